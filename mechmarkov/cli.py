@@ -1,4 +1,4 @@
-"""`mechmarkov …`: train, probe, show, import, sweep, bench, probes, list.
+"""`mechmarkov …`: train, probe, certify, verify, show, import, sweep, bench, probes, list.
 
 Nothing heavy is imported before a command needs it: `mechmarkov --help` loads neither torch nor
 TransformerLens. Bad input ends with one line `error: …` on stderr and exit code 2.
@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from mechmarkov.cli_certify import certify, verify
 from mechmarkov.cli_options import DEVICE, DEVICES, PATH, Finite, names_of, number, steps_of
 from mechmarkov.utils.files import check_writable, plain_stem
 from mechmarkov.utils.memory import is_out_of_memory
@@ -343,6 +344,10 @@ def list_() -> None:
         width = max(map(len, entries))
         lines = [f"  {name:<{width}}  {text}".rstrip() for name, text in entries.items()]
         click.echo("\n".join([title, *lines, ""]))
+
+
+cli.add_command(certify)
+cli.add_command(verify)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

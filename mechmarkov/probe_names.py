@@ -12,6 +12,7 @@ FIRST = (
     *("behaviour", "attention", "alignment", "induction", "ablation", "storage", "program"),
     *("belief", "graph"),
     *("dynamics", "symmetry", "landscape", "degeneracy"),
+    "certificate",
 )
 
 

@@ -26,7 +26,7 @@ source = { kind = "circle", n_states = 3, p = 0.5 }
 model = { kind = "decoder", n_layers = 1, n_heads = 1, d_model = 4, d_head = 4, n_ctx = 4, attn_only = true }
 """
 PROBES = ["behaviour", "attention", "alignment", "induction", "ablation", "storage"]
-PROBES += ["program", "belief", "graph", "dynamics", "symmetry", "landscape", "degeneracy"]
+PROBES += ["program", "belief", "graph", "dynamics", "symmetry", "landscape", "degeneracy", "certificate"]
 
 
 def fails(capsys, *arguments):
@@ -99,9 +99,9 @@ def test_probe_writes_the_three_files(trained, tmp_path, capsys):
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["steps"] == [0, 5]
     assert list(summary["probes"]) == [
-        name for name in PROBES if name not in ("belief", "graph", "degeneracy")
+        name for name in PROBES if name not in ("belief", "graph", "degeneracy", "certificate")
     ]
-    assert list(summary["skipped"]) == ["belief", "graph", "degeneracy"]
+    assert list(summary["skipped"]) == ["belief", "graph", "degeneracy", "certificate"]
     assert summary["failed"] == {}
 
 

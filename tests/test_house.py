@@ -23,6 +23,7 @@ FLOORS = (
     "population",
     "importing",
     "runs",
+    "certify",
     "training",
     "interventions",
     "probing",
@@ -38,11 +39,15 @@ FLOORS = (
     "bench",
     "shipped",
     "cli_options",
+    "cli_certify",
     "cli",
     "__main__",
 )
 IMPORT = (ast.Import, ast.ImportFrom)
-COMMANDS = {"mechmarkov.cli"}  # imports what a command needs when it is called: `--help` loads no torch
+COMMANDS = {
+    "mechmarkov.cli",
+    "mechmarkov.cli_certify",
+}  # imports what a command needs when it is called: `--help` loads no torch
 
 
 def modules() -> dict[str, Path]:

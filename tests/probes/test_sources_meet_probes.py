@@ -112,7 +112,12 @@ def test_every_probe_answers_or_says_truly_why_not(name):
     assert run.source == source
     result = probe_quickly(run, nulls=2, steps=[0, 3], sequences=8)
     assert result.failed == {}
-    asks = {"belief": name in HIDDEN, "graph": name == "causal graph", "degeneracy": False}
+    asks = {
+        "belief": name in HIDDEN,
+        "graph": name == "causal graph",
+        "degeneracy": False,
+        "certificate": False,
+    }
     assert set(result.skipped) == not_asked | {probe for probe, asked in asks.items() if not asked}
     for why in result.skipped.values():
         (claim,) = [claim for claim in CLAIMS if claim in why]
@@ -184,7 +189,7 @@ def test_a_walk_model_answers_the_questions_about_fruit():
     run = mm.train(recipe(source, **changes), seed=0)
     result = probe_quickly(run, nulls=2, steps="all", sequences=8)
     assert result.failed == {}
-    assert set(result.skipped) == CHAIN | TABLE | {"belief", "graph", "degeneracy"}
+    assert set(result.skipped) == CHAIN | TABLE | {"belief", "graph", "degeneracy", "certificate"}
     optimal = result["behaviour"].scores["optimal_accuracy"].value
     assert optimal == pytest.approx(1)  # the words tell the answer
 

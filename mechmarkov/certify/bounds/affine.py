@@ -1,0 +1,144 @@
+"""Affine forms: numbers that depend on a few symbols, with all that is not linear in a remainder.
+
+A form `x = mid + slope · e + rad [-1, 1]` holds for symbols `e`, each in [-1, 1] (de Figueiredo & Stolfi
+2004, Numerical Algorithms 37, 147; a zonotope). Linear maps keep it exact. What a product or an activation
+adds that is not linear is a remainder of second order in the width, and becomes a symbol of its own, so that
+later linear maps cancel it where it cancels. Rounding, of the model's arithmetic as in `Ball` and of our own,
+is collected in `rad`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from mechmarkov.certify.bounds.ball import ELEMENTARY, EXACT, OWN, gamma, up
+
+Array = Float[np.ndarray, "..."]
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """Affine forms of one set of symbols.
+
+    Attributes:
+        mid: `[*lead, d]`.
+        slope: `[*lead, d, symbol]`.
+        rad: What is left, `[*lead, d]`.
+        unit: As in `Ball`.
+    """
+
+    mid: Array
+    slope: Array
+    rad: Array
+    unit: float
+
+    @property
+    def spread(self) -> Array:
+        """How far the numbers can be from their midpoints."""
+        return up(np.abs(self.slope).sum(-1) + self.rad)
+
+    @property
+    def size(self) -> Array:
+        """The largest magnitudes."""
+        return np.abs(self.mid) + self.spread
+
+    @property
+    def upper(self) -> Array:
+        """Numbers that none of these exceeds."""
+        return self.mid + self.spread + OWN * self.size
+
+    @property
+    def lower(self) -> Array:
+        """Numbers that none of these falls below."""
+        return self.mid - self.spread - OWN * self.size
+
+    def _made(self, mid: Array, slope: Array, rad: Array, operations: int) -> "Affine":
+        """The result of so many operations on each number, rounded."""
+        size = np.abs(mid) + np.abs(slope).sum(-1) + rad
+        return Affine(mid, slope, up(rad + gamma(operations, self.unit) * size), self.unit)
+
+    def __add__(self, other: "Affine") -> "Affine":
+        """The sum of two forms of the same symbols; the first may have more."""
+        more = self.slope.shape[-1] - other.slope.shape[-1]
+        slope = self.slope + np.pad(other.slope, [(0, 0)] * (other.slope.ndim - 1) + [(0, more)])
+        return self._made(self.mid + other.mid, slope, self.rad + other.rad, 1)
+
+    def __sub__(self, other: "Affine") -> "Affine":
+        """The difference, as `__add__`, in exact arithmetic: no model computes it."""
+        minus = Affine(-other.mid, -other.slope, other.rad, EXACT)
+        return Affine(self.mid, self.slope, self.rad, EXACT) + minus
+
+    def combined(self, matrix: Array) -> "Affine":
+        """The product with an exact matrix in exact arithmetic: no model computes it."""
+        return Affine(self.mid, self.slope, self.rad, EXACT).dot(matrix)
+
+    def plus(self, vector: Array) -> "Affine":
+        """The sum with exact numbers."""
+        return self._made(self.mid + vector, self.slope, self.rad, 1)
+
+    def times(self, vector: Array) -> "Affine":
+        """The product with exact numbers, one each."""
+        return self._made(self.mid * vector, self.slope * vector[..., None], self.rad * np.abs(vector), 1)
+
+    def dot(self, matrix: Array, extra: int = 0) -> "Affine":
+        """The product with an exact matrix."""
+        size = np.abs(matrix)
+        error = gamma(matrix.shape[-2] + extra, self.unit)
+        slope = np.swapaxes(np.swapaxes(self.slope, -1, -2) @ matrix, -1, -2)
+        return Affine(self.mid @ matrix, slope, up((self.rad + error * self.size) @ size), self.unit)
+
+    def with_remainder(self, mid: Array, remainder: Array) -> "Affine":
+        """Midpoints moved, and a remainder that becomes a symbol for each number."""
+        symbols = remainder[..., None] * np.eye(remainder.shape[-1])
+        return Affine(self.mid + mid, np.concatenate([self.slope, symbols], -1), self.rad, self.unit)
+
+    def __mul__(self, other: "Affine") -> "Affine":
+        """The product, number by number; `other` may have one number for all, and more or fewer symbols."""
+        a, b = self._alike(other)
+        mid = a.mid * b.mid
+        slope = a.mid[..., None] * b.slope + b.mid[..., None] * a.slope
+        rad = np.abs(a.mid) * b.rad + np.abs(b.mid) * a.rad
+        found = a._made(mid, slope, rad, 1)
+        remainder = up(a.spread * b.spread * (1 + gamma(1, self.unit)))
+        return found.with_remainder(np.zeros_like(mid), remainder)
+
+    def _alike(self, other: "Affine") -> tuple["Affine", "Affine"]:
+        most = max(self.slope.shape[-1], other.slope.shape[-1])
+        return self._padded(most), other._padded(most)
+
+    def _padded(self, symbols: int) -> "Affine":
+        none = [(0, 0)] * (self.slope.ndim - 1)
+        slope = np.pad(self.slope, [*none, (0, symbols - self.slope.shape[-1])])
+        return Affine(self.mid, slope, self.rad, self.unit)
+
+    def through(
+        self,
+        function: Callable[[Array], Array],
+        below: Callable[[Array, Array], Array],
+        above: Callable[[Array, Array], Array],
+        least: float = -np.inf,
+    ) -> "Affine":
+        """A function of each number, by its chord.
+
+        Args:
+            function: The function.
+            below: How far it can be below its chord between two numbers.
+            above: How far above.
+            least: No number is smaller, for other reasons than its form.
+        """
+        low, high = np.maximum(self.lower, least), np.maximum(self.upper, least)
+        ends = function(low), function(high)
+        slope = (ends[1] - ends[0]) / np.maximum(high - low, 1e-300)
+        rest = ends[0] - slope * low, ends[1] - slope * high
+        down, rise = up(below(low, high)), up(above(low, high))
+        # What the chord misses at its own ends is rounding.
+        size = np.maximum(np.abs(ends[0]), np.abs(ends[1])) + down + rise
+        rounding = up(ELEMENTARY * OWN * (size + np.abs(slope) * np.maximum(-low, high)))
+        remainder = up(np.abs(rest[1] - rest[0]) / 2 + (down + rise) / 2 + rounding)
+        chord = Affine(slope * self.mid, slope[..., None] * self.slope, np.abs(slope) * self.rad, EXACT)
+        along = chord._made(chord.mid, chord.slope, chord.rad, 1)
+        found = along.with_remainder((rest[0] + rest[1]) / 2 + (rise - down) / 2, remainder)
+        evaluated = up(gamma(ELEMENTARY, self.unit) * (size + remainder))
+        return Affine(found.mid, found.slope, found.rad + evaluated, self.unit)

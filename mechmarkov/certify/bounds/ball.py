@@ -1,0 +1,173 @@
+"""Arrays of balls: a number and how far the result of any evaluation in floating point may be from it.
+
+A ball holds what an operation gives in exact arithmetic, and what it gives in any evaluation of a given unit
+roundoff `u`, from any inputs in the balls of its inputs. One operation has a relative error of at most `u`,
+and a sum or a product of sums of n terms in any order, fused or not, of at most `gamma(n) = n u / (1 - n u)`
+times the sum of magnitudes (Higham 2002, Accuracy and Stability of Numerical Algorithms, lemma 3.1 and eq.
+3.5).
+
+Midpoints are computed in float64. Their own rounding is covered because every `u` counts `2^-52` more, twice
+float64's unit, and that of the radii because each is made larger by a billionth, which is above the relative
+error of any sum of fewer than four million positive numbers.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from jaxtyping import Float
+
+EXACT: Final = 0.0  # the model of real numbers
+FLOAT32: Final = 2.0**-24
+OWN: Final = 2.0**-52  # of our own float64, twice its unit roundoff
+RADIUS_ROUNDING: Final = 1 + 1e-9
+ELEMENTARY: Final = 64  # relative error of exp, tanh and erf, in units: PyTorch's fastest exp has 40
+TINY: Final = 1e-300  # our own exponentials are off by so little where they underflow
+UNDERFLOW: Final = {EXACT: 0.0, FLOAT32: 2.0**-120}  # the model's, of its largest
+
+Array = Float[np.ndarray, "..."]
+
+
+def gamma(n: int, unit: float) -> float:
+    """`n u / (1 - n u)`, our own rounding counted in `u`.
+
+    Raises:
+        ValueError: The sum is too long for the arithmetic: nothing bounds its error.
+
+    Example:
+        >>> gamma(1000, FLOAT32) / (1000 * FLOAT32) > 1
+        True
+    """
+    product = n * (unit + OWN)
+    if product >= 0.5:
+        raise ValueError(f"a sum of {n} terms is too long for arithmetic of unit roundoff {unit:g}")
+    return product / (1 - product)
+
+
+def up(radius: Array) -> Array:
+    """A radius that was computed in float64, rounded upwards."""
+    return radius * RADIUS_ROUNDING
+
+
+@dataclass(frozen=True, eq=False)
+class Ball:
+    """Numbers known up to a radius, and the unit roundoff of the evaluation that they cover.
+
+    Attributes:
+        mid: The midpoints.
+        rad: The radii, of the same shape.
+        unit: `EXACT` or `FLOAT32`.
+    """
+
+    mid: Array
+    rad: Array
+    unit: float
+
+    # numpy must leave `array @ ball` and the like to this class
+    __array_ufunc__ = None
+
+    @staticmethod
+    def exact(values: Any, unit: float) -> "Ball":
+        """Numbers that are stored as they are."""
+        mid = np.asarray(values, dtype=np.float64)
+        return Ball(mid, np.zeros_like(mid), unit)
+
+    @property
+    def size(self) -> Array:
+        """The largest magnitudes."""
+        return np.abs(self.mid) + self.rad
+
+    @property
+    def upper(self) -> Array:
+        """Numbers that none in the ball exceeds."""
+        return self.mid + self.rad + OWN * self.size
+
+    @property
+    def lower(self) -> Array:
+        """Numbers that none in the ball falls below."""
+        return self.mid - self.rad - OWN * self.size
+
+    def __getitem__(self, index: Any) -> "Ball":
+        return Ball(self.mid[index], self.rad[index], self.unit)
+
+    def __add__(self, other: "Ball") -> "Ball":
+        return _rounded(self.mid + other.mid, self.rad + other.rad, self.unit)
+
+    def __sub__(self, other: "Ball") -> "Ball":
+        return _rounded(self.mid - other.mid, self.rad + other.rad, self.unit)
+
+    def __mul__(self, other: "Ball") -> "Ball":
+        rad = np.abs(self.mid) * other.rad + self.rad * other.size
+        return _rounded(self.mid * other.mid, rad, self.unit)
+
+    def __truediv__(self, other: "Ball") -> "Ball":
+        least = (1 - OWN) * np.abs(other.mid) - other.rad
+        if (least <= 0).any():
+            raise ValueError("a divisor may be zero: nothing bounds the quotient")
+        mid = self.mid / other.mid
+        return _rounded(mid, (self.rad + np.abs(mid) * other.rad) / least, self.unit)
+
+    def dot(self, matrix: Array, extra: int = 0) -> "Ball":
+        """The product of the last axis with an exact matrix, `extra` operations on every term besides."""
+        size = np.abs(matrix)
+        error = gamma(matrix.shape[-2] + extra, self.unit)
+        return Ball(self.mid @ matrix, up((self.rad + error * self.size) @ size), self.unit)
+
+    def combined(self, matrix: Array) -> "Ball":
+        """The product of the last axis with an exact matrix in exact arithmetic: no model computes it."""
+        size, error = np.abs(matrix), gamma(matrix.shape[-2], EXACT)
+        return Ball(self.mid @ matrix, up((self.rad + error * self.size) @ size), self.unit)
+
+    def inner(self, other: "Ball") -> "Ball":
+        """The inner product along the last axis."""
+        error = gamma(self.mid.shape[-1] + 1, self.unit)
+        rad = ((self.rad + error * self.size) * other.size + np.abs(self.mid) * other.rad).sum(-1)
+        return Ball((self.mid * other.mid).sum(-1), up(rad), self.unit)
+
+    def transposed(self, *axes: int) -> "Ball":
+        """The same with its axes in another order."""
+        return Ball(self.mid.transpose(axes), self.rad.transpose(axes), self.unit)
+
+    def padded(self, zeros: Any) -> "Ball":
+        """The same with exact zeros around it, as `numpy.pad` takes their numbers."""
+        return Ball(np.pad(self.mid, zeros), np.pad(self.rad, zeros), self.unit)
+
+    def larger(self, factor: float) -> "Ball":
+        """The same with radii that many times as large."""
+        return Ball(self.mid, self.rad * factor, self.unit)
+
+    def widened(self, relative: float) -> "Ball":
+        """Balls that hold every number of these with that relative error."""
+        return Ball(self.mid, up(self.rad + relative * self.size), self.unit)
+
+    def sqrt(self, least: float) -> "Ball":
+        """The square roots of numbers that are known to be at least so large."""
+        low, high = np.sqrt(np.maximum(self.lower, least)), np.sqrt(self.upper)
+        mid = np.clip(np.sqrt(np.maximum(self.mid, least)), low, high)
+        return _rounded(mid, np.maximum(high - mid, mid - low) + 4 * OWN * high, self.unit)
+
+
+def _rounded(mid: Array, rad: Array, unit: float) -> Ball:
+    """The result of one operation from inputs whose own errors give a radius."""
+    return Ball(mid, up(rad + gamma(1, unit) * (np.abs(mid) + rad)), unit)
+
+
+def normalised(x: Ball, gain: Array | None, shift: Array | None, eps: float, centred: bool) -> Ball:
+    """LayerNorm (`centred`) or RMSNorm over the last axis, with its gain and shift where it has them.
+
+    Raises:
+        ValueError: The variance may be zero and `eps` is: the norm divides by zero.
+    """
+    width = x.mid.shape[-1]
+    if centred:
+        mean = np.full((width, 1), 1 / width)
+        x = x - x.dot(mean, extra=1)
+    square = (x * x).dot(np.full((width, 1), 1 / width), extra=1)
+    least = eps * (1 - gamma(4, x.unit))
+    variance = square + Ball.exact(eps, x.unit).widened(gamma(1, x.unit))  # it is stored as the weights are
+    if least <= 0 and (variance.lower <= 0).any():
+        raise ValueError("eps is 0 and the variance of a token may be 0: the norm has no bound")
+    # The reciprocal root may be one function, no better than others; a checker goes along its chord.
+    x = (x / variance.sqrt(least)).widened(gamma(3 * ELEMENTARY, x.unit))
+    x = x if gain is None else x * Ball.exact(gain, x.unit)
+    return x if shift is None else x + Ball.exact(shift, x.unit)

@@ -1,0 +1,157 @@
+"""Bounds of a model's log odds at every position and for every parent, within a budget of seconds."""
+
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from mechmarkov.certify.bounds import envelope
+from mechmarkov.certify.bounds.counted import of_counts, why_no_counts
+from mechmarkov.certify.bounds.envelope import Envelope
+from mechmarkov.certify.bounds.layer import Layer, why_no_layer
+from mechmarkov.certify.bounds.reading import Reading
+from mechmarkov.certify.bounds.relaxed import longest_axes
+from mechmarkov.certify.contexts import Contexts
+from mechmarkov.models.config import DecoderConfig
+
+Kind = Literal["logits", "raw scores", "relaxed", "counts"]
+
+# That a box is cut into along its longest axis: every one, and then those that decide the largest odds.
+COARSE, FINE = 8, 16
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """How far apart the odds of any two states can be, at each position and after each parent.
+
+    Attributes:
+        kind: `logits` or `raw scores` of an attention-only layer, `relaxed` where something stands behind it,
+            `counts` where the odds are those against the counts of the states (`counted`).
+        unit: Unit roundoff of the evaluations that are covered.
+        exists: Whether any context has that parent there.
+        log_odds: Upper bounds of `log(q_k / q_l)`; 0 where there is no context.
+        stored: What a proof keeps, each `[read, parent, ...]` but the `basis` of relaxed bounds.
+        envelopes: Those that exist, by position and parent.
+    """
+
+    kind: Kind
+    unit: float
+    exists: Bool[np.ndarray, "read parent"]
+    log_odds: Float[np.ndarray, "read parent state_to state_against"]
+    stored: dict[str, Float[np.ndarray, "..."]]
+    envelopes: dict[tuple[int, int], Envelope]
+
+    @property
+    def reached(self) -> Float[np.ndarray, "read parent state_to state_against"]:
+        """Log odds that contexts reach: the bounds themselves, or what was seen where these are relaxed."""
+        if self.kind != "relaxed":
+            return self.log_odds
+        found = self.log_odds.copy()
+        for where, one in self.envelopes.items():
+            found[where] = (one.scores[:, :, None] - one.scores[:, None]).max(0)
+        return found
+
+
+def why_no_bounds(config: DecoderConfig, n_states: int, softmax: bool) -> str | None:
+    """Why there are no bounds for a model, or None."""
+    if (why := why_no_layer(config)) is not None:
+        return why
+    if config.d_vocab_out != n_states:
+        return f"it predicts {config.d_vocab_out} tokens of {n_states} states"
+    if not softmax and not _adds_up(config):
+        return "its scores are no logits and a norm or an MLP stands behind attention: no bounds are known"
+    return None
+
+
+def _adds_up(config: DecoderConfig) -> bool:
+    """Whether scores are sums of what the heads write."""
+    return config.attn_only and config.normalization_type is None
+
+
+def bounds(layer: Layer, contexts: Contexts, softmax: bool, seconds: float = np.inf) -> Bounds:
+    """The bounds of a model that `why_no_bounds` has nothing against.
+
+    Args:
+        layer: The model.
+        contexts: Those that it can meet.
+        softmax: Whether scores predict by a softmax, else as `max(z, 0) / sum`.
+        seconds: Budget.
+
+    Raises:
+        TimeoutError: It was not enough for every position and parent; the message says for how many it was.
+        ValueError: A norm may divide by zero, or a sum is too long for float32.
+    """
+    end = time.monotonic() + seconds
+    kind: Kind = "relaxed" if not _adds_up(layer.config) else "logits" if softmax else "raw scores"
+    shape = len(contexts.reads), contexts.n_states
+    exists = np.array([[contexts.exists(read, i) for i in range(shape[1])] for read in contexts.reads])
+    basis = None
+    if kind == "relaxed":
+        last, parent = np.argwhere(exists)[-1].tolist()
+        basis = longest_axes(Reading.of(layer, contexts, contexts.reads[last], parent, scored=False))
+
+    def bound(i: int, parent: int, pieces: int) -> Envelope:
+        read = contexts.reads[i]
+        reading = Reading.of(layer, contexts, read, parent, scored=basis is None)
+        if basis is None:
+            return envelope.of_logits(reading) if softmax else envelope.of_raw_scores(reading)
+        stream = layer.stream[read, contexts.token(parent)]
+        return envelope.of_relaxed(layer, reading, stream, basis, pieces, close=pieces == FINE)
+
+    found: dict[tuple[int, int], Envelope] = {}
+    for i, parent in np.argwhere(exists).tolist():
+        if time.monotonic() > end:
+            raise TimeoutError(
+                f"{seconds:g} s were enough for {len(found)} of {exists.sum()} positions and parents"
+            )
+        found[i, parent] = bound(i, parent, COARSE)
+    if basis is not None:
+        while time.monotonic() < end and (deciding := _deciding(found)):
+            found |= {(i, parent): bound(i, parent, FINE) for i, parent in deciding}
+    log_odds = np.zeros((*shape, contexts.n_states, contexts.n_states))
+    for where, one in found.items():
+        log_odds[where] = one.log_odds
+    stored = _stored(found, shape) | ({} if basis is None else {"basis": basis})
+    return Bounds(kind, layer.unit, exists, log_odds, stored, found)
+
+
+def _stored(
+    found: dict[tuple[int, int], Envelope], shape: tuple[int, int]
+) -> dict[str, Float[np.ndarray, "..."]]:
+    """What all keep, as arrays `[read, parent, ...]`; what only some have, as rows behind their place."""
+    rows: list[np.ndarray] = []
+    stored: dict[str, np.ndarray] = {}
+    for where, one in found.items():
+        for name, value in one.stored.items():
+            if name == "closed":
+                rows += [np.array([*where, *row]) for row in value]
+            else:
+                stored.setdefault(name, np.zeros((*shape, *value.shape)))[where] = value
+    return stored | ({"closed": np.stack(rows)} if rows else {})
+
+
+def counted(layer: Layer, contexts: Contexts) -> Bounds | str:
+    """The bounds of odds against the counts of states, or why there are none."""
+    found: dict[tuple[int, int], Envelope] = {}
+    for i, read in enumerate(contexts.reads):
+        for parent in range(contexts.n_states):
+            reading = Reading.of(layer, contexts, read, parent)
+            if (why := why_no_counts(reading)) is not None:
+                return why
+            found[i, parent] = of_counts(reading)
+    shape = len(contexts.reads), contexts.n_states
+    log_odds = np.array([one.log_odds for one in found.values()]).reshape(*shape, shape[1], shape[1])
+    return Bounds("counts", layer.unit, np.ones(shape, dtype=bool), log_odds, {}, found)
+
+
+def _deciding(found: dict[tuple[int, int], Envelope]) -> set[tuple[int, int]]:
+    """The positions with the largest odds of some pair after some parent that were not cut finely yet."""
+    largest: dict[tuple[int, ...], tuple[float, tuple[int, int]]] = {}
+    for where, one in found.items():
+        for pair, odds in np.ndenumerate(one.log_odds):
+            if pair[0] != pair[1]:
+                key = (where[1], *pair)
+                largest[key] = max(largest.get(key, (-np.inf, where)), (float(odds), where))
+    return {where for _, where in largest.values() if found[where].stored["pieces"] < FINE}

@@ -1,0 +1,182 @@
+"""A model with one attention layer as finite tables: scores, values and what does not depend on the context.
+
+What attention reads at a position is a token and, with positions, where it stands: finitely many inputs,
+however many sequences there are. So queries, keys and values are tables `[position, token]`, norms in front
+of attention included. Only what stands behind attention sees the whole context.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from einops import rearrange, repeat
+from jaxtyping import Float
+
+from mechmarkov.certify.bounds.ball import ELEMENTARY, TINY, Ball, gamma, normalised, up
+from mechmarkov.models.config import DecoderConfig
+
+# The fewest keys that a fused kernel takes at once; between two blocks it rescales by an exponential.
+BLOCK = 32
+
+Weights = Mapping[str, Float[np.ndarray, "..."]]
+
+
+def why_no_layer(config: DecoderConfig) -> str | None:
+    """Why a model has no such tables, or None."""
+    if config.mixer != "attention":
+        return f"its mixer is {config.mixer!r}: bounds are known for attention alone"
+    if config.n_layers > 1:
+        return (
+            f"it has {config.n_layers} layers, and the second reads sums over contexts: no table holds them"
+        )
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One attention layer over every token at every position.
+
+    Attributes:
+        config: The model.
+        weights: Its tensors by HookedTransformer's names, float64.
+        unit: Unit roundoff of the evaluations that are covered.
+    """
+
+    config: DecoderConfig
+    weights: Weights
+    unit: float
+
+    def _ball(self, name: str) -> Ball:
+        return Ball.exact(self.weights[name], self.unit)
+
+    @cached_property
+    def stream(self) -> Ball:
+        """The residual stream in front of the layer, `[position, token, d_model]`."""
+        tokens, kind = self._ball("embed.W_E")[None], self.config.positional_embedding_type
+        if kind == "standard":
+            return tokens + self._ball("pos_embed.W_pos")[:, None]
+        shape = (self.config.n_ctx, *tokens.mid.shape[1:])
+        return Ball(np.broadcast_to(tokens.mid, shape), np.broadcast_to(tokens.rad, shape), self.unit)
+
+    def norm(self, name: str, x: Ball) -> Ball:
+        """A norm of the model by its name, `ln_final` or `blocks.0.ln1`; none is no change."""
+        kind = self.config.normalization_type
+        if kind is None:
+            return x
+        gain, shift = (self.weights.get(f"{name}.{part}") for part in "wb")
+        return normalised(x, gain, shift, self.config.eps, centred=kind in ("LN", "LNPre"))
+
+    @cached_property
+    def inputs(self) -> Ball:
+        """What attention reads, `[position, token, d_model]`."""
+        return self.norm("blocks.0.ln1", self.stream)
+
+    def _read(self, side: str, x: Ball) -> Ball:
+        """Queries, keys or values, `[position, token, head, d_head]`."""
+        heads = self.config.n_heads
+        shared = self.config.n_key_value_heads is not None and side in "KV"
+        weight, bias = (self.weights[f"blocks.0.attn.{'_' * shared}{kind}_{side}"] for kind in "Wb")
+        matrix = rearrange(weight, "head d_in d_head -> d_in (head d_head)")
+        flat = x.dot(matrix, extra=1) + Ball.exact(bias.ravel(), self.unit)
+        mid, rad = (
+            rearrange(part, "p t (head d) -> p t head d", head=len(weight)) for part in (flat.mid, flat.rad)
+        )
+        read = Ball(mid, rad, self.unit)
+        if self.config.use_qk_norm and side in "QK":
+            gain = self.weights[f"blocks.0.attn.{side.lower()}_norm.w"]
+            read = normalised(read, gain, None, self.config.eps, centred=False)
+        return read[:, :, np.arange(heads) * len(weight) // heads]
+
+    @cached_property
+    def _queries_and_keys(self) -> tuple[Ball, Ball]:
+        kind, x = self.config.positional_embedding_type, self.inputs
+        if kind == "shortformer":
+            x = x + self._ball("pos_embed.W_pos")[:, None]
+        queries, keys = self._read("Q", x), self._read("K", x)
+        return (self._rotated(queries), self._rotated(keys)) if kind == "rotary" else (queries, keys)
+
+    def _rotated(self, x: Ball) -> Ball:
+        """Rotary positions; angles, sines and cosines are rounded as the model rounds them."""
+        half = (size := self.config.rotary_dim or 0) // 2
+        wavelength = self.config.rotary_base ** (np.arange(half) / half)
+        layout = "d -> (d 2)" if self.config.rotary_adjacent_pairs else "d -> (2 d)"
+        angle = np.arange(self.config.n_ctx)[:, None] / repeat(wavelength, layout)
+        error = up(gamma(ELEMENTARY, self.unit) * (1 + angle))[:, None, None]
+        sin, cos = (Ball(wave(angle)[:, None, None], error, self.unit) for wave in (np.sin, np.cos))
+        order = np.arange(size)
+        if self.config.rotary_adjacent_pairs:
+            partner, sign = order ^ 1, np.where(order % 2, 1.0, -1.0)
+        else:
+            partner, sign = (order + half) % size, np.where(order < half, -1.0, 1.0)
+        turned, flipped = x[..., :size], x[..., partner]
+        turned = turned * cos + Ball(sign * flipped.mid, flipped.rad, self.unit) * sin
+        mid, rad = (
+            np.concatenate([getattr(turned, part), getattr(x, part)[..., size:]], -1)
+            for part in ("mid", "rad")
+        )
+        return Ball(mid, rad, self.unit)
+
+    def first_key(self, query: int) -> int:
+        """The first position that a query sees."""
+        return 0 if self.config.window is None else max(0, query - self.config.window)
+
+    def scores(self, query: int, token: int) -> Ball:
+        """Scores of a query token for every token at every key that it sees, `[head, key, token]`."""
+        seen = slice(self.first_key(query), query + 1)
+        queries, keys = self._queries_and_keys
+        own = queries[query, token]
+        scores = own[None, None].inner(keys[seen])
+        if self.config.positional_embedding_type == "relative":
+            lag = query - np.arange(seen.start, seen.stop)
+            relative = Ball.exact(self.weights["blocks.0.attn.W_rel"], self.unit)
+            by_lag = own[None].inner(relative[:, lag].transposed(1, 0, 2))
+            scores = scores + by_lag[:, None]
+        scale = Ball.exact(1 / self.config.score_scale, self.unit)
+        return (scores * scale).widened(gamma(4, self.unit)).transposed(2, 0, 1)
+
+    def attention(self, query: int, token: int) -> Ball:
+        """Attention weights up to a factor, `exp(score - largest)`, `[head, key, token]`."""
+        scores = self.scores(query, token)
+        largest = scores.mid.max((1, 2), keepdims=True)
+        shifted, blocks = scores.mid - largest, 2 + scores.mid.shape[1] // BLOCK
+        # The model takes off the largest score of the context, which is between a score and the largest here.
+        subtracted = np.abs(shifted) + np.abs(scores.mid) + np.abs(largest) + scores.rad
+        exponent = scores.rad + gamma(4, self.unit) * subtracted
+        weight = np.exp(shifted)
+        relative = np.expm1(up(exponent + gamma(ELEMENTARY * blocks, self.unit)))
+        return Ball(weight, up(weight * relative) + TINY, self.unit)
+
+    @cached_property
+    def written(self) -> Ball:
+        """What a head would write if it read one token at one key alone, `[head, key, token, d_model]`.
+
+        The rounding of attention's sums over all keys is in it: a head's output is a mean of numbers in these
+        balls, by weights in those of `attention`.
+        """
+        n_heads, d_head = self.config.n_heads, self.config.d_head
+        keys, values = self.config.n_ctx, self._read("V", self.inputs)
+        values = values.widened(gamma(2 * keys + 4 * (2 + keys // BLOCK), self.unit))
+        heads = values.transposed(2, 0, 1, 3)
+        return heads.dot(self.weights["blocks.0.attn.W_O"][:, None], extra=(n_heads - 1) * d_head + 1)
+
+    @cached_property
+    def without_heads(self) -> Ball:
+        """The residual stream behind attention, its heads left out, `[position, token, d_model]`."""
+        return self.stream + self._ball("blocks.0.attn.b_O")
+
+    @cached_property
+    def scored(self) -> Ball:
+        """`written`, unembedded without a final norm, `[head, key, token, state]`."""
+        return self.written.dot(self.unembedding[0], extra=2)
+
+    def base(self, read: int, token: int) -> Ball:
+        """The scores of a query without its heads, without a final norm, `[state]`."""
+        weight, bias = self.unembedding
+        return self.without_heads[read, token].dot(weight, extra=1) + Ball.exact(bias, self.unit)
+
+    @cached_property
+    def unembedding(self) -> tuple[Float[np.ndarray, "d_model state"], Float[np.ndarray, " state"]]:
+        """`W_U` and `b_U`."""
+        tied = self.weights["embed.W_E"][: self.config.d_vocab_out].T
+        return tied if self.config.tied else self.weights["unembed.W_U"], self.weights["unembed.b_U"]

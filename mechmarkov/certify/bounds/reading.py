@@ -1,0 +1,109 @@
+"""What the heads of one query read: the support function of each one's output, rounded upwards.
+
+A head adds at most `mu` to the scores in a direction, in all contexts, if
+
+    sum_j max over y, and over the balls, of w_j(y) (f_j(y) - mu) <= 0.
+
+This is one sum, computed with its terms and itself rounded upwards. A proof stores `mu`, and a checker
+computes the sum again.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from mechmarkov.certify.bounds.ball import OWN, UNDERFLOW, Ball
+from mechmarkov.certify.bounds.layer import Layer
+from mechmarkov.certify.contexts import Contexts
+from mechmarkov.theory.worst_case import largest_ratio, largest_sum
+
+ROOM = 1.02  # of all radii: a checker counts roundings in its own way
+SMALL = 1e-34  # weights above that do not underflow in float32
+GROWTH, TRIES = 4.0, 60  # a slack that is not enough grows by that factor, so often
+
+Directions = Float[np.ndarray, "direction state"]
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What the heads of one query read, over all contexts with one parent.
+
+    Attributes:
+        weight: Attention weights, `[head, key, token]`.
+        value: What each token adds, to the scores `[head, key, token, state]` or to the residual stream.
+        base: What is there without the heads, `[state]`.
+        allowed: Which tokens a key may have.
+        transitions: Which token may follow which; None for all.
+    """
+
+    weight: Ball
+    value: Ball
+    base: Ball
+    allowed: Bool[np.ndarray, "key token"]
+    transitions: Bool[np.ndarray, "token_from token_to"] | None
+
+    @staticmethod
+    def of(layer: Layer, contexts: Contexts, read: int, parent: int, scored: bool = True) -> "Reading":
+        """What the query at a position reads: of the scores, or of the residual stream if not `scored`."""
+        token, first = contexts.token(parent), layer.first_key(read)
+        value = layer.scored if scored else layer.written
+        weight, value = layer.attention(read, token), value[:, first : read + 1]
+        if weight.mid.min() < SMALL:
+            # A weight that underflows is off by a share of the largest: the mean by that share of its values.
+            lost = 4 * (read + 1) * UNDERFLOW[layer.unit] * value.size.max((1, 2), keepdims=True)
+            value = Ball(value.mid, value.rad + lost, value.unit)
+        # Keys in front of the window are states of the path too; nothing reads them.
+        unseen = ((0, 0), (first, 0), (0, 0))
+        return Reading(
+            weight.larger(ROOM).padded(unseen),
+            value.larger(ROOM).padded((*unseen, (0, 0))),
+            (layer.base(read, token) if scored else layer.without_heads[read, token]).larger(ROOM),
+            contexts.allowed(read, parent),
+            contexts.token_transitions,
+        )
+
+    def multipliers(
+        self, directions: Directions
+    ) -> tuple[Float[np.ndarray, "direction head"], Int[np.ndarray, "direction head key"]]:
+        """The largest that each head can add in some directions, rounded upwards, and where it does.
+
+        Returns:
+            The bounds, inf where none was found, and for each the worst context of that head.
+        """
+        value = self.value.combined(directions.T).transposed(3, 0, 1, 2)
+        weight = np.broadcast_to(self.weight.mid, value.mid.shape)
+        worst = largest_ratio(weight * value.mid, weight, self.allowed, self.transitions)
+        total = np.take_along_axis(weight, worst.context[..., None], -1).sum((-2, -1))
+        bound, slack = worst.value, np.zeros_like(worst.value)
+        for _ in range(TRIES):
+            excess = self._excess(value, bound)
+            if (excess <= 0).all():
+                break
+            slack = np.where(excess > 0, np.maximum(GROWTH * slack, 1.5 * excess / total), slack)
+            bound = worst.value + slack
+        return np.where(excess <= 0, bound, np.inf), worst.context
+
+    def _excess(
+        self, value: Ball, bound: Float[np.ndarray, "direction head"]
+    ) -> Float[np.ndarray, "direction head"]:
+        """Not positive only if no context has `sum_j w_j (f_j - bound)` above 0: then the bounds hold."""
+        over = value.mid + value.rad - bound[..., None, None]
+        over += 4 * OWN * (value.size + np.abs(bound)[..., None, None])
+        highest, lowest = self.weight.mid + self.weight.rad, self.weight.mid - self.weight.rad
+        gain = over * np.where(over > 0, highest, np.maximum(lowest, 0.0))
+        # A sum above 0 has more above 0 than below, and is off by a rounding of twice that at most.
+        above = np.where(self.allowed, np.maximum(gain, 0.0), 0.0).max(-1).sum(-1)
+        rounding = 2 * (gain.shape[-2] + 8) * OWN * above
+        return largest_sum(gain, self.allowed, self.transitions).value + rounding
+
+    def outputs(self, contexts: Int[np.ndarray, "*lead key"]) -> Float[np.ndarray, "*lead output"]:
+        """What is there behind the heads in some contexts: scores, or the residual stream; of midpoints."""
+        return self.by_head(np.repeat(contexts[..., None, :], len(self.weight.mid), -2))
+
+    def by_head(self, contexts: Int[np.ndarray, "*lead head key"]) -> Float[np.ndarray, "*lead output"]:
+        """The same where each head reads a context of its own."""
+        heads, keys = np.ogrid[: contexts.shape[-2], : contexts.shape[-1]]
+        weight = self.weight.mid[heads, keys, contexts][..., None]
+        read = (weight * self.value.mid[heads, keys, contexts]).sum(-2) / weight.sum(-2)
+        return self.base.mid + read.sum(-2)

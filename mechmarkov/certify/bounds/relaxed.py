@@ -1,0 +1,175 @@
+"""How far apart two states' logits can be where norms or an MLP stand behind one attention layer.
+
+What attention writes lies in a set whose support function is known (`Reading`). A box around it, turned along
+the set's longest axes and cut into pieces along them, goes as affine forms through what stands behind
+(`tail.scores`). The set is thin: it is wide only in how much attention each state gets, along one axis for
+two states. So few pieces are enough, and what the forms do not see is of second order in a piece's width. In
+the piece that decides, the linear part of the difference is closed with the support function itself.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+
+import numpy as np
+from jaxtyping import Float
+
+from mechmarkov.certify.bounds import tail
+from mechmarkov.certify.bounds.affine import Affine
+from mechmarkov.certify.bounds.ball import EXACT, OWN, Ball, up
+from mechmarkov.certify.bounds.layer import Layer
+from mechmarkov.certify.bounds.reading import Reading
+
+CUT_AXES = 2  # a box is cut along so many axes at most
+MAX_CLOSINGS = 8  # of a pair of states
+
+Basis = Float[np.ndarray, "d_model axis"]
+
+
+def longest_axes(reading: Reading) -> Basis:
+    """An orthonormal basis whose first axes are the longest of what attention writes.
+
+    They are those of what a token at a key adds, by its attention: positions shift all contexts alike.
+    """
+    weight, value = reading.weight.mid[..., None], reading.value.mid
+    seen = reading.allowed[None, :, :, None]
+    count = seen.sum(2, keepdims=True)
+    mean = (value * seen).sum(2, keepdims=True) / np.maximum(count, 1)
+    flat = ((value - mean) * weight * seen).reshape(-1, value.shape[-1])
+    axes: Basis = np.linalg.svd(flat.T @ flat)[0]
+    return axes
+
+
+@dataclass(frozen=True, eq=False)
+class Closing:
+    """One piece of a box whose bound takes the support function of what attention writes, not of the box.
+
+    Attributes:
+        above: State k of the difference `z_k - z_l`.
+        below: State l.
+        piece: Which piece.
+        direction: In the residual stream.
+        multipliers: `Reading.multipliers` of it, one a head.
+    """
+
+    above: int
+    below: int
+    piece: int
+    direction: Float[np.ndarray, " d_model"]
+    multipliers: Float[np.ndarray, " head"]
+
+
+def differences(
+    layer: Layer,
+    reading: Reading,
+    stream: Ball,
+    basis: Basis,
+    multipliers: Float[np.ndarray, "side_axis head"],
+    pieces: int,
+) -> tuple[Affine, Affine]:
+    """What attention writes and every `z_k - z_l`, as forms: `[piece, d_model]` and `[piece, pair]`.
+
+    Args:
+        layer: The model.
+        reading: Of the residual stream.
+        stream: What attention reads at the query, `[d_model]`.
+        basis: Of the box.
+        multipliers: `reading.multipliers` of all axes, then of all axes reversed.
+        pieces: Along the longest axis; shorter axes are cut into fewer.
+    """
+    written = _written(reading, basis, multipliers, pieces)
+    behind = written + _constant(reading.base, written)
+    logits = tail.scores(layer, _constant(stream, written), behind)
+    n = logits.mid.shape[-1]
+    pairs = (np.eye(n)[:, :, None] - np.eye(n)[:, None, :]).reshape(n, n * n)
+    return written, logits.combined(pairs)
+
+
+def closings(reading: Reading, written: Affine, different: Affine) -> list[Closing]:
+    """The pieces that decide, of every pair of states one after the other while that lowers the bound."""
+    n, found = math.isqrt(different.mid.shape[-1]), list[Closing]()
+    for pair in range(n * n):
+        if pair % (n + 1) == 0:
+            continue
+        upper = different.upper[:, pair].copy()
+        for _ in range(MAX_CLOSINGS):
+            piece = int(upper.argmax())
+            direction = _slope(written, different, piece, pair)
+            multipliers = reading.multipliers(direction[None])[0][0]
+            closing = Closing(*divmod(pair, n), piece, direction, multipliers)
+            if not (closed := closed_bound(written, different, closing)) < upper[piece]:
+                break
+            upper[piece] = closed
+            found.append(closing)
+    return found
+
+
+def _slope(written: Affine, different: Affine, piece: int, pair: int) -> Float[np.ndarray, " d_model"]:
+    """How a difference changes with what attention writes, in one piece."""
+    box = written.slope[piece]
+    return np.linalg.lstsq(box.T, different.slope[piece, pair, : box.shape[-1]], rcond=1e-12)[0]
+
+
+def closed_bound(written: Affine, different: Affine, closing: Closing) -> float:
+    """The upper bound of a difference in a piece: along a direction, and what the form has besides."""
+    pair = closing.above * math.isqrt(different.mid.shape[-1]) + closing.below
+    along = written.combined(closing.direction[:, None])
+    besides = different - along
+    add = closing.multipliers
+    total = float(add.sum()) + float(besides.upper[closing.piece, pair])
+    return total + (2 + len(add)) * OWN * (float(np.abs(add).sum()) + abs(total))
+
+
+def log_odds_of(
+    written: Affine, different: Affine, closed: Sequence[Closing]
+) -> Float[np.ndarray, "state_to state_against"]:
+    """Upper bounds of `z_k - z_l` over all contexts: the largest over the pieces."""
+    n, upper = math.isqrt(different.mid.shape[-1]), different.upper.copy()
+    for one in closed:
+        pair = one.above * n + one.below
+        upper[one.piece, pair] = min(upper[one.piece, pair], closed_bound(written, different, one))
+    bound: np.ndarray = upper.max(0).reshape(n, n)
+    np.fill_diagonal(bound, 0.0)
+    return bound
+
+
+def scores_at(
+    layer: Layer, stream: Ball, behind: Float[np.ndarray, "context d_model"]
+) -> Float[np.ndarray, "context state"]:
+    """The scores for some residual streams behind attention, computed in float64."""
+    at = Affine(behind, np.zeros((*behind.shape, 0)), np.zeros_like(behind), EXACT)
+    return tail.scores(layer, _constant(Ball.exact(stream.mid, EXACT), at), at).mid
+
+
+def _constant(ball: Ball, like: Affine) -> Affine:
+    """Numbers that depend on no symbol, beside forms that do."""
+    mid, rad = (np.broadcast_to(part, like.mid.shape) for part in (ball.mid, ball.rad))
+    return Affine(mid, np.zeros_like(like.slope), rad, like.unit)
+
+
+def _written(
+    reading: Reading, basis: Basis, multipliers: Float[np.ndarray, "side_axis head"], pieces: int
+) -> Affine:
+    """What attention writes, a form for each piece of the box `[piece, d_model]`."""
+    width, size = basis.shape[1], np.abs(multipliers).sum(-1)
+    add = multipliers.sum(-1) + (multipliers.shape[-1] + 1) * OWN * size
+    low, high = -add[width:], add[:width]
+    cuts = _cuts(low, high, pieces)
+    edges = [np.linspace(a, b, cut + 1) for a, b, cut in zip(low, high, cuts, strict=True)]
+    pairs = np.array(list(product(*map(pairwise, edges))))
+    first, last = pairs[..., 0], pairs[..., 1]
+    middle, largest = (first + last) / 2, np.maximum(np.abs(first), np.abs(last))
+    half = up((last - first) / 2 + 4 * OWN * largest)
+    # The basis is orthonormal up to rounding, which counts as a radius.
+    across = np.abs(basis) @ np.abs(basis.T)
+    missed = np.abs(np.eye(width) - basis @ basis.T) + 2 * width * OWN * across
+    rad = up(missed @ reading.value.size.max((1, 2)).sum(0) + 2 * width * OWN * (largest @ np.abs(basis.T)))
+    return Affine(middle @ basis.T, basis * half[:, None, :], rad, reading.base.unit)
+
+
+def _cuts(low: Float[np.ndarray, " axis"], high: Float[np.ndarray, " axis"], pieces: int) -> list[int]:
+    """Into how many pieces each axis is cut."""
+    share = (high - low) / max(float((high - low).max()), 1e-300)
+    share[CUT_AXES:] = 0.0
+    return [max(1, round(pieces * s)) for s in share]

@@ -1,0 +1,125 @@
+"""What stands behind attention, on affine forms: norms, the MLP and the unembedding."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import erf, expit
+
+from mechmarkov.certify.bounds.affine import Affine
+from mechmarkov.certify.bounds.ball import gamma
+from mechmarkov.certify.bounds.layer import Layer
+
+Array = Float[np.ndarray, "..."]
+
+
+def gelu(x: Array) -> Array:
+    """`x Phi(x)`."""
+    return x / 2 * (1 + erf(x / np.sqrt(2)))
+
+
+def gelu_new(x: Array) -> Array:
+    """GPT-2's approximation of it."""
+    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def silu(x: Array) -> Array:
+    """`x / (1 + exp(-x))`."""
+    return x * expit(x)
+
+
+def relu(x: Array) -> Array:
+    """`max(x, 0)`."""
+    return np.maximum(x, 0.0)
+
+
+# With the largest absolute second derivative: 2 / sqrt(2 pi) and 1 / 2 at zero, and above its value there.
+SMOOTH: dict[str, tuple[Callable[[Array], Array], float]] = {
+    "gelu": (gelu, 0.79789),
+    "gelu_new": (gelu_new, 0.81),
+    "silu": (silu, 0.5),
+}
+
+
+def activated(x: Affine, name: str) -> Affine:
+    """An activation, by its name in a config."""
+    if name == "relu":
+        return x.through(relu, _kink_below_chord, _never)
+    function, bend = SMOOTH[name]
+
+    def bent(low: Array, high: Array) -> Array:
+        return bend * (high - low) ** 2 / 8
+
+    return x.through(function, bent, bent)
+
+
+def _never(low: Array, high: Array) -> Array:
+    """How far a convex function is above its chord."""
+    return np.zeros_like(high - low)
+
+
+def _kink_below_chord(low: Array, high: Array) -> Array:
+    """How far `max(x, 0)` is below its chord, at zero."""
+    return np.maximum(-low, 0) * np.maximum(high, 0) / np.maximum(high - low, 1e-300)
+
+
+def _below_chord(low: Array, high: Array) -> Array:
+    """How far `1 / sqrt(x)` is below its chord, where its slope is the chord's."""
+    root_low, root_high = np.sqrt(low), np.sqrt(high)
+    steepness = 1 / (root_low * root_high * (root_low + root_high))  # minus the chord's slope
+    touching = (2 * steepness) ** (-2 / 3)
+    chord = 1 / root_low - steepness * (touching - low)
+    return np.maximum(chord - 1 / np.sqrt(touching), 0.0) + 1e-14 / root_low
+
+
+def normalised(x: Affine, gain: Array | None, shift: Array | None, eps: float, centred: bool) -> Affine:
+    """LayerNorm (`centred`) or RMSNorm over the last axis; as `ball.normalised`, of affine forms.
+
+    Raises:
+        ValueError: The variance may be zero and `eps` is.
+    """
+    width = x.mid.shape[-1]
+    if centred:
+        x = x.dot(np.eye(width) - 1 / width, extra=2)
+    variance = (x * x).dot(np.full((width, 1), 1 / width), extra=1)
+    variance = variance.plus(np.array([eps]))
+    least = eps * (1 - gamma(4, x.unit))
+    if least <= 0 and (variance.lower <= 0).any():
+        raise ValueError("eps is 0 and the variance of a token may be 0: the norm has no bound")
+    scale = variance.through(lambda v: 1 / np.sqrt(v), _below_chord, _never, least)
+    x = x * scale
+    x = x if gain is None else x.times(gain)
+    return x if shift is None else x.plus(shift)
+
+
+def scores(layer: Layer, before: Affine, behind: Affine) -> Affine:
+    """The scores of the next state.
+
+    Args:
+        layer: The model.
+        before: The residual stream that attention reads, `[*lead, d_model]`.
+        behind: The residual stream behind attention, likewise.
+    """
+    config, weights = layer.config, layer.weights
+    if not config.attn_only:
+        assert config.act_fn is not None  # DecoderConfig checks it
+        read = _norm(layer, "blocks.0.ln2", before if config.parallel_attn_mlp else behind)
+        act = partial(activated, name=config.act_fn)
+        W_in, b_in = weights["blocks.0.mlp.W_in"], weights["blocks.0.mlp.b_in"]
+        if config.gated_mlp:
+            hidden = (act(read.dot(weights["blocks.0.mlp.W_gate"])) * read.dot(W_in)).plus(b_in)
+        else:
+            hidden = act(read.dot(W_in, extra=1).plus(b_in))
+        written = hidden.dot(weights["blocks.0.mlp.W_out"], extra=1).plus(weights["blocks.0.mlp.b_out"])
+        behind = written + behind
+    W_U, b_U = layer.unembedding
+    return _norm(layer, "ln_final", behind).dot(W_U, extra=1).plus(b_U)
+
+
+def _norm(layer: Layer, name: str, x: Affine) -> Affine:
+    kind = layer.config.normalization_type
+    if kind is None:
+        return x
+    gain, shift = (layer.weights.get(f"{name}.{part}") for part in "wb")
+    return normalised(x, gain, shift, layer.config.eps, centred=kind in ("LN", "LNPre"))

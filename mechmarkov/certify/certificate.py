@@ -1,0 +1,196 @@
+"""Certificates: how far a program is from its model in the worst case, over every sequence, and where."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
+from mechmarkov.certify.bounds.every import Bounds, bounds, counted, why_no_bounds
+from mechmarkov.certify.bounds.layer import Layer
+from mechmarkov.certify.choose import read_off, smallest, worst_contexts
+from mechmarkov.certify.contexts import Contexts
+from mechmarkov.certify.programs import READ_OFF, Program, from_rows, from_source, middle, of_table
+from mechmarkov.certify.search import Found, Judge, largest, search
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.objectives import Objective, sequence_length
+from mechmarkov.runs.run import Run
+from mechmarkov.theory.kernel import FLOOR, kl
+
+SECONDS: Final = 120.0
+SEARCHED_TOKENS: Final = 1 << 20
+DRAWN = 64  # sequences of the source: where a search starts, and what is seen besides
+CHECKED = 256  # of the worst contexts that bounds name, those that the model itself is run on
+DRAW_SEED = 0x7C0FFEE
+
+Rows = Sequence[Sequence[float]]
+Histories = Int[np.ndarray, "batch known_position"]
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """What holds for every sequence, and the worst one that was seen.
+
+    Attributes:
+        program: What the model is compared with.
+        contexts: What "every sequence" means.
+        bounds: The model's; None where nothing is certified, and then `why` says why.
+        worst_kl: KL(program ‖ model) of no prediction is larger (nats; a state that the model gives less than
+            1e-12 counts as if that were 1e-12). None without bounds, as the next two.
+        worst_log_ratio: The smallest and the largest `log(model / program)` of a state that the program holds
+            possible; infinite where the model may hold it impossible.
+        worst_logit_error: The log odds of no two states are off by more.
+        kl_at: The bound of `worst_kl` at each position that is read; NaN without bounds.
+        seen: The worst prediction that the model itself made.
+        seconds: That it took.
+        why: Why there is no bound.
+    """
+
+    program: Program
+    contexts: Contexts
+    bounds: Bounds | None
+    worst_kl: float | None
+    worst_log_ratio: tuple[float, float] | None
+    worst_logit_error: float | None
+    kl_at: Float[np.ndarray, " read"]
+    seen: Found
+    seconds: float
+    why: str | None
+
+    @property
+    def tier(self) -> str:
+        """How far it got: `1` support functions, `1b` what stands behind relaxed, `0` no bound."""
+        return "0" if self.bounds is None else "1b" if self.bounds.kind == "relaxed" else "1"
+
+
+def certify(
+    run: Run,
+    program: str | Rows | None = None,
+    *,
+    step: int = -1,
+    seconds: float = SECONDS,
+    unit: float = FLOAT32,
+    tokens: int = SEARCHED_TOKENS,
+) -> Certificate:
+    """Certify how far a program is from a model at most, on every sequence.
+
+    Args:
+        run: The run.
+        program: `constant`, `parent` or `row`, read off the model, an exact predictor of the source by its
+            name, or a table with the law after each state. None for the smallest that is near the model.
+        step: Of the run.
+        seconds: Budget of the bounds.
+        unit: Which evaluations of the model are covered: those in float32 and those in exact arithmetic
+            (`ball.FLOAT32`), or the latter only (`ball.EXACT`).
+        tokens: Budget of the search for the worst sequence, where there are no bounds.
+
+    Raises:
+        ValueError: The program is none, or the source has no sequence of the model's length.
+        RuntimeError: A prediction was seen that is further off than the bound: a defect of this code.
+    """
+    began = time.monotonic()
+    contexts, given = Contexts.of(run.source, run.objective, run.model), _given(run, program)
+    decoder = run.decoder(step).double() if unit == EXACT else run.decoder(step)
+    weights = {name: value.double().numpy() for name, value in decoder.state_dict().items()}
+    found, why = _bounds(Layer(run.model, weights, unit), contexts, run.objective, program, seconds)
+    if given is None:
+        name = program if isinstance(program, str) else None
+        options = [(made, one) for one in found for made in read_off(one, name)]
+    else:
+        options = [(given, one) for one in found if given.is_table and one.kind != "counts"]
+    drawn = _drawn(run, contexts)
+    if not options:
+        why = why or _why_no_options(given)
+        if program == "row":
+            raise ValueError(f"program is 'row', but {why}")
+        chosen = given or _by_samples(run, decoder, contexts, drawn, program)
+        seen = search(Judge(decoder, run.objective, contexts, chosen), drawn, tokens)
+        kl_at = np.full(len(contexts.reads), np.nan)
+        took = time.monotonic() - began
+        return Certificate(chosen, contexts, None, None, None, None, kl_at, seen, took, why)
+    chosen, of_model, worst = smallest(options)
+    judge = Judge(decoder, run.objective, contexts, chosen)
+    if of_model.kind == "counts":
+        seen = search(judge, drawn, tokens // 8)
+    else:
+        named, at = worst_contexts(chosen, of_model, contexts, run.objective, CHECKED)
+        seen = largest(judge, np.concatenate([named, drawn]))
+        seen = replace(seen, at=np.maximum(seen.at, at))
+    kl_at = worst.kl.max(1)
+    if (seen.at > kl_at).any():
+        i = int((seen.at - kl_at).argmax())
+        raise RuntimeError(
+            f"{seen.at[i]:g} nats were seen at position {contexts.reads[i]}, where {kl_at[i]:g} was certified"
+        )
+    took = time.monotonic() - began
+    largest_kl = float(kl_at.max())
+    return Certificate(
+        chosen, contexts, of_model, largest_kl, worst.log_ratio, worst.logit_error, kl_at, seen, took, None
+    )
+
+
+def _given(run: Run, program: str | Rows | None) -> Program | None:
+    """A program that is not read off the model."""
+    if program is None or (isinstance(program, str) and program in READ_OFF):
+        return None
+    if isinstance(program, str):
+        return from_source(program, run.source)
+    return from_rows(program, run.source.n_states)
+
+
+def _bounds(
+    layer: Layer, contexts: Contexts, objective: Objective, program: str | Rows | None, seconds: float
+) -> tuple[list[Bounds], str | None]:
+    """All bounds of a model that the program may need, and why there are none."""
+    softmax = objective.kind == "cross_entropy"
+    if (why := why_no_bounds(layer.config, contexts.n_states, softmax)) is not None:
+        return [], why
+    if program is None or program == "row":
+        by_counts = "a softmax reads the scores" if softmax else counted(layer, contexts)
+        if isinstance(by_counts, Bounds):
+            return [by_counts], None
+        if program == "row":
+            return [], f"no bound is known of counts times a row: {by_counts}"
+    try:
+        return [bounds(layer, contexts, softmax, seconds)], None
+    except (TimeoutError, ValueError) as error:
+        return [], str(error)
+
+
+def _why_no_options(given: Program | None) -> str:
+    if given is None:
+        return (
+            "the model may hold a state impossible that it else does not: no table of the parent is near it"
+        )
+    return f"the predictor {given.name} sees more than the parent: no bound is known"
+
+
+def _drawn(run: Run, contexts: Contexts) -> Histories:
+    """Sequences of the source."""
+    generator = torch.Generator().manual_seed(DRAW_SEED)
+    states = run.source.sample_held_out(
+        DRAWN, sequence_length(run.objective, run.model.n_ctx), generator=generator
+    )
+    return np.asarray(states[:, : contexts.reads[-1] + 1 - contexts.query].numpy())
+
+
+def _by_samples(
+    run: Run, decoder: HookedDecoder, contexts: Contexts, drawn: Histories, name: object
+) -> Program:
+    """A program where no bound is known: read off the model's samples, or the nearest exact predictor."""
+    n, known = contexts.n_states, np.array(contexts.reads) - contexts.query
+    predictors = [from_source(rule, run.source) for rule in run.source.predictors()]
+    predicted = Judge(decoder, run.objective, contexts, predictors[0]).predictions(drawn)
+    if name is None:
+        return min(predictors, key=lambda one: float(kl(one.rule(drawn)[:, known], predicted).mean()))
+    logs = np.log(np.maximum(predicted, FLOOR)).reshape(-1, n)
+    parents, table = drawn[:, known].ravel(), np.full((n, n), 1 / n)
+    for parent in range(n):
+        here = logs[parents == parent] if name == "parent" else logs
+        if len(here):
+            table[parent] = middle(here[:, :, None] - here[:, None])
+    return of_table(str(name), table, numbers=n if name == "constant" else n * n)

@@ -1,0 +1,90 @@
+"""What a bound of the worst case says of the mean: a bound that holds for the law, from samples of it."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from mechmarkov.certify.certificate import Certificate
+from mechmarkov.certify.nats import MOST
+from mechmarkov.certify.search import Judge
+from mechmarkov.objectives import sequence_length
+from mechmarkov.population import population_law
+from mechmarkov.runs.run import Run
+from mechmarkov.sources import Observed
+
+DELTA: Final = 1e-6  # probability that the bound fails, over the draw of the sequences
+SEQUENCES: Final = 512
+SAMPLE_SEED: Final = 0x5EED0FF  # the sequences are not those that chose the program
+MOST_ROWS: Final = 4096  # sequences over which the mean is summed exactly
+
+
+@dataclass(frozen=True)
+class Mean:
+    """E[KL(program ‖ model)] under the source's law, a mean over the positions that are read (nats).
+
+    Attributes:
+        sample: Over the sequences that were drawn; None where none can be.
+        bound: With probability 1 - `DELTA` the expectation is at most this.
+        sequences: How many were drawn.
+        exact: The expectation, where a sum over few sequences gives it.
+        why: Why there is no sample.
+    """
+
+    sample: float | None
+    bound: float | None
+    sequences: int
+    exact: float | None
+    why: str | None = None
+
+
+def empirical_bernstein(values: Float[np.ndarray, " sample"], most: float, delta: float) -> float:
+    """An upper bound of a mean from independent samples between 0 and `most`, with probability 1 - delta.
+
+    `mean + sqrt(2 var log(2 / delta) / n) + 7 most log(2 / delta) / (3 (n - 1))`, the variance unbiased
+    (Maurer & Pontil 2009, arXiv 0907.3740, theorem 4).
+
+    Example:
+        >>> round(empirical_bernstein(np.full(1001, 0.5), most=1.0, delta=1e-6), 4)
+        0.5339
+    """
+    n, log = len(values), float(np.log(2 / delta))
+    spread = np.sqrt(2 * values.var(ddof=1) * log / n)
+    return float(values.mean() + spread + 7 * most * log / (3 * (n - 1)))
+
+
+def mean_kl(run: Run, certificate: Certificate, step: int = -1, sequences: int = SEQUENCES) -> Mean:
+    """The mean of what a certificate bounds in the worst case.
+
+    Args:
+        run: The run.
+        certificate: Of the run at that step. Its `worst_kl` bounds each sequence; without one that is what
+            floored probabilities leave.
+        step: Of the run.
+        sequences: How many are drawn.
+    """
+    decoder, contexts = run.decoder(step), certificate.contexts
+    judge = Judge(decoder, run.objective, contexts, certificate.program)
+    exact = _exact(run, judge)
+    if isinstance(run.source, Observed):
+        return Mean(None, None, 0, exact, "the sequences were observed: none can be drawn from their law")
+    generator = torch.Generator().manual_seed(SAMPLE_SEED)
+    length = sequence_length(run.objective, run.model.n_ctx)
+    states = run.source.sample(sequences, length, generator=generator)
+    nats = judge.nats(states[:, : judge.length].numpy()).mean(1)
+    most = MOST if certificate.worst_kl is None else certificate.worst_kl
+    return Mean(float(nats.mean()), empirical_bernstein(nats, most, DELTA), sequences, exact)
+
+
+def _exact(run: Run, judge: Judge) -> float | None:
+    """The expectation as a sum over all sequences, where few are enough."""
+    try:
+        states, weights = population_law(run.source, run.objective, run.model)
+    except ValueError:
+        return None
+    if len(states) > MOST_ROWS:
+        return None
+    nats = judge.nats(states[:, : judge.length].numpy())
+    return float((nats * weights.numpy()).mean(1).sum())

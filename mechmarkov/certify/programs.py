@@ -1,0 +1,106 @@
+"""What a model is compared with: a table of the parent, one row for all, or its row times the counts.
+
+The parent is the last state that is known. A table may be read off the model: then it is the middle of the
+log odds that the model gives in any context, the table whose odds are least wrong in the worst case.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from jaxtyping import Float
+
+from mechmarkov.sources import Source
+from mechmarkov.sources.base.rows import as_law, normalised
+from mechmarkov.theory import context_conditioned
+from mechmarkov.theory.predictors import NextLaws, Tokens
+
+READ_OFF: Final = ("constant", "parent", "row")  # in the order of their size
+BY_SOURCE: Final = ("uniform", "unigram", "bigram")  # tables of the parent, where the source does not redraw
+
+Table = Float[np.ndarray, "parent state"]
+Pairs = Float[np.ndarray, "*lead state_to state_against"]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A program with its predictions.
+
+    Attributes:
+        name: `constant`, `parent`, `row`, the name of an exact predictor, or `table`.
+        table: The law after each parent; of `row` what the counts are multiplied with. None for a predictor
+            that sees more than the parent.
+        numbers: How many the program has, where they were read off the model; else 0.
+        rule: From the known states `[batch, position]` to the law after each.
+    """
+
+    name: str
+    table: Table | None
+    numbers: int
+    rule: Callable[[Tokens], NextLaws]
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the parent says all."""
+        return self.table is not None and self.name != "row"
+
+
+def of_table(name: str, table: Table, numbers: int = 0) -> Program:
+    """A program that looks the parent up."""
+    rule = partial(context_conditioned.next_laws, base=table) if name == "row" else partial(_look_up, table)
+    return Program(name, table, numbers, rule)
+
+
+def _look_up(table: Table, tokens: Tokens) -> NextLaws:
+    return table[tokens]
+
+
+def middle(log_odds: Pairs) -> Float[np.ndarray, " state"] | None:
+    """The law whose log odds are in the middle of the model's, over all leading axes.
+
+    A state that may get no probability has none: odds against it have no bound. None where that is so of all.
+    """
+    largest = log_odds.max(tuple(range(log_odds.ndim - 2)))
+    n = len(largest)
+    possible = (largest < np.inf).all(0)
+    among = largest[np.ix_(possible, possible)]
+    if not possible.any() or not np.isfinite(among).all():
+        return None
+    logs = ((among - among.T) / 2).mean(1)
+    law = np.zeros(n)
+    law[possible] = np.exp(logs - logs.max())
+    return law / law.sum()
+
+
+def from_rows(rows: Sequence[Sequence[Any]], n_states: int) -> Program:
+    """A program that somebody gives: the law after each state.
+
+    Raises:
+        ValueError: naming the row and what is wrong with it.
+    """
+    if len(rows) != n_states:
+        raise ValueError(f"program has {len(rows)} rows, expected {n_states}, one for each state")
+    for i, row in enumerate(rows):
+        if len(row) != n_states:
+            raise ValueError(f"program[{i}] has {len(row)} entries, expected {n_states}, one for each state")
+    table = normalised([as_law(row, f"program[{i}]") for i, row in enumerate(rows)])
+    return of_table("table", table)
+
+
+def from_source(name: str, source: Source) -> Program:
+    """An exact predictor of the source: a table where it looks at the parent alone.
+
+    Raises:
+        ValueError: There is none of that name; the message lists those there are.
+    """
+    rules, n = source.predictors(), source.n_states
+    if name not in rules:
+        known = ", ".join([*READ_OFF, *rules])
+        raise ValueError(
+            f"program is {name!r}, expected one of {known}, or a table with a row for each state"
+        )
+    if name in BY_SOURCE and not source.redraws:
+        return of_table(name, rules[name].probabilities(np.arange(n)[:, None])[:, 0])
+    return Program(name, None, 0, rules[name].probabilities)

@@ -1,0 +1,93 @@
+"""Certificates as files: what a checker needs beside the run, and what a person reads first."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
+from mechmarkov.certify.certificate import Certificate
+from mechmarkov.utils.files import replacing
+
+FORMAT: Final = "mechmarkov.certificate"
+VERSION: Final = 1
+ARITHMETIC: Final = {EXACT: "exact", FLOAT32: "float32"}
+# A claim is above its bound by so much: it has three digits, and a checker rounds otherwise.
+ABOVE, ABOVE_ZERO = 1 + 1e-3, 1e-12
+HUGE: Final = 1e300  # an upper bound like any other, and JSON has no infinity
+MAX_BYTES: Final = 1 << 28
+
+
+def proof_of(certificate: Certificate, step: int) -> dict[str, Any]:
+    """A certificate as plain data.
+
+    Args:
+        certificate: With bounds.
+        step: Of the run that it is about.
+
+    Raises:
+        ValueError: It has no bounds; the message says why.
+    """
+    bounds, contexts, seen = certificate.bounds, certificate.contexts, certificate.seen
+    if bounds is None or certificate.worst_log_ratio is None or certificate.program.table is None:
+        raise ValueError(f"nothing is certified: {certificate.why}")
+    low, high = certificate.worst_log_ratio
+    bound = {
+        "worst_kl": certificate.worst_kl,
+        "log_ratio_below": -low,
+        "log_ratio_above": high,
+        "logit_error": certificate.worst_logit_error,
+    }
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "step": step,
+        "arithmetic": ARITHMETIC[bounds.unit],
+        "kind": bounds.kind,
+        "program": certificate.program.name,
+        "table": certificate.program.table.tolist(),
+        "contexts": {
+            "n_states": contexts.n_states,
+            "reads": list(contexts.reads),
+            "start": contexts.start.tolist(),
+            "transitions": contexts.transitions.tolist(),
+            "query": contexts.query,
+        },
+        "claims": {name: _claimed(value) for name, value in bound.items()},
+        "seen": {
+            "nats": seen.nats,
+            "position": contexts.reads[seen.read],
+            "sequence": seen.history.tolist(),
+        },
+        "stored": {name: np.clip(values, -HUGE, HUGE).tolist() for name, values in bounds.stored.items()},
+    }
+
+
+def _claimed(value: float | None) -> float | None:
+    """A bound as a claim; None where there is no finite one."""
+    return None if value is None or not np.isfinite(value) else float(value) * ABOVE + ABOVE_ZERO
+
+
+def save(proof: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write a proof, whole or not at all."""
+    with replacing(Path(path)) as temporary:
+        temporary.write_text(json.dumps(proof, allow_nan=False), "utf-8")
+
+
+def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a proof; what it holds is checked by `verify`, not here.
+
+    Raises:
+        ValueError: One line, for a file that is none.
+    """
+    if (size := Path(path).stat().st_size) > MAX_BYTES:
+        raise ValueError(f"{path} has {size} bytes, expected a proof of at most {MAX_BYTES}")
+    try:
+        proof = json.loads(Path(path).read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not a proof: {error}") from None
+    if not isinstance(proof, dict) or (proof.get("format"), proof.get("version")) != (FORMAT, VERSION):
+        raise ValueError(f"{path} is not a proof: expected format {FORMAT!r} and version {VERSION}")
+    return proof

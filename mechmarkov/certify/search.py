@@ -1,0 +1,138 @@
+"""The worst sequence of a model, by search: where a program is furthest from it.
+
+Nothing here is a bound. Coordinate ascent over tokens and over stretches of tokens, from several starts at
+once; every sequence that is tried is one that the source can give.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from mechmarkov.certify.contexts import Contexts
+from mechmarkov.certify.programs import Program
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.objectives import Objective
+from mechmarkov.theory.kernel import kl
+
+BEAM = 8  # starts that are improved at once
+PATIENCE = 100  # rounds in a row without a better one, after which the search ends
+MOST_PAIRS = 16  # of states that a stretch is tried with at once
+AT_ONCE = 1 << 16  # tokens that go through the model together
+
+Histories = Int[np.ndarray, "batch known_position"]
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """A model, and the program that it is compared with.
+
+    Attributes:
+        decoder: One model.
+        objective: How its outputs are read.
+        contexts: That it can meet.
+        program: What it is compared with.
+    """
+
+    decoder: HookedDecoder
+    objective: Objective
+    contexts: Contexts
+    program: Program
+
+    @property
+    def length(self) -> int:
+        """How many states are known in front of the last prediction."""
+        return self.contexts.reads[-1] + 1 - self.contexts.query
+
+    @torch.no_grad()
+    def predictions(self, histories: Histories) -> Float[np.ndarray, "batch read state"]:
+        """The model's, in the precision that it has."""
+        tokens = torch.from_numpy(histories.astype(np.int64))
+        if self.contexts.query:
+            query = torch.full((len(tokens), 1), self.contexts.n_tokens - 1)
+            tokens = torch.cat([tokens, query], 1)
+        read, some = torch.tensor(self.contexts.reads), max(1, AT_ONCE // tokens.shape[1])
+        parts = [self.decoder(part, read=read).double() for part in tokens.split(some)]
+        return np.asarray(self.objective.predict(torch.cat(parts)).numpy())
+
+    def nats(self, histories: Histories) -> Float[np.ndarray, "batch read"]:
+        """KL(program ‖ model) of every prediction."""
+        known = np.array(self.contexts.reads) - self.contexts.query
+        laws = self.program.rule(histories)[:, known]
+        return np.maximum(kl(laws, self.predictions(histories)), 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The worst prediction that was seen.
+
+    Attributes:
+        history: The states of the whole sequence.
+        read: Which position predicts, a place in `Contexts.reads`.
+        nats: KL(program ‖ model) there.
+        at: The largest at every position that is read.
+    """
+
+    history: Int[np.ndarray, " known_position"]
+    read: int
+    nats: float
+    at: Float[np.ndarray, " read"]
+
+
+def largest(judge: Judge, histories: Histories) -> Found:
+    """The worst prediction of some sequences."""
+    nats = judge.nats(histories)
+    row, read = np.unravel_index(nats.argmax(), nats.shape)
+    return Found(histories[row], int(read), float(nats[row, read]), nats.max(0))
+
+
+def search(judge: Judge, starts: Histories, tokens: int, seed: int = 0) -> Found:
+    """The worst prediction that coordinate ascent finds.
+
+    Args:
+        judge: The model and the program.
+        starts: Sequences to start from; those that are worst already are taken.
+        tokens: How many tokens may go through the model.
+        seed: Of the order in which changes are tried.
+    """
+    rng, contexts = np.random.default_rng(seed), judge.contexts
+    histories = np.unique(np.concatenate([starts, contexts.plain(judge.length)]), axis=0)
+    nats = judge.nats(histories)
+    at, order = nats.max(0), nats.max(1).argsort(kind="stable")[::-1][:BEAM]
+    histories, worst, reads = histories[order], nats[order].max(1), nats[order].argmax(1)
+    spent, idle = len(starts) * judge.length, 0
+    while spent < tokens and idle < PATIENCE:
+        tried, of = _changed(histories, reads, contexts, rng)
+        spent, idle = spent + max(tried.size, judge.length), idle + 1
+        if not len(tried):
+            continue
+        nats = judge.nats(tried)
+        at = np.maximum(at, nats.max(0))
+        for i, row in enumerate(nats):
+            if row.max() > worst[of[i]]:
+                histories[of[i]], worst[of[i]], reads[of[i]] = tried[i], row.max(), row.argmax()
+                idle = 0
+    best = int(worst.argmax())
+    return Found(histories[best], int(reads[best]), float(worst[best]), at)
+
+
+def _changed(
+    histories: Histories, reads: Int[np.ndarray, " batch"], contexts: Contexts, rng: np.random.Generator
+) -> tuple[Histories, Sequence[int]]:
+    """Each sequence with a stretch of it set to two states that take turns, where that is allowed."""
+    tried, of = list[np.ndarray](), list[int]()
+    pairs = [(one, other) for one in range(contexts.n_states) for other in range(contexts.n_states)]
+    for i, history in enumerate(histories):
+        last = contexts.reads[reads[i]] - contexts.query
+        first = int(rng.integers(last + 1))
+        stop = min(last + 1, first + int(2 ** rng.integers(0, 1 + int(np.log2(last + 1)))))
+        for pair in rng.permutation(pairs)[:MOST_PAIRS]:
+            changed = history.copy()
+            changed[first:stop:2], changed[first + 1 : stop : 2] = pair
+            tried.append(changed)
+            of.append(i)
+    stacked = np.array(tried)
+    good = contexts.are_allowed(stacked)
+    return stacked[good], [row for row, fine in zip(of, good, strict=True) if fine]

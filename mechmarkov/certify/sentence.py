@@ -1,0 +1,85 @@
+"""A certificate in words."""
+
+import math
+
+from mechmarkov.certify.bounds.ball import FLOAT32
+from mechmarkov.certify.certificate import Certificate
+from mechmarkov.certify.contexts import Contexts
+
+MOST_COUNTED = 1_000_000  # sequences whose number is written out
+
+PROGRAMS = {
+    "constant": "one law for all contexts, {numbers} numbers",
+    "parent": "a table of the parent, {numbers} numbers",
+    "row": "counts of states times the parent's row, {numbers} numbers",
+    "table": "the given table of the parent",
+    "uniform": "the uniform law",
+    "unigram": "the stationary law",
+    "bigram": "the source's own rows",
+}
+
+
+def number_of(contexts: Contexts) -> str:
+    """How many sequences of states the contexts stand for: a number, a power or a power of ten.
+
+    Example:
+        >>> import numpy as np
+        >>> walk = np.roll(np.eye(6), 1, 1) + np.roll(np.eye(6), -1, 1) > 0
+        >>> number_of(Contexts(6, 7, (96,), np.ones(6, dtype=bool), walk, True, True))
+        '6 · 2^95'
+    """
+    length = contexts.reads[-1] + 1 - contexts.query
+    ways: list[int] = contexts.start.astype(int).tolist()
+    arrows = [[j for j in range(contexts.n_states) if contexts.transitions[i, j]] for i in range(len(ways))]
+    for _ in range(length - 1):
+        following = [0] * len(ways)
+        for i, targets in enumerate(arrows):
+            for j in targets:
+                following[j] += ways[i]
+        ways = following
+    count, starts = sum(ways), int(contexts.start.sum())
+    if count <= MOST_COUNTED:
+        return f"{count:,}"
+    out = {len(arrows[i]) for i in range(len(arrows)) if contexts.start[i]}
+    if len(out) == 1 and count == starts * (each := out.pop()) ** (length - 1):
+        return f"{each}^{length}" if each == starts else f"{starts} · {each}^{length - 1}"
+    return f"about 10^{len(str(count)) - 1}"
+
+
+def at_most(value: float, digits: int = 3) -> str:
+    """A bound in a few digits, rounded up.
+
+    Example:
+        >>> at_most(0.00012341), at_most(7.0), at_most(0.0)
+        ('0.000124', '7', '0')
+    """
+    if not 0 < value < math.inf:
+        return f"{value:g}"
+    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    return f"{math.ceil(value / step - 1e-9) * step:.{digits}g}"
+
+
+def sentences(certificate: Certificate) -> list[str]:
+    """What was certified and what was seen, one idea a sentence."""
+    program, seen, bounds = certificate.program, certificate.seen, certificate.bounds
+    called = PROGRAMS.get(program.name, f"the exact predictor {program.name}").format(numbers=program.numbers)
+    which = "of its states" if not certificate.contexts.is_exact else "that the source can give"
+    worst_kl = certificate.worst_kl
+    if bounds is None or worst_kl is None or certificate.worst_log_ratio is None:
+        return [
+            f"No bound is known: {certificate.why}.",
+            f"The program compared is {called}.",
+            f"The worst sequence found has KL {seen.nats:.3g} nats from it to the model.",
+        ]
+    ratio = max(-certificate.worst_log_ratio[0], certificate.worst_log_ratio[1])
+    whole = program.table is None or bool((program.table > 0).all())
+    whose = "log-probabilities" if whole else "log-probabilities of the states that it holds possible"
+    within = f"within {at_most(ratio, 2)} nats of" if ratio < math.inf else "without a bound from"
+    covered = "every evaluation in float32" if bounds.unit == FLOAT32 else "exact arithmetic alone"
+    which = f"each of the {number_of(certificate.contexts)} sequences {which}"
+    return [
+        f"On {which}, {whose} are {within} {called}.",
+        f"KL(program ‖ model) is at most {at_most(worst_kl)} nats.",
+        f"The largest that was seen is {seen.nats:.3g}.",
+        f"The bound covers {covered}.",
+    ]

@@ -1,0 +1,98 @@
+"""`mechmarkov certify` and `verify`: a certificate of a run, and its check."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mechmarkov.cli_options import PATH, Finite
+from mechmarkov.utils.files import check_writable
+
+
+@click.command()
+@click.argument("run")
+@click.option(
+    "--program",
+    metavar="NAME|TABLE",
+    help="constant, parent, row, an exact predictor, or a table ([[…], …] or its file).  [the smallest near]",
+)
+@click.option("--step", type=int, default=-1, help="Checkpoint, -1 for the last.")
+@click.option(
+    "--seconds", type=Finite(min=0, min_open=True), metavar="S", help="Budget of the bounds.  [120]"
+)
+@click.option(
+    "--arithmetic",
+    type=click.Choice(["float32", "exact"]),
+    default="float32",
+    help="Which evaluations are covered: in float32 and exact arithmetic, or the latter alone.",
+)
+@click.option("--out", type=PATH, default="proof.json", help="File.")
+def certify(
+    run: str, program: str | None, step: int, seconds: float | None, arithmetic: str, out: Path
+) -> None:
+    """Certify how far a program is from RUN at most, on every sequence, and write a proof.
+
+    RUN is a run.pt file, a folder that `save_folder` wrote, or hf://owner/name. Where no bound is known the
+    worst sequence that a search found is printed, and no proof is written.
+    """
+    check_writable(out)
+    from mechmarkov.certify import EXACT, FLOAT32, proof_of, save_proof
+    from mechmarkov.certify import certify as certify_run
+    from mechmarkov.certify.sentence import sentences
+    from mechmarkov.runs import load
+
+    loaded = load(run)
+    held = int(loaded.steps[-1]) if step == -1 else step
+    options: dict[str, Any] = {} if seconds is None else {"seconds": seconds}
+    unit = FLOAT32 if arithmetic == "float32" else EXACT
+    found = certify_run(loaded, _program(program), step=held, unit=unit, **options)
+    click.echo(loaded.title())
+    for sentence in sentences(found):
+        click.echo(sentence)
+    history = " ".join(str(loaded.source.labels[state]) for state in found.seen.history)
+    click.echo(f"Its sequence, read at position {found.contexts.reads[found.seen.read]}: {history}")
+    if found.bounds is None:
+        click.echo("No proof is written.")
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    save_proof(proof_of(found, held), out)
+    click.echo(f"{out}  (mechmarkov verify {shlex.quote(str(out))} {shlex.quote(run)})")
+
+
+def _program(text: str | None) -> Any:
+    """What `--program` means: a name, or a table in the text or in the file that it names."""
+    if text is None or (not text.lstrip().startswith("[") and not Path(text).is_file()):
+        return text
+    written = text if text.lstrip().startswith("[") else Path(text).read_text("utf-8")
+    try:
+        table = json.loads(written)
+    except ValueError as error:
+        raise ValueError(f"--program is not JSON: {error}") from None
+    if not isinstance(table, list) or not all(isinstance(row, list) for row in table):
+        raise ValueError("--program is no table, expected a list with a list of probabilities for each state")
+    return table
+
+
+@click.command()
+@click.argument("proof", type=PATH)
+@click.argument("run")
+def verify(proof: Path, run: str) -> None:
+    """Check PROOF, which `certify` wrote, against RUN: each inequality is computed again from the weights."""
+    from mechmarkov.certify import load_proof
+    from mechmarkov.certify import verify as verify_proof
+    from mechmarkov.runs import load
+
+    stored, loaded = load_proof(proof), load(run)
+    try:
+        follows = verify_proof(stored, loaded)
+    except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{proof} is not a proof of this run: {type(error).__name__}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{proof} does not hold: {error}") from None
+    click.echo(f"{proof} holds: {stored['kind']}, covers {stored['arithmetic']} arithmetic")
+    for name, value in follows.items():
+        claimed = stored["claims"][name]
+        said = "nothing is claimed" if claimed is None else f"{claimed:.6g} is claimed"
+        click.echo(f"  {name:<16} {value:.6g} follows, {said}")

@@ -1,0 +1,87 @@
+"""How far is a program from the model in the worst case, over every sequence, and which sequence is worst?"""
+
+import numpy as np
+import xarray as xr
+
+from mechmarkov.probing import Probe, Score
+from mechmarkov.probing.dataset import last_model
+from mechmarkov.probing.probe import always
+from mechmarkov.probing.subject import Subject
+
+from . import figures, measure
+
+CERTAIN = "no chance in it: for certain between the largest seen and the bound"
+NO_BOUND = "nothing is certified: {why}"
+INFINITE = "in some context the model may give a state that the program holds possible the probability 0"
+
+
+def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
+    """The bounds of the last step, the largest seen, and how far the certificate got."""
+    del null  # a fresh model is another model: its certificate says nothing of chance
+    last = last_model(data)
+    why = NO_BOUND.format(why=data.attrs["why"])
+
+    def score(name: str, unit: str, reason: str, value: float | None = None) -> Score:
+        value = float(last[name]) if value is None else value
+        return (
+            Score(value, unit, null_kind=CERTAIN) if np.isfinite(value) else Score(None, unit, reason=reason)
+        )
+
+    seen, bound = float(last["worst_kl_seen"]), float(last["worst_kl"])
+    infinite = INFINITE if np.isfinite(bound) else why
+    ratio = max(-float(last["log_ratio_low"]), float(last["log_ratio_high"]))
+    worst = Score(bound, "nats", interval=(seen, bound), null_kind=CERTAIN)
+    states = " ".join(str(data.attrs["labels"][state]) for state in last["witness"].values)
+    return {
+        "worst_kl": worst if np.isfinite(bound) else Score(None, "nats", reason=why),
+        "worst_kl_seen": Score(seen, "nats"),
+        "worst_log_ratio": score("log_ratio_high", "nats", infinite, ratio),
+        "worst_logit_error": score("logit_error", "nats", infinite),
+        "mean_kl_bound": Score(float(last["mean_kl_bound"]), "nats", reason=data.attrs["why_no_mean"] or why),
+        "mean_kl": Score(float(last["mean_kl"]), "nats", reason=data.attrs["why_no_mean"] or why),
+        "tier": Score(data.attrs["tier"], ""),
+        "certified_program": Score(data.attrs["program"], ""),
+        "witness": Score(states, ""),
+        "seconds": Score(float(last["seconds"]), "seconds"),
+    }
+
+
+def verdict(data: xr.Dataset) -> str:
+    """What holds for every sequence, and the worst that was seen."""
+    said = data.attrs["verdict"]
+    return " ".join([said] if isinstance(said, str) else said)
+
+
+def has_null(_: Subject) -> bool:
+    """Fresh models say nothing of a bound."""
+    return False
+
+
+FORMULAS = {
+    "worst_kl": "max over all sequences of KL(program ‖ model), an upper bound",
+    "worst_kl_seen": "the largest KL(program ‖ model) of any prediction that the model was seen to make",
+    "worst_log_ratio": "max over all sequences and states of |log(model / program)|, an upper bound",
+    "worst_logit_error": "max over all sequences and pairs of states of |error of log odds|, an upper bound",
+    "mean_kl_bound": "E[KL(program ‖ model)] ≤ mean + √(2 var log(2/δ) / n) + 7 worst_kl log(2/δ) / 3(n − 1)",
+    "mean_kl": "mean KL(program ‖ model) over fresh sequences",
+    "tier": "1: support functions; 1b: what stands behind attention relaxed; 0: no bound",
+    "certified_program": "the smallest program within 0.001 nats in the worst case, else the nearest",
+    "witness": "the last states in front of the worst prediction that was seen",
+}
+
+probe = Probe(
+    name="certificate",
+    question="How far is a small program from the model in the worst case, over every sequence?",
+    cites="Fractional maximum: Dinkelbach 1967; mean: Maurer & Pontil 2009 (arXiv 0907.3740)",
+    applies=always,
+    measure=measure.measure,
+    scores=scores,
+    verdict=verdict,
+    figures=figures.draw,
+    formulas=FORMULAS,
+    formula="a head's largest output in a direction f is the root of Σⱼ max_y wⱼ(y) (fⱼ(y) − λ) = 0, over "
+    "allowed paths where transitions are forbidden\n"
+    "log odds off by at most D: log-probabilities within D, KL ≤ its value at a corner of the odds' box",
+    has_null=has_null,
+    on_request=True,
+)

@@ -1,0 +1,75 @@
+"""Every sequence of a small model through the model itself: an oracle that shares no code with bounds."""
+
+from itertools import product
+
+import numpy as np
+import torch
+from probing_cases import CHAIN, SHAPES, config_of, randomise, run_of
+
+from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
+from mechmarkov.certify.bounds.every import Bounds, bounds
+from mechmarkov.certify.bounds.layer import Layer
+from mechmarkov.certify.contexts import Contexts
+from mechmarkov.models import HookedDecoder
+from mechmarkov.objectives import Objective
+
+SOFTMAX = Objective()
+ROUNDING = {EXACT: torch.float64, FLOAT32: torch.float32}
+
+
+def one_layer(shape, objective=SOFTMAX, seed=0, scale=0.5, source=CHAIN, **changes):
+    query = {"d_vocab": source.n_states + 1, "d_vocab_out": source.n_states} if objective.query else {}
+    own = {"n_ctx": min(6, SHAPES[shape].get("n_ctx", 6)), "n_layers": 1, "d_vocab": source.n_states}
+    config = config_of(shape, **(own | query | changes))
+    return run_of(randomise(HookedDecoder(config), seed, scale), source=source, objective=objective)
+
+
+def layer_of(run, unit=FLOAT32) -> Layer:
+    weights = {name: value.double().numpy() for name, value in run.decoder().state_dict().items()}
+    return Layer(run.model, weights, unit)
+
+
+def contexts_of(run) -> Contexts:
+    return Contexts.of(run.source, run.objective, run.model)
+
+
+def bounds_of(run, unit=FLOAT32) -> Bounds:
+    return bounds(layer_of(run, unit), contexts_of(run), run.objective.kind == "cross_entropy")
+
+
+def every_history(run) -> np.ndarray:
+    """All sequences of states that the source can give, as long as the model knows them."""
+    source, length = run.source, run.model.n_ctx - run.objective.query
+    every = np.array(list(product(range(source.n_states), repeat=length)))
+    possible = (source.P > 0)[every[:, :-1], every[:, 1:]].all(1) & (source.pi > 0)[every[:, 0]]
+    return every[possible]
+
+
+@torch.no_grad()
+def every_score(run, unit=FLOAT32) -> tuple[np.ndarray, np.ndarray]:
+    """All sequences, and the model's scores `[sequence, read, state]` in the precision of a unit."""
+    histories = every_history(run)
+    tokens = torch.from_numpy(histories)
+    if run.objective.query:
+        tokens = torch.cat([tokens, torch.full((len(tokens), 1), run.model.d_vocab - 1)], 1)
+    read = torch.tensor(contexts_of(run).reads)
+    decoder = run.decoder().to(ROUNDING[unit])
+    return histories, decoder(tokens, read=read).double().numpy()
+
+
+def largest_odds(run, unit=FLOAT32) -> np.ndarray:
+    """The largest log odds of all sequences, `[read, parent, state_to, state_against]`; -inf of none."""
+    histories, scores = every_score(run, unit)
+    with np.errstate(divide="ignore"):
+        logs = np.log(run.objective.predict(torch.from_numpy(scores)).numpy())
+    contexts, n = contexts_of(run), run.source.n_states
+    found = np.full((len(contexts.reads), n, n, n), -np.inf)
+    for i, read in enumerate(contexts.reads):
+        for parent in range(n):
+            here = logs[histories[:, read - contexts.query] == parent, i]
+            if len(here):
+                with np.errstate(invalid="ignore"):
+                    odds = here[:, :, None] - here[:, None]
+                found[i, parent] = np.where(np.isneginf(here)[:, :, None], -np.inf, odds).max(0)
+                np.fill_diagonal(found[i, parent], 0.0)
+    return found

@@ -1,0 +1,253 @@
+"""Certificates: the program that is chosen, what is refused, the search for the worst sequence, the mean."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from certify_cases import every_history, one_layer
+from probing_cases import CHAIN, P3, RAW_LOG
+
+import mechmarkov as mm
+from mechmarkov.certify import EXACT, certify
+from mechmarkov.certify.contexts import Contexts
+from mechmarkov.certify.expectation import empirical_bernstein, mean_kl
+from mechmarkov.certify.programs import from_rows, middle
+from mechmarkov.certify.search import Judge, search
+from mechmarkov.certify.sentence import at_most, number_of, sentences
+from mechmarkov.cli import main
+from mechmarkov.models.constructions.context_conditioned import context_conditioned_model
+from mechmarkov.models.constructions.lookup_tables import direct_table, value_table
+from mechmarkov.objectives import Objective
+from mechmarkov.population import population_law
+from mechmarkov.runs import example
+from mechmarkov.sources import Binary, Circle, ContextConditionedChain, OrderK
+from mechmarkov.theory.kernel import kl
+
+TABLE = np.log(P3)
+
+
+def table_run(decoder, source=CHAIN):
+    return mm.Run.from_model(decoder, source=source)
+
+
+def test_a_table_in_the_weights_is_found_and_certified():
+    """A circuit that must be named: the parent's table, in the direct path or in a head."""
+    for decoder in (direct_table(torch.tensor(TABLE), 9), value_table(torch.tensor(TABLE), 9)):
+        found = certify(table_run(decoder))
+        assert found.tier == "1"
+        assert found.program.name == "parent"
+        np.testing.assert_allclose(found.program.table, P3, atol=1e-5)
+        assert found.worst_kl < 1e-9
+        assert certify(table_run(decoder), "bigram").worst_kl < 1e-9
+
+
+def test_a_table_at_another_lag_is_no_table_of_the_parent():
+    """One that must not be named: what stands two back decides, and the worst sequence shows it."""
+    found = certify(table_run(value_table(torch.tensor(TABLE), 9, lag=2)), "parent")
+    assert found.worst_kl > 0.1
+    assert 0.1 < found.seen.nats <= found.worst_kl
+    assert "at most" in " ".join(sentences(found))
+
+
+def test_a_constant_model_needs_one_row_alone():
+    found = certify(table_run(direct_table(torch.tensor(np.tile(TABLE[0], (3, 1))), 9)))
+    assert (found.program.name, found.program.numbers) == ("constant", 3)
+    assert found.worst_kl < 1e-9
+
+
+def test_the_bound_of_one_head_is_reached_by_the_sequence_that_is_named():
+    run = one_layer("plain", n_heads=1, scale=0.4)
+    for program in ("parent", "constant", "bigram", "uniform", P3.tolist()):
+        found = certify(run, program, unit=EXACT)
+        histories = every_history(run)
+        judge = Judge(run.decoder().double(), run.objective, found.contexts, found.program)
+        worst = judge.nats(histories).max()
+        assert found.seen.nats <= worst <= found.worst_kl
+        assert found.seen.nats > 0.9 * worst
+        known = found.contexts.reads[found.seen.read] + 1
+        assert (histories[:, :known] == found.seen.history[:known]).all(1).any()  # the source can give it
+
+
+def test_counts_times_a_row_are_certified_whatever_the_counts():
+    base = np.array([[0.2, 0.5, 0.3], [0.4, 0.2, 0.4], [0.5, 0.3, 0.2]])
+    source, objective = ContextConditionedChain(base), Objective(kind="raw_log", read="last")
+    run = mm.Run.from_model(context_conditioned_model(base, 12), source=source, objective=objective)
+    found = certify(run, tokens=1 << 12)
+    assert (found.tier, found.program.name) == ("1", "row")
+    np.testing.assert_allclose(found.program.table, base, atol=1e-6)
+    assert found.worst_kl < 1e-9
+    assert not found.contexts.is_exact
+
+
+def test_a_deterministic_walk_has_so_many_sequences_as_starts():
+    found = certify(example("trap"))
+    assert found.program.name == "constant"
+    assert number_of(found.contexts) == "6"
+    assert found.worst_kl < 1e-8
+    assert found.seen.nats == 0
+
+
+def test_what_has_no_bound_is_searched():
+    run = example("induction")
+    found = certify(run, tokens=1 << 15)
+    assert (found.tier, found.bounds, found.worst_kl) == ("0", None, None)
+    assert "2 layers" in found.why
+    assert found.seen.nats > 0.1  # far above the mean of 0.008
+    assert "No bound is known" in " ".join(sentences(found))
+    assert np.isnan(found.kl_at).all()
+
+
+def test_a_budget_that_is_too_small_says_how_far_it_got():
+    found = certify(one_layer("plain"), "parent", seconds=1e-9, tokens=1 << 12)
+    assert found.tier == "0"
+    assert found.why == "1e-09 s were enough for 0 of 18 positions and parents"
+    assert found.program.name == "parent"  # by samples
+
+
+def test_the_search_respects_forbidden_transitions_and_finds_the_worst_of_few():
+    run = one_layer("plain", RAW_LOG, source=Circle(n_states=4, p=0.3), scale=0.4, n_ctx=7)
+    run.states["unembed.b_U"] += 6.0
+    found = certify(run, "parent", unit=EXACT)
+    judge = Judge(run.decoder().double(), run.objective, found.contexts, found.program)
+    every = every_history(run)
+    searched = search(judge, every[:1], tokens=1 << 15)
+    assert found.contexts.are_allowed(searched.history[None])[0]
+    assert searched.nats == pytest.approx(judge.nats(every).max(), rel=1e-9)
+    assert search(judge, every[:1], tokens=1 << 15).nats == searched.nats  # the seed decides
+
+
+def test_programs_that_are_none_are_refused_in_one_line():
+    run = one_layer("plain")
+    for program, message in (
+        ("nonsense", r"^program is 'nonsense', expected one of constant, parent, row, uniform"),
+        ([[0.5, 0.5]], r"^program has 1 rows, expected 3, one for each state"),
+        ([[1.0, 0.0]] * 3, r"^program\[0\] has 2 entries, expected 3, one for each state"),
+        ([[0.5, 0.5, float("nan")]] * 3, r"^program\[0\]\[2\] is nan, expected a probability"),
+        ([[0.5, 0.4, 0.0]] * 3, r"^program\[0\] sums to 0.9, expected 1"),
+        ([["1", 0, 0]] * 3, r"^program\[0\]\[0\] is '1', expected a probability"),
+        (
+            "row",
+            r"^program is 'row', but no bound is known of counts times a row: a softmax reads the scores",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message) as error:
+            certify(run, program)
+        assert "\n" not in str(error.value)
+
+
+def test_the_middle_of_odds_is_least_wrong():
+    odds = np.array([[[0.0, 1.0], [0.5, 0.0]]])  # from -0.5 to 1
+    law = middle(odds)
+    assert np.log(law[0] / law[1]) == pytest.approx(0.25)
+    np.testing.assert_array_equal(middle(np.array([[[0.0, np.inf], [0.5, 0.0]]])), [1.0, 0.0])
+    np.testing.assert_array_equal(middle(np.array([[[0.0, np.inf], [-np.inf, 0.0]]])), [1.0, 0.0])
+    assert middle(np.array([[[0.0, np.inf], [np.inf, 0.0]]])) is None
+    assert from_rows([[1, 0], [0.5, 0.5]], 2).table.dtype == np.float64
+
+
+def test_contexts_are_the_sequences_of_a_chain_and_else_all():
+    walk = Contexts.of(Circle(n_states=6, p=0.5), RAW_LOG, example("walk").model)
+    assert number_of(walk) == "6 · 2^95"
+    assert walk.is_exact
+    shape = one_layer("plain", n_ctx=3, d_vocab=2).model
+    order_two = OrderK([[[0.5, 0.5], [1.0, 0.0]], [[0.2, 0.8], [0.5, 0.5]]])
+    every = Contexts.of(order_two, Objective(), shape)
+    assert number_of(every) == "8"
+    assert not every.is_exact
+    assert every.plain(3).tolist() == [[0, 0, 0], [0, 1, 0], [1, 0, 1], [1, 1, 1]]
+    assert walk.are_allowed(walk.plain(5)).all()
+    assert (walk.completed(np.array([[2, 3]]), 5)[0, :2] == [2, 3]).all()
+
+
+def test_a_mean_is_below_its_bound_and_equals_the_sum_over_all():
+    run = table_run(
+        value_table(torch.tensor(np.log([[0.5, 0.5], [0.8, 0.2]])), 6, lag=2), Binary(p=0.5, q=0.8)
+    )
+    found = certify(run, "parent")
+    mean = mean_kl(run, found)
+    histories = every_history(run)
+    judge = Judge(run.decoder(), run.objective, found.contexts, found.program)
+    P = run.source.P
+    law = run.source.pi[histories[:, 0]] * P[histories[:, :-1], histories[:, 1:]].prod(1)
+    exact = float(law @ judge.nats(histories).mean(1))
+    assert mean.exact == pytest.approx(exact, rel=1e-9)
+    assert abs(mean.sample - exact) < 0.02
+    assert exact < mean.bound < mean.sample + 0.2
+    assert len(population_law(run.source, run.objective, run.model)[0]) < 4096
+
+
+def test_the_bernstein_bound_fails_as_seldom_as_it_says():
+    """At delta = 0.05, over means of 50 draws from a law that is mostly zero."""
+    rng, n = np.random.default_rng(0), 50
+    draws = (rng.random((4000, n)) < 0.05).astype(float)
+    failed = np.mean([empirical_bernstein(row, 1.0, 0.05) < 0.05 for row in draws])
+    assert failed <= 0.05
+    assert empirical_bernstein(np.full(11, 0.5), 1.0, 0.5) == pytest.approx(0.5 + 7 * np.log(4) / 30)
+
+
+def test_bounds_in_words_are_rounded_up():
+    for value in (0.00012341, 7.4999e-5, 0.99999, 123456.0, 1e-300):
+        assert float(at_most(value)) >= value * (1 - 1e-9)
+        assert float(at_most(value, 2)) <= 1.11 * value
+
+
+def test_the_command_line_certifies_and_verifies(tmp_path, capsys):
+    run, path, out = example("walk"), tmp_path / "walk.pt", tmp_path / "new" / "proof.json"
+    run.save(path)
+    main(["certify", str(path), "--program", "parent", "--out", str(out)])
+    said = capsys.readouterr().out
+    assert "6 · 2^95 sequences that the source can give" in said
+    assert str(out) in said
+    main(["verify", str(out), str(path)])
+    assert "worst_kl" in capsys.readouterr().out
+    table = tmp_path / "table.json"
+    table.write_text(json.dumps(np.full((6, 6), 1 / 6).tolist()))
+    main(["certify", str(path), "--program", str(table), "--arithmetic", "exact", "--out", str(out)])
+    assert "exact arithmetic alone" in capsys.readouterr().out
+    stored = json.loads(out.read_text())
+    stored["claims"]["worst_kl"] /= 2
+    out.write_text(json.dumps(stored))
+    for arguments, message in (
+        (["verify", str(out), str(path)], "does not hold: worst_kl is claimed to be at most"),
+        (["verify", str(path), str(path)], "is not a proof"),
+        (["verify", str(tmp_path / "none.json"), str(path)], "No such file"),
+        (["certify", str(path), "--program", "[[1]", "--out", str(out)], "--program is not JSON"),
+        (["certify", str(path), "--program", "[1]", "--out", str(out)], "--program is no table"),
+        (["certify", str(path), "--seconds", "0", "--out", str(out)], "seconds"),
+        (["certify", str(path), "--step", "7", "--out", str(out)], "step is 7, expected"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(arguments)
+        assert end.value.code == 2
+        error = capsys.readouterr().err.strip()
+        assert message in error
+        assert "\n" not in error
+    stored["claims"] = "none"
+    out.write_text(json.dumps(stored))
+    with pytest.raises(SystemExit):
+        main(["verify", str(out), str(path)])
+    assert "is not a proof of this run" in capsys.readouterr().err
+
+
+def test_without_a_bound_no_proof_is_written(tmp_path, capsys):
+    path, out = tmp_path / "run.pt", tmp_path / "proof.json"
+    example("graph").save(path)
+    main(["certify", str(path), "--out", str(out)])
+    assert "No proof is written" in capsys.readouterr().out
+    assert not out.exists()
+
+
+def test_nothing_seen_is_above_what_a_float32_certificate_says():
+    """A hundred random models, on every sequence, in float32."""
+    rng = np.random.default_rng(0)
+    for seed in range(20):
+        run = one_layer("plain", seed=seed, scale=float(rng.uniform(0.1, 0.8)), n_ctx=5)
+        found = certify(run, "parent")
+        judge = Judge(run.decoder(), run.objective, found.contexts, found.program)
+        nats = judge.nats(every_history(run))
+        assert (nats.max(0) <= found.kl_at).all()
+        ratios = np.log(judge.predictions(every_history(run)) / found.program.rule(every_history(run)))
+        assert found.worst_log_ratio[0] <= ratios.min()
+        assert ratios.max() <= found.worst_log_ratio[1]
+        assert kl(found.program.table, found.program.table).max() < 1e-12

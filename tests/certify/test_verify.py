@@ -1,0 +1,244 @@
+"""Proofs: the checker confirms what is certified, shares no code with the search, and refuses the rest."""
+
+import ast
+import json
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import pytest
+from certify_cases import one_layer
+from probing_cases import RAW_LOG, SHAPES
+
+import mechmarkov as mm
+from mechmarkov.certify import EXACT, FLOAT32, certify, load_proof, proof_of, save_proof, verify
+from mechmarkov.certify.bounds.affine import Affine
+from mechmarkov.certify.bounds.ball import Ball
+from mechmarkov.certify.bounds.reading import Reading
+from mechmarkov.certify.checker import checks, model
+from mechmarkov.certify.contexts import Contexts
+from mechmarkov.models.constructions.context_conditioned import context_conditioned_model
+from mechmarkov.objectives import Objective
+from mechmarkov.runs import example
+from mechmarkov.sources import Circle, ContextConditionedChain
+from mechmarkov.theory import worst_case
+
+RAW = Objective(kind="raw_log", read="last")
+
+
+def proof(run, program=None, unit=FLOAT32):
+    return proof_of(certify(run, program, unit=unit), int(run.steps[-1]))
+
+
+@pytest.fixture(scope="module")
+def walk():
+    run = example("walk")
+    return run, proof(run, "parent")
+
+
+@pytest.fixture(scope="module")
+def behind():
+    """A model with a norm and an MLP behind attention."""
+    run = one_layer("LN and MLP")
+    run.states["blocks.0.attn.W_O"] *= 0.05  # a thin set behind attention
+    return run, proof(run, "parent")
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "three layers"])
+def test_every_certificate_is_confirmed(shape, tmp_path):
+    run = one_layer(shape, scale=0.2)
+    for unit in (EXACT, FLOAT32):
+        save_proof(proof(run, "parent", unit), tmp_path / "proof.json")
+        stored = load_proof(tmp_path / "proof.json")
+        follows = verify(stored, run)
+        claims = {name: claimed for name, claimed in stored["claims"].items() if claimed is not None}
+        assert all(follows[name] <= claimed for name, claimed in claims.items())
+        assert len(claims) == 4 or run.model.normalization_type is not None  # a wide box may say nothing
+        assert follows["worst_kl"] >= stored["seen"]["nats"]
+
+
+def test_certificates_of_raw_scores_paths_and_counts_are_confirmed():
+    forbidden = one_layer("plain", RAW_LOG, source=Circle(n_states=4, p=0.3), scale=0.3)
+    forbidden.states["unembed.b_U"] += 6.0
+    follows = verify(proof(forbidden, "parent"), forbidden)
+    assert follows["worst_kl"] > 0
+    base = np.array([[0.7, 0.3], [0.4, 0.6]])
+    copies = mm.Run.from_model(
+        context_conditioned_model(base, n_ctx=9), source=ContextConditionedChain(base), objective=RAW
+    )
+    stored = proof(copies, "row")
+    assert stored["kind"] == "counts"
+    assert verify(stored, copies)["worst_kl"] < 1e-9
+    np.testing.assert_allclose(stored["table"], base, atol=1e-6)
+
+
+def test_what_the_checker_finds_is_what_was_certified(walk, behind):
+    for run, stored in (walk, behind):
+        follows = verify(stored, run)
+        for name, claimed in stored["claims"].items():
+            assert 0.95 * claimed <= follows[name] <= claimed
+
+
+def changed(stored, **parts):
+    stored = deepcopy(stored)
+    for name, value in parts.items():
+        stored[name] = value
+    return stored
+
+
+def test_a_claim_below_what_follows_is_refused(walk):
+    run, stored = walk
+    for name, value in stored["claims"].items():
+        lower = changed(stored, claims={**stored["claims"], name: 0.99 * value})
+        with pytest.raises(ValueError, match=rf"^{name} is claimed to be at most"):
+            verify(lower, run)
+
+
+@pytest.mark.parametrize("name", ["multipliers", "floor", "ceiling"])
+def test_a_multiplier_that_is_too_small_is_refused(walk, name):
+    run, stored = walk
+    lower = deepcopy(stored)
+    lower["stored"][name] = (np.array(stored["stored"][name]) - 1e-3).tolist()
+    with pytest.raises(ValueError, match=r"^a multiplier at position 96 after state 0 is too small"):
+        verify(lower, run)
+
+
+def test_a_smaller_ratio_shows_less(walk):
+    """The inequality of a smaller ratio does not hold, so its odds have no bound."""
+    run, stored = walk
+    lower = deepcopy(stored)
+    lower["stored"]["ratio"] = (0.999 * np.array(stored["stored"]["ratio"])).tolist()
+    with pytest.raises(ValueError, match=r"too small|is claimed to be at most"):
+        verify(lower, run)
+
+
+def test_a_box_that_is_too_small_is_refused(behind):
+    run, stored = behind
+    lower = deepcopy(stored)
+    lower["stored"]["multipliers"] = (np.array(stored["stored"]["multipliers"]) - 1e-2).tolist()
+    with pytest.raises(ValueError, match=r"^a multiplier at position \d after state \d is too small"):
+        verify(lower, run)
+
+
+def test_a_proof_that_leaves_sequences_out_is_refused(walk):
+    run, stored = walk
+    fewer = deepcopy(stored)
+    fewer["contexts"]["transitions"][0][1] = False  # the walk goes there
+    with pytest.raises(ValueError, match=r"^the proof leaves out sequences that the source can give"):
+        verify(fewer, run)
+    fewer = deepcopy(stored)
+    fewer["contexts"]["start"][2] = False
+    with pytest.raises(ValueError, match=r"^the proof leaves out sequences"):
+        verify(fewer, run)
+    fewer = deepcopy(stored)
+    fewer["contexts"]["reads"] = []
+    with pytest.raises(ValueError, match=r"^the proof is about other positions or states"):
+        verify(fewer, run)
+
+
+def test_a_proof_of_another_model_is_refused(walk, behind):
+    run, stored = walk
+    with pytest.raises(ValueError, match=r"^the proof is about other positions or states"):
+        verify(stored, behind[0])
+    other = example("walk")
+    other.states["blocks.0.attn.W_O"][-1] *= 1.01
+    other.states["blocks.0.attn.W_O"][-1, 0, 0] *= 1.05
+    with pytest.raises(ValueError, match=r"too small|is claimed to be at most"):
+        verify(stored, other)
+    for kind in ("logits", "relaxed"):
+        with pytest.raises(ValueError, match=rf"^the proof is of {kind}, which this model does not give"):
+            verify(changed(stored, kind=kind), run)
+
+
+@pytest.mark.parametrize("table", [[[0.5, 0.5]], [[1.5, -0.5, 0.0]] * 3, [[0.5, 0.4, 0.0]] * 3])
+def test_a_table_that_is_no_law_is_refused(behind, table):
+    run, stored = behind
+    with pytest.raises(ValueError, match=r"^the table of the proof has no law for each state"):
+        verify(changed(stored, table=table), run)
+
+
+# Faults in the search, each as somebody might make it: what it then proves is refused, or seen to be false.
+def too_low(self, value, bound):
+    """Gains with the lower end of the weights where the upper one counts: rounded the wrong way."""
+    over = value.mid - value.rad - bound[..., None, None]
+    return worst_case.largest_sum(over * self.weight.mid, self.allowed, self.transitions).value - 1e-3
+
+
+def without_base(layer, contexts, read, parent, scored=True):
+    """A reading that drops what is there without the heads."""
+    found = ORIGINAL(layer, contexts, read, parent, scored)
+    none = Ball.exact(np.zeros_like(found.base.mid), found.base.unit)
+    return Reading(found.weight, found.value, none, found.allowed, found.transitions)
+
+
+def without_remainder(self, mid, remainder):
+    """Forms that drop what is not linear."""
+    symbols = np.zeros((*remainder.shape, remainder.shape[-1]))
+    return Affine(self.mid + mid, np.concatenate([self.slope, symbols], -1), self.rad, self.unit)
+
+
+ORIGINAL = Reading.of
+
+
+def is_caught(run):
+    """Whether a certificate cannot be made, or its proof is refused."""
+    try:
+        stored = proof(run, "parent")
+    except RuntimeError:  # a prediction was seen that is further off
+        return True
+    with pytest.raises(ValueError, match=r"too small|is claimed to be at most|leaves out sequences"):
+        verify(stored, run)
+    return True
+
+
+def test_a_wrong_rounding_direction_is_caught(monkeypatch):
+    monkeypatch.setattr(Reading, "_excess", too_low)
+    assert is_caught(one_layer("plain", scale=0.3))
+
+
+def test_a_dropped_term_is_caught(monkeypatch):
+    monkeypatch.setattr(Reading, "of", staticmethod(without_base))
+    assert is_caught(one_layer("plain", scale=0.3))
+
+
+def test_a_dropped_remainder_is_caught(monkeypatch):
+    monkeypatch.setattr(Affine, "with_remainder", without_remainder)
+    run = one_layer("LN and MLP")
+    run.states["blocks.0.attn.W_O"] *= 0.2
+    assert is_caught(run)
+
+
+def test_a_dropped_path_is_caught(monkeypatch):
+    original = Contexts.of
+
+    def fewer(source, objective, config):
+        found = original(source, objective, config)
+        found.transitions[0, 1:] = False
+        return found
+
+    monkeypatch.setattr(Contexts, "of", staticmethod(fewer))
+    assert is_caught(one_layer("plain", scale=0.3))
+    assert is_caught(one_layer("plain", scale=1e-3))  # where no prediction tells
+
+
+def test_the_checker_is_short_and_shares_no_code_with_the_search():
+    files = [Path(module.__file__) for module in (checks, model)]
+    for file in files:
+        source = file.read_text("utf-8")
+        assert len(source.splitlines()) < 300
+        names = {
+            alias if isinstance(node, ast.Import) else node.module
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in [node.names[0].name]
+        }
+        assert names <= {"math", "itertools", "typing", "numpy", "mechmarkov.certify.checker.model"}
+
+
+def test_a_file_that_is_no_proof_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "proof.json"
+    for text in ("", "[]", "{}", json.dumps({"format": "mechmarkov.certificate", "version": 2}), "[" * 5000):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"proof.json is not a proof: ") as error:
+            load_proof(path)
+        assert "\n" not in str(error.value)
