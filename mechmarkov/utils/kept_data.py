@@ -49,7 +49,7 @@ def code() -> str:
     for root in sorted({Path(place).resolve() for place in places}):
         for path in sorted(root.rglob("*.py")):
             digest.update(path.read_bytes())
-    versions = [version(name) for name in ("torch", "numpy", "scipy", "xarray")]
+    versions = [version(name) for name in ("torch", "numpy", "scipy", "xarray", "numba", "llvmlite")]
     return digest.hexdigest() + "".join(versions)
 
 

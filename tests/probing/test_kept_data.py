@@ -127,3 +127,24 @@ def test_another_content_has_another_name():
     assert kept_data.name_of(["a"], {"x": one}) == kept_data.name_of(["a"], {"x": one.clone()})
     names = {kept_data.name_of(*of) for of in ((["a"], {"x": one}), (["b"], {"x": one}), (["a"], {"x": two}))}
     assert len(names) == 3
+
+
+@pytest.mark.parametrize("library", ["torch", "numpy", "scipy", "xarray", "numba", "llvmlite"])
+def test_another_version_of_what_computes_is_another_name(library, monkeypatch):
+    before = kept_data.name_of(["a"], {})
+    installed = kept_data.version
+    monkeypatch.setattr(kept_data, "version", lambda name: installed(name) + "+1" * (name == library))
+    kept_data.code.cache_clear()
+    try:
+        assert kept_data.name_of(["a"], {}) != before
+    finally:
+        kept_data.code.cache_clear()
+
+
+def test_starts_that_draw_the_same_models_have_names_of_their_own(folder):
+    """Null models of a start at zero are those of no start at all, and `symmetry` asks which it was."""
+    run = random_run("plain")
+    for count, init in enumerate([None, {"scheme": "zero"}, {"scheme": "normal", "std": 0.02}], start=1):
+        recipe = None if init is None else {"init": init}
+        mm.probe(dataclasses.replace(run, recipe=recipe), ["attention"], sequences=32)
+        assert len(list(folder.iterdir())) == count

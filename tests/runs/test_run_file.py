@@ -8,7 +8,7 @@ from run_files import D_HEAD, HEADS, LENGTH, WIDTH, K, handmade, parameter_shape
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from mechmarkov.objectives import Objective
-from mechmarkov.runs import RunFileError, load
+from mechmarkov.runs import RunFileError, load, schema
 from mechmarkov.sources import Chain
 
 STEPS = (0, 10, 50)
@@ -323,3 +323,21 @@ def test_the_shapes_of_these_tests_are_those_of_the_model(tmp_path):
     decoder = run.decoder()
     assert decoder(torch.zeros(2, LENGTH, dtype=torch.long)).shape == (2, LENGTH, K)
     assert decoder.blocks[0].attn.W_Q.shape == (HEADS, WIDTH, D_HEAD)
+
+
+@pytest.mark.parametrize(
+    ("steps", "good"),
+    [([0, 1, 2, 3, 4], True), ([0, 1, 2, 2, 3], False), ([0, 1, 5, 3, 4], False), ([0, 3, 2, 4, 5], False)],
+)
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+def test_steps_ascend_over_the_borders_of_the_chunks_they_are_compared_in(
+    steps, good, chunk, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(schema, "CHUNK_STEPS", chunk)
+    data = handmade((5,))
+    data["metrics"] = {"loss": {"step": torch.tensor(steps), "value": torch.zeros(5)}}
+    path = saved(tmp_path / "run.pt", data)
+    if good:
+        assert load(path).metrics["loss"]["step"].tolist() == steps
+    else:
+        assert refusal(path) == 'metrics["loss"].step is not ascending from 0 up'
