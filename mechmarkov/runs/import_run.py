@@ -15,10 +15,11 @@ from mechmarkov.importing.training_steps import checkpoints, steps_of
 from mechmarkov.objectives import Objective
 from mechmarkov.runs import schema
 from mechmarkov.runs.provenance import provenance
-from mechmarkov.runs.run import UNKNOWN_STEP, Run, example_tokens
+from mechmarkov.runs.run import UNKNOWN_STEP, Run, check_source, checked_objective, example_tokens
 from mechmarkov.safe import file as safe_file
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Source
+from mechmarkov.utils.arguments import list_of, path_of
 from mechmarkov.utils.text import NAME_CHARACTERS, counted, printable
 
 MAX_WEIGHT_BYTES = 1 << 31  # of all checkpoints together
@@ -63,7 +64,9 @@ def import_run(
     """
     if isinstance(paths, str | os.PathLike):
         raise TypeError(f"paths is {os.fspath(paths)!r}, expected a list of them: [{os.fspath(paths)!r}]")
-    objective = objective or Objective()
+    check_source(source)
+    objective = checked_objective(objective)
+    paths = [path_of("paths", path) for path in list_of("paths", paths, "a list of paths")]
     ids = None if token_map is None else vocabulary.parse_tokens(token_map, source, objective)
     paths = checkpoints(paths)
     read: list[Checkpoint] = []

@@ -184,6 +184,8 @@ def _check_directory(archive: zipfile.ZipFile, size: int) -> tuple[bytes, dict[s
         raise RunFileError(
             f"has {len(folders)} top folders in its archive, expected one, as torch.save writes"
         )
+    if folders & {"", ".", ".."}:
+        raise RunFileError(f"has a top folder called {quoted(folders.pop())}, expected a name")
     if len({entry.filename for entry in entries}) != len(entries):
         raise RunFileError("holds two entries of one name")
     for entry in entries:

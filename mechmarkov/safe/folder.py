@@ -6,6 +6,7 @@ path of its keys, as a JSON list.
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -125,10 +126,26 @@ def _json(path: Path) -> dict[str, Any]:
     if (size := check_regular(path)) > MAX_JSON_BYTES:
         raise RunFileError(f"has {size} bytes, expected at most {MAX_JSON_BYTES}")
     with refusing("is not JSON", (OSError, ValueError, RecursionError)):
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=without_repeats)
+        content = json.loads(
+            path.read_text(encoding="utf-8"),
+            object_pairs_hook=without_repeats,
+            parse_constant=finite,
+            parse_float=finite,
+        )
     if type(content) is not dict:
         raise RunFileError(f"is {describe(content)}, expected a dict")
     return content
+
+
+def finite(text: str) -> float:
+    """For `json.loads`: a number, of which JSON has no infinite one.
+
+    Raises:
+        RunFileError: Naming NaN, an infinity, or what is as large as one.
+    """
+    if not math.isfinite(value := float(text)):
+        raise RunFileError(f"holds {shown(text)}, expected finite numbers")
+    return value
 
 
 def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

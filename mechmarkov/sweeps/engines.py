@@ -15,7 +15,9 @@ from typing import Any
 import torch
 
 from mechmarkov.sweeps.tasks import Done, Task, with_runs
+from mechmarkov.utils.arguments import number_of
 from mechmarkov.utils.forked import follow_parent, without_interruptions
+from mechmarkov.utils.text import shown
 
 Work = Callable[..., Done]  # of a task
 Outcome = tuple[Task, Done | Exception]
@@ -34,7 +36,7 @@ class Cluster:
         retries: How often a task goes to another node when its node or process dies.
 
     Raises:
-        ValueError: Numbers that make no sense.
+        ValueError, TypeError: Numbers that make no sense.
     """
 
     address: str
@@ -45,9 +47,10 @@ class Cluster:
     def __post_init__(self) -> None:
         """Refuse what Ray would refuse later."""
         least = {"gpus_per_task": 0, "cpus_per_task": 1, "retries": 0}
+        if not isinstance(self.address, str):
+            raise TypeError(f"address is {shown(self.address)}, expected a text such as 'auto'")
         for name, low in least.items():
-            if not getattr(self, name) >= low:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least {low}")
+            number_of(name, getattr(self, name), f"at least {low}", least=low, most=float("inf"))
 
     @property
     def device(self) -> str:

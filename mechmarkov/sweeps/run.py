@@ -22,10 +22,11 @@ from mechmarkov.sweeps.store import Store
 from mechmarkov.sweeps.tasks import Done, Settings, Task, carry_out, fleets, member_key
 from mechmarkov.training.fleet import MEMORY
 from mechmarkov.training.members import Member
+from mechmarkov.utils.arguments import integer_of, path_of
 from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.errors import near_misses
 from mechmarkov.utils.files import check_writable, made_folder
-from mechmarkov.utils.text import counted, printable
+from mechmarkov.utils.text import counted, printable, shown
 
 FLEET = 64  # members a task by default: more on a processor gain nothing, and are lost together
 
@@ -118,7 +119,7 @@ def sweep(
         if not isinstance(given, str | Path):
             raise
         raise SweepError(printable(f"{given}: {error}")) from None
-    store = Store(Path("sweeps") / sweep.name if out is None else Path(out))
+    store = Store(Path("sweeps") / sweep.name if out is None else path_of("out", out))
     with made_folder(store.folder / "rows", SweepError):
         check_writable(store.folder / "table.parquet", store.folder / "phase.html")
         store.check_table(members)
@@ -192,9 +193,10 @@ def _check(sweep: Sweep, device: str, fleet: int, processes: int, cluster: Clust
     for name in sweep.probes:
         if name not in known:
             raise SweepError(f"probes has {name!r}{near_misses(name, list(known))}")
-    if fleet < 1:
-        raise ValueError(f"fleet is {fleet}, expected at least 1 member a task")
-    if processes < 1 or (processes > 1 and cluster is not None):
+    integer_of("fleet", fleet, least=1)
+    if cluster is not None and not isinstance(cluster, Cluster):
+        raise TypeError(f"cluster is {shown(cluster)}, expected mm.Cluster(address)")
+    if integer_of("processes", processes) < 1 or (processes > 1 and cluster is not None):
         raise ValueError(f"processes is {processes}, expected at least 1, and 1 with a cluster")
     if cluster is None:
         pick_device(device)  # now, and not after the first task

@@ -24,10 +24,12 @@ from mechmarkov.training.members import Member, check_members
 from mechmarkov.training.memory import sizes_of, split
 from mechmarkov.training.recipe import Recipe, RecipeError
 from mechmarkov.training.trainer import Fitted, Snapshot, fit
+from mechmarkov.utils.arguments import integer_of, list_of, number_of
 from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.forked import can_fork, forked
 from mechmarkov.utils.memory import freed_memory_kept, with_less_memory
 from mechmarkov.utils.progress import watched
+from mechmarkov.utils.text import shown
 from mechmarkov.utils.threads import cores, threads
 
 MEMORY = 2_000_000_000  # bytes, for all stacks at once; on a GPU a share of what is free
@@ -96,8 +98,11 @@ def train_members(
         RunFileError: Files that cannot be read or written, or what another training left.
         ValueError: Members or a device that make no sense, a `start` of another shape, or a budget too small
             for one model.
+        TypeError: An argument of the wrong kind.
     """
+    members = list_of("members", members, "a list of mm.Member(recipe, seed)")
     check_members(members)
+    _check_how(members, paths, memory, at_once)
     if start is not None:
         _check_start(start, members, paths)
     place = pick_device(device)
@@ -153,6 +158,9 @@ def train_as_it_fits(
         MemoryError, RuntimeError: If memory is out for a single model too.
         RunFileError, ValueError: As `train_members`.
     """
+    members = list_of("members", members, "a list of mm.Member(recipe, seed)")
+    check_members(members)
+    _check_how(members, paths, memory, None)
     sizes = sizes_of(members)
     budget = memory or budget_of(pick_device(how.get("device", "auto")), max(sizes, default=0))
     first = min(budget, sum(sizes))  # half of more than the whole fleet takes would fail again
@@ -174,7 +182,20 @@ def train_as_it_fits(
     )
 
 
+def _check_how(
+    members: Sequence[Member], paths: Sequence[Path] | None, memory: int | None, at_once: int | None
+) -> None:
+    if paths is not None and [isinstance(path, Path) for path in paths] != [True] * len(members):
+        raise TypeError(f"paths is {shown(paths)}, expected a pathlib.Path for each member")
+    if memory is not None:
+        number_of("memory", memory, "bytes", least=float("-inf"), most=float("inf"))
+    if at_once is not None:
+        integer_of("at_once", at_once, least=1)
+
+
 def _check_start(start: Run, members: Sequence[Member], paths: Sequence[Path] | None) -> None:
+    if not isinstance(start, Run):
+        raise TypeError(f"start is {shown(start)}, expected a Run: mm.load(path) reads one from a file")
     if paths is not None:
         raise ValueError(START_WITH_FILES)
     theirs = start.model.model_dump()

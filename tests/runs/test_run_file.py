@@ -1,5 +1,6 @@
 """The contract of run.pt: a file written by hand loads, and each breach of the contract is one line."""
 
+import math
 import zipfile
 
 import pytest
@@ -159,6 +160,10 @@ BREACHES = {
         'states["pos_embed.W_pos"] has shape [3, 5, 4], expected [3 (or 1), 1048576',
     ),
     "window": (put("model/window", -1), "model.window is -1"),
+    **{
+        f"window of 2^{power}": (put("model/window", 1 << power), "expected at most")
+        for power in (31, 62, 63, 64, 200)
+    },
     "vocabulary": (put("model/d_vocab", 5), "model.d_vocab is 5, but the source has 3 states"),
     "outputs": (put("model/d_vocab_out", 2), "model.d_vocab_out is 2, but the source has 3 states"),
     "source": (put("source", []), "source is a list, expected a dict"),
@@ -253,6 +258,24 @@ BREACHES = {
         "is [1, 1], expected 0 <= start < stop",
     ),
     "recipe": (put("recipe", "adamw"), "recipe is a str, expected a dict"),
+    "optimiser as list": (put("recipe/optimiser", [1]), "recipe.optimiser is [1], expected a section"),
+    "start as text": (put("recipe/init", "gpt2"), "recipe.init is 'gpt2', expected a section"),
+    "kind of optimiser": (
+        put("recipe/optimiser/kind", ["gd"]),
+        "recipe.optimiser.kind is ['gd'], expected a text such as 'gd'",
+    ),
+    "scheme of start": (
+        put("recipe/init", {"scheme": 5}),
+        "recipe.init.scheme is 5, expected a text such",
+    ),
+    **{
+        f"learning rate of {rate!r:.20}": (put("recipe/optimiser/lr", rate), "expected a number above 0")
+        for rate in ("fast", [0.1], True, math.nan, math.inf, -0.1, 0.0)
+    },
+    **{
+        f"standard deviation of {std!r:.20}": (put("recipe/init", {"std": std}), "a number from 0 to 1000")
+        for std in ("0.02", [0.1], True, math.nan, -math.inf, -0.1, 1e300)
+    },
     "tensor in the recipe": (
         put("recipe/optimiser/lr", torch.tensor(0.1)),
         'recipe["optimiser"]["lr"] is a tensor',

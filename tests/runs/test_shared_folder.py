@@ -175,6 +175,17 @@ def with_json(**change):
     return apply
 
 
+def with_number(text):
+    """A number that Python would not write, in the provenance."""
+
+    def change(folder):
+        with_json(provenance={"wall_seconds": "here"})(folder)
+        content = (folder / "run.json").read_text("utf-8")
+        (folder / "run.json").write_text(content.replace('"here"', text), "utf-8")
+
+    return change
+
+
 def flip(folder):
     data = bytearray((folder / "weights.safetensors").read_bytes())
     data[-1] ^= 1
@@ -203,6 +214,10 @@ CHANGES = [
     (
         lambda f: (f / "run.json").write_text("{}"),
         "run.json: has the keys , expected data and weights_sha256",
+    ),
+    *(
+        (with_number(text), f"run.json: holds '{text}', expected finite numbers")
+        for text in ("NaN", "Infinity", "-Infinity", "1e999", "-1e999")
     ),
     (with_json(seed="one"), "seed is a str, expected an integer or None"),
     (with_json(format="x"), 'format is "x", expected "mechmarkov.run"'),
