@@ -1,6 +1,6 @@
 """`mm.probe`: put every question to a run."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
@@ -137,7 +137,8 @@ def probe(
     if isinstance(probes, str):
         raise TypeError(f"probes is {probes!r}, expected a list of names: [{probes!r}]")
     if probes is not None:
-        probes = list_of("probes", probes, "a list of names")
+        # `registered()` has them by name.
+        probes = list_of("probes", [*probes] if isinstance(probes, Mapping) else probes, "a list of names")
         for one in probes:
             if not isinstance(one, str | Probe):
                 raise TypeError(f"probes has {shown(one)}, expected names or probes")

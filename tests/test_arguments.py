@@ -168,11 +168,9 @@ def test_numbers_have_bounds_that_belong_to_them():
     assert integer_of("x", np.int64(3), least=3, most=3) == 3
     assert integer_of("x", 10**30) == 10**30
     assert number_of("x", 0, "at least 0", least=0, most=1) == 0
-    for given in (2, 4):
-        with pytest.raises(ValueError, match=f"^x is {given}, expected 3 to 3$"):
+    for given, bound in ((2, "at least 3"), (4, "at most 3")):
+        with pytest.raises(ValueError, match=f"^x is {given}, expected {bound}$"):
             integer_of("x", given, least=3, most=3)
-    with pytest.raises(ValueError, match=r"^x is 2, expected at least 3$"):
-        integer_of("x", 2, least=3)
     for given in (True, 2.0, "2", None):
         with pytest.raises(TypeError, match=r"^x is .*, expected an integer$"):
             integer_of("x", given)

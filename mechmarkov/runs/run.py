@@ -117,6 +117,10 @@ class Run:
         path = path_of("path", path)
         safe_file.write(path, self._checked(path))
 
+    def to_bytes(self) -> bytes:
+        """The content of the file that `save` writes."""
+        return safe_file.to_bytes(self._checked(Path("run.pt")))
+
     def save_folder(self, folder: str | os.PathLike[str], result: hub.Summarised | None = None) -> Path:
         """Write the run as a folder to share: safetensors, JSON and a card. `load` reads it.
 

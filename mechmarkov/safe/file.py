@@ -6,6 +6,7 @@ so that a file that lies about its size costs no memory.
 """
 
 import contextlib
+import io
 import os
 import stat
 import warnings
@@ -88,6 +89,18 @@ def verify(path: str | os.PathLike[str]) -> None:
             damaged = archive.testzip()
         if damaged is not None:
             raise RunFileError(f"is damaged: wrong checksum of {quoted(damaged)}")
+
+
+def to_bytes(data: dict[str, Any]) -> bytes:
+    """The content of the file that `write` writes.
+
+    Raises:
+        RunFileError: One line, for a value that may not be stored.
+    """
+    check_plain(data, check_loaded_tensor)
+    content = io.BytesIO()
+    torch.save(own_copy(data), content)
+    return content.getvalue()
 
 
 def write(path: str | os.PathLike[str], data: dict[str, Any]) -> None:

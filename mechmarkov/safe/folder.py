@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mechmarkov.safe.file import check_regular, naming, own_copy, refusing
 from mechmarkov.safe.plain_data import RunFileError, check_loaded_tensor, check_plain, describe
+from mechmarkov.utils.files import clear_leftovers, temporary_prefix
 from mechmarkov.utils.text import quoted, shown
 
 RUN, WEIGHTS, CARD, PICTURE = "run.json", "weights.safetensors", "README.md", "curve.svg"
@@ -45,9 +46,13 @@ def write(folder: str | os.PathLike[str], data: dict[str, Any], pages: Mapping[s
         with (
             refusing("cannot be written", (OSError, ValueError)),
             tempfile.TemporaryDirectory(
-                prefix=f".{folder.name[:100]}.", dir=folder.parent, ignore_cleanup_errors=True
+                prefix=temporary_prefix(folder.name),
+                suffix=".tmp",
+                dir=folder.parent,
+                ignore_cleanup_errors=True,
             ) as temporary,
         ):
+            clear_leftovers(folder.parent)
             made = Path(temporary) / "run"
             made.mkdir()
             save_file(own_copy(tensors), made / WEIGHTS)

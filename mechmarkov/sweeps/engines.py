@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from mechmarkov.sweeps.tasks import Done, Task, with_runs
+from mechmarkov.utils import forked
 from mechmarkov.utils.arguments import number_of
-from mechmarkov.utils.forked import follow_parent, without_interruptions
+from mechmarkov.utils.forked import begin_spawned, without_interruptions
 from mechmarkov.utils.text import shown
 
 Work = Callable[..., Done]  # of a task
@@ -74,7 +75,7 @@ def in_processes(
     """
     context = multiprocessing.get_context("spawn")
     shares = context.Array("d", len(tasks) + 1, lock=False)
-    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(shares,))
+    pool = ProcessPoolExecutor(count, context, begin_spawned, (shares,))
     try:
         with without_interruptions():
             waiting = {pool.submit(_carry_out, work, tasks[i], i): i for i in range(len(tasks))}
@@ -89,16 +90,7 @@ def in_processes(
         pool.shutdown(cancel_futures=True)
 
 
-STOP = -1  # where `_shares` says whether to stop; what each task has done of its steps is before it
-_shares: Any = None  # of a process of the pool
-
-
-def _begin(shares: Any) -> None:
-    """Make a process ready for tasks: one thread."""
-    global _shares
-    _shares = shares
-    follow_parent()
-    torch.set_num_threads(1)
+STOP = -1  # where `shares` says whether to stop; what each task has done of its steps is before it
 
 
 class _StoppedError(Exception):
@@ -107,10 +99,11 @@ class _StoppedError(Exception):
 
 def _carry_out(work: Work, task: Task, index: int) -> Done:
     def progress(step: int, steps: int) -> None:
-        if _shares[STOP]:
+        if forked.shared[STOP]:
             raise _StoppedError
-        _shares[index] = step / steps
+        forked.shared[index] = step / steps
 
+    torch.set_num_threads(1)
     progress(0, 1)
     return work(task, progress=progress)
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 import pyarrow as pa
 
 from mechmarkov.probe_names import registered
+from mechmarkov.runs.owner import owned
 from mechmarkov.sweeps import page
 from mechmarkov.sweeps import phase as diagram
 from mechmarkov.sweeps import table as tables
@@ -108,7 +109,7 @@ def sweep(
 
     Raises:
         SweepError: A sweep that cannot be used, or tasks that failed in another process; what was done is
-            kept. A folder whose table is that of another sweep.
+            kept. A folder whose table is that of another sweep, or that another sweep is using.
         ValueError: A device, a fleet or a number of processes that makes no sense.
     """
     given, sweep = sweep, load_sweep(sweep)
@@ -120,7 +121,10 @@ def sweep(
             raise
         raise SweepError(printable(f"{given}: {error}")) from None
     store = Store(Path("sweeps") / sweep.name if out is None else path_of("out", out))
-    with made_folder(store.folder / "rows", SweepError):
+    with ExitStack() as held:
+        held.enter_context(made_folder(store.folder, SweepError))
+        held.enter_context(owned(store.folder, SweepError))
+        held.enter_context(made_folder(store.folder / "rows", SweepError))
         check_writable(store.folder / "table.parquet", store.folder / "phase.html")
         store.check_table(members)
         todo = store.missing(sweep, {key: member for key, (_, member) in members.items()})
@@ -148,8 +152,8 @@ def sweep(
                 f"{runs} of {len(members)} runs failed ({why[-1].strip()}); "
                 "the others are kept, the same call goes on with these"
             ) from lost[0][1]
-    store.tidy()
-    return _finish(sweep, members, store, sum(item.run is None for item in todo))
+        store.tidy()
+        return _finish(sweep, members, store, sum(item.run is None for item in todo))
 
 
 def _members(sweep: Sweep) -> dict[str, tuple[Point, Member]]:

@@ -7,6 +7,7 @@ cannot be copied these are threads, which wait for Python's lock: 1.2 to 1.4 tim
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from tqdm import tqdm
 
 from mechmarkov.runs.loading import load
+from mechmarkov.runs.owner import owned
 from mechmarkov.runs.provenance import provenance
 from mechmarkov.runs.run import Run
 from mechmarkov.safe.plain_data import RunFileError
@@ -95,7 +97,8 @@ def train_members(
         For each member its run, or `Diverged`.
 
     Raises:
-        RunFileError: Files that cannot be read or written, or what another training left.
+        RunFileError: Files that cannot be read or written, what another training left, or a folder that
+            another one is using.
         ValueError: Members or a device that make no sense, a `start` of another shape, or a budget too small
             for one model.
         TypeError: An argument of the wrong kind.
@@ -132,7 +135,9 @@ def train_members(
                 chosen, place, start, files, partial, lambda step: told.step(number, step), save_every
             )
 
-        with threads(1 if place.type == "cpu" else torch.get_num_threads()):
+        with ExitStack() as held, threads(1 if place.type == "cpu" else torch.get_num_threads()):
+            for folder in sorted({path.parent for path in paths or ()}):
+                held.enter_context(owned(folder, RunFileError))
             trained = forked(
                 train_stack,
                 range(len(stacks)),

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, overload
 
+from mechmarkov.runs.owner import clear_lock
 from mechmarkov.runs.run import Run
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.training import resume as partial
@@ -96,7 +97,8 @@ def train(
     Raises:
         RecipeError: A recipe that cannot be used.
         TypeError: A number of seeds instead of the seeds, or another argument of the wrong kind.
-        RunFileError: Files in `out` that cannot be read or written, or that another recipe left there.
+        RunFileError: Files in `out` that cannot be read or written, or that another recipe left there; a
+            folder that another training is using.
         TrainingDivergedError: Some seed's weights are not finite; the others are saved first, and are its
             `runs`.
         ValueError: Seeds or a device that make no sense, a `start` of another shape, or a budget too small
@@ -124,6 +126,7 @@ def train(
             runs = finished(paths, members)
             if runs is not None:
                 partial.clear(folder, recipe.to_data(), chosen)
+                clear_lock(folder)
         if runs is None:
             results = train_as_it_fits(
                 members,

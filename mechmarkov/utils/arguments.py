@@ -69,10 +69,11 @@ def integer_of(name: str, value: Any, *, least: int | None = None, most: int = M
     """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} is {shown(value)}, expected an integer")
-    if least is not None and not least <= index(value) <= most:
-        within = f"at least {least}" if most == MOST and index(value) < least else f"{least} to {most}"
-        raise ValueError(f"{name} is {shown(index(value))}, expected {within}")
-    return index(value)
+    number = index(value)
+    if least is not None and not least <= number <= most:
+        bound = f"at least {least}" if number < least else f"at most {most}"
+        raise ValueError(f"{name} is {shown(number)}, expected {bound}")
+    return number
 
 
 def number_of(name: str, value: Any, expected: str, *, least: float, most: float) -> float:

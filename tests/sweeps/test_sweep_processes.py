@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sweep_cases import tiny, two_points
 
-from mechmarkov.sweeps import Cluster, sweep
+from mechmarkov.sweeps import Cluster, engines, sweep
 from mechmarkov.sweeps.engines import in_processes
 from mechmarkov.sweeps.spec import SweepError
 from mechmarkov.sweeps.tasks import Done, Task
@@ -96,6 +96,47 @@ def test_who_is_stopped_leaves_no_process_behind(tmp_path, how):
         process.kill()
     assert said.count("Traceback") == (how == signal.SIGINT)  # that of who was interrupted alone
     wait_for(lambda: not any(alive(int(pid)) for pid in file.read_text().split()))
+
+
+def test_a_process_follows_its_parent_before_it_imports_what_takes_seconds(monkeypatch):
+    """Until then one whose parent was killed goes on importing, for a minute on a busy machine."""
+    given = []
+
+    class Pool(engines.ProcessPoolExecutor):
+        def __init__(self, count, context, initializer, arguments):
+            given.append(initializer)
+            super().__init__(count, context, initializer, arguments)
+
+    monkeypatch.setattr(engines, "ProcessPoolExecutor", Pool)
+    assert list(in_processes([], fails_once, 2, int)) == []
+    (initializer,) = given
+    found = (
+        f"import sys, {initializer.__module__}; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", found], check=True)
+
+
+@pytest.mark.system
+def test_who_is_killed_while_processes_begin_leaves_none_behind(tmp_path):
+    (tmp_path / "tiny.toml").write_text(
+        'name = "tiny"\nrecipe = "binary-p05-q08-tied"\nseeds = 4\nset = { steps = 1000, checkpoints = [] }\n'
+    )
+    options = ["--out", tmp_path / "out", "--fleet", "1", "--processes", "2", "--device", "cpu"]
+    command = [sys.executable, "-m", "mechmarkov", "sweep", tmp_path / "tiny.toml", *options]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        pytest.skip("processes are looked up in /proc, which is not here")
+    try:
+        wait_for(lambda: len(children.read_text().split()) == 3)
+        begun = children.read_text().split()
+    finally:
+        process.kill()
+        process.wait()
+    wait_for(lambda: not any(alive(int(pid)) for pid in begun))
+    assert subprocess.run(command, check=True, capture_output=True).stdout.decode().startswith("tiny: 4 runs")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["rows", "table.parquet"]
+    assert not [path for path in (tmp_path / "out").rglob(".*")]
 
 
 @pytest.mark.system
