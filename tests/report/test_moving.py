@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 from report_examples import moving_result, outcome, renamed_result
 from selenium.webdriver.common.by import By
@@ -174,6 +175,23 @@ def test_the_data_of_bars_are_their_lengths_and_errors(browser: Browser, tmp_pat
         ("a", 0.5, 0.0625),
         ("b", 0.25, 0.0625),
     ]
+
+
+@pytest.mark.browser
+def test_no_cell_of_a_download_is_a_formula(browser: Browser, tmp_path: Path) -> None:
+    names = ["=1+1", "+a", "-a", "@a", "\uff1da", "a;=1", "-0.5", "1e5", "plain"]
+    drawn = go.Figure(go.Scatter(x=list(range(9)), y=[1] * 9, name="=cmd|' /C calc'!A0", customdata=names))
+    nested = go.Figure(go.Scatter(x=[0], y=[1], name="a", customdata=[["=1+1"]]))
+    figures = [Figure(t, "c", "plotly", figure) for t, figure in (("one", drawn), ("two", nested))]
+    found = outcome("a", figures=lambda: figures)
+    browser.open(write(Result({"title": "t"}, [5], {"a": found}), tmp_path / "formulas.html"))
+    browser.draw_all()
+    _, *rows = downloaded(browser, tmp_path, "figure-1-1")
+    shown = ["'=1+1", "'+a", "'-a", "'@a", "'\uff1da", "a;=1", "-0.5", "1e5", "plain"]
+    assert [row[:2] for row in rows] == [["'=cmd|' /C calc'!A0", name] for name in shown]
+    assert '"a;=1"' in (tmp_path / "figure-1-1.csv").read_text("utf-8")
+    _, (_, name, *_) = downloaded(browser, tmp_path, "figure-1-2")
+    assert name == "'=1+1"
 
 
 @pytest.mark.browser
