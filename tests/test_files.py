@@ -31,35 +31,35 @@ def calls(monkeypatch):
 
 def test_the_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(tmp_path, calls):
     note = tmp_path / "note.txt"
-    note.write_text("old")
+    note.write_text("old", "utf-8")
     with replacing(note) as temporary:
-        temporary.write_text("new")
+        temporary.write_text("new", "utf-8")
         content = temporary.stat().st_ino
-        assert note.read_text() == "old"
+        assert note.read_text("utf-8") == "old"
     assert calls == [("fsync", content), ("replace", content), ("fsync", tmp_path.stat().st_ino)]
-    assert note.read_text() == "new"
+    assert note.read_text("utf-8") == "new"
 
 
 def test_a_block_that_fails_syncs_and_renames_nothing(tmp_path, calls):
     note = tmp_path / "note.txt"
-    note.write_text("old")
+    note.write_text("old", "utf-8")
 
     def fail():
         with replacing(note) as temporary:
-            temporary.write_text("new")
+            temporary.write_text("new", "utf-8")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
     assert calls == []
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
-    assert note.read_text() == "old"
+    assert note.read_text("utf-8") == "old"
 
 
 def test_what_cannot_be_written_is_refused_before_the_work_and_nothing_is_left(tmp_path):
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     (tmp_path / "report.html").mkdir()
-    (tmp_path / "note").write_text("mine")
+    (tmp_path / "note").write_text("mine", "utf-8")
     for path, words in [
         (tmp_path / "report.html", "Is a directory"),
         (tmp_path / "note" / "new" / "run.pt", "a file, expected a folder: .*note'$"),
@@ -87,7 +87,7 @@ def leave(folder: Path, process: int, *, name="report.html", machine=None, age=0
     left = folder / f"{ours.replace(f'-{os.getpid()}-', f'-{process}-')}0123abcd.tmp"
     if machine is not None:
         left = left.with_name(f".{name}.{machine}-{process}-0123abcd.tmp")
-    left.write_text("half")
+    left.write_text("half", "utf-8")
     os.utime(left, (time.time() - age,) * 2)
     return left
 
@@ -103,18 +103,18 @@ def test_what_a_killed_process_was_writing_goes_with_the_next_call(tmp_path):
     ]
     for name in (".note.tmp", "note.0123abcd.tmp", ".note.0123456789abcdef.tmp", ".lock.tmp", "report.html"):
         kept.append(tmp_path / name)  # not ours
-        kept[-1].write_text("mine")
+        kept[-1].write_text("mine", "utf-8")
         os.utime(kept[-1], (0, 0))
 
     def left() -> list[Path]:
         before = [leave(tmp_path, gone), leave(tmp_path, gone, machine="00000000", name="old", age=90_000)]
         before.append(tmp_path / ".results.nc.0123456789ab.tmp")  # of an earlier version
-        before[-1].write_text("half")
+        before[-1].write_text("half", "utf-8")
         os.utime(before[-1], (0, 0))
         before.append(leave(tmp_path, gone, name="a.folder"))
         before[-1].unlink()
         before[-1].mkdir()
-        (before[-1] / "run.json").write_text("half")
+        (before[-1] / "run.json").write_text("half", "utf-8")
         return before
 
     for call in (
@@ -135,6 +135,6 @@ def test_a_folder_is_looked_through_once_by_those_who_write_into_it(tmp_path, mo
     left = leave(tmp_path, ended_process())
     for name in "ab":
         with replacing(tmp_path / name) as temporary:
-            temporary.write_text("whole")
+            temporary.write_text("whole", "utf-8")
     assert not left.exists()
     assert looked == [tmp_path]

@@ -102,7 +102,7 @@ def test_the_command_writes_a_page_the_scores_and_every_claim(tmp_path):
     result = CliRunner().invoke(cli, [*arguments, "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "eap" in result.output
-    page = (tmp_path / "bench.html").read_text()
+    page = (tmp_path / "bench.html").read_text("utf-8")
     assert "Content-Security-Policy" in page
     assert "Correlation with exact effects" in page
     rows = pd.read_csv(tmp_path / "effects.csv")
@@ -113,10 +113,10 @@ def test_the_command_writes_a_page_the_scores_and_every_claim(tmp_path):
 
 def test_methods_that_claim_no_effects_have_a_page_and_no_scatter(tmp_path):
     found = run(["noise-features"], ["direct"], seeds=1)
-    page = save(found, tmp_path).read_text()
+    page = save(found, tmp_path).read_text("utf-8")
     assert "noise-features" in page
     assert "claimed against exact" not in page
-    assert "noise-features" in (tmp_path / "bench.md").read_text()
+    assert "noise-features" in (tmp_path / "bench.md").read_text("utf-8")
     assert pd.read_csv(tmp_path / "effects.csv").empty
     assert found.ranks().empty
 
@@ -155,7 +155,7 @@ def test_names_and_reasons_of_plugins_are_text_in_markdown_and_in_a_spreadsheet(
 
 
 def test_the_pages_own_method_is_scored_and_the_page_names_every_case_score_and_method():
-    page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text("utf-8")
     methods = []
     for code in re.findall(r"```python\n(from mechmarkov\.bench.*?)```", page, re.DOTALL):
         assert len([line for line in code.splitlines() if line.strip()]) <= 10

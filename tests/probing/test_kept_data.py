@@ -77,7 +77,7 @@ def test_off_writes_nothing_and_a_folder_that_cannot_be_made_is_no_error(folder,
     monkeypatch.setenv(kept_data.VARIABLE, "off")
     assert kept_data.folder() is None
     assert kept_data.kept("one.npz", lambda: DATA) is DATA
-    folder.write_text("a file")
+    folder.write_text("a file", "utf-8")
     monkeypatch.setenv(kept_data.VARIABLE, str(folder / "inside"))
     assert kept_data.kept("one.npz", lambda: DATA) is DATA
 

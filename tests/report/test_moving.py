@@ -91,8 +91,8 @@ def test_two_figures_of_one_key_are_an_error() -> None:
 
 
 def test_where_nothing_moves_there_is_no_slider(walk: Path, moving: Path) -> None:
-    assert 'type="range"' not in walk.read_text()
-    assert 'type="range"' in moving.read_text()
+    assert 'type="range"' not in walk.read_text("utf-8")
+    assert 'type="range"' in moving.read_text("utf-8")
 
 
 @pytest.mark.browser
@@ -157,7 +157,7 @@ def downloaded(browser: Browser, folder: Path, figure: str) -> list[list[str]]:
     path = folder / f"{figure}.csv"
     for _ in range(600):
         if path.exists():
-            return list(csv.reader(path.read_text().splitlines()))
+            return list(csv.reader(path.read_text("utf-8").splitlines()))
         time.sleep(0.1)
     raise AssertionError(f"{path.name} was not downloaded")
 

@@ -99,7 +99,7 @@ def attempt(folder, told):
 @pytest.mark.parametrize("content", ["", "{", "[]", "[" * 900, '{"process": "\\u001b[31m"}'])
 def test_whatever_a_lock_says_is_told_in_one_line(tmp_path, content):
     with another_owner(tmp_path):
-        (tmp_path / NAME).write_text(content)
+        (tmp_path / NAME).write_text(content, "utf-8")
         with pytest.raises(RunFileError) as caught, owned(tmp_path, RunFileError):
             pass
     assert str(caught.value).isprintable()
@@ -130,7 +130,7 @@ def test_a_sweep_into_a_folder_in_use_is_one_line_and_touches_nothing(tmp_path):
 
 def test_a_lock_that_a_killed_owner_left_goes_with_the_next_call_that_finds_all_done(tmp_path):
     train(RECIPE, out=tmp_path, device="cpu")
-    (tmp_path / NAME).write_text("{}")
+    (tmp_path / NAME).write_text("{}", "utf-8")
     train(RECIPE, out=tmp_path, device="cpu")
     assert [path.name for path in tmp_path.iterdir()] == ["run.pt"]
     with another_owner(tmp_path):

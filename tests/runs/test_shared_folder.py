@@ -54,7 +54,7 @@ def test_the_same_run_comes_back(shared):
 
 def test_the_card_says_what_was_found(shared):
     run, folder = shared
-    card = (folder / "README.md").read_text()
+    card = (folder / "README.md").read_text("utf-8")
     assert card.startswith("---\nlibrary_name: mechmarkov\n")
     assert run.title() in card
     result = mm.probe(run, ["attention"])["attention"]
@@ -66,9 +66,9 @@ def test_the_card_has_the_learning_curve(tmp_path):
     run = mm.example("induction")
     result = mm.probe(run, ["behaviour"], steps="all", sequences=16)
     folder = run.save_folder(tmp_path / "induction", result)
-    assert "](curve.svg)" in (folder / "README.md").read_text()
+    assert "](curve.svg)" in (folder / "README.md").read_text("utf-8")
     assert_same(mm.load(folder), run)
-    picture = ElementTree.fromstring((folder / "curve.svg").read_text())
+    picture = ElementTree.fromstring((folder / "curve.svg").read_text("utf-8"))
     tag = "{http://www.w3.org/2000/svg}"
     points = [tuple(map(float, p.split(","))) for p in picture.find(f"{tag}polyline").get("points").split()]
     data = result["behaviour"].data
@@ -135,7 +135,7 @@ def test_what_is_pushed_is_what_is_loaded(shared, monkeypatch, tmp_path):
     assert made[0] == {"private": True, "exist_ok": True}
     assert made[1][0] == "owner/walk"
     assert_same(mm.load(made[1][1]), run)
-    assert 'mm.load("hf://owner/walk")' in (made[1][1] / "README.md").read_text()
+    assert 'mm.load("hf://owner/walk")' in (made[1][1] / "README.md").read_text("utf-8")
     with pytest.raises(RunFileError, match=r"^name is 'my walk', expected owner/name$"):
         run.push_to_hub("my walk")
 
@@ -152,9 +152,9 @@ def hashed(folder):
     """Write the hash of the weights that are there: whoever changes them can do so too."""
     import hashlib
 
-    content = json.loads((folder / "run.json").read_text())
+    content = json.loads((folder / "run.json").read_text("utf-8"))
     content["weights_sha256"] = hashlib.sha256((folder / "weights.safetensors").read_bytes()).hexdigest()
-    (folder / "run.json").write_text(json.dumps(content))
+    (folder / "run.json").write_text(json.dumps(content), "utf-8")
 
 
 def with_tensor(name, value):
@@ -168,9 +168,9 @@ def with_tensor(name, value):
 
 def with_json(**change):
     def apply(folder):
-        content = json.loads((folder / "run.json").read_text())
+        content = json.loads((folder / "run.json").read_text("utf-8"))
         content["data"] |= change
-        (folder / "run.json").write_text(json.dumps(content))
+        (folder / "run.json").write_text(json.dumps(content), "utf-8")
 
     return apply
 
@@ -199,20 +199,20 @@ def no_safetensors(folder):
 
 CHANGES = [
     (
-        lambda f: (f / "model.py").write_text("import os"),
+        lambda f: (f / "model.py").write_text("import os", "utf-8"),
         r'holds "model.py", expected only run.json, weights',
     ),
     (flip, r"weights.safetensors: is not the file that was written: its SHA-256"),
     (no_safetensors, "weights.safetensors: is not a safetensors file"),
     (lambda f: (f / "weights.safetensors").unlink(), "weights.safetensors: cannot be read"),
-    (lambda f: (f / "run.json").write_text("{"), "run.json: is not JSON"),
-    (lambda f: (f / "run.json").write_text("[" * 100_000), "run.json: is not JSON"),
+    (lambda f: (f / "run.json").write_text("{", "utf-8"), "run.json: is not JSON"),
+    (lambda f: (f / "run.json").write_text("[" * 100_000, "utf-8"), "run.json: is not JSON"),
     (
-        lambda f: (f / "run.json").write_text('{"data": {}, "data": {}}'),
+        lambda f: (f / "run.json").write_text('{"data": {}, "data": {}}', "utf-8"),
         "run.json: key 'data' is given twice, expected once",
     ),
     (
-        lambda f: (f / "run.json").write_text("{}"),
+        lambda f: (f / "run.json").write_text("{}", "utf-8"),
         "run.json: has the keys , expected data and weights_sha256",
     ),
     *(
@@ -261,7 +261,7 @@ def test_what_is_no_result_is_said_so_and_nothing_is_written(shared, tmp_path):
 
 
 def test_a_folder_that_is_there_is_left_alone(shared, tmp_path):
-    (tmp_path / "note").write_text("mine")
+    (tmp_path / "note").write_text("mine", "utf-8")
     with pytest.raises(RunFileError, match=r"exists, expected a new folder$"):
         shared[0].save_folder(tmp_path)
     with pytest.raises(RunFileError, match="cannot be written"):

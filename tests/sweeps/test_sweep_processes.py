@@ -53,9 +53,9 @@ def dies(task: Task, progress=None, settings=None) -> Done:
 
 def sleeps(task: Task, progress, file: Path) -> Done:
     """A task that ends at once and one without end; both say in which process they are."""
-    with file.open("a") as lines:
+    with file.open("a", encoding="utf-8") as lines:
         print(os.getpid(), file=lines, flush=True)
-    while len(file.read_text().split()) < 2:  # or the first process would take the second task too
+    while len(file.read_text("utf-8").split()) < 2:  # or the first process would take the second task too
         time.sleep(0.01)
     while task.index == 1:
         progress(0, 1)
@@ -65,7 +65,7 @@ def sleeps(task: Task, progress, file: Path) -> Done:
 
 def alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").split()[2] != "Z"
     except FileNotFoundError:
         return False
 
@@ -87,7 +87,7 @@ def test_who_is_stopped_leaves_no_process_behind(tmp_path, how):
     command = [sys.executable, __file__, file]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        wait_for(lambda: file.exists() and len(file.read_text().split()) == 2)
+        wait_for(lambda: file.exists() and len(file.read_text("utf-8").split()) == 2)
         time.sleep(0.5)  # and the first of them waits for another task
         # A terminal interrupts all processes of a command; a kill takes the one alone.
         (os.killpg if how == signal.SIGINT else os.kill)(process.pid, how)
@@ -95,7 +95,7 @@ def test_who_is_stopped_leaves_no_process_behind(tmp_path, how):
     finally:
         process.kill()
     assert said.count("Traceback") == (how == signal.SIGINT)  # that of who was interrupted alone
-    wait_for(lambda: not any(alive(int(pid)) for pid in file.read_text().split()))
+    wait_for(lambda: not any(alive(int(pid)) for pid in file.read_text("utf-8").split()))
 
 
 def test_a_process_follows_its_parent_before_it_imports_what_takes_seconds(monkeypatch):
@@ -117,7 +117,8 @@ def test_a_process_follows_its_parent_before_it_imports_what_takes_seconds(monke
 @pytest.mark.system
 def test_who_is_killed_while_processes_begin_leaves_none_behind(tmp_path):
     (tmp_path / "tiny.toml").write_text(
-        'name = "tiny"\nrecipe = "binary-p05-q08-tied"\nseeds = 4\nset = { steps = 1000, checkpoints = [] }\n'
+        'name = "tiny"\nrecipe = "binary-p05-q08-tied"\nseeds = 4\nset = { steps = 1000, checkpoints = [] }\n',
+        "utf-8",
     )
     options = ["--out", tmp_path / "out", "--fleet", "1", "--processes", "2", "--device", "cpu"]
     command = [sys.executable, "-m", "mechmarkov", "sweep", tmp_path / "tiny.toml", *options]
@@ -126,8 +127,8 @@ def test_who_is_killed_while_processes_begin_leaves_none_behind(tmp_path):
     if not children.exists():
         pytest.skip("processes are looked up in /proc, which is not here")
     try:
-        wait_for(lambda: len(children.read_text().split()) == 3)
-        begun = children.read_text().split()
+        wait_for(lambda: len(children.read_text("utf-8").split()) == 3)
+        begun = children.read_text("utf-8").split()
     finally:
         process.kill()
         process.wait()
@@ -145,8 +146,8 @@ def test_an_interruption_while_processes_begin_is_told_once(tmp_path):
     if not children.exists():
         pytest.skip("processes are looked up in /proc, which is not here")
     try:
-        wait_for(lambda: len(children.read_text().split()) == 3)  # multiprocessing has one of its own
-        begun = children.read_text().split()
+        wait_for(lambda: len(children.read_text("utf-8").split()) == 3)  # multiprocessing has one of its own
+        begun = children.read_text("utf-8").split()
         time.sleep(0.5)  # they import for seconds
         os.killpg(process.pid, signal.SIGINT)
         said = process.communicate(timeout=180)[1]

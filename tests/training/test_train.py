@@ -153,7 +153,7 @@ def test_results_that_are_there_are_read_and_never_overwritten(tmp_path):
 
 
 def test_a_folder_that_cannot_be(tmp_path):
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", "utf-8")
     with pytest.raises(RunFileError, match=r"file: File exists, expected a folder for results"):
         train(RECIPE, device="cpu", out=tmp_path / "file")
 
