@@ -21,7 +21,7 @@ from torch import Tensor
 from mechmarkov.safe.pickle_scan import TensorPlan, check_plan, scan
 from mechmarkov.safe.plain_data import RunFileError, check_loaded_tensor, check_plain
 from mechmarkov.utils.files import replacing
-from mechmarkov.utils.text import printable, quoted, reason
+from mechmarkov.utils.text import is_utf8, printable, quoted, reason
 
 MAX_PICKLE_BYTES = 8 << 20
 MAX_DIRECTORY_BYTES = 4 << 20
@@ -53,7 +53,10 @@ def load_weights_only(path: Path) -> Any:
     # Its warnings concern writers of other formats; whatever matters is checked before and after.
     with refusing("cannot be read by torch.load"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torch.load(path, weights_only=True, map_location="cpu", mmap=True)
+        if is_utf8(str(path)):
+            return torch.load(path, weights_only=True, map_location="cpu", mmap=True)
+        with open(path, "rb") as file:  # torch opens no other name itself
+            return torch.load(file, weights_only=True, map_location="cpu")
 
 
 def check_loaded(data: Any, file_bytes: int) -> dict[str, Any]:

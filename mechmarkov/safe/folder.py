@@ -18,7 +18,7 @@ from torch import Tensor
 from mechmarkov.safe.file import check_regular, naming, own_copy, refusing
 from mechmarkov.safe.plain_data import RunFileError, check_loaded_tensor, check_plain, describe
 from mechmarkov.utils.files import clear_leftovers, temporary_prefix
-from mechmarkov.utils.text import quoted, shown
+from mechmarkov.utils.text import is_utf8, quoted, shown
 
 RUN, WEIGHTS, CARD, PICTURE = "run.json", "weights.safetensors", "README.md", "curve.svg"
 # What huggingface_hub adds to a repository and to a copy of one.
@@ -34,7 +34,7 @@ def write(folder: str | os.PathLike[str], data: dict[str, Any], pages: Mapping[s
         RunFileError: One line that begins with the path, for a value that may not be stored, a folder that is
             there already or a place that cannot be written.
     """
-    from safetensors.torch import save_file  # with numpy's and torch's bridges, for this alone
+    from safetensors.torch import save  # with numpy's and torch's bridges, for this alone
 
     folder = Path(folder)
     with naming(folder):
@@ -55,7 +55,7 @@ def write(folder: str | os.PathLike[str], data: dict[str, Any], pages: Mapping[s
             clear_leftovers(folder.parent)
             made = Path(temporary) / "run"
             made.mkdir()
-            save_file(own_copy(tensors), made / WEIGHTS)
+            (made / WEIGHTS).write_bytes(save(own_copy(tensors)))
             content[HASH] = _sha256(made / WEIGHTS)
             (made / RUN).write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
             for name, text in pages.items():
@@ -73,7 +73,7 @@ def read(folder: str | os.PathLike[str]) -> dict[str, Any]:
             damaged, or weights that are not those that were written.
     """
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load, load_file
 
     folder = Path(folder)
     with naming(folder):
@@ -94,7 +94,8 @@ def read(folder: str | os.PathLike[str]) -> dict[str, Any]:
             raise RunFileError(f"is not the file that was written: its SHA-256 is not {HASH} of {RUN}")
         data: dict[str, Any] = content["data"]
         with refusing("is not a safetensors file", (SafetensorError, OSError, KeyError, ValueError)):
-            tensors = load_file(folder / WEIGHTS)
+            whole = is_utf8(str(folder))  # no other name is opened by it
+            tensors = load_file(folder / WEIGHTS) if whole else load((folder / WEIGHTS).read_bytes())
         for name, tensor in tensors.items():
             _put(data, name, tensor)
         check_plain(data, check_loaded_tensor)

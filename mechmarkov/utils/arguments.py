@@ -17,7 +17,8 @@ def path_of(name: str, value: Any) -> Path:
 
     Raises:
         TypeError: Anything else, bytes too.
-        ValueError: A text with a null character, at which the system would end it.
+        ValueError: A text with a null character, at which the system would end it, or one that the locale's
+            encoding has no bytes for.
 
     Example:
         >>> path_of("out", b"runs")
@@ -29,6 +30,11 @@ def path_of(name: str, value: Any) -> Path:
         raise TypeError(f"{name} is {shown(value)}, expected a text or a pathlib.Path")
     if "\0" in text:
         raise ValueError(f"{name} is {shown(text)}, expected a path without a null character")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        advice = "run Python with -X utf8, or under a locale of UTF-8"
+        raise ValueError(f"{name} is {text!a}, expected a path in {error.encoding}: {advice}") from None
     return Path(text)
 
 

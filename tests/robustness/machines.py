@@ -2,9 +2,9 @@
 
     python tests/robustness/machines.py [PYTEST ARGUMENTS]
 
-The locale is C and its encoding ASCII, for files, names and what is printed. The time zone is 12:45 ahead, hashes
-have another seed, there is no HOME, and the current folder cannot be written. By default the tests of runs,
-of robustness and of training are run, without those that start systems.
+The locale is C and its encoding ASCII, for files, names and what is printed. The time zone is 12:45 ahead,
+hashes have another seed, there is no HOME, and the current folder cannot be written. By default the tests of
+runs, of robustness and of training are run, without those that start systems.
 """
 
 import os

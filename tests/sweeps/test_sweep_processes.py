@@ -116,10 +116,10 @@ def test_a_process_follows_its_parent_before_it_imports_what_takes_seconds(monke
 
 @pytest.mark.system
 def test_who_is_killed_while_processes_begin_leaves_none_behind(tmp_path):
-    (tmp_path / "tiny.toml").write_text(
-        'name = "tiny"\nrecipe = "binary-p05-q08-tied"\nseeds = 4\nset = { steps = 1000, checkpoints = [] }\n',
-        "utf-8",
+    text = (
+        'name = "tiny"\nrecipe = "binary-p05-q08-tied"\nseeds = 4\nset.steps = 1000\nset.checkpoints = []\n'
     )
+    (tmp_path / "tiny.toml").write_text(text, "utf-8")
     options = ["--out", tmp_path / "out", "--fleet", "1", "--processes", "2", "--device", "cpu"]
     command = [sys.executable, "-m", "mechmarkov", "sweep", tmp_path / "tiny.toml", *options]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
