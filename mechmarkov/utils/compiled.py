@@ -9,7 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from numba import njit
+from numba import config, njit
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 
@@ -32,10 +32,10 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
     # Numba's name for it, under which it is kept: a change of what it calls makes another.
     function.__qualname__ += f".{_stamp(Path(function.__code__.co_filename).parent)}"
     dispatcher = called(function)
-    with suppress(RuntimeError):  # numba's, that it finds no folder
-        kept = _Kept(function)
-        if os.path.isabs(kept.cache_path):  # else of a user without a home
-            dispatcher._cache = kept
+    # Of a user without a home numba would make a folder called "~" in the current one.
+    if config.CACHE_DIR or os.path.isabs(os.path.expanduser("~")):
+        with suppress(RuntimeError):  # numba's, that it finds no folder
+            dispatcher._cache = _Kept(function)
     return dispatcher
 
 

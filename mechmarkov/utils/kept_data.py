@@ -34,11 +34,14 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, z
 
 
 def folder() -> Path | None:
-    """Where the files are; None where the environment variable `MECHMARKOV_CACHE` is "off"."""
+    """Where the files are; None where `MECHMARKOV_CACHE` is "off", and for a user without a home."""
     said = os.environ.get(VARIABLE)
     if said == "off":
         return None
-    return Path(said) if said else Path(platformdirs.user_cache_dir("mechmarkov"))
+    if said:
+        return Path(said)
+    usual = Path(platformdirs.user_cache_dir("mechmarkov"))
+    return usual if usual.is_absolute() else None
 
 
 @cache

@@ -100,6 +100,12 @@ def test_every_probe_gives_the_same_scores_with_kept_data(folder, example, probe
         assert outcome.scores == second[name].scores, name
 
 
+def test_a_user_without_a_home_keeps_nothing_in_the_current_folder(monkeypatch):
+    monkeypatch.delenv(kept_data.VARIABLE)
+    monkeypatch.setattr(kept_data.platformdirs, "user_cache_dir", lambda name: f"~/.cache/{name}")
+    assert kept_data.folder() is None
+
+
 def test_runs_of_one_kind_share_files_and_others_have_their_own(folder):
     def files(run, **options):
         mm.probe(run, ["attention"], sequences=32, **options)

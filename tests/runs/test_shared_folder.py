@@ -1,7 +1,9 @@
 """A run as a folder to share: the same run again, and nothing that does not belong."""
 
 import json
-import time
+import os
+import socket
+import sys
 from xml.etree import ElementTree
 
 import huggingface_hub
@@ -112,13 +114,34 @@ def test_from_the_hub_by_its_address(shared, monkeypatch):
         mm.load("hf://walk")
 
 
+_connected: list[tuple[str, int]] = []  # where this process has tried to connect to
+
+
+def _note_connections(event, arguments):
+    if event == "socket.connect":
+        _connected.append(arguments[1])
+
+
+@pytest.fixture
+def direct(monkeypatch):
+    """No proxy stands between, also not for a client that an earlier test made."""
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    huggingface_hub.close_session()
+    yield
+    huggingface_hub.close_session()
+
+
+@pytest.mark.usefixtures("direct")
 def test_without_a_network_it_is_one_line_and_one_try(monkeypatch):
-    waited = []
-    monkeypatch.setattr(time, "sleep", waited.append)
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
-    with pytest.raises(RunFileError, match=r"^hf://owner/walk cannot be had: .*[Cc]onnection refused"):
-        mm.load("hf://owner/walk")
-    assert waited == []
+    sys.addaudithook(_note_connections)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen: whoever calls is refused, and nobody else has it
+        address = taken.getsockname()
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{address[1]}")
+        with pytest.raises(RunFileError, match=r"^hf://owner/walk cannot be had: .*[Cc]onnection refused"):
+            mm.load("hf://owner/walk")
+    assert _connected.count(address) == 1
 
 
 def test_what_is_pushed_is_what_is_loaded(shared, monkeypatch, tmp_path):
