@@ -129,7 +129,7 @@ def probe(
     loaded = [load(run) for run in runs] or [bundled(DEFAULT_EXAMPLE if example is None else example)]
     subjects = dict(zip(called, loaded, strict=True))
     several = len(subjects) > 1
-    shown = [run if run.startswith(PREFIX) else Path(run).name for run in runs]
+    shown = [run if run.startswith(PREFIX) else printable(Path(run).name) for run in runs]
     chosen_runs = [*map(shlex.quote, shown)] or [f"--example {example or DEFAULT_EXAMPLE}"]
     files = dict(zip(called, chosen_runs, strict=True))
     results = {}

@@ -1,6 +1,6 @@
 """`mm.probe`: put every question to a run."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
@@ -24,14 +24,19 @@ from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Observed
 from mechmarkov.utils import plugins
+from mechmarkov.utils.arguments import list_of
 from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.forked import can_fork, forked
 from mechmarkov.utils.memory import freed_memory_kept
 from mechmarkov.utils.progress import watched
 from mechmarkov.utils.text import counted, error_line, format_range, printable, shown, typeset, words
 from mechmarkov.utils.threads import threads
+from mechmarkov.utils.time_limit import check_time_limit
 from mechmarkov.utils.time_limit import time_limit as limited_to
 
+MAX_LAW_DRAWS = 10_000
+MAX_LOGIT = float(1 << 24)  # float32 has 24 bits
+MAX_SCORE = 1e18
 # All probes of a circle of 512 states take 3.1 GB (docs/robustness.md).
 MAX_STATES = 512
 # Below this many the means that ablation puts in are largely a sequence's own, and intervals too narrow.
@@ -123,30 +128,38 @@ def probe(
 
     Raises:
         ValueError: If a probe, a step or the device does not exist, `sequences` or `time_limit` is not
-            positive, `law_draws` is 1 or negative, `jobs` is
+            positive, `law_draws` is 1, negative or above 10 000, `jobs` is
             not positive or above 1 where processes cannot be copied or the device is a GPU, the source has
-            more than 512 states, or the model's outputs are not finite numbers.
+            more than 512 states, or the model's outputs are not finite, or so large that
+            float32 does not tell them apart.
         RuntimeError: One of several processes was ended from outside.
-        TypeError: If `run` is not a run, `probes` is one name instead of a list, or `sequences` is not a
-            number.
+        TypeError: If `run` is not a run, `probes` is one name instead of a list, or another argument is of
+            the wrong kind.
     """
     check_run(run)
     if isinstance(probes, str):
         raise TypeError(f"probes is {probes!r}, expected a list of names: [{probes!r}]")
-    if isinstance(law_draws, bool) or not isinstance(law_draws, int) or law_draws < 0 or law_draws == 1:
+    if probes is not None:
+        # `registered()` has them by name.
+        probes = list_of("probes", [*probes] if isinstance(probes, Mapping) else probes, "a list of names")
+        for one in probes:
+            if not isinstance(one, str | Probe):
+                raise TypeError(f"probes has {shown(one)}, expected names or probes")
+    if law_draws == 1 or isinstance(law_draws, bool) or not isinstance(law_draws, int) or law_draws < 0:
         raise ValueError(f"law_draws is {law_draws!r}, expected 0 or at least 2")
+    if law_draws > MAX_LAW_DRAWS:
+        raise ValueError(f"law_draws is {shown(law_draws)}, expected at most {MAX_LAW_DRAWS}")
     place = pick_device(device)
     many = can_fork() and place.type == "cpu"  # a copied process cannot use the GPU of its parent
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1 or (jobs > 1 and not many):
         expected = "how many processes" if many else f"1 on {place.type if can_fork() else 'this system'}"
         raise ValueError(f"jobs is {jobs!r}, expected {expected}")
-    if sequences is not None and not isinstance(sequences, int):
+    if sequences is not None and (isinstance(sequences, bool) or not isinstance(sequences, int)):
         kind = type(sequences).__name__
         raise TypeError(f"sequences is a {kind}, expected how many to draw; your own go into tokens=…")
     if sequences is not None and sequences < 1:
         raise ValueError(f"sequences is {sequences}, expected at least 1")
-    if time_limit is not None and not time_limit > 0:
-        raise ValueError(f"time_limit is {time_limit!r}, expected seconds above 0")
+    check_time_limit(time_limit)
     known = registered()
     given = {probe.name: probe for probe in probes or () if isinstance(probe, Probe)}
     chosen = known if probes is None else [p.name if isinstance(p, Probe) else p for p in probes]
@@ -182,7 +195,7 @@ def probe(
             if find(name).records and why_not(find(name), subject) is None:
                 records += find(name).records
     subject = replace(subject, records=records)
-    _check_finite(subject)
+    _check_outputs(subject)
     doubts = [overconfidence(subject)]
     if tokens is not None:
         doubts.append(unlikely_transition(run.source, subject.batch.states.numpy()))
@@ -282,11 +295,19 @@ def _no_evidence(probe: Probe, scores: dict[str, Score]) -> Iterator[str]:
             yield f"{said}: {score.null_kind or 'null models'} reach {reached}, so that it is no evidence."
 
 
-def _check_finite(subject: Subject) -> None:
-    outputs = subject.recorded(SCORES)
+def _check_outputs(subject: Subject) -> None:
+    outputs, most = subject.recorded(SCORES), MAX_SCORE
+    what, why = "outputs", "squares overflow beyond it"
+    if subject.objective.kind == "cross_entropy":
+        most, what, why = MAX_LOGIT, "logits", "beyond it float32 rounds by more than a nat"
     for step, scores in zip(subject.coordinates, outputs, strict=True):
         if not np.isfinite(scores).all():
             raise ValueError(
                 f"the model's outputs at step {step} are not finite, expected numbers: its weights are "
                 "damaged or it has diverged; choose other steps"
+            )
+        if (largest := float(np.abs(scores).max(initial=0.0))) > most:
+            raise ValueError(
+                f"the model's {what} at step {step} reach {largest:.3g}, expected at most {most:.3g}: {why}; "
+                "choose other steps"
             )

@@ -7,6 +7,7 @@ from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.first_screen.still import still_curve
 from mechmarkov.report.html import write
 from mechmarkov.report.save import save_all
+from mechmarkov.utils.arguments import path_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -18,7 +19,7 @@ class Result(Findings):
 
     def report(self, path: str | Path) -> Path:
         """Write the single-file HTML report and return its path."""
-        return write(self, Path(path))
+        return write(self, path_of("path", path))
 
     def picture(self) -> str | None:
         """The learning curve as an SVG, for a page that runs no scripts; None without `behaviour`."""
@@ -26,5 +27,6 @@ class Result(Findings):
 
     def save(self, folder: str | Path) -> Path:
         """Write `report.html`, `results.nc` and `summary.json` into a folder and return it."""
-        save_all({Path(folder): self})
-        return Path(folder)
+        place = path_of("folder", folder)
+        save_all({place: self})
+        return place

@@ -96,7 +96,7 @@ def test_probe_writes_the_three_files(trained, tmp_path, capsys):
         "summary.json",
     ]
     assert printed.strip().endswith("report.html")
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text("utf-8"))
     assert summary["steps"] == [0, 5]
     assert list(summary["probes"]) == [
         name for name in PROBES if name not in ("belief", "graph", "degeneracy", "certificate")
@@ -114,14 +114,14 @@ def test_a_run_on_the_hub_is_shown_and_probed(tmp_path, capsys, monkeypatch):
     main(["show", "hf://owner/walk"])
     assert "Circle walk on 6 states" in capsys.readouterr().out
     main(["probe", "hf://owner/walk", "--probes", "attention", "--out", str(tmp_path / "out")])
-    page = (tmp_path / "out" / "report.html").read_text()
+    page = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert "mechmarkov probe hf://owner/walk --probes attention" in page
 
 
 def test_probe_without_a_run_names_the_parent_head_and_the_kernel(tmp_path, capsys):
     main(["probe", "--probes", "behaviour,attention,alignment", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
-    summary = json.loads((tmp_path / "summary.json").read_text())
+    summary = json.loads((tmp_path / "summary.json").read_text("utf-8"))
     scores = {name: probe["scores"] for name, probe in summary["probes"].items()}
     assert scores["attention"]["parent_head"]["value"] == "L0H0"
     assert scores["attention"]["parent_score"]["value"] > 0.999
@@ -136,7 +136,7 @@ def test_probe_of_the_trap_says_chance_and_flat(tmp_path, capsys):
     printed = capsys.readouterr().out
     scores = {
         name: probe["scores"]
-        for name, probe in json.loads((tmp_path / "summary.json").read_text())["probes"].items()
+        for name, probe in json.loads((tmp_path / "summary.json").read_text("utf-8"))["probes"].items()
     }
     assert scores["attention"]["spread"]["value"] == 0
     assert scores["attention"]["parent_head"] == {
@@ -264,9 +264,9 @@ def test_a_file_that_would_run_code_is_refused(capsys, tmp_path):
 
 
 def test_out_that_is_a_file_is_refused(capsys, tmp_path):
-    (tmp_path / "file").write_text("mine")
+    (tmp_path / "file").write_text("mine", "utf-8")
     assert "expected a folder" in fails(capsys, "probe", "--out", str(tmp_path / "file"))
-    assert (tmp_path / "file").read_text() == "mine"
+    assert (tmp_path / "file").read_text("utf-8") == "mine"
 
 
 def without_torch(site, *arguments):
@@ -297,9 +297,9 @@ def test_the_list_of_probes_loads_no_probe_ours_or_anybodys(tmp_path):
     }
     package = tmp_path / "weather_probes"
     package.mkdir()
-    (package / "__init__.py").write_text("import torch\n")
+    (package / "__init__.py").write_text("import torch\n", "utf-8")
     for name, source in questions.items():
-        (package / f"{name}.py").write_text(source)
+        (package / f"{name}.py").write_text(source, "utf-8")
     entries = "".join(f"{name} = weather_probes.{name}:probe\n" for name in [*questions, "ddd"])
     install(tmp_path, "weather", "mechmarkov.probes", entries.replace("weather_probes.ddd", "missing"))
     listed = without_torch(tmp_path, "probes")
@@ -334,7 +334,7 @@ def test_files_named_by_dots_stay_in_their_folders(trained, tmp_path, monkeypatc
         "report.html",
         "run",
     ]
-    (tmp_path / "...toml").write_text(RECIPE)
+    (tmp_path / "...toml").write_text(RECIPE, "utf-8")
     main(["train", "...toml"])
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["recipe"]
 
@@ -364,4 +364,4 @@ def test_a_probe_may_take_so_long_and_no_longer(trained, tmp_path, capsys):
         main(["probe", str(trained), "--probes", "attention", "--time-limit", "1e-6", "--out", str(tmp_path)])
     assert end.value.code == 1
     assert "attention: failed: TimeoutError: took longer than the limit of 1e-06 s" in capsys.readouterr().err
-    assert "TimeoutError" in (tmp_path / "report.html").read_text()
+    assert "TimeoutError" in (tmp_path / "report.html").read_text("utf-8")

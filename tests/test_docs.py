@@ -28,7 +28,7 @@ def in_navigation() -> list[str]:
             for part in entry.values() if isinstance(entry, dict) else entry:
                 walk(part)
 
-    walk(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    walk(yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"])
     return found
 
 
@@ -53,14 +53,14 @@ def links(text: str) -> list[str]:
 )
 def test_every_link_leads_to_a_file(page):
     # To a file: a folder has no page in the guide.
-    found = [page.parent / link for link in links(page.read_text())]
+    found = [page.parent / link for link in links(page.read_text("utf-8"))]
     made = {ROOT / name for name in MADE}
     assert [path for path in found if not path.is_file() and path not in made] == []
 
 
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
 def test_tutorials_use_public_names(tutorial):
-    tree = ast.parse(tutorial.read_text())
+    tree = ast.parse(tutorial.read_text("utf-8"))
     used = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     names = {node.attr for node in used if isinstance(node.value, ast.Name) and node.value.id == "mm"}
     assert names
@@ -69,16 +69,16 @@ def test_tutorials_use_public_names(tutorial):
 
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
 def test_tutorials_promise_and_assert(tutorial):
-    tree = ast.parse(tutorial.read_text())
+    tree = ast.parse(tutorial.read_text("utf-8"))
     assert sum(isinstance(node, ast.Assert) for node in ast.walk(tree)) >= 5
-    text = tutorial.read_text()
+    text = tutorial.read_text("utf-8")
     assert "format_name: percent" in text
     assert re.search(r"^# # \w", text, re.MULTILINE)  # a title, for the page and the notebook
 
 
 def test_every_public_name_is_on_one_page():
     """By the place it is defined at, since some modules and functions share a name."""
-    text = "\n".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
+    text = "\n".join(path.read_text("utf-8") for path in (ROOT / "docs" / "api").glob("*.md"))
     shown = re.findall(r"^::: (\S+)$", text, re.MULTILINE)
     assert len(shown) == len(set(shown))
     public = {name: getattr(mm, name) for name in mm.__all__}
@@ -90,24 +90,26 @@ def test_every_public_name_is_on_one_page():
 
 
 def test_the_picture_of_the_house_is_the_one_that_the_imports_are_read_by():
-    (picture,) = re.findall(r"```text\n(.*?)```", (ROOT / "docs" / "architecture.md").read_text(), re.DOTALL)
+    (picture,) = re.findall(
+        r"```text\n(.*?)```", (ROOT / "docs" / "architecture.md").read_text("utf-8"), re.DOTALL
+    )
     assert [line.split()[0] for line in picture.splitlines()] == list(reversed(FLOORS))
     assert all(len(line.split()) > 3 for line in picture.splitlines())
 
 
 def test_contributing_is_one_screen():
-    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 50
+    assert len((ROOT / "CONTRIBUTING.md").read_text("utf-8").splitlines()) <= 50
 
 
 def make_targets(path: Path) -> set[str]:
     """The targets that a file calls make with."""
-    lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
+    lines = [line for line in path.read_text("utf-8").splitlines() if not line.lstrip().startswith("#")]
     calls = re.findall(r"\bmake ([a-z][a-z0-9-]*(?: [a-z][a-z0-9-]*)*)", "\n".join(lines))
     return {target for call in calls for target in call.split()}
 
 
 def test_the_forge_calls_the_make_targets_of_the_gate():
-    known = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    known = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     gate = make_targets(ROOT / ".ci" / "run")
     forge = make_targets(ROOT / ".github" / "workflows" / "ci.yml")
     tests = {target for target in known if target.startswith("test")} - {

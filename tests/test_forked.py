@@ -66,7 +66,7 @@ def test_no_copy_is_made_beside_autograds_threads_for_a_gpu():
     thread = threading.Thread(target=end.wait)
     thread.start()
     try:
-        Path(f"/proc/self/task/{thread.native_id}/comm").write_text("pt_autograd_0")  # as torch names them
+        Path(f"/proc/self/task/{thread.native_id}/comm").write_text("pt_autograd_0", "utf-8")  # torch's name
         assert not can_fork()
     finally:
         end.set()
@@ -181,7 +181,7 @@ def test_two_processes_say_what_one_says(tmp_path):
         ]
         done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
         assert done.stderr == ""
-        summary = json.loads((tmp_path / jobs / "summary.json").read_text())
+        summary = json.loads((tmp_path / jobs / "summary.json").read_text("utf-8"))
         said.append((done.stdout.replace(str(tmp_path / jobs), ""), summary))
     assert said[0] == said[1]
     assert list(said[0][1]["probes"])[:2] == ["behaviour", "attention"]

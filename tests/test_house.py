@@ -65,7 +65,7 @@ MODULES = modules()
 
 @cache
 def trees() -> dict[str, ast.Module]:
-    return {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+    return {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.items()}
 
 
 def imported(name: str, tree: ast.AST) -> set[str]:

@@ -15,7 +15,7 @@ README = Path(__file__).parents[1] / "README.md"
 @pytest.mark.system
 def test_the_notebook_example_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    example, own = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    example, own = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
     names: dict = {}
     exec(compile(example, str(README), "exec"), names)
     assert "sqrt P" in capsys.readouterr().out
@@ -23,7 +23,7 @@ def test_the_notebook_example_runs(tmp_path, monkeypatch, capsys):
     assert tuple(names["logits"].shape) == (512, 97, 6)
     assert names["result"].steps == [0, 1, 2, 50]
     assert len(own.splitlines()) == 6
-    (tmp_path / "input.txt").write_text("the cat sat on the mat. " * 100)
+    (tmp_path / "input.txt").write_text("the cat sat on the mat. " * 100, "utf-8")
     given = of_a_users_own(mm.Observed.read("input.txt"))
     exec(compile(own, str(README), "exec"), given)
     assert mm.load("mine.pt").steps.tolist() == [0, 1, 2, 3]
@@ -45,6 +45,6 @@ def of_a_users_own(source):
 
 
 def test_every_linked_file_exists():
-    links = re.findall(r"\]\(([^)#]+)\)", README.read_text())
+    links = re.findall(r"\]\(([^)#]+)\)", README.read_text("utf-8"))
     missing = [link for link in links if not link.startswith("http") and not (README.parent / link).exists()]
     assert missing == []

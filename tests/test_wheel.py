@@ -33,7 +33,7 @@ def installed(tmp_path_factory):
     subprocess.run([*pip, "--python", python, "install", "--quiet", "--no-deps", wheel], check=True)
     # Only a path, not a site directory: the checkout's own .pth is not followed from here.
     borrowed = next(path for path in sys.path if path.endswith("site-packages"))
-    (site / "borrowed.pth").write_text(borrowed + "\n")
+    (site / "borrowed.pth").write_text(borrowed + "\n", "utf-8")
     return wheel, python
 
 
@@ -72,6 +72,6 @@ def test_probe_runs_from_the_wheel(installed, tmp_path):
     subprocess.run(
         [python.parent / "mechmarkov", "probe", "--out", "report"], check=True, cwd=tmp_path, env=environment
     )
-    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
+    summary = json.loads((tmp_path / "report" / "summary.json").read_text("utf-8"))
     assert {"behaviour", "attention", "alignment"} <= set(summary["probes"])
     assert summary["failed"] == {}

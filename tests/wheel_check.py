@@ -34,7 +34,7 @@ def problems(wheel: Path) -> list[str]:
         metadata = Parser().parsestr(archive.read(f"{info}/METADATA").decode())
         entry_points = archive.read(f"{info}/entry_points.txt").decode()
     versions = {
-        place: re.findall(pattern, (ROOT / place).read_text(), re.MULTILINE)
+        place: re.findall(pattern, (ROOT / place).read_text("utf-8"), re.MULTILINE)
         for place, pattern in VERSIONS.items()
     }
     tops = {name.split("/")[0] for name in names} - {info}

@@ -1,5 +1,6 @@
 """The benchmark's files: a page of heat maps and scatters, the scores and every claim."""
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -16,15 +17,15 @@ from mechmarkov.report.cards import figure_card
 from mechmarkov.report.figures import heatmap
 from mechmarkov.report.html import fill
 from mechmarkov.utils.files import replacing
-from mechmarkov.utils.text import counted
+from mechmarkov.utils.text import counted, markdown, markdown_code, spreadsheet
 
 # What writes each file.
 FILES: dict[str, Callable[[Benchmark, Path], object]] = {
     "bench.html": lambda found, path: path.write_text(render(found), encoding="utf-8"),
     "bench.md": lambda found, path: path.write_text(tables(found), encoding="utf-8"),
     "scores.nc": lambda found, path: found.scores.to_netcdf(path, engine="h5netcdf"),
-    "effects.csv": lambda found, path: found.effects.to_csv(path, index=False),
-    "reasons.csv": lambda found, path: found.reasons.to_csv(path, index=False),
+    "effects.csv": lambda found, path: _write_csv(found.effects, path),
+    "reasons.csv": lambda found, path: _write_csv(found.reasons, path),
 }
 COLUMNS = {  # of each table, by what its methods claim
     ("nodes", "edges"): ("pearson", "sign", "auroc", "area", "cpr", "error", "alarms", "passes"),
@@ -36,7 +37,20 @@ COLUMNS = {  # of each table, by what its methods claim
 KEYS = ["method", "case", "seed"]
 HEAT_MAPS = {"pearson": "Correlation with exact effects", "auroc": "AUROC: is a component in the circuit?"}
 
-Table = tuple[list[str], list[list[str]]]  # head and rows; names are in backticks
+
+class Code(str):
+    """A name, or several, set as code: of a method, which may be anybody's, of a case or a score."""
+
+    names: tuple[str, ...]
+
+    def __new__(cls, *names: str) -> "Code":
+        """Names as a text: separated by commas."""
+        made = super().__new__(cls, ", ".join(names))
+        made.names = names
+        return made
+
+
+Table = tuple[list[str], list[list[str]]]  # head and rows
 
 
 class Section(NamedTuple):
@@ -100,7 +114,7 @@ def sections(found: Benchmark) -> list[Section]:
         moves = f"{row['moves']:+.1f}"
         if not np.isnan(row["low"]):
             moves += f" ({row['low']:+.1f} to {row['high']:+.1f})"
-        rows.append([f"`{method}`", row["of"], str(row["cases"]), *places, moves])
+        rows.append([Code(str(method)), row["of"], str(row["cases"]), *places, moves])
     if rows:
         words = (
             "Places by AUROC and by correlation with exact effects are those of the means over seeds. A move "
@@ -126,12 +140,12 @@ def _score_tables(found: Benchmark) -> list[Table]:
         best, *_ = columns
         some = summary[of.isin(names)].sort_values(best, ascending=SCORES[best][0] == 0, kind="stable")
         rows = [
-            [f"`{method}`", of[method], *(_number(some.loc[method, column]) for column in columns)]
+            [Code(method), of[method], *(_number(some.loc[method, column]) for column in columns)]
             for name in names
             for method in some.index[of[some.index] == name]
         ]
         if rows:
-            parts.append((["method", "claims", *(f"`{column}`" for column in columns)], rows))
+            parts.append((["method", "claims", *map(Code, columns)], rows))
     return parts
 
 
@@ -143,8 +157,7 @@ def _silent(found: Benchmark) -> list[list[str]]:
     said = found.reasons[missing.reindex(pd.MultiIndex.from_frame(found.reasons[KEYS])).to_numpy(bool)]
     rows = []
     for (method, why), some in said.groupby(["method", "reason"]):
-        cases = ", ".join(f"`{case}`" for case in dict.fromkeys(some["case"]))
-        rows.append([f"`{method}`", str(len(some)), cases, str(why)])
+        rows.append([Code(method), str(len(some)), Code(*dict.fromkeys(some["case"])), str(why)])
     return rows
 
 
@@ -153,8 +166,17 @@ def _number(value: float) -> str:
 
 
 def _markdown(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
+    lines = [map(_cell, head), ["---"] * len(head), *(map(_cell, row) for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return ", ".join(map(markdown_code, text.names)) if isinstance(text, Code) else markdown(text)
+
+
+def _write_csv(table: pd.DataFrame, path: Path) -> None:
+    written = table.map(lambda value: spreadsheet(value) if isinstance(value, str) else value)
+    written.to_csv(path, index=False, quoting=csv.QUOTE_NONNUMERIC)
 
 
 def _heat_map(found: Benchmark, score: str, title: str) -> Figure:

@@ -22,9 +22,11 @@ from mechmarkov.bench.patching import exact_effects
 from mechmarkov.bench.scores import SCORES, score_circuits, score_claims
 from mechmarkov.bench.subspaces import score_subspace
 from mechmarkov.theory.bootstrap import interval
+from mechmarkov.utils.arguments import integer_of, list_of
 from mechmarkov.utils.threads import threads
 
 COST = ("seconds", "passes")
+MAX_SEEDS = 10_000
 MIN_SEEDS = 3  # of an interval over them
 DIGITS = 9  # of scores that are ranked: what differs by less is rounding
 COLUMNS = ["method", "case", "seed", "component", "claimed", "exact", "low", "high", "in_circuit"]
@@ -127,8 +129,9 @@ def run(
     for name, given in (("methods", methods), ("cases", cases)):
         if isinstance(given, str):
             raise TypeError(f"{name} is {given!r}, expected a list of names: [{given!r}]")
-    if seeds < 1:
-        raise ValueError(f"seeds is {seeds}, expected at least 1")
+        if given is not None:
+            list_of(name, given, "a list of names")
+    integer_of("seeds", seeds, least=1, most=MAX_SEEDS)
     loaded = [load_method(each) if isinstance(each, str) else each for each in methods or registered()]
     chosen = list(dict.fromkeys(loaded))
     called = [method.name for method in chosen]

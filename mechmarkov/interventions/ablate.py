@@ -21,6 +21,7 @@ from mechmarkov.interventions.replace import Kind, replace_component, replacemen
 from mechmarkov.models.components import output_of
 from mechmarkov.models.decoder import HookedDecoder, check_decoder
 from mechmarkov.models.layers import per_member
+from mechmarkov.utils.arguments import list_of
 
 
 @contextmanager
@@ -50,7 +51,7 @@ def ablate(
             and false for each position `[position]`, or for each token `[batch, position]`.
 
     Raises:
-        TypeError: The model is not one, such as a run.
+        TypeError: The model is not one, such as a run; the component is neither a name nor a list.
         ValueError: For an unknown component or kind, a kind that would change nothing in that component,
             positions of `bias`, and (when the model runs) a mean over one sequence, a position that is not
             there, or a pass that begins at a layer after the component.
@@ -71,7 +72,7 @@ def ablate(
     check_decoder(model)
     if not isinstance(component, str):
         with ExitStack() as together:
-            for name in component:
+            for name in list_of("component", component, "a component, such as 'L0H0', or a list"):
                 one = ablate(model, name, kind=kind, reference=reference, seed=seed, positions=positions)
                 together.enter_context(one)
             yield model

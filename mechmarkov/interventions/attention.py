@@ -11,6 +11,7 @@ from mechmarkov.models.attention import Attention
 from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.components import check_component, head_index, head_name, head_names
 from mechmarkov.models.decoder import HookedDecoder, check_decoder
+from mechmarkov.utils.arguments import integer_of, list_of
 
 
 @contextmanager
@@ -72,8 +73,7 @@ def limit_window(
         ValueError: For a negative `back`, an unknown head, and a head without attention weights.
     """
     check_decoder(model)
-    if back < 0:
-        raise ValueError(f"back is {back}, expected at least 0 positions")
+    back = integer_of("back", back, least=0)
 
     def limited(scores: Tensor) -> Tensor:
         allowed = causal_mask(scores.shape[-2], scores.shape[-1], back, scores.device)
@@ -135,7 +135,7 @@ def _edited(
 def _by_layer(model: HookedDecoder, heads: str | Sequence[str]) -> dict[int, list[int]]:
     """The heads of each layer by index; a ValueError for one that has no attention weights."""
     found: dict[int, list[int]] = {}
-    for name in [heads] if isinstance(heads, str) else heads:
+    for name in [heads] if isinstance(heads, str) else list_of("heads", heads, "heads, such as 'L0H0'"):
         check_component(model.config, name)
         index = head_index(name)
         if index is None:

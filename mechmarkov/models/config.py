@@ -11,6 +11,7 @@ from mechmarkov.utils.config import Fields
 MAX_LAYERS = 256
 MAX_WIDTH = 1 << 16
 MAX_LENGTH = 1 << 20
+MAX_WINDOW = (1 << 31) - 1
 
 STATE_SPACES = ("mamba", "mamba1")  # mixers that have the fields below
 STATE_SPACE_FIELDS = ("d_state", "d_conv", "n_groups", "dt_rank", "conv_act_fn", "use_gate", "use_gate_norm")
@@ -76,7 +77,7 @@ class DecoderConfig(Fields):
     attn_scale: float = Field(default=-1.0, gt=0, le=1e6)  # sqrt(d_head)
     initializer_range: float = Field(default=-1.0, gt=0, le=1e6)  # 0.8 / sqrt(d_model)
     tied: bool = False
-    window: int | None = Field(default=None, ge=0)
+    window: int | None = Field(default=None, ge=0, le=MAX_WINDOW)
     mixer: str = Field(default="attention", pattern=r"^[a-z0-9_]{1,40}$")
     d_state: Width | None = None
     d_conv: Width | None = None  # 4

@@ -1,5 +1,6 @@
 """Initialisation: each model's weights, drawn from a generator of its own."""
 
+import sys
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -7,8 +8,9 @@ import torch
 from torch import Tensor
 
 from mechmarkov.models.config import STATE_SPACES
-from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.decoder import HookedDecoder, check_decoder
 from mechmarkov.models.mamba import STATE_SPACE_STARTS
+from mechmarkov.utils.arguments import integer_of, list_of, number_of
 
 Scheme = Literal["normal", "gpt2", "zero", "guideline", "rank_one"]
 
@@ -49,13 +51,17 @@ def initialise(
             as they would without it.
 
     Raises:
+        TypeError: An argument of the wrong kind.
         ValueError: For another number of seeds than of models, an unknown scheme, a negative or infinite
             `std`, or a name in `zero` that is not a parameter.
     """
+    check_decoder(decoder)
+    seeds = [integer_of("seeds", seed) for seed in list_of("seeds", seeds, "a seed for each model: [0]")]
     n_models = decoder.n_models or 1
-    schemes = [scheme] * n_models if isinstance(scheme, str) else list(scheme)
-    stds = [std] * n_models if isinstance(std, int | float) else list(std)
-    zeros = [()] * n_models if zero is None else list(zero)
+    names = f"one of {', '.join(map(repr, get_args(Scheme)))}, or a list of them"
+    schemes = [scheme] * n_models if isinstance(scheme, str) else list_of("scheme", scheme, names)
+    stds = [std] * n_models if isinstance(std, int | float) else list_of("std", std, "a number, or a list")
+    zeros = [()] * n_models if zero is None else list_of("zero", zero, "a list of names for each model")
     if not len(seeds) == len(schemes) == len(stds) == len(zeros) == n_models:
         raise ValueError(f"{len(seeds)} seeds for {n_models} models")
     for name in schemes:
@@ -64,8 +70,7 @@ def initialise(
         if name == "guideline" and decoder.config.attn_only:
             raise ValueError("scheme is 'guideline', which sets the MLP, but the model has none")
     for value in stds:
-        if not 0 <= value < float("inf"):
-            raise ValueError(f"std is {value}, expected a finite number, at least 0")
+        number_of("std", value, "a finite number, at least 0", least=0, most=sys.float_info.max)
     parameters = dict(decoder.named_parameters())
     for zeroed in (name for names in zeros for name in names):
         if zeroed not in parameters:

@@ -14,6 +14,7 @@ from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.notebook import fragment
 from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.score import Score
+from mechmarkov.utils.arguments import integer_of
 from mechmarkov.utils.text import is_utf8, is_writable, shown
 
 
@@ -31,9 +32,12 @@ class Outcome:
         """The probe's figures, drawn from its data or, with `at`, from those of one step, by its index.
 
         Raises:
+            IndexError: `at` is not the index of a step.
             TypeError: What the probe returned is not a list of figures, or a field of one is of another type.
             ValueError: Two figures have one key, or a field of one cannot be shown.
         """
+        if at is not None and not 0 <= integer_of("at", at) < self.data.sizes["step"]:
+            raise IndexError(f"at is {at}, expected the index of one of {self.data.sizes['step']} steps")
         figures = self.probe.figures(self.data if at is None else self.data.isel(step=[at]))
         _expect("what figures returned", figures, list)
         for figure in figures:

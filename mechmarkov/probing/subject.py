@@ -25,8 +25,10 @@ from mechmarkov.probing.preconditions import predictor_of
 from mechmarkov.probing.recording.activations import SCORES
 from mechmarkov.probing.recording.quantity import Found, Quantity
 from mechmarkov.probing.recording.record import STANDARD, record
+from mechmarkov.runs.kept_recipe import check_recipe
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Source
+from mechmarkov.utils.arguments import integer_of, list_of
 from mechmarkov.utils.kept_data import kept, name_of
 from mechmarkov.utils.memory import give_freed_memory_back
 
@@ -34,6 +36,9 @@ EVALUATION_SEED = 0x9E3779B9
 CPU = torch.device("cpu")
 OF_BOS = "sequences begin with a beginning-of-sequence token, which is no state"
 GPU_CHUNKS = 32  # a GPU takes so many chunks of a CPU at once: activations of 256 MB
+
+MOST_SEQUENCES = 1_000_000  # that may be asked for
+STEPS = "'last', 'all' or a list of training steps"
 
 
 class Question(Protocol):
@@ -123,13 +128,15 @@ class Subject:
                 sequences of the run's states, or not of the length that it reads.
         """
         check_run(run)
+        check_recipe(run.recipe)
         known = [int(step) for step in run.steps]
         if isinstance(steps, int) or (isinstance(steps, str) and steps not in ("last", "all")):
-            raise ValueError(f"steps is {steps!r}, expected 'last', 'all' or a list of training steps")
+            raise ValueError(f"steps is {steps!r}, expected {STEPS}")
         if isinstance(steps, str):
             chosen = known if steps == "all" else known[-1:]
         else:
-            chosen = sorted({known[-1] if step == -1 else int(step) for step in steps})
+            given = [integer_of("steps", step) for step in list_of("steps", steps, STEPS)]
+            chosen = sorted({known[-1] if step == -1 else step for step in given})
         known_predictors = run.source.predictors()
         for name in ("uniform", predictor_of(run.source, "unigram"), predictor_of(run.source, "bigram")):
             if name not in known_predictors:
@@ -140,7 +147,9 @@ class Subject:
         decoder = run.decoder(steps=chosen)
         # Far from the seeds people train with: evaluation sequences are never training sequences. Within 32
         # bits, because that is all of a seed that torch's generator on the CPU takes in.
-        evaluation = (EVALUATION_SEED + seed) % (1 << 32)
+        evaluation = (EVALUATION_SEED + integer_of("seed", seed)) % (1 << 32)
+        if sequences is not None:
+            integer_of("sequences", sequences, least=1, most=MOST_SEQUENCES)
         if tokens is None:
             batch = draw(
                 run.source, run.objective, run.model, seed=evaluation, sequences=sequences, models=len(chosen)

@@ -15,6 +15,7 @@ from mechmarkov.report.first_screen.curve import overlaid_curves
 from mechmarkov.report.first_screen.headline import Headline, headline
 from mechmarkov.report.html import fill, write_page
 from mechmarkov.report.scales import share_scales
+from mechmarkov.utils.arguments import path_of
 from mechmarkov.utils.text import error_line
 
 MAX_DRAWN_RUNS = 4  # runs side by side; of more, the page has the scores alone
@@ -60,7 +61,7 @@ def compare(results: Mapping[str, Findings], path: str | os.PathLike[str]) -> Pa
             raise TypeError(f"results[{name!r}] is a {kind}, expected what mm.probe returns")
     if len(results) < 2:
         raise ValueError(f"results hold {len(results)}, expected two or more to put side by side")
-    return write_page(lambda: render(results), path)
+    return write_page(lambda: render(results), path_of("path", path))
 
 
 def render(results: Mapping[str, Findings]) -> str:

@@ -25,7 +25,7 @@ def example(name: str = "walk") -> Run:
     Raises:
         ValueError: If there is none of that name.
     """
-    if name not in EXAMPLES:
+    if not isinstance(name, str) or name not in EXAMPLES:
         raise ValueError(f"no bundled run is called {name!r}; there are {', '.join(EXAMPLES)}")
     with resources.as_file(resources.files("mechmarkov.runs") / "examples" / f"{name}.pt") as path:
         return load(path)

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from mechmarkov.safe import folder
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.utils.text import printable, quoted, shown
+from mechmarkov.utils.text import markdown, printable, quoted, shown
 
 PREFIX = "hf://"
 TIMEOUT = 10.0  # seconds
@@ -51,7 +51,9 @@ def pages(title: str, contents: Mapping[str, str], result: Summarised | None) ->
     summary = {} if result is None else result.summary()
     lines += [f"\n**{_cell(warning)}**" for warning in summary.get("warnings", ())]
     for name, outcome in summary.get("probes", {}).items():
-        lines.append(f"\n## {name}\n\n{_cell(outcome['verdict'])}\n\n| score | value | unit |\n|---|---|---|")
+        lines.append(
+            f"\n## {_cell(name)}\n\n{_cell(outcome['verdict'])}\n\n| score | value | unit |\n|---|---|---|"
+        )
         for key, score in outcome["scores"].items():
             value = f"{score['value']:.4g}" if isinstance(score["value"], float) else score["value"]
             lines.append(f"| {_cell(key)} | {_cell(value)} | {_cell(score['unit'])} |")
@@ -115,4 +117,4 @@ def _naming(address: str, what: str) -> Iterator[None]:
 
 
 def _cell(value: object) -> str:
-    return printable(str(value), 500).replace("|", "\\|")
+    return markdown(printable(str(value), 500))

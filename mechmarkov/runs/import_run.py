@@ -17,10 +17,11 @@ from mechmarkov.importing.training_steps import checkpoints, steps_of
 from mechmarkov.objectives import Objective, evaluated_length, sequence_length
 from mechmarkov.runs import schema
 from mechmarkov.runs.provenance import provenance
-from mechmarkov.runs.run import UNKNOWN_STEP, Run, example_tokens
+from mechmarkov.runs.run import UNKNOWN_STEP, Run, check_source, checked_objective, example_tokens
 from mechmarkov.safe import file as safe_file
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Observed, Source
+from mechmarkov.utils.arguments import list_of, path_of
 from mechmarkov.utils.text import NAME_CHARACTERS, counted, printable
 
 MAX_WEIGHT_BYTES = 1 << 31  # of all checkpoints together
@@ -75,7 +76,9 @@ def import_run(
         raise TypeError(f"weights is {weights!r}, expected the name of a model in the file")
     if isinstance(without, str):
         raise TypeError(f"without is {without!r}, expected a list of names: [{without!r}]")
-    objective = objective or Objective()
+    check_source(source)
+    objective = checked_objective(objective)
+    paths = [path_of("paths", path) for path in list_of("paths", paths, "a list of paths")]
     if bos is not None:
         objective = Objective(**{**objective.model_dump(), "bos": True})
     elif objective.bos:

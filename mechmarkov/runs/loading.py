@@ -10,6 +10,7 @@ from mechmarkov.runs.run import Run
 from mechmarkov.safe import file as safe_file
 from mechmarkov.safe import folder as shared_folder
 from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.arguments import path_of
 
 
 def load(path: str | os.PathLike[str]) -> Run:
@@ -23,9 +24,11 @@ def load(path: str | os.PathLike[str]) -> Run:
 
     Raises:
         RunFileError: One line that begins with the path and names what is wrong.
+        TypeError: What is not a path.
     """
-    if str(path).startswith(hub.PREFIX):
-        path = hub.fetch(str(path))
+    if isinstance(path, str) and path.startswith(hub.PREFIX):
+        path = hub.fetch(path)
+    path = path_of("path", path)
     if (Path(path) / shared_folder.RUN).exists():
         data = shared_folder.read(path)
         with safe_file.naming(Path(path)):

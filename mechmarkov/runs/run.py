@@ -27,10 +27,13 @@ from mechmarkov.safe import folder as shared_folder
 from mechmarkov.safe.plain_data import RunFileError, describe
 from mechmarkov.sources import Source
 from mechmarkov.sources.base.source import check_drawn
+from mechmarkov.utils.arguments import MOST, list_of, path_of
 from mechmarkov.utils.text import counted, fact_table, shown
 
 UNKNOWN_STEP = {"step": "unknown"}  # in the provenance of a run whose one checkpoint stands as step 0
 COMPARED_SEQUENCES = 4  # by a model and its conversion, at every checkpoint of a recorder
+
+STEPS = "'all' or a list of training steps"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,13 +87,14 @@ class Run:
             ValueError: For a step the run does not hold, naming those it does.
         """
         if isinstance(steps, int) or (isinstance(steps, str) and steps != "all"):
-            raise ValueError(f"steps is {steps!r}, expected 'all' or a list of training steps")
+            raise ValueError(f"steps is {steps!r}, expected {STEPS}")
         if isinstance(steps, str):
             indices = list(range(self.n_steps))
         else:
-            indices = [self._index(one) for one in ([step] if steps is None else steps)]
+            chosen_steps = [step] if steps is None else list_of("steps", steps, STEPS)
+            indices = [self._index(one) for one in chosen_steps]
         if not indices:
-            raise ValueError("steps is empty, expected 'all' or a list of training steps")
+            raise ValueError(f"steps is empty, expected {STEPS}")
         decoder = HookedDecoder(self.model, None if steps is None else len(indices))
         chosen = {}
         for name, values in self.states.items():
@@ -117,7 +121,12 @@ class Run:
             RunFileError: One line, for a run that breaks the contract (such as NaN weights, named) and for
                 a place that cannot be written.
         """
-        safe_file.write(path, self._checked(Path(path)))
+        path = path_of("path", path)
+        safe_file.write(path, self._checked(path))
+
+    def to_bytes(self) -> bytes:
+        """The content of the file that `save` writes."""
+        return safe_file.to_bytes(self._checked(Path("run.pt")))
 
     def save_folder(self, folder: str | os.PathLike[str], result: hub.Summarised | None = None) -> Path:
         """Write the run as a folder to share: safetensors, JSON and a card. `load` reads it.
@@ -129,8 +138,9 @@ class Run:
         Raises:
             RunFileError: One line, as for `save`, and for a folder that is there.
         """
+        folder = path_of("folder", folder)
         pages = hub.pages(self.title(), self.contents(), result)
-        return shared_folder.write(folder, self._checked(Path(folder)), pages)
+        return shared_folder.write(folder, self._checked(folder), pages)
 
     def push_to_hub(self, name: str, result: hub.Summarised | None = None, *, private: bool = False) -> str:
         """Upload the run to the Hugging Face Hub as `owner/name`, and return what `mm.load` takes.
@@ -209,7 +219,7 @@ class Run:
         check_source(source)
         if step is not None:
             step = checked_step(step)
-        objective, given = objective or Objective(), checked_fields(given, "given")
+        objective, given = checked_objective(objective), checked_fields(given, "given")
         live = inside(model, whole=names is not None)
         found = converted(live, n_ctx, given, names)
         decoder, config, ids = found.decoder, found.decoder.config, None
@@ -268,6 +278,10 @@ class Run:
             >>> Run.joined(kept).steps.tolist()
             [0, 10]
         """
+        runs = list_of("runs", runs, "a list of runs")
+        for number, run in enumerate(runs):
+            if not isinstance(run, Run):
+                raise TypeError(f"runs[{number}] is {describe(run)}, expected a Run")
         if not runs:
             raise ValueError("runs are empty, expected at least one")
         first = runs[0]
@@ -361,14 +375,30 @@ def _why_not_logits(objective: Objective) -> str | None:
     return None
 
 
+def checked_objective(objective: object) -> Objective:
+    """An objective; where none is given cross-entropy at every position.
+
+    Raises:
+        TypeError: What is not an objective, such as the name of its kind.
+    """
+    if objective is None:
+        return Objective()
+    if not isinstance(objective, Objective):
+        example = "mm.Objective(kind='raw_log', read='last', query=True)"
+        raise TypeError(f"objective is {shown(objective)}, expected an objective such as {example}")
+    return objective
+
+
 def checked_step(step: int) -> int:
     """A training step as an int.
 
     Raises:
-        ValueError: It is not an integer, or below 0.
+        ValueError: It is not an integer, below 0, or of more than 63 bits.
     """
     if isinstance(step, bool) or not hasattr(step, "__index__") or index(step) < 0:
         raise ValueError(f"step is {shown(step)}, expected an integer of at least 0")
+    if index(step) > MOST:
+        raise ValueError(f"step is {shown(step)}, expected at most 2^63 - 1")
     return index(step)
 
 

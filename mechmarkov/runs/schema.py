@@ -14,6 +14,7 @@ from mechmarkov.models import DecoderConfig
 from mechmarkov.models.config import Slices
 from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.objectives import Objective, check_length
+from mechmarkov.runs.kept_recipe import check_recipe
 from mechmarkov.safe.plain_data import (
     FROM_ELSEWHERE,
     RUN_FORMAT,
@@ -68,7 +69,7 @@ def parse(data: dict[str, Any]) -> Fields:
         source=source,
         objective=objective,
         trainable=_trainable(data["trainable"], shapes),
-        recipe=None if data["recipe"] is None else _plain(data["recipe"], "recipe"),
+        recipe=_recipe(data["recipe"]),
         seed=_seed(data["seed"]),
         metrics=_metrics(data["metrics"]),
         provenance=_plain(data["provenance"], "provenance"),
@@ -160,6 +161,12 @@ def _source(value: Any) -> Source:
         raise RunFileError(one_line(error, name="source", skip=1)) from error
     except (ValueError, TypeError) as error:
         raise RunFileError(f"source: {printable(str(error), 200)}") from error
+
+
+def _recipe(value: Any) -> dict[str, Any] | None:
+    recipe = None if value is None else _plain(value, "recipe")
+    check_recipe(recipe)
+    return recipe
 
 
 def _seed(value: Any) -> int | None:

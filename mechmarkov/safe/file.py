@@ -6,6 +6,7 @@ so that a file that lies about its size costs no memory.
 """
 
 import contextlib
+import io
 import os
 import stat
 import warnings
@@ -20,7 +21,7 @@ from torch import Tensor
 from mechmarkov.safe.pickle_scan import TensorPlan, check_plan, scan
 from mechmarkov.safe.plain_data import RunFileError, check_loaded_tensor, check_plain
 from mechmarkov.utils.files import replacing
-from mechmarkov.utils.text import printable, quoted, reason
+from mechmarkov.utils.text import is_utf8, printable, quoted, reason
 
 MAX_PICKLE_BYTES = 8 << 20
 MAX_DIRECTORY_BYTES = 4 << 20
@@ -52,7 +53,10 @@ def load_weights_only(path: Path) -> Any:
     # Its warnings concern writers of other formats; whatever matters is checked before and after.
     with refusing("cannot be read by torch.load"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torch.load(path, weights_only=True, map_location="cpu", mmap=True)
+        if is_utf8(str(path)):
+            return torch.load(path, weights_only=True, map_location="cpu", mmap=True)
+        with open(path, "rb") as file:  # torch opens no other name itself
+            return torch.load(file, weights_only=True, map_location="cpu")
 
 
 def check_loaded(data: Any, file_bytes: int) -> dict[str, Any]:
@@ -88,6 +92,18 @@ def verify(path: str | os.PathLike[str]) -> None:
             damaged = archive.testzip()
         if damaged is not None:
             raise RunFileError(f"is damaged: wrong checksum of {quoted(damaged)}")
+
+
+def to_bytes(data: dict[str, Any]) -> bytes:
+    """The content of the file that `write` writes.
+
+    Raises:
+        RunFileError: One line, for a value that may not be stored.
+    """
+    check_plain(data, check_loaded_tensor)
+    content = io.BytesIO()
+    torch.save(own_copy(data), content)
+    return content.getvalue()
 
 
 def write(path: str | os.PathLike[str], data: dict[str, Any]) -> None:
@@ -191,6 +207,8 @@ def _check_directory(archive: zipfile.ZipFile, size: int) -> tuple[bytes, dict[s
         raise RunFileError(
             f"has {len(folders)} top folders in its archive, expected one, as torch.save writes"
         )
+    if folders & {"", ".", ".."}:
+        raise RunFileError(f"has a top folder called {quoted(folders.pop())}, expected a name")
     if len({entry.filename for entry in entries}) != len(entries):
         raise RunFileError("holds two entries of one name")
     for entry in entries:

@@ -6,6 +6,7 @@ path of its keys, as a JSON list.
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from mechmarkov.safe.file import check_regular, naming, own_copy, refusing
 from mechmarkov.safe.plain_data import RunFileError, check_loaded_tensor, check_plain, describe
-from mechmarkov.utils.text import quoted, shown
+from mechmarkov.utils.files import clear_leftovers, temporary_prefix
+from mechmarkov.utils.text import is_utf8, quoted, shown
 
 RUN, WEIGHTS, CARD, PICTURE = "run.json", "weights.safetensors", "README.md", "curve.svg"
 # What huggingface_hub adds to a repository and to a copy of one.
@@ -32,7 +34,7 @@ def write(folder: str | os.PathLike[str], data: dict[str, Any], pages: Mapping[s
         RunFileError: One line that begins with the path, for a value that may not be stored, a folder that is
             there already or a place that cannot be written.
     """
-    from safetensors.torch import save_file  # with numpy's and torch's bridges, for this alone
+    from safetensors.torch import save  # with numpy's and torch's bridges, for this alone
 
     folder = Path(folder)
     with naming(folder):
@@ -44,12 +46,16 @@ def write(folder: str | os.PathLike[str], data: dict[str, Any], pages: Mapping[s
         with (
             refusing("cannot be written", (OSError, ValueError)),
             tempfile.TemporaryDirectory(
-                prefix=f".{folder.name[:100]}.", dir=folder.parent, ignore_cleanup_errors=True
+                prefix=temporary_prefix(folder.name),
+                suffix=".tmp",
+                dir=folder.parent,
+                ignore_cleanup_errors=True,
             ) as temporary,
         ):
+            clear_leftovers(folder.parent)
             made = Path(temporary) / "run"
             made.mkdir()
-            save_file(own_copy(tensors), made / WEIGHTS)
+            (made / WEIGHTS).write_bytes(save(own_copy(tensors)))
             content[HASH] = _sha256(made / WEIGHTS)
             (made / RUN).write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
             for name, text in pages.items():
@@ -67,7 +73,7 @@ def read(folder: str | os.PathLike[str]) -> dict[str, Any]:
             damaged, or weights that are not those that were written.
     """
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load, load_file
 
     folder = Path(folder)
     with naming(folder):
@@ -88,7 +94,8 @@ def read(folder: str | os.PathLike[str]) -> dict[str, Any]:
             raise RunFileError(f"is not the file that was written: its SHA-256 is not {HASH} of {RUN}")
         data: dict[str, Any] = content["data"]
         with refusing("is not a safetensors file", (SafetensorError, OSError, KeyError, ValueError)):
-            tensors = load_file(folder / WEIGHTS)
+            whole = is_utf8(str(folder))  # no other name is opened by it
+            tensors = load_file(folder / WEIGHTS) if whole else load((folder / WEIGHTS).read_bytes())
         for name, tensor in tensors.items():
             _put(data, name, tensor)
         check_plain(data, check_loaded_tensor)
@@ -125,10 +132,26 @@ def _json(path: Path) -> dict[str, Any]:
     if (size := check_regular(path)) > MAX_JSON_BYTES:
         raise RunFileError(f"has {size} bytes, expected at most {MAX_JSON_BYTES}")
     with refusing("is not JSON", (OSError, ValueError, RecursionError)):
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=without_repeats)
+        content = json.loads(
+            path.read_text(encoding="utf-8"),
+            object_pairs_hook=without_repeats,
+            parse_constant=finite,
+            parse_float=finite,
+        )
     if type(content) is not dict:
         raise RunFileError(f"is {describe(content)}, expected a dict")
     return content
+
+
+def finite(text: str) -> float:
+    """For `json.loads`: a number, of which JSON has no infinite one.
+
+    Raises:
+        RunFileError: Naming NaN, an infinity, or what is as large as one.
+    """
+    if not math.isfinite(value := float(text)):
+        raise RunFileError(f"holds {shown(text)}, expected finite numbers")
+    return value
 
 
 def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from mechmarkov.safe.plain_data import ITEM_BYTES, MAX_INT_BITS, Foreign, RunFileError, check_strides
+from mechmarkov.safe.plain_data import ITEM_BYTES, MAX_INT_BITS, MAX_KEY, Foreign, RunFileError, check_strides
 from mechmarkov.utils.text import NAME_CHARACTERS, printable
 
 MAX_INSTRUCTIONS = 250_000  # a quarter of a second; a chain of 450 states, written out as lists, fits
@@ -255,9 +255,11 @@ def check_keys(keys: list[Any]) -> None:
     A tuple is hashed item by item, nested ones at every level. Integers of many bits can share a hash.
 
     Raises:
-        RunFileError: For a long or nested tuple, and for a large integer, in a tuple or not.
+        RunFileError: For a long or nested tuple, a long text, and a large integer, in a tuple or not.
     """
     for key in keys:
+        if type(key) is str and len(key) > MAX_KEY:
+            raise RunFileError(f"it has a key of {len(key)} characters, expected at most {MAX_KEY}")
         parts = key if type(key) is tuple else (key,)
         if len(parts) > MAX_KEY_PARTS or any(type(part) is tuple for part in parts):
             raise RunFileError("it has a key that is a long or nested tuple, expected str keys")

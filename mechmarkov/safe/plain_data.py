@@ -12,6 +12,7 @@ from mechmarkov.utils.text import NAME_CHARACTERS, is_utf8, quoted
 MAX_DEPTH = 16
 MAX_VALUES = 500_000
 MAX_INT_BITS = 64
+MAX_KEY = 1000  # characters
 RUN_FORMAT = "mechmarkov.run"  # the `format` of a run file
 FROM_ELSEWHERE = "not a run file: `mechmarkov import` reads what other code has saved"
 PLAIN = "expected only None, bool, int, float, str, list, dict and tensors"
@@ -83,6 +84,9 @@ def check_plain(
                     where = f"{path} has" if path else "it has"
                     raise RunFileError(f"{where} a key that is {describe(key)}, expected str keys")
                 check_text(key, f"a key of {path}" if path else "a key")
+                if len(key) > MAX_KEY:
+                    where = f"{path} has" if path else "it has"
+                    raise RunFileError(f"{where} a key of {len(key)} characters, expected at most {MAX_KEY}")
                 walk(item, f"{path}[{quoted(key)}]" if path else readable(key), depth + 1)
         else:
             raise RunFileError(f"{path or 'its content'} {is_a(value)}, {_expected(value, PLAIN)}")

@@ -15,7 +15,10 @@ from typing import Any
 import torch
 
 from mechmarkov.sweeps.tasks import Done, Task, with_runs
-from mechmarkov.utils.forked import follow_parent, without_interruptions
+from mechmarkov.utils import forked
+from mechmarkov.utils.arguments import number_of
+from mechmarkov.utils.forked import begin_spawned, without_interruptions
+from mechmarkov.utils.text import shown
 
 Work = Callable[..., Done]  # of a task
 Outcome = tuple[Task, Done | Exception]
@@ -34,7 +37,7 @@ class Cluster:
         retries: How often a task goes to another node when its node or process dies.
 
     Raises:
-        ValueError: Numbers that make no sense.
+        ValueError, TypeError: Numbers that make no sense.
     """
 
     address: str
@@ -45,9 +48,10 @@ class Cluster:
     def __post_init__(self) -> None:
         """Refuse what Ray would refuse later."""
         least = {"gpus_per_task": 0, "cpus_per_task": 1, "retries": 0}
+        if not isinstance(self.address, str):
+            raise TypeError(f"address is {shown(self.address)}, expected a text such as 'auto'")
         for name, low in least.items():
-            if not getattr(self, name) >= low:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least {low}")
+            number_of(name, getattr(self, name), f"at least {low}", least=low, most=float("inf"))
 
     @property
     def device(self) -> str:
@@ -71,7 +75,7 @@ def in_processes(
     """
     context = multiprocessing.get_context("spawn")
     shares = context.Array("d", len(tasks) + 1, lock=False)
-    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(shares,))
+    pool = ProcessPoolExecutor(count, context, begin_spawned, (shares,))
     try:
         with without_interruptions():
             waiting = {pool.submit(_carry_out, work, tasks[i], i): i for i in range(len(tasks))}
@@ -86,16 +90,7 @@ def in_processes(
         pool.shutdown(cancel_futures=True)
 
 
-STOP = -1  # where `_shares` says whether to stop; what each task has done of its steps is before it
-_shares: Any = None  # of a process of the pool
-
-
-def _begin(shares: Any) -> None:
-    """Make a process ready for tasks: one thread."""
-    global _shares
-    _shares = shares
-    follow_parent()
-    torch.set_num_threads(1)
+STOP = -1  # where `shares` says whether to stop; what each task has done of its steps is before it
 
 
 class _StoppedError(Exception):
@@ -104,10 +99,11 @@ class _StoppedError(Exception):
 
 def _carry_out(work: Work, task: Task, index: int) -> Done:
     def progress(step: int, steps: int) -> None:
-        if _shares[STOP]:
+        if forked.shared[STOP]:
             raise _StoppedError
-        _shares[index] = step / steps
+        forked.shared[index] = step / steps
 
+    torch.set_num_threads(1)
     progress(0, 1)
     return work(task, progress=progress)
 

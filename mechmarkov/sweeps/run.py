@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 import pyarrow as pa
 
 from mechmarkov.probe_names import registered
+from mechmarkov.runs.owner import owned
 from mechmarkov.sweeps import page
 from mechmarkov.sweeps import phase as diagram
 from mechmarkov.sweeps import table as tables
@@ -22,10 +23,11 @@ from mechmarkov.sweeps.store import Store
 from mechmarkov.sweeps.tasks import Done, Settings, Task, carry_out, fleets, member_key
 from mechmarkov.training.fleet import MEMORY
 from mechmarkov.training.members import Member
+from mechmarkov.utils.arguments import integer_of, path_of
 from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.errors import near_misses
 from mechmarkov.utils.files import check_writable, made_folder
-from mechmarkov.utils.text import counted, printable
+from mechmarkov.utils.text import counted, printable, shown
 
 FLEET = 64  # members a task by default: more on a processor gain nothing, and are lost together
 
@@ -107,7 +109,7 @@ def sweep(
 
     Raises:
         SweepError: A sweep that cannot be used, or tasks that failed in another process; what was done is
-            kept. A folder whose table is that of another sweep.
+            kept. A folder whose table is that of another sweep, or that another sweep is using.
         ValueError: A device, a fleet or a number of processes that makes no sense.
     """
     given, sweep = sweep, load_sweep(sweep)
@@ -118,8 +120,11 @@ def sweep(
         if not isinstance(given, str | Path):
             raise
         raise SweepError(printable(f"{given}: {error}")) from None
-    store = Store(Path("sweeps") / sweep.name if out is None else Path(out))
-    with made_folder(store.folder / "rows", SweepError):
+    store = Store(Path("sweeps") / sweep.name if out is None else path_of("out", out))
+    with ExitStack() as held:
+        held.enter_context(made_folder(store.folder, SweepError))
+        held.enter_context(owned(store.folder, SweepError))
+        held.enter_context(made_folder(store.folder / "rows", SweepError))
         check_writable(store.folder / "table.parquet", store.folder / "phase.html")
         store.check_table(members)
         todo = store.missing(sweep, {key: member for key, (_, member) in members.items()})
@@ -147,8 +152,8 @@ def sweep(
                 f"{runs} of {len(members)} runs failed ({why[-1].strip()}); "
                 "the others are kept, the same call goes on with these"
             ) from lost[0][1]
-    store.tidy()
-    return _finish(sweep, members, store, sum(item.run is None for item in todo))
+        store.tidy()
+        return _finish(sweep, members, store, sum(item.run is None for item in todo))
 
 
 def _members(sweep: Sweep) -> dict[str, tuple[Point, Member]]:
@@ -192,9 +197,10 @@ def _check(sweep: Sweep, device: str, fleet: int, processes: int, cluster: Clust
     for name in sweep.probes:
         if name not in known:
             raise SweepError(f"probes has {name!r}{near_misses(name, list(known))}")
-    if fleet < 1:
-        raise ValueError(f"fleet is {fleet}, expected at least 1 member a task")
-    if processes < 1 or (processes > 1 and cluster is not None):
+    integer_of("fleet", fleet, least=1)
+    if cluster is not None and not isinstance(cluster, Cluster):
+        raise TypeError(f"cluster is {shown(cluster)}, expected mm.Cluster(address)")
+    if integer_of("processes", processes) < 1 or (processes > 1 and cluster is not None):
         raise ValueError(f"processes is {processes}, expected at least 1, and 1 with a cluster")
     if cluster is None:
         pick_device(device)  # now, and not after the first task

@@ -86,7 +86,8 @@ class Store:
         if not path.exists():
             return
         try:
-            there = pq.read_table(path, columns=["key"])["key"].to_pylist()
+            with path.open("rb") as file:
+                there = pq.read_table(file, columns=["key"])["key"].to_pylist()
         except (ValueError, KeyError, OSError):  # pyarrow's are of these kinds
             raise SweepError(f"{path} is not the table of a sweep: choose another folder (--out)") from None
         if others := len(set(there) - set(keys)):

@@ -55,8 +55,8 @@ def table(members: Sequence[tuple[Point, int]], rows: Sequence[Row]) -> pa.Table
 
 def write(found: pa.Table, path: Path) -> None:
     """Write a table, whole or not at all."""
-    with replacing(path) as temporary:
-        pq.write_table(found, temporary)
+    with replacing(path) as temporary, temporary.open("wb") as file:  # a path may have no name in UTF-8
+        pq.write_table(found, file)
 
 
 def column(values: Sequence[Any]) -> pa.Array:

@@ -157,7 +157,7 @@ def carry_out(task: Task, settings: Settings, progress: Callable[[int, int], Non
     rows = _rows(task, trained, settings, device)
     share = (time.perf_counter() - began) / len(task.items)
     kept = {
-        item.key: _to_bytes(run)
+        item.key: run.to_bytes()
         for item, run in zip(task.items, trained, strict=True)
         if settings.keep_runs and item.run is None and isinstance(run, Run)
     }
@@ -226,13 +226,6 @@ def _final(run: Run) -> dict[str, float]:
     """The last value of every metric that is a number."""
     values = {name: series["value"] for name, series in run.metrics.items()}
     return {name: float(value[-1]) for name, value in values.items() if len(value) and value[-1].ndim == 0}
-
-
-def _to_bytes(run: Run) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run.pt"
-        run.save(path)
-        return path.read_bytes()
 
 
 def _kept(item: Item) -> Run:

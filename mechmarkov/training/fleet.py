@@ -7,6 +7,7 @@ cannot be copied these are threads, which wait for Python's lock: 1.2 to 1.4 tim
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from tqdm import tqdm
 
 from mechmarkov.runs.loading import load
+from mechmarkov.runs.owner import owned
 from mechmarkov.runs.provenance import provenance
 from mechmarkov.runs.run import Run
 from mechmarkov.safe.plain_data import RunFileError
@@ -24,10 +26,12 @@ from mechmarkov.training.members import Member, check_members
 from mechmarkov.training.memory import sizes_of, split
 from mechmarkov.training.recipe import Recipe, RecipeError
 from mechmarkov.training.trainer import Fitted, Snapshot, fit
+from mechmarkov.utils.arguments import integer_of, list_of, number_of
 from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.forked import can_fork, forked
 from mechmarkov.utils.memory import freed_memory_kept, with_less_memory
 from mechmarkov.utils.progress import watched
+from mechmarkov.utils.text import shown
 from mechmarkov.utils.threads import cores, threads
 
 MEMORY = 2_000_000_000  # bytes, for all stacks at once; on a GPU a share of what is free
@@ -93,11 +97,15 @@ def train_members(
         For each member its run, or `Diverged`.
 
     Raises:
-        RunFileError: Files that cannot be read or written, or what another training left.
+        RunFileError: Files that cannot be read or written, what another training left, or a folder that
+            another one is using.
         ValueError: Members or a device that make no sense, a `start` of another shape, or a budget too small
             for one model.
+        TypeError: An argument of the wrong kind.
     """
+    members = list_of("members", members, "a list of mm.Member(recipe, seed)")
     check_members(members)
+    _check_how(members, paths, memory, at_once)
     if start is not None:
         _check_start(start, members, paths)
     place = pick_device(device)
@@ -127,7 +135,9 @@ def train_members(
                 chosen, place, start, files, partial, lambda step: told.step(number, step), save_every
             )
 
-        with threads(1 if place.type == "cpu" else torch.get_num_threads()):
+        with ExitStack() as held, threads(1 if place.type == "cpu" else torch.get_num_threads()):
+            for folder in sorted({path.parent for path in paths or ()}):
+                held.enter_context(owned(folder, RunFileError))
             trained = forked(
                 train_stack,
                 range(len(stacks)),
@@ -153,6 +163,9 @@ def train_as_it_fits(
         MemoryError, RuntimeError: If memory is out for a single model too.
         RunFileError, ValueError: As `train_members`.
     """
+    members = list_of("members", members, "a list of mm.Member(recipe, seed)")
+    check_members(members)
+    _check_how(members, paths, memory, None)
     sizes = sizes_of(members)
     budget = memory or budget_of(pick_device(how.get("device", "auto")), max(sizes, default=0))
     first = min(budget, sum(sizes))  # half of more than the whole fleet takes would fail again
@@ -174,7 +187,20 @@ def train_as_it_fits(
     )
 
 
+def _check_how(
+    members: Sequence[Member], paths: Sequence[Path] | None, memory: int | None, at_once: int | None
+) -> None:
+    if paths is not None and [isinstance(path, Path) for path in paths] != [True] * len(members):
+        raise TypeError(f"paths is {shown(paths)}, expected a pathlib.Path for each member")
+    if memory is not None:
+        number_of("memory", memory, "bytes", least=float("-inf"), most=float("inf"))
+    if at_once is not None:
+        integer_of("at_once", at_once, least=1)
+
+
 def _check_start(start: Run, members: Sequence[Member], paths: Sequence[Path] | None) -> None:
+    if not isinstance(start, Run):
+        raise TypeError(f"start is {shown(start)}, expected a Run: mm.load(path) reads one from a file")
     if paths is not None:
         raise ValueError(START_WITH_FILES)
     theirs = start.model.model_dump()

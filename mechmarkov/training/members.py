@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mechmarkov.training.recipe import Recipe
+from mechmarkov.utils.text import shown
 
 MAX_SEED = 1 << 63
 
@@ -56,15 +57,19 @@ def check_members(members: Sequence[Member]) -> None:
     """Refuse seeds that make no sense.
 
     Raises:
+        TypeError: What is not a member with a recipe.
         ValueError: No members, a seed that is not an integer from 0 to 2^63 - 1, or a member twice.
     """
+    for member in members:
+        if not isinstance(member, Member) or not isinstance(member.recipe, Recipe):
+            raise TypeError(f"members has {shown(member)}, expected mm.Member(recipe, seed)")
     seeds = [member.seed for member in members]
-    twice = len({(id(member.recipe), member.seed) for member in members}) != len(members)
-    if not seeds or twice or not all(type(seed) is int and 0 <= seed < MAX_SEED for seed in seeds):
+    good = all(type(seed) is int and 0 <= seed < MAX_SEED for seed in seeds)
+    if not seeds or not good or len({(id(each.recipe), each.seed) for each in members}) < len(members):
         if len(seeds) == 1:
             raise ValueError(f"seed is {seeds[0]!r}, expected an integer from 0 to 2^63 - 1")
-        shown = f"{seeds[:20]}"[:-1] + (", …]" if len(seeds) > 20 else "]")
-        raise ValueError(f"seeds are {shown}, expected different integers from 0 to 2^63 - 1")
+        some = f"{seeds[:20]}"[:-1] + (", …]" if len(seeds) > 20 else "]")
+        raise ValueError(f"seeds are {some}, expected different integers from 0 to 2^63 - 1")
 
 
 def check_stack(members: Sequence[Member]) -> None:

@@ -19,8 +19,9 @@ from mechmarkov.sources.base.registry import AnySource
 from mechmarkov.training.model_sections import Model
 from mechmarkov.training.optimisers import AdamW, Settings
 from mechmarkov.training.sections import Checkpoints, Data, Init
+from mechmarkov.utils.arguments import generator_in, list_of
 from mechmarkov.utils.config import Integer, Truth
-from mechmarkov.utils.text import fact_table
+from mechmarkov.utils.text import fact_table, shown
 from mechmarkov.utils.toml import Written
 
 MAX_STATES = 1 << 28  # of one batch: 2 GB of tokens, and far more of activations
@@ -199,7 +200,9 @@ class Recipe(Written):
         if isinstance(changes, str):
             raise TypeError(f"changes is {changes!r}, expected a list of changes: [{changes!r}]")
         values = {}
-        for change in changes:
+        for change in list_of("changes", changes, "a list of texts: ['steps=100']"):
+            if not isinstance(change, str):
+                raise TypeError(f"changes has {shown(change)}, expected texts such as 'steps=100'")
             key, equals, text = change.partition("=")
             if not equals or not all(key.strip().split(".")):
                 raise RecipeError(f"{change!r} is not a change, expected key=value, as in optimiser.lr=0.1")
@@ -216,6 +219,10 @@ class Recipe(Written):
             >>> load_recipe("walk-k6-half").with_values({"source.p": 0.25, "data": {"batch": 8}}).data.batch
             8
         """
+        if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
+            raise TypeError(f"values is {shown(values)}, expected a dict with keys such as 'source.p'")
+        if (where := generator_in(values)) is not None:
+            raise RecipeError(f"{where[1:]} is a generator, expected a list")
         data = deepcopy(self._given)
         for key, value in values.items():
             path = key.split(".")

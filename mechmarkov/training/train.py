@@ -5,12 +5,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, overload
 
+from mechmarkov.runs.owner import clear_lock
 from mechmarkov.runs.run import Run
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.training import resume as partial
 from mechmarkov.training.fleet import START_WITH_FILES, Diverged, Progress, finished, train_as_it_fits
 from mechmarkov.training.members import check_members, members_of
 from mechmarkov.training.recipe import Recipe, load_recipe
+from mechmarkov.utils.arguments import list_of, number_of, path_of
 from mechmarkov.utils.files import made_folder
 
 MAX_SEEDS = 100_000
@@ -94,8 +96,9 @@ def train(
 
     Raises:
         RecipeError: A recipe that cannot be used.
-        TypeError: A number of seeds instead of the seeds.
-        RunFileError: Files in `out` that cannot be read or written, or that another recipe left there.
+        TypeError: A number of seeds instead of the seeds, or another argument of the wrong kind.
+        RunFileError: Files in `out` that cannot be read or written, or that another recipe left there; a
+            folder that another training is using.
         TrainingDivergedError: Some seed's weights are not finite; the others are saved first, and are its
             `runs`.
         ValueError: Seeds or a device that make no sense, a `start` of another shape, or a budget too small
@@ -103,24 +106,27 @@ def train(
     """
     if isinstance(seeds, int):
         raise TypeError(f"seeds is {seeds}, expected a list of seeds: range({seeds})")
-    if seeds is not None and len(seeds) > MAX_SEEDS:
-        raise ValueError(f"seeds are {len(seeds)}, expected at most {MAX_SEEDS}")
+    if seeds is not None:
+        seeds = list_of("seeds", seeds, "a list of seeds, such as range(8)", most=MAX_SEEDS)
     if seed is not None and seeds is not None:
         raise ValueError(f"seed is {seed} and seeds are {list(seeds)}, expected only one of them")
     if start is not None and out is not None:
         raise ValueError(START_WITH_FILES)
+    number_of("save_every", save_every, "seconds, at least 0", least=0, most=float("inf"))
+    place = None if out is None else path_of("out", out)
     recipe = load_recipe(recipe)
     chosen = [0 if seed is None else seed] if seeds is None else list(seeds)
     members = members_of(recipe, chosen)
     check_members(members)
-    with nullcontext() if out is None else made_folder(Path(out), RunFileError):
+    with nullcontext() if place is None else made_folder(place, RunFileError):
         paths, runs = None, None
-        if out is not None:
-            folder = Path(out)
+        if place is not None:
+            folder = place
             paths = [folder / ("run.pt" if seeds is None else f"seed-{seed}.pt") for seed in chosen]
             runs = finished(paths, members)
             if runs is not None:
                 partial.clear(folder, recipe.to_data(), chosen)
+                clear_lock(folder)
         if runs is None:
             results = train_as_it_fits(
                 members,

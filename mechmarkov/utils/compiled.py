@@ -1,12 +1,16 @@
-"""Functions that numba compiles."""
+"""Functions that numba compiles, and what it keeps of them on disk."""
 
+import os
+import pickle
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
-from numba import njit
+from numba import config, njit
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 
 @cache
@@ -21,9 +25,59 @@ inlined = partial(called, forceinline=True)  # for short ones
 
 
 def compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """Compiled on its first call, in seconds; kept on disk where there is a folder that can be written to."""
+    """Compiled on its first call, in seconds; kept on disk where there is a folder that can be written to.
+
+    What is kept is of one processor: another compiles again.
+    """
     # Numba's name for it, under which it is kept: a change of what it calls makes another.
     function.__qualname__ += f".{_stamp(Path(function.__code__.co_filename).parent)}"
-    with suppress(RuntimeError):  # numba's, that it finds none
-        return called(function, cache=True)
-    return called(function)
+    dispatcher = called(function)
+    # Of a user without a home numba would make a folder called "~" in the current one.
+    if config.CACHE_DIR or os.path.isabs(os.path.expanduser("~")):
+        with suppress(RuntimeError):  # numba's, that it finds no folder
+            dispatcher._cache = _Kept(function)
+    return dispatcher
+
+
+class _Kept(FunctionCache):  # type: ignore[misc]
+    """Numba's files of a function; nothing that is wrong with them stops who computes."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        super().__init__(function)
+        stamp = self._impl.locator.get_source_stamp()
+        self._cache_file = _Checked(self._cache_path, self._impl.filename_base, stamp)
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        """What was compiled for a signature; None, to compile it, where there is nothing or it is damaged."""
+        try:
+            return super().load_overload(signature, target)
+        except Exception:  # whatever a damaged pickle breaks
+            with suppress(Exception):
+                self.flush()  # or nothing could be kept any more
+            return None
+
+    def save_overload(self, signature: Any, found: Any) -> None:
+        """Keep what was compiled, if the disk lets us."""
+        with suppress(Exception):
+            super().save_overload(signature, found)
+
+
+class _Checked(IndexDataCacheFile):  # type: ignore[misc]
+    """Files that say what they are of.
+
+    Two processes that keep something at once may give two functions' files one name. What is read then is
+    code for arguments of other types.
+    """
+
+    def save(self, key: Any, data: Any) -> None:
+        """Keep data under a key, with the key and a checksum."""
+        content = self._dump(data)
+        super().save(key, (repr(key), blake2b(content).digest(), content))
+
+    def load(self, key: Any) -> Any:
+        """The data of a key, if they are whole and its own."""
+        found = super().load(key)
+        if found is None:
+            return None
+        whose, digest, content = found
+        return pickle.loads(content) if (whose, digest) == (repr(key), blake2b(content).digest()) else None

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict, ValidationError
 from pydantic_core import PydanticCustomError
 
+from mechmarkov.utils.arguments import generator_in
 from mechmarkov.utils.errors import one_line
 
 
@@ -48,6 +49,8 @@ class Fields(BaseModel):
         if nameless:
             wanted = [f"{key}=…" for key, field in type(self).model_fields.items() if field.is_required()]
             raise TypeError(f"{name} takes its fields by name: {name}({', '.join(wanted) or 'field=…'})")
+        if (where := generator_in(data)) is not None:
+            raise FieldError(f"{name}: {where.lstrip('.')} is a generator, expected a list")
         try:
             return super().__init__(**data)
         except ValidationError as error:

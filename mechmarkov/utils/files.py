@@ -3,10 +3,21 @@
 import contextlib
 import errno
 import os
+import platform
+import re
 import secrets
+import shutil
 import tempfile
+import time
+import zlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+
+# What stands beside a file until that is whole: ".run.pt.<machine>-<process>-<random>.tmp".
+TEMPORARY = re.compile(r"\..+\.(?:([0-9a-f]{8})-(\d+)-[a-z0-9_]{8}|[0-9a-f]{12})\.tmp")
+A_DAY = 86400.0  # after which nobody is still writing
+_cleared: set[str] = set()
 
 
 @contextlib.contextmanager
@@ -32,7 +43,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    temporary = target.parent / f".{target.name[:100]}.{secrets.token_hex(6)}.tmp"
+    temporary = target.parent / f"{temporary_prefix(target.name)}{secrets.token_hex(4)}.tmp"
+    if str(target.parent) not in _cleared:  # once: a sweep writes thousands of files into one folder
+        clear_leftovers(target.parent)
     try:
         yield temporary
         _sync(temporary)
@@ -42,6 +55,53 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # some systems cannot sync a folder
         _sync(target.parent)
+
+
+def temporary_prefix(name: str) -> str:
+    """How the name of something temporary begins that will be called so: it says whose it is."""
+    return f".{name[:100]}.{_machine()}-{os.getpid()}-"
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Remove from a folder what killed processes were writing: those of this machine, or a day ago."""
+    _cleared.add(str(folder))
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            match = TEMPORARY.fullmatch(entry.name)
+            if match is not None and _is_left(match, entry):
+                with contextlib.suppress(OSError):
+                    remove = shutil.rmtree if entry.is_dir(follow_symlinks=False) else os.unlink
+                    remove(entry.path)
+
+
+def _is_left(match: re.Match[str], entry: os.DirEntry[str]) -> bool:
+    machine, process = match.groups()
+    if machine == _machine() and process is not None and not _is_alive(int(process)):
+        return True
+    with contextlib.suppress(OSError):
+        return time.time() - entry.stat(follow_symlinks=False).st_mtime > A_DAY
+    return False
+
+
+@cache
+def _machine() -> str:
+    """A hash of what gives processes their numbers: the machine or, of several containers, this one."""
+    numbers = ""
+    with contextlib.suppress(OSError):  # of Linux
+        numbers = os.readlink("/proc/self/ns/pid")
+    return f"{zlib.crc32(f'{platform.node()} {numbers}'.encode()):08x}"
+
+
+def _is_alive(process: int) -> bool:
+    if os.name != "posix":  # there asking would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def check_writable(*paths: str | os.PathLike[str]) -> None:
@@ -62,7 +122,7 @@ def check_writable(*paths: str | os.PathLike[str]) -> None:
         made = _make(path.parent)
         try:
             with tempfile.TemporaryFile(dir=path.parent):
-                pass
+                clear_leftovers(path.parent)
         finally:
             _remove_empty(made)
 
@@ -78,6 +138,7 @@ def made_folder(folder: Path, error: type[Exception]) -> Iterator[None]:
         made = _make(folder)
     except OSError as why:
         raise error(f"{folder}: {why.strerror}, expected a folder for results") from None
+    clear_leftovers(folder)
     try:
         yield
     except BaseException:  # an interruption too

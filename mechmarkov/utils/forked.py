@@ -14,6 +14,7 @@ from threading import Thread
 from typing import Any
 
 _work: Callable[[Any], Any] | None = None  # of a copy
+shared: Any = None  # of a process that was not copied: what its pool shares with it
 
 
 def can_fork() -> bool:
@@ -115,6 +116,16 @@ def follow_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def begin_spawned(given: Any) -> None:
+    """What a new process does first, before it imports for seconds what its work needs.
+
+    In a module that imports little: until this runs, a process whose parent was killed does not know it.
+    """
+    global shared
+    shared = given
+    follow_parent()
 
 
 def _end_with(parent: Any) -> None:

@@ -34,11 +34,14 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, z
 
 
 def folder() -> Path | None:
-    """Where the files are; None where the environment variable `MECHMARKOV_CACHE` is "off"."""
+    """Where the files are; None where `MECHMARKOV_CACHE` is "off", and for a user without a home."""
     said = os.environ.get(VARIABLE)
     if said == "off":
         return None
-    return Path(said) if said else Path(platformdirs.user_cache_dir("mechmarkov"))
+    if said:
+        return Path(said)
+    usual = Path(platformdirs.user_cache_dir("mechmarkov"))
+    return usual if usual.is_absolute() else None
 
 
 @cache
@@ -49,7 +52,7 @@ def code() -> str:
     for root in sorted({Path(place).resolve() for place in places}):
         for path in sorted(root.rglob("*.py")):
             digest.update(path.read_bytes())
-    versions = [version(name) for name in ("torch", "numpy", "scipy", "xarray")]
+    versions = [version(name) for name in ("torch", "numpy", "scipy", "xarray", "numba", "llvmlite")]
     return digest.hexdigest() + "".join(versions)
 
 

@@ -19,6 +19,9 @@ _UNPRINTABLE = re.compile(
 )
 _BREAKS = re.compile("[\n\r\t\u2028\u2029]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_MARKUP = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
+_FORMULA = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # the last four are their full-width forms
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
 
 
 class _BoundedRepr(reprlib.Repr):
@@ -128,6 +131,35 @@ def clean(text: str) -> str:
     'a b\\x00 \\u202egpj'
     """
     return _UNPRINTABLE.sub(lambda match: ascii(match.group())[1:-1], _BREAKS.sub(" ", text))
+
+
+def markdown(text: str) -> str:
+    r"""Returns text as text in Markdown, on one line: neither markup of its own nor of HTML.
+
+    >>> print(markdown("<b>a|b</b> [c](d) k_1 _k_"))
+    &lt;b&gt;a\|b&lt;/b&gt; \[c\](d) k_1 \_k\_
+    """
+    return _MARKUP.sub(lambda match: "\\" + match.group(), html.escape(clean(text), quote=False))
+
+
+def markdown_code(text: str) -> str:
+    """Returns a name as code in a table of Markdown.
+
+    >>> markdown_code("eap"), markdown_code("a`b")
+    ('`eap`', '`` a`b ``')
+    """
+    text = clean(text).replace("|", "\\|")
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{fence} {text} {fence}" if len(fence) > 1 else f"{fence}{text}{fence}"
+
+
+def spreadsheet(text: str) -> str:
+    """Returns text as a cell that a spreadsheet does not run as a formula (OWASP, CSV injection).
+
+    >>> spreadsheet("=1+1"), spreadsheet("-0.5"), spreadsheet("a=1")
+    ("'=1+1", '-0.5', 'a=1')
+    """
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 def shorten(text: str, limit: int) -> str:

@@ -6,7 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from mechmarkov.utils.arguments import number_of
+
+LEAST_SECONDS, MOST_SECONDS = 1e-6, 1e8  # what the system's timer counts in, and three years
 REPEAT_SECONDS = 1.0  # again and again, for code that swallows the first
+
+
+def check_time_limit(seconds: float | None) -> None:
+    """Refuse a limit that the system's timer cannot keep; None is no limit."""
+    if seconds is not None:
+        expected = f"seconds from {LEAST_SECONDS:g} to {MOST_SECONDS:g}"
+        number_of("time_limit", seconds, expected, least=LEAST_SECONDS, most=MOST_SECONDS)
 
 
 @contextmanager
@@ -16,8 +26,8 @@ def time_limit(seconds: float | None) -> Iterator[None]:
     A single call into compiled code is not interrupted: the error comes when it returns.
 
     Raises:
-        ValueError: The limit is not positive, or this is not the main thread of a POSIX system, which alone
-            can interrupt itself.
+        ValueError: The limit is not positive or above 10⁸ seconds, or this is not the main thread of a POSIX
+            system, which alone can interrupt itself.
         TimeoutError: The block took longer.
 
     Example:
@@ -30,8 +40,9 @@ def time_limit(seconds: float | None) -> Iterator[None]:
     if seconds is None:
         yield
         return
-    if not seconds > 0:
-        raise ValueError(f"the time limit is {seconds} s, expected a positive number")
+    if not 0 < seconds <= MOST_SECONDS:
+        expected = f"a positive number, at most {MOST_SECONDS:g}"
+        raise ValueError(f"the time limit is {seconds} s, expected {expected}")
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         raise ValueError("a time limit works in the main thread of Linux or macOS alone: leave it out")
 
@@ -47,7 +58,8 @@ def time_limit(seconds: float | None) -> Iterator[None]:
     # then it is disarmed again: one that stayed armed would end whatever runs later.
     try:
         try:
-            signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_SECONDS)
+            # Less than it counts in is nothing to the timer, and would be no limit.
+            signal.setitimer(signal.ITIMER_REAL, max(seconds, LEAST_SECONDS), REPEAT_SECONDS)
             yield
         finally:
             disarm()

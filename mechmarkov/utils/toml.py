@@ -9,9 +9,10 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import ValidationError
 
+from mechmarkov.utils.arguments import generator_in
 from mechmarkov.utils.config import Fields
 from mechmarkov.utils.errors import near_misses, one_line
-from mechmarkov.utils.text import printable
+from mechmarkov.utils.text import printable, shown
 
 MAX_BYTES = 1 << 18  # a chain of 150 states, written out; read in a third of a second
 MAX_DEPTH = 32
@@ -74,6 +75,8 @@ class Written(Fields):
         Raises:
             ValueError: The class's `error`, one line that names key, value and what was expected.
         """
+        if (where := generator_in(data)) is not None:
+            raise cls.error(f"{where.lstrip('.')} is a generator, expected a list")
         try:
             return cls.model_validate(dict(data))
         except ValidationError as error:
@@ -103,12 +106,13 @@ class Written(Fields):
             return given
         if isinstance(given, Mapping):
             return cls.from_data(given)
-        name = str(given)
+        kind, name = cls.__name__.lower(), str(given)
+        if not isinstance(given, str | Path):
+            raise cls.error(f"{kind} is {shown(given)}, expected a {kind}, its data, a file or a name")
         if isinstance(given, Path) or is_file(name):
             return cls.from_toml(name)
         known = cls.names()
         if name not in known:
-            kind = cls.__name__.lower()
             raise cls.error(f"no shipped {kind} is called {name!r}{near_misses(name, known)}")
         return cls.from_toml(cls.shipped / f"{name}.toml")
 

@@ -111,7 +111,8 @@ def measure(subject: Subject) -> xr.Dataset:
         missed, error_of = ratio(off.mean(-1), spread.mean(-1))
         r2, half = 1 - missed, stdtrit(len(spread) - 1, 0.975) * error_of
         best = int(np.argmax(missed <= 2 * missed.min() + NEARLY_R2))
-        one = {"r2": r2, "r2_low": r2 - half, "r2_high": r2 + half, "r2_at": 1 - off.mean(1) / around}
+        one = {"r2": r2, "r2_low": r2 - half, "r2_high": np.minimum(r2 + half, 1)}
+        one |= {"r2_at": 1 - off.mean(1) / around}
         one |= {"best": np.array(best), "image": shown(readings[best])}
         if subject.axis == "step":
             one |= _forced(subject, model, names[best], found[names[best]], belief, laws, batch)

@@ -33,10 +33,11 @@ MAX_AMPLITUDE = 1e3
 
 
 def step_size(subject: Subject) -> float | str:
-    """The step size of plain gradient descent, or one line that says the run was trained otherwise."""
+    """The step size of plain gradient descent, or one line why there is none."""
     optimiser = (subject.run.recipe or {}).get("optimiser") or {}
     if optimiser.get("kind") == "gd":
-        return float(optimiser["lr"])
+        known = optimiser.get("lr")
+        return "the run's step size is unknown" if known is None else float(known)
     if not optimiser:
         return "how the run was trained is unknown"
     return f"the run was trained by {optimiser.get('kind')}, and a rate is that of plain gradient descent"

@@ -185,7 +185,7 @@ def shares(subject: Subject) -> xr.Dataset:
 def _shared(game: Shares, spread: np.ndarray) -> np.ndarray:
     """Shares of the gain and the ends of their intervals, `[3, path]`, from worths by path and sequence."""
     gain = (game.empty - game.full).mean()
-    if gain < MIN_GAIN_NATS:
+    if not gain >= MIN_GAIN_NATS:  # NaN too, of outputs that overflow
         return np.full((3, len(spread)), np.nan)
     drawn = resampled_means(spread)
     drawn += game.error[:, None] * np.random.default_rng(0).standard_normal(drawn.shape)

@@ -34,6 +34,8 @@ def reduced_run(subject: Subject, population: Population) -> xr.Dataset:
         return _without("only the walk model on a circle reduces to K + N numbers")
     if subject.objective.kind != "raw_log" or optimiser.get("kind") != "gd":
         return _without("the reduced system is that of plain gradient descent on -log(score + eps)")
+    if optimiser.get("lr") is None:
+        return _without("the run's step size is unknown")
     if start_of(recipe.get("init") or {}) != "zero":
         return _without("the run did not start from zero, and only from there does it stay reduced")
     last = max(subject.coordinates)

@@ -1,5 +1,6 @@
 """The benchmark's files, its command and its page, and methods that other people write."""
 
+import csv
 import re
 from pathlib import Path
 
@@ -101,7 +102,7 @@ def test_the_command_writes_a_page_the_scores_and_every_claim(tmp_path):
     result = CliRunner().invoke(cli, [*arguments, "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "eap" in result.output
-    page = (tmp_path / "bench.html").read_text()
+    page = (tmp_path / "bench.html").read_text("utf-8")
     assert "Content-Security-Policy" in page
     assert "Correlation with exact effects" in page
     rows = pd.read_csv(tmp_path / "effects.csv")
@@ -112,10 +113,10 @@ def test_the_command_writes_a_page_the_scores_and_every_claim(tmp_path):
 
 def test_methods_that_claim_no_effects_have_a_page_and_no_scatter(tmp_path):
     found = run(["noise-features"], ["direct"], seeds=1)
-    page = save(found, tmp_path).read_text()
+    page = save(found, tmp_path).read_text("utf-8")
     assert "noise-features" in page
     assert "claimed against exact" not in page
-    assert "noise-features" in (tmp_path / "bench.md").read_text()
+    assert "noise-features" in (tmp_path / "bench.md").read_text("utf-8")
     assert pd.read_csv(tmp_path / "effects.csv").empty
     assert found.ranks().empty
 
@@ -128,8 +129,33 @@ def test_the_tables_say_where_a_method_has_a_reason_and_another_a_claim():
     assert "no-belief" not in tables(run(["belief-probe", "linear-probe"], ["head"], seeds=1))
 
 
+NAME = "=cmd|' /C calc'!A0<img src=x onerror=alert(1)>`|"
+WHY = "-2+3 | <script>alert(1)</script> [here](http://a.b) *so*\nnext"
+
+
+def test_names_and_reasons_of_plugins_are_text_in_markdown_and_in_a_spreadsheet(tmp_path):
+    def claims(case):
+        return WHY if case.name == "head" else dict.fromkeys(case.nodes, 1.0)
+
+    found = run([Method(NAME, "nodes", claims), "difference-norm"], ["head", "direct"], seeds=1)
+    page = save(found, tmp_path).read_text("utf-8")
+    assert "<img" not in page
+    text = (tmp_path / "bench.md").read_text("utf-8")
+    name = "`` =cmd\\|' /C calc'!A0<img src=x onerror=alert(1)>`\\| ``"  # code, in which HTML is text
+    assert f"\n| {name} | nodes |" in text
+    why = r"-2+3 \| &lt;script&gt;alert(1)&lt;/script&gt; \[here\](http://a.b) \*so\* next"
+    assert f"\n| {name} | 1 | `head` | {why} |\n" in text
+    columns = [len(re.split(r"(?<!\\)\|", row)) for row in text.splitlines() if row.startswith("|")]
+    assert set(columns) == {4 + 2, 6 + 2, 10 + 2}
+    with (tmp_path / "effects.csv").open(encoding="utf-8", newline="") as file:
+        assert {row["method"] for row in csv.DictReader(file)} == {f"'{NAME}", "difference-norm"}
+    with (tmp_path / "reasons.csv").open(encoding="utf-8", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["method"], row["reason"][:4]) == (f"'{NAME}", "'-2+")
+
+
 def test_the_pages_own_method_is_scored_and_the_page_names_every_case_score_and_method():
-    page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text("utf-8")
     methods = []
     for code in re.findall(r"```python\n(from mechmarkov\.bench.*?)```", page, re.DOTALL):
         assert len([line for line in code.splitlines() if line.strip()]) <= 10

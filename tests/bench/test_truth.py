@@ -8,6 +8,7 @@ from scipy.special import softmax
 
 from mechmarkov.bench import CASES
 from mechmarkov.bench.patching import edge_effects, node_effects
+from mechmarkov.bench.scores import signal_angle
 
 HAND_SET = [name for name in CASES if not name.startswith(("bundled", "trained"))]
 
@@ -107,3 +108,21 @@ def test_laws_are_those_of_counting_and_weighing_by_hand(name):
             expected = law(name, case.source, x[: t + 1], 5)
             if expected is not None:  # a first token has no token before it
                 np.testing.assert_allclose(row, expected, atol=1e-9)
+
+
+def test_the_angle_of_signals_counts_a_missing_one_and_one_too_many_as_a_right_angle():
+    signals = np.random.default_rng(0).normal(size=(50, 4))
+    a, b, c, d = np.linalg.qr(signals - signals.mean(0))[0].T
+    half = np.cos(np.pi / 4)
+    for claimed, expected in (
+        ((a, b), 0),
+        ((a,), 1 / 2),
+        ((a, b, c), 1 / 3),
+        ((c,), 1),
+        ((a, half * (b + c)), 1 / 4),
+        ((half * (a + c),), (1 / 2 + 1) / 2),
+        ((a, b, c, d), 2 / 4),
+        ((0 * a,), 1),
+    ):
+        found = signal_angle(np.stack([a, b], 1), 3.0 + np.stack(claimed, 1))
+        assert found == pytest.approx(expected, abs=1e-6), expected

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.attention.by_token import _most_attended
 from probing_cases import RAW_LOG, parent_logits, random_run, run_of, says, subject_of, walk_run
 
 import mechmarkov as mm
@@ -137,3 +138,11 @@ def test_an_untrained_model_has_no_parent_head():
     # One that looks at the parent is named beside the same null.
     looks = mm.probe(run_of(value_table(torch.eye(3), n_ctx=7)), ["attention"])["attention"].scores
     assert looks["parent_head"].value == "L0H0"
+
+
+@pytest.mark.parametrize(
+    ("attention", "named"),
+    [((0.6, 0.29, 0.11), "x"), ((0.6, 0.31, 0.09), "x and y"), ((0.4, 0.32, 0.28), "any")],
+)
+def test_a_key_token_is_named_too_if_it_gets_more_than_half_of_what_the_most_attended_gets(attention, named):
+    assert _most_attended(np.log(attention), ["x", "y", "z"]) == named

@@ -6,6 +6,8 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+import xarray as xr
+from mechmarkov.probes.belief import is_carried, is_used
 from mechmarkov.probes.belief.constrained import carried_on
 from mechmarkov.probes.belief.measure import held_out, measure
 from probing_cases import P3, config_of, probe_quickly, randomise, run_of
@@ -136,6 +138,13 @@ def test_the_interval_of_a_share_is_as_wide_as_shares_of_other_sequences_vary():
     assert ((ratio > 1 / 1.6) & (ratio < 1.6)).all(), ratio
 
 
+def test_no_interval_of_an_r2_goes_beyond_one_however_few_the_sequences():
+    source = mm.HiddenMarkov.mess3()
+    run = run_of(randomise(HookedDecoder(config_of("plain", d_model=24, n_ctx=6)), 2), source=source)
+    last = measure(mm.Subject.of(run, seed=2, sequences=6)).isel(step=-1)
+    assert float(last["r2_high"].max()) == 1
+
+
 def test_a_source_without_a_hidden_state_is_told_so():
     result = probe_quickly(run_of(randomise(HookedDecoder(config_of()))), ["belief"])
     assert result.skipped["belief"].startswith("nothing is hidden behind the tokens")
@@ -181,3 +190,46 @@ def test_a_belief_that_no_token_moves_is_not_read():
     result = probe_quickly(run, ["belief"])
     assert "belief" not in result.outcomes
     assert "the same in every context" in result.skipped["belief"]
+
+
+def read(r2, *, baseline=0.5, half=0.001):
+    """Of one model with one stream, what is measured of its readings."""
+    beyond = 1 - (1 - r2) / (1 - baseline)
+    streams = {"r2": r2, "r2_low": r2 - half, "r2_high": r2 + half, "beyond": beyond}
+    found = {name: ("stream", [value]) for name, value in streams.items()}
+    return xr.Dataset(found | {"baseline_r2": baseline, "best": 0})
+
+
+@pytest.mark.parametrize(
+    ("last", "carried"),
+    [
+        (read(0.902), True),
+        (read(0.898), False),
+        (read(0.9, half=0.01), None),
+        (read(0.952, baseline=0.9), True),  # half of the tenth that is left
+        (read(0.948, baseline=0.9), False),
+        (read(0.95, baseline=0.9, half=0.01), None),
+    ],
+)
+def test_a_belief_is_carried_from_an_r2_of_nine_tenths_and_half_of_what_the_next_token_leaves(last, carried):
+    assert is_carried(last) is carried
+
+
+def test_a_forced_state_is_believed_where_half_of_the_distance_is_gone():
+    data = probed("not read")["belief"].data
+    clean, random, forced = (float(data[f"{name}_kl"][-1].mean()) for name in ("clean", "random", "forced"))
+    assert float(data["short_of_used"][-1, 0]) == pytest.approx(forced - 0.5 * min(clean, random))
+
+
+@pytest.mark.parametrize(
+    ("short", "apart", "used"),
+    [
+        ((-2, -3, -1), 0.0011, True),
+        ((2, 1, 3), 0.0011, False),
+        ((0, -1, 1), 0.0011, None),
+        ((-2, -3, -1), 0.0009, None),  # all laws are one: there is nothing to follow
+    ],
+)
+def test_a_belief_is_used_where_that_is_sure_and_laws_differ_by_a_thousandth_of_a_nat(short, apart, used):
+    last = xr.Dataset({"laws_apart": apart, "short_of_used": ("estimate", list(short))})
+    assert is_used(last) is used

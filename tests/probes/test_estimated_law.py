@@ -6,8 +6,10 @@ import torch
 from probing_cases import randomise, run_of
 
 import mechmarkov as mm
+from mechmarkov.estimated_law import _widened
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.lookup_tables import direct_table
+from mechmarkov.probing.score import Score
 
 pytestmark = pytest.mark.usefixtures("few_nulls")
 P = np.random.default_rng(4).dirichlet(np.ones(4), 4)
@@ -58,6 +60,22 @@ def test_intervals_reach_around_the_bias_of_a_law_of_many_numbers(seed):
     assert scores["kl_bigram"].interval[0] <= 1e-9
     assert "show a bias of 0.0" in scores["kl_bigram"].law
     assert scores["excess_loss"].interval[0] <= 0 <= scores["excess_loss"].interval[1]
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "interval", "expected"),
+    [
+        ("probability", 0.98, (0.96, 0.99), (0.0, 1.0)),
+        ("probability", 0.02, (0.01, 0.04), (0.0, 1.0)),
+        ("nats", 0.98, (0.96, 0.99), (0.0, 2.11)),
+        ("nats", 0.0, (-0.1, 0.1), (-1.14, 1.14)),
+    ],
+)
+def test_an_interval_ends_where_its_quantity_does(unit, value, interval, expected):
+    """Three draws 0.2632 apart: an error of 4.303 (Student's t) times 0.2632, 1.133."""
+    drawn = [Score(value + off, unit) for off in (-0.2632, 0.0, 0.2632)]
+    found = _widened(Score(value, unit, interval=interval), drawn)
+    assert found.interval == pytest.approx(expected, abs=0.01)
 
 
 def test_every_score_that_uses_the_law_says_so_and_the_others_do_not():

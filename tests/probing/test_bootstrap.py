@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from mechmarkov.theory import bootstrap
-from mechmarkov.theory.bootstrap import interval, resampled_means, standard_error
+from mechmarkov.theory.bootstrap import interval, ratio, resampled_means, standard_error, wilson
 
 
 @pytest.mark.parametrize("at_a_time", [1, 3000, 1 << 30])
@@ -60,3 +60,35 @@ def test_intervals_over_sequences_that_share_a_chain_hold_the_mean_in_ninety_fiv
 
 def test_one_group_has_no_error():
     assert standard_error(np.arange(4.0), np.zeros(4, dtype=int)) == np.inf
+
+
+@pytest.mark.parametrize("n", [2, 3, 10])
+def test_standard_errors_are_those_of_scipy(n):
+    values = np.random.default_rng(n).normal(size=(4, n))
+    np.testing.assert_allclose(standard_error(values), scipy.stats.sem(values, axis=-1), rtol=1e-12)
+    # Groups of one size: the error of the mean of their means, with Student's t for the normal's 1.96.
+    grouped = np.random.default_rng(n).normal(size=(2, n, 5))
+    expected = scipy.stats.sem(grouped.mean(-1), axis=-1) * scipy.stats.t.ppf(0.975, n - 1)
+    found = standard_error(grouped.reshape(2, -1), np.repeat(np.arange(n), 5))
+    np.testing.assert_allclose(found * scipy.stats.norm.ppf(0.975), expected, rtol=1e-12)
+
+
+def test_the_error_of_a_ratio_is_that_of_small_changes_of_the_weights():
+    """The infinitesimal jackknife: how the ratio moves with the weight of each sequence, by differences."""
+    rng = np.random.default_rng(0)
+    part, whole, n, step = rng.normal(size=12), -rng.uniform(1, 3, size=12), 12, 1e-6
+    moved = []
+    for i in range(n):
+        weights = np.ones((2, n))
+        weights[:, i] += (step, -step)
+        up, down = (w @ part / (w @ whole) for w in weights)
+        moved.append((up - down) / (2 * step))
+    value, error = ratio(part, whole)
+    assert value == pytest.approx(part.sum() / whole.sum(), rel=1e-12)
+    assert error == pytest.approx(np.sqrt(np.square(moved).sum() * n / (n - 1)), rel=1e-6)
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 5), (3, 10), (64, 64), (1, 1000)])
+def test_intervals_of_shares_are_scipys(hits, n):
+    expected = scipy.stats.binomtest(hits, n).proportion_ci(method="wilson")
+    assert wilson(hits / n, n) == pytest.approx((expected.low, expected.high), abs=1e-12)

@@ -116,8 +116,8 @@ def test_a_probe_with_a_fault_fails_alone_and_all_files_are_written(fault, tmp_p
     assert words in result.failed["bad"]
     result.save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "results.nc", "summary.json"]
-    assert json.loads((tmp_path / "summary.json").read_text())["failed"] == result.failed
-    assert "How sure is it?" in (tmp_path / "report.html").read_text()
+    assert json.loads((tmp_path / "summary.json").read_text("utf-8"))["failed"] == result.failed
+    assert "How sure is it?" in (tmp_path / "report.html").read_text("utf-8")
 
 
 def change_weights(subject):

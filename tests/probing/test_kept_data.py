@@ -77,7 +77,7 @@ def test_off_writes_nothing_and_a_folder_that_cannot_be_made_is_no_error(folder,
     monkeypatch.setenv(kept_data.VARIABLE, "off")
     assert kept_data.folder() is None
     assert kept_data.kept("one.npz", lambda: DATA) is DATA
-    folder.write_text("a file")
+    folder.write_text("a file", "utf-8")
     monkeypatch.setenv(kept_data.VARIABLE, str(folder / "inside"))
     assert kept_data.kept("one.npz", lambda: DATA) is DATA
 
@@ -98,6 +98,12 @@ def test_every_probe_gives_the_same_scores_with_kept_data(folder, example, probe
     assert not first.failed
     for name, outcome in first.items():
         assert outcome.scores == second[name].scores, name
+
+
+def test_a_user_without_a_home_keeps_nothing_in_the_current_folder(monkeypatch):
+    monkeypatch.delenv(kept_data.VARIABLE)
+    monkeypatch.setattr(kept_data.platformdirs, "user_cache_dir", lambda name: f"~/.cache/{name}")
+    assert kept_data.folder() is None
 
 
 def test_runs_of_one_kind_share_files_and_others_have_their_own(folder):
@@ -127,3 +133,24 @@ def test_another_content_has_another_name():
     assert kept_data.name_of(["a"], {"x": one}) == kept_data.name_of(["a"], {"x": one.clone()})
     names = {kept_data.name_of(*of) for of in ((["a"], {"x": one}), (["b"], {"x": one}), (["a"], {"x": two}))}
     assert len(names) == 3
+
+
+@pytest.mark.parametrize("library", ["torch", "numpy", "scipy", "xarray", "numba", "llvmlite"])
+def test_another_version_of_what_computes_is_another_name(library, monkeypatch):
+    before = kept_data.name_of(["a"], {})
+    installed = kept_data.version
+    monkeypatch.setattr(kept_data, "version", lambda name: installed(name) + "+1" * (name == library))
+    kept_data.code.cache_clear()
+    try:
+        assert kept_data.name_of(["a"], {}) != before
+    finally:
+        kept_data.code.cache_clear()
+
+
+def test_starts_that_draw_the_same_models_have_names_of_their_own(folder):
+    """Null models of a start at zero are those of no start at all, and `symmetry` asks which it was."""
+    run = random_run("plain")
+    for count, init in enumerate([None, {"scheme": "zero"}, {"scheme": "normal", "std": 0.02}], start=1):
+        recipe = None if init is None else {"init": init}
+        mm.probe(dataclasses.replace(run, recipe=recipe), ["attention"], sequences=32)
+        assert len(list(folder.iterdir())) == count

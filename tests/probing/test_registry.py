@@ -64,8 +64,8 @@ def test_what_is_no_probe_is_refused(tmp_path, monkeypatch, text, said):
 @pytest.mark.system
 def test_a_users_probes_folder_is_left_alone(tmp_path):
     (tmp_path / "probes").mkdir()
-    (tmp_path / "probes" / "__init__.py").write_text("")
-    (tmp_path / "probes" / "behaviour.py").write_text("raise SystemExit('the wrong probe was run')")
+    (tmp_path / "probes" / "__init__.py").write_text("", "utf-8")
+    (tmp_path / "probes" / "behaviour.py").write_text("raise SystemExit('the wrong probe was run')", "utf-8")
     script = """
         import json, torch
         import mechmarkov as mm
@@ -74,7 +74,7 @@ def test_a_users_probes_folder_is_left_alone(tmp_path):
         run = mm.Run.from_model(decoder, source=mm.Binary(p=0.5, q=0.8))
         print(json.dumps(mm.probe(run, ["behaviour", "attention"], sequences=4).failed))
     """
-    (tmp_path / "user_script.py").write_text(textwrap.dedent(script))
+    (tmp_path / "user_script.py").write_text(textwrap.dedent(script), "utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "user_script"], cwd=tmp_path, capture_output=True, text=True, check=False
     )

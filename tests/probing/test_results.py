@@ -157,17 +157,17 @@ def test_the_three_files_and_nothing_else_are_written(saved):
 def test_saving_again_replaces(tmp_path):
     result = mm.probe(binary(), ["attention"], sequences=8)
     folder = result.save(tmp_path)
-    (folder / "summary.json").write_text("old")
+    (folder / "summary.json").write_text("old", "utf-8")
     result.save(folder)
     assert json.loads((folder / "summary.json").read_text("utf-8"))["steps"] == result.steps
 
 
 def test_a_file_in_place_of_the_folder_is_named_and_stays(tmp_path):
-    (tmp_path / "note").write_text("mine")
+    (tmp_path / "note").write_text("mine", "utf-8")
     for folder in (tmp_path / "note", tmp_path / "note" / "deeper"):
         with pytest.raises(OSError, match=rf"^{folder}: .+, expected a folder for results$"):
             mm.probe(binary(), ["attention"], sequences=8).save(folder)
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("note", "mine")]
+    assert [(path.name, path.read_text("utf-8")) for path in tmp_path.iterdir()] == [("note", "mine")]
 
 
 def test_where_the_chain_is_redrawn_alignment_says_why_and_the_best_has_no_closed_form():

@@ -55,6 +55,30 @@ def test_sampled_orders_come_near_and_say_how_near():
     assert np.allclose(errors.mean(0), found.std(0), rtol=0.4)
 
 
+def test_the_error_of_two_pairs_is_half_of_what_lies_between_them():
+    """Of two values a and b the mean is (a + b)/2 and its standard error |a - b|/2, without bias."""
+    rng = np.random.default_rng(5)
+    values, bits = rng.normal(size=1 << 4), 1 << np.arange(4)
+
+    def worth(members: np.ndarray) -> np.ndarray:
+        return values[members @ bits]
+
+    def along(order: tuple[int, ...]) -> np.ndarray:
+        added, members = np.zeros(4), 0
+        for player in order:
+            added[player] = values[members | 1 << player] - values[members]
+            members |= 1 << player
+        return added
+
+    orders = itertools.permutations(range(4))
+    possible = np.array([(along(order) + along(order[::-1])) / 2 for order in orders])
+    for seed in range(10):
+        found, error = sampled(worth, 4, permutations=4, seed=seed)
+        for player in range(4):
+            for end in (found - error, found + error):  # a and b themselves
+                assert np.abs(possible[:, player] - end[player]).min() < 1e-6
+
+
 def test_a_game_without_surprises_has_no_sampling_error():
     found, error = sampled(lambda members: members.sum(1).astype(float), 12, permutations=20)
     assert np.allclose(found, 1)

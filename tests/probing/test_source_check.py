@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from probing_cases import CHAIN, P3, random_run, run_of, subject_of
 
@@ -46,6 +47,23 @@ def test_sequences_of_another_law_do_not(name):
     if backwards is not None:
         assert unlikely_transition(source, backwards) is not None
     assert unlikely_transition(source, other) is not None
+
+
+@pytest.mark.parametrize(("more", "doubted"), [(63, False), (69, True), (-63, False), (-69, True)])
+def test_a_pair_is_doubted_where_chance_gives_it_to_one_of_all_pairs_once_in_ten_thousand(more, doubted):
+    """1200 visits of a state that goes to each of 4 with 1/4: 300 ± 15 times, at 4.2 and at 4.6 errors."""
+    assert (16 * 2 * scipy.stats.norm.sf(abs(more) / 15) < 1e-4) == doubted
+    assert 2 * scipy.stats.norm.sf(abs(more) / 15) < 1e-4  # of this pair only
+    counts = np.full(4, 300 - more // 3)
+    counts[2] = 300 + more
+    after = np.repeat(np.arange(4), counts)
+    found = unlikely_transition(mm.Chain(np.full((4, 4), 0.25)), np.stack([0 * after, after], 1))
+    assert (found is not None) == doubted
+    if doubted:
+        assert (
+            found
+            == f"state 2 follows 0 {300 + more} times of 1200, where the source has it 300.0 ± 15.0 times"
+        )
 
 
 def test_the_misfit_names_the_pair_and_both_numbers():

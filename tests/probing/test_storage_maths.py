@@ -148,6 +148,28 @@ def test_frozen_weights_are_not_cut():
     assert curves(subject, subject.batch).weights == ["L0H0.OV", "L0H1.OV"]
 
 
+@pytest.mark.parametrize("parameter", ["W_Q", "W_K", "W_V", "W_O"])
+def test_a_circuit_is_cut_whichever_of_its_parameters_was_trained(parameter):
+    run = run_of(random_run("plain", n_layers=1).decoder(), trainable={f"blocks.0.attn.{parameter}": None})
+    subject = subject_of(run, sequences=4)
+    circuit = "QK" if parameter in ("W_Q", "W_K") else "OV"
+    assert curves(subject, subject.batch).weights == [f"L0H0.{circuit}", f"L0H1.{circuit}"]
+
+
+def test_weights_that_are_zero_or_alike_have_no_rank_of_their_own():
+    """All singular values are one: any rank keeps all, so that no direction is singled out."""
+    decoder = random_run("plain", n_layers=1).decoder()
+    state = decoder.state_dict()
+    state["blocks.0.attn.W_V"] = torch.zeros_like(state["blocks.0.attn.W_V"])
+    state["embed.W_E"] = 0.3 * torch.eye(3, 8)
+    decoder.load_state_dict(state)
+    subject = subject_of(run_of(decoder), sequences=4)
+    found = curves(subject, subject.batch)
+    for weight, rank in (("L0H0.OV", 3), ("W_E", 3)):
+        kept = found.kept[0, found.weights.index(weight)]
+        assert kept[~np.isnan(kept)].tolist() == [0, rank, rank, rank]
+
+
 @pytest.mark.parametrize("sequences", [5, 9])
 def test_setting_the_parent_is_a_loop_over_states_and_positions(sequences):
     subject = subject_of(random_run("plain", n_steps=2), sequences=sequences)

@@ -17,7 +17,7 @@ from mechmarkov.probe_names import GROUP
 
 pytestmark = pytest.mark.usefixtures("few_nulls")
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "write-a-probe.md").read_text()
+PAGE = (ROOT / "docs" / "write-a-probe.md").read_text("utf-8")
 
 
 def code(language: str) -> str:
@@ -28,8 +28,8 @@ def code(language: str) -> str:
 def build_and_install(folder: Path, site: Path) -> None:
     """Build a folder with the page's two files and install it, as `pip install ./folder` does."""
     folder.mkdir()
-    (folder / "pyproject.toml").write_text(code("toml"))
-    (folder / "entropy_probe.py").write_text(code("python"))
+    (folder / "pyproject.toml").write_text(code("toml"), "utf-8")
+    (folder / "entropy_probe.py").write_text(code("python"), "utf-8")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     flags = ["--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*pip, *flags, "--target", site, folder], check=True)
@@ -64,7 +64,7 @@ def test_the_pages_probe_is_listed_asked_and_reported(sites, tmp_path, monkeypat
     assert "behaviour" in listed
 
     main(["probe", "--probes", "entropy,behaviour", "--steps", "0,50", "--out", str(tmp_path)])
-    summary = json.loads((tmp_path / "summary.json").read_text())
+    summary = json.loads((tmp_path / "summary.json").read_text("utf-8"))
     assert list(summary["probes"]) == ["entropy", "behaviour"]
     assert summary["failed"] == {}
     # The number against one computed here, from the model itself.
@@ -80,7 +80,7 @@ def test_the_pages_probe_is_listed_asked_and_reported(sites, tmp_path, monkeypat
     assert low <= high <= np.log(6) + 1e-6
     verdict = f"Its predictions hold {expected:.3f} nats of entropy on average."
     assert summary["probes"]["entropy"]["verdict"] == verdict
-    report = (tmp_path / "report.html").read_text()
+    report = (tmp_path / "report.html").read_text("utf-8")
     for words in ("How sure is the model?", verdict, "Entropy at each position"):
         assert words in report
     with xr.open_dataset(tmp_path / "results.nc", group="entropy", engine="h5netcdf") as data:
@@ -95,10 +95,10 @@ def test_a_probe_that_raises_fails_alone(sites, tmp_path, monkeypatch, capsys):
         main(["probe", "--probes", "unlucky,entropy,attention", "--out", str(tmp_path)])
     assert end.value.code == 1
     assert "unlucky: failed: ZeroDivisionError: no luck today" in capsys.readouterr().err
-    summary = json.loads((tmp_path / "summary.json").read_text())
+    summary = json.loads((tmp_path / "summary.json").read_text("utf-8"))
     assert summary["failed"] == {"unlucky": "ZeroDivisionError: no luck today"}
     assert list(summary["probes"]) == ["entropy", "attention"]
-    report = (tmp_path / "report.html").read_text()
+    report = (tmp_path / "report.html").read_text("utf-8")
     assert "no luck today" in report
     assert "How sure is the model?" in report
 

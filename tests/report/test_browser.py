@@ -58,6 +58,30 @@ def test_every_figure_is_drawn_and_nothing_is_said_or_asked_for(
     )
 
 
+@pytest.mark.parametrize(
+    "fragment",
+    ["1", "-", "--", "-1", "1a", "", "%", "%23", "a b", '"]', "\\", "a:b", "é", "figure", "main > *"],
+)
+def test_a_fragment_is_whatever_somebody_writes(browser: Browser, walk: Path, fragment: str) -> None:
+    browser.open(walk)
+    browser.js("location.hash = arguments[0]", fragment)
+    browser.js("return new Promise((done) => setTimeout(done, 50))")
+    assert browser.said() == []
+    browser.driver.get(f"{walk.as_uri()}?again#{fragment}")
+    assert browser.said() == []
+
+
+def test_a_fragment_unfolds_what_it_names(browser: Browser, walk: Path) -> None:
+    browser.open(walk)
+    found = "return [...document.querySelectorAll('[id]:has(.fold)')].map((card) => card.id)"
+    (name, *_) = browser.js(found)
+    is_open = f"return document.querySelector('#{name} .fold').open"
+    browser.js("document.querySelectorAll('.fold').forEach((fold) => (fold.open = false))")
+    assert not browser.js(is_open)
+    browser.js("location.hash = arguments[0]", name)
+    browser.wait(is_open, f"{name} stays folded")
+
+
 def test_a_heat_map_shows_the_matrix(browser: Browser, walk: Path) -> None:
     browser.open(walk)
     browser.draw_all()

@@ -122,7 +122,7 @@ def test_by_command_line_each_run_has_its_folder_and_all_have_a_page(tmp_path: P
     for name in ("walk", "trap"):
         kept = {path.name for path in (tmp_path / "out" / name).iterdir()}
         assert kept == {"report.html", "results.nc", "summary.json"}
-    page = (tmp_path / "out" / "report.html").read_text()
+    page = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert "2 runs side by side" in page
     assert page.count(">Attention by lag</h3>") == 1
 

@@ -64,7 +64,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def walk_page(walk: Path) -> str:
-    return walk.read_text()
+    return walk.read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +239,7 @@ def test_the_command_names_no_probe_that_was_skipped() -> None:
 
 
 def test_hostile_text_makes_no_tag_and_breaks_no_script(hostile: Path) -> None:
-    page = Page(hostile.read_text())
+    page = Page(hostile.read_text("utf-8"))
     assert len(page.scripts) == 1
     ours = """
         html head meta link title style script body header main footer section article h1 h2 h3 p ul li

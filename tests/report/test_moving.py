@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 from report_examples import moving_result, outcome, renamed_result
 from selenium.webdriver.common.by import By
@@ -90,8 +91,8 @@ def test_two_figures_of_one_key_are_an_error() -> None:
 
 
 def test_where_nothing_moves_there_is_no_slider(walk: Path, moving: Path) -> None:
-    assert 'type="range"' not in walk.read_text()
-    assert 'type="range"' in moving.read_text()
+    assert 'type="range"' not in walk.read_text("utf-8")
+    assert 'type="range"' in moving.read_text("utf-8")
 
 
 @pytest.mark.browser
@@ -156,7 +157,7 @@ def downloaded(browser: Browser, folder: Path, figure: str) -> list[list[str]]:
     path = folder / f"{figure}.csv"
     for _ in range(600):
         if path.exists():
-            return list(csv.reader(path.read_text().splitlines()))
+            return list(csv.reader(path.read_text("utf-8").splitlines()))
         time.sleep(0.1)
     raise AssertionError(f"{path.name} was not downloaded")
 
@@ -174,6 +175,23 @@ def test_the_data_of_bars_are_their_lengths_and_errors(browser: Browser, tmp_pat
         ("a", 0.5, 0.0625),
         ("b", 0.25, 0.0625),
     ]
+
+
+@pytest.mark.browser
+def test_no_cell_of_a_download_is_a_formula(browser: Browser, tmp_path: Path) -> None:
+    names = ["=1+1", "+a", "-a", "@a", "\uff1da", "a;=1", "-0.5", "1e5", "plain"]
+    drawn = go.Figure(go.Scatter(x=list(range(9)), y=[1] * 9, name="=cmd|' /C calc'!A0", customdata=names))
+    nested = go.Figure(go.Scatter(x=[0], y=[1], name="a", customdata=[["=1+1"]]))
+    figures = [Figure(t, "c", "plotly", figure) for t, figure in (("one", drawn), ("two", nested))]
+    found = outcome("a", figures=lambda: figures)
+    browser.open(write(Result({"title": "t"}, [5], {"a": found}), tmp_path / "formulas.html"))
+    browser.draw_all()
+    _, *rows = downloaded(browser, tmp_path, "figure-1-1")
+    shown = ["'=1+1", "'+a", "'-a", "'@a", "'\uff1da", "a;=1", "-0.5", "1e5", "plain"]
+    assert [row[:2] for row in rows] == [["'=cmd|' /C calc'!A0", name] for name in shown]
+    assert '"a;=1"' in (tmp_path / "figure-1-1.csv").read_text("utf-8")
+    _, (_, name, *_) = downloaded(browser, tmp_path, "figure-1-2")
+    assert name == "'=1+1"
 
 
 @pytest.mark.browser

@@ -26,7 +26,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two cells of two seeds; run `a` has a report, run `b` is kept, `d` has diverged."""
     folder = tmp_path_factory.mktemp("sweep")
     (folder / "runs" / "a").mkdir(parents=True)
-    (folder / "runs" / "a" / "report.html").write_text("<title>report of a</title>")
+    (folder / "runs" / "a" / "report.html").write_text("<title>report of a</title>", "utf-8")
     (folder / "runs" / "b.pt").touch()
     table = pa.table(
         {

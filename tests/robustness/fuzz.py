@@ -116,7 +116,7 @@ def main() -> None:
         for problem in found.problems:
             print(f"  {problem}", file=sys.stderr, flush=True)
     if options.json is not None:
-        options.json.write_text(json.dumps([asdict(found) for found in counts]))
+        options.json.write_text(json.dumps([asdict(found) for found in counts]), "utf-8")
 
 
 if __name__ == "__main__":

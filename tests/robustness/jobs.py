@@ -201,7 +201,7 @@ def carry_out(name: str, folder: Path, said: Path, harm: Harm, events: Any, seco
     """In a process of its own: one job, with what befalls it; what it says goes to a file."""
     torch.set_num_threads(1)
     began = time.perf_counter()
-    with open(said, "w") as file:
+    with open(said, "w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     if harm.room is not None:
@@ -260,7 +260,7 @@ def _command(arguments: tuple[str, ...], connection: Any) -> None:
 
 def _resident(line: str = "VmRSS") -> int:
     """Bytes of memory that this process has, or had at most."""
-    status = Path("/proc/self/status").read_text()
+    status = Path("/proc/self/status").read_text("utf-8")
     return int(status.split(f"{line}:")[1].split()[0]) << 10
 
 
@@ -291,7 +291,7 @@ class Started:
 
 def start(name: str, folder: Path, harm: Harm = Harm()) -> Started:
     """Begin a job."""
-    Path(f"{folder}.toml").write_text(SWEEP)
+    Path(f"{folder}.toml").write_text(SWEEP, "utf-8")
     said, events, seconds = Path(f"{folder}.said"), _context.Value("i", 0), _context.Value("d", 0.0)
     process = _context.Process(
         target=carry_out, args=(name, folder, said, harm, events, seconds), daemon=True
@@ -316,5 +316,5 @@ def finish(name: str, folder: Path, harm: Harm = Harm()) -> Finished:
     started.process.join(300)
     assert started.process.exitcode is not None, f"{name} hangs"
     return Finished(
-        started.process.exitcode, started.said.read_text(), started.events.value, started.seconds.value
+        started.process.exitcode, started.said.read_text("utf-8"), started.events.value, started.seconds.value
     )

@@ -49,7 +49,7 @@ def kill_and_repeat(name: str, parent: Path, unhurt: Unhurt, times: int, seed: i
             started.process.kill()
             started.process.join()
             code = started.process.exitcode
-        assert code in (0, -signal.SIGKILL), Path(f"{folder}.said").read_text()
+        assert code in (0, -signal.SIGKILL), Path(f"{folder}.said").read_text("utf-8")
         killed += code != 0
         check_whole(folder)
         if killed == times:

@@ -125,9 +125,9 @@ def main() -> None:
         results = {f"run {seed}": mm.probe(single(seed), names) for seed in range(options.count)}
         assert not any(result.failed for result in results.values())
         with tempfile.TemporaryDirectory() as folder:
-            page = mm.compare(results, Path(folder) / "report.html").read_text()
+            page = mm.compare(results, Path(folder) / "report.html").read_text("utf-8")
         assert all(name in page for name in results)
-    peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024 / 1e6
+    peak = int(Path("/proc/self/status").read_text("utf-8").split("VmHWM:")[1].split()[0]) * 1024 / 1e6
     print(f"{options.what} {options.count} {peak:.0f} MB {time.perf_counter() - began:.0f} s")
 
 

@@ -151,7 +151,7 @@ class RefusedProbeError(Exception):
 def _run_and_seed(folder: Path) -> tuple[Path, Path]:
     path, seed = folder / "run.pt", folder / "seed"
     shutil.copy(GOLDEN, path)
-    seed.write_text("0")
+    seed.write_text("0", "utf-8")
     return path, seed
 
 
@@ -161,7 +161,7 @@ def _seeds(good: bytes, seed: int, count: int) -> Iterator[bytes]:
 
 def _odd_probe(path: Path) -> None:
     """A probe made by the seed in the file beside the run; seed 0 breaks nothing."""
-    seed, out = int((path.parent / "seed").read_text()), path.parent / "out"
+    seed, out = int((path.parent / "seed").read_text("utf-8")), path.parent / "out"
     why = check_odd_probe(load(path), np.random.default_rng(seed) if seed else None, out)
     shutil.rmtree(out, ignore_errors=True)  # none where the odd one could not be made
     if why is not None:

@@ -26,7 +26,7 @@ def fuzzed(folder: Path, *arguments: str) -> dict[str, dict]:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    return {found["name"]: found for found in json.loads(out.read_text())}
+    return {found["name"]: found for found in json.loads(out.read_text("utf-8"))}
 
 
 @pytest.fixture(scope="module")

@@ -166,7 +166,7 @@ def giant_config(path: Path) -> None:
 
 
 def nested_config(path: Path) -> None:
-    (path / "config.json").write_text("[" * 900_000)
+    (path / "config.json").write_text("[" * 900_000, "utf-8")
 
 
 def endless_weights(path: Path) -> None:
@@ -237,7 +237,7 @@ def run_of(folder: Path, **changes: object) -> Path:
 def toml(text: str) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
         path = folder / "bad.toml"
-        path.write_text(text)
+        path.write_text(text, "utf-8")
         return path
 
     return make
@@ -254,7 +254,7 @@ def toml_pipe(folder: Path) -> Path:
 
 
 def toml_giant(folder: Path) -> Path:
-    (folder / "bad.toml").write_text("a = 1")
+    (folder / "bad.toml").write_text("a = 1", "utf-8")
     os.truncate(folder / "bad.toml", GIANT)
     return folder / "bad.toml"
 

@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.system
 
 LIMITED = Path(__file__).parent / "limited_memory.py"
-NAMES = re.findall(r"^def (test_\w+)", LIMITED.read_text(), re.MULTILINE)
+NAMES = re.findall(r"^def (test_\w+)", LIMITED.read_text("utf-8"), re.MULTILINE)
 
 
 @pytest.fixture(scope="module")

@@ -127,7 +127,7 @@ def test_a_model_of_anything(tmp_path_factory, name, draw):
 @few
 @given(st.data())
 def test_a_recipe_of_anything(draw):
-    good = tomllib.loads(RECIPE.read_text())
+    good = tomllib.loads(RECIPE.read_text("utf-8"))
     try:
         recipe = Recipe.from_data(spoiled(draw, good, plain))
     except RecipeError as error:

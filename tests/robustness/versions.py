@@ -65,8 +65,10 @@ def _works(path: str) -> bool:
 
 def pairs() -> list[Pair]:
     """What is to be run."""
-    lowest = re.search(r'"torch>=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
-    pinned = dict(re.findall(r"^([\w-]+)==([\w.]+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    lowest = re.search(r'"torch>=([\d.]+)"', (ROOT / "pyproject.toml").read_text("utf-8"))
+    pinned = dict(
+        re.findall(r"^([\w-]+)==([\w.]+)$", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
+    )
     assert lowest is not None
     torches = [(f"=={lowest[1]}.*", "==3.9.0"), (f"=={pinned['torch']}", f"=={pinned['transformer-lens']}")]
     return [
@@ -102,10 +104,12 @@ def run(pair: Pair) -> bool:
     python = pair.folder / "bin" / "python"
     free = ("torch==", "transformer-lens==")
     lines = [
-        line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith(free)
+        line
+        for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+        if not line.startswith(free)
     ]
     constraints = pair.folder / "constraints.txt"
-    constraints.write_text("\n".join(lines) + "\n")
+    constraints.write_text("\n".join(lines) + "\n", "utf-8")
     wanted = [f"torch{pair.torch}", f"transformer-lens{pair.lens}", "-e", f"{ROOT}[dev]"]
     install = [python, "-m", "pip", "install", "--quiet", "-c", constraints, *wanted]
     tests = [

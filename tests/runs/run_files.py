@@ -109,7 +109,7 @@ def legacy_pickle(path: Path, data: object) -> Path:
 @contextmanager
 def memory_limit(extra: int):
     """Let the process grow by so many bytes of address space at most."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    pages = int(Path("/proc/self/statm").read_text("utf-8").split()[0])
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + extra, before[1]))
     try:

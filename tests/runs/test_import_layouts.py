@@ -71,12 +71,12 @@ def test_a_checkpoint_that_was_saved_on_a_gpu(tmp_path):
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_file_of_sequences_is_a_source(tmp_path, as_json):
     path = tmp_path / "input.txt"
-    path.write_text("abcde edcab " * 100)
+    path.write_text("abcde edcab " * 100, "utf-8")
     source = json.dumps({"kind": "observed", "path": str(path), "order": 1, "held_out": "last_tenth"})
     command = ["import", str(FOREIGN / "nanogpt_bias.pt"), "--set", "act_fn=gelu", "--source"]
     with pytest.raises(SystemExit):  # six characters, five tokens
         main([*command, str(path)])
-    path.write_text("abcdeedcab" * 100)
+    path.write_text("abcdeedcab" * 100, "utf-8")
     out = tmp_path / "run.pt"
     main([*command, source if as_json else str(path), "--out", str(out)])
     expected = {"order": 1, "held_out": "last_tenth"} if as_json else {}

@@ -60,15 +60,15 @@ def saved(path: Path, data: object) -> Path:
     ],
 )
 def test_sources_that_are_refused(capsys, tmp_path, monkeypatch, source, words):
-    (tmp_path / "a.txt").write_text("ab" * 50)
+    (tmp_path / "a.txt").write_text("ab" * 50, "utf-8")
     monkeypatch.chdir(tmp_path)
     assert words in refused(capsys, tmp_path, FOREIGN / "nanogpt_bias.pt", *GELU, source=source)
 
 
 def test_a_file_of_sequences_is_named_with_what_is_wrong_in_it(capsys, tmp_path):
     table, empty = tmp_path / "visits.csv", tmp_path / "empty.txt"
-    table.write_text("visitor,page\n1,a\n1,b\n")
-    empty.write_text("")
+    table.write_text("visitor,page\n1,a\n1,b\n", "utf-8")
+    empty.write_text("", "utf-8")
     line = refused(capsys, tmp_path, FOREIGN / "nanogpt_bias.pt", *GELU, source=str(table))
     assert f"--source {table}: column is None, expected one of visitor, page: --source" in line
     assert f'--source \'{{"kind": "observed", "path": "{table}", "column": "page"}}\' takes that one' in line
@@ -399,7 +399,7 @@ def test_nothing_runs(tmp_path, capsys, place):
 def test_config_json_of_another_model(tmp_path, capsys):
     folder = tmp_path / "model"
     shutil.copytree(FOREIGN / "gpt2_bin", folder)
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text("utf-8"))
     for change, words in (
         ({"model_type": "mixtral"}, "model_type is 'mixtral', expected gpt2, llama, mistral, qwen2, "),
         ({"activation_function": "silu"}, "activation_function is 'silu', expected gelu, "),
@@ -407,9 +407,9 @@ def test_config_json_of_another_model(tmp_path, capsys):
         ({"quantization_config": {"bits": 4}}, "quantization_config is {'bits': 4}: a HookedDecoder cannot"),
         ({"n_head": "2"}, "n_heads is '2', expected a divisor of d_model 8"),
     ):
-        (folder / "config.json").write_text(json.dumps(config | change))
+        (folder / "config.json").write_text(json.dumps(config | change), "utf-8")
         assert words in refused(capsys, tmp_path, folder)
-    (folder / "config.json").write_text("{")
+    (folder / "config.json").write_text("{", "utf-8")
     assert "config.json is not JSON" in refused(capsys, tmp_path, folder)
 
 
@@ -439,7 +439,7 @@ FAR = 10**400
 )
 def test_numbers_of_a_config_that_no_model_has(tmp_path, capsys, config, words):
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config), "utf-8")
     save_file({"model.embed_tokens.weight": torch.zeros(5, 8)}, tmp_path / "model" / "model.safetensors")
     assert words in refused(capsys, tmp_path, tmp_path / "model")
 

@@ -31,7 +31,7 @@ def checkpoints(folder: Path, steps: tuple[int, ...]) -> Path:
 @pytest.mark.parametrize("how", ["folder", "pattern", "files"])
 def test_steps_come_in_numeric_order(tmp_path, how):
     folder = checkpoints(tmp_path / "made", (1000, 20, 3))
-    (folder / "log.txt").write_text("not a checkpoint")
+    (folder / "log.txt").write_text("not a checkpoint", "utf-8")
     paths = {"folder": [folder], "pattern": [folder / "*.pt"], "files": sorted(folder.glob("*.pt"))}[how]
     run = import_run(paths, source=SOURCE, given=GIVEN).run
     assert run.steps.tolist() == [3, 20, 1000]

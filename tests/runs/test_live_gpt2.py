@@ -224,7 +224,7 @@ def test_a_map_that_does_not_fit_is_named(tokens, words):
 def test_a_character_checkpoint_of_nanogpt_and_its_text(tmp_path):
     """Its characters are numbered as nanoGPT's prepare.py numbers them, and its last tenth is held out."""
     text = "the cat sat on the mat.\n" * 40
-    (tmp_path / "input.txt").write_text(text)
+    (tmp_path / "input.txt").write_text(text, "utf-8")
     source = mm.Observed.read(tmp_path / "input.txt", order=1, held_out="last_tenth")
     assert source.names == tuple(sorted(set(text)))
     config = Config(vocab_size=source.n_states, dropout=0.0)

@@ -100,16 +100,16 @@ def test_a_saved_folder_becomes_a_run_with_its_logits(tmp_path, family):
 def test_what_cannot_be_expressed_is_refused_by_name(tmp_path, changes, words):
     shape = {"num_hidden_layers": 1, "hidden_size": 12, "expand": 2, "state_size": 4, "conv_kernel": 2}
     live("Mamba2", **shape, num_heads=2, head_dim=12, n_groups=1, hidden_act="silu").save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | changes))
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps(config | changes), "utf-8")
     with pytest.raises(RunFileError, match=words):
         import_run([tmp_path], source=SOURCE)
 
 
 def test_a_missing_field_is_named(tmp_path):
     live("Mamba").save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
     del config["conv_kernel"]
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
     with pytest.raises(RunFileError, match=r"config\.json: conv_kernel is missing"):
         import_run([tmp_path], source=SOURCE)

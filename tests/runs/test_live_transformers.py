@@ -195,8 +195,8 @@ def test_a_config_that_cannot_be_expressed_is_one_line(tmp_path, mistake):
     changes, words = MISTAKES[mistake]
     live("Llama", tie_word_embeddings=True).save_pretrained(tmp_path)
     path = tmp_path / "config.json"
-    config = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
+    config = json.loads(path.read_text("utf-8")) | changes
+    path.write_text(json.dumps({name: value for name, value in config.items() if value is not None}), "utf-8")
     with pytest.raises(RunFileError, match=words) as caught:
         import_run([tmp_path], source=SOURCE)
     assert "\n" not in str(caught.value)
@@ -223,9 +223,9 @@ def test_version_4_of_transformers_says_it_in_other_words(tmp_path):
         model = live(family, rope_parameters={"rope_type": "default", **theta, **partial})
         folder = tmp_path / family
         model.save_pretrained(folder)
-        config = json.loads((folder / "config.json").read_text()) | old | {"rope_scaling": None}
+        config = json.loads((folder / "config.json").read_text("utf-8")) | old | {"rope_scaling": None}
         del config["rope_parameters"]
-        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "config.json").write_text(json.dumps(config), "utf-8")
         weights = load_file(folder / "model.safetensors")
         renamed = {
             name.replace("lm_head", "embed_out") if partial else name: v for name, v in weights.items()

@@ -315,10 +315,10 @@ def test_a_folder_that_is_not_there_is_made(tmp_path):
 
 
 def test_a_file_that_is_there_is_not_written_over(tmp_path):
-    (tmp_path / "run.pt").write_text("precious")
+    (tmp_path / "run.pt").write_text("precious", "utf-8")
     with pytest.raises(ValueError, match=r"run.pt, which exists: expected a new file, or resume=True$"):
         mm.Recorder(tmp_path / "run.pt", source=SOURCE)
-    assert (tmp_path / "run.pt").read_text() == "precious"
+    assert (tmp_path / "run.pt").read_text("utf-8") == "precious"
 
 
 def test_tokens_that_are_not_the_sources_states(tmp_path):

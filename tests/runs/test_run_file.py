@@ -1,5 +1,6 @@
 """The contract of run.pt: a file written by hand loads, and each breach of the contract is one line."""
 
+import math
 import zipfile
 
 import pytest
@@ -8,7 +9,7 @@ from run_files import D_HEAD, HEADS, LENGTH, WIDTH, K, handmade, parameter_shape
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from mechmarkov.objectives import Objective
-from mechmarkov.runs import RunFileError, load
+from mechmarkov.runs import RunFileError, load, schema
 from mechmarkov.sources import Chain
 
 STEPS = (0, 10, 50)
@@ -159,6 +160,10 @@ BREACHES = {
         'states["pos_embed.W_pos"] has shape [3, 5, 4], expected [3 (or 1), 1048576',
     ),
     "window": (put("model/window", -1), "model.window is -1"),
+    **{
+        f"window of 2^{power}": (put("model/window", 1 << power), "expected at most")
+        for power in (31, 62, 63, 64, 200)
+    },
     "vocabulary": (put("model/d_vocab", 5), "model.d_vocab is 5, but the source has 3 states"),
     "outputs": (put("model/d_vocab_out", 2), "model.d_vocab_out is 2, but the source has 3 states"),
     "source": (put("source", []), "source is a list, expected a dict"),
@@ -253,6 +258,24 @@ BREACHES = {
         "is [1, 1], expected 0 <= start < stop",
     ),
     "recipe": (put("recipe", "adamw"), "recipe is a str, expected a dict"),
+    "optimiser as list": (put("recipe/optimiser", [1]), "recipe.optimiser is [1], expected a section"),
+    "start as text": (put("recipe/init", "gpt2"), "recipe.init is 'gpt2', expected a section"),
+    "kind of optimiser": (
+        put("recipe/optimiser/kind", ["gd"]),
+        "recipe.optimiser.kind is ['gd'], expected a text such as 'gd'",
+    ),
+    "scheme of start": (
+        put("recipe/init", {"scheme": 5}),
+        "recipe.init.scheme is 5, expected a text such",
+    ),
+    **{
+        f"learning rate of {rate!r:.20}": (put("recipe/optimiser/lr", rate), "expected a number above 0")
+        for rate in ("fast", [0.1], True, math.nan, math.inf, -0.1, 0.0)
+    },
+    **{
+        f"standard deviation of {std!r:.20}": (put("recipe/init", {"std": std}), "a number from 0 to 1000")
+        for std in ("0.02", [0.1], True, math.nan, -math.inf, -0.1, 1e300)
+    },
     "tensor in the recipe": (
         put("recipe/optimiser/lr", torch.tensor(0.1)),
         'recipe["optimiser"]["lr"] is a tensor',
@@ -323,3 +346,21 @@ def test_the_shapes_of_these_tests_are_those_of_the_model(tmp_path):
     decoder = run.decoder()
     assert decoder(torch.zeros(2, LENGTH, dtype=torch.long)).shape == (2, LENGTH, K)
     assert decoder.blocks[0].attn.W_Q.shape == (HEADS, WIDTH, D_HEAD)
+
+
+@pytest.mark.parametrize(
+    ("steps", "good"),
+    [([0, 1, 2, 3, 4], True), ([0, 1, 2, 2, 3], False), ([0, 1, 5, 3, 4], False), ([0, 3, 2, 4, 5], False)],
+)
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+def test_steps_ascend_over_the_borders_of_the_chunks_they_are_compared_in(
+    steps, good, chunk, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(schema, "CHUNK_STEPS", chunk)
+    data = handmade((5,))
+    data["metrics"] = {"loss": {"step": torch.tensor(steps), "value": torch.zeros(5)}}
+    path = saved(tmp_path / "run.pt", data)
+    if good:
+        assert load(path).metrics["loss"]["step"].tolist() == steps
+    else:
+        assert refusal(path) == 'metrics["loss"].step is not ascending from 0 up'

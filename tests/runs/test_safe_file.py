@@ -168,6 +168,16 @@ def test_a_key_that_would_be_hashed_without_end_is_refused_before(tmp_path, key,
     assert words in refusal(repack(path, {"data.pkl": b"\x80\x02}" + key + b"Ns."}))
 
 
+@pytest.mark.parametrize("length", [1001, 7 << 20])
+def test_a_key_is_at_most_a_thousand_characters_long(tmp_path, length):
+    words = f"it has a key of {length} characters, expected at most 1000"
+    assert refusal(saved(tmp_path / "run.pt", {"a" * length: 1})) == words
+    assert refusal(saved(tmp_path / "run.pt", {"a": [{"a" * length: 1}]})) == words
+    with pytest.raises(RunFileError, match="a\\[0\\] has a key of"):
+        safe_file.write(tmp_path / "other.pt", {"a": [{"a" * length: 1}]})
+    assert safe_file.read(saved(tmp_path / "run.pt", {"a" * 1000: 1})) == {"a" * 1000: 1}
+
+
 def test_keys_are_checked_before_writing(tmp_path):
     with pytest.raises(RunFileError, match="a has a key that is an int, expected str keys"):
         safe_file.write(tmp_path / "run.pt", {"a": {1: 2}})

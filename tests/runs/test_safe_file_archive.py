@@ -99,6 +99,8 @@ def test_archives_of_other_kinds_are_refused(tmp_path):
     path = tmp_path / "run.pt"
     assert safe_file.read(archive(path, "run/data.pkl", "run/version")) == {}
     assert "2 top folders" in refusal(archive(path, "run/data.pkl", "other/version"))
+    for name in ("..", ".", ""):
+        assert f'a top folder called "{name}", expected a name' in refusal(archive(path, f"{name}/data.pkl"))
     assert "no data.pkl" in refusal(archive(path, "run/version"))
     assert "does not end as a zip archive" in refusal(archive(path, "run/data.pkl", comment=b"hidden"))
     with pytest.warns(UserWarning, match="Duplicate name"):

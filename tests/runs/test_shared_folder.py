@@ -1,7 +1,9 @@
 """A run as a folder to share: the same run again, and nothing that does not belong."""
 
 import json
-import time
+import os
+import socket
+import sys
 from xml.etree import ElementTree
 
 import huggingface_hub
@@ -54,7 +56,7 @@ def test_the_same_run_comes_back(shared):
 
 def test_the_card_says_what_was_found(shared):
     run, folder = shared
-    card = (folder / "README.md").read_text()
+    card = (folder / "README.md").read_text("utf-8")
     assert card.startswith("---\nlibrary_name: mechmarkov\n")
     assert run.title() in card
     result = mm.probe(run, ["attention"])["attention"]
@@ -66,9 +68,9 @@ def test_the_card_has_the_learning_curve(tmp_path):
     run = mm.example("induction")
     result = mm.probe(run, ["behaviour"], steps="all", sequences=16)
     folder = run.save_folder(tmp_path / "induction", result)
-    assert "](curve.svg)" in (folder / "README.md").read_text()
+    assert "](curve.svg)" in (folder / "README.md").read_text("utf-8")
     assert_same(mm.load(folder), run)
-    picture = ElementTree.fromstring((folder / "curve.svg").read_text())
+    picture = ElementTree.fromstring((folder / "curve.svg").read_text("utf-8"))
     tag = "{http://www.w3.org/2000/svg}"
     points = [tuple(map(float, p.split(","))) for p in picture.find(f"{tag}polyline").get("points").split()]
     data = result["behaviour"].data
@@ -112,13 +114,34 @@ def test_from_the_hub_by_its_address(shared, monkeypatch):
         mm.load("hf://walk")
 
 
+_connected: list[tuple[str, int]] = []  # where this process has tried to connect to
+
+
+def _note_connections(event, arguments):
+    if event == "socket.connect":
+        _connected.append(arguments[1])
+
+
+@pytest.fixture
+def direct(monkeypatch):
+    """No proxy stands between, also not for a client that an earlier test made."""
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    huggingface_hub.close_session()
+    yield
+    huggingface_hub.close_session()
+
+
+@pytest.mark.usefixtures("direct")
 def test_without_a_network_it_is_one_line_and_one_try(monkeypatch):
-    waited = []
-    monkeypatch.setattr(time, "sleep", waited.append)
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
-    with pytest.raises(RunFileError, match=r"^hf://owner/walk cannot be had: .*[Cc]onnection refused"):
-        mm.load("hf://owner/walk")
-    assert waited == []
+    sys.addaudithook(_note_connections)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen: whoever calls is refused, and nobody else has it
+        address = taken.getsockname()
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{address[1]}")
+        with pytest.raises(RunFileError, match=r"^hf://owner/walk cannot be had: .*[Cc]onnection refused"):
+            mm.load("hf://owner/walk")
+    assert _connected.count(address) == 1
 
 
 def test_what_is_pushed_is_what_is_loaded(shared, monkeypatch, tmp_path):
@@ -135,7 +158,7 @@ def test_what_is_pushed_is_what_is_loaded(shared, monkeypatch, tmp_path):
     assert made[0] == {"private": True, "exist_ok": True}
     assert made[1][0] == "owner/walk"
     assert_same(mm.load(made[1][1]), run)
-    assert 'mm.load("hf://owner/walk")' in (made[1][1] / "README.md").read_text()
+    assert 'mm.load("hf://owner/walk")' in (made[1][1] / "README.md").read_text("utf-8")
     with pytest.raises(RunFileError, match=r"^name is 'my walk', expected owner/name$"):
         run.push_to_hub("my walk")
 
@@ -152,9 +175,9 @@ def hashed(folder):
     """Write the hash of the weights that are there: whoever changes them can do so too."""
     import hashlib
 
-    content = json.loads((folder / "run.json").read_text())
+    content = json.loads((folder / "run.json").read_text("utf-8"))
     content["weights_sha256"] = hashlib.sha256((folder / "weights.safetensors").read_bytes()).hexdigest()
-    (folder / "run.json").write_text(json.dumps(content))
+    (folder / "run.json").write_text(json.dumps(content), "utf-8")
 
 
 def with_tensor(name, value):
@@ -168,11 +191,22 @@ def with_tensor(name, value):
 
 def with_json(**change):
     def apply(folder):
-        content = json.loads((folder / "run.json").read_text())
+        content = json.loads((folder / "run.json").read_text("utf-8"))
         content["data"] |= change
-        (folder / "run.json").write_text(json.dumps(content))
+        (folder / "run.json").write_text(json.dumps(content), "utf-8")
 
     return apply
+
+
+def with_number(text):
+    """A number that Python would not write, in the provenance."""
+
+    def change(folder):
+        with_json(provenance={"wall_seconds": "here"})(folder)
+        content = (folder / "run.json").read_text("utf-8")
+        (folder / "run.json").write_text(content.replace('"here"', text), "utf-8")
+
+    return change
 
 
 def flip(folder):
@@ -188,21 +222,25 @@ def no_safetensors(folder):
 
 CHANGES = [
     (
-        lambda f: (f / "model.py").write_text("import os"),
+        lambda f: (f / "model.py").write_text("import os", "utf-8"),
         r'holds "model.py", expected only run.json, weights',
     ),
     (flip, r"weights.safetensors: is not the file that was written: its SHA-256"),
     (no_safetensors, "weights.safetensors: is not a safetensors file"),
     (lambda f: (f / "weights.safetensors").unlink(), "weights.safetensors: cannot be read"),
-    (lambda f: (f / "run.json").write_text("{"), "run.json: is not JSON"),
-    (lambda f: (f / "run.json").write_text("[" * 100_000), "run.json: is not JSON"),
+    (lambda f: (f / "run.json").write_text("{", "utf-8"), "run.json: is not JSON"),
+    (lambda f: (f / "run.json").write_text("[" * 100_000, "utf-8"), "run.json: is not JSON"),
     (
-        lambda f: (f / "run.json").write_text('{"data": {}, "data": {}}'),
+        lambda f: (f / "run.json").write_text('{"data": {}, "data": {}}', "utf-8"),
         "run.json: key 'data' is given twice, expected once",
     ),
     (
-        lambda f: (f / "run.json").write_text("{}"),
+        lambda f: (f / "run.json").write_text("{}", "utf-8"),
         "run.json: has the keys , expected data and weights_sha256",
+    ),
+    *(
+        (with_number(text), f"run.json: holds '{text}', expected finite numbers")
+        for text in ("NaN", "Infinity", "-Infinity", "1e999", "-1e999")
     ),
     (with_json(seed="one"), "seed is a str, expected an integer or None"),
     (with_json(format="x"), 'format is "x", expected "mechmarkov.run"'),
@@ -246,7 +284,7 @@ def test_what_is_no_result_is_said_so_and_nothing_is_written(shared, tmp_path):
 
 
 def test_a_folder_that_is_there_is_left_alone(shared, tmp_path):
-    (tmp_path / "note").write_text("mine")
+    (tmp_path / "note").write_text("mine", "utf-8")
     with pytest.raises(RunFileError, match=r"exists, expected a new folder$"):
         shared[0].save_folder(tmp_path)
     with pytest.raises(RunFileError, match="cannot be written"):

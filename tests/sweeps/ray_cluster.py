@@ -24,14 +24,14 @@ HEAD = {"num_cpus": 0, "include_dashboard": False}
 
 def note(folder, **event):
     """Add a line to the log that all nodes share."""
-    with open(folder / "events.jsonl", "a") as log:
+    with open(folder / "events.jsonl", "a", encoding="utf-8") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
         log.write(json.dumps(event) + "\n")
 
 
 def noted(folder, what):
     path = folder / "events.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
     return [event for event in map(json.loads, lines) if event["what"] == what]
 
 
@@ -87,7 +87,7 @@ def failing_task(nodes, folder):
     except SweepError as error:
         said = {"first": str(error), "rows_then": len([*(folder / "rows").iterdir()])}
     again = sweep(two_points(), folder, fleet=1, cluster=Cluster(nodes.address))
-    (folder / "said.json").write_text(json.dumps(said | {"trained_later": again.trained}))
+    (folder / "said.json").write_text(json.dumps(said | {"trained_later": again.trained}), "utf-8")
 
 
 def dying_process(nodes, folder):
@@ -104,7 +104,7 @@ def dying_process(nodes, folder):
     try:
         sweep(two_points(), folder, fleet=1, cluster=Cluster(nodes.address, retries=1))
     except SweepError as error:
-        (folder / "said.json").write_text(json.dumps({"first": str(error)}))
+        (folder / "said.json").write_text(json.dumps({"first": str(error)}), "utf-8")
     print("dying process ends", flush=True)
 
 

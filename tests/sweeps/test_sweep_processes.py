@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sweep_cases import tiny, two_points
 
-from mechmarkov.sweeps import Cluster, sweep
+from mechmarkov.sweeps import Cluster, engines, sweep
 from mechmarkov.sweeps.engines import in_processes
 from mechmarkov.sweeps.spec import SweepError
 from mechmarkov.sweeps.tasks import Done, Task
@@ -53,9 +53,9 @@ def dies(task: Task, progress=None, settings=None) -> Done:
 
 def sleeps(task: Task, progress, file: Path) -> Done:
     """A task that ends at once and one without end; both say in which process they are."""
-    with file.open("a") as lines:
+    with file.open("a", encoding="utf-8") as lines:
         print(os.getpid(), file=lines, flush=True)
-    while len(file.read_text().split()) < 2:  # or the first process would take the second task too
+    while len(file.read_text("utf-8").split()) < 2:  # or the first process would take the second task too
         time.sleep(0.01)
     while task.index == 1:
         progress(0, 1)
@@ -65,7 +65,7 @@ def sleeps(task: Task, progress, file: Path) -> Done:
 
 def alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").split()[2] != "Z"
     except FileNotFoundError:
         return False
 
@@ -87,7 +87,7 @@ def test_who_is_stopped_leaves_no_process_behind(tmp_path, how):
     command = [sys.executable, __file__, file]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        wait_for(lambda: file.exists() and len(file.read_text().split()) == 2)
+        wait_for(lambda: file.exists() and len(file.read_text("utf-8").split()) == 2)
         time.sleep(0.5)  # and the first of them waits for another task
         # A terminal interrupts all processes of a command; a kill takes the one alone.
         (os.killpg if how == signal.SIGINT else os.kill)(process.pid, how)
@@ -95,7 +95,47 @@ def test_who_is_stopped_leaves_no_process_behind(tmp_path, how):
     finally:
         process.kill()
     assert said.count("Traceback") == (how == signal.SIGINT)  # that of who was interrupted alone
-    wait_for(lambda: not any(alive(int(pid)) for pid in file.read_text().split()))
+    wait_for(lambda: not any(alive(int(pid)) for pid in file.read_text("utf-8").split()))
+
+
+def test_a_process_follows_its_parent_before_it_imports_what_takes_seconds(monkeypatch):
+    """Until then one whose parent was killed goes on importing, for a minute on a busy machine."""
+    given = []
+
+    class Pool(engines.ProcessPoolExecutor):
+        def __init__(self, count, context, initializer, arguments):
+            given.append(initializer)
+            super().__init__(count, context, initializer, arguments)
+
+    monkeypatch.setattr(engines, "ProcessPoolExecutor", Pool)
+    assert list(in_processes([], fails_once, 2, int)) == []
+    (initializer,) = given
+    heavy = f"import sys, {initializer.__module__}; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", heavy], check=True)
+
+
+@pytest.mark.system
+def test_who_is_killed_while_processes_begin_leaves_none_behind(tmp_path):
+    text = (
+        'name = "tiny"\nrecipe = "binary-p05-q08-tied"\nseeds = 4\nset.steps = 1000\nset.checkpoints = []\n'
+    )
+    (tmp_path / "tiny.toml").write_text(text, "utf-8")
+    options = ["--out", tmp_path / "out", "--fleet", "1", "--processes", "2", "--device", "cpu"]
+    command = [sys.executable, "-m", "mechmarkov", "sweep", tmp_path / "tiny.toml", *options]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        pytest.skip("processes are looked up in /proc, which is not here")
+    try:
+        wait_for(lambda: len(children.read_text("utf-8").split()) == 3)
+        begun = children.read_text("utf-8").split()
+    finally:
+        process.kill()
+        process.wait()
+    wait_for(lambda: not any(alive(int(pid)) for pid in begun))
+    assert subprocess.run(command, check=True, capture_output=True).stdout.decode().startswith("tiny: 4 runs")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["rows", "table.parquet"]
+    assert not list((tmp_path / "out").rglob(".*"))
 
 
 @pytest.mark.system
@@ -106,8 +146,8 @@ def test_an_interruption_while_processes_begin_is_told_once(tmp_path):
     if not children.exists():
         pytest.skip("processes are looked up in /proc, which is not here")
     try:
-        wait_for(lambda: len(children.read_text().split()) == 3)  # multiprocessing has one of its own
-        begun = children.read_text().split()
+        wait_for(lambda: len(children.read_text("utf-8").split()) == 3)  # multiprocessing has one of its own
+        begun = children.read_text("utf-8").split()
         time.sleep(0.5)  # they import for seconds
         os.killpg(process.pid, signal.SIGINT)
         said = process.communicate(timeout=180)[1]

@@ -28,14 +28,14 @@ def cluster(tmp_path_factory):
         [sys.executable, SCRIPT, folder], capture_output=True, text=True, timeout=400, check=False
     )
     assert process.returncode == 0, process.stderr[-4000:]
-    (folder / "stdout").write_text(process.stdout)
+    (folder / "stdout").write_text(process.stdout, "utf-8")
     return folder
 
 
 @pytest.mark.system
 def test_a_node_dies_in_the_middle_and_the_table_is_the_local_one(cluster, tmp_path):
     folder = cluster / "killed_node"
-    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text("utf-8").splitlines()]
     begun = [event["task"] for event in events if event["what"] == "begun"]
     ended = [event["task"] for event in events if event["what"] == "ended"]
     (killed,) = (event for event in events if event["what"] == "killed")
@@ -61,7 +61,7 @@ def test_a_node_dies_in_the_middle_and_the_table_is_the_local_one(cluster, tmp_p
 
 @pytest.mark.system
 def test_a_task_that_always_fails_does_not_take_the_others_with_it(cluster):
-    said = json.loads((cluster / "failing_task" / "said.json").read_text())
+    said = json.loads((cluster / "failing_task" / "said.json").read_text("utf-8"))
     assert (
         said["first"]
         == "1 of 4 runs failed (ValueError: no luck); the others are kept, the same call goes on with these"
@@ -72,12 +72,12 @@ def test_a_task_that_always_fails_does_not_take_the_others_with_it(cluster):
 
 @pytest.mark.system
 def test_a_process_that_dies_is_one_line_and_none_of_ray_s(cluster):
-    said = json.loads((cluster / "dying_process" / "said.json").read_text())
+    said = json.loads((cluster / "dying_process" / "said.json").read_text("utf-8"))
     assert said["first"] == (
         "1 of 4 runs failed (its process died: killed, or out of memory); "
         "the others are kept, the same call goes on with these"
     )
-    printed = (cluster / "stdout").read_text()
+    printed = (cluster / "stdout").read_text("utf-8")
     assert "dying process begins\ndying process ends\n" in printed
 
 
@@ -91,7 +91,7 @@ def test_results_travel_as_bytes():
 def test_a_fleet_of_results_travels_inside_its_reply(tmp_path):
     # Ray sends what is below 100 KB with the reply of a task; what is larger stays on the node until fetched.
     sweep(two_points(seeds=4, grid={"source.p": [0.2]}), tmp_path)
-    rows = [json.loads(path.read_text()) for path in (tmp_path / "rows").iterdir()]
+    rows = [json.loads(path.read_text("utf-8")) for path in (tmp_path / "rows").iterdir()]
     sent = [{name: row[name] for name in row if name not in ("recipe", "seed")} for row in rows]
     assert len(sent) == 4
     assert len(pack(Done(tuple(sent), {}))) < 50_000 * 4 / FLEET

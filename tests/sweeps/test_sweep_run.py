@@ -68,7 +68,7 @@ def test_a_member_is_the_run_that_is_trained_alone(finished):
 
 def test_a_row_keeps_the_loss_of_its_training(finished):
     row = finished.table.to_pylist()[5]
-    curve = json.loads((finished.folder / "rows" / f"{row['key']}.json").read_text())["curve"]
+    curve = json.loads((finished.folder / "rows" / f"{row['key']}.json").read_text("utf-8"))["curve"]
     (point,) = [p for p in points(finished.sweep) if p.values == {"source.p": 0.5, "source.q": 0.2}]
     loss = mm.train(point.recipe, seed=row["seed"]).metrics["loss"]
     assert curve["step"] == loss["step"].tolist()
@@ -208,7 +208,7 @@ def test_a_row_that_is_none_is_named(tmp_path):
     found = sweep(tiny(seeds=1), tmp_path)
     path = tmp_path / "rows" / f"{found.table['key'][0].as_py()}.json"
     for text in ("{", "[]", json.dumps({"format": "mechmarkov.sweep-row", "key": "other"})):
-        path.write_text(text)
+        path.write_text(text, "utf-8")
         with pytest.raises(SweepError, match=f"{path.name} is not a row of this sweep"):
             sweep(tiny(seeds=1), tmp_path)
 
@@ -256,7 +256,8 @@ def test_the_command_ends_with_the_picture(tmp_path, capsys):
     path.write_text(
         'name = "tiny"\nrecipe = "binary-p05-q08-tied"\ngrid.source.p = [0.2]\ngrid.source.q = [0.2, 0.8]\n'
         "set.model.n_ctx = 8\nset.data.batch = 4\nset.steps = 2\nset.checkpoints = []\n"
-        'phase = { x = "source.p", y = "source.q" }\n'
+        'phase = { x = "source.p", y = "source.q" }\n',
+        "utf-8",
     )
     main(["sweep", str(path), "--out", str(tmp_path / "out"), "--device", "cpu"])
     output = capsys.readouterr()
@@ -296,7 +297,9 @@ def test_the_command_refuses_in_one_line(arguments, said, capsys, tmp_path):
 
 def test_a_misspelt_field_of_a_file_is_named_with_the_file(capsys, tmp_path):
     path = tmp_path / "typo.toml"
-    path.write_text('name = "typo"\nrecipe = "walk-k6-half"\ngrid.source.p = [0.2]\nset.checkpionts = []\n')
+    path.write_text(
+        'name = "typo"\nrecipe = "walk-k6-half"\ngrid.source.p = [0.2]\nset.checkpionts = []\n', "utf-8"
+    )
     with pytest.raises(SystemExit):
         main(["sweep", str(path), "--out", str(tmp_path / "out")])
     said = f"error: {path}: set: unknown key checkpionts, did you mean checkpoints"

@@ -163,12 +163,15 @@ def test_a_file_names_its_recipe_from_where_it_is(tmp_path):
         'name = "mine"\nsteps = 7\n'
         "source = { kind = 'circle', n_states = 6, p = 0.5 }\n"
         "objective.query = true\nobjective.read = 'last'\n"
-        f"model = {{ kind = 'walk', n_ctx = {text['model']['n_ctx']} }}\ninit.scheme = 'zero'\n"
+        f"model = {{ kind = 'walk', n_ctx = {text['model']['n_ctx']} }}\ninit.scheme = 'zero'\n",
+        "utf-8",
     )
-    (tmp_path / "sweep.toml").write_text('name = "s"\nrecipe = "./recipe.toml"\ngrid.source.p = [0.1, 0.2]\n')
+    (tmp_path / "sweep.toml").write_text(
+        'name = "s"\nrecipe = "./recipe.toml"\ngrid.source.p = [0.1, 0.2]\n', "utf-8"
+    )
     found = points(load_sweep(tmp_path / "sweep.toml"))
     assert [point.recipe.steps for point in found] == [7, 7]
-    (tmp_path / "broken.toml").write_text("name = ")
+    (tmp_path / "broken.toml").write_text("name = ", "utf-8")
     with pytest.raises(SweepError, match=r"broken\.toml: "):
         load_sweep(tmp_path / "broken.toml")
 

@@ -87,7 +87,7 @@ def test_errors_are_printed(tmp_path):
     assert run.contents()["loss"] == row
     assert "gradient_norm" in shown
     report = mm.probe(run, ["behaviour"]).save(tmp_path / "report")
-    assert row in (report if report.is_file() else report / "report.html").read_text()
+    assert row in (report if report.is_file() else report / "report.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ n_ctx = 16
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "mine.toml"
-    path.write_text(MINIMAL)
+    path.write_text(MINIMAL, "utf-8")
     return path
 
 
@@ -217,10 +217,10 @@ def test_files_that_are_no_recipe(tmp_path):
     with pytest.raises(RecipeError, match=r"none\.toml: No such file"):
         load_recipe(missing)
     broken = tmp_path / "broken.toml"
-    broken.write_text("name = ")
+    broken.write_text("name = ", "utf-8")
     with pytest.raises(RecipeError, match=r"broken\.toml: Invalid value"):
         load_recipe(broken)
-    broken.write_text("name = 'x'")
+    broken.write_text("name = 'x'", "utf-8")
     with pytest.raises(RecipeError, match=r"broken\.toml: source is missing, expected a section$"):
         load_recipe(broken)
     with pytest.raises(RecipeError, match="no shipped recipe is called 'walk-k6-hlaf', did you mean walk-k6"):
@@ -283,7 +283,7 @@ parallel_attn_mlp = true
 
 
 def test_a_recipe_of_todays_architecture_trains_what_it_names(path):
-    path.write_text(MINIMAL + LLAMA)
+    path.write_text(MINIMAL + LLAMA, "utf-8")
     recipe = load_recipe(path)
     assert Recipe.from_data(recipe.to_data()).to_data() == recipe.to_data()
     one, two = train(recipe, seeds=range(2), device="cpu")

@@ -10,6 +10,8 @@ from mechmarkov.runs import Run, RunFileError, load
 from mechmarkov.safe import file as safe_file
 from mechmarkov.sources import Binary, source_from_data
 from mechmarkov.training import fleet
+from mechmarkov.training import resume as partials
+from mechmarkov.training.members import Member
 from mechmarkov.training.recipe import load_recipe
 from mechmarkov.training.train import TrainingDivergedError, train
 
@@ -123,6 +125,18 @@ def test_what_another_training_left_is_not_taken(tmp_path):
         train(RECIPE, seed=0, device="cpu", out=tmp_path)
 
 
+def test_a_partial_whose_members_have_the_recipes_the_other_way_round_is_not_taken(tmp_path):
+    """Recipes and seeds are the same lists; which member has which recipe is not."""
+    one, other = RECIPE, RECIPE.with_set(["source.p=0.6"])
+    there = [Member(one, 0), Member(other, 0), Member(one, 1)]
+    here = [Member(one, 0), Member(other, 0), Member(other, 1)]
+    cpu, path = torch.device("cpu"), tmp_path / "partial.pt"
+    partials.write(path, there, cpu, {"step": 3})
+    assert partials.read(path, there, cpu) == {"step": 3}
+    with pytest.raises(RunFileError, match=r"recipe_of is '\[0, 1, 0\]' there and '\[0, 1, 1\]' here"):
+        partials.read(path, here, cpu)
+
+
 def test_results_that_are_there_are_read_and_never_overwritten(tmp_path):
     first = train(RECIPE, seed=0, device="cpu", out=tmp_path)
     steps = []
@@ -139,7 +153,7 @@ def test_results_that_are_there_are_read_and_never_overwritten(tmp_path):
 
 
 def test_a_folder_that_cannot_be(tmp_path):
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", "utf-8")
     with pytest.raises(RunFileError, match=r"file: File exists, expected a folder for results"):
         train(RECIPE, device="cpu", out=tmp_path / "file")
 

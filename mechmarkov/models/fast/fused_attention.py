@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from mechmarkov.models.fast.attention_rows import LN2, attend, attend_backward, rows_of
-from mechmarkov.models.fast.token_rows import ONE, copy, give, row_length, take
+from mechmarkov.models.fast.token_rows import ONE, check_floats, copy, give, reach, row_length, take
 from mechmarkov.utils.compiled import compiled
 
 f32 = np.float32
@@ -32,9 +32,13 @@ def attend_fused(
         v: Values.
         scale: What scores are multiplied by.
         window: How many positions back attention reaches; None for all.
+
+    Raises:
+        ValueError: Shapes that differ, another type than float32, or a window below 0.
     """
+    check_floats({name: (x, tuple(q.shape)) for name, x in (("q", q), ("k", k), ("v", v))})
     apply: Any = _FusedAttention.apply  # torch's `apply` has no types
-    z = apply(*(_by_head(x) for x in (q, k, v)), f32(scale), q.shape[-2] if window is None else window)
+    z = apply(*(_by_head(x) for x in (q, k, v)), f32(scale), reach(window, q.shape[-2]))
     return rearrange(z[:, : q.shape[-1]], "(m h) d b p -> m b h p d", h=q.shape[-3]).reshape(q.shape)
 
 

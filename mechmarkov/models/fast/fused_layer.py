@@ -22,10 +22,12 @@ from mechmarkov.models.fast.token_rows import (
     add_sums,
     as_array,
     as_token_rows,
+    check_floats,
     copy,
     give,
     multiply,
     new_token_rows,
+    reach,
     row_length,
     take,
 )
@@ -52,10 +54,22 @@ def attention_layer_fused(
         biases: `b_Q`, `b_K` and `b_V` `[model, head, d_head]` and `b_O` `[model, d_model]`.
         scale: What scores are multiplied by.
         window: How many positions back attention reaches; None for all.
+
+    Raises:
+        ValueError: Shapes that do not fit, another type than float32, or a window below 0.
     """
     in_bits = scale / float(LN2)
     W_Q, W_K, W_V, W_O = weights
     b_Q, b_K, b_V, b_O = biases
+    models, _, _, d_model = x.shape
+    _, heads, _, d_head = W_Q.shape
+    into, own = (models, heads, d_model, d_head), (models, heads, d_head)
+    check_floats(
+        {"x": (x, tuple(x.shape)), "value_input": (value_input, tuple(x.shape))}
+        | {f"W_{name}": (weight, into) for name, weight in zip("QKV", weights[:3], strict=True)}
+        | {f"b_{name}": (bias, own) for name, bias in zip("QKV", biases[:3], strict=True)}
+        | {"W_O": (W_O, (models, heads, d_head, d_model)), "b_O": (b_O, (models, d_model))}
+    )
     rows = rows_of(W_Q.shape[-1])
     missing = len(rows) - W_Q.shape[-1]
     W_in, b_in = (
@@ -64,7 +78,7 @@ def attention_layer_fused(
     )
     W_in, b_in = rearrange(W_in, "m qkv h i r -> m i (qkv h r)"), b_in.flatten(1)
     W_out = pad(W_O, (0, 0, 0, missing)).flatten(1, 2)
-    shape = rows, x.shape[-2] if window is None else window, value_input is x
+    shape = rows, reach(window, x.shape[-2]), value_input is x
     apply: Any = _AttentionLayer.apply  # torch's `apply` has no types
     out: Tensor = apply(x, value_input, W_in, b_in, W_out, b_O, *shape)
     return out

@@ -23,6 +23,7 @@ from mechmarkov.models.fast.token_rows import (
     add_sums,
     as_array,
     as_token_rows,
+    check_floats,
     copy,
     give,
     new_token_rows,
@@ -49,7 +50,12 @@ def norm_fused(
         b: Of each model.
         eps: What is added to the mean square.
         centred: Whether a token's mean is taken off first: LayerNorm.
+
+    Raises:
+        ValueError: Shapes that do not fit, or another type than float32.
     """
+    models, _, d = x.shape
+    check_floats({"x": (x, tuple(x.shape)), "w": (w, (models, d)), "b": (b, (models, d))})
     apply: Any = _Norm.apply  # torch's `apply` has no types
     out: Tensor = apply(x, w, b, f32(eps), centred)
     return out

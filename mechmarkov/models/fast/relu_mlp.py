@@ -21,6 +21,7 @@ from mechmarkov.models.fast.token_rows import (
     add_sums,
     as_array,
     as_token_rows,
+    check_floats,
     give,
     multiply,
     new_token_rows,
@@ -39,7 +40,17 @@ def relu_mlp_fused(
     W_out: Float[Tensor, "model d_mlp d_model"],
     b_out: Float[Tensor, "model d_model"],
 ) -> Float[Tensor, "model token d_model"]:
-    """`relu(x W_in + b_in) W_out + b_out` in float32, with tokens last in memory. Differentiable once."""
+    """`relu(x W_in + b_in) W_out + b_out` in float32, with tokens last in memory. Differentiable once.
+
+    Raises:
+        ValueError: Shapes that do not fit, or another type than float32.
+    """
+    models, _, d_model = x.shape
+    d_mlp = b_in.shape[-1]
+    check_floats(
+        {"x": (x, tuple(x.shape)), "b_in": (b_in, (models, d_mlp)), "b_out": (b_out, (models, d_model))}
+        | {"W_in": (W_in, (models, d_model, d_mlp)), "W_out": (W_out, (models, d_mlp, d_model))}
+    )
     apply: Any = _ReluMlp.apply  # torch's `apply` has no types
     out: Tensor = apply(x, W_in, b_in, W_out, b_out)
     return out

@@ -8,6 +8,7 @@ import math
 from typing import no_type_check
 
 import numpy as np
+import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
@@ -27,6 +28,32 @@ f32 = np.float32
 ZERO, ONE, LOWEST = f32(0), f32(1), f32(-np.inf)
 PAIR = 2 * WIDTH
 LINE = 16  # numbers of a cache line
+
+
+def check_floats(shapes: dict[str, tuple[Tensor, tuple[int, ...]]]) -> None:
+    """Refuse what a kernel would read or write beyond: inside it nothing is checked.
+
+    Args:
+        shapes: By its name, what a kernel is given, and the shape that it takes it to have.
+
+    Raises:
+        ValueError: Another shape, another type than float32, or another device than the CPU.
+    """
+    for name, (tensor, shape) in shapes.items():
+        if tuple(tensor.shape) != shape or tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+            given = f"{tensor.dtype} of shape {list(tensor.shape)} on {tensor.device}"
+            raise ValueError(f"{name} is {given}, expected torch.float32 of shape {list(shape)} on cpu")
+
+
+def reach(window: int | None, length: int) -> int:
+    """How many positions back is looked, which is as far as there are any: kernels count in 32 bits.
+
+    Raises:
+        ValueError: A window below 0.
+    """
+    if window is not None and window < 0:
+        raise ValueError(f"window is {window}, expected at least 0")
+    return length if window is None else min(window, length)
 
 
 def new_token_rows(like: Tensor, width: int) -> Float[Tensor, "model *token width"]:

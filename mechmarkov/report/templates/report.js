@@ -369,7 +369,8 @@
     });
   }
   const unfold = () => {
-    if (/^#[\w-]+$/.test(location.hash)) document.querySelector(`${location.hash} .fold`)?.setAttribute("open", "");
+    const id = location.hash.slice(1); // anything: who opens the page writes it
+    if (id && !id.includes("=")) document.querySelector(`#${CSS.escape(id)} .fold`)?.setAttribute("open", "");
   };
   recall();
   unfold();
@@ -456,11 +457,12 @@
     return found;
   }
 
-  // A cell that begins like a formula would be run by a spreadsheet.
+  // A cell that begins like a formula would be run by a spreadsheet (OWASP, CSV injection).
   const cell = (value) => {
     let text = String(value ?? "");
-    if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
-    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+    const isNumber = /^[+-]?\d+(\.\d*)?(e[+-]?\d+)?$/i.test(text);
+    if (!isNumber && /^[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]/.test(text)) text = `'${text}`;
+    return /[",;\t\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
 
   for (const button of document.querySelectorAll("button.csv")) {

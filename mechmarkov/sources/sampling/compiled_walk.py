@@ -33,11 +33,31 @@ def walk_compiled(
     u: Float64[Tensor, "batch step"],
     start: Int64[Tensor, " batch"],
 ) -> Int64[Tensor, "batch step+1"]:
-    """As `walk`, on a CPU."""
+    """As `walk`, on a CPU.
+
+    Raises:
+        ValueError: States, laws or numbers that a path would leave the chain by: the loop checks nothing.
+    """
+    chains, histories, states = cdf.shape
+    fits = len(u) == len(start) and len(u) % chains == 0 and histories % states == 0
+    if not fits or not _within(start, histories) or not _are_laws(cdf, u):
+        raise ValueError(
+            f"a walk of {len(start)} starts, {list(u.shape)} numbers and laws {list(cdf.shape)} leaves its "
+            "chain, expected starts that are histories, numbers in [0, 1) and laws that end at 1"
+        )
     path = torch.empty(len(u), u.shape[1] + 1, dtype=torch.int64)
     path[:, 0] = start
     _walk(cdf.contiguous().numpy(), u.contiguous().numpy(), path.numpy())
     return path
+
+
+def _within(states: Int64[Tensor, "..."], n: int) -> bool:
+    return not states.numel() or bool((states.min() >= 0) & (states.max() < n))
+
+
+def _are_laws(cdf: Float64[Tensor, "*chain state"], u: Float64[Tensor, "batch step"]) -> bool:
+    """Whether the last bound is above every number."""
+    return not u.numel() or not bool((cdf[..., -1].min() < 1) | (u.max() >= 1))
 
 
 @no_type_check
@@ -66,7 +86,18 @@ def fill_by_counts_compiled(
     u: Float64[Tensor, "batch step"],
     path: Int64[Tensor, "batch position"],
 ) -> None:
-    """Fill a path as `walk_by_counts` does, on a CPU."""
+    """Fill a path as `walk_by_counts` does, on a CPU.
+
+    Raises:
+        ValueError: Shapes or states that do not fit: the loop checks nothing.
+    """
+    n = len(base)
+    fits = tuple(base.shape) == (n, n) and tuple(path.shape) == (len(u), n + u.shape[1])
+    if not fits or not _within(path[:, :n], n):
+        raise ValueError(
+            f"a path of shape {list(path.shape)} is filled by {list(u.shape)} numbers and a table of "
+            f"{list(base.shape)}, expected {n} states and a number for each of the others"
+        )
     _fill_by_counts(base.contiguous().numpy(), u.contiguous().numpy(), path.numpy())
 
 
