@@ -51,14 +51,14 @@ def confused(quick: bool) -> Measured:
             f"parent {parent:.0f}, sibling {sibling:.0f}",
             holds(parent == 0 and sibling == 1),
             "two states, uniform independent parents, two children that are both their exclusive or",
-            "counterexample",
+            "computed exactly",
         ),
         Finding(
             "sibling_larger",
             f"{said}; means over kernels: {mean}",
             holds(2 * counts[CONCENTRATION] > n),
             f"{n} kernels on {STATES} states; a child with its better parent, against a sibling; float64",
-            "other setting",
+            "trained at another",
             (counts[CONCENTRATION], n),
         ),
     ]

@@ -79,14 +79,14 @@ def gradient(quick: bool) -> Measured:
             f"path's edges is {gaps[first]:+.0%} off it at {first} positions and {gaps[last]:+.1%} at {last}",
             holds(worst < ROUNDING),
             f"the closed form of a long input; {setting}. Sampled: {SEQUENCES} sequences on two states",
-            "derivation",
+            "computed exactly",
         ),
         Finding(
             "largest_is_parent",
             f"{share(parents, edges)} edges",
             holds(parents == edges),
             f"among earlier keys; ties within {ROUNDING:g}; {setting}",
-            "derivation",
+            "computed exactly",
         ),
         Finding(
             "itself_larger",
@@ -95,7 +95,7 @@ def gradient(quick: bool) -> Measured:
             "symmetric two-state chain of second eigenvalue λ > 0: λ for itself, λ² for the parent",
             holds(itself > 0),
             f"the key that the causal mask also allows, the position itself: trace(P) - 1; {setting}",
-            "counterexample",
+            "computed exactly",
         ),
     ]
     figure = go.Figure()

@@ -32,7 +32,7 @@ def ordinary(quick: bool) -> Measured:
             f"{over_seeds(far[:, 0])} nats from the law, counts of tokens {far[0, 1]:.3g}",
             holds(named == seeds),
             f"named: more true edges than edges moved at random have, at 1 %; {setting}",
-            "other setting",
+            "trained at another",
             (named, seeds),
         )
     ]

@@ -31,7 +31,7 @@ def several(quick: bool) -> Measured:
             f"{far[0, 1]:.3g}",
             holds(nearer == seeds),
             f"mean KL from counts along the graph; {setting}",
-            "other setting",
+            "trained at another",
             (nearer, seeds),
         ),
         Finding(
@@ -40,7 +40,7 @@ def several(quick: bool) -> Measured:
             holds(whole == seeds),
             "edges: more than a third of a position's mean attention, which has two parents, in either head; "
             f"{setting}",
-            "other setting",
+            "trained at another",
             (whole, seeds),
         ),
     ]

@@ -80,7 +80,7 @@ def learning(quick: bool) -> Measured:
                 f"{share(learned, draws)} base chains; error {over_seeds(together[:, 0])}",
                 holds(learned == draws),
                 f"{setting}; found: no entry is wrong by {NEAR:g}",
-                "other setting",
+                "trained at another",
                 count=(learned, draws),
             ),
             Finding(
@@ -89,7 +89,7 @@ def learning(quick: bool) -> Measured:
                 f"{over_seeds(pairs[:, 1])}",
                 holds(lost == draws),
                 f"{setting}; prompts hold states 0 and 1 or states 2 and 3 alone",
-                "other setting",
+                "trained at another",
                 count=(lost, draws),
             ),
             Finding(
@@ -98,7 +98,7 @@ def learning(quick: bool) -> Measured:
                 holds(good == len(runs)),
                 "the recipe context-conditioned-k3: 3 states, prompts of 16 that the chain samples, 512 "
                 f"a step, 300 steps of Adam; found: no entry is wrong by {NEAR:g}",
-                "other setting",
+                "trained at another",
                 count=(good, len(runs)),
             ),
         ],

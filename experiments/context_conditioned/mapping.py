@@ -46,7 +46,7 @@ def mapping(quick: bool) -> Measured:
         f"at most {worst:.0e} from it in any probability",
         holds(worst < ROUNDING),
         f"{of}; four draws of scores of size 2 each; float64",
-        "derivation",
+        "computed exactly",
     )
     return Measured([finding], {"mapping": figure})
 
@@ -77,7 +77,7 @@ def identified(quick: bool) -> Measured:
         holds(agree == cases),
         f"{n_states} states; every set of sets of states that prompts with one last state can have; the "
         "information has full rank iff the graph is connected; one random base chain with entries above 0",
-        "derivation",
+        "computed exactly",
     )
     return Measured([finding], {})
 

@@ -63,7 +63,7 @@ def winners(quick: bool) -> Measured:
                 f"{means[-1]:.1%} of {length}",
                 holds(means[-1] < means[98] < means[8]),
                 f"two states, each row of the base chain gives the weak one {WEAK[2]:g}; exact law of counts",
-                "derivation",
+                "computed exactly",
             ),
             Finding(
                 "who_wins",
@@ -71,7 +71,7 @@ def winners(quick: bool) -> Measured:
                 holds(agree == cells),
                 f"two states; a state is {FILLED:.0%} of the context more often after {length} tokens than "
                 f"after {length // 4 + 2} iff its row of the base chain has it above the other; exact law",
-                "derivation",
+                "computed exactly",
             ),
             Finding(
                 "how_fast",
@@ -79,7 +79,7 @@ def winners(quick: bool) -> Measured:
                 holds((off < TOLERANCE).all() and (off < before).all()),
                 f"slope of the logarithm of its expected count over the last doubling; within {TOLERANCE:g}, "
                 f"and nearer than at {length // 4}; weak state {', '.join(f'{p:g}' for p in WEAK)}",
-                "derivation",
+                "computed exactly",
             ),
         ],
         {"winners": figure},
@@ -138,7 +138,7 @@ def trajectories(quick: bool) -> Measured:
         f"{GROUPS} groups of {runs // GROUPS} trajectories of {lengths[-1]:,} tokens, each row of the base "
         f"chain ({1 - p:g}, {p:g}); root mean square error of Pr(1); by the counts {-p / (1 - p) / 2:.2f} "
         "after state 0 and 0 after state 1",
-        "other setting",
+        "trained at another",
         count=(slower, GROUPS),
     )
     return Measured([finding], {"trajectories": figure})

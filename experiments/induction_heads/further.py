@@ -41,7 +41,7 @@ def posterior(quick: bool) -> Measured:
         "state tells of the chain: the exact mean is an integral over both rows (64 x 64 Gauss-Legendre "
         f"nodes). Exact with a uniform start; a close approximation with a stationary one. {batch} "
         f"sequences of {length}",
-        "derivation",
+        "computed exactly",
     )
     steps = np.arange(1, length + 1)
     curves = {
@@ -82,7 +82,7 @@ def positions(quick: bool) -> Measured:
                 + ("no circuit" if place is None else f"layer {place[0]} feeds layer {place[1]} (from 0)"),
                 holds(in_order(labels) and place == (0, 1)),
                 f"nearest exact predictor late in the context, probe `induction`; {how}",
-                "other setting",
+                "trained at another",
                 (int(in_order(labels) and place == (0, 1)), 1),
             ),
             Finding(
@@ -90,7 +90,7 @@ def positions(quick: bool) -> Measured:
                 f"{end:.4f} nats above it late in the context (the unigram {gap:.3f})",
                 holds(end < CLOSE * gap),
                 f"excess over the exact posterior mean (uniform start), last quarter of positions; {how}",
-                "other setting",
+                "trained at another",
                 (int(end < CLOSE * gap), 1),
             ),
             Finding(
@@ -102,7 +102,7 @@ def positions(quick: bool) -> Measured:
                 "attention only, positions in the scores alone: attention averages and does not count, so "
                 "where all tokens are alike every position has the same logits, for any weights, relative "
                 f"positions included; one sequence of equal tokens; {how}",
-                "derivation",
+                "computed exactly",
             ),
         ]
     )

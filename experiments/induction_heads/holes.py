@@ -50,7 +50,7 @@ def look(run: mm.Run) -> dict[str, float]:
 
 
 def previous_claim(
-    symbols: str, seen: Sequence[dict[str, float]], how: str, evidence: Evidence = "other setting"
+    symbols: str, seen: Sequence[dict[str, float]], how: str, evidence: Evidence = "trained at another"
 ) -> Finding:
     """Whether the models that reach the bigram look at the previous token at all."""
     there = [run for run in seen if run["gained"] > HALF]

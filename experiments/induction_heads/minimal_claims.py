@@ -100,7 +100,7 @@ def order_claims(trajectory: minimal.Trajectory, near: Distances, how: str) -> l
             "unigram's excess is left in the end",
             holds(ordered == count),
             f"nearest exact predictor over the last quarter of positions; {how}",
-            "other setting",
+            "trained at another",
             (ordered, count),
         ),
         Finding(
@@ -109,7 +109,7 @@ def order_claims(trajectory: minimal.Trajectory, near: Distances, how: str) -> l
             holds(dv < ROUNDING < 1e-3 < dW),
             "float64. Exact: where W is constant a score does not depend on what layer 1 mixes, for the mix "
             f"sums to one; {how}",
-            "derivation",
+            "computed exactly",
         ),
         Finding(
             "second_layer_first",
@@ -117,7 +117,7 @@ def order_claims(trajectory: minimal.Trajectory, near: Distances, how: str) -> l
             f"W's diagonal, {over_seeds(first_layer)} for layer 1's weight on the previous token",
             holds(later == count),
             f"steps at which each has half of what it has in the end; {how}",
-            "other setting",
+            "trained at another",
             (later, count),
         ),
     ]
@@ -133,7 +133,7 @@ def drop_claim(trajectory: minimal.Trajectory, near: Distances, how: str) -> Fin
         f"{share(with_first, len(way))} seeds; half of the bigram's gain at step {over_seeds(way)}",
         holds(with_first == len(way)),
         f"nearer in time to layer 1's half-way point than to layer 2's; {how}",
-        "other setting",
+        "trained at another",
         (with_first, len(way)),
     )
 
@@ -156,7 +156,7 @@ def held_claim(
         holds(sooner == len(alone)),
         "layer 1 held: all weight on the previous token; layer 2 held: W's diagonal as it ends together. "
         f"Half of the lowest value in the end; {how}",
-        "other setting",
+        "trained at another",
         (sooner, len(alone)),
     )
 
@@ -188,7 +188,7 @@ def mask_claims(
             "the code computes `masked_fill` and drops its result: keys mix in every later token, with the "
             "weight of lag 0 (at the last position, where the paper's curves are read, nothing is ahead); "
             "trained models of the last step, a sequence of eight",
-            "counterexample",
+            "computed exactly",
         ),
         Finding(
             "mask_matters",
@@ -198,7 +198,7 @@ def mask_claims(
             holds(behind == 0),
             "as released, later tokens dilute layer 1 and it hardly leaves the unigram in these steps; "
             f"{how}",
-            "other setting",
+            "trained at another",
             (len(without) - behind, len(without)),
         ),
     ]

@@ -57,7 +57,7 @@ def plateau_and_drop(data: xr.Dataset) -> tuple[float, float]:
 
 
 def phase_claims(
-    name: str, runs: Sequence[xr.Dataset], how: str, evidence: Evidence = "other setting"
+    name: str, runs: Sequence[xr.Dataset], how: str, evidence: Evidence = "trained at another"
 ) -> list[Finding]:
     """What the distances of some runs say of the phases."""
     count = len(runs)
@@ -147,7 +147,7 @@ def head_claims(n: int, found: Sequence[mm.Outcome], runs: Sequence[xr.Dataset],
             holds(circuits == len(found)),
             "probe `induction`: by an edit of a key's predecessor and by cutting layer 1 from layer 2's "
             f"keys, which must cost half of the bigram's gain over the unigram; {how}",
-            "other setting",
+            "trained at another",
             (circuits, len(found)),
             case=SYMBOLS[n],
         ),
@@ -157,7 +157,7 @@ def head_claims(n: int, found: Sequence[mm.Outcome], runs: Sequence[xr.Dataset],
             holds(together == len(found)),
             "half of the final induction score against half of the way to the bigram; within two kept steps "
             f"of the probe; {how}",
-            "other setting",
+            "trained at another",
             (together, len(found)),
             case=SYMBOLS[n],
         ),

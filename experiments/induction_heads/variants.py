@@ -58,7 +58,7 @@ def compare(n: int, model: str, times: Times, how: str) -> list[Finding]:
                 f"step {when(times[name])}, on chains {when(chains)}; sooner in {share(faster, count)} seeds",
                 holds(faster == count),
                 how,
-                "other setting",
+                "trained at another",
                 (faster, count),
                 f"{model}, {n} symbols, {name}",
             )
@@ -128,7 +128,7 @@ def independent_claim(runs: list[mm.Run], attention: Float[np.ndarray, "step see
         f"previous token {over_seeds(attention[-1])}",
         holds(reached == len(runs)),
         f"there it is the exact posterior mean; last quarter of positions; {how}",
-        "other setting",
+        "trained at another",
         (reached, len(runs)),
     )
 

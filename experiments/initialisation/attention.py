@@ -137,7 +137,7 @@ def attention(quick: bool) -> Measured:
             f"largest change along {2 * total} lines: {drift:.0e}",
             holds(drift < 1e-5),
             how + "; holds below 1e-5",
-            "derivation",
+            "computed exactly",
         ),
         Finding(
             "attention_sides",
@@ -145,7 +145,7 @@ def attention(quick: bool) -> Measured:
             + " and ".join(f"a = {turning(p, q):.3g}" for p, q in CHAINS),
             holds(all(signs)),
             "loss at e = 0.02 against e = 0, on either side of both turning points by a tenth",
-            "derivation",
+            "computed exactly",
         ),
         *(
             Finding(
@@ -154,7 +154,7 @@ def attention(quick: bool) -> Measured:
                 "and neither: " + "; ".join(ends),
                 holds(changed[a] > ENOUGH * total),
                 how,
-                "derivation",
+                "computed exactly",
             )
             for key, a in zip(("attention_off", "attention_on"), STARTS_OF_A, strict=True)
         ),

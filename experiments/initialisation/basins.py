@@ -46,21 +46,21 @@ def basins(quick: bool) -> Measured:
             f"largest change along {2 * starts} lines: {drift:.0e}",
             holds(drift < 1e-5),
             how + "; holds below 1e-5, ten thousand times the tolerance of one step",
-            "derivation",
+            "computed exactly",
         ),
         Finding(
             "energy_tells",
             "; ".join(found),
             holds(right == 2 * starts),
             how + "; agreement of the predicted basin with the end of the integrated line",
-            "derivation",
+            "computed exactly",
         ),
         Finding(
             "sides_at_e_0",
             f"sign of the change of the loss right at 7 of 7 w for {sum(signs)} of {len(signs)} chains",
             holds(all(signs)),
             "loss at e = 0.1 against e = 0, seven w from -2.5 to 2",
-            "derivation",
+            "computed exactly",
         ),
     ]
     return Measured(claims, {"basins": figure})
@@ -86,7 +86,7 @@ def gaussian(quick: bool) -> Measured:
         "for p + q > 1",
         holds(right),
         f"flow from e, w ~ N(0, 0.01^2), as in the authors' code, p and q in {grid}",
-        "derivation",
+        "computed exactly",
     )
     return Measured([claim])
 
@@ -141,7 +141,7 @@ def _invariant(quick: bool) -> Finding:
         holds(fine[0] < 0.6 * coarse[0]),
         f"(p, q) = (0.5, 0.8), start at e = 1.4, w = -1.2, gradient descent in float64 for a time of {time}; "
         "what is conserved by the flow changes in proportion to the step size",
-        "derivation",
+        "computed exactly",
     )
 
 
@@ -154,7 +154,7 @@ def _border(hits: dict[int, int], n: int, how: str, enough: float) -> Finding:
         holds(stretched),
         f"{how}, no biases but the unembedding's; with one embedding vector that a token switches on, as in "
         "the authors' code, the factor is sqrt 8 in place of 4",
-        "derivation",
+        "computed exactly",
     )
 
 
@@ -166,5 +166,5 @@ def _trap(without: int, biased: int, n: int, how: str) -> Finding:
         holds(without > n / 2),
         f"{how}; the starts at (0.2, 0.3) that the corrected border calls stuck. As e shrinks the bias "
         "falls to a negative constant, which turns the hidden units off: w is 0, and e grows again",
-        "derivation",
+        "computed exactly",
     )

@@ -55,7 +55,7 @@ def _helps(lost: Mapping[tuple[str, str], np.ndarray], kind: str, seeds: int) ->
         holds(good),
         f"{seeds} seeds, 400 steps of AdamW, {REDUCED}. At the bigram: nearer to its loss than to the "
         "unigram's. Holds if three of four with the guideline are, and at most one of four without",
-        "other setting",
+        "trained at another",
         (learned["guideline"], seeds),
         case="attention trained" if kind == "trained" else "attention frozen",
     )
@@ -74,7 +74,7 @@ def _not_a_trap(below: Sequence[mm.Run]) -> Finding:
         f"{n} seeds at (0.2, 0.3), AdamW, {REDUCED}. On the map half of the hidden units read one sign of "
         "the stream and half the other; the guideline has all read one, and a shift of the stream, which "
         "positions can give, turns them off",
-        "other setting",
+        "trained at another",
         (stuck, n),
     )
 
@@ -86,7 +86,7 @@ def _attention(runs: Sequence[mm.Run]) -> Finding:
         f"its output has {over_seeds(added)} of the stream's size",
         holds(max(added) < SMALL),
         f"mean over tokens, {len(runs)} seeds, after training from the guideline; small: below {SMALL:g}",
-        "other setting",
+        "trained at another",
         (sum(value < SMALL for value in added), len(added)),
     )
 
@@ -116,7 +116,7 @@ def adamw(quick: bool) -> Measured:
             holds(n_stayed == seeds),
             f"{seeds} seeds, {REDUCED}; AdamW as in the authors' code, one cycle over all steps; gradient "
             "descent with step size 1. Batches are 32 times smaller than the paper's, gradients noisier",
-            "other setting",
+            "trained at another",
             (n_stayed, seeds),
         ),
         Finding(
@@ -125,7 +125,7 @@ def adamw(quick: bool) -> Measured:
             holds(not through),
             "w read off the models under AdamW every 100 steps. Along the flow w shrinks in proportion to "
             "itself and never gets to 0; AdamW divides a gradient by its size, so that small ones move w too",
-            "other setting",
+            "trained at another",
             (n_left - through, max(1, n_left)),
         ),
     ]
@@ -177,7 +177,7 @@ def _at_the_papers_length() -> list[Finding]:
                     holds(near == len(rows)),
                     f"T = 1024, the authors' model of the theorems at (0.2, 0.3), {len(rows)} seeds, a "
                     f"schedule of 400 steps; nearly: above {NEAR_ONE}",
-                    "paper's setting",
+                    "trained at the paper's setting",
                     (near, len(rows)),
                     f"{name}, T = 1024, step {step}",
                 )
@@ -193,7 +193,7 @@ def _formed(name: str, rows: np.ndarray, how: str) -> Finding:
         f"the end (seeds {last.min():.2f} to {last.max():.2f})",
         holds(last.min() > NEAR_ONE),
         f"{how}; holds above {NEAR_ONE}",
-        "other setting",
+        "trained at another",
         (int((last > NEAR_ONE).sum()), len(last)),
         case=f"{name}, T = 32",
     )
@@ -205,7 +205,7 @@ def _kept(name: str, rows: np.ndarray, how: str) -> Finding:
         f"least share of the first at any kept step and seed: {rows.min():.4f}",
         holds(rows.min() > ONE),
         f"{how}; holds above {ONE}",
-        "other setting",
+        "trained at another",
         (int((rows.min(1) > ONE).sum()), len(rows)),
         case=f"{name}, T = 32",
     )

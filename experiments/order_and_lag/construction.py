@@ -41,6 +41,6 @@ def construction(quick: bool) -> Measured:
         holds(error < EXACT),
         f"set by hand in float64, all sequences whose last history was seen before: {sizes}; attention "
         f"logits of {SHARPNESS:g}",
-        "derivation",
+        "computed exactly",
     )
     return Measured([finding])

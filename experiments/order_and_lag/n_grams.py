@@ -131,7 +131,7 @@ def n_grams(quick: bool) -> Measured:
                 f"at most {worst:.0e} nats from the table in any log-probability",
                 holds(worst < ROUNDING),
                 f"{setting}; {law.__name__} of scores 60 and 0",
-                "derivation",
+                "computed exactly",
                 case=name,
             )
         )
@@ -142,7 +142,7 @@ def n_grams(quick: bool) -> Measured:
             f"at most {soft:.0e} nats from the table in any log-probability",
             holds(soft < ROUNDING),
             f"{setting}; softmax, attention logits 60 + j log K at lag j + 1, 0 elsewhere",
-            "derivation",
+            "computed exactly",
         )
     )
     return Measured([*findings, *_printed(quick), _bounded(kernels, setting)], {"n_grams": _figure()})
@@ -168,7 +168,7 @@ def _printed(quick: bool) -> list[Finding]:
             holds(read == len(cases)),
             f"every history of n - 1 = {orders[0]} to {orders[-1]} tokens on 2 to 4 symbols, at positions "
             f"{', '.join(map(str, positions))}; exact fractions",
-            "derivation",
+            "computed exactly",
         ),
         Finding(
             "one_head_anywhere",
@@ -176,7 +176,7 @@ def _printed(quick: bool) -> list[Finding]:
             + ", ".join(f"{t} in {name}" for name, t in last.items()),
             holds(not any(last.values())),
             "two symbols, n = 3, every history, by position from 2 on; tokens are below the smallest number",
-            "counterexample",
+            "computed exactly",
         ),
     ]
 
@@ -192,7 +192,7 @@ def _bounded(kernels: list[Float[np.ndarray, "*history state"]], setting: str) -
         f"errors are {min(used):.1g} to {max(used):.2g} of the bound",
         holds(max(used) <= 1),
         f"{setting}; attention logits of {', '.join(f'{s:g}' for s in SHARPNESS[1:4])}",
-        "derivation",
+        "computed exactly",
     )
 
 

@@ -47,7 +47,7 @@ def softmax_scale(quick: bool) -> Measured:
                 "the walk model as a decoder with attn_scale = sqrt(K + M), the paper's |p|² = 500.5, N = "
                 f"{shape.n_ctx}, {steps} steps (p = 1 without a scale: 3, before rounding). A scale s acts "
                 "as a step size of s² for W alone: later, and the same otherwise",
-                "other setting",
+                "trained at another",
                 (int(ok), 1),
             )
         ]
@@ -89,7 +89,7 @@ def separate_qk(quick: bool) -> Measured:
                 "the walk model as a decoder, N = 25, |p|² = 32, head of full width. The gradient of each "
                 "factor is a product with the other: at zero both vanish, for any walk, and attention never "
                 "moves",
-                "derivation",
+                "computed exactly",
             ),
             Finding(
                 "separate_qk_small",
@@ -100,7 +100,7 @@ def separate_qk(quick: bool) -> Measured:
                 f"{len(seeds)} seeds of W_Q, W_K ~ N(0, 0.01²), V from zero, {steps} steps; learned: "
                 "attention on the parent, or accuracy at p = 1, above 0.99. A random start is off the "
                 "saddle, and decides the lag",
-                "other setting",
+                "trained at another",
                 (sum(a and not b for a, b in zip(learned, left, strict=True)), len(learned)),
             ),
         ]
@@ -141,7 +141,7 @@ def residual(quick: bool) -> Measured:
                 holds(stream == 0),
                 "the walk model as a decoder has the residual stream; the query is a zero token, so that "
                 "what V's readout finds on it is zero, exactly",
-                "derivation",
+                "computed exactly",
             ),
             Finding(
                 "residual_parent",
@@ -150,7 +150,7 @@ def residual(quick: bool) -> Measured:
                 holds(one[1].accuracy[1] < 0.3),
                 "next-token form: no query token, f = V (x_{N-1} + X S), N - 1 = 24 = 4 K. The stream "
                 "carries the parent: V learns the table at once, and attention is not needed",
-                "counterexample",
+                "computed exactly",
             ),
         ]
     )

@@ -41,7 +41,7 @@ def direction(quick: bool) -> Measured:
             f"cosine of double-centred matrices after {steps[-1]} steps. The limit is the elementwise "
             "sqrt(P)^T: dL/dV_yx = -(1/K) P_xy / (V_yx + eps) gives V + eps = sqrt(eps^2 + 2 eta t P / K); "
             "the two agree only at p = 1/2 and p in {0, 1}",
-            "derivation",
+            "computed exactly",
         ),
         Finding(
             "square_root_law",
@@ -50,7 +50,7 @@ def direction(quick: bool) -> Measured:
             holds(all(within)),
             f"mean of V over the K entries one step ahead, and back; the law from V at step {steps[0]} on, "
             "when attention is on the parent; four sampling errors of how often 1000 sequences end that way",
-            "derivation",
+            "computed exactly",
         ),
     ]
     return Measured(claims, {"direction": _figure(runs, steps)})

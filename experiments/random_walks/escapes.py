@@ -55,7 +55,7 @@ def spectrum(quick: bool) -> Measured:
                 holds(worst < 1e-6 and overlap > 0.999 and low < 0),
                 "dense float64 Hessian over the whole population at weights of the reduced system, against "
                 "theory/walk/trap_spectrum.py; the largest distance of sorted eigenvalues",
-                "derivation",
+                "computed exactly",
                 case=figure,
             )
         )
@@ -142,7 +142,7 @@ def escape_rates(quick: bool) -> Measured:
             f"K=6, N=97, whole population, float64, eta={ETA}, starts of sd {scales[0]:g} to {scales[-1]:g}"
             f", {seeds} seeds each; the rate along the drift of the reduced system; steps where attention "
             f"varies by {LINEAR[0]:g} to {LINEAR[1]:g} of a token's share. Predicted from step {START} on",
-            "derivation",
+            "computed exactly",
         ),
         Finding(
             "number_type",
@@ -154,7 +154,7 @@ def escape_rates(quick: bool) -> Measured:
             holds(not 0.9 < apart[0] < 1.1 and 0.9 < apart[-1] < 1.1),
             "median over seeds of the first step at which attention varies by a token's share, inf: never; "
             "float32 rounds at 6e-8 of a logit, so that a smaller start is lost or drowned",
-            "other setting",
+            "trained at another",
             (
                 sum(
                     abs(b.left / a.left - 1) > 0.1
@@ -233,14 +233,14 @@ def lag_classes(quick: bool) -> Measured:
             f"parent's {share:.3f} [{low:.3f}, {high:.3f}]",
             holds(p_value > 0.01),
             f"{how}; class: the lag modulo K with the most attention (median share {one_class:.3f})",
-            "derivation",
+            "computed exactly",
         ),
         Finding(
             "escape_ends",
             f"accuracy 1 in {perfect} of {seeds}; V's columns peak where (P^m)^T does in {matched}",
             holds(perfect >= 0.98 * seeds and matched >= 0.98 * seeds),
             how,
-            "derivation",
+            "computed exactly",
         ),
         Finding(
             "parent_at_one",
@@ -248,7 +248,7 @@ def lag_classes(quick: bool) -> Measured:
             f"{looks}; median {float(np.median(parents)):.1e}",
             holds(looks > seeds / 2),
             f"{how}. At p = 1 every token tells the label, so accuracy and parent score part",
-            "other setting",
+            "trained at another",
             (looks, seeds),
         ),
     ]

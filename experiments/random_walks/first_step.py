@@ -34,7 +34,7 @@ def first_step(quick: bool) -> Measured:
                 holds(error < bound),
                 "V after one step from zero against eta v_d / (eps N K); the bound is 5 sampling errors, or "
                 "float32 storage",
-                "derivation",
+                "computed exactly",
                 case=label,
             )
         )
@@ -62,7 +62,7 @@ def one_step(quick: bool) -> Measured:
         holds(bool((enough == ~divides).all() and flat[divides].all())),
         f"K from {min(states)} to {max(states)}, N from {min(lengths)} to {max(lengths)}; one step from "
         "zero on the whole population, float64, the reduced system; equal scores share the hit",
-        "derivation",
+        "computed exactly",
     )
     figure = go.Figure(
         go.Heatmap(

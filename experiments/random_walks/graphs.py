@@ -51,7 +51,7 @@ def graphs(quick: bool) -> Measured:
                 + f". Most seeds on {', '.join(row['name'] for row in selected)}. Elsewhere attention looks "
                 "at frequent states first (V's first step has pi pi^T in it), or at any lag that predicts "
                 "as well",
-                "other setting",
+                "trained at another",
                 (len(selected), len(rows)),
             ),
             Finding(
@@ -63,7 +63,7 @@ def graphs(quick: bool) -> Measured:
                 + ", the lowest of those that select the parent"
                 + ". With attention on the parent V + eps = sqrt(eps² + 2 eta t pi_x P_xy): the clean table "
                 "is sqrt(pi_x P_xy), and states that are rare have faint columns",
-                "derivation",
+                "computed exactly",
             ),
             Finding(
                 "only_deterministic",
@@ -72,7 +72,7 @@ def graphs(quick: bool) -> Measured:
                 f"closed form, float64, N - 1 = 24. It is nothing on {', '.join(trapped) or 'none'}: on a "
                 "complete bipartite graph tokens tell the side alone, and an even number of them does not "
                 "even tell that; so it is with the circle of 4, which theorem 3.1 leaves out",
-                "counterexample",
+                "computed exactly",
             ),
         ],
         {"graphs": _graphs_figure(rows)},

@@ -131,7 +131,7 @@ def hidden_first_step(quick: bool) -> Measured:
                 f"hidden in {sum(said for said, _ in found)}",
                 holds(all(said == rule for said, rule in found)),
                 f"{setting}; exact fractions",
-                "derivation",
+                "computed exactly",
             )
             for key, found, setting in zip(
                 ("hidden_circles", "hidden_graphs"), (of_circles, of_graphs), settings, strict=True

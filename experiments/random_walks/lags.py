@@ -54,7 +54,7 @@ def lags(quick: bool) -> Measured:
                 holds(all(learned)),
                 "walk-k6-half with mm.LaggedChain; fresh sequences after 10 steps; learned: a best answer to "
                 "99 %, and attention above 0.999; best possible accuracy 0.5",
-                "other setting",
+                "trained at another",
                 (sum(learned), len(learned)),
             ),
             Finding(
@@ -68,7 +68,7 @@ def lags(quick: bool) -> Measured:
                 "step is flat where the label's own walk makes whole turns, but on a sample that keeps "
                 "nothing: where the other walks do not, the token mean varies, and its chance correlation "
                 "with the label moves attention",
-                "derivation",
+                "computed exactly",
             ),
         ],
         {"lags": _lag_figure()},

@@ -59,7 +59,7 @@ def no_positions(quick: bool) -> Measured:
                 f"sequences accuracy is 1 for {sum(v == 1 for v in sampled.values())} of {len(lengths)} N: "
                 "the counts differ by one in a few, and the margin is below the sampling error of the label "
                 "counts",
-                "counterexample",
+                "computed exactly",
             ),
             Finding(
                 "no_positions_fair",
@@ -68,7 +68,7 @@ def no_positions(quick: bool) -> Measured:
                 f"decoder without positions, {4000 if quick else 20_000} training sequences and as many "
                 "fresh ones; attention is flat, and the token mean knows the neighbourhood of the label. "
                 "Far below the 0.5 of a model that finds the parent",
-                "counterexample",
+                "computed exactly",
             ),
         ]
     )
@@ -108,7 +108,7 @@ def rotary(quick: bool) -> Measured:
                 "decoder, a constant query of norm sqrt(d_head) |p|, keys by position alone (b_K trained), "
                 f"zero start, N = {n_ctx}, {steps} steps. The first move of attention is away from the "
                 "query's own key, to the far lags, and there it stays",
-                "other setting",
+                "trained at another",
                 (sum(bool(o.attention[0] > 0.9) for o in half), len(half)),
             ),
             Finding(
@@ -122,7 +122,7 @@ def rotary(quick: bool) -> Measured:
                 "all six walks, K divides N - 1. Attention to the zero query costs score, and rotated keys "
                 "are not orthogonal: the pull away from it differs by lag, attention is no longer flat, and "
                 "any lag predicts. Orthogonal positions are what keeps the trap",
-                "counterexample",
+                "computed exactly",
             ),
         ]
     )

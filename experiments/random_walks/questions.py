@@ -63,7 +63,7 @@ def questions(quick: bool) -> Measured:
             f"{share(learned, seeds)} seeds at 1.0 after 100 steps, at step {when(times)}",
             holds(learned >= 0.9 * seeds),
             how,
-            "paper's setting",
+            "trained at the paper's setting",
             (learned, seeds),
         ),
         Finding(
@@ -73,7 +73,7 @@ def questions(quick: bool) -> Measured:
             f"{', '.join(f'{value:.3f}' for value in longer[:, -1])}",
             holds(stuck >= 0.9 * seeds),
             how,
-            "paper's setting",
+            "trained at the paper's setting",
             (stuck, seeds),
         ),
         Finding(
@@ -84,7 +84,7 @@ def questions(quick: bool) -> Measured:
             holds(sum(surer) > seeds / 2),
             f"{how}; outputs with negative ones as zero, plus eps = 0.1, that sum to one: eps is most "
             "of both",
-            "other setting",
+            "trained at another",
             (sum(surer), seeds),
         ),
     ]
@@ -149,7 +149,7 @@ def extra_layer(quick: bool) -> Measured:
             f"{how}. The loss -log(score + eps) of the right word leaves the other words alone: from a "
             "small start both answers' scores grow along one and the same hidden direction, and what tells "
             "them apart freezes as the loss flattens. Where words compete (cross-entropy) it is learned",
-            "other setting",
+            "trained at another",
             learned,
         ),
         Finding(
@@ -157,7 +157,7 @@ def extra_layer(quick: bool) -> Measured:
             f"mean accuracy after {LAYER_STEPS} steps: {', '.join(f'{value:.3f}' for value in twos)}",
             holds(all(abs(value - 0.5) < 0.1 for value in twos)),
             f"{how}; losses and biases as for task 1",
-            "other setting",
+            "trained at another",
             (sum(n - hits(run) for (_, task), run in found.items() if task == 2), n * len(twos)),
         ),
     ]
@@ -182,7 +182,7 @@ def _biases(found: dict[tuple[str, int], Trained], shares: dict[tuple[str, int],
         "with",
         holds(change <= 0.1),
         f"{how}; the same with b and c of sd 0.01 in A relu(V X S + b) + c",
-        "other setting",
+        "trained at another",
         (same, total),
     )
 

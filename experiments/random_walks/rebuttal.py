@@ -61,7 +61,7 @@ def rebuttal(quick: bool) -> Measured:
         f"K=6, N=97, all six walks, V and W of sd 0.01, unit columns, {len(seeds)} seeds; steps "
         f"{', '.join(map(str, REPORTED))}: median [range] of the variance of the mean of 97 tokens, 96 by "
         "attention and the label by 1/97",
-        "other setting",
+        "trained at another",
         (int(inside[best].sum()), len(wanted)),
     )
     figure = go.Figure()
@@ -70,7 +70,7 @@ def rebuttal(quick: bool) -> Measured:
     figure.add_scatter(x=steps, y=wanted, mode="markers", marker=marker(3, 10), name="reported")
     figure.update_yaxes(type="log", exponentformat="power")
     title = "Variance of the token mean at p = 1 from a small random start"
-    unread = Finding("appendix_f3", "not measured", "untested", UNREAD, "other setting")
+    unread = Finding("appendix_f3", "not measured", "untested", UNREAD, "trained at another")
     return Measured([finding, unread], {"rebuttal": titled(figure, title, "step", "variance")})
 
 
@@ -98,7 +98,7 @@ def dense(quick: bool) -> Measured:
         holds(hits == len(looks)),
         f"{len(looks)} chains on 6 states, rows uniform on the simplex, stationary start, zero start of the "
         "model, N = 25, |p|² = 32, step size 0.3, 100 steps, 1000 sequences; selects: attention above 0.99",
-        "other setting",
+        "trained at another",
         (hits, len(looks)),
     )
     return Measured([finding])

@@ -54,7 +54,7 @@ def small_start(quick: bool) -> Measured:
             direction,
             f"{how}. A mean loss at the printed eta learns nothing; the curve is that of an eta of about "
             f"{best:g}, as of a loss summed over the 1000 sequences (0.01 x 1000 = 10)",
-            "other setting",
+            "trained at another",
             learned,
         ),
         Finding(
@@ -65,7 +65,7 @@ def small_start(quick: bool) -> Measured:
             holds(all(stays)),
             f"{how}. A random start is off the trap, which is a saddle: the deterministic walk leaves it as "
             "soon as the fair one learns",
-            "other setting",
+            "trained at another",
             (sum(stays), len(stays)),
         ),
         Finding(
@@ -75,7 +75,7 @@ def small_start(quick: bool) -> Measured:
             f"{divergence[1.0, best][0, 0]:.3f}",
             holds(all(near)),
             f"{how}; 500 fresh walks; outputs with negative ones as zero, plus eps = 0.1, that sum to one",
-            "other setting",
+            "trained at another",
             (sum(near), len(near)),
         ),
     ]

@@ -33,7 +33,7 @@ def learned(quick: bool) -> Measured:
                 holds(all(good)),
                 f"{len(seeds)} seeds; {sequences} fresh sequences, sampling error 0.011; attention on the "
                 "1000 training sequences",
-                "paper's setting",
+                "trained at the paper's setting",
                 (sum(good), len(good)),
                 case=figure,
             )
@@ -45,7 +45,7 @@ def learned(quick: bool) -> Measured:
                 f"step 50: cosine {over_seeds(cosines, 4)} between the double-centred V^T and P",
                 holds(min(cosines) > 0.99),
                 f"{len(seeds)} seeds; weights after 50 steps on 1000 sequences; like: above 0.99",
-                "paper's setting",
+                "trained at the paper's setting",
                 (sum(cosine > 0.99 for cosine in cosines), len(cosines)),
                 case=figure,
             )
@@ -75,7 +75,7 @@ def trapped(quick: bool) -> Measured:
                 f"{float(spread):.0e}, V {'constant' if flat else 'not constant'} to the last bit",
                 holds(flat and chance),
                 "population gradient descent in the reduced (K + N) system, float64, symmetry built in",
-                "derivation",
+                "computed exactly",
                 case=figure,
             )
         )
@@ -136,7 +136,7 @@ def rounding(quick: bool) -> Measured:
         f"first step with an attention spread above {ESCAPED:g}, 1000 training sequences, seed 0, at the "
         "paper's position norm. The trap is exact in real arithmetic; rounding is amplified about 12x a "
         "step, and whether an implementation stays depends on its order of summation",
-        "counterexample",
+        "computed exactly",
     )
     title = "Rounding at the trap (p = 1, K = 6, N = 97); exact arithmetic stays at 0, drawn at 1e-18"
     titled(figure, title, "step", "max - min attention over tokens", yaxis_type="log")

@@ -80,7 +80,7 @@ def token_mean(quick: bool) -> Measured:
             f"rounding of the forward pass, {ROUNDING:.0e}. Tensors leave zero by rounding, at a step that "
             "depends on the processor. Where the start leaves zero, the walk is learned when the variance "
             "is above 1e-3",
-            "derivation",
+            "computed exactly",
         ),
         Finding(
             "mean_grows",
@@ -90,7 +90,7 @@ def token_mean(quick: bool) -> Measured:
             "start of sd 1e-10, float64; sum over steps of log(1 + eta lambda), lambda of attention by lag "
             "class (mechmarkov.theory.walk.trap_spectrum) at each step's mean of V and S_N; agreement "
             "within 10 %",
-            "derivation",
+            "computed exactly",
         ),
     ]
     return Measured(claims, {"token-mean": _figure(variance)})

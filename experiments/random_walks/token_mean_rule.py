@@ -84,7 +84,7 @@ def token_mean_rule(quick: bool) -> Measured:
         "zero, float64, eta=1, 1000 sequences, or the population at p = 1; questions: 100 steps as in "
         "figure 7. At once: more than half of the best gain. A rule about the population: where a sample is "
         "not as symmetric as the law, its noise is the start that the saddle multiplies by some tens a step",
-        "other setting",
+        "trained at another",
         (len(rows) - len(wrong), len(rows)),
     )
     return Measured([claim], {"token-mean-rule": _rule(rows)})

@@ -41,7 +41,7 @@ def dense_without_noise(quick: bool) -> Measured:
         holds(hits == len(exact)),
         f"{len(exact)} chains on {K} states, entries of P at least 0.1, N = {N}, all {K**N} sequences at "
         f"their probabilities, zero start, step size 1, {STEPS} steps, float64; within: {NEAR:g}",
-        "other setting",
+        "trained at another",
         (hits, len(exact)),
     )
     return Measured([finding])

@@ -27,7 +27,7 @@ def authors_sizes(quick: bool) -> Measured:
                 holds(learned == SEEDS),
                 "KL from the add-β estimator, over that of the best predictor of one order less; learned: "
                 f"below {LEARNED:g}; window {order + 1}; {setting(varied, SEEDS)}",
-                "other setting",
+                "trained at another",
                 (learned, SEEDS),
                 case=f"order {order}",
             )

@@ -45,7 +45,7 @@ def construction(quick: bool) -> Measured:
                 f"{'; '.join(f'{name}, all sequences of {len(e)}' for name, e in of.items())}; β = {BETA:g}; "
                 "float32, scores divided by their sum, window k + 1, "
                 + ("channels S, d = 2S, a state of S" if first else "a ReLU behind it, a state of 2^k"),
-                "derivation",
+                "computed exactly",
             )
         )
     figure = go.Figure()

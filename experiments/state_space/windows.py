@@ -46,7 +46,7 @@ def findings(order: int, away: Mapping[int, Float[np.ndarray, " seed"]], how: st
                 holds(hits == len(every)),
                 "KL from the add-β estimator, over that of the best predictor of one order less; learned: "
                 f"below {LEARNED:g}; {how}",
-                "other setting",
+                "trained at another",
                 (hits, len(every)),
                 case=f"order {order}",
             )

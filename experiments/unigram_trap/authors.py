@@ -74,7 +74,11 @@ def _how(case: Case, n: int) -> str:
 
 def _evidence(case: Case) -> Evidence:
     # The public code computes in float16: with as many predictions a step, runs stay that leave in float32.
-    return "paper's setting" if case[3] == PAPER_LENGTH and case[0] == REDUCED else "other setting"
+    return (
+        "trained at the paper's setting"
+        if case[3] == PAPER_LENGTH and case[0] == REDUCED
+        else "trained at another"
+    )
 
 
 def _ends(case: Case, end: Fate) -> Finding:

@@ -64,7 +64,7 @@ def _order_two_findings(ends: dict[str, Fate], case: str, how: str) -> list[Find
             "; ".join(f"{name}: {end}" for name, end in whole.items()),
             holds(stuck == runs),
             how,
-            "other setting",
+            "trained at another",
             (stuck, runs),
             case,
         ),
@@ -73,7 +73,7 @@ def _order_two_findings(ends: dict[str, Fate], case: str, how: str) -> list[Find
             "; ".join(f"{name}: {end}" for name, end in short.items()),
             holds(narrowest.stuck == 0),
             f"judged at window 1; {how}",
-            "other setting",
+            "trained at another",
             (narrowest.n - narrowest.stuck, narrowest.n),
             case,
         ),
@@ -106,7 +106,7 @@ def tokens(quick: bool) -> Measured:
         "; ".join(f"{name}: gradient flow leaves at rate {kind.growth:.3f}" for name, kind in kinds.items()),
         holds(all(kind.growth > 0.01 for kind in kinds.values())),
         f"the criterion of many states at the chain of tokens, tied weights. {how}",
-        "derivation",
+        "computed exactly",
     )
     unigram = {name: [found[name][size - 2].unigram() for size in sizes] for name in processes}
     rates = {name: process.entropy_rate for name, process in processes.items()}
@@ -145,7 +145,7 @@ def _learned(
         "symbols' unigram and the entropy rate, median over seeds. Merging turns a chain of order 2 into "
         "one of order 1, which needs no attention. It needs untied weights, though: a tied embedding has to "
         f"learn a table of tokens that is not symmetric, and from a saddle that is left slowly. {how}",
-        "other setting",
+        "trained at another",
         (learned, total),
     )
 
@@ -176,7 +176,7 @@ def _worth(sizes: tuple[int, ...], unigram: dict[str, list[float]], rates: dict[
         "entropy of a token over its mean length, nats a symbol, by dictionary size, without a model. It "
         "falls, but not steadily: a merge makes tokens depend on each other that did not, and a unigram "
         f"over tokens is worse than one over symbols in {', '.join(worse) or 'no case here'}",
-        "derivation",
+        "computed exactly",
     )
 
 

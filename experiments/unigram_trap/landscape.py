@@ -71,7 +71,7 @@ def points(quick: bool) -> Measured:
             holds(best < EXACT),
             "the weights are written down, tied p + q > 1 with an MLP that turns the embedding round; "
             f"{where}",
-            "derivation",
+            "computed exactly",
         )
     ]
     how = f"dense Hessian against its closed form, gradient at most {slope:.0e}; {where}"
@@ -85,7 +85,7 @@ def points(quick: bool) -> Measured:
             holds(_exact(minimum, slope) and min(p.smallest for p in minimum) > -EXACT and below > -EXACT),
             f"{how}; most eigenvalues are exactly zero, so {draws} points around it are drawn with sd "
             f"{START} too",
-            "derivation",
+            "computed exactly",
         )
     )
     saddles = {
@@ -100,7 +100,7 @@ def points(quick: bool) -> Measured:
                 _spectrum(chosen),
                 holds(saddle),
                 how,
-                "derivation",
+                "computed exactly",
             )
         )
     return Measured(claims)
@@ -165,7 +165,7 @@ def many_states(quick: bool) -> Measured:
             f"share of {draws} chains with uniform random rows whose unigram point is a local minimum, by "
             "the criterion. It takes a chain that avoids every pattern of staying; with many random rows "
             "there is hardly one",
-            "derivation",
+            "computed exactly",
             (traps[8], draws),
         )
     )
@@ -211,7 +211,7 @@ def _criterion_claim(errors: list[float], chains: list[mm.Chain], seeds: int) ->
         f"steps, T = 32, seeds: {seeds}) on {len(chains)} random chains, half of them on each side, and on "
         f"the public code's family at p = {', '.join(map(str, LEAVE_PROBABILITIES))}; a run has left when it "
         "is a tenth of the way",
-        "derivation",
+        "computed exactly",
     )
 
 

@@ -63,7 +63,7 @@ def births(quick: bool) -> Measured:
             f"{when(head)}; bigram first in {share(before, n)} seeds",
             holds(before == n and np.isfinite(head).all()),
             how,
-            "other setting",
+            "trained at another",
             (before, n),
         ),
         Finding(
@@ -72,7 +72,7 @@ def births(quick: bool) -> Measured:
             f"{share(in_order, n)} seeds, layer 1's two before layer 0's in {share(top_down, n)} seeds",
             direction,
             how + "; recalls over outputs, over triggers and over positions, as the task needs them",
-            "other setting",
+            "trained at another",
             ordered,
         ),
         Finding(
@@ -81,7 +81,7 @@ def births(quick: bool) -> Measured:
             f"{when(back)} over all; earlier in {share(earlier, n)} seeds",
             holds(earlier == n, corrected=earlier > n / 2),
             how,
-            "other setting",
+            "trained at another",
             (earlier, n),
         ),
         _compete(found),
@@ -109,7 +109,7 @@ def _compete(found: list[Followed]) -> Finding:
         holds(degraded),
         f"best kept step against the last: fallen by more than {MORE:g}, risen by more than a tenth; holds "
         f"if the means over seeds do both; {SETTING}",
-        "other setting",
+        "trained at another",
         (sum(a and b for a, b in zip(fallen, risen, strict=True)), n),
     )
 

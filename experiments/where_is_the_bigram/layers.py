@@ -78,7 +78,7 @@ def layers(quick: bool) -> Measured:
                     f"{share(hits, len(runs))} seeds; " + _means(runs, index, unit),
                     holds(hits == len(runs)),
                     how,
-                    "other setting",
+                    "trained at another",
                     (hits, len(runs)),
                     case=name,
                 )

@@ -65,7 +65,7 @@ def ranks(quick: bool) -> Measured:
             f"{_said(mlp_for_context)} seeds; more for the bigram in {share(more, n)} seeds",
             holds(more == n),
             how,
-            "other setting",
+            "trained at another",
             (more, n),
         ),
         Finding(
@@ -78,7 +78,7 @@ def ranks(quick: bool) -> Measured:
             + f"; so in {share(apart, n)} seeds",
             holds(apart == n),
             how,
-            "other setting",
+            "trained at another",
             (apart, n),
         ),
     ]

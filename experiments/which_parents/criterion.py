@@ -100,28 +100,28 @@ def criterion(quick: bool) -> Measured:
             holds(error < ROUNDING),
             f"expected loss over all {2**ENUMERATED} inputs of {ENUMERATED} positions on two states, heads "
             "and shares at random, eps = 0.01; float64",
-            "derivation",
+            "computed exactly",
         ),
         Finding(
             "superset_never",
             f"{above} of {supersets} larger sets are above their parents' set",
             holds(above == 0),
             f"ties within {ROUNDING:g}; {setting}",
-            "derivation",
+            "computed exactly",
         ),
         Finding(
             "information_ties",
             f"χ² information of larger sets differs from the parents' by at most {ties:.0e}",
             holds(ties < ROUNDING * 100),
             setting,
-            "derivation",
+            "computed exactly",
         ),
         Finding(
             "largest_is_parents",
             f"{share(first, settings)} settings",
             holds(first == settings),
             f"the mean score over the prior; {setting}",
-            "other setting",
+            "trained at another",
             (first, settings),
         ),
         Finding(
@@ -129,7 +129,7 @@ def criterion(quick: bool) -> Measured:
             said,
             holds(2 * several[0] > several[1]),
             f"the kernel's own score, counted where there are two parents or three; {setting}",
-            "other setting",
+            "trained at another",
             (int(several[0]), int(several[1])),
         ),
         weak_parent(),
@@ -151,7 +151,7 @@ def weak_parent() -> Finding:
         holds(one > both and alone > with_both and exact < 1e-12),
         f"two states as ±1, P(y | x₁, x₂) = (1 + y x₂ (β + γ x₁)) / 2, β = {BETA}, γ = {GAMMA}; β² / 2 "
         "against (β² + γ²) / 4, so at any γ < β",
-        "counterexample",
+        "computed exactly",
     )
 
 

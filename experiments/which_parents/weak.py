@@ -74,7 +74,7 @@ def weak(quick: bool) -> Measured:
                 holds(chosen == seeds),
                 f"{seeds} seeds; β = {beta}, γ = {gamma}; shares (400 steps at {RATE:g}), heads (100 at "
                 f"300), scale (100 at 3); {SETTING}",
-                "other setting",
+                "trained at another",
                 (chosen, seeds),
                 case=f"β = {beta}, γ = {gamma}",
             )
@@ -100,6 +100,6 @@ def at_once(seeds: int) -> Finding:
         f"{over_seeds(excess('weak', end.end))} nats from the law",
         holds(found == seeds),
         f"{seeds} seeds; β = {BETA}, γ = {GAMMA}; {AT_ONCE[0].steps} steps at 1 for all parts; {SETTING}",
-        "other setting",
+        "trained at another",
         (found, seeds),
     )

@@ -27,7 +27,7 @@ COMMITTED = [claim for study in STUDIES for claim in study.committed()]
 ids = [study.folder.name for study in STUDIES]
 
 
-def found(direction="against", evidence="other setting", count=None):
+def found(direction="against", evidence="trained at another", count=None):
     return Finding("key", "1.0", direction, "our setting", evidence, count)
 
 
@@ -123,10 +123,10 @@ def test_the_interval_of_a_count_decides_and_never_its_mean():
 
 
 def test_does_not_hold_takes_the_papers_setting_and_enough_seeds():
-    theirs, n = "paper's setting", ENOUGH_SEEDS
+    theirs, n = "trained at the paper's setting", ENOUGH_SEEDS
     assert verdict("paper", found(evidence=theirs, count=(0, n))) == "does not hold"
     assert verdict("paper", found(evidence=theirs, count=(0, n - 1))) == "not found in training"
-    assert verdict("paper", found(evidence="other setting", count=(0, 100))) == "not found in training"
+    assert verdict("paper", found(evidence="trained at another", count=(0, 100))) == "not found in training"
     assert verdict("paper", found(evidence=theirs, count=(n // 2, n))) == "undecided"
 
 
@@ -171,7 +171,7 @@ def test_every_committed_claim_keeps_to_the_rule(claim):
         undecided = low <= 0.5 <= high
         assert undecided == (claim.verdict == "undecided")
     if claim.verdict == "does not hold":
-        own = finding.evidence == "paper's setting" and finding.count[1] >= ENOUGH_SEEDS
+        own = finding.evidence == "trained at the paper's setting" and finding.count[1] >= ENOUGH_SEEDS
         assert finding.evidence in EXACT or own
         assert statement.kind == "paper"
     if statement.kind == "question":
