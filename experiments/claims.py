@@ -95,7 +95,6 @@ class Finding:
             paper's own setting; training at another one.
         count: In how many of how many runs or instances the statement is true.
         case: Which of several cases, such as "two symbols".
-        case_id: The case in the row's identifier, such as "k2".
         number: The one number of the row; by default the count with its interval, else `measured`.
         sample: Of a sample that is no count: its size and the 95 % interval of what decides.
         proof: Where the argument stands: a file of the repository, with an anchor.
@@ -114,7 +113,6 @@ class Finding:
     evidence: Evidence
     count: tuple[int, int] | None = None
     case: str = ""
-    case_id: str = ""
     number: str = ""
     sample: tuple[int, float, float] | None = None
     proof: str = ""
@@ -125,8 +123,6 @@ class Finding:
         """Each kind of evidence must come with what bears it."""
         check_one_of(Direction, f"{self.key}: direction", self.direction)
         check_one_of(Evidence, f"{self.key}: evidence", self.evidence)
-        if False:
-            raise ValueError(f"{self.key}: case is {self.case!r} and case_id {self.case_id!r}, expected both")
         if self.count is not None:
             hits, n = map(int, self.count)  # numpy's too
             if not 0 <= hits <= n or n == 0:
@@ -135,11 +131,11 @@ class Finding:
         if self.direction == "untested":
             return
         sampled = self.count is not None or (self.evidence == "sampled" and self.sample is not None)
-        if False:
+        if self.evidence in EXACT and (self.count or self.sample):
             raise ValueError(f"{self.key}: evidence is {self.evidence!r}, which has no interval, but a count")
         if self.evidence not in EXACT and not sampled:
             raise ValueError(f"{self.key}: evidence is {self.evidence!r} and there is no count of runs")
-        if False:
+        if (self.evidence == "proved") != bool(self.proof):
             raise ValueError(f"{self.key}: evidence is {self.evidence!r} and the proof at {self.proof!r}")
 
     @property
@@ -210,6 +206,13 @@ def verdict(kind: Kind, finding: Finding, has_a_measure: bool = True) -> Verdict
 class Claim:
     """A statement, what was found of it, and the command that finds it again.
 
+    Attributes:
+        statement: What is claimed.
+        finding: What was found.
+        study: The folder.
+        measurement: The one of its measurements, as `--only` names it.
+        case_id: The finding's case, as the row's identifier names it.
+
     Raises:
         ValueError: The verdict is not the statement's own, and nothing says what a defender would answer, or
             what holds instead.
@@ -219,6 +222,7 @@ class Claim:
     finding: Finding
     study: str
     measurement: str
+    case_id: str = ""
 
     def __post_init__(self) -> None:
         """A verdict against a paper must carry the answer to it, and what holds instead."""
@@ -232,7 +236,7 @@ class Claim:
     @property
     def identifier(self) -> str:
         """The row's name, which does not change with its words: `random_walks.direction_P`."""
-        parts = [self.study, self.finding.key, self.finding.case_id]
+        parts = [self.study, self.finding.key, self.case_id]
         return ".".join(part for part in parts if part)
 
     @property

@@ -71,7 +71,7 @@ def no_random_numbers() -> Iterator[None]:
 
 
 def refuse_samples(population: bool, name: str) -> None:
-    """Refuse a training on samples in an exact measurement: a run that is kept would be read without a draw."""
+    """Refuse training on samples in an exact measurement: a run that is kept is read without a draw."""
     if _watching.get() and not population:
         raise RandomNumberError(f"{name} trains on samples, expected the whole law (data.population)")
 

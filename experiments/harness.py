@@ -24,12 +24,12 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
 import mechmarkov as mm
-from experiments.claims import EXACT, Claim, Finding, share, wilson
+from experiments.claims import EXACT, Claim, Finding
 from experiments.claims_table import details, table
-from experiments.picture import draw
 from experiments.exactness import is_exact, no_random_numbers, refuse_samples
+from experiments.picture import draw
 from experiments.sampling_error import note_training, noting
-from experiments.statements import statements
+from experiments.statements import cases, statements
 from mechmarkov.utils.threads import cores, threads
 
 EVALUATION_SEED = 2_000_000_000  # a CPU generator keeps 32 bits; training seeds are small
@@ -280,11 +280,16 @@ class Study:
 
     def claims(self, name: str, findings: Sequence[Finding]) -> list[Claim]:
         """The claims that findings are about. Raises ValueError for one without a statement."""
-        said = statements(self.folder)
+        said, named = statements(self.folder), cases(self.folder)
         for found in findings:
             if found.key not in said:
                 raise ValueError(f"claims.toml has no [{found.key}], of which {name} is a finding")
-        return [Claim(said[found.key], found, self.folder.name, name) for found in findings]
+            if found.case and found.case not in named:
+                raise ValueError(f"claims.toml has no name for the case {found.case!r} in [cases]")
+        return [
+            Claim(said[found.key], found, self.folder.name, name, named.get(found.case, ""))
+            for found in findings
+        ]
 
     def committed(self, folder: Path | None = None) -> list[Claim]:
         """The claims of all committed results, in the order of the page."""

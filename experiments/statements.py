@@ -120,8 +120,14 @@ def statements(folder: Path) -> dict[str, Statement]:
         OSError: There is no such file.
     """
     data = tomllib.loads((folder / "claims.toml").read_text())
-    shared = data.pop("paper", {})
+    shared, _ = data.pop("paper", {}), data.pop("cases", {})
     return {key: _statement(key, fields, shared) for key, fields in data.items()}
+
+
+def cases(folder: Path) -> dict[str, str]:
+    """What rows of a study call each case in their identifiers: `[cases]` of `claims.toml`."""
+    found: dict[str, str] = tomllib.loads((folder / "claims.toml").read_text()).get("cases", {})
+    return found
 
 
 def _statement(key: str, fields: Mapping[str, Any], shared: Mapping[str, Mapping[str, Any]]) -> Statement:

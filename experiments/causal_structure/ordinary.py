@@ -5,9 +5,9 @@ import plotly.graph_objects as go
 
 import mechmarkov as mm
 from experiments.causal_structure.shared import RECIPES, away, recovered
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import bands, titled
-from experiments.harness import Measured, over_seeds, share, trained
+from experiments.harness import Measured, over_seeds, trained
 
 FULL, QUICK = (1500, 16), (200, 2)  # steps, seeds
 

@@ -13,9 +13,9 @@ from experiments.causal_structure.shared import (
     recipe,
     recovered,
 )
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import bands, titled
-from experiments.harness import Measured, kept, over_seeds, share, trained
+from experiments.harness import Measured, kept, over_seeds, trained
 
 FULL, QUICK = 16, 2
 KINDS = ("random trees", "path")

@@ -8,10 +8,10 @@ from jaxtyping import Float, Int
 from scipy.special import softmax
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.context_conditioned.theory import determined
 from experiments.figures import style, titled
-from experiments.harness import Measured, over_seeds, share, trained
+from experiments.harness import Measured, over_seeds, trained
 from mechmarkov.models.constructions.context_conditioned import TRAINED, read_scores
 from mechmarkov.theory.context_conditioned import next_laws
 

@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
-from experiments.harness import Measured, over_seeds, share, trained
+from experiments.claims import Finding, holds, share
+from experiments.harness import Measured, over_seeds, trained
 from experiments.induction_heads.panels import strips
 from experiments.induction_heads.shared import distances, gained, recipe, setting
 from mechmarkov.models.components import head_index

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 import mechmarkov as mm
-from experiments.claims import Evidence, Finding, holds
-from experiments.harness import evaluation, exact, over_seeds, share
+from experiments.claims import Evidence, Finding, holds, share
+from experiments.harness import evaluation, exact, over_seeds
 from experiments.induction_heads.shared import BIGRAM, UNIGRAM
 from experiments.sampling_error import over_sequences
 from mechmarkov.theory.kernel import kl

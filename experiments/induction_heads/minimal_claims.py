@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
-from experiments.harness import Measured, evaluation, exact, first_time, over_seeds, share
+from experiments.claims import Finding, holds, share
+from experiments.harness import Measured, evaluation, exact, first_time, over_seeds
 from experiments.induction_heads import minimal
 from experiments.induction_heads.panels import over_training
 from experiments.induction_heads.shared import BIGRAM, UNIGRAM
@@ -65,7 +65,7 @@ def minimal_model(quick: bool) -> Measured:
         *order_claims(joint, near, how),
         *([] if quick else [drop_claim(joint, near, how)]),  # a quick run ends amid the drop
         held_claim(joint, held_v, held_W, how),
-        *mask_claims(joint, released, near, late_distances(released, chains, masked=False), how),
+        *mask_claims(near, late_distances(released, chains, masked=False), how),
     ]
     layers = {
         "together": {
@@ -90,7 +90,6 @@ def order_claims(trajectory: minimal.Trajectory, near: Distances, how: str) -> l
     names = ["uniform", UNIGRAM, BIGRAM]
     labels = np.stack([near[name] for name in names]).argmin(0).T  # [seed, step]
     ordered = sum(list(dict.fromkeys(row.tolist())) == [0, 1, 2] and row[-1] == 2 for row in labels)
-    dv, dW = float(trajectory.v_gradient[0].max()), float(trajectory.W_gradient[0].min())
     first_layer, second_layer = half_way(trajectory.previous, steps), half_way(trajectory.diagonal, steps)
     later = int((second_layer < first_layer).sum())
     return [
@@ -102,14 +101,6 @@ def order_claims(trajectory: minimal.Trajectory, near: Distances, how: str) -> l
             f"nearest exact predictor over the last quarter of positions; {how}",
             "trained at another",
             (ordered, count),
-        ),
-        Finding(
-            "first_gradient",
-            f"largest entry of the gradient: v {dv:.0e}, W {dW:.2g}",
-            holds(dv < ROUNDING < 1e-3 < dW),
-            "float64. Exact: where W is constant a score does not depend on what layer 1 mixes, for the mix "
-            f"sums to one; {how}",
-            "computed exactly",
         ),
         Finding(
             "second_layer_first",
@@ -162,34 +153,14 @@ def held_claim(
 
 
 def mask_claims(
-    joint: minimal.Trajectory,
-    released: minimal.Trajectory,
     near: Distances,
     released_near: Distances,
     how: str,
 ) -> list[Finding]:
     """What the public code's unused mask changes."""
-    tokens = torch.tensor([[[0, 1, 2, 0, 1, 2, 0, 1]]])
-    other = tokens.clone()
-    other[..., -1] = 2
-    moved = {}
-    for masked, trajectory in ((True, joint), (False, released)):
-        v, W = trajectory.v[-1, :1, : tokens.shape[-1]], trajectory.W[-1, :1]
-        change = minimal.logits(v, W, tokens, masked) - minimal.logits(v, W, other, masked)
-        moved[masked] = float(change[..., :-1, :].abs().max())
     bigram, without = gains(near)[-1], gains(released_near)[-1]
     behind = int((without < bigram.min()).sum())
     return [
-        Finding(
-            "released_causal",
-            f"changing the last token moves earlier logits by {moved[False]:.2g} as released, "
-            f"{moved[True]:.0e} with the mask used",
-            holds(moved[False] < ROUNDING),
-            "the code computes `masked_fill` and drops its result: keys mix in every later token, with the "
-            "weight of lag 0 (at the last position, where the paper's curves are read, nothing is ahead); "
-            "trained models of the last step, a sequence of eight",
-            "computed exactly",
-        ),
         Finding(
             "mask_matters",
             f"share of the bigram's gain after the same steps: {over_seeds(bigram)} with the mask, "

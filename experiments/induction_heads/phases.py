@@ -7,8 +7,8 @@ import xarray as xr
 from jaxtyping import Float
 
 import mechmarkov as mm
-from experiments.claims import Evidence, Finding, holds, of_runs
-from experiments.harness import Measured, first_time, over_seeds, share, trained
+from experiments.claims import Evidence, Finding, holds, of_runs, share
+from experiments.harness import Measured, first_time, over_seeds, trained
 from experiments.induction_heads.holes import look, previous_claim
 from experiments.induction_heads.panels import over_training
 from experiments.induction_heads.shared import (

@@ -3,8 +3,8 @@
 import numpy as np
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
-from experiments.harness import Measured, over_seeds, share, trained
+from experiments.claims import Finding, holds, share
+from experiments.harness import Measured, over_seeds, trained
 from experiments.induction_heads.depths import circuit
 from experiments.induction_heads.panels import over_training
 from experiments.induction_heads.shared import distances, gained, recipe

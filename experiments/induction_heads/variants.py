@@ -7,17 +7,8 @@ import torch
 from jaxtyping import Float
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
-from experiments.harness import (
-    EVALUATION_SEED,
-    Measured,
-    evaluation,
-    first_time,
-    over_seeds,
-    share,
-    trained,
-    when,
-)
+from experiments.claims import Finding, holds, share
+from experiments.harness import EVALUATION_SEED, Measured, evaluation, first_time, over_seeds, trained, when
 from experiments.induction_heads import minimal
 from experiments.induction_heads.minimal_claims import RATES
 from experiments.induction_heads.panels import over_training

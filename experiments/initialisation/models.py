@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
-from experiments.harness import Measured, attention_share, over_seeds, share, trained
+from experiments.claims import Finding, holds, share
+from experiments.harness import Measured, attention_share, over_seeds, trained
 from experiments.initialisation import one_layer, pictures
 from mechmarkov.theory import canonical
 

@@ -12,9 +12,9 @@ from mechmarkov.probes.belief import is_carried, is_used
 from mechmarkov.probes.belief.measure import measure
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import bands, titled
-from experiments.harness import Measured, evaluation, exact, over_seeds, predictions, share, trained
+from experiments.harness import Measured, evaluation, exact, over_seeds, predictions, trained
 from experiments.order_and_lag.shared import RECIPES
 from experiments.sampling_error import over_sequences
 from mechmarkov.theory.kernel import kl

@@ -99,8 +99,8 @@ def limits(quick: bool) -> Measured:
         ),
         Finding(
             "lemma_C7",
-            f"the least remainder of V(t) = β Πᵀ + Ṽ at p = 0.9 is {rest[0.9][-1]:.2f} after {steps[-1]} steps "
-            f"and grows as sqrt(t); the bound is 2 eta / (eps K) = {bound:.2f} and what is exponentially small",
+            f"the least Ṽ of V(t) = β Πᵀ + Ṽ at p = 0.9 is {rest[0.9][-1]:.2f} after {steps[-1]} steps "
+            f"and grows as sqrt(t); bound: 2 eta / (eps K) = {bound:.2f}",
             holds(not over),
             how,
             "computed exactly",

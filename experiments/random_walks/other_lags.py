@@ -15,10 +15,10 @@ import plotly.graph_objects as go
 from jaxtyping import Float
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.exactness import exactly
 from experiments.figures import style, titled
-from experiments.harness import Measured, over_seeds, share, trained
+from experiments.harness import Measured, over_seeds, trained
 from experiments.random_walks.common import FIGURES, outcome
 from experiments.random_walks.population import EPS, descend
 from mechmarkov.theory.walk import reduced_walk
@@ -92,7 +92,6 @@ def which_token(quick: bool) -> Measured:
                 how,
                 "proved",
                 case="large circles",
-                case_id="large",
                 number=f"lag {best[0.8]} at K ≥ {border[0.8]}, p = 0.8",
                 proof=PROOF,
             ),
@@ -103,7 +102,6 @@ def which_token(quick: bool) -> Measured:
                 how,
                 "proved",
                 case="large circles",
-                case_id="large",
                 number=f"lag {best[0.8]} at K ≥ {border[0.8]}, p = 0.8",
                 proof=PROOF,
             ),
@@ -122,7 +120,6 @@ def which_token(quick: bool) -> Measured:
                 "all walks of K = 6, N = 9 to 15, p = 0.6, 0.7, 0.9, M = 1000, float64",
                 exact,
                 case="six states",
-                case_id="k6",
                 number=f"best possible in {good} of {len(small)} cases",
             ),
             Finding(
@@ -132,7 +129,6 @@ def which_token(quick: bool) -> Measured:
                 "all walks of K = 6, N = 9 to 15, p = 0.6, 0.7, 0.9, M = 1000, float64",
                 exact,
                 case="six states",
-                case_id="k6",
                 number=f"above 0.999 in {selected} of {len(small)} cases",
             ),
             Finding(
@@ -184,16 +180,15 @@ def _settled(states: tuple[int, ...], chances: tuple[float, ...]) -> tuple[str, 
 def away_from_half(quick: bool) -> Measured:
     """The paper's runs away from p = 1/2: six states, and the twenty of figures 8 and 9."""
     seeds, findings = range(2 if quick else 16), []
-    for family, p, name in (("walk-k6", 0.7, "k6_trained"), ("walk-k20", 0.8, "k20_trained")):
+    for family, p in (("walk-k6", 0.7), ("walk-k20", 0.8)):
         (runs,) = trained([mm.load_recipe(f"{family}-half").with_set([f"source.p={p}"])], seeds)
         found = [outcome(run, 50, 1000 if quick else 2000) for run in runs]
         lags = [int(one.attention.argmax()) + 1 for one in found]
         best = [one.accuracy[2] > p for one in found]
         parent = [bool(one.attention[0] > 0.999) for one in found]
-        case = FIGURES[family].split(" ")[-1].strip("()")
         how = f"{len(seeds)} seeds; sizes of {FIGURES[family]}, with p = {p:g}; 1000 sequences, step 50"
         told = f"accuracy {over_seeds([one.accuracy[1] for one in found])}; most attention at {sorted(lags)}"
-        shared = {"case": f"trained, K, N = {case}, p = {p:g}", "case_id": name}
+        shared = {"case": f"trained, sizes of {FIGURES[family]}, p = {p:g}"}
         for key, hits in (("optimal_accuracy", best), ("selects_parent", parent)):
             n = sum(hits)
             setting = f"{how}; accuracy: the 95 % interval of 2000 walks reaches p; parent: above 0.999"

@@ -3,8 +3,8 @@
 import numpy as np
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
-from experiments.harness import Measured, over_seeds, share, trained
+from experiments.claims import Finding, holds, share
+from experiments.harness import Measured, over_seeds, trained
 from experiments.random_walks.common import FLOAT64, POPULATION, curve, value_matrix
 
 K, N, STEPS, N_TRAIN = 3, 6, 1000, 1000

@@ -2,9 +2,9 @@
 
 import plotly.graph_objects as go
 
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import log_reference, marker, titled
-from experiments.harness import Measured, over_seeds, share, trained
+from experiments.harness import Measured, over_seeds, trained
 from experiments.state_space.shared import LEARNED, distances, recipe, setting
 
 SEEDS = 16

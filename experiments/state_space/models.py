@@ -3,9 +3,9 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import log_reference, marker, titled
-from experiments.harness import Measured, over_seeds, share, trained
+from experiments.harness import Measured, over_seeds, trained
 from experiments.state_space.shared import LEARNED, distances, recipe, setting
 
 # What MambaZero leaves out; its softmax stays, where the paper divides scores by their sum.

@@ -6,9 +6,9 @@ import numpy as np
 import plotly.graph_objects as go
 from jaxtyping import Float
 
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import log_reference, marker, titled
-from experiments.harness import Measured, over_seeds, share, trained
+from experiments.harness import Measured, over_seeds, trained
 from experiments.state_space.shared import LEARNED, distances, recipe, setting
 
 # Higher orders have more to count: longer sequences, larger batches, and the MLP of the authors' model.

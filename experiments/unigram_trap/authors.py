@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import mechmarkov as mm
-from experiments.claims import Evidence, Finding, holds
-from experiments.harness import Measured, attention_share, over_seeds, share, trained
+from experiments.claims import Evidence, Finding, holds, share
+from experiments.harness import Measured, attention_share, over_seeds, trained
 from experiments.unigram_trap.fates import Fate, fate, share_bars
 from experiments.unigram_trap.models import SLIGHT
 

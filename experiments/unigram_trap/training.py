@@ -8,9 +8,9 @@ from mechmarkov.probes.storage.measure import shares
 from plotly.subplots import make_subplots
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import REFERENCE, style
-from experiments.harness import Measured, share
+from experiments.harness import Measured
 from experiments.unigram_trap.fates import Fate, fate, fates, share_bars, varied
 from mechmarkov.theory.canonical import CANCELS
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds, of_runs
-from experiments.harness import Measured, first_time, over_seeds, share, trained, when
+from experiments.claims import Finding, holds, of_runs, share
+from experiments.harness import Measured, first_time, over_seeds, trained, when
 from experiments.where_is_the_bigram.shared import (
     FEED_FORWARD,
     HALF,

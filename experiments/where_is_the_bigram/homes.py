@@ -189,7 +189,9 @@ def _tied_claims(found: Found, sizes: Sequence[int]) -> list[Finding]:
             f"{over_seeds([home.floor for home in alone])}",
             holds(above > -SLACK_NATS),
             f"tied, all K; {HOW}",
-            "computed exactly",
+            "sampled",
+            (sum(home.only - home.floor > -SLACK_NATS for home in alone), len(alone)),
+            number=f"at least {above:.3f} nats above",
         ),
     ]
 

@@ -8,9 +8,9 @@ import plotly.graph_objects as go
 import torch
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import PALETTE, REFERENCE, titled
-from experiments.harness import Measured, share, trained
+from experiments.harness import Measured, trained
 from experiments.sampling_error import over_sequences
 from experiments.where_is_the_bigram.births import fleet
 from experiments.where_is_the_bigram.shared import recipe

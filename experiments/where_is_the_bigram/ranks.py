@@ -9,9 +9,9 @@ from jaxtyping import Float
 from plotly.subplots import make_subplots
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import marker, style, titled
-from experiments.harness import Measured, share
+from experiments.harness import Measured
 from experiments.where_is_the_bigram.layers import fully_trained, judged
 from mechmarkov.interventions.weights import spectrum, truncate
 

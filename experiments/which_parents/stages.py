@@ -6,9 +6,9 @@ import numpy as np
 import plotly.graph_objects as go
 import torch
 
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import bands, titled
-from experiments.harness import Measured, evaluation, first_time, over_seeds, share, when
+from experiments.harness import Measured, evaluation, first_time, over_seeds, when
 from experiments.sampling_error import over_sequences
 from experiments.which_parents.kernel_model import EPS, started
 from experiments.which_parents.shared import (

@@ -4,9 +4,9 @@ import numpy as np
 import plotly.graph_objects as go
 import torch
 
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import bands, style, titled
-from experiments.harness import EVALUATION_SEED, Measured, over_seeds, share
+from experiments.harness import EVALUATION_SEED, Measured, over_seeds
 from experiments.which_parents.criterion import BETA, GAMMA
 from experiments.which_parents.kernel_model import EPS, Weights, agreement, started
 from experiments.which_parents.shared import LENGTH, SEQUENCES, UNSEEN, away, signed_sequences
