@@ -21,8 +21,8 @@ from experiments.random_walks.common import (
 
 PRINTED = 0.01
 SUMMED = 10.0  # the printed step size where the loss is a sum over the 1000 sequences
-SLOW = 2.5  # at which the deterministic walk leaves the trap between steps 700 and 1000, as in figure 12
-ETAS = {PRINTED: "as printed", SLOW: "eta 2.5", SUMMED: "a loss summed over the sequences, eta 10"}
+SLOW = 2.0  # at which the deterministic walk leaves the trap between steps 700 and 1000, as in figure 12
+ETAS = {PRINTED: "as printed", SLOW: "eta 2", SUMMED: "a loss summed over the sequences, eta 10"}
 REPORTED = 400  # steps after which the fair walk is near 0.5, read off the figure
 FAIR, SURE = 0.48, 0.99  # accuracy that counts as near 1/2, and as 1
 LIKE, MOST = 0.9, 0.9  # cosine and attention that count as V like the matrix, and attention close to 1
