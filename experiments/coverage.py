@@ -76,9 +76,8 @@ def missing(one: Coverage, claims: Sequence[Claim]) -> list[str]:
     return wrong
 
 
-def page(claims: Sequence[Claim]) -> str:
+def page() -> str:
     """The page of what is covered, as Markdown."""
-    del claims
     parts = [
         "# What is covered\n\nOf each paper that this project set out from: its parts, and their rows in "
         "[the verdicts](verdicts.md), or why there is none."

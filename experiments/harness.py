@@ -352,9 +352,8 @@ class Study:
         if quick and not measured.findings:
             print(f"{name}: there is no quick run of it\n")
             return
-        print(
-            f"{table(self.claims(name, measured.findings))}\n\n{name}: {seconds:.0f} s of processor time\n",
-            flush=True,
-        )
+        claims = self.claims(name, measured.findings)
+        numbers = "\n".join(f"{claim.identifier}: {claim.finding.measured}" for claim in claims)
+        print(f"{table(claims)}\n\n{numbers}\n\n{name}: {seconds:.0f} s of processor time\n", flush=True)
         if out is not None:
             save(out, name, measured, seconds)

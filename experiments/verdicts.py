@@ -9,6 +9,7 @@ from experiments.claims import EXACT, THEIRS, Claim, Verdict
 from experiments.claims_file import as_data, as_text, schema
 from experiments.claims_table import details, rows, table
 from experiments.corrections import corrections
+from experiments.coverage import page as coverage_page
 from experiments.harness import Study
 from experiments.statements import Kind, Paper, papers
 
@@ -104,6 +105,7 @@ def files() -> dict[str, str]:
         "corrections.md": corrections(claims),
         "claims.json": as_text(as_data(claims)),
         "claims.schema.json": as_text(schema()),
+        "coverage.md": coverage_page(),
         **pages,
     }
 

@@ -49,8 +49,8 @@ def smallest_circle(p: float, largest: int = LARGEST) -> int:
     """The smallest K from which on another token than the parent is preferred.
 
     Example:
-        >>> smallest_circle(0.8)
-        19
+        >>> smallest_circle(0.8, 60)
+        18
     """
     parent = [K for K in range(5, largest + 1) if preference(K, p).max() <= 0]
     return max(parent) + 1

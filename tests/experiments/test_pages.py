@@ -5,6 +5,7 @@ import pytest
 from experiments import verdicts
 from experiments.claims import Finding
 from experiments.claims_table import table
+from experiments.exactness import exactly
 from experiments.harness import Measured, Study, load, load_figure, save
 
 STUDIES = verdicts.studies()
@@ -43,7 +44,7 @@ def test_the_verdicts_of_all_folders_on_one_page():
 
 STATEMENTS = """
 [paper.own]
-source = "a paper"
+about = "shi2025"
 read = "summary"
 paper_setting = "theirs"
 differs = "the seed"
@@ -56,9 +57,10 @@ words = "equation: E[x | y] = 1"
 """
 
 
+@exactly
 def a(quick: bool) -> Measured:
     """A measurement."""
-    return Measured([Finding("bar", "1.0", "for", "ours", "derivation")])
+    return Measured([Finding("bar", "1.0", "for", "ours", "computed exactly")])
 
 
 def test_saved_results_are_read_again(tmp_path):
@@ -73,5 +75,5 @@ def test_saved_results_are_read_again(tmp_path):
     written = study.page(tmp_path)
     assert table([claim]) in written
     assert "E[x \\| y]" in written  # a bar would have ended the cell
-    for text in ("equation: E[x | y] = 1", "theirs", "ours", "the seed", "●●● exact", "1.5 minutes"):
+    for text in ("equation: E[x | y] = 1", "theirs", "ours", "the seed", "| computed |", "1.5 minutes"):
         assert text in written
