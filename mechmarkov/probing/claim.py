@@ -1,7 +1,7 @@
 """One finding of a probe as data: every sentence, badge, tile and file about a result is made of claims.
 
-A claim says that a subject stands in a relation to an object, how sure that is, by which kind of evidence, and
-for which states, positions and steps. Probes return claims and write no English
+A claim says that a subject stands in a relation to an object, how sure that is, by which kind of evidence,
+and for which states, positions and steps. Probes return claims and write no English
 (`mechmarkov.report.words` does); `mechmarkov.probing.arbiter` makes the claims of a result consistent.
 """
 
@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
+import pandas as pd
 
 Status = Literal["shown", "excluded", "open", "does not apply"]
 # From the weakest: weights say what a part could do, recordings what it does on sequences, interventions what
@@ -17,12 +18,13 @@ Status = Literal["shown", "excluded", "open", "does not apply"]
 Evidence = Literal["weights", "recording", "intervention", "law"]
 
 MODEL = "model"  # the subject of what is said of the whole
+VALUES = ("value", "interval", "null")  # of a claim
 
 # Every relation and its definition: `S` is the subject, `O` the object, `v` the value with its interval.
 RELATIONS = {
     "imitates": "S predicts like the law O: KL(O ‖ S) is v nats, under 0.01 or a tenth of the next law's",
     "is_closest_to": "of all exact laws, O (several where they coincide or tie) is the nearest to S, v nats",
-    "tempers": "predictions of S are the law O once their temperature is divided by v (under 0.01 nats are left)",
+    "tempers": "predictions of S are the law O at the temperature v, where under 0.01 nats are left",
     "reaches": "S is v nats above the loss of O, the best exact law, at most a tenth of what the unigram is",
     "is_on_the_way_to": "S has taken the share v of the way from the unigram's expected loss to O's",
     "is_right": "S predicts the next state right with probability v; O: what is the best possible",
@@ -49,12 +51,12 @@ RELATIONS = {
     "moves": "S is at no stationary point: a step lowers the loss by v",
     "leaves_by": "S leaves the saddle by step v",
     "lies_in": "the canonical coordinates of S lie in the basin of O",
-    "came_by": "S passed halfway to O between the two steps of the interval; v is the first kept step past it",
+    "came_by": "S passed halfway to O between the interval's steps; v is the first kept step past it",
     "came_before": "S passed halfway to what it came to surely before O did",
     "was_lost": "S is surely no longer there at the last probed step",
     "passed": "S was nearest to the law O from one step to another",
     "explains": "the program S leaves all but the share v of the model's predictions unexplained",
-    "carries_belief": "the belief over O is read linearly from the stream S with R² v, beyond what tokens tell",
+    "carries_belief": "the belief over O is read linearly from the stream S with R² v, beyond what tokens",
     "follows_belief": "predictions of S follow a belief that is forced: KL to its law is v nats",
     "recovers": "of the edges of the graph O, head S has v",
     "has_learning_coefficient": "the local learning coefficient of S is v",
@@ -89,13 +91,21 @@ class Condition:
     unit: str = ""
     words: tuple[str, ...] = ()
 
+    def to_data(self) -> dict[str, Any]:
+        """Returns the premise as plain JSON data."""
+        value = None if self.value is None else _finite(self.value)
+        data: dict[str, Any] = {"name": self.name, "holds": None if self.holds is None else bool(self.holds)}
+        data |= {} if value is None else {"value": value}
+        data |= {"unit": self.unit} if self.unit else {}
+        return data | ({"words": list(self.words)} if self.words else {})
+
 
 @dataclass(frozen=True)
 class Claim:
     """One finding.
 
     Attributes:
-        subject: Names of components, predictors, events, or `MODEL`; several where it is said of them together.
+        subject: Names of components, predictors or events, or `MODEL`; several if said of them together.
         relation: One of `RELATIONS`.
         object: Names, likewise.
         value: The number that decides, None where there is none.
@@ -150,6 +160,12 @@ class Claim:
             ends = tuple(map(_finite, self.interval))
             object.__setattr__(self, "interval", None if None in ends else ends)
 
+        if isinstance(self.null, tuple):
+            ends = tuple(map(_finite, self.null))
+            object.__setattr__(self, "null", None if None in ends else ends)
+        else:
+            object.__setattr__(self, "null", _finite(self.null))
+
     @property
     def is_shown(self) -> bool:
         """Whether the relation is shown to hold."""
@@ -161,21 +177,19 @@ class Claim:
 
     def to_data(self) -> dict[str, Any]:
         """Returns the claim as plain JSON data (the schema of `summary.json`), without what is empty."""
-        data = {name: value for name, value in asdict(self).items() if value not in (None, (), "", {})}
-        data["where"] = {name: list(value) for name, value in asdict(self.where).items() if value}
-        data["because"] = [
-            {name: value for name, value in asdict(one).items() if value not in (None, "", ())}
-            | {"holds": one.holds}
-            for one in self.because
-        ]
+        data: dict[str, Any] = {"subject": list(self.subject), "relation": self.relation}
+        data |= {"object": list(self.object)} if self.object else {}
+        data |= {name: _plain(value) for name in VALUES if (value := getattr(self, name)) is not None}
+        data |= {"unit": self.unit} if self.unit else {}
+        data |= {"status": self.status, "evidence": self.evidence, "probe": self.probe}
+        where = {name: list(places) for name, places in asdict(self.where).items() if places}
+        data |= {"where": where} if where else {}
+        if self.because:
+            data["because"] = [condition.to_data() for condition in self.because]
         if self.against is not None:
-            data["against"] = {
-                "probe": self.against.probe,
-                "relation": self.against.relation,
-                "subject": list(self.against.subject),
-                "object": list(self.against.object),
-            }
-        return {name: value for name, value in data.items() if value not in ({}, [])}
+            names = ("probe", "relation", "subject", "object")
+            data["against"] = {name: _plain(getattr(self.against, name)) for name in names}
+        return data
 
 
 @dataclass(frozen=True)
@@ -220,6 +234,20 @@ class Claims(Sequence[Claim]):
             )
         )
 
+    def to_dataframe(self) -> pd.DataFrame:
+        """Returns the claims as a table, a row each; names are tuples."""
+        columns = ("probe", "subject", "relation", "object", "status", *VALUES, "unit", "evidence")
+        rows = [{name: getattr(claim, name) for name in columns} for claim in self.claims]
+        return pd.DataFrame(rows, columns=[*columns])
+
+    def __repr__(self) -> str:
+        """One line per claim."""
+        lines = [
+            " ".join([f"{claim.status}:", *claim.subject, claim.relation, *claim.object])
+            for claim in self.claims
+        ]
+        return "\n  ".join([f"Claims({len(self)})", *lines])
+
     def first(self, relation: str, **given: Any) -> Claim | None:
         """Returns the first claim that `where` would return, or None."""
         chosen = self.where(relation, **given)
@@ -246,6 +274,10 @@ def decided(
     if above:
         return "shown" if low > limit else "excluded" if high <= limit else "open"
     return "shown" if high < limit else "excluded" if low >= limit else "open"
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _finite(value: Any) -> float | None:

@@ -42,7 +42,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
 
 
 def largest_effect(data: xr.Dataset) -> tuple[str, float, Interval]:
-    """Returns, at the last step, the component whose mean costs the most, what it costs, and its interval."""
+    """Returns the component whose mean costs the last model most, what it costs, and its interval."""
     effects = ranked(data)
     name = max(effects, key=effects.__getitem__)
     last = last_model(data)
@@ -55,7 +55,7 @@ def matters(value: float, interval: Interval) -> bool:
 
 
 def tied(data: xr.Dataset, name: str, value: float, interval: Interval) -> list[str]:
-    """Returns the other components whose effect is within the largest one's interval, and it within theirs."""
+    """Returns the components whose effect is within the largest one's interval, and it within theirs."""
     within = []
     for other, effect in ranked(data).items():
         low, high = interval_at(data, "effect", component=other, **MEAN_LOSS)

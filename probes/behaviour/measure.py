@@ -1,4 +1,4 @@
-"""KL from each exact predictor to the model, losses and accuracies: over positions, states and temperatures."""
+"""KL from each exact predictor to the model, losses and accuracies, by position, state and temperature."""
 
 import numpy as np
 import xarray as xr

@@ -1,4 +1,4 @@
-"""Claims of beliefs: which stream carries the belief over what is hidden, and whether predictions follow it."""
+"""Claims of beliefs: which stream carries the belief over what is hidden, and do predictions follow it."""
 
 from collections.abc import Sequence
 
@@ -99,9 +99,17 @@ def _follows(last: xr.Dataset, named: int, hidden: tuple[str, ...]) -> Claim:
     clean, random, forced = mean_kls(last)
     beside.append(Condition("clean", value=clean, unit="nats"))
     return Claim(
-        (MODEL,), "follows_belief", hidden, forced, None, random, "nats", _STATUS[is_used(last)], "intervention",
+        (MODEL,),
+        "follows_belief",
+        hidden,
+        forced,
+        None,
+        random,
+        "nats",
+        _STATUS[is_used(last)],
+        "intervention",
         because=tuple(beside),
-    )  # fmt: skip
+    )
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:

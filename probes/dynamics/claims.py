@@ -1,4 +1,4 @@
-"""Claims of training: what came between which steps, what came before what, what was lost, which laws passed."""
+"""Claims of training: what came between which steps, in which order, what was lost, which laws passed."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""Claims of induction: which heads match tokens, what feeds them through which input, what the path carries."""
+"""Claims of induction: which heads match tokens, what feeds them by which input, what the path carries."""
 
 from collections.abc import Iterator, Sequence
 
@@ -105,7 +105,7 @@ def _no_head(last: xr.Dataset, head: xr.Dataset) -> Claim:
 
 
 def _feeds(last: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...], feeders: tuple[str, ...]) -> Claim:
-    """The earlier heads whose cut from the keys takes most of the score; or what is left without all of them."""
+    """The earlier heads whose cut from the keys takes most of the score, or what is left without all."""
     through = Condition("through", words=("keys",))
     if feeders:
         left = {end: float(head["key_left"].sel(estimate=end)) for end in ESTIMATE}
@@ -157,9 +157,17 @@ def _carries(
     else:
         status = "excluded" if high <= MIN_EFFECT_NATS else "open"
     yield Claim(
-        (*feeders, *heads), "carries", (str(data.attrs["reference"]),), cut - intact, (low, high), 0.0, "nats",
-        status, INTERVENED, because=tuple(beside),
-    )  # fmt: skip
+        (*feeders, *heads),
+        "carries",
+        (str(data.attrs["reference"]),),
+        cut - intact,
+        (low, high),
+        0.0,
+        "nats",
+        status,
+        INTERVENED,
+        because=tuple(beside),
+    )
 
 
 def _partial(data: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...]) -> Iterator[Claim]:
@@ -203,7 +211,7 @@ def _lookalikes(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:
-    """Where it lives, if an induction circuit is shown and predictions need it; with what is needed beside it."""
+    """Where it lives, if an induction circuit is shown and predictions need it, with what else is needed."""
     everything = Claims(tuple(claims))
     circuit = circuit_of(everything)
     if circuit is None:

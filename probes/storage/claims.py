@@ -85,8 +85,17 @@ def _others(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
     for path in opposed(last):
         value = float(last["share"].sel(path=path))
         around = interval_at(data, "share", path=path)
-        yield Claim((path,), "works_against", BIGRAM, -value, (-around[1], -around[0]), None, "share", "shown",
-                    "intervention")  # fmt: skip
+        yield Claim(
+            (path,),
+            "works_against",
+            BIGRAM,
+            -value,
+            (-around[1], -around[0]),
+            None,
+            "share",
+            "shown",
+            "intervention",
+        )
 
 
 def _shares(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:

@@ -109,7 +109,7 @@ def _is_told(claim: Claim) -> bool:
 
 
 def missing_probes(result: Findings) -> list[str]:
-    """The probes that judge a circuit and were not asked, or failed; where one does not apply, there is none."""
+    """The probes that judge a circuit and were not asked, or failed; if one does not apply, there is none."""
     return [name for name in CIRCUIT_PROBES if name not in {*result.outcomes, *result.skipped}]
 
 

@@ -28,14 +28,15 @@ def badge(claims: Claims) -> Badge | None:
     )
     alike = not apart and reaches.is_shown and not same_law
     fails = claims.first("fails_at", probe="behaviour") is not None
-    learned = (reaches.is_shown or is_exact(claims)) and holds(reaches, "the nearest law is the best")
+    reached = reaches.is_shown and holds(reaches, "the nearest law is the best")
+    learned = reached or is_exact(claims)
     if learned and not alike and not fails:
         return "solved"
     if holds(reaches, "no step was made"):
         return "untrained"
     if alike:
         return None
-    value, low, high = progress(claims)
+    value, _, high = progress(claims)
     if value > UNIGRAM_PROGRESS or learned:
         return "partly"
     trapped = claims.first("is_trapped_by", status="shown")
@@ -52,7 +53,7 @@ def badge(claims: Claims) -> Badge | None:
 
 
 def progress(claims: Claims) -> tuple[float, float, float]:
-    """The share of the way from the unigram's loss to the best, and its interval; ±1 where there is no way."""
+    """The share of the way from the unigram's loss to the best, and its interval; ±1 if there is no way."""
     way = claims.first("is_on_the_way_to", probe="behaviour")
     if way is None or way.value is None:
         reaches = claims.first("reaches", probe="behaviour")
@@ -63,23 +64,28 @@ def progress(claims: Claims) -> tuple[float, float, float]:
 
 
 def is_exact(claims: Claims) -> bool:
-    """Whether a loss on scores made a head that reads the parent only and has the target's table."""
+    """Whether a loss on scores made the circuit of the best law, with predictions that are as right.
+
+    That is a head that reads the parent only and has the target's table, or heads with all of the graph.
+    """
     reaches = claims.first("reaches", probe="behaviour")
-    if reaches is None or not is_on_scores(reaches):
-        return False
-    matches = claims.first("matches", status="shown")
     right = claims.first("is_right", probe="behaviour")
-    if matches is None or matches.unit != "cosine" or right is None:
+    if reaches is None or right is None or not is_on_scores(reaches):
+        return False
+    possible = number(right, "possible")
+    if possible <= 0 or (right.value or 0.0) < SOLVED_ACCURACY * possible:
+        return False
+    recovers = claims.first("recovers", status="shown")
+    if recovers is not None and number(recovers, "edges of all such heads") == number(
+        recovers, "edges of the graph"
+    ):
+        return True
+    matches = claims.first("matches", status="shown")
+    if matches is None or matches.unit != "cosine" or (matches.value or 0.0) < SOLVED_COSINE:
         return False
     reads = claims.where("attends_to", object="parent", status="shown", probe="attention")
     looks = max((claim.value or 0.0 for claim in reads if claim.subject[0] in matches.subject), default=0.0)
-    possible = number(right, "possible")
-    return (
-        (matches.value or 0.0) >= SOLVED_COSINE
-        and looks >= SOLVED_ATTENTION
-        and possible > 0
-        and (right.value or 0.0) >= SOLVED_ACCURACY * possible
-    )
+    return looks >= SOLVED_ATTENTION
 
 
 def holds(claim: Claim, name: str) -> bool:

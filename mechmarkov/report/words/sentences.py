@@ -41,7 +41,9 @@ def rest(claims: Sequence[Claim]) -> list[str]:
 
 
 def _is_pictured(claim: Claim) -> bool:
-    return claim.relation in IN_PICTURES or (claim.relation == "attends_evenly" and claim.status == "excluded")
+    return claim.relation in IN_PICTURES or (
+        claim.relation == "attends_evenly" and claim.status == "excluded"
+    )
 
 
 def _premises(claim: Claim) -> Iterator[str]:
