@@ -8,6 +8,7 @@ import xarray as xr
 from mechmarkov.probing.claim import MODEL, Claim, Claims, Condition, Status, Where, decided
 from mechmarkov.probing.dataset import (
     IMITATION_NATS,
+    IMITATION_SHARE,
     MIN_GAP_NATS,
     NORMAL_95,
     imitates,
@@ -162,7 +163,7 @@ def _tempered(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
         one = last.sel(predictor=name)
         nats, error = float(one["kl_tempered"]), float(one["kl_tempered_error"])
         own, own_error = float(one["kl"]), float(one["kl_error"])
-        within = nats + NORMAL_95 * error < IMITATION_NATS
+        within = nats + NORMAL_95 * error < min(IMITATION_NATS, IMITATION_SHARE * own)
         if name != "uniform" and within and own - NORMAL_95 * own_error > IMITATION_NATS:
             left = Condition("left at that temperature", value=nats, unit="nats")
             at_own = Condition("at its own temperature", value=own, unit="nats")

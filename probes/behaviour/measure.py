@@ -1,15 +1,18 @@
 """KL from each exact predictor to the model, losses and accuracies, by position, state and temperature."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import xarray as xr
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from scipy.sparse import csr_array
 
 from mechmarkov.probing import Subject
 from mechmarkov.probing.by_state import mean_after
 from mechmarkov.probing.dataset import Variables, variables
 from mechmarkov.probing.preconditions import has_one_parent, parent_lag, predictor_of
+from mechmarkov.probing.rare_states import rare_states
 from mechmarkov.sources import ChainMixture
 from mechmarkov.theory.bootstrap import ratio, standard_error
 from mechmarkov.theory.kernel import FLOOR, kl
@@ -23,7 +26,9 @@ TEMPERED_PREDICTIONS = 4096
 def measure(subject: Subject) -> xr.Dataset:
     """KL from each exact predictor to the model, losses and accuracies.
 
-    Where sequences share a chain of a mixture, errors are those of chains drawn anew with their sequences.
+    A state of a fixed chain that the sequences show in fewer than 64 predictions is measured in contexts of
+    its own and weighted by its stationary probability (`rare_states`). Where sequences share a chain of a
+    mixture, errors are those of chains drawn anew with their sequences.
 
     Returns:
         `kl` and its standard error over sequences `kl_error` [axis, predictor] (nats);
@@ -58,19 +63,22 @@ def measure(subject: Subject) -> xr.Dataset:
     losses, of_each = _losses(model, onehot), np.stack([_losses(p, onehot) for p in exact.values()])
     floored = np.array([[((q < FLOOR) & (p > 0)).sum() for p in exact.values()] for q in model])
     accuracy, accuracy_error = right.mean((1, 2)), standard_error(right.mean(-1), groups)
-    kl_of_sequence = per_sequence.mean(-1)
-    error, smallest = standard_error(kl_of_sequence, groups), kl_of_sequence.mean(-1).argmin(-1)
+    rare = _rare(subject)
+    kl_of_sequence = (per_sequence * rare.common).mean(-1) + rare.kl[..., None]
+    error = np.hypot(standard_error(kl_of_sequence, groups), rare.kl_error)
+    smallest = kl_of_sequence.mean(-1).argmin(-1)
     further = kl_of_sequence - kl_of_sequence[np.arange(len(model)), smallest][:, None]
     unigram = [*exact].index(predictor_of(source, "unigram"))
     if isinstance(best, str):
         lowest = of_each[of_each.mean((1, 2)).argmin()]
         excess, gap = (losses - lowest).mean(-1), (of_each[unigram] - lowest).mean(-1)
     else:
-        excess, gap = (
-            kl_of_sequence[:, [*exact].index(best.name)],
-            kl(truth, [*exact.values()][unigram]).mean(-1),
-        )
+        at_best = [*exact].index(best.name)
+        excess = kl_of_sequence[:, at_best]
+        gap = (kl(truth, [*exact.values()][unigram]) * rare.common).mean(-1) + rare.gap
     left, left_error = ratio(excess, gap, groups) if gap.any() else np.full((2, len(model)), np.nan)
+    if not isinstance(best, str) and gap.any():
+        left_error = np.hypot(left_error, rare.kl_error[:, at_best] / gap.mean())
     per_predictor, after = (axis, "predictor"), (axis, "state_from")
     before_is_parent = has_one_parent(source) and parent_lag(source) == 1
     data = xr.Dataset(
@@ -90,7 +98,7 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("nats", "predictor", predictor_loss=of_each.mean((1, 2)))
         | variables("probability", axis, accuracy=accuracy, accuracy_error=accuracy_error)
         | variables("probability", (*after, "state_to"), implied=_after(subject, model))
-        | _after_states(subject, per_sequence)
+        | _after_states(subject, per_sequence, rare)
         | variables("nats", after, loss_after=_after(subject, losses[..., None])[..., 0])
         | variables("probability", after, accuracy_after=_after(subject, right[..., None])[..., 0]),
         coords={axis: subject.coordinates, "predictor": list(exact), "position": batch.read.numpy()},
@@ -124,14 +132,53 @@ def measure(subject: Subject) -> xr.Dataset:
     ).assign_attrs(best=best.name)
 
 
-def _after_states(subject: Subject, nats: Float[np.ndarray, "member predictor batch read"]) -> Variables:
+@dataclass(frozen=True, eq=False)
+class _Rare:
+    """What states that the batch shows too rarely add to means over it, weighted by `pi` (nats).
+
+    Attributes:
+        common: Whether a prediction of the batch counts, `[batch, read]`.
+        kl: What the rare states add to KL from each predictor, and its standard error.
+        gap: What they add to KL(best ‖ unigram).
+        after: KL after each rare state, and its standard error.
+        states: The rare states.
+    """
+
+    common: Bool[np.ndarray, "batch read"]
+    kl: Float[np.ndarray, "member predictor"]
+    kl_error: Float[np.ndarray, "member predictor"]
+    gap: float = 0.0
+    after: Float[np.ndarray, "two member predictor rare"] | None = None
+    states: Int[np.ndarray, " rare"] | None = None
+
+
+def _rare(subject: Subject) -> _Rare:
+    rare, size = rare_states(subject), (len(subject.coordinates), len(subject.exact))
+    if rare is None:
+        nothing = np.zeros(size)
+        return _Rare(np.ones(subject.batch.parents.shape, dtype=bool), nothing, nothing)
+    nats = np.stack([[kl(p, q) for p in rare.exact.values()] for q in rare.probabilities])
+    mean, error = nats.mean(-1), standard_error(nats)  # [member, predictor, rare]
+    best, unigram = subject.source.best(), predictor_of(subject.source, "unigram")
+    gap = 0.0
+    if not isinstance(best, str):
+        gap = float(kl(rare.exact[best.name], rare.exact[unigram]).mean(-1) @ rare.pi)
+    total_error = np.sqrt((error * rare.pi) ** 2 @ np.ones(len(rare.pi)))
+    return _Rare(rare.common, mean @ rare.pi, total_error, gap, np.stack([mean, error]), rare.states)
+
+
+def _after_states(
+    subject: Subject, nats: Float[np.ndarray, "member predictor batch read"], rare: _Rare
+) -> Variables:
     """KL after each parent state and its standard error."""
     parents, n = subject.batch.parents.numpy(), subject.source.n_states
     each = [[mean_after(parents, one, n) for one in member] for member in nats]
-    mean, error = np.moveaxis(np.array(each), 2, 0)  # [member, predictor, state] each
+    values = np.moveaxis(np.array(each), 2, 0)  # [mean and error, member, predictor, state]
+    if rare.after is not None:
+        values[..., rare.states] = rare.after
+    mean, error = values.swapaxes(-1, -2)
     axes = (subject.axis, "state_from", "predictor")
-    means = {"kl_after": mean.swapaxes(-1, -2), "kl_after_error": error.swapaxes(-1, -2)}
-    return variables("nats", axes, **means)
+    return variables("nats", axes, kl_after=mean, kl_after_error=error)
 
 
 def _tempered(
