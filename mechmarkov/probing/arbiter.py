@@ -99,7 +99,7 @@ def _excluded(one: Claim, other: Claim) -> bool:
 
 
 def _another_home(one: Claim, other: Claim) -> bool:
-    """One part holds the bigram by intervention, and by weights another that it does not share a name with."""
+    """One part holds the bigram by intervention, and by weights another one."""
     return (
         one.is_shown
         and other.is_shown

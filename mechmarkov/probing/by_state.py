@@ -12,8 +12,8 @@ def mean_after(
 ) -> tuple[Float[np.ndarray, " state_from"], Float[np.ndarray, " state_from"]]:
     """Returns the mean of values after each parent state, and its standard error over sequences.
 
-    NaN for a state that is never a parent. Few sequences show too little spread, so that the error is Student's
-    t over 1.96 times the standard error; it is infinite for a state that only one sequence has.
+    NaN for a state that is never a parent. Few sequences show too little spread, so that the error is
+    the standard error times Student's t over 1.96; it is infinite for a state that only one sequence has.
 
     Example:
         >>> mean, error = mean_after(np.array([[0, 1], [0, 1]]), np.array([[1.0, 2.0], [1.0, 2.0]]), 2)

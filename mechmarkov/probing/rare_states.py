@@ -1,8 +1,8 @@
 """Predictions after states that a batch shows too rarely, in contexts drawn by the exact law given the state.
 
-A state of stationary probability 0.01 of a sticky chain may be in no evaluation sequence, and what is not in
-a sample is in no error. The chain is known: contexts that end in the state are drawn backwards, by the reversed
-chain `pi_i P_ij / pi_j`, and what is measured there is weighted by `pi`.
+A state of stationary probability 0.01 of a sticky chain may be in no evaluation sequence, and what is
+not in a sample is in no error. The chain is known: contexts that end in the state are drawn backwards, by
+the reversed chain `pi_i P_ij / pi_j`, and what is measured there is weighted by `pi`.
 """
 
 from dataclasses import dataclass

@@ -64,7 +64,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         "self_repair": _largest_of(data, "self_repair", "part", "parts that no later part reads"),
         "redundancy": _largest_of(data, "redundancy", "pair", "pairs whose effects add up"),
         "history_effect": Score(order, "nats", 0.0, around, "a model of the parent alone"),
-        "parentswap_followed": swap_followed(data),
+        "parent_swap_followed": swap_followed(data),
     }
 
 
@@ -74,7 +74,7 @@ FORMULAS = {
     "self_repair": "max over parts of (effect of its direct path alone − effect of the part)",
     "redundancy": "max over pairs of (effect of both − effect of one − effect of the other)",
     "history_effect": "E[loss with all but the last token shuffled] − E[loss], at the last prediction",
-    "parentswap_followed": "share of predictions that another parent, put in its place, moves from the true "
+    "parent_swap_followed": "share of predictions that another parent, put in its place, moves from the true "
     "parent's law to its own, and nearer to its own",
 }
 

@@ -83,7 +83,8 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
     effects, score = ranked(data), scores["largest_effect"]
     clean = Condition("loss", value=float(last_model(data)["clean"].sel(measure="loss")), unit="nats")
     if matters(value, interval):
-        names = (name, *tied(data, name, value, interval))
+        most = {name, *tied(data, name, value, interval)}
+        names = tuple(part for part in effects if part in most)  # in the order in which they are computed
         status: Status = "open" if standing(score) == "within" else "shown"
         beside = [clean, *[Condition("within its null")] * (status == "open")]
         if len(names) > 1:

@@ -1,9 +1,11 @@
 """Claims of a model's behaviour: which law it imitates, where it does not, and how far it has come."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Bool
 
 from mechmarkov.probing.claim import MODEL, Claim, Claims, Condition, Status, Where, decided
 from mechmarkov.probing.dataset import (
@@ -23,6 +25,7 @@ REACHED = 0.9  # of the way from the unigram's loss to the best: a tenth is left
 ALIKE = 1e-3  # of that way; a law that is nearly the best may be nearer still
 FAR_NATS = 0.05  # after a state or at a position from which a law is surely not imitated there
 MOST = 0.5  # of the predictions: a law that holds in fewer is not told as holding somewhere
+COLDEST_TOLD, HOTTEST_TOLD = 1 / 8, 8.0  # beyond, predictions are nearly certain, or nearly uniform
 MAX_ERROR_SHARE = 0.25  # of the way from chance to the best: a wider interval cannot say "at chance"
 
 _STATUS: dict[bool | None, Status] = {True: "shown", None: "open", False: "excluded"}
@@ -39,18 +42,17 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     """Which laws are imitated and where not, at which temperature, and how much is missing to the best."""
     last = last_model(data)
     closest = _closest(data, last)
-    first = [_imitates(last, scores, name) for name in closest.object[:1]]
-    others = [
-        _imitates(last, scores, str(n)) for n in data["predictor"].values if n not in closest.object[:1]
-    ]
+    somewhere = list(_somewhere(data, last))
+    there = {claim.object: claim for claim in somewhere if claim.relation == "imitates"}
+    everywhere = [_imitates(last, scores, str(name)) for name in data["predictor"].values]
+    like = [there.get(claim.object, claim) for claim in everywhere]
     return [
         closest,
         _is_right(last, scores),
-        *_somewhere(data, last),
+        *(claim for claim in somewhere if claim.relation == "fails_at"),
         *_tempered(data, last),
         *_way(data, last, scores),
-        *first,
-        *others,
+        *sorted(like, key=lambda claim: claim.object[0] not in closest.object[:1]),
     ]
 
 
@@ -127,7 +129,7 @@ def _at_chance(last: xr.Dataset) -> bool:
 
 
 def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
-    """Where the best law, or the nearest, is imitated and where it surely is not, by state or by position."""
+    """Where the best law, or the nearest, is imitated and where it surely is not, by state or position."""
     names = dict.fromkeys([str(data.attrs.get("best", nearest(data)[0])), nearest(data)[0]])
     labels = tuple(str(label) for label in data.attrs["labels"])
     positions = tuple(int(at) for at in data["position"].values)
@@ -141,30 +143,34 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
             known = np.isfinite(value)
             if not fails.any() or holds.sum() < MOST * known.sum():
                 continue
-            where = [
-                Where(**{axis: tuple(places[i] for i in np.flatnonzero(which))}) for which in (fails, holds)
-            ]
-            worst = int(np.where(fails, value, -np.inf).argmax())
-            around = normal_interval(float(value[worst]), float(error[worst]), least=0.0)
+            bad, good = (Where(**{axis: _chosen(places, which)}) for which in (fails, holds))
+            worst, most = (int(np.where(which, value, -np.inf).argmax()) for which in (fails, holds))
+            ends = [normal_interval(float(value[i]), float(error[i]), least=0.0) for i in (worst, most)]
             yield Claim(
-                _SUBJECT, "fails_at", (name,), float(value[worst]), around, unit="nats", where=where[0],
-                because=(Condition("near elsewhere", value=float(value[holds].max()), unit="nats"),),
+                _SUBJECT, "fails_at", (name,), float(value[worst]), ends[0], unit="nats", where=bad,
+                because=(Condition("near elsewhere", value=float(value[most]), unit="nats"),),
             )  # fmt: skip
+            yield Claim(_SUBJECT, "imitates", (name,), float(value[most]), ends[1], unit="nats", where=good)
             return
+
+
+def _chosen(places: tuple[Any, ...], which: Bool[np.ndarray, " place"]) -> tuple[Any, ...]:
+    return tuple(places[i] for i in np.flatnonzero(which))
 
 
 def _tempered(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
     """The law that the model has at another temperature than its own."""
     if "temperature" not in last:
         return
-    best = str(data.attrs.get("best", nearest(data)[0]))
-    order = dict.fromkeys([best, *map(str, data["predictor"].values)])
-    for name in order:
+    if float(data["gap"]) < MIN_GAP_NATS:  # any law is the best at some temperature
+        return
+    for name in dict.fromkeys([str(data.attrs.get("best", nearest(data)[0])), str(data.attrs["bigram"])]):
         one = last.sel(predictor=name)
         nats, error = float(one["kl_tempered"]), float(one["kl_tempered_error"])
         own, own_error = float(one["kl"]), float(one["kl_error"])
         within = nats + NORMAL_95 * error < min(IMITATION_NATS, IMITATION_SHARE * own)
-        if name != "uniform" and within and own - NORMAL_95 * own_error > IMITATION_NATS:
+        told = COLDEST_TOLD < float(one["temperature"]) < HOTTEST_TOLD
+        if told and within and own - NORMAL_95 * own_error > IMITATION_NATS:
             left = Condition("left at that temperature", value=nats, unit="nats")
             at_own = Condition("at its own temperature", value=own, unit="nats")
             yield Claim(
@@ -219,7 +225,8 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     if closest is not None:
         like = ours.first("imitates", object=closest.object[0])
         tempered, fails = ours.first("tempers"), ours.first("fails_at")
-        answer = tempered or (like if like is not None and like.is_shown else closest)
+        has = reaches is not None and reaches.is_shown and reaches.object[0] in closest.object
+        answer = tempered or (like if like is not None and (has or like.is_shown) else closest)
         shown = ours.where("imitates")
         bars = {claim.object[0]: claim.value for claim in shown if claim.value is not None}
         more = tuple(claim for claim in (fails, right) if claim is not None)

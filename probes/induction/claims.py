@@ -1,6 +1,7 @@
 """Claims of induction: which heads match tokens, what feeds them by which input, what the path carries."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import xarray as xr
@@ -245,4 +246,12 @@ def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:
         worth.append(carries.value or 0.0 if carries.is_shown else 0.0)
     if worth and max(worth) < MIN_EFFECT_NATS:
         return None
-    return (feeds, head) if feeds is not None and feeds.is_shown else (head,)
+    acting = tuple(
+        name
+        for name in head.subject
+        if (needed := claims.first("is_needed", subject=name)) is None
+        or (needed.value or 0.0) >= MIN_EFFECT_NATS
+    )
+    acting = acting or head.subject  # of heads that tie in what they look at, those that something comes of
+    head = replace(head, subject=acting)
+    return (replace(feeds, object=acting), head) if feeds is not None and feeds.is_shown else (head,)

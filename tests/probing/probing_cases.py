@@ -17,7 +17,8 @@ from mechmarkov.models.constructions.walk import (
     walk_trained_state,
 )
 from mechmarkov.objectives import Objective
-from mechmarkov.probing import Subject, subject
+from mechmarkov.probing import Probe, Subject, subject
+from mechmarkov.probing.claim import Claims, said_by
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Chain, Circle
 
@@ -188,3 +189,8 @@ def says(verdict: str, *facts: str) -> bool:
         if not found:
             return False
     return True
+
+
+def claims_of(probe: Probe, data, null=None) -> Claims:
+    """What a probe says of data, which may have been changed by hand."""
+    return Claims(said_by(probe.name, probe.claims(data, probe.scores(data, null))))

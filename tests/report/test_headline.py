@@ -10,7 +10,6 @@ from report_examples import outcome
 from mechmarkov.probing.score import Score
 from mechmarkov.report.first_screen.curve import learning_curve
 from mechmarkov.report.first_screen.headline import _how, headline
-from mechmarkov.report.first_screen.readings import named_heads
 from mechmarkov.report.first_screen.tiles import MAX_ANSWER_WORDS, MAX_TILE_WORDS
 from mechmarkov.report.first_screen.verdict import MAX_TITLE_WORDS
 from mechmarkov.result import Result

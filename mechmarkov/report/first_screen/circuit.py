@@ -1,6 +1,6 @@
 """The circuit of a model as a picture: its components from tokens to logits, and what each path is worth."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -72,7 +72,7 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
     matters = largest >= MIN_EFFECT_NATS
     heads = parts_of(chosen_tiles(result)) if matters else ()
     names = {split_input(end)[0] for path in effects for end in path}
-    texts = {name: "<br>".join(_words(result, name)) for name in sorted(names)}
+    texts = {name: "<br>".join(_words(result, name, heads)) for name in sorted(names)}
     boxes, width, height = arrange(texts)
     taken = list(boxes.values())
     figure = go.Figure()
@@ -171,6 +171,6 @@ def path_effects(data: xr.Dataset, name: str = "path_effect") -> dict[tuple[str,
     return {path: value for path, value in zip(ends, values.tolist(), strict=True) if np.isfinite(value)}
 
 
-def _words(result: Findings, name: str) -> list[str]:
+def _words(result: Findings, name: str, named: Sequence[str]) -> list[str]:
     known = [_KNOWN_AS[name]] if name in _KNOWN_AS else []
-    return [f"<b>{label(name)}</b>", *known, *notes(result.claims, name)]
+    return [f"<b>{label(name)}</b>", *known, *notes(result.claims, name, named)]

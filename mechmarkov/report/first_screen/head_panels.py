@@ -14,6 +14,7 @@ from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.attention_scale import ATTENTION_SCALE, FLAT_LOG2, multiples, shown_end
 from mechmarkov.report.cards import FigureCard, figure_card
 from mechmarkov.report.figures import PALETTE, bars, heatmap, matched
+from mechmarkov.report.first_screen.headline import chosen_tiles, named_parts
 from mechmarkov.report.first_screen.readings import notes
 from mechmarkov.report.probe_figures import fitted_target
 from mechmarkov.report.words.sentences import sentence
@@ -72,7 +73,7 @@ def _said(now: Findings, name: str) -> str:
     """What is known of a head, with the loss that it is worth."""
     needed = now.claims.first("is_needed", subject=name)
     worth = [] if needed is None else [sentence(needed).removesuffix(".")]
-    return f"{name}: {', '.join([*notes(now.claims, name), *worth])}"
+    return f"{name}: {', '.join([*notes(now.claims, name, named_parts(chosen_tiles(now))), *worth])}"
 
 
 def _inside(now: Findings, name: str) -> list[Figure]:

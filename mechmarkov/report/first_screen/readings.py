@@ -1,5 +1,7 @@
 """What pictures of the first screen read from a result: losses, events, and what is known of a component."""
 
+from collections.abc import Sequence
+
 from mechmarkov.probing.claim import Claim, Claims
 from mechmarkov.probing.outcome import Findings, Outcome
 from mechmarkov.report.words.names import share
@@ -28,8 +30,14 @@ def events(result: Findings) -> list[Claim]:
     return sorted(timed, key=lambda claim: claim.value or 0.0)
 
 
-def notes(claims: Claims, name: str) -> list[str]:
-    """What is known of a component, for its box and its panel."""
+def notes(claims: Claims, name: str, named: Sequence[str] = ()) -> list[str]:
+    """What is known of a component, for its box and its panel.
+
+    Args:
+        claims: Of all probes.
+        name: Of the component.
+        named: The components that the first screen names: what these do is not called without effect.
+    """
     told = []
     held = claims.first("holds_share", subject=name)
     if held is not None and held.is_shown and (held.value or 0.0) >= MIN_SHARE:
@@ -37,9 +45,11 @@ def notes(claims: Claims, name: str) -> list[str]:
     head = claims.first("is_induction_head", subject=name, status="shown")
     needed = claims.first("is_needed", subject=name)
     if head is not None and not head.object:
-        harm = needed is not None and needed.condition("does harm") is not None
-        idle = needed is not None and not needed.is_shown and not harm
-        told.append("induction head" + (", does harm" if harm else ", without effect" if idle else ""))
+        worth = None if needed is None else needed.value or 0.0
+        harm = worth is not None and worth <= -MIN_EFFECT_NATS
+        idle = worth is not None and abs(worth) < MIN_EFFECT_NATS
+        aside = ", does harm" if harm else ", without effect" if idle else ""
+        told.append(f"induction head{'' if name in named else aside}")
         return told
     for object_, words in (("previous token", "previous token"), ("parent", "reads the parent")):
         looks = claims.first("attends_to", subject=name, object=object_, status="shown")

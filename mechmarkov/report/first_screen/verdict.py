@@ -1,7 +1,8 @@
 """The rule that turns claims into a badge: solved, partly, at the unigram, another law, trapped, untrained.
 
-"Solved" asks that the best law is reached, with its interval, and fails nowhere. A loss on scores has another
-optimum than cross-entropy: there a head that reads the parent only, with the target's table, is as good.
+"Solved" asks that the best law is reached, with its interval; the title says where it fails. A loss on scores
+has another optimum than cross-entropy: there a head that reads the parent only, with the target's table, is
+as good.
 """
 
 from typing import Literal
@@ -26,11 +27,10 @@ def badge(claims: Claims) -> Badge | None:
     apart, same_law = (
         holds(reaches, name) for name in ("unigram is told from the best", "the best is the unigram")
     )
-    alike = not apart and reaches.is_shown and not same_law
-    fails = claims.first("fails_at", probe="behaviour") is not None
+    alike = not apart and reaches.status != "excluded" and not same_law
     reached = reaches.is_shown and holds(reaches, "the nearest law is the best")
     learned = reached or is_exact(claims)
-    if learned and not alike and not fails:
+    if learned and not alike:
         return "solved"
     if holds(reaches, "no step was made"):
         return "untrained"

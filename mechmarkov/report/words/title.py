@@ -20,12 +20,14 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     """
     reaches = claims.where("reaches", probe="behaviour")[0]
     best = bare_law(reaches.object[0])
-    closest = claims.first("is_closest_to", probe="behaviour")
+    closest, fails = (claims.first(name, probe="behaviour") for name in ("is_closest_to", "fails_at"))
     if word == "solved":
         learned = "Learned the" if reaches.is_shown else "Has the circuit of the"
         name = bare_law(closest.object[0]) if closest is not None and reaches.is_shown else best
+        if fails is not None and reaches.is_shown:
+            return f"{learned} {name}, but not {where(fails)}"
         return _with(f"{learned} {name}", how(claims, lives))
-    tempered, fails = claims.first("tempers"), claims.first("fails_at", probe="behaviour")
+    tempered = claims.first("tempers")
     if tempered is not None and word != "untrained":
         sure = "less" if (tempered.value or 1.0) < 1 else "more"
         return f"Has {law(tempered.object[0])}, but is {sure} sure than it should be"
