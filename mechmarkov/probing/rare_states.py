@@ -18,6 +18,7 @@ from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import FixedChain
 
 MIN_SEEN = 64  # predictions after a state in the batch; of fewer, their mean may miss what it does
+RARE_SHARE = 0.25  # of 1 / n_states: states at least as likely as this are in any batch as often as others
 CONTEXTS = 32  # of each rare state
 SEED = 0x3A7E
 
@@ -48,7 +49,7 @@ def rare_states(subject: Subject) -> RareStates | None:
         return None
     pi, parents = np.array(source.pi), batch.parents.numpy()
     seen = np.bincount(parents.ravel(), minlength=source.n_states)
-    rare = np.flatnonzero((seen < MIN_SEEN) & (pi > 0))
+    rare = np.flatnonzero((seen < MIN_SEEN) & (pi > 0) & (pi * source.n_states < RARE_SHARE))
     if not len(rare):
         return None
     at = positions_in_turn(len(rare) * CONTEXTS, len(batch.read))

@@ -26,7 +26,7 @@ TEMPERED_PREDICTIONS = 4096
 def measure(subject: Subject) -> xr.Dataset:
     """KL from each exact predictor to the model, losses and accuracies.
 
-    A state of a fixed chain that the sequences show in fewer than 64 predictions is measured in contexts of
+    A state of a fixed chain that is rare, and in fewer than 64 of the predictions, is measured in contexts of
     its own and weighted by its stationary probability (`rare_states`). Where sequences share a chain of a
     mixture, errors are those of chains drawn anew with their sequences.
 

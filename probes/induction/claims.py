@@ -48,7 +48,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         nothing = (Condition("no match"),)
         return [Claim((MODEL,), "is_induction_head", status="does not apply", because=nothing)]
     if not is_moved(head):
-        return [_no_head(last, head), *_lookalikes(data, last)]
+        return [_no_head(last), *_lookalikes(data, last)]
     heads = tuple(head_name({"layer": layer, "head": index}) for layer, index in tied_heads(last)) or (name,)
     feeders = tuple(head_name(feeder) for feeder in feeders_of(head))
     feeds = _feeds(last, head, heads, feeders)
@@ -82,9 +82,8 @@ def _is_head(data: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...], scores:
     )  # fmt: skip
 
 
-def _no_head(last: xr.Dataset, head: xr.Dataset) -> Claim:
+def _no_head(last: xr.Dataset) -> Claim:
     """No head that a predecessor moves, surely or perhaps; or one that it moves the other way."""
-    del head
     largest = best_heads(last["effect"])
     effect, high = (float(last[name].isel(largest)) for name in ("effect", "effect_high"))
     if not np.isfinite(effect):

@@ -246,7 +246,7 @@ def source_entropy(run) -> float:
 def test_with_all_paths_it_is_the_kl_that_behaviour_measures(shape, objective):
     subject = subject_of(random_run(shape, n_steps=2, objective=objective), sequences=8)
     data = storage.probe.measure(subject)
-    expected = behaviour.measure(subject)["kl"].sel(predictor="bigram")
+    expected = behaviour.measure.measure(subject)["kl"].sel(predictor="bigram")
     assert np.allclose(data["kl_full"], expected, rtol=1e-5)
     assert np.allclose(data["worth"].sum("path"), data["kl_empty"] - data["kl_full"])
     held = data["share"].sum("path", skipna=False)

@@ -171,7 +171,7 @@ def ask(probe: mm.Probe, run: Run, sequences: int = 64, steps="last", *, seed: i
     subject = subject_of(run, steps, sequences, seed=seed)
     data = probe.measure(subject)
     fresh = probe.measure(subject.null) if null else None
-    return data, probe.scores(data, fresh), probe.verdict(data)
+    return data, probe.scores(data, fresh), claims_of(probe, data, fresh)
 
 
 def probe_quickly(run: Run, probes=None, *, nulls: int = 8, sequences: int = 64, steps="last"):
