@@ -256,8 +256,11 @@ def _outcome(probe: Probe, subject: Subject, law_draws: int) -> Outcome:
 
         scores = with_law_error(scores, subject, source, ask, law_draws)
     claims = probe.claims(data, scores)
-    if not isinstance(claims, list | tuple) or not all(isinstance(claim, Claim) for claim in claims):
-        raise TypeError(f"what claims returned is {shown(claims)}, expected a list of claims")
+    if not isinstance(claims, list | tuple):
+        raise TypeError(f"what claims returned is a {type(claims).__name__}, expected a list of claims")
+    for claim in claims:
+        if not isinstance(claim, Claim):
+            raise TypeError(f"a claim is a {type(claim).__name__}, expected a Claim")
     outcome = Outcome(probe, data, null, scores, Claims(said_by(probe.name, claims)))
     check_outcome(outcome)
     return outcome

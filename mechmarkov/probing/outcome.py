@@ -15,6 +15,7 @@ from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.notebook import fragment
 from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.score import Score
+from mechmarkov.probing.tile import Tile
 from mechmarkov.utils.text import is_utf8, is_writable, shown
 
 SCHEMA_VERSION = 1  # of `summary.json`, whose schema is `mechmarkov/report/summary.schema.json`
@@ -201,6 +202,8 @@ def check_outcome(outcome: Outcome) -> None:
         for name in ("subject", "object"):
             for text in getattr(claim, name):
                 _expect_text(f"a name in a claim's {name}", text)
+    for tile in outcome.probe.headline(outcome.claims):
+        _expect("a tile", tile, Tile)
     outcome.figures()
 
 

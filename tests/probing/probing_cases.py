@@ -194,3 +194,8 @@ def says(verdict: str, *facts: str) -> bool:
 def claims_of(probe: Probe, data, null=None) -> Claims:
     """What a probe says of data, which may have been changed by hand."""
     return Claims(said_by(probe.name, probe.claims(data, probe.scores(data, null))))
+
+
+def names_in(outcome, relation: str, **given) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Subject and object of each claim of an outcome that is shown."""
+    return [(one.subject, one.object) for one in outcome.claims.where(relation, status="shown", **given)]

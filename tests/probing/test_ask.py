@@ -14,6 +14,7 @@ import mechmarkov as mm
 from mechmarkov.probe_names import GROUP
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing import subject as subjects
+from mechmarkov.probing.claim import Claim
 from mechmarkov.probing.probe import load_probe
 from mechmarkov.training.data import data_seed
 
@@ -138,12 +139,15 @@ def test_probes_are_asked_in_the_order_given_and_once():
 
 def test_a_probe_of_ones_own_is_asked_beside_those_that_are_registered():
     asked = load_probe("behaviour")
-    mine = replace(asked, name="mine", verdict=lambda data: "Mine.")
+    own = [Claim(("model",), "measures", ("my number",), 1.5)]
+    mine = replace(asked, name="mine", claims=lambda data, scores: own)
     result = mm.probe(random_run(), [mine, "attention"], sequences=4)
     assert list(result) == ["mine", "attention"]
-    assert result["mine"].verdict == "Mine."
-    instead = replace(asked, verdict=lambda data: "In place of the registered one.")
-    assert mm.probe(random_run(), [instead], sequences=4)["behaviour"].verdict.startswith("In place")
+    assert [claim.object for claim in result["mine"].claims] == [("my number",)]
+    assert result["mine"].claims[0].probe == "mine"
+    instead = replace(asked, claims=lambda data, scores: own)
+    result = mm.probe(random_run(), [instead], sequences=4)
+    assert [claim.object for claim in result["behaviour"].claims] == [("my number",)]
 
 
 @pytest.mark.parametrize(

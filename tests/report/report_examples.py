@@ -1,7 +1,7 @@
 """Results made by hand for the report's tests: an ordinary one and a hostile one."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +12,7 @@ from mechmarkov.probing.outcome import Outcome
 from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars, heatmap, lines
+from mechmarkov.probing.claim import Claim, Claims, said_by
 from mechmarkov.result import Result
 
 
@@ -24,6 +25,7 @@ def outcome(
     figures: Callable[[], list[Figure]] = list,
     cites: str = "A paper (2025), equation 1",
     formula: str = "score = Σ aᵢ / n\na: what is measured < b",
+    claims: Sequence[Claim] = (),
 ) -> Outcome:
     probe = Probe(
         name=name,
@@ -32,11 +34,11 @@ def outcome(
         applies=lambda subject: None,
         measure=lambda subject: xr.Dataset(),
         scores=lambda data, null: scores or {},
-        verdict=lambda data: verdict,
+        claims=lambda data, scores: list(claims),
         figures=lambda data: figures(),
         formula=formula,
     )
-    return Outcome(probe=probe, data=xr.Dataset(), null=None, scores=scores or {}, verdict=verdict)
+    return Outcome(probe=probe, data=xr.Dataset(), null=None, scores=scores or {}, claims=Claims(said_by(name, claims)), verdict=verdict)
 
 
 def circle(n_states: int, p: float) -> np.ndarray:
