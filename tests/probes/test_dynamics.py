@@ -153,7 +153,8 @@ def test_a_bigram_that_is_there_before_it_is_nearest_is_no_contradiction():
     data, _, said = probed(run_of(between, model("bigram")))
     assert 0.5 < float(data["progress"].sel(event="bigram")[0]) < 0.7
     assert said.first("came_by", object="bigram").condition("from the first probed step") is not None
-    assert [law for law, _ in passed(said)] == ["unigram", "bigram"]
+    assert [law for law, _ in passed(said)][-1] == "bigram"
+    assert passed(said)[0][0] != "bigram"
 
 
 def test_selection_is_said_to_have_no_sampling_error():
@@ -188,7 +189,7 @@ def test_a_law_better_than_the_bigram_is_an_event_of_its_own():
     assert times(found.scores) == {"unigram": 20, "selection": 0, "bigram": None}
     assert came(found.claims)["best"] == ("shown", (10, 20))
     tile = next(tile for tile in headline(result).tiles if tile.question == "How did it get there?")
-    assert tile.answer == "Unigram by step 20, best law by step 20"
+    assert tile.answer == "Best law by step 20, unigram by step 20"
     on_chain = probe_quickly(story((), ("bigram",)), ["dynamics"], steps="all")["dynamics"]
     assert "t_best" not in on_chain.scores
 
@@ -290,7 +291,8 @@ def test_the_gradient_is_scaled_by_its_largest_and_small_where_the_loss_is():
     assert scaled.max() == 1
     assert scaled[2] < 0.3  # the bigram is a minimum: what is left is the sample's
     np.testing.assert_allclose(scaled, data["gradient"].values / data["gradient"].values.max())
-    assert f"unigram (step 10, gradient {scaled[1]:.2g} of its largest)" in said
+    slope = said.first("passed", object="unigram").condition("gradient of its largest")
+    assert slope.value == pytest.approx(scaled[1])
 
 
 def test_the_score_of_a_step_is_that_of_the_step_probed_alone():

@@ -103,7 +103,7 @@ def test_counts_are_solved_where_tokens_are_independent():
     assert result["behaviour"].scores["kl_best"].value == pytest.approx(0, abs=1e-6)
     shown = headline(result)
     assert (shown.badge, shown.title[:32]) == ("solved", "Learned the in-context unigram: ")
-    assert not result["ablation"].claims.where("follows")
+    assert not result["ablation"].claims.where("follows", status="shown")
     assert result["attention"].claims.first("attends_evenly").is_shown
 
 

@@ -11,8 +11,8 @@ from selenium.webdriver.common.keys import Keys
 from window import Browser
 
 import mechmarkov as mm
-from mechmarkov.report.first_screen.verdict import MAX_TITLE_WORDS
 from mechmarkov.report.html import write
+from mechmarkov.report.words.title import MAX_TITLE_WORDS
 
 pytestmark = pytest.mark.browser
 

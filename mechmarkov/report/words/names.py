@@ -1,5 +1,6 @@
 """Names and numbers in sentences: predictors, parts, tokens and events; nats, shares and intervals."""
 
+import re
 from collections.abc import Sequence
 
 from mechmarkov.models.components import mlp_index
@@ -38,7 +39,7 @@ def law(name: str) -> str:
 
 def bare_law(name: str) -> str:
     """Returns an exact predictor's name without an article."""
-    words = in_words(clean(name))
+    words = re.sub(r"order (\d+)", lambda found: f"{int(found[1]) + 1}-gram", in_words(clean(name)))
     return f"{words} law" if words == "uniform" or words.endswith("-step") else words
 
 

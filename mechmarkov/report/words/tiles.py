@@ -25,6 +25,7 @@ from mechmarkov.report.words.sentences import sentence
 from mechmarkov.utils.text import format_number, listed
 
 MAX_BARS = 5
+MAX_ANSWER_WORDS, MAX_TILE_WORDS = 12, 40
 PICTURES = {
     "kl": "KL from exact predictors, nats",
     "effect": "rise of the loss with its output at its mean, nats",

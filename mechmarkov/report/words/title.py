@@ -9,6 +9,8 @@ from mechmarkov.report.words.names import MAX_NAMED, bare_law, heads, law, parts
 from mechmarkov.report.words.phrases import where
 from mechmarkov.utils.text import listed
 
+MAX_TITLE_WORDS = 12
+
 
 def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     """Returns the verdict on a model in at most twelve words.
@@ -57,16 +59,27 @@ def _another(claims: Claims, best: str, closest: Claim | None) -> str:
     return f"{named}, with a loss {'above' if high < 0 else 'perhaps above'} the unigram's"
 
 
-def _with(said: str, who: str) -> str:
-    return f"{said}: {who}" if who else said
+def _with(said: str, ways: Sequence[str]) -> str:
+    """The longest way to say who does it that a title has room for."""
+    titles = [f"{said}: {who}" for who in ways if who]
+    return next((text for text in titles if len(text.split()) <= MAX_TITLE_WORDS), said)
 
 
-def how(claims: Claims, lives: Tile | None) -> str:
-    """Returns who does it: the answer to "Where does it live?" in a few words; "" where nothing is named."""
-    if lives is None:
-        return ""
-    shown = [claim for claim in lives.answer if claim.is_shown]
-    return listed([text for claim in shown if (text := in_short(claim, claims))])
+def how(claims: Claims, lives: Tile | None) -> list[str]:
+    """Returns who does it: the answer to "Where does it live?" in ever fewer words; [] where none is named."""
+    shown = [] if lives is None else [claim for claim in lives.answer if claim.is_shown]
+    told = [text for claim in shown if (text := in_short(claim, claims))]
+    feeds = next((claim for claim in shown if claim.relation == "feeds"), None)
+    shorter = []
+    if feeds is not None:
+        verb_of = verb(feeds.subject, "feeds", "feed")
+        ends = ((heads(feeds.subject), heads(feeds.object)), (_count(feeds.subject), _count(feeds.object)))
+        shorter = [f"{first} {verb_of} {last}" for first, last in ends]
+    return [listed(told), *told[:1], *shorter]
+
+
+def _count(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)} heads"
 
 
 def in_short(claim: Claim, claims: Claims) -> str:
