@@ -42,7 +42,7 @@ def probe(name, measure, applies=lambda subject: None):
     def scores(data, null):
         return {"mean": Score(float(data["value"][-1]), "nats")}
 
-    return Probe(name, f"What is {name}?", "nobody", applies, measure, scores, lambda d: "So.", lambda d: [])
+    return Probe(name, f"What is {name}?", "nobody", applies, measure, scores, lambda d, s: [], lambda d: [])
 
 
 works = probe("works", measure)

@@ -13,6 +13,7 @@ from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars, heatmap, lines
 from mechmarkov.probing.claim import Claim, Claims, said_by
+from mechmarkov.probing.probe import load_probe
 from mechmarkov.result import Result
 
 
@@ -319,7 +320,7 @@ def moving_result() -> Result:
 
     made = outcome("moving")
     probe = replace(made.probe, figures=figures)
-    moving = Outcome(probe=probe, data=data, null=None, scores={}, verdict="It moves.")
+    moving = replace(made, probe=probe, data=data, verdict="It moves.")
     return Result(run={"title": "t"}, steps=steps.tolist(), outcomes={"moving": moving})
 
 
@@ -339,13 +340,13 @@ def renamed_result() -> Result:
         ]
 
     made = outcome("renamed")
-    found = Outcome(replace(made.probe, figures=figures), data, None, {}, "It is renamed.")
+    found = replace(made, probe=replace(made.probe, figures=figures), data=data, verdict="It is renamed.")
     return Result(run={"title": "t"}, steps=[0, 10], outcomes={"renamed": found})
 
 
-def with_paths(effects: dict[tuple[str, str], tuple[float, float]], **others: dict[str, float]) -> Result:
+def with_paths(effects: dict[tuple[str, str], tuple[float, float]], **others: list[Claim]) -> Result:
     """A result whose `ablation` has these path effects, {(sender, receiver): (mean, zero)} in nats, and whose
-    other probes have these scores.
+    other probes say these claims.
     """
     senders, receivers = zip(*effects, strict=True)
     data = xr.Dataset(
@@ -363,9 +364,14 @@ def with_paths(effects: dict[tuple[str, str], tuple[float, float]], **others: di
             "receiver": ("path", list(receivers)),
         },
     )
-    outcomes = {
-        name: outcome(name, scores={score: Score(value, "") for score, value in found.items()})
-        for name, found in others.items()
-    }
+    outcomes = {name: outcome(name, claims=claims) for name, claims in others.items()}
+    for name, made in outcomes.items():
+        outcomes[name] = replace(made, probe=replace(made.probe, headline=load_probe(name).headline))
     outcomes["ablation"] = replace(outcome("ablation"), data=data)
     return Result(run={"title": "t"}, steps=[0], outcomes=outcomes)
+
+
+def holds(home: str, **shares: float) -> list[Claim]:
+    """What `storage` says where one part is the home: its claim, and the shares of parts."""
+    of_parts = [Claim((name,), "holds_share", ("bigram",), share) for name, share in shares.items()]
+    return [Claim((home,), "stores", ("bigram",), shares.get(home)), *of_parts]

@@ -70,7 +70,7 @@ def test_a_word_for_a_range_is_used_where_the_whole_interval_is_in_it(
     assert badge(claims) == word
     if word == "partly":
         assert title(word, claims, None) == f"{share(progress)} of the way to the bigram"
-        assert title(word, claims, STORES).endswith(" of the way to the bigram: it is in direct")
+        assert title(word, claims, STORES).endswith(" of the way to the bigram: in the direct path")
 
 
 @pytest.mark.parametrize("progress", [-UNIGRAM_PROGRESS + 1e-9, 0.0, UNIGRAM_PROGRESS - 1e-9])

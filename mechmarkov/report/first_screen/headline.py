@@ -8,10 +8,10 @@ from mechmarkov.probing.arbiter import is_on_scores
 from mechmarkov.probing.claim import Claim, Claims, said_by
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.probing.tile import LIVES, QUESTIONS, STUCK, Tile
-from mechmarkov.report.first_screen.verdict import Badge, badge, is_exact
+from mechmarkov.report.first_screen.verdict import Badge, badge, is_as_right, is_exact
 from mechmarkov.report.words import title as words
 from mechmarkov.report.words.outcomes import consistent
-from mechmarkov.report.words.tiles import WordedTile, worded
+from mechmarkov.report.words.tiles import WordedTile, one_step, worded
 
 # Probes whose claims are the whole run's, or the last step's; the others are asked again at each step.
 OF_THE_RUN = ("dynamics",)
@@ -72,7 +72,9 @@ def headline(result: Findings) -> Headline:
     said = words.title(word, claims, lives) if judged else str(result.run.get("title", "A run"))
     step = result.steps[-1] if result.steps else 0
     note = words.not_judged(missing_probes(result), dict(result.failed)) if _would_count(result, word) else ""
-    shown = [worded(tile, result.steps) for tile in tiles]
+    shown = [worded(tile) for tile in tiles]
+    if "dynamics" in result.skipped and len(result.steps) == 1:
+        shown.insert(min(2, len(shown)), one_step())
     return Headline(step, word, said, shown, note, judged, named_parts(tiles))
 
 
@@ -116,6 +118,6 @@ def missing_probes(result: Findings) -> list[str]:
 def _would_count(result: Findings, word: Badge | None) -> bool:
     """Whether an exact circuit, which was not judged, would change the badge."""
     reaches = result.claims.first("reaches", probe="behaviour")
-    if reaches is None or word == "solved" or is_exact(result.claims) or not is_on_scores(reaches):
+    if reaches is None or word == "solved" or not (is_on_scores(reaches) and is_as_right(result.claims)):
         return False
-    return bool(missing_probes(result))
+    return not is_exact(result.claims) and bool(missing_probes(result))

@@ -69,11 +69,7 @@ def is_exact(claims: Claims) -> bool:
     That is a head that reads the parent only and has the target's table, or heads with all of the graph.
     """
     reaches = claims.first("reaches", probe="behaviour")
-    right = claims.first("is_right", probe="behaviour")
-    if reaches is None or right is None or not is_on_scores(reaches):
-        return False
-    possible = number(right, "possible")
-    if possible <= 0 or (right.value or 0.0) < SOLVED_ACCURACY * possible:
+    if reaches is None or not is_on_scores(reaches) or not is_as_right(claims):
         return False
     recovers = claims.first("recovers", status="shown")
     if recovers is not None and number(recovers, "edges of all such heads") == number(
@@ -86,6 +82,13 @@ def is_exact(claims: Claims) -> bool:
     reads = claims.where("attends_to", object="parent", status="shown", probe="attention")
     looks = max((claim.value or 0.0 for claim in reads if claim.subject[0] in matches.subject), default=0.0)
     return looks >= SOLVED_ATTENTION
+
+
+def is_as_right(claims: Claims) -> bool:
+    """Whether the model is right as often as any can be."""
+    right = claims.first("is_right", probe="behaviour")
+    possible = 0.0 if right is None else number(right, "possible")
+    return right is not None and possible > 0 and (right.value or 0.0) >= SOLVED_ACCURACY * possible
 
 
 def holds(claim: Claim, name: str) -> bool:

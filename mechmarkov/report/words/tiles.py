@@ -7,7 +7,7 @@ import numpy as np
 
 from mechmarkov.probing.claim import MODEL, Claim
 from mechmarkov.probing.score import Score
-from mechmarkov.probing.tile import Tile
+from mechmarkov.probing.tile import CAME, Tile
 from mechmarkov.report.score_picture import DIGITS, MIN_SHOWN_SHARE
 from mechmarkov.report.symlog import symlog
 from mechmarkov.report.words.names import (
@@ -71,9 +71,15 @@ class WordedTile:
     where: str = ""
 
 
-def worded(tile: Tile, steps: Sequence[int]) -> WordedTile:
+def one_step() -> WordedTile:
+    """Returns the tile of a run of which one step was probed, which cannot tell how it got there."""
+    return WordedTile(
+        CAME, "One step cannot tell", "Probe all kept steps to see when it came: --steps all."
+    )
+
+
+def worded(tile: Tile) -> WordedTile:
     """Returns a tile in words."""
-    del steps
     claims = tile.more or tile.answer
     said = " ".join(dict.fromkeys(sentence(claim) for claim in claims[:2]))
     picture = PICTURES.get(tile.picture, tile.picture)

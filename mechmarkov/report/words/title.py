@@ -93,7 +93,7 @@ def in_short(claim: Claim, claims: Claims) -> str:
         reads = claims.first("attends_to", subject=who[0], object="parent", status="shown", probe="attention")
         if len(who) == 1 and reads is not None:
             return f"{who[0]} reads the parent"
-        return f"it is in {parts(who)}" if len(who) <= MAX_NAMED else f"spread over {len(who)} parts"
+        return f"in {parts(who)}" if len(who) <= MAX_NAMED else f"spread over {len(who)} parts"
     known = {
         "is_needed_most": f"{parts(who)} {verb(who, 'is', 'are')} needed most",
         "matches": f"{parts(who)} {verb(who, 'has', 'have')} it in the weights",
