@@ -10,6 +10,8 @@ from jaxtyping import Float
 from scipy.special import stdtrit
 from torch import Tensor
 
+from mechmarkov.claims.claim import MODEL, Claim, Condition, Status
+from mechmarkov.claims.tile import Tile
 from mechmarkov.curvature.devinterp import devinterp_coefficient
 from mechmarkov.curvature.learning_coefficient import Losses, learning_coefficient
 from mechmarkov.curvature.loss_surface import SOLVED_NATS, LossSurface, loss_surface
@@ -18,11 +20,9 @@ from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.interventions.belief import streams
 from mechmarkov.models.constructions.lookup_tables import direct_table
 from mechmarkov.probing import Probe, Subject
-from mechmarkov.probing.claim import MODEL, Claim, Condition, Status
 from mechmarkov.probing.dataset import last_model, variables
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.score import Score
-from mechmarkov.probing.tile import Tile
 from mechmarkov.report.figures import bars
 from mechmarkov.report.probe_figures import over_training
 from mechmarkov.sources import FixedChain, Observed

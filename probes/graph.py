@@ -9,16 +9,16 @@ from jaxtyping import Bool, Float, Int
 from scipy.stats import hypergeom
 from torch import Tensor
 
+from mechmarkov.claims.claim import Claim, Claims, Condition, Status
+from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.claim import Claim, Claims, Condition, Status
 from mechmarkov.probing.dataset import best_heads, head_name, last_model, variables
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.preconditions import why_no_token_is_read
 from mechmarkov.probing.recording import HookSums, PerLayer, Quantity, Recorder
 from mechmarkov.probing.score import Score
-from mechmarkov.probing.tile import LIVES, Tile
 from mechmarkov.report.figures import matched
 from mechmarkov.report.probe_figures import over_training
 from mechmarkov.sources import CausalGraph

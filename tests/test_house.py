@@ -24,6 +24,7 @@ FLOORS = (
     "runs",
     "training",
     "interventions",
+    "claims",
     "probing",
     "estimated_law",
     "curvature",

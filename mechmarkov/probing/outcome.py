@@ -10,12 +10,12 @@ import pandas as pd
 import plotly.graph_objects as go
 import xarray as xr
 
-from mechmarkov.probing.claim import Claim, Claims
+from mechmarkov.claims.claim import Claim, Claims
+from mechmarkov.claims.tile import Tile
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.notebook import fragment
 from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.score import Score
-from mechmarkov.probing.tile import Tile
 from mechmarkov.utils.text import is_utf8, is_writable, shown
 
 SCHEMA_VERSION = 1  # of `summary.json`, whose schema is `mechmarkov/report/summary.schema.json`
@@ -98,7 +98,7 @@ class Findings(Mapping[str, Outcome]):
 
     @property
     def claims(self) -> Claims:
-        """What all probes say, none of it contradicting the rest (`mechmarkov.probing.arbiter`)."""
+        """What all probes say, none of it contradicting the rest (`mechmarkov.claims.arbiter`)."""
         return Claims(tuple(claim for outcome in self.outcomes.values() for claim in outcome.claims))
 
     def __iter__(self) -> Iterator[str]:

@@ -6,13 +6,13 @@ from typing import Any
 
 import xarray as xr
 
+from mechmarkov.claims.claim import Claim
+from mechmarkov.claims.tile import Tile
 from mechmarkov.probe_names import registered
-from mechmarkov.probing.claim import Claim
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.recording.quantity import Quantity
 from mechmarkov.probing.score import Score
 from mechmarkov.probing.subject import Subject
-from mechmarkov.probing.tile import Tile
 from mechmarkov.utils import plugins
 from mechmarkov.utils.text import is_utf8, shown
 

@@ -6,7 +6,7 @@
 import json
 from typing import Any, get_args
 
-from mechmarkov.probing.claim import RELATIONS, Evidence, Status
+from mechmarkov.claims.claim import RELATIONS, Evidence, Status
 from mechmarkov.probing.outcome import SCHEMA_VERSION
 
 TEXT, NUMBER = {"type": "string"}, {"type": "number"}

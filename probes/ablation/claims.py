@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import xarray as xr
 
-from mechmarkov.probing.claim import MODEL, Claim, Claims, Condition, Status, decided
+from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Status, decided
+from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.probing.dataset import interval_at, last_model
 from mechmarkov.probing.score import Score, standing
-from mechmarkov.probing.tile import LIVES, Tile
 from mechmarkov.theory.bootstrap import wilson
 
 from .measure import ranked

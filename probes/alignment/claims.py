@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
+from mechmarkov.claims.claim import Claim, Claims, Condition, Status
+from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.models.components import head_index, mlp_index
-from mechmarkov.probing.claim import Claim, Claims, Condition, Status
 from mechmarkov.probing.dataset import last_model
 from mechmarkov.probing.preconditions import token_names
 from mechmarkov.probing.score import Score
-from mechmarkov.probing.tile import LIVES, Tile
 from mechmarkov.theory import kernel as k
 
 from .measure import TIE

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from mechmarkov.probing.claim import Claim, Condition
+from mechmarkov.claims.claim import Claim, Condition
 from mechmarkov.probing.dataset import best_heads, head_name
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.subject import Subject

@@ -6,11 +6,11 @@ import numpy as np
 import xarray as xr
 from scipy.special import entr
 
-from mechmarkov.probing.claim import MODEL, Claim, Claims, Condition
+from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition
+from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.probing.dataset import best_heads, head_name, last_model
 from mechmarkov.probing.preconditions import token_names
 from mechmarkov.probing.score import Score, standing
-from mechmarkov.probing.tile import LIVES, Tile
 
 from .by_token import by_token
 from .reading import (

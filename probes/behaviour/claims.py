@@ -7,7 +7,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool
 
-from mechmarkov.probing.claim import MODEL, Claim, Claims, Condition, Status, Where, decided
+from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Status, Where, decided
+from mechmarkov.claims.tile import LEARNED, STUCK, Tile
 from mechmarkov.probing.dataset import (
     IMITATION_NATS,
     IMITATION_SHARE,
@@ -19,7 +20,6 @@ from mechmarkov.probing.dataset import (
     normal_interval,
 )
 from mechmarkov.probing.score import Score
-from mechmarkov.probing.tile import LEARNED, STUCK, Tile
 
 REACHED = 0.9  # of the way from the unigram's loss to the best: a tenth is left at most
 ALIKE = 1e-3  # of that way; a law that is nearly the best may be nearer still

@@ -9,14 +9,14 @@ from jaxtyping import Bool, Float, Int
 from scipy.sparse import csr_array
 
 from mechmarkov.probing import Subject
-from mechmarkov.probing.by_state import mean_after
 from mechmarkov.probing.dataset import Variables, variables
 from mechmarkov.probing.preconditions import has_one_parent, parent_lag, predictor_of
-from mechmarkov.probing.rare_states import rare_states
 from mechmarkov.sources import ChainMixture
 from mechmarkov.theory.bootstrap import ratio, standard_error
+from mechmarkov.theory.by_state import mean_after
 from mechmarkov.theory.kernel import FLOOR, kl
 
+from .rare_states import rare_states
 from .temperature import best_temperature
 
 # Predictions that a temperature is fitted to, of every sequence.

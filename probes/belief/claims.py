@@ -6,10 +6,10 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool
 
-from mechmarkov.probing.claim import MODEL, Claim, Claims, Condition, Status
+from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Status
+from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.probing.dataset import interval_at, last_model
 from mechmarkov.probing.score import Score
-from mechmarkov.probing.tile import LIVES, Tile
 
 from .measure import DETERMINED, SAME_LAW, mean_kls
 

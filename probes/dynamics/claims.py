@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import xarray as xr
 
-from mechmarkov.probing.claim import MODEL, Claim, Claims, Condition, Status, Where
+from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Status, Where
+from mechmarkov.claims.tile import CAME, Tile
 from mechmarkov.probing.dataset import NORMAL_95
 from mechmarkov.probing.score import Score
-from mechmarkov.probing.tile import CAME, Tile
 
 from .trajectory import Event, first_time, may_hold
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import xarray as xr
 
+from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Evidence, Status, Where
+from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.models.components import head_index
-from mechmarkov.probing.claim import MODEL, Claim, Claims, Condition, Status, Where
 from mechmarkov.probing.dataset import NORMAL_95, best_heads, head_name, last_model, normal_interval
 from mechmarkov.probing.score import Score, standing
-from mechmarkov.probing.tile import LIVES, Tile
 
 from .circuit import (
     MAX_SHARE_LEFT,
@@ -38,7 +38,7 @@ MIN_IDEAL = 0.05
 # Where a predecessor may move attention by more than this share of the ideal, too few sequences tell.
 MIN_IDEAL_SHARE = 0.5
 
-INTERVENED = "intervention"
+INTERVENED: Evidence = "intervention"
 
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:

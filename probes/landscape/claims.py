@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import xarray as xr
 
+from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Evidence, Status
+from mechmarkov.claims.tile import STUCK, Tile
 from mechmarkov.curvature.loss_surface import SOLVED_NATS
-from mechmarkov.probing.claim import MODEL, Claim, Claims, Condition, Status
 from mechmarkov.probing.dataset import last_model
 from mechmarkov.probing.score import Score
-from mechmarkov.probing.tile import STUCK, Tile
 
 from .escape import ESCAPED
 from .stationarity import DESCENT_STEPS, limit
@@ -19,7 +19,7 @@ AS_PREDICTED = 0.1
 
 STARTED_AWAY = "the first kept step is already away from the saddle"
 NO_CURVATURE = "a ReLU is exactly at zero, where the loss has no second derivative"
-LAW = "law"
+LAW: Evidence = "law"
 
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:

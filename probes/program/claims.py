@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import xarray as xr
 
+from mechmarkov.claims.claim import MODEL, Claim, Condition, Status, Where
+from mechmarkov.claims.tile import Tile
 from mechmarkov.models.components import head_index
-from mechmarkov.probing.claim import MODEL, Claim, Condition, Status, Where
 from mechmarkov.probing.dataset import NORMAL_95, last_model, normal_interval
 from mechmarkov.probing.preconditions import token_names
 from mechmarkov.probing.score import Score, standing
-from mechmarkov.probing.tile import Tile
 
 from .measure import CONSTANT_NATS
 

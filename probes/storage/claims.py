@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import xarray as xr
 
-from mechmarkov.probing.claim import Claim, Claims, Condition, Status
+from mechmarkov.claims.claim import Claim, Claims, Condition, Status
+from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.probing.dataset import interval_at, last_model
 from mechmarkov.probing.score import Score
-from mechmarkov.probing.tile import LIVES, Tile
 
 from .game import MIN_GAIN_NATS, ROUNDING_NATS
 from .home import (

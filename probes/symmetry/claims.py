@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 
 import xarray as xr
 
+from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition
+from mechmarkov.claims.tile import STUCK, Tile
 from mechmarkov.curvature.loss_surface import SOLVED_NATS
-from mechmarkov.probing.claim import MODEL, Claim, Claims, Condition
 from mechmarkov.probing.dataset import last_model
 from mechmarkov.probing.score import Score
-from mechmarkov.probing.tile import STUCK, Tile
 
 from .measure import FLAT_INFORMATION, FLAT_SHARE
 from .reduced_run import RANDOM_STARTS

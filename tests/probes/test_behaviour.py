@@ -5,7 +5,17 @@ import math
 import numpy as np
 import pytest
 import torch
-from probing_cases import CHAIN, P3, RAW_LOG, claims_of, parent_logits, random_run, run_of, subject_of, walk_run
+from probing_cases import (
+    CHAIN,
+    P3,
+    RAW_LOG,
+    claims_of,
+    parent_logits,
+    random_run,
+    run_of,
+    subject_of,
+    walk_run,
+)
 
 import mechmarkov as mm
 from mechmarkov.models.constructions.lookup_tables import direct_table

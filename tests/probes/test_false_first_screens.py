@@ -6,10 +6,10 @@ import torch
 from probing_cases import P3, probe_quickly, run_of
 
 import mechmarkov as mm
+from mechmarkov.claims.claim import Claim, Claims, Condition
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import _reading_one_token, direct_table, value_table
 from mechmarkov.objectives import Objective
-from mechmarkov.probing.claim import Claim, Claims, Condition
 from mechmarkov.report.compare import render
 from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.report.first_screen.readings import notes

@@ -5,6 +5,7 @@ import pytest
 import torch
 import xarray as xr
 from mechmarkov.probes.induction import circuit
+from mechmarkov.probes.induction.claims import circuit_of
 from probing_cases import CHAIN, RAW_LOG, SHAPES, claims_of, grouped, random_run, run_of, says, subject_of
 from test_invariance import assert_equal, relabelled
 
@@ -13,7 +14,6 @@ from mechmarkov.models.constructions.induction_heads import duplicate_token_head
 from mechmarkov.models.constructions.lookup_tables import SHARP, value_table
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import induction
-from mechmarkov.probes.induction.claims import circuit_of
 from mechmarkov.probing import Subject
 from mechmarkov.probing.score import Score
 from mechmarkov.runs.examples import example

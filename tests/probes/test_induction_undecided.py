@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from mechmarkov.probes.induction.claims import _carries, _no_head
 from probing_cases import claims_of, run_of, subject_of
 
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import value_table
 from mechmarkov.probes import induction
-from mechmarkov.probes.induction.claims import _carries, _no_head
 from mechmarkov.sources import DirichletChains
 
 REDRAWN = DirichletChains(n_states=3, start="uniform")

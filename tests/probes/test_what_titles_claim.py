@@ -78,7 +78,7 @@ def test_the_law_that_a_tile_names_is_among_its_bars():
     model, source = two_lags()
     learned = screen(model, source, ["behaviour"])[1].tiles[0]
     assert learned.answer == "The order 2"
-    assert [bar.label for bar in learned.bars][0] == "order 2"
+    assert next(bar.label for bar in learned.bars) == "order 2"
     assert "bigram" in {bar.label for bar in learned.bars}
     fresh = screen(induction_pair(3, 16), mm.DirichletChains(n_states=3), ["behaviour"])[1].tiles[0]
     assert {bar.label for bar in fresh.bars} == {"uniform law", "in-context unigram", "in-context bigram"}
@@ -92,8 +92,8 @@ def test_a_head_that_looks_at_the_parent_and_is_worth_nothing_is_not_named():
         (PROBES, "it is in the direct path"),
         (["behaviour", "ablation"], "the direct path is needed most"),
     ):
-        result, shown = screen(decoy, probes=[*probes, "attention"])
-        assert shown.named == tuple(["direct"])
+        _result, shown = screen(decoy, probes=[*probes, "attention"])
+        assert shown.named == ("direct",)
         assert shown.title == f"Learned the bigram: {said}"
     _, shown = screen(decoy, probes=["behaviour", "attention"])
     assert shown.title == "Learned the bigram: L0H0 reads the parent"
@@ -112,7 +112,7 @@ def test_an_induction_circuit_that_writes_nothing_is_not_named():
         lives = next(tile for tile in shown.tiles if tile.question == "Where does it live?")
         assert lives.answer == "The direct path"
     result, shown = screen(real, mm.DirichletChains(n_states=3), asked)
-    assert shown.named == tuple(["L0H0", "L1H0"])
+    assert shown.named == ("L0H0", "L1H0")
 
 
 def test_of_two_heads_that_look_alike_the_one_that_writes_is_named():
@@ -122,7 +122,7 @@ def test_of_two_heads_that_look_alike_the_one_that_writes_is_named():
         model.blocks[1].attn.W_O[1] *= 2
     result, shown = screen(model, mm.DirichletChains(n_states=3), ["behaviour", "ablation", "induction"])
     assert result["induction"].scores["induction_heads"].value == "L1H0 + L1H1"
-    assert shown.named == tuple(["L0H0", "L1H1"])
+    assert shown.named == ("L0H0", "L1H1")
     assert shown.tiles[1].answer == "L0H0 → L1H1"
     assert notes(result.claims, "L1H0") == ["induction head, without effect"]
     assert notes(result.claims, "L1H1") == ["induction head"]
@@ -138,7 +138,7 @@ def test_of_two_heads_that_look_alike_the_one_that_writes_is_named():
 def test_of_two_induction_heads_that_write_both_are_named():
     model = induction_pair(3, 32, gain=2.3, readers=2)
     result, shown = screen(model, mm.DirichletChains(n_states=3), ["behaviour", "ablation", "induction"])
-    assert shown.named == tuple(["L0H0", "L1H0", "L1H1"])
+    assert shown.named == ("L0H0", "L1H0", "L1H1")
     assert result.claims.first("is_induction_head").subject == ("L1H0", "L1H1")
     assert shown.tiles[1].answer == "L0H0 → L1H0 and L1H1"
     assert (

@@ -8,6 +8,7 @@ import torch
 from _pytest.mark import ParameterSet
 
 import mechmarkov as mm
+from mechmarkov.claims.claim import Claims, said_by
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.constructions.walk import (
     WalkShape,
@@ -18,7 +19,6 @@ from mechmarkov.models.constructions.walk import (
 )
 from mechmarkov.objectives import Objective
 from mechmarkov.probing import Probe, Subject, subject
-from mechmarkov.probing.claim import Claims, said_by
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Chain, Circle
 

@@ -11,10 +11,10 @@ from distributions import install
 from probing_cases import random_run, subject_of
 
 import mechmarkov as mm
+from mechmarkov.claims.claim import Claim
 from mechmarkov.probe_names import GROUP
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing import subject as subjects
-from mechmarkov.probing.claim import Claim
 from mechmarkov.probing.probe import load_probe
 from mechmarkov.training.data import data_seed
 

@@ -11,8 +11,8 @@ import xarray as xr
 from probing_cases import random_run
 
 import mechmarkov as mm
+from mechmarkov.claims.claim import Claim
 from mechmarkov.probing import Probe
-from mechmarkov.probing.claim import Claim
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.recording import Quantity
 from mechmarkov.probing.score import Score

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from report_examples import outcome
 
-from mechmarkov.probing.claim import MODEL, Claim, Claims, Condition, said_by
+from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, said_by
 from mechmarkov.probing.probe import load_probe
 from mechmarkov.result import Result
 

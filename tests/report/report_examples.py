@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 import xarray as xr
 
+from mechmarkov.claims.claim import Claim, Claims, said_by
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.outcome import Outcome
-from mechmarkov.probing.probe import Probe
+from mechmarkov.probing.probe import Probe, load_probe
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars, heatmap, lines
-from mechmarkov.probing.claim import Claim, Claims, said_by
-from mechmarkov.probing.probe import load_probe
 from mechmarkov.result import Result
 
 
@@ -39,7 +38,14 @@ def outcome(
         figures=lambda data: figures(),
         formula=formula,
     )
-    return Outcome(probe=probe, data=xr.Dataset(), null=None, scores=scores or {}, claims=Claims(said_by(name, claims)), verdict=verdict)
+    return Outcome(
+        probe=probe,
+        data=xr.Dataset(),
+        null=None,
+        scores=scores or {},
+        claims=Claims(said_by(name, claims)),
+        verdict=verdict,
+    )
 
 
 def circle(n_states: int, p: float) -> np.ndarray:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from report_examples import holds, outcome, with_paths
 
-from mechmarkov.probing.claim import Claim, Condition
+from mechmarkov.claims.claim import Claim, Condition
 from mechmarkov.report.first_screen.circuit import NO_CIRCUIT, circuit, path_effects
 from mechmarkov.report.first_screen.circuit_layout import text_box
 from mechmarkov.report.first_screen.readings import notes

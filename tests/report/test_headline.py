@@ -8,7 +8,7 @@ import xarray as xr
 from claim_cases import behaviour, result_of
 from report_examples import outcome
 
-from mechmarkov.probing.claim import MODEL, Claim, Condition, Where
+from mechmarkov.claims.claim import MODEL, Claim, Condition, Where
 from mechmarkov.probing.score import Score
 from mechmarkov.report.first_screen.curve import learning_curve
 from mechmarkov.report.first_screen.headline import headline

@@ -22,8 +22,8 @@ from report_examples import (
 )
 
 import mechmarkov as mm
+from mechmarkov.claims.claim import Claim
 from mechmarkov.probe_names import registered
-from mechmarkov.probing.claim import Claim
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.score import Score
 from mechmarkov.report.cards import figure_card
@@ -31,9 +31,9 @@ from mechmarkov.report.compare import render as compare_page
 from mechmarkov.report.figures import heatmap
 from mechmarkov.report.first_screen.head_panels import head_panels, outline
 from mechmarkov.report.html import render, write
+from mechmarkov.report.payload import MOST_LEVEL, figure_data, script_json
 from mechmarkov.report.words.outcomes import consistent
 from mechmarkov.report.words.sentences import sentence
-from mechmarkov.report.payload import MOST_LEVEL, figure_data, script_json
 from mechmarkov.result import Result
 
 

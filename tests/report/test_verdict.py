@@ -11,9 +11,9 @@ from scipy.optimize import brentq
 from scipy.special import softmax
 
 import mechmarkov as mm
+from mechmarkov.claims.claim import MODEL, Claim, Claims
+from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.models.constructions.lookup_tables import direct_table
-from mechmarkov.probing.claim import MODEL, Claim, Claims
-from mechmarkov.probing.tile import LIVES, Tile
 from mechmarkov.report.first_screen.headline import Headline, at_step, headline
 from mechmarkov.report.first_screen.verdict import (
     SOLVED_ACCURACY,
@@ -74,9 +74,7 @@ def test_a_word_for_a_range_is_used_where_the_whole_interval_is_in_it(
 
 
 @pytest.mark.parametrize("progress", [-UNIGRAM_PROGRESS + 1e-9, 0.0, UNIGRAM_PROGRESS - 1e-9])
-@pytest.mark.parametrize(
-    ("kl", "word"), [(UNIGRAM_KL, "at the unigram"), (UNIGRAM_KL + 1e-9, "another law")]
-)
+@pytest.mark.parametrize(("kl", "word"), [(UNIGRAM_KL, "at the unigram"), (UNIGRAM_KL + 1e-9, "another law")])
 def test_the_unigrams_loss_is_not_the_unigram(progress: float, kl: float, word: str) -> None:
     assert badge(at(progress, kl_unigram=kl * GAP)) == word
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from mechmarkov.claims.arbiter import is_on_scores
+from mechmarkov.claims.claim import Claim, Claims, said_by
+from mechmarkov.claims.tile import LIVES, QUESTIONS, STUCK, Tile
 from mechmarkov.models.components import head_index, mlp_index
-from mechmarkov.probing.arbiter import is_on_scores
-from mechmarkov.probing.claim import Claim, Claims, said_by
 from mechmarkov.probing.outcome import Findings
-from mechmarkov.probing.tile import LIVES, QUESTIONS, STUCK, Tile
 from mechmarkov.report.first_screen.verdict import Badge, badge, is_as_right, is_exact
 from mechmarkov.report.words import title as words
 from mechmarkov.report.words.outcomes import consistent

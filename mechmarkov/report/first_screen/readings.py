@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mechmarkov.probing.claim import Claim, Claims
+from mechmarkov.claims.claim import Claim, Claims
 from mechmarkov.probing.outcome import Findings, Outcome
 from mechmarkov.report.words.names import share
 

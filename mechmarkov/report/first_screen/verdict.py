@@ -7,8 +7,8 @@ as good.
 
 from typing import Literal
 
-from mechmarkov.probing.arbiter import is_on_scores
-from mechmarkov.probing.claim import Claim, Claims
+from mechmarkov.claims.arbiter import is_on_scores
+from mechmarkov.claims.claim import Claim, Claims
 
 Badge = Literal["solved", "partly", "at the unigram", "another law", "trapped", "untrained"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from mechmarkov.probing.claim import Condition
+from mechmarkov.claims.claim import Condition
 from mechmarkov.report.words.names import heads, law, nats, number, part, share, token
 from mechmarkov.utils.text import clean, counted, listed
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from mechmarkov.probing.claim import Claims
+from mechmarkov.claims.claim import Claims
 from mechmarkov.report.first_screen.verdict import Badge, progress
 from mechmarkov.report.words.names import bare_law, share
 from mechmarkov.utils.text import listed

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Sequence
 
+from mechmarkov.claims.claim import MODEL, Claim
 from mechmarkov.models.components import mlp_index
-from mechmarkov.probing.claim import MODEL, Claim
 from mechmarkov.probing.preconditions import in_words
 from mechmarkov.utils.text import clean, format_number, format_range, format_share, listed
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mechmarkov.probing.arbiter import arbitrate
-from mechmarkov.probing.claim import Claims
+from mechmarkov.claims.arbiter import arbitrate
+from mechmarkov.claims.claim import Claims
 from mechmarkov.probing.outcome import Outcome
 from mechmarkov.report.words.sentences import verdict
 

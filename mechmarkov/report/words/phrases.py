@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from mechmarkov.probing.claim import Claim, Condition
+from mechmarkov.claims.claim import Claim, Condition
 from mechmarkov.report.words.conditions import stream, term
 from mechmarkov.report.words.names import (
     MAX_NAMED,

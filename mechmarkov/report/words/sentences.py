@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from mechmarkov.probing.claim import Claim
+from mechmarkov.claims.claim import Claim
 from mechmarkov.report.words import conditions
 from mechmarkov.report.words.names import upper
 from mechmarkov.report.words.phrases import PHRASES

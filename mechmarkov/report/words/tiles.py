@@ -1,13 +1,13 @@
 """Tiles in words: the answer, a sentence or two, what the number counts, and the bars of the small picture."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from mechmarkov.probing.claim import MODEL, Claim
+from mechmarkov.claims.claim import MODEL, Claim
+from mechmarkov.claims.tile import CAME, Tile
 from mechmarkov.probing.score import Score
-from mechmarkov.probing.tile import CAME, Tile
 from mechmarkov.report.score_picture import DIGITS, MIN_SHOWN_SHARE
 from mechmarkov.report.symlog import symlog
 from mechmarkov.report.words.names import (
@@ -73,9 +73,7 @@ class WordedTile:
 
 def one_step() -> WordedTile:
     """Returns the tile of a run of which one step was probed, which cannot tell how it got there."""
-    return WordedTile(
-        CAME, "One step cannot tell", "Probe all kept steps to see when it came: --steps all."
-    )
+    return WordedTile(CAME, "One step cannot tell", "Probe all kept steps to see when it came: --steps all.")
 
 
 def worded(tile: Tile) -> WordedTile:
@@ -162,7 +160,7 @@ def _most(claim: Claim) -> str:
     return "no part is surely needed" if claim.status == "open" else "in no single part"
 
 
-_SHORT = {
+_SHORT: dict[str, Callable[[Claim], str]] = {
     "imitates": lambda claim: law(claim.object[0]),
     "is_closest_to": _closest,
     "tempers": lambda claim: f"{law(claim.object[0])}, {'less' if (claim.value or 1) < 1 else 'more'} sure",

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from mechmarkov.probing.claim import Claim, Claims
-from mechmarkov.probing.tile import Tile
+from mechmarkov.claims.claim import Claim, Claims
+from mechmarkov.claims.tile import Tile
 from mechmarkov.report.first_screen.verdict import Badge, progress
 from mechmarkov.report.words.names import MAX_NAMED, bare_law, heads, law, parts, share, verb
 from mechmarkov.report.words.phrases import where

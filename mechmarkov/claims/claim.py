@@ -2,7 +2,7 @@
 
 A claim says that a subject stands in a relation to an object, how sure that is, by which kind of evidence,
 and for which states, positions and steps. Probes return claims and write no English
-(`mechmarkov.report.words` does); `mechmarkov.probing.arbiter` makes the claims of a result consistent.
+(`mechmarkov.report.words` does); `mechmarkov.claims.arbiter` makes the claims of a result consistent.
 """
 
 from collections.abc import Iterable, Sequence

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mechmarkov.probing.claim import Claim
+from mechmarkov.claims.claim import Claim
 
 LEARNED = "What has it learned?"
 LIVES = "Where does it live?"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from mechmarkov.probing.claim import MODEL, Claim
+from mechmarkov.claims.claim import MODEL, Claim
 
 STRENGTH = {"weights": 0, "recording": 1, "intervention": 2, "law": 3}
 
