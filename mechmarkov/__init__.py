@@ -35,7 +35,7 @@ _HOMES = {
     "report.compare": ["compare"],
     "probe_run": ["probe"],
     "recorder": ["Recorder"],
-    "probing": ["Figure", "Outcome", "Probe", "Score", "Subject"],
+    "probing": ["Claim", "Condition", "Figure", "Outcome", "Probe", "Score", "Subject", "Tile", "Where"],
     "result": ["Result"],
 }
 _MODULES = ("bench", "show")  # of their own: `mm.show.attention(run)`
@@ -54,11 +54,15 @@ if TYPE_CHECKING:  # `as` makes a name one that is exported
     from mechmarkov.models import HookedDecoder as HookedDecoder
     from mechmarkov.models.init import initialise as initialise
     from mechmarkov.probe_run import probe as probe
+    from mechmarkov.probing import Claim as Claim
+    from mechmarkov.probing import Condition as Condition
     from mechmarkov.probing import Figure as Figure
     from mechmarkov.probing import Outcome as Outcome
     from mechmarkov.probing import Probe as Probe
     from mechmarkov.probing import Score as Score
     from mechmarkov.probing import Subject as Subject
+    from mechmarkov.probing import Tile as Tile
+    from mechmarkov.probing import Where as Where
     from mechmarkov.recorder import Recorder as Recorder
     from mechmarkov.report.compare import compare as compare
     from mechmarkov.result import Result as Result

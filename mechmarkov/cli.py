@@ -4,6 +4,7 @@ Nothing heavy is imported before a command needs it: `mechmarkov --help` loads n
 TransformerLens. Bad input ends with one line `error: …` on stderr and exit code 2.
 """
 
+import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -87,6 +88,7 @@ def train(
 @number("--jobs", 256, "Processes that measure.  [the cores, on Linux; 1 with --device cuda]")
 @click.option("--device", default="cpu", type=DEVICES, help="Where models are recorded.")
 @click.option("--out", type=PATH, default="report", help="Folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print summary.json and nothing else.")
 def probe(
     runs: tuple[str, ...],
     example: str | None,
@@ -95,6 +97,7 @@ def probe(
     jobs: int | None,
     device: str,
     out: Path,
+    as_json: bool,
     **measured: Any,
 ) -> None:
     """Probe RUN and write report.html, results.nc and summary.json.
@@ -148,7 +151,11 @@ def probe(
     reported = [path.parent for path in sorted([*out.glob("summary.json"), *out.glob("*/summary.json")])]
     if earlier := [str(folder) for folder in reported if folder not in folders]:
         click.echo(f"warning: results of earlier calls are still there: {listed(earlier)}", err=True)
-    for name, result in results.items():
+    if as_json:
+        found = {name: result.summary() for name, result in results.items()}
+        (alone, *_) = found.values()
+        click.echo(json.dumps({"runs": found} if several else alone, ensure_ascii=False, allow_nan=False))
+    for name, result in results.items() if not as_json else ():
         title = subjects[name].title()
         click.echo(f"{name}: {title}" if several else title)
         for warning in result.warnings:
@@ -160,7 +167,8 @@ def probe(
         for probe_name, error in result.failed.items():
             click.echo(f"\n{probe_name}: failed: {error}", err=True)
         click.echo("")
-    click.echo(out / "report.html")
+    if not as_json:
+        click.echo(out / "report.html")
     if any(result.failed for result in results.values()):
         sys.exit(1)
 

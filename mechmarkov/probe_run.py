@@ -1,6 +1,6 @@
 """`mm.probe`: put every question to a run."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
@@ -11,15 +11,17 @@ from jaxtyping import Int
 from torch import Tensor
 from tqdm import tqdm
 
+from mechmarkov.claims.claim import Claim, Claims, said_by
 from mechmarkov.estimated_law import law_in_words, with_law_error
 from mechmarkov.probe_names import registered
 from mechmarkov.probing.nulls import NULL_MODELS
 from mechmarkov.probing.outcome import Outcome, check_data, check_outcome
 from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.recording import SCORES, Quantity
-from mechmarkov.probing.score import Score, format_value, standing
+from mechmarkov.probing.score import Score
 from mechmarkov.probing.source_check import overconfidence, unlikely_transition
 from mechmarkov.probing.subject import DoesNotApplyError, Subject, check_run, unchanged, why_not
+from mechmarkov.report.words.outcomes import consistent
 from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Observed
@@ -29,7 +31,7 @@ from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.forked import can_fork, forked
 from mechmarkov.utils.memory import freed_memory_kept
 from mechmarkov.utils.progress import watched
-from mechmarkov.utils.text import counted, error_line, format_range, printable, shown, typeset, words
+from mechmarkov.utils.text import counted, error_line, printable, shown
 from mechmarkov.utils.threads import threads
 from mechmarkov.utils.time_limit import check_time_limit
 from mechmarkov.utils.time_limit import time_limit as limited_to
@@ -213,7 +215,7 @@ def probe(
                 if why is not None:
                     return "skipped", printable(why)
                 outcome = _outcome(question, subject, law_draws)
-                return "found", (outcome.data, outcome.null, outcome.scores, outcome.verdict)
+                return "found", (outcome.data, outcome.null, outcome.scores, outcome.claims)
         except DoesNotApplyError as error:
             return "skipped", printable(str(error))
         except (Exception, SystemExit) as error:  # one probe's failure is that probe's, and is reported
@@ -239,7 +241,7 @@ def probe(
     for name in names:
         kind, content = answers[name]
         by_kind[kind][name] = content
-    outcomes = {name: Outcome(find(name), *content) for name, content in by_kind["found"].items()}
+    outcomes = consistent({name: Outcome(find(name), *content) for name, content in by_kind["found"].items()})
     warnings = tuple(f"the source may be the wrong one: {doubt}" for doubt in doubts if doubt is not None)
     if isinstance(run.source, Observed):
         warnings += (law_in_words(run.source, law_draws),)
@@ -277,22 +279,15 @@ def _outcome(probe: Probe, subject: Subject, law_draws: int) -> Outcome:
             return probe.scores(other.result(probe.name), null)
 
         scores = with_law_error(scores, subject, source, ask, law_draws)
-    said = probe.verdict(data)
-    if isinstance(said, str):
-        said = " ".join([said, *_no_evidence(probe, scores)])
-    outcome = Outcome(probe, data, null, scores, typeset(said) if isinstance(said, str) else said)
+    claims = probe.claims(data, scores)
+    if not isinstance(claims, list | tuple):
+        raise TypeError(f"what claims returned is a {type(claims).__name__}, expected a list of claims")
+    for claim in claims:
+        if not isinstance(claim, Claim):
+            raise TypeError(f"a claim is a {type(claim).__name__}, expected a Claim")
+    outcome = Outcome(probe, data, null, scores, Claims(said_by(probe.name, claims)))
     check_outcome(outcome)
     return outcome
-
-
-def _no_evidence(probe: Probe, scores: dict[str, Score]) -> Iterator[str]:
-    """A sentence for each score that the verdict states and that fresh models reach too."""
-    for name in probe.in_verdict:
-        score = scores.get(name)
-        if score is not None and isinstance(score.null, tuple) and standing(score) == "within":
-            reached = format_range(score.null[0], score.null[2], 3)
-            said = f"{words(name)} is {format_value(score, 3)}, within its null"
-            yield f"{said}: {score.null_kind or 'null models'} reach {reached}, so that it is no evidence."
 
 
 def _check_outputs(subject: Subject) -> None:

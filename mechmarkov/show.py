@@ -23,6 +23,8 @@ from mechmarkov.report.first_screen import circuit as drawing
 from mechmarkov.runs.run import Run
 from mechmarkov.utils.text import label
 
+# Those that answer where it lives, as the report asks them.
+CIRCUIT_PROBES = ("behaviour", "attention", "alignment", "induction", "ablation", "storage", "graph")
 PANEL = 420  # pixels of a head's attention
 MAX_READ_TICKS = 16
 
@@ -126,7 +128,7 @@ def circuit(run: Run, *, sequences: int | None = None) -> go.Figure:
         run: The run, at its last step.
         sequences: How many the cuts are made on, as in `mm.probe`.
     """
-    return drawing.circuit(probe(run, ["ablation", "storage", "attention"], sequences=sequences))
+    return drawing.circuit(probe(run, list(CIRCUIT_PROBES), sequences=sequences))
 
 
 def trajectory(run: Run, *, sequences: int | None = None) -> go.Figure:

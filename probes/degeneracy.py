@@ -1,5 +1,6 @@
 """How degenerate is the loss at the model? Its learning coefficient, beside what is known exactly."""
 
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -9,6 +10,8 @@ from jaxtyping import Float
 from scipy.special import stdtrit
 from torch import Tensor
 
+from mechmarkov.claims.claim import MODEL, Claim, Condition, Status
+from mechmarkov.claims.tile import Tile
 from mechmarkov.curvature.devinterp import devinterp_coefficient
 from mechmarkov.curvature.learning_coefficient import Losses, learning_coefficient
 from mechmarkov.curvature.loss_surface import SOLVED_NATS, LossSurface, loss_surface
@@ -17,7 +20,7 @@ from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.interventions.belief import streams
 from mechmarkov.models.constructions.lookup_tables import direct_table
 from mechmarkov.probing import Probe, Subject
-from mechmarkov.probing.dataset import NORMAL_95, last_model, variables
+from mechmarkov.probing.dataset import last_model, variables
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars
@@ -29,7 +32,6 @@ from mechmarkov.theory.learning_coefficient import of_bigram_table, of_canonical
 MISS = 0.2  # of the exact value: a calibration that misses by more does not calibrate
 MAX_COORDINATES = 512  # more parameters take more steps than are made
 HALF = 0.5  # of the way, from which the bigram counts as come
-MAX_NAMED = 3  # pairs of steps that may be the steepest
 MAX_STEPS = 8  # checkpoints that are measured; the others are NaN
 SEQUENCES = 64  # on which a stream is looked at
 CHAINS, BURN_IN, DRAWS = 8, 500, 1000
@@ -216,73 +218,77 @@ def is_mixed(last: xr.Dataset) -> bool:
     return abs(second - first) <= MISS * max(abs(first), abs(second), MISS)
 
 
-def verdict(data: xr.Dataset) -> str:
+def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     """The coefficient beside half the parameters, its exact value, and how well the estimator does."""
-    last = last_model(data)
-    value, exact, size = float(last["llc"].mean()), float(last["exact"]), int(data["parameters"])
-    table, true = float(data["calibration"].mean()), float(data["calibration_exact"])
-    said = [
-        f"The learning coefficient is {value:.3g}; {size} parameters without degeneracy have {size / 2:g}."
+    last, llc = last_model(data), scores["llc"]
+    exact, size = float(last["exact"]), int(data["parameters"])
+    calibrated, mixed = is_calibrated(data), is_mixed(last)
+    value = float(last["llc"].mean())
+    beside = [Condition("parameters", value=size)]
+    beside += [Condition("exactly", value=exact)] * bool(np.isfinite(exact))
+    beside += [
+        Condition("estimate of a bigram table", calibrated, float(data["calibration"].mean())),
+        Condition("exact for that table", value=float(data["calibration_exact"])),
+        Condition("chains agree", mixed),
+        Condition("below the loss here", value < 0),
     ]
-    said += [f"Exactly it is {exact:g}."] * bool(np.isfinite(exact))
-    calibrated = "calibrated" if is_calibrated(data) else "not calibrated: do not read the number"
-    said.append(f"On the source's own bigram table the estimate is {table:.3g} of {true:g}, {calibrated}.")
     if "devinterp" in data:
-        bears = "" if is_calibrated(data, "devinterp_calibration") else ", not calibrated"
         theirs, of_table = float(data["devinterp"]), float(data["devinterp_calibration"])
-        said.append(f"Devinterp gives {theirs:.3g}, and {of_table:.3g} of {true:g} on that table{bears}.")
-    if value < 0:
-        said.append(
-            "On average the chains saw a lower loss than here: the number says nothing of this point."
+        beside.append(Condition("devinterp gives", value=theirs))
+        beside.append(
+            Condition(
+                "devinterp's estimate of that table", is_calibrated(data, "devinterp_calibration"), of_table
+            )
         )
-    elif not is_mixed(last):
-        said.append("The halves of the chains disagree, so it is not settled.")
-    if "progress" in data:
-        said += _events(data)
-    return " ".join(said)
+    status: Status = "shown" if calibrated and mixed and value >= 0 else "open"
+    coefficient = Claim(
+        (MODEL,),
+        "has_learning_coefficient",
+        (),
+        value,
+        llc.interval,
+        llc.null,
+        "λ",
+        status,
+        because=tuple(beside),
+    )
+    return [coefficient, *(_over_training(data) if "progress" in data else [])]
 
 
-def _events(data: xr.Dataset) -> list[str]:
-    """Between which measured steps the coefficient rises most, and when the bigram is half there."""
-    llc, of_bigram = data["llc"].dropna("step"), data.sel(event="bigram")
-    progress = of_bigram["progress"]
-    # Data of before errors were kept have none.
-    half_width = NORMAL_95 * of_bigram.get("progress_error", 0 * progress)
+def _over_training(data: xr.Dataset) -> Iterator[Claim]:
+    """Between which measured steps the coefficient rises most beyond the chains' error, or may."""
+    llc, progress = data["llc"].dropna("step"), data["progress"].sel(event="bigram")
     if llc.sizes["step"] < 2 or not (progress > HALF).any():
-        return []
-    return [f"Over training it rises {_steepest(llc)}.", _half_there(progress, half_width)]
-
-
-def _steepest(llc: xr.DataArray) -> str:
-    """Between which steps it rises most, beyond the chains' error; all that this error leaves open."""
+        return
     steps, contrasts = llc["step"].values, np.diff(np.eye(llc.sizes["step"]), axis=0)
     rise = contrasts @ llc.mean("chain").values
     squared = llc.var("chain", ddof=1).values / llc.sizes["chain"]
     # The largest of them is named: all intervals hold at once (Bonferroni).
     margin = stdtrit(2 * (llc.sizes["chain"] - 1), 1 - 0.025 / len(rise))
     rises = rise > margin * np.sqrt(contrasts**2 @ squared)
+    subject, what = (MODEL,), ("rise of the learning coefficient",)
     if not rises.any():
-        return "nowhere beyond the chains' error"
+        yield Claim(subject, "came_by", what, status="excluded")
+        return
     largest = int(np.where(rises, rise, 0).argmax())
     error = np.sqrt((contrasts[largest] - contrasts) ** 2 @ squared)
     most = np.flatnonzero(rise[largest] - rise <= margin * error)
-    between = [f"{steps[i]} and {steps[i + 1]}" for i in most]
-    if len(most) == 1:
-        return f"most between steps {between[0]}"
-    if len(most) > MAX_NAMED:
-        return "beyond the chains' error; between which steps most is open"
-    return f"most between steps {', or '.join(between)}: the chains' error leaves it open"
+    around = (float(steps[most[0]]), float(steps[most[-1] + 1]))
+    yield Claim(
+        subject,
+        "came_by",
+        what,
+        float(steps[largest + 1]),
+        around,
+        unit="step",
+        status="shown" if len(most) == 1 else "open",
+    )
 
 
-def _half_there(progress: xr.DataArray, half_width: xr.DataArray) -> str:
-    """When the bigram is half there, and whether it stays so, as `dynamics` times events."""
-    steps = progress["step"].values
-    holds, surely = (steps[each.values > HALF] for each in (progress, progress - half_width))
-    if not len(surely):
-        return "Whether the bigram is half there at any step is open."
-    when = "at" if surely[0] == holds[0] else "by"  # by then surely, perhaps earlier
-    lost = bool((progress + half_width < HALF).values[steps > surely[0]].any())
-    return f"The bigram is half there {when} step {surely[0]}{', and lost again later' * lost}."
+def headline(claims: Sequence[Claim]) -> list[Tile]:
+    """Nothing: the coefficient answers none of the first screen's questions."""
+    del claims
+    return []
 
 
 def figures(data: xr.Dataset) -> list[Figure]:
@@ -329,7 +335,8 @@ probe = Probe(
     applies=applies,
     measure=measure,
     scores=scores,
-    verdict=verdict,
+    claims=claims,
+    headline=headline,
     figures=figures,
     formulas=FORMULAS,
     formula="λ = nβ (E[L(w)] − L(w*)), w from exp(−nβ L(w) − γ/2 |w − w*|²), γ = 1, nβ = n / log n, n the "

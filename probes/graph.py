@@ -1,5 +1,6 @@
 """Does a head attend along the source's causal graph: which edges does its mean attention recover?"""
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -8,6 +9,8 @@ from jaxtyping import Bool, Float, Int
 from scipy.stats import hypergeom
 from torch import Tensor
 
+from mechmarkov.claims.claim import Claim, Claims, Condition, Status
+from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.batch import Batch
@@ -164,41 +167,40 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     }
 
 
-def verdict(data: xr.Dataset) -> str:
+def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     """Which head attends along the graph, and how much of it."""
+    del scores
     last = last_model(data)
     best, edges = _best(last), int(last["true_edge"].sum())
-    found, recovered = int(best["found"]), int(best["recovered"])
-    if recovered == 0:  # then no head has one: the best has the most
-        every = int(last["edge"].sum())
-        most = last["parent_attention"].isel(best_heads(last["parent_attention"]))
-        why = f"none gives an earlier position {MORE} on average"
-        if every:
-            why = f"none of the {every} edges that heads have is one of the graph's {edges}"
-        return (
-            f"No head attends along the graph: {why}. Parents get at most {float(most):.3f} of a head's "
-            f"attention, where uniform attention gives {last.attrs['uniform']:.3f}."
+    counted, recovered = int(best["found"]), int(best["recovered"])
+    others = int(best["edge"].sum()) - counted
+    beside = [
+        Condition("edges of the head", value=counted),
+        Condition("edges of the graph", value=edges),
+        Condition("edges of all such heads", value=_together(last)),
+        Condition("edges from roots", value=others),
+        Condition("chance of as many", value=float(best["chance"]), unit="probability"),
+        Condition("attention on parents", value=float(best["parent_attention"]), unit="probability"),
+        Condition("uniform gives", value=float(last.attrs["uniform"]), unit="probability"),
+    ]
+    status: Status = "shown" if best["named"] else "open" if 2 * recovered > max(counted, 1) else "excluded"
+    return [
+        Claim(
+            (head_name(best),),
+            "recovers",
+            ("graph",),
+            recovered,
+            unit="edges",
+            status=status,
+            because=tuple(beside),
         )
-    counted = f"{recovered} of its {found} edges are true, of {edges} between the tokens it sees"
-    if others := int(best["edge"].sum()) - found:
-        counted += f" ({others} more from tokens without a parent count neither way)"
-    if not best["named"]:
-        # More true edges than false ones, as chance too would give: too few edges to tell by.
-        is_open = 2 * recovered > found
-        no_head = (
-            "Whether a head attends along the graph is open" if is_open else "No head attends along the graph"
-        )
-        return (
-            f"{no_head}: {head_name(best)} is nearest, and {counted}. Chance gives as "
-            f"many in some head with probability {float(best['chance']):.2g} at most."
-        )
-    said = (
-        f"{head_name(best)} attends along the graph: {counted}. Parents get "
-        f"{float(best['parent_attention']):.3f} of its attention, where uniform attention gives "
-        f"{last.attrs['uniform']:.3f}."
-    )
-    together = _together(last)
-    return said if together == recovered else f"{said} All such heads together have {together} of {edges}."
+    ]
+
+
+def headline(claims: Sequence[Claim]) -> list[Tile]:
+    """Where it lives: the head that attends along the graph."""
+    recovers = Claims(tuple(claims)).first("recovers", probe="graph", status="shown")
+    return [] if recovers is None else [Tile(LIVES, (recovers,), (), None, rank=0)]
 
 
 def figures(data: xr.Dataset) -> list[Figure]:
@@ -246,7 +248,8 @@ probe = Probe(
     applies=applies,
     measure=measure,
     scores=scores,
-    verdict=verdict,
+    claims=claims,
+    headline=headline,
     figures=figures,
     formula="edge of a position: an earlier one with more than half of its mean attention; with k parents, "
     "with more than 1 / (k + 1); those of a position without a parent are neither true nor false",

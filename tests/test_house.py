@@ -26,6 +26,7 @@ FLOORS = (
     "certify",
     "training",
     "interventions",
+    "claims",
     "probing",
     "estimated_law",
     "curvature",

@@ -71,7 +71,7 @@ def measure(subject):
 
 
 # %% [markdown]
-# What goes beside what? The score beside untrained models, and a sentence, and a picture.
+# What goes beside what? The score beside untrained models, and a claim, and a picture.
 
 
 # %%
@@ -86,10 +86,11 @@ def scores(data, null):
     }
 
 
-def verdict(data):
-    """One sentence with its numbers."""
-    value, uniform = float(data["leak"][-1].mean()), float(data["uniform"])
-    return f"It gives {value:.3f} to states that cannot come next; a uniform prediction gives {uniform:.3f}."
+def claims(data, scores):
+    """What was found, as data: the report writes the sentence, and `summary.json` has the numbers."""
+    leak, uniform = scores["leak"], mm.Condition("chance", value=float(data["uniform"]), unit="probability")
+    found = ("probability of impossible states",)
+    return [mm.Claim(("model",), "measures", found, leak.value, null=leak.null, because=(uniform,))]
 
 
 def figures(data):
@@ -106,7 +107,7 @@ def figures(data):
 
 
 QUESTION = "How much probability does it give to states that cannot come next?"
-probe = mm.Probe("leak", QUESTION, "this page", applies, measure, scores, verdict, figures)
+probe = mm.Probe("leak", QUESTION, "this page", applies, measure, scores, claims, figures)
 
 # %% [markdown]
 # ## Test it where the answer is known
@@ -168,8 +169,8 @@ import xarray as xr
 from mechmarkov.probing.nulls import NULL_KIND, null_band
 from mechmarkov.report.figures import lines
 """
-parts = [inspect.getsource(part) for part in (applies, measure, scores, verdict, figures)]
-last = f'probe = mm.Probe("leak", {QUESTION!r}, "this page", applies, measure, scores, verdict, figures)\n'
+parts = [inspect.getsource(part) for part in (applies, measure, scores, claims, figures)]
+last = f'probe = mm.Probe("leak", {QUESTION!r}, "this page", applies, measure, scores, claims, figures)\n'
 (package / "leak_probe.py").write_text("\n\n".join([head, *parts, last]))
 (package / "pyproject.toml").write_text("""[build-system]
 requires = ["hatchling"]

@@ -14,9 +14,11 @@ from torch import Tensor
 from mechmarkov.bench.case import Case, seed_of
 from mechmarkov.bench.method import Method
 from mechmarkov.bench.scores import signal_angle
+from mechmarkov.claims.claim import Claims
 from mechmarkov.interventions.belief import Reading, fit_reading, force_belief, streams
 from mechmarkov.probing import Subject
 from mechmarkov.probing.probe import load_probe
+from mechmarkov.report.words.sentences import sentence
 from mechmarkov.theory.bootstrap import interval
 from mechmarkov.theory.kernel import FLOOR, kl
 
@@ -83,9 +85,11 @@ def regression(case: Case) -> Claim | str:
     # A subject's sequences have a state after the last, which is not read.
     tokens = torch.cat([case.corrupt, case.corrupt[:, :1]], dim=1)
     data = probe.measure(Subject.of(case.as_run(), tokens=tokens))
-    if "does not carry" in probe.verdict(data):
-        return probe.verdict(data)
-    stream = str(probe.scores(data, None)["belief_stream"].value)
+    scores = probe.scores(data, None)
+    carries = Claims(tuple(probe.claims(data, scores))).first("carries_belief")
+    if carries is None or carries.status in ("excluded", "does not apply"):
+        return NO_BELIEF if carries is None else sentence(carries)
+    stream = str(scores["belief_stream"].value)
     return _fitted(case, -1 if stream == "embed" else int(stream[1:]), beliefs(case, case.corrupt))
 
 

@@ -59,10 +59,20 @@ def at_most(value: float, digits: int = 3) -> str:
     return f"{math.ceil(value / step - 1e-9) * step:.{digits}g}"
 
 
+def program_in_words(name: str, numbers: int) -> str:
+    """Returns what a program is, with how many numbers it has.
+
+    Example:
+        >>> program_in_words("parent", 36)
+        'a table of the parent, 36 numbers'
+    """
+    return PROGRAMS.get(name, f"the exact predictor {name}").format(numbers=numbers)
+
+
 def sentences(certificate: Certificate) -> list[str]:
     """What was certified and what was seen, one idea a sentence."""
     program, seen, bounds = certificate.program, certificate.seen, certificate.bounds
-    called = PROGRAMS.get(program.name, f"the exact predictor {program.name}").format(numbers=program.numbers)
+    called = program_in_words(program.name, program.numbers)
     which = "of its states" if not certificate.contexts.is_exact else "that the source can give"
     worst_kl = certificate.worst_kl
     if bounds is None or worst_kl is None or certificate.worst_log_ratio is None:

@@ -10,6 +10,8 @@ import pandas as pd
 import plotly.graph_objects as go
 import xarray as xr
 
+from mechmarkov.claims.claim import Claim, Claims
+from mechmarkov.claims.tile import Tile
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.notebook import fragment
 from mechmarkov.probing.probe import Probe
@@ -17,16 +19,28 @@ from mechmarkov.probing.score import Score
 from mechmarkov.utils.arguments import integer_of
 from mechmarkov.utils.text import is_utf8, is_writable, shown
 
+SCHEMA_VERSION = 1  # of `summary.json`, whose schema is `mechmarkov/report/summary.schema.json`
+
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What one probe found: its data, the same data on null models, scores and a sentence."""
+    """What one probe found.
+
+    Attributes:
+        probe: Which.
+        data: What it measured.
+        null: The same on null models.
+        scores: By name.
+        claims: What it says, consistent with the claims of the other probes.
+        verdict: The first two sentences of it.
+    """
 
     probe: Probe
     data: xr.Dataset
     null: xr.Dataset | None
     scores: dict[str, Score]
-    verdict: str
+    claims: Claims
+    verdict: str = ""
 
     def figures(self, at: int | None = None) -> list[Figure]:
         """The probe's figures, drawn from its data or, with `at`, from those of one step, by its index.
@@ -86,6 +100,11 @@ class Findings(Mapping[str, Outcome]):
         unknown = f"no such probe here; there are {[*self.outcomes]}"
         raise KeyError(f"{name}: {self.skipped.get(name) or self.failed.get(name) or unknown}")
 
+    @property
+    def claims(self) -> Claims:
+        """What all probes say, none of it contradicting the rest (`mechmarkov.claims.arbiter`)."""
+        return Claims(tuple(claim for outcome in self.outcomes.values() for claim in outcome.claims))
+
     def __iter__(self) -> Iterator[str]:
         """The names of the probes that have an outcome."""
         return iter(self.outcomes)
@@ -97,6 +116,7 @@ class Findings(Mapping[str, Outcome]):
     def summary(self) -> dict[str, Any]:
         """Everything but the arrays, as plain JSON data (the contract of `summary.json`)."""
         return {
+            "schema": SCHEMA_VERSION,
             "run": self.run,
             "steps": self.steps,
             "probes": {
@@ -107,6 +127,7 @@ class Findings(Mapping[str, Outcome]):
                 }
                 for name, outcome in self.outcomes.items()
             },
+            "claims": [claim.to_data() for claim in self.claims],
             "skipped": self.skipped,
             "failed": self.failed,
             "warnings": list(self.warnings),
@@ -176,11 +197,17 @@ def check_outcome(outcome: Outcome) -> None:
         TypeError: A field is not of the type that `Probe` states.
         ValueError: A field cannot be saved or shown.
     """
-    _expect_text("verdict", outcome.verdict)
     _expect("what scores returned", outcome.scores, dict)
     for name, score in outcome.scores.items():
         _expect_text("a score's name", name)
         _expect(f"score {shown(name)}", score, Score)
+    for claim in outcome.claims:
+        _expect("a claim", claim, Claim)
+        for name in ("subject", "object"):
+            for text in getattr(claim, name):
+                _expect_text(f"a name in a claim's {name}", text)
+    for tile in outcome.probe.headline(outcome.claims):
+        _expect("a tile", tile, Tile)
     outcome.figures()
 
 

@@ -87,8 +87,8 @@ def has_one_parent(source: Source) -> bool:
     return source.redraws and not isinstance(source, CausalGraph) if order is None else bool(order == 1)
 
 
-def token_in_words(lag: int, query_shift: int, source: int) -> str:
-    """A token by its distance from the position that reads it, and whether it is the parent.
+def token_names(lag: int, query_shift: int, source: int) -> tuple[str, ...]:
+    """Returns what a token is called, by its distance from the position that reads it.
 
     The parent is the token that the next one depends on.
 
@@ -98,12 +98,12 @@ def token_in_words(lag: int, query_shift: int, source: int) -> str:
         source: The lag of the source's parent; 0 where it has none (`has_one_parent`).
 
     Example:
-        >>> token_in_words(1, 0, 1), token_in_words(2, 0, 1), token_in_words(3, 0, 3)
-        ('the parent, its own token,', 'the previous token', 'the parent, the token 2 back,')
+        >>> token_names(1, 0, 1), token_names(2, 0, 1), token_names(3, 0, 3)
+        (('parent', 'current token'), ('previous token',), ('parent', '2 tokens back'))
     """
     back = lag - 1 + query_shift
-    words = {0: "its own token", 1: "the previous token"}.get(back, f"the token {back} back")
-    return f"the parent, {words}," if lag == source else words
+    name = {-1: "query token", 0: "current token", 1: "previous token"}.get(back, f"{back} tokens back")
+    return ("parent", name) if lag == source else (name,)
 
 
 def predictor_of(source: Source, name: str) -> str:

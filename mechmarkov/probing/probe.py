@@ -1,11 +1,13 @@
 """A probe: one question about a run, how it is answered, and how it is found by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import xarray as xr
 
+from mechmarkov.claims.claim import Claim
+from mechmarkov.claims.tile import Tile
 from mechmarkov.probe_names import registered
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.recording.quantity import Quantity
@@ -27,7 +29,8 @@ class Probe:
         measure: The measured arrays; pure. Axes are the vocabulary's, the first is `subject.axis`.
             Each variable's attrs hold its unit and source.
         scores: The headline scores at the last step, from the data and the data on null models.
-        verdict: One sentence in plain words, numbers included.
+        claims: What was found at the last step, as data, the most important first; no English.
+        headline: The tiles it gives the first screen, from all claims of the result.
         figures: Pictures of the data.
         formula: How the headline scores are computed, a line each, in plain text; `cites` is the source.
         formulas: The same of single scores, by name or by a pattern such as `share_*`.
@@ -37,8 +40,6 @@ class Probe:
         on_request: Whether it is put to a run only if it is named, because it takes long.
         with_bos: Whether it measures models whose sequences begin with a token that is no state
             (`Objective.bos`); where not, it does not apply to them.
-        in_verdict: Scores that the verdict states without their null: of one that is within it, a sentence is
-            added that says so.
     """
 
     name: str
@@ -47,15 +48,15 @@ class Probe:
     applies: Callable[[Subject], str | None]
     measure: Callable[[Subject], xr.Dataset]
     scores: Callable[[xr.Dataset, xr.Dataset | None], dict[str, Score]]
-    verdict: Callable[[xr.Dataset], str]
+    claims: Callable[[xr.Dataset, dict[str, Score]], list[Claim]]
     figures: Callable[[xr.Dataset], list[Figure]]
+    headline: Callable[[Sequence[Claim]], list[Tile]] = lambda _: []
     formula: str = ""
     formulas: Mapping[str, str] = field(default_factory=dict, hash=False)
     records: tuple[Quantity[Any], ...] = ()
     has_null: Callable[[Subject], bool] = lambda _: True
     on_request: bool = False
     with_bos: bool = False
-    in_verdict: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """What a reader sees of the probe is text."""

@@ -15,6 +15,7 @@ from mechmarkov.report.first_screen.curve import overlaid_curves
 from mechmarkov.report.first_screen.headline import Headline, headline
 from mechmarkov.report.html import fill, write_page
 from mechmarkov.report.scales import share_scales
+from mechmarkov.report.words.differences import differences
 from mechmarkov.utils.arguments import path_of
 from mechmarkov.utils.text import error_line
 
@@ -82,6 +83,11 @@ def render(results: Mapping[str, Findings]) -> str:
         curves=curves,
         rows=rows,
         title=f"{len(results)} runs side by side",
+        conclusion=differences(
+            {name: screen.badge for name, screen in screens.items()},
+            {name: result.claims for name, result in results.items()},
+            {name: screen.named for name, screen in screens.items()},
+        ),
         runs=runs,
         questions=_questions(screens),
         cards=cards,

@@ -1,7 +1,6 @@
 """The report: one HTML file that opens anywhere, loads nothing and runs no script but its own."""
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from importlib.resources import files
@@ -23,16 +22,15 @@ from mechmarkov.report.first_screen.circuit import circuit_figures
 from mechmarkov.report.first_screen.curve import learning_curve
 from mechmarkov.report.first_screen.head_panels import head_panels
 from mechmarkov.report.first_screen.headline import Headline, at_step, headline
-from mechmarkov.report.first_screen.readings import named_heads
-from mechmarkov.report.first_screen.tiles import Tile
 from mechmarkov.report.glossary import explanation
 from mechmarkov.report.payload import script_json
 from mechmarkov.report.score_picture import DIGITS, rounded, score_picture
 from mechmarkov.report.symlog import symlog
+from mechmarkov.report.words.sentences import rest
+from mechmarkov.report.words.tiles import WordedTile
 from mechmarkov.utils import text
 from mechmarkov.utils.files import replacing
 
-_NUMBER = re.compile(r"(?<![\w.])\d")  # and no part of a head's name
 _OPTION = "--steps all"  # the one that sentences advise: a text of a file with dashes makes no tag
 _MAX_TITLE = 200
 _MAX_ROWS = 12  # of a formula
@@ -73,7 +71,7 @@ def render(result: Findings) -> str:
         screens=screens,
         tiles=_tiles(screens),
         hero=hero,
-        named=(named_heads(states[-1]) or [""])[-1],
+        named=(screens[-1].named or ("",))[-1],
         panels=panels,
         command=_command(result),
         usual_null=max(nulls, key=nulls.count, default=""),  # which is said once
@@ -136,7 +134,7 @@ def environment() -> Environment:
         value=partial(notebook.value_in_words, digits=DIGITS),
         null=partial(format_null, digits=DIGITS),
         range=lambda pair: text.format_range(pair[0], pair[1], DIGITS),
-        in_short=in_short,
+        rest=rest,
         unbroken=unbroken,
         rows=lambda formula: [row for row in str(formula).splitlines() if row.strip()][:_MAX_ROWS],
     )
@@ -152,16 +150,6 @@ def unbroken(sentence: str) -> Markup:
     return Markup(str(escape(sentence)).replace(_OPTION, f'<span class="option">{_OPTION}</span>'))
 
 
-def in_short(verdict: str) -> str:
-    """A verdict's first sentence; with the next where only that has a number.
-
-    >>> in_short("L0H0 is needed most. Without it the loss rises by 0.5 nats. The rest is worth 0.1.")
-    'L0H0 is needed most. Without it the loss rises by 0.5 nats.'
-    """
-    first, *rest = re.split(r"(?<=[.!?]) (?=[A-Z])", verdict, maxsplit=2)
-    return f"{first} {rest[0]}" if rest and not _NUMBER.search(first) and _NUMBER.search(rest[0]) else first
-
-
 def _summary(result: Findings) -> str:
     """What was probed, in one line: the model, its source, its objective and the steps."""
     run, steps = result.run, result.steps
@@ -173,7 +161,7 @@ def _summary(result: Findings) -> str:
     return " · ".join([*words, f"probed at {where}"] if steps else words)
 
 
-def _tiles(screens: Sequence[Headline]) -> list[tuple[str, list[tuple[int, Tile | None]]]]:
+def _tiles(screens: Sequence[Headline]) -> list[tuple[str, list[tuple[int, WordedTile | None]]]]:
     """The last step's questions, each with its tile at every step."""
     by_question = [{tile.question: tile for tile in screen.tiles} for screen in screens]
     return [

@@ -32,7 +32,7 @@ LOSS = MEASURES.index("loss")
 def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr.Dataset:
     """Two components at their mean together, and the direct path of each alone; effects on the loss.
 
-    Returns:
+    Returns, with the two names of each pair as `pair_first` and `pair_second`:
         `joint_effect`, `redundancy` [axis, pair] (nats): the loss with both at their mean, less the loss
         without; and that, less the sum of the two single effects: above 0 where one stands in for the other,
         and, as KL is convex in the logits, where the two add;
@@ -64,6 +64,8 @@ def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr
         coords={
             subject.axis: subject.coordinates,
             "pair": [" + ".join(pair) for pair in pairs],
+            "pair_first": ("pair", [one for one, _ in pairs]),
+            "pair_second": ("pair", [other for _, other in pairs]),
             "part": parts,
         }
     )

@@ -1,5 +1,6 @@
 """What tokens alone say of attention: the QK table of the weights, and what tokens explain of the logits."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from mechmarkov.claims.claim import Claim, Condition
 from mechmarkov.probing.dataset import best_heads, head_name
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.subject import Subject
 from mechmarkov.report.figures import heatmap
-from mechmarkov.utils.text import listed
 
 SEQUENCES = 16
 PAIRS = 1 << 18  # of query and key, over all models, layers and heads of a pass
@@ -26,7 +27,6 @@ MIN_VARIANCE_SHARE = 0.5
 # Logits that vary by less leave attention nearly uniform: what explains them does not matter.
 MIN_LOGIT_SPREAD = 0.5
 ALIKE = np.log(2)  # of two logits: one key gets less than twice what the other gets
-NAMED_STATES = 3
 
 
 @torch.no_grad()
@@ -127,34 +127,28 @@ def _fit(
     return found, 1 - left / whole if whole > 1e-10 * square else np.nan
 
 
-def said_by_tokens(last: xr.Dataset, heads: list[dict[str, int]]) -> list[str]:
-    """A sentence for each head whose attention the tokens of query and key explain."""
-    labels, said = [str(label) for label in last.attrs["labels"]], []
+def by_token(last: xr.Dataset, heads: list[dict[str, int]]) -> Iterator[Claim]:
+    """A claim for each head whose attention the tokens of query and key explain, and one for each query."""
+    labels = [str(label) for label in last.attrs["labels"]]
     for head in heads:
-        one = last.isel(head)
+        one, name = last.isel(head), (head_name(head),)
         share, table = float(one["token_pair_share"]), one["token_scores"].values
         if not share > MIN_VARIANCE_SHARE or np.nanstd(table) < MIN_LOGIT_SPREAD:
             continue
-        pairs = [
-            f"after {labels[i]} at {_most_attended(row, labels)}"
+        most = tuple(
+            Condition("most attended after", words=(labels[i], *_most_attended(row, labels)))
             for i, row in enumerate(table)
             if np.isfinite(row).any()
-        ]
-        more = f" and so on for {len(pairs) - NAMED_STATES} more" if len(pairs) > NAMED_STATES else ""
-        said.append(
-            f"{head_name(head)} looks by token, {', '.join(pairs[:NAMED_STATES])}{more}. The tokens of query "
-            f"and key explain {share:.2f} of its logits' variance."
         )
-    return said
+        yield Claim(name, "attends_by", ("tokens",), share, unit="share of variance", because=most)
 
 
-def _most_attended(logits: Float[np.ndarray, " state"], labels: list[str]) -> str:
-    """The key tokens of one query token that get the most attention, or nearly."""
+def _most_attended(logits: Float[np.ndarray, " state"], labels: list[str]) -> tuple[str, ...]:
+    """The key tokens of one query token that get the most attention, or nearly; empty where all do."""
     alike = np.flatnonzero(logits > np.nanmax(logits) - ALIKE)
     if len(alike) == np.isfinite(logits).sum() > 1:
-        return "any"
-    more = [f"{len(alike) - NAMED_STATES} more"] if len(alike) > NAMED_STATES else []
-    return listed([labels[j] for j in alike[:NAMED_STATES]] + more)
+        return ()
+    return tuple(labels[j] for j in alike)
 
 
 def token_figure(last: xr.Dataset) -> list[Figure]:

@@ -3,6 +3,7 @@
 import numpy as np
 import xarray as xr
 
+from mechmarkov.claims.claim import MODEL, Claim, Condition
 from mechmarkov.probing import Probe, Score
 from mechmarkov.probing.dataset import last_model
 from mechmarkov.probing.probe import always
@@ -46,10 +47,25 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     }
 
 
-def verdict(data: xr.Dataset) -> str:
-    """What holds for every sequence, and the worst that was seen."""
-    said = data.attrs["verdict"]
-    return " ".join([said] if isinstance(said, str) else said)
+def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
+    """The bound that holds for every sequence, or why there is none, and the worst that was seen."""
+    worst, last = scores["worst_kl"], last_model(data)
+    seen = float(last["worst_kl_seen"])
+    beside = [
+        Condition("certified program", value=float(data.attrs["numbers"]), words=(data.attrs["program"],)),
+        Condition("sequences", bool(data.attrs["is_exact"]), words=(data.attrs["sequences"],)),
+        Condition("largest seen", value=seen, unit="nats"),
+    ]
+    if not isinstance(worst.value, float):
+        why = Condition("no bound", words=(data.attrs["why"],))
+        return [Claim((MODEL,), "is_bounded", (data.attrs["program"],), None, None, unit="nats",
+                      status="open", evidence="law", because=(why, *beside))]  # fmt: skip
+    ratio = scores["worst_log_ratio"].value
+    if isinstance(ratio, float):
+        beside.append(Condition("log ratio at most", value=ratio, unit="nats"))
+    beside.append(Condition("every evaluation in float32", data.attrs["arithmetic"] == "float32"))
+    return [Claim((MODEL,), "is_bounded", (data.attrs["program"],), worst.value, worst.interval,
+                  unit="nats", evidence="law", because=tuple(beside))]  # fmt: skip
 
 
 def has_null(_: Subject) -> bool:
@@ -76,7 +92,7 @@ probe = Probe(
     applies=always,
     measure=measure.measure,
     scores=scores,
-    verdict=verdict,
+    claims=claims,
     figures=figures.draw,
     formulas=FORMULAS,
     formula="a head's largest output in a direction f is the root of Σⱼ max_y wⱼ(y) (fⱼ(y) − λ) = 0, over "

@@ -10,7 +10,7 @@ import xarray as xr
 from mechmarkov.certify import FLOAT32, Certificate, certify
 from mechmarkov.certify.expectation import DELTA, Mean, mean_kl
 from mechmarkov.certify.search import Judge
-from mechmarkov.certify.sentence import number_of, sentences
+from mechmarkov.certify.sentence import number_of
 from mechmarkov.probing.dataset import Variables, variables
 from mechmarkov.probing.subject import Subject
 
@@ -72,7 +72,6 @@ def measure(subject: Subject) -> xr.Dataset:
         query=int(certificate.contexts.query),
         arithmetic="float32" if certificate.bounds and certificate.bounds.unit == FLOAT32 else "",
         witness_position=certificate.contexts.reads[certificate.seen.read],
-        verdict=sentences(certificate),
     )
 
 

@@ -19,16 +19,12 @@ trained: what is said of these is how many of them have it already.
 import xarray as xr
 
 from mechmarkov.probing import Probe, Subject
-from mechmarkov.probing.dataset import NORMAL_95
-from mechmarkov.probing.preconditions import in_words
 from mechmarkov.probing.score import Score
-from mechmarkov.utils.text import counted, listed
 
 from . import figures, measure
+from .claims import claims, events_of, first_of, headline, may_have_come
 from .measure import BEST
-from .trajectory import EVENT_PROGRESS, Event, first_time, may_hold
-
-MAX_PHASES_NAMED = 5
+from .trajectory import EVENT_PROGRESS
 
 
 def applies(subject: Subject) -> str | None:
@@ -42,33 +38,9 @@ def applies(subject: Subject) -> str | None:
     return None
 
 
-def _events(data: xr.Dataset) -> dict[str, Event]:
-    """The events that happened."""
-    steps, half_width = data["step"].values, NORMAL_95 * data["progress_error"].values
-    found = zip(data["event"].values.tolist(), data["progress"].values.T, half_width.T, strict=True)
-    events = {name: first_time(progress, half, steps) for name, progress, half in found}
-    return {name: event for name, event in events.items() if event is not None}
-
-
-def _open(data: xr.Dataset) -> list[str]:
-    """The events that were not seen, and may have happened."""
-    half_width, events = NORMAL_95 * data["progress_error"], _events(data)
-    names = [name for name in data["event"].values.tolist() if name not in events]
-    return [
-        n for n in names if may_hold(data["progress"].sel(event=n).values, half_width.sel(event=n).values)
-    ]
-
-
-def _first(events: dict[str, Event]) -> list[str]:
-    """The earliest that was seen to come; several where their intervals overlap."""
-    came = {name: event for name, event in events.items() if not event.from_start}
-    earliest = min((event.by for event in came.values()), default=0)
-    return [name for name, event in came.items() if event.after < earliest]
-
-
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     """The event times, each with the two kept steps around it, and which came first."""
-    events, undecided = _events(data), _open(data)
+    events, undecided = events_of(data), may_have_come(data)
     result: dict[str, Score] = {}
     for name in data["event"].values.tolist():
         error = (
@@ -84,7 +56,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
             last = int(data["step"][-1])
             why = data.attrs.get(f"no_{name}", f"not in the probed steps, the last of which is {last}")
             if name in undecided:
-                why = f"whether {_with_article(name)} is halfway by step {last} is open"
+                why = f"whether {_called(name)} is halfway by step {last} is open"
             score = Score(None, "step", null_kind=kind, reason=why)
         result[f"t_{name}"] = score
     why = "none of the events is in the probed steps"
@@ -92,115 +64,14 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         why = "nothing is surely more than halfway in the probed steps"
     if events:
         why = f"what there is was there from step {int(data['step'][0])}, the first probed"
-    first = _first(events)
+    first = first_of(events)
     result["first"] = Score(" and ".join(first), "") if first else Score(None, "", reason=why)
     return result
 
 
-def _when(events: dict[str, Event]) -> str:
-    after, by = min(event.after for event in events.values()), max(event.by for event in events.values())
-    unsure = "" if all(event.sure for event in events.values()) else ", but not surely"
-    lost = [name for name, event in events.items() if not event.kept]
-    which = f"{_in_a_list(lost)} " if len(lost) < len(events) else ""
-    return f"between steps {after} and {by}{unsure}" + f" ({which}lost again later)" * bool(lost)
-
-
-def _together(events: dict[str, Event]) -> list[dict[str, Event]]:
-    """Events in the order in which they came; those whose intervals overlap are one group."""
-    groups: list[dict[str, Event]] = []
-    for name in sorted(events, key=lambda name: (events[name].after, name)):
-        if not groups or events[name].after >= max(event.by for event in groups[-1].values()):
-            groups.append({})
-        groups[-1][name] = events[name]
-    return groups
-
-
-def verdict(data: xr.Dataset) -> str:
-    """What came first, what followed, and the phases the run passed through; one idea a sentence."""
-    events, first, undecided = _events(data), _first(_events(data)), _open(data)
-    start, last = int(data["step"][0]), int(data["step"][-1])
-    there = [name for name, event in events.items() if event.from_start]
-    said = []
-    if there:
-        are = "were" if len(there) > 1 else "was"
-        since = f"from step {start} on" if all(events[n].throughout for n in there) else f"at step {start}"
-        said.append(f"{_in_a_row(there)} {are} there {since}, the first probed.")
-        lost = [name for name in there if not events[name].kept]
-        if lost:
-            said.append(f"{_in_a_row(lost)} {'were' if len(lost) > 1 else 'was'} lost again.")
-    if first:
-        together = f" ({'all' if len(first) > 2 else 'both'} within these kept steps)" * (len(first) > 1)
-        when = _when({name: events[name] for name in first}) + together
-        said.append(
-            f"{f'Of the others, {_in_a_list(first)}' if there else _in_a_row(first)} came first, {when}."
-        )
-    elif not there:
-        nothing = "Nothing is surely more than halfway" if undecided else "Nothing happened"
-        said.append(f"{nothing} between steps {start} and {last}.")
-    if events:
-        said += _followed({name: event for name, event in events.items() if name not in there}, first)
-        said += _not_seen(data, {*events}, undecided)
-        said.append("Each counts from halfway on, where another predictor may still be nearest.")
-    if "selection" in {*events} - {*there}:
-        said.append("The steps of selection leave out its sampling error.")
-    return " ".join([*said, *_phases(data)])
-
-
-def _followed(came: dict[str, Event], first: list[str]) -> list[str]:
-    """What came after the first, in groups that the kept steps do not tell apart."""
-    said = []
-    for group in _together({name: event for name, event in came.items() if name not in first}):
-        start = min(event.after for event in group.values())
-        before = [name for name in first if came[name].by <= start]
-        then = "Then" if before == first else f"After {_in_a_list(before)}"
-        each = {1: "", 2: "both "}.get(len(group), "all ")
-        said.append(f"{then} {_in_a_list(list(group))} came, {each}{_when(group)}.")
-    return said
-
-
-def _not_seen(data: xr.Dataset, came: set[str], undecided: list[str]) -> list[str]:
-    """What did not come by the last step, and what may have come."""
-    last, said = int(data["step"][-1]), []
-    not_come = [name for name in data["event"].values.tolist() if name not in {*came, *undecided}]
-    missing = [name for name in not_come if f"no_{name}" not in data.attrs]
-    if missing:
-        said.append(f"No {' and no '.join(_in_words(name) for name in missing)} by step {last}.")
-    if undecided:
-        are = "are" if len(undecided) > 1 else "is"
-        said.append(f"Whether {_in_a_list(undecided)} {are} halfway by step {last} is open.")
-    return said
-
-
-def _with_article(event: str) -> str:
-    return event if event == "selection" else f"the {_in_words(event)}"
-
-
-def _in_words(event: str) -> str:
-    return "best law" if event == BEST else event
-
-
-def _in_a_list(events: list[str]) -> str:
-    return listed([_with_article(name) for name in events])
-
-
-def _in_a_row(events: list[str]) -> str:
-    names = _in_a_list(events)
-    return names[0].upper() + names[1:]
-
-
-def _phases(data: xr.Dataset) -> list[str]:
-    names = [in_words(str(name)) for name in data["predictor"].values]
-    phases = []
-    for phase in (data.isel(phase=i) for i in range(data.sizes["phase"])):
-        start, stop, plateau = (int(phase[name]) for name in ("phase_start", "phase_stop", "plateau"))
-        when = f"step {start}" if start == stop else f"steps {start} to {stop}"
-        slope = float(data["scaled_gradient"].sel(step=plateau))
-        name = names[int(phase["phase_predictor"])]
-        phases.append(f"{name} ({when}, gradient {slope:.2g} of its largest)")
-    if len(phases) > MAX_PHASES_NAMED:
-        left = len(phases) - MAX_PHASES_NAMED
-        phases = [*phases[: MAX_PHASES_NAMED - 1], counted(left, "more phase"), phases[-1]]
-    return [f"{'Then' if i else 'Nearest predictor:'} {phase}." for i, phase in enumerate(phases)]
+def _called(event: str) -> str:
+    """An event in the reason of a score without a value."""
+    return event if event == "selection" else f"the {'best law' if event == BEST else event}"
 
 
 FORMULAS = {
@@ -219,7 +90,8 @@ probe = Probe(
     applies=applies,
     measure=measure.measure,
     scores=scores,
-    verdict=verdict,
+    claims=claims,
+    headline=headline,
     figures=figures.draw,
     formulas=FORMULAS,
     formula="progress to the bigram = 1 − KL(bigram ‖ model) / KL(bigram ‖ unigram)\n"

@@ -15,16 +15,15 @@ import xarray as xr
 from mechmarkov.models.components import head_index
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import (
-    NORMAL_95,
     best_heads,
     head_name,
     last_model,
     normal_interval,
     score_with_null,
 )
-from mechmarkov.probing.preconditions import in_words, why_no_value_circuit
+from mechmarkov.probing.preconditions import why_no_value_circuit
 from mechmarkov.probing.score import Score
-from mechmarkov.utils.text import format_range, format_share, listed
+from mechmarkov.utils.text import format_share
 
 from . import figures, measure
 from .circuit import (
@@ -37,26 +36,10 @@ from .circuit import (
     strongest_feeder,
     tied_heads,
 )
+from .claims import MIN_ATTENTION, MIN_IDEAL_SHARE, claims, headline
 from .matches import MAX_MATCHED
-from .paths import ESTIMATE
 from .recorded import INDUCTION
 
-# A head looks at the previous token, or at copies, if these get more than this much of its attention.
-MIN_ATTENTION = 0.5
-
-# Below this many nats a path carries no predictions.
-MIN_EFFECT_NATS = 0.01
-
-# A head finds matches after a state if its score there is more than this share of an ideal head's, and misses
-# them if less than the other: and so its log odds of a match, as a share of the best state's. The score alone
-# is smaller where matches are few. Where an ideal head scores less than the third there is nothing to find.
-MIN_FOUND_SHARE, MAX_MISSED_SHARE = 0.5, 0.2
-MIN_IDEAL = 0.05
-
-# Where a predecessor may move attention by more than this share of the ideal, too few sequences tell.
-MIN_IDEAL_SHARE = 0.5
-
-CARRIES_NOTHING = "carries no predictions"
 RANDOM_KIND = "random matrices of the same shapes"
 NO_EDIT = "no query has a key behind it to edit and a match before that"
 
@@ -208,124 +191,6 @@ def _path_effect(head: xr.Dataset, last: xr.Dataset) -> Score:
     return Score(change, "nats", 0.0, interval, null_kind="a path that carries nothing")
 
 
-def verdict(data: xr.Dataset) -> str:
-    """Which head feeds which and what that path carries, or why there is no circuit, in one sentence."""
-    last, (head, name) = last_model(data), last_induction_head(data)
-    if not np.isfinite(float(head["induction"].sel(matched=1))):
-        return "No query has a key that could match it, so nothing can be said of induction."
-    if not is_moved(head):
-        high = float(last["effect_high"].max())
-        found = "No induction circuit" if not high > MIN_MOVED_SHARE else "No strong induction circuit"
-        if high >= MIN_IDEAL_SHARE:
-            found = "Too few sequences tell of an induction circuit"
-        return f"{found}: {_no_head(last)}{_lookalikes(data)}."
-    score, ideal = (float(v.sel(matched=1)) for v in (head["induction"], data["ideal"]))
-    mass = format_share(float(head["match_mass"].sel(matched=1)), 1)
-    tied = [head_name({"layer": layer, "head": index}) for layer, index in tied_heads(last)]
-    feeders = feeders_of(head)
-    names = [head_name(feeder) for feeder in feeders]
-    carried = _carries(head, float(data["kl_simpler"])) if feeders else ""
-    if feeders:
-        circuit = "an induction circuit"
-        if carried == CARRIES_NOTHING:
-            circuit = f"which attend{'s' * (len(tied) == 1)} as an induction head does"
-        previous = [format_share(float(last["previous_token"].isel(feeder)), 1) for feeder in feeders]
-        said = [
-            f"{listed(names)} feed{'s' * (len(names) == 1)} {listed(tied)}, {circuit}.",
-            f"{listed(names)} give{'s' * (len(names) == 1)} the previous token {listed(previous)} of "
-            f"{'its' if len(names) == 1 else 'their'} attention.",
-        ]
-    else:
-        several = len(tied) > 1
-        are, keys = ("are", f"the keys of {name}") if several else ("is an", "its keys")
-        said = [f"{listed(tied)} {are} induction head{'s' * several}, and {_no_feeder(head, keys)}."]
-        index = head_index(name)
-        if not data.attrs["is_linear"] and index is not None and index[0] == 0:
-            said.append("Its own convolution reads the token before.")  # nothing else is before a first layer
-    said += [
-        f"{name} gives keys that follow a copy of the current token {mass} of its attention.",
-        f"That is {score:.3f} beyond what lag and tokens explain; a head that is uniform on them has "
-        f"{ideal:.3f}.",
-        f"Editing only a key's predecessor moves its attention by {float(head['effect']):.2f} of the ideal.",
-    ]
-    if len(tied) > 1:
-        said.append(f"The scores of {listed(tied)} are equal within their intervals.")
-    if (partial := _partial(head, data)) is not None:
-        said.append(partial)
-    if feeders:
-        intact, cut = float(head["kl_intact"]), float(head["kl_cut"].sel(input="K"))
-        left, simpler = float(head["cut"].sel(input="K")), float(data["kl_simpler"])
-        path = f"{listed(names)} from the keys of {listed(tied)}"
-        said += [
-            f"Cutting {path} takes the score from {float(head['intact']):.3f} to {left:.3f} "
-            f"({data.attrs['cut_sequences']} sequences).",
-            f"It takes KL from the {in_words(data.attrs['reference'])} from {intact:.3g} to {cut:.3g} nats "
-            f"({in_words(data.attrs['simpler'])}: {simpler:.3g}).",
-            f"That path {carried}.",
-        ]
-    return " ".join(said)
-
-
-def _partial(head: xr.Dataset, data: xr.Dataset) -> str | None:
-    """After which states alone the head finds matches; None where that is after all or cannot be told."""
-    score, ideal = head["intact_after"].values, data["ideal_after"].values
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.where(ideal > MIN_IDEAL, score / ideal, np.nan)
-    odds, low, high = (head["odds_after"].sel(estimate=end).values for end in ESTIMATE)
-    best = np.nanmax(np.where(np.isfinite(share), odds, -np.inf))
-    found = (share > MIN_FOUND_SHARE) & (low > MIN_FOUND_SHARE * best)
-    missed = (share < MAX_MISSED_SHARE) & (high < MAX_MISSED_SHARE * best)
-    if not (found.any() and missed.any()):
-        return None
-    labels = np.array(data.attrs["labels"]).astype(str)
-    after, never = (listed(list(labels[which])) for which in (found, missed))
-    return f"It finds matches after state {after}, not after {never}."
-
-
-def _carries(head: xr.Dataset, simpler: float) -> str:
-    """What the path from the feeders to the heads' keys carries, by what its cut does to the KL."""
-    intact, cut = float(head["kl_intact"]), float(head["kl_cut"].sel(input="K"))
-    low, high = normal_interval(cut - intact, float(head["kl_error"].sel(input="K")))
-    if high < 0 and cut - intact < -MIN_EFFECT_NATS:
-        return f"does harm: without it the model is {intact - cut:.3g} nats nearer"
-    if low <= 0 or cut - intact <= MIN_EFFECT_NATS:
-        if high <= MIN_EFFECT_NATS:
-            return CARRIES_NOTHING
-        return f"may carry predictions: without it KL changes by {format_range(low, high, 3)} nats"
-    apart = NORMAL_95 * float(head["simpler_error"])
-    if simpler - intact <= max(apart, MIN_EFFECT_NATS):
-        return f"carries predictions, but not{' surely' * (intact < simpler + apart)} the bigram's"
-    if low <= MAX_SHARE_LEFT * (simpler - intact):
-        return "carries some of the bigram"
-    has_most = intact + apart < MAX_SHARE_LEFT * simpler
-    return f"carries {'' if has_most else 'most of what the model has of '}the bigram"
-
-
-def _lookalikes(data: xr.Dataset) -> str:
-    """Heads that a score alone would take for parts of a circuit."""
-    last, said = last_model(data), ""
-    best, score = _best(last["induction"].sel(matched=1))
-    if score > 0.1 * float(data["ideal"].sel(matched=1)) > 0:
-        moved = float(last["effect_high"].isel(best_heads(last["induction"].sel(matched=1))))
-        surely = "" if moved <= MIN_MOVED_SHARE else " surely"
-        said += (
-            f". {best} has {score:.3f} on matches beyond lag and tokens, but not{surely} for their "
-            "predecessors' sake"
-        )
-    previous, copies = last["previous_token"], last["duplicate_token"]
-    # On a sticky chain the token before mostly is a copy: the larger of the two names the head.
-    for values, others, chance, kind in (
-        (previous, copies, last["previous_chance"], "the previous token"),
-        (copies, previous, last["duplicate_chance"], "copies of the current token"),
-    ):
-        head, value = _best(values.where(values >= others))
-        if value > MIN_ATTENTION + (1 - MIN_ATTENTION) * float(chance):
-            said += f". {head} looks at {kind} ({format_share(float(value), 1)} of its attention)"
-    # A convolution reads predecessors itself.
-    alone = data.sizes["layer"] == 1 and bool(data.attrs["is_linear"])
-    return said + (". A single layer has no head that could feed another" if alone else "")
-
-
 FORMULAS = {
     "induction_head": "the head with the largest induction score that a predecessor moves",
     "induction_heads": "that head and those within its error",
@@ -351,7 +216,8 @@ probe = Probe(
     applies=applies,
     measure=measure.measure,
     scores=scores,
-    verdict=verdict,
+    claims=claims,
+    headline=headline,
     figures=figures.draw,
     formulas=FORMULAS,
     formula="induction score = E[attention on keys whose predecessor is the current token] − the same "

@@ -17,8 +17,8 @@ from mechmarkov.probing.preconditions import why_no_chain
 from mechmarkov.probing.score import Score
 
 from . import figures, measure
+from .claims import NO_CURVATURE, STARTED_AWAY, claims, headline, is_sampled, still_small, unigram_kind
 from .escape import ESCAPED, RATE
-from .sentences import NO_CURVATURE, STARTED_AWAY, is_sampled, still_small, unigram_kind, verdict
 
 # Beyond, one product with the Hessian takes seconds.
 MAX_PARAMETERS = 200_000
@@ -118,7 +118,8 @@ probe = Probe(
     applies=applies,
     measure=measure.measure,
     scores=scores,
-    verdict=verdict,
+    claims=claims,
+    headline=headline,
     figures=figures.draw,
     formulas=FORMULAS,
     formula="∇L = 0 and the signs of the Hessian's eigenvalues λ, on directions outside the symmetric "

@@ -4,15 +4,15 @@ import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Float
-from scipy.special import stdtrit
 
 from mechmarkov.probing.batch import Batch, draw
 from mechmarkov.probing.chunking import chunked
-from mechmarkov.probing.dataset import NORMAL_95, Variables, variables
+from mechmarkov.probing.dataset import Variables, variables
 from mechmarkov.probing.effects import positions_in_turn, predictions
 from mechmarkov.probing.preconditions import has_one_parent, parent_lag
 from mechmarkov.probing.subject import Subject
-from mechmarkov.theory.bootstrap import ratio, standard_error
+from mechmarkov.theory.bootstrap import standard_error
+from mechmarkov.theory.by_state import mean_after
 from mechmarkov.theory.kernel import kl
 from mechmarkov.utils.threads import threads
 
@@ -109,16 +109,21 @@ def _fitted(subject: Subject, fresh: Batch, models: np.ndarray) -> xr.Dataset:
         rows.append(left | {"kl_predictor": nearest, "numbers": float(program.numbers)})
     last = programs[-1]
     numbers = [n, *(sum(p.numel() for p in own) for own in last.parameters)]
+    lags = [(), *(getattr(term, "lags", ()) for term in last.terms)]
+    slots = max(map(len, lags)) or 1
     data = xr.Dataset(
         _by_model(axis, rows)
         | variables("nats", "term", kl_terms=np.array(last.left))
         | variables("numbers", "term", numbers_of_term=numbers)
+        | variables("lag", ("term", "slot"), term_lags=[[*own, *[0] * (slots - len(own))] for own in lags])
+        | variables("tokens", "term", term_order=[0, *(getattr(term, "order", 0) for term in last.terms)])
         | variables("score", ("term", "state_from", "state_to"), term_table=_tables(last, n)),
         coords={
             axis: subject.coordinates,
             "position": fresh.read.numpy(),
             "predictor": list(subject.exact),
             "term": ["bias", *(term.name for term in last.terms)],
+            "term_kind": ("term", ["bias", *(type(term).__name__ for term in last.terms)]),
         },
     )
     return data.drop_vars("kl_mean").assign(_worst(fresh, nats, model, predicted))  # `compare` has it
@@ -238,7 +243,7 @@ def _predict(subject: Subject, scores: np.ndarray) -> np.ndarray:
 
 def _left(fresh: Batch, nats: np.ndarray, model: np.ndarray, mean: np.ndarray) -> Row:
     """What one program leaves of its model, from KL(model ‖ program) at each prediction `[batch, read]`."""
-    after, after_error = np.array([_after(fresh, nats, state) for state in range(len(mean))]).T
+    after, after_error = mean_after(fresh.parents.numpy(), nats, len(mean))
     left = float(nats.mean())
     kl_mean = max(0.0, float(kl(model, mean).mean()))
     return {
@@ -251,16 +256,6 @@ def _left(fresh: Batch, nats: np.ndarray, model: np.ndarray, mean: np.ndarray) -
         "kl_at_error": standard_error(nats.T),
         "kl_after_error": after_error,
     }
-
-
-def _after(fresh: Batch, nats: np.ndarray, state: int) -> tuple[float, float]:
-    """The mean over predictions after a parent state and its standard error; NaN where there are none."""
-    seen = fresh.parents.numpy() == state
-    if not seen.any():
-        return np.nan, np.nan
-    mean, error = ratio((nats * seen).sum(-1), seen.sum(-1).astype(float))
-    have = int(seen.any(-1).sum())  # one sequence alone shows no spread, and a few show too little
-    return float(mean), float(error * stdtrit(have - 1, 0.975) / NORMAL_95) if have > 1 else np.inf
 
 
 def _worst(

@@ -13,7 +13,7 @@ from mechmarkov.probing.preconditions import why_no_chain, why_no_value_circuit
 from mechmarkov.probing.score import Score
 
 from . import figures, measure
-from .sentences import verdict
+from .claims import claims, headline
 
 
 def applies(subject: Subject) -> str | None:
@@ -69,7 +69,8 @@ probe = Probe(
     applies=applies,
     measure=measure.measure,
     scores=scores,
-    verdict=verdict,
+    claims=claims,
+    headline=headline,
     figures=figures.draw,
     formulas=FORMULAS,
     formula="first step from zero: ∂L/∂V ∝ G = Σₘ (Pᵐ)ᵀ diag(μ Pᴺ⁻¹⁻ᵐ), m = 1 … N − 1\n"

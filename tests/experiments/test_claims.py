@@ -89,7 +89,10 @@ def test_a_finding_without_a_statement_is_named(tmp_path):
         ({"direction": "yes"}, "direction is 'yes', expected one of 'for', 'corrected', "),
         ({"count": (5, 2)}, "count is 5 of 2 runs"),
         ({"count": (0, 0)}, "count is 0 of 0 runs"),
-        ({"evidence": "computed exactly"}, "evidence is 'computed exactly', which has no interval, but a count"),
+        (
+            {"evidence": "computed exactly"},
+            "evidence is 'computed exactly', which has no interval, but a count",
+        ),
         ({"evidence": "proved"}, "evidence is 'proved', which has no interval, but a count"),
     ],
 )

@@ -16,7 +16,9 @@ def test_the_data_keep_to_the_schema():
     jsonschema.validate(DATA, SCHEMA)
 
 
-@pytest.mark.parametrize(("field", "value"), [("verdict", "true"), ("evidence", "exact"), ("read", "skimmed")])
+@pytest.mark.parametrize(
+    ("field", "value"), [("verdict", "true"), ("evidence", "exact"), ("read", "skimmed")]
+)
 def test_the_schema_refuses_other_words(field, value):
     claim = DATA["claims"][0] | {field: value}
     with pytest.raises(jsonschema.ValidationError):

@@ -39,10 +39,20 @@ def test_norms_without_normalising_are_told(monkeypatch):
     assert direction(cd.constant_depth(True), "three_layers") == "against"
 
 
-@pytest.mark.parametrize("largest", [(0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 0), (0, 0, 1), (1, 0, 1), (0, 1, 1)])
+@pytest.mark.parametrize(
+    "largest", [(0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 0), (0, 0, 1), (1, 0, 1), (0, 1, 1)]
+)
 def test_one_layer_stays_away_from_the_conditional_bigram(largest):
     """The least error over all weights and values of one layer, where one sequence has the largest weight."""
-    wanted = {(0, 0, 0): 0, (1, 0, 0): 0, (1, 1, 0): 0, (0, 0, 1): 0.5, (0, 1, 0): 0.5, (0, 1, 1): 1, (1, 0, 1): 1}
+    wanted = {
+        (0, 0, 0): 0,
+        (1, 0, 0): 0,
+        (1, 1, 0): 0,
+        (0, 0, 1): 0.5,
+        (0, 1, 0): 0.5,
+        (0, 1, 1): 1,
+        (1, 0, 1): 1,
+    }
     marks = {s: np.eye(6)[[2 * i + x for i, x in enumerate(s)]].sum(0) for s in wanted}
     no, rows, bounds = np.zeros(6), [], []
     for sequence, share in wanted.items():

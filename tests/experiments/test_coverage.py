@@ -25,7 +25,9 @@ def test_every_part_has_rows_or_a_reason(one):
     assert coverage.missing(one, CLAIMS) == []
 
 
-@pytest.mark.parametrize("one", [one for one in ALL.values() if one.text], ids=[n for n, o in ALL.items() if o.text])
+@pytest.mark.parametrize(
+    "one", [one for one in ALL.values() if one.text], ids=[n for n, o in ALL.items() if o.text]
+)
 def test_of_a_text_that_was_read_every_theorem_and_figure_is_listed(one):
     assert {"theorem", "figure"} <= set(one.inventory)
     assert not [c for c in CLAIMS if c.statement.about == one.paper and c.statement.read == "abstract"]

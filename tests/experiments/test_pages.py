@@ -83,7 +83,9 @@ def test_the_first_table_counts_the_rows(pages):
     assert len(counted) == len(sections)
     for (paper, *numbers, _), section in zip(counted, sections, strict=True):
         assert section.splitlines()[0] == re.findall(r"\[(.*)\]", paper)[0]
-        shown = Counter(re.findall(r"\*\*([^*]+)\*\*", "\n".join(re.findall(r"^\| \[.*$", section, re.MULTILINE))))
+        shown = Counter(
+            re.findall(r"\*\*([^*]+)\*\*", "\n".join(re.findall(r"^\| \[.*$", section, re.MULTILINE)))
+        )
         assert sum(map(int, numbers[:6])) == shown.total()
         assert int(numbers[0]) == shown["holds"]
         assert int(numbers[2]) == shown["does not hold"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.ablation import measure as ablations
-from probing_cases import P3, RAW_LOG, ask, parent_logits, random_run, run_of, says, subject_of, walk_run
+from probing_cases import P3, RAW_LOG, ask, parent_logits, random_run, run_of, subject_of, walk_run
 from scipy.special import stdtrit
 from test_invariance import relabelled
 
@@ -101,7 +101,7 @@ def test_kinds_that_cannot_be_are_missing_and_all_others_are_there():
 )
 def test_the_part_that_holds_the_bigram_is_the_one_that_is_needed(build, part):
     run = run_of(build(LOG_P, n_ctx=8))
-    data, scores, verdict = answers(run, null=True)
+    data, scores, claims = answers(run, null=True)
     assert scores["largest_effect_component"].value == part
     # At its mean over sequences, position by position, the model predicts the mean of the logits there.
     batch = Subject.of(run, sequences=64).batch
@@ -115,7 +115,9 @@ def test_the_part_that_holds_the_bigram_is_the_one_that_is_needed(build, part):
     assert scores["largest_effect"].null[2] < scores["largest_effect"].value
     for other in set(data["component"].values) - {part, "embed", "pos_embed", "bias"}:
         assert float(data["effect"].sel(component=other, kind="mean", measure="loss").squeeze()) == 0
-    assert says(verdict, part, "needed most", "0.27 nats")
+    most = claims.first("is_needed_most")
+    assert (most.subject, most.is_shown) == ((part,), True)
+    assert most.value == pytest.approx(0.27, abs=0.01)
     assert (scores["parent_swap_followed"].value, scores["parent_swap_followed"].reason) == (1, None)
     assert scores["history_effect"].value == pytest.approx(0, abs=1e-6)
 
@@ -236,17 +238,18 @@ def test_a_prediction_that_moves_away_from_the_new_row_does_not_follow():
 
 
 def test_wrong_circuits_and_none_at_all_are_not_needed():
-    _, scores, verdict = answers(run_of(value_table(LOG_P[WRONG], n_ctx=8)))
+    _, scores, claims = answers(run_of(value_table(LOG_P[WRONG], n_ctx=8)))
     assert scores["largest_effect_component"].value is None
-    assert verdict.startswith("No part is surely needed. L0H0 does harm: ")
+    assert claims.first("is_needed_most").status != "shown"
+    assert claims.first("is_needed", subject="L0H0").condition("does harm")
     unigram = direct_table(torch.zeros(3, 3), n_ctx=8)
     with torch.no_grad():
         unigram.unembed.b_U.copy_(torch.tensor(np.log(PI)))
-    data, scores, verdict = answers(run_of(unigram))
+    data, scores, claims = answers(run_of(unigram))
     assert scores["largest_effect"].value == 0
     assert scores["largest_effect_component"].value is None
     assert "worth 0.001 nats" in scores["largest_effect_component"].reason
-    assert verdict.startswith("No part is surely needed: ")
+    assert claims.first("is_needed_most").status == "excluded"
     bias = data["effect"].isel(step=-1).sel(component="bias", kind="zero", measure="kl_unigram")
     assert float(bias) == pytest.approx(float((PI * np.log(3 * PI)).sum()), abs=1e-6)
 
@@ -261,11 +264,11 @@ def test_the_exact_trap_needs_nothing():
 
 def test_sequences_that_all_end_alike_have_no_parent_to_swap():
     absorbing = Chain([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.0, 0.5]])
-    data, scores, verdict = answers(run_of(direct_table(LOG_P, n_ctx=8), source=absorbing), sequences=8)
+    data, scores, claims = answers(run_of(direct_table(LOG_P, n_ctx=8), source=absorbing), sequences=8)
     assert np.isnan(data["swap_followed"]).all()
     assert scores["parent_swap_followed"].value is None
     assert "a swap tells nothing" in scores["parent_swap_followed"].reason
-    assert "another parent" not in verdict
+    assert claims.first("follows").status == "does not apply"
 
 
 def test_redrawn_chains_are_judged_by_in_context_predictors():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from probing_cases import P3, RAW_LOG, random_run, run_of, says, subject_of
+from probing_cases import P3, RAW_LOG, random_run, run_of, subject_of
 
 import mechmarkov as mm
 from mechmarkov.models.constructions.lookup_tables import value_table
@@ -119,5 +119,5 @@ def test_of_a_chain_with_zeros_the_cosine_is_that_of_predictions():
     source = Circle(n_states=6, p=0.5)
     table = value_table(8 * torch.tensor(source.P).float(), n_ctx=8)
     found = mm.probe(run_of(table, source=source), ["alignment"])
-    assert says(found["alignment"].verdict, "What it predicts alone has cosine", "with P")
-    assert "value circuit" not in found["alignment"].verdict
+    matches = found.claims.first("matches")
+    assert (matches.object, matches.unit, matches.is_shown) == (("P",), "cosine", True)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.attention.by_token import _most_attended
-from probing_cases import RAW_LOG, parent_logits, random_run, run_of, says, subject_of, walk_run
+from probing_cases import RAW_LOG, parent_logits, random_run, run_of, subject_of, walk_run
 
 import mechmarkov as mm
 from mechmarkov.models import HookedDecoder
@@ -71,7 +71,9 @@ def test_between_flat_and_selected_the_verdict_says_so():
     run = walk_run(Circle(n_states=4, p=0.5), np.eye(4), parent_logits(13, sharp=2.0))
     outcome = mm.probe(run, ["attention"], sequences=8)["attention"]
     assert outcome.scores["parent_score"].value == pytest.approx(np.exp(2) / (np.exp(2) + 12), abs=1e-6)
-    assert says(outcome.verdict, "No head", "parent", "0.381", "L0H0", "uniform", f"{1 / 13:.3f}")
+    looks = outcome.claims.first("attends_to", object="parent")
+    assert (looks.subject, looks.status) == (("L0H0",), "excluded")
+    assert (looks.value, looks.null) == pytest.approx((0.381, 1 / 13), abs=1e-3)
 
 
 def test_a_window_is_no_selection():
@@ -81,13 +83,14 @@ def test_a_window_is_no_selection():
         run.states[f"blocks.0.attn.{name}"].zero_()
     outcome = mm.probe(run, ["attention"], sequences=8)["attention"]
     assert outcome.scores["spread"].value == pytest.approx(0, abs=1e-6)
-    assert "flat: each of the 3 real tokens gets 0.3333" in outcome.verdict
+    evenly = outcome.claims.first("attends_evenly")
+    assert (evenly.status, evenly.null) == ("shown", pytest.approx(1 / 3))
 
 
 @pytest.mark.parametrize("shape", ["one token of context", "window of itself alone"])
 def test_where_there_is_one_token_attention_says_nothing(shape):
     outcome = mm.probe(random_run(shape), ["attention"], sequences=8)["attention"]
-    assert outcome.verdict == "There is one token to attend to, so attention says nothing."
+    assert outcome.claims.first("attends_evenly").status == "does not apply"
     assert outcome.scores["parent_score"].value == pytest.approx(1)
     assert outcome.scores["parent_score"].null == pytest.approx((1, 1, 1))
     assert outcome.scores["parent_head"].value is outcome.scores["best_lag"].value is None

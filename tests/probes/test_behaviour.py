@@ -5,7 +5,17 @@ import math
 import numpy as np
 import pytest
 import torch
-from probing_cases import CHAIN, P3, RAW_LOG, parent_logits, random_run, run_of, says, subject_of, walk_run
+from probing_cases import (
+    CHAIN,
+    P3,
+    RAW_LOG,
+    claims_of,
+    parent_logits,
+    random_run,
+    run_of,
+    subject_of,
+    walk_run,
+)
 
 import mechmarkov as mm
 from mechmarkov.models.constructions.lookup_tables import direct_table
@@ -45,7 +55,7 @@ OBJECTIVES = [
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: f"{o.kind}, {o.read}, query {o.query}")
 def test_kls_losses_and_accuracies_are_those_of_a_loop(objective):
     subject = subject_of(random_run("plain", n_steps=2, objective=objective), sequences=5)
-    data = behaviour.measure(subject)
+    data = behaviour.measure.measure(subject)
     batch = subject.batch
     pi = np.linalg.matrix_power(P3, 100)[0]
     for member in range(2):
@@ -102,7 +112,7 @@ def test_kls_losses_and_accuracies_are_those_of_a_loop(objective):
 
 def test_headlines_are_the_last_steps_numbers_with_an_interval_around():
     subject = subject_of(random_run(n_steps=3), sequences=12)
-    data = behaviour.measure(subject)
+    data = behaviour.measure.measure(subject)
     scores = behaviour.scores(data, None)
     for headline, name in [("kl_uniform", "uniform"), ("kl_unigram", "unigram"), ("kl_best", "bigram")]:
         value = float(data["kl"].sel(predictor=name, step=20))
@@ -114,17 +124,21 @@ def test_headlines_are_the_last_steps_numbers_with_an_interval_around():
     assert scores["kl_best"].value == scores["kl_bigram"].value
 
 
+def closest(result):
+    return result.claims.first("is_closest_to")
+
+
 def test_a_nearest_predictor_that_sampling_cannot_tell_from_the_next_is_said_so():
     run = mm.example("graph")  # 0.50 nats from the in-context unigram, 0.60 from the in-context graph
-    few = [mm.probe(run, ["behaviour"], sequences=16, seed=seed)["behaviour"].verdict for seed in range(6)]
-    assert all("not surely further" in one for one in few)
-    many = mm.probe(run, ["behaviour"], sequences=4096)["behaviour"].verdict
-    assert says(many, "the nearest is the in-context unigram", "next: in-context graph")
-    assert "surely" not in many
+    few = [closest(mm.probe(run, ["behaviour"], sequences=16, seed=seed)) for seed in range(6)]
+    assert all(claim.status == "open" and "in_context_graph" in claim.object for claim in few)
+    many = closest(mm.probe(run, ["behaviour"], sequences=4096))
+    assert (many.object, many.status) == (("in_context_unigram",), "shown")
+    assert many.condition("next law").words == ("in_context_graph",)
 
 
 def test_one_sequence_has_no_error_and_breaks_nothing():
-    scores = behaviour.scores(behaviour.measure(subject_of(random_run(), sequences=1)), None)
+    scores = behaviour.scores(behaviour.measure.measure(subject_of(random_run(), sequences=1)), None)
     assert np.isfinite(scores["kl_bigram"].value)
     assert scores["kl_bigram"].interval is None
 
@@ -140,43 +154,45 @@ def test_each_predictor_is_named_at_zero_nats():
         found = named(np.log(law), CHAIN)
         assert found.scores["nearest_predictor"].value == name
         assert found.scores[f"kl_{name}"].value == pytest.approx(0, abs=1e-12)
-        assert f"redicts like the {name}, " in found.verdict
+        assert found.claims.first("imitates", object=name).is_shown
     between = named(np.log(0.7 * P3 + 0.3 / 3), CHAIN)
-    assert "imitates no exact predictor closely; the nearest is the bigram" in between.verdict
+    assert not between.claims.where("imitates", status="shown")
+    assert closest(between).object == ("bigram",)
 
 
-@pytest.mark.parametrize(
-    ("share", "said"),
-    [(0.15, "It predicts like the bigram"), (0.19, "It may predict like the"), (0.23, "It imitates no")],
-)
-def test_a_distance_at_the_limit_may_be_imitation(share, said):
+@pytest.mark.parametrize(("share", "status"), [(0.15, "shown"), (0.19, "open"), (0.23, "excluded")])
+def test_a_distance_at_the_limit_may_be_imitation(share, status):
     """A mixture with the uniform; at the limit 64 sequences leave it open."""
-    assert named(np.log((1 - share) * P3 + share / 3), CHAIN).verdict.startswith(said)
+    found = named(np.log((1 - share) * P3 + share / 3), CHAIN)
+    assert claims_of(behaviour.probe, found.data).first("imitates", object="bigram").status == status
 
 
 def test_the_wrong_bigram_is_not_called_one():
     wrong = named(np.log(P3[[1, 2, 0]]), CHAIN)
     assert wrong.scores["kl_bigram"].value > 0.3
-    assert "predicts like" not in wrong.verdict
+    assert not wrong.claims.where("imitates", status="shown")
 
 
 def test_only_uniform_predictions_at_chance_accuracy_are_called_chance():
-    assert named(np.zeros((3, 3)), CHAIN).verdict.startswith("At chance: it predicts like the uniform, ")
+    blank = named(np.zeros((3, 3)), CHAIN).claims
+    assert blank.first("is_right").condition("at chance")
+    assert blank.first("imitates", object="uniform").is_shown
     # The right argmax with hardly any conviction: near the uniform in nats, but not at chance.
     slow = Binary(p=0.35, q=0.35)
     for P, source, sequences, n_ctx in ((P3, CHAIN, 512, 6), (np.array(slow.P), slow, 16, 128)):
         faint = named(0.01 * np.log(P), source, n_ctx, sequences)
         assert faint.scores["nearest_predictor"].value == "uniform"
-        assert "chance" not in faint.verdict
+        assert faint.claims.first("is_right").condition("at chance") is None
         assert faint.scores["accuracy"].value == pytest.approx(faint.scores["optimal_accuracy"].value)
 
 
 def test_predictors_that_are_one_are_said_to_be_one():
     even = named(np.zeros((4, 4)), Chain(0.5 * (np.roll(np.eye(4), 1, 1) + np.roll(np.eye(4), 2, 1))))
-    assert "predicts like the uniform and unigram, which coincide here" in even.verdict
+    assert closest(even).condition("coincide").words == ("uniform", "unigram")
     coin = named(np.log(np.full((2, 2), 0.5)), Binary(p=0.5, q=0.5))
-    assert "uniform, unigram, bigram, 2-step, 3-step and 4-step, which coincide here" in coin.verdict
-    assert "next:" not in coin.verdict
+    every = ("uniform", "unigram", "bigram", "step_2", "step_3", "step_4")
+    assert closest(coin).condition("coincide").words == every
+    assert closest(coin).condition("next law") is None
 
 
 def test_certainty_where_there_is_none_is_floored_and_said():
@@ -189,12 +205,12 @@ def test_certainty_where_there_is_none_is_floored_and_said():
     expected = 0.5 * math.log(0.5) + 0.5 * math.log(0.5 / 1e-12)
     assert behaved.scores["kl_bigram"].value == pytest.approx(expected, rel=1e-6)
     assert int(behaved.data["floored"].sel(predictor="bigram")[-1]) == 32
-    assert says(behaved.verdict, "32 possible next states", "10⁻¹²")
+    assert any(premise.name == "floored" and premise.value == 32 for premise in closest(behaved).because)
     # What the chain itself calls impossible is no error and no floor.
     exact = mm.probe(walk_run(source, source.P.T, parent_logits(9)), ["behaviour"], sequences=32)["behaviour"]
     assert int(exact.data["floored"].sel(predictor="bigram")[-1]) == 0
     assert exact.scores["kl_bigram"].value == pytest.approx(0, abs=1e-9)
-    assert "10⁻¹²" not in exact.verdict
+    assert closest(exact).condition("floored") is None
 
 
 def test_the_batch_is_the_same_object_for_all():
@@ -213,7 +229,7 @@ def test_intervals_of_excess_loss_and_accuracy_hold_the_truth_in_ninety_five_per
     accuracy = float(pi @ P3[np.arange(3), q.argmax(1)])
     held = dict.fromkeys(("excess_loss", "accuracy", "kl_bigram"), 0)
     for seed in range(60):
-        data = behaviour.measure(mm.Subject.of(run, seed=seed, sequences=64))
+        data = behaviour.measure.measure(mm.Subject.of(run, seed=seed, sequences=64))
         scores = behaviour.scores(data, None)
         for name, truth in (("excess_loss", excess), ("accuracy", accuracy), ("kl_bigram", excess)):
             low, high = scores[name].interval
@@ -226,8 +242,8 @@ def test_sequences_that_share_a_chain_have_wider_intervals():
     source = mm.ChainMixture(chains=rng.dirichlet(np.ones(3), size=(4, 3)).tolist())
     run = run_of(direct_table(torch.tensor(np.log(P3)).float(), n_ctx=32), source=source)
     subject = mm.Subject.of(run, sequences=256)
-    data = behaviour.measure(subject)
-    assert len(np.unique(behaviour._components(subject))) == 4
-    per_sequence = behaviour.kl(subject.exact["bigram_retrieval"], subject.probabilities[0]).mean(-1)
-    alone = float(behaviour.standard_error(per_sequence))
+    data = behaviour.measure.measure(subject)
+    assert len(np.unique(behaviour.measure._components(subject))) == 4
+    per_sequence = behaviour.measure.kl(subject.exact["bigram_retrieval"], subject.probabilities[0]).mean(-1)
+    alone = float(behaviour.measure.standard_error(per_sequence))
     assert float(data["kl_error"].sel(predictor="bigram_retrieval")[0]) > 2 * alone

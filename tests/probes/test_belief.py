@@ -47,8 +47,9 @@ def test_a_belief_that_is_carried_and_used_is_named():
     assert found["forced_kl"] == pytest.approx(0, abs=1e-6)
     assert min(found["clean_kl"], found["random_kl"]) > 0.1
     assert outcome.scores["belief_r2"].null[2] < 0.9  # 24 fresh models
-    assert "after block 0 carries the belief over 8 hidden states" in outcome.verdict
-    assert "Predictions follow a forced state" in outcome.verdict
+    carries = outcome.claims.first("carries_belief", status="shown")
+    assert (carries.subject, carries.condition("hidden states").value) == (("L0",), 8)
+    assert outcome.claims.first("follows_belief").is_shown
     assert [figure.title for figure in outcome.figures()][1] == "The geometry of belief"
 
 
@@ -56,14 +57,14 @@ def test_a_belief_that_is_carried_and_not_read_is_not_called_used():
     found = values("not read")
     assert found["belief_r2"] == pytest.approx(1, abs=1e-6)
     assert found["forced_kl"] > found["clean_kl"]
-    assert "do not follow a forced state" in probed("not read")["belief"].verdict
+    assert probed("not read").claims.first("follows_belief").status == "excluded"
 
 
 def test_a_model_that_predicts_as_well_without_the_belief_is_not_named():
     found = values("not carried")
     assert found["belief_r2"] < found["baseline_r2"] < 0.8
     assert found["beyond_next_token"] < 0
-    assert "does not carry" in probed("not carried")["belief"].verdict
+    assert probed("not carried").claims.first("carries_belief").status == "excluded"
 
 
 def test_the_baseline_and_the_clean_kl_are_those_of_all_histories_weighed_by_hand():
@@ -92,15 +93,15 @@ def test_where_the_next_token_tells_the_belief_the_probe_says_so():
     score = result.scores["beyond_next_token"]
     assert score.value is None
     assert "nothing is left" in score.reason
-    assert "a reading cannot tell a carried belief from a prediction" in result.verdict
+    assert result.claims.first("carries_belief").condition("beyond them").holds is None
 
 
 @pytest.mark.parametrize(
     ("source", "hidden"),
     [
-        (mm.HiddenMarkov.mess3(), "3 hidden states"),
-        (mm.ChainMixture(chains=[P3, OTHER]), "2 hidden chains"),
-        (mm.SelectiveLag(P3, lags=[1, 2, 3]), "3 hidden lags"),
+        (mm.HiddenMarkov.mess3(), "hidden states"),
+        (mm.ChainMixture(chains=[P3, OTHER]), "hidden chains"),
+        (mm.SelectiveLag(P3, lags=[1, 2, 3]), "hidden lags"),
     ],
     ids=["mess3", "mixture", "selective lag"],
 )
@@ -111,8 +112,8 @@ def test_random_models_of_every_hidden_source_are_measured_and_drawn(source, hid
     )
     outcome = probe_quickly(runs, ["belief"], steps="all")["belief"]
     assert outcome.data["r2"].dims == ("step", "stream")
-    assert f"the belief over {hidden}" in outcome.verdict
-    assert "do not follow" in outcome.verdict
+    assert outcome.claims.first("carries_belief").object == (hidden,)
+    assert outcome.claims.first("follows_belief").status == "excluded"
     keys = [figure.key for figure in outcome.figures()]
     assert keys[-2:] == ["R² over training", "A state is forced"]
 
@@ -180,7 +181,8 @@ def test_attention_of_fixed_weights_reads_no_more_than_sums_of_updates():
     found = {name: outcome.scores[name].value for name in ("attention_r2", "additive_r2")}
     assert 0.9 < found["attention_r2"] < found["additive_r2"] + 0.005 < 0.98
     assert outcome.data["carried_r2"] < found["additive_r2"] - 0.1
-    assert "sums of one update a token reach" in outcome.verdict
+    sums = outcome.claims.first("carries_belief").condition("sums of one update a token")
+    assert sums.value == pytest.approx(found["additive_r2"])
 
 
 def test_a_belief_that_no_token_moves_is_not_read():

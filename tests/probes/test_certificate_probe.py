@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.certificate import probe
-from probing_cases import CHAIN, P3, RAW_LOG, ask, parent_logits, run_of, says, subject_of, walk_run
+from probing_cases import CHAIN, P3, RAW_LOG, ask, parent_logits, run_of, subject_of, walk_run
 
 import mechmarkov as mm
 from mechmarkov.models.constructions.lookup_tables import value_table
@@ -22,7 +22,9 @@ def test_a_walk_that_reads_its_parent_is_a_table_on_every_path():
     assert scores["mean_kl_bound"].value < 1e-8
     assert scores["worst_log_ratio"].value < 1e-3
     np.testing.assert_allclose(data["table"], walk.P, atol=1e-4)
-    assert says(verdict, "6 · 2^10 sequences", "table of the parent", "at most")
+    (claim,) = verdict.where("is_bounded", status="shown")
+    assert claim.object == ("parent",)
+    assert claim.condition("sequences").words == ("6 · 2^10",)
 
 
 def test_a_head_that_reads_two_back_is_no_table_and_the_worst_sequence_shows_it():
@@ -35,7 +37,7 @@ def test_a_head_that_reads_two_back_is_no_table_and_the_worst_sequence_shows_it(
     assert float((law * np.log(law / model)).sum()) == pytest.approx(scores["worst_kl_seen"].value, rel=1e-4)
     history = last["witness"].values
     np.testing.assert_allclose(model, P3[history[-2]] if len(history) > 1 else P3[history[0]], atol=1e-4)
-    assert says(verdict, "largest that was seen", f"{scores['worst_kl_seen'].value:.3g}")
+    assert verdict.first("is_bounded").condition("largest seen").value == scores["worst_kl_seen"].value
 
 
 def test_a_model_without_a_bound_says_why_and_shows_the_worst_sequence():
@@ -46,7 +48,8 @@ def test_a_model_without_a_bound_says_why_and_shows_the_worst_sequence():
         assert "2 layers" in scores[name].reason
     assert scores["worst_kl_seen"].value > 0.1
     assert scores["mean_kl"].value < scores["mean_kl_bound"].value
-    assert "No bound is known" in verdict
+    assert verdict.first("is_bounded").status == "open"
+    assert "2 layers" in verdict.first("is_bounded").condition("no bound").words[0]
     assert len(probe.figures(data)) == 3
 
 
@@ -55,7 +58,7 @@ def test_a_state_that_may_get_no_probability_has_no_finite_ratio():
     run = walk_run(walk, np.eye(4)[[1, 2, 3, 0]].T, np.zeros(6))  # attends to all: a state may not be there
     _, scores, verdict = ask(probe, run, sequences=8)
     assert scores["tier"].value == "0" or scores["worst_log_ratio"].value is None
-    assert "nan" not in verdict
+    assert verdict.first("is_bounded") is not None
 
 
 def test_every_step_is_measured_and_drawn():

@@ -7,7 +7,7 @@ import pytest
 import torch
 import xarray as xr
 from mechmarkov.probes.degeneracy import calibrate, is_calibrated
-from probing_cases import CHAIN, P3, config_of, probe_quickly, randomise, run_of, says
+from probing_cases import CHAIN, P3, claims_of, config_of, probe_quickly, randomise, run_of
 
 import mechmarkov as mm
 from mechmarkov.curvature.learning_coefficient import learning_coefficient
@@ -99,7 +99,7 @@ def test_a_table_that_is_trained_alone_is_named_with_its_exact_value(table):
     exactly = outcome.data.assign(calibration=0 * outcome.data["calibration"] + 3)
     ends = degeneracy.scores(exactly, None)["llc"].interval
     assert wider.interval[0] < ends[0] < ends[1] < wider.interval[1]
-    assert "Exactly it is 3." in outcome.verdict
+    assert outcome.claims.first("has_learning_coefficient").condition("exactly").value == 3
     assert outcome.figures()[0].title == "The learning coefficient"
 
 
@@ -114,7 +114,8 @@ def test_the_tied_plateau_is_counted_where_it_is_a_minimum_and_the_bias_is_the_u
     outcome = probe_quickly(run, ["degeneracy"], sequences=64)["degeneracy"]
     assert of_tied_plateau(P, np.array([8, 7]) / 15, d) == 2
     assert outcome.scores["llc_exact"].value == exact
-    assert ("Exactly it is" in outcome.verdict) == bool(exact)
+    exactly = outcome.claims.first("has_learning_coefficient").condition("exactly")
+    assert (exactly is not None) == bool(exact)
     if exact:
         assert outcome.scores["llc"].value == pytest.approx(exact, rel=0.25)
 
@@ -173,17 +174,20 @@ def test_devinterp_stands_beside_it_or_says_why_not(table):
     scores = table.scores
     if find_spec("devinterp") is None:
         assert "pip install 'mechmarkov[devinterp]'" in scores["devinterp"].reason
-        assert "Devinterp" not in table.verdict
+        assert table.claims.first("has_learning_coefficient").condition("devinterp gives") is None
     else:
         assert 0 < scores["devinterp"].value < 4.5
         assert scores["devinterp"].value == pytest.approx(scores["devinterp_calibration"].value)  # one table
 
 
-@pytest.mark.parametrize(("of_table", "bears"), [(2.9, "."), (1.79, ", not calibrated.")])
-def test_devinterp_is_held_against_the_known_table(table, of_table, bears):
+@pytest.mark.parametrize(("of_table", "calibrated"), [(2.9, True), (1.79, False)])
+def test_devinterp_is_held_against_the_known_table(table, of_table, calibrated):
     data = table.data.assign(devinterp=2.5, devinterp_calibration=of_table)
     data.attrs.pop("no_devinterp", None)
-    assert f"Devinterp gives 2.5, and {of_table} of 3 on that table{bears}" in degeneracy.verdict(data)
+    told = claims_of(degeneracy.probe, data).first("has_learning_coefficient")
+    assert told.condition("devinterp gives").value == 2.5
+    theirs = told.condition("devinterp's estimate of that table")
+    assert (theirs.value, theirs.holds) == (of_table, calibrated)
     found = degeneracy.scores(data, None)
     assert (found["devinterp"].value, found["devinterp"].null) == (2.5, 4.5)
     assert (found["devinterp_calibration"].value, found["devinterp_calibration"].null) == (of_table, 3)
@@ -205,7 +209,8 @@ def test_too_many_parameters_are_refused():
 def test_over_training_it_is_set_beside_the_bigrams_event(table):
     assert float(table.data["llc"][0].mean()) < 0  # uniform predictions: the loss falls from there
     assert np.isnan(table.data["exact"][0])
-    assert says(table.verdict, "rises most between steps 0 and 10", "bigram is half there at step 10")
+    rise = table.claims.first("came_by")
+    assert (rise.status, rise.interval) == ("shown", (0, 10))
     assert table.figures()[1].title == "The learning coefficient over training"
 
 
@@ -213,8 +218,8 @@ def test_over_training_it_is_set_beside_the_bigrams_event(table):
 def test_only_a_rise_beyond_the_chains_error_is_said_to_be_one(table, later, rises):
     chains = xr.DataArray([-3.0, -1.0, 1.0, 3.0], dims="chain")
     llc = 0 * table.data["llc"] + chains + later * (table.data["step"] == 10)
-    said = degeneracy.verdict(table.data.assign(llc=llc))
-    assert ("rises most between steps 0 and 10" in said) == rises
+    rise = claims_of(degeneracy.probe, table.data.assign(llc=llc)).first("came_by")
+    assert rise.is_shown == rises
 
 
 def test_no_derivation_covers_a_part_of_a_table_or_a_norm():
@@ -223,7 +228,7 @@ def test_no_derivation_covers_a_part_of_a_table_or_a_norm():
     row = probe_quickly(run, ["degeneracy"], sequences=256)["degeneracy"]
     assert row.scores["llc"].value == pytest.approx(1, rel=0.3)
     assert row.scores["llc_exact"].value is None
-    assert "Exactly" not in row.verdict
+    assert row.claims.first("has_learning_coefficient").condition("exactly") is None
     shape = {"n_layers": 1, "n_heads": 1, "d_model": 3, "n_ctx": 4, "d_head": 2, "d_vocab": 2, "tied": True}
     model = HookedDecoder(config_of(**shape, normalization_type="LN", positional_embedding_type="none"))
     with torch.no_grad():

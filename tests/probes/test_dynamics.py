@@ -8,7 +8,7 @@ import torch
 import xarray as xr
 from mechmarkov.probes.dynamics.gradients import gradient_norms
 from mechmarkov.probes.dynamics.trajectory import Event, first_time, score_trajectory
-from probing_cases import P3, RAW_LOG, probe_quickly, random_run, run_of, says
+from probing_cases import P3, RAW_LOG, claims_of, probe_quickly, random_run, run_of
 from test_invariance import relabelled
 
 import mechmarkov as mm
@@ -54,7 +54,17 @@ def probed(run, sequences=64):
     subject = Subject.of(run, "all", sequences=sequences, find=find)
     assert dynamics.applies(subject) is None
     data = subject.result("dynamics")
-    return data, dynamics.scores(data, None), dynamics.verdict(data)
+    return data, dynamics.scores(data, None), claims_of(dynamics.probe, data)
+
+
+def came(said) -> dict[str, tuple[str, tuple[float, float] | None]]:
+    """Each event: whether it surely came, and between which steps."""
+    return {one.object[0]: (one.status, one.interval) for one in said.where("came_by")}
+
+
+def passed(said) -> list[tuple[str, tuple[int, ...]]]:
+    """The laws that were nearest, and from which step to which."""
+    return [(one.object[0], one.where.steps) for one in said.where("passed")]
 
 
 def times(scores):
@@ -76,8 +86,14 @@ def test_the_unigram_then_selection_then_the_bigram(in_order):
     assert scores["t_selection"].interval == (10, 20)
     assert scores["t_bigram"].interval == (20, 30)
     assert scores["first"].value == "unigram"
-    in_order = ("unigram", "first", "0 and 10", "selection", "10 and 20", "bigram", "20 and 30", "uniform")
-    assert says(said, *in_order)
+    assert came(said) == {
+        "unigram": ("shown", (0, 10)),
+        "selection": ("shown", (10, 20)),
+        "bigram": ("shown", (20, 30)),
+    }
+    first = said.first("came_before")
+    assert (first.subject, first.object) == (("unigram",), ("selection", "bigram"))
+    assert passed(said) == [("uniform", (0, 0)), ("unigram", (10, 20)), ("bigram", (30, 30))]
     assert data["predictor"].values[data["phase_predictor"].values].tolist() == [
         "uniform",
         "unigram",
@@ -104,14 +120,16 @@ def test_selection_first():
     _, scores, said = probed(story((), ("selection",), ("unigram", "selection"), ("bigram",)))
     assert times(scores) == {"unigram": 20, "selection": 10, "bigram": 30}
     assert scores["first"].value == "selection"
-    assert says(said, "Selection", "first", "0 and 10", "unigram")
+    assert said.first("came_before").subject == ("selection",)
+    assert came(said)["selection"] == ("shown", (0, 10))
 
 
 def test_what_two_kept_steps_do_not_tell_apart_came_first_together():
     _, scores, said = probed(story((), ("bigram",)))
     assert set(times(scores).values()) == {10}
     assert scores["first"].value == "unigram and selection and bigram"
-    assert "(all within these kept steps)" in said
+    assert came(said) == dict.fromkeys(("unigram", "selection", "bigram"), ("shown", (0, 10)))
+    assert not said.where("came_before")
 
 
 def test_what_was_there_from_the_start_and_what_was_lost_is_said():
@@ -120,7 +138,13 @@ def test_what_was_there_from_the_start_and_what_was_lost_is_said():
     assert scores["t_unigram"].interval == (0, 0)
     assert "last of which is 20" in scores["t_bigram"].reason
     assert scores["first"].value == "selection"  # the unigram was not seen to come
-    assert says(said, "unigram", "from step 0", "selection", "first", "0 and 10", "lost", "No bigram", "20")
+    assert said.first("came_by", object="unigram").condition("from the first probed step").holds
+    assert said.first("was_lost").object == ("selection",)
+    assert came(said) == {
+        "unigram": ("shown", (0, 0)),
+        "selection": ("shown", (0, 10)),
+        "bigram": ("excluded", None),
+    }
 
 
 def test_a_bigram_that_is_there_before_it_is_nearest_is_no_contradiction():
@@ -128,18 +152,17 @@ def test_a_bigram_that_is_there_before_it_is_nearest_is_no_contradiction():
     between = value_table(0.35 * LOG_P + 0.65 * torch.tensor(np.log(PI)).float(), N_CTX)
     data, _, said = probed(run_of(between, model("bigram")))
     assert 0.5 < float(data["progress"].sel(event="bigram")[0]) < 0.7
-    half = "Each counts from halfway on, where another predictor may still be nearest."
-    assert says(said, "bigram", "from step 0", half, "Nearest predictor")
-    assert "Nearest predictor: bigram" not in said
-    assert "Halfway" not in probed(story((), ()))[2]
+    assert said.first("came_by", object="bigram").condition("from the first probed step") is not None
+    assert [law for law, _ in passed(said)][-1] == "bigram"
+    assert passed(said)[0][0] != "bigram"
 
 
 def test_selection_is_said_to_have_no_sampling_error():
     _, scores, said = probed(story((), ("selection",)))
     assert scores["t_selection"].null_kind.endswith("without a sampling error")
     assert scores["t_bigram"].null_kind.endswith("with the sampling error of its progress")
-    assert says(said, "Selection came first", "The steps of selection leave out its sampling error.")
-    assert "sampling" not in probed(story((), ("unigram",)))[2]
+    told = {one.object[0]: one.condition("without its sampling error") for one in said.where("came_by")}
+    assert [name for name, premise in told.items() if premise] == ["selection"]
 
 
 def test_progress_that_sampling_hides_widens_the_interval():
@@ -164,10 +187,9 @@ def test_a_law_better_than_the_bigram_is_an_event_of_its_own():
     found = result["dynamics"]
     assert found.scores["t_best"].interval == (10, 20)
     assert times(found.scores) == {"unigram": 20, "selection": 0, "bigram": None}
-    assert says(found.verdict, "the unigram and the best law came first", "between steps 10 and 20")
-    came = next(tile for tile in headline(result).tiles if tile.question == "How did it get there?")
-    assert came.answer == "Unigram by step 20, best law by step 20"
-    assert says(came.sentence, "halfway to the best law by steps 10 to 20")
+    assert came(found.claims)["best"] == ("shown", (10, 20))
+    tile = next(tile for tile in headline(result).tiles if tile.question == "How did it get there?")
+    assert tile.answer == "Best law by step 20, unigram by step 20"
     on_chain = probe_quickly(story((), ("bigram",)), ["dynamics"], steps="all")["dynamics"]
     assert "t_best" not in on_chain.scores
 
@@ -180,14 +202,13 @@ def test_what_never_surely_holds_is_said_not_surely_and_the_first_screen_gives_t
         data["progress"].loc[{"event": "bigram"}] = [0.0, 0.45, 0.55]
         data["progress_error"].loc[{"event": "bigram"}] = error
         after = 10 if surely else 0
-        said = dynamics.verdict(data)
-        assert says(said, f"between steps {after} and 20")
-        assert ("but not surely" not in said) == surely
-        outcome = dataclasses.replace(result["dynamics"], data=data, scores=dynamics.scores(data, None))
+        said = claims_of(dynamics.probe, data)
+        assert came(said)["bigram"] == ("shown" if surely else "open", (after, 20))
+        scores = dynamics.scores(data, None)
+        outcome = dataclasses.replace(result["dynamics"], data=data, scores=scores, claims=said)
         result.outcomes["dynamics"] = outcome
-        came = next(tile for tile in headline(result).tiles if tile.question == "How did it get there?")
-        assert came.score.interval == outcome.scores["t_bigram"].interval == (after, 20)
-        assert ("not surely" not in came.sentence) == surely
+        tile = next(tile for tile in headline(result).tiles if tile.question == "How did it get there?")
+        assert tile.score.interval == scores["t_bigram"].interval == (after, 20)
 
 
 def test_the_error_of_a_share_covers_it():
@@ -203,7 +224,8 @@ def test_nothing_happens_in_a_run_that_stays_where_it_is():
     _, scores, said = probed(story((), ()))
     assert set(times(scores).values()) == {None}
     assert scores["first"].value is None
-    assert says(said, "Nothing happened", "0 and 10", "uniform", "0 to 10")
+    assert set(came(said).values()) == {("excluded", None)}
+    assert passed(said) == [("uniform", (0, 10))]
 
 
 def test_on_a_fair_circle_the_unigram_cannot_be_seen_to_come():
@@ -216,13 +238,14 @@ def test_on_a_fair_circle_the_unigram_cannot_be_seen_to_come():
     curve = mm.example("walk").metrics["parent_attention"]
     crossed = int(curve["step"][curve["value"] > 0.5][0])
     assert low < crossed <= high
-    assert "no unigram" not in said
+    assert came(said)["unigram"] == ("does not apply", None)
 
 
 def test_the_trap_stays_where_it_is():
     _, scores, said = probed(mm.example("trap"), sequences=16)
     assert scores["first"].value is None
-    assert says(said, "Nothing happened", "0 and 50")
+    assert {status for status, _ in came(said).values()} <= {"excluded", "does not apply"}
+    assert said.first("came_by", status="excluded").where.steps == (0, 50)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +290,8 @@ def test_the_gradient_is_scaled_by_its_largest_and_small_where_the_loss_is():
     assert scaled.max() == 1
     assert scaled[2] < 0.3  # the bigram is a minimum: what is left is the sample's
     np.testing.assert_allclose(scaled, data["gradient"].values / data["gradient"].values.max())
-    assert f"unigram (step 10, gradient {scaled[1]:.2g} of its largest)" in said
+    slope = said.first("passed", object="unigram").condition("gradient of its largest")
+    assert slope.value == pytest.approx(scaled[1])
 
 
 def test_the_score_of_a_step_is_that_of_the_step_probed_alone():
@@ -352,7 +376,7 @@ def test_the_data_survive_a_file_and_figures_are_drawn(tmp_path, in_order):
     data, _, _ = in_order
     data.to_netcdf(tmp_path / "dynamics.nc", engine="h5netcdf")
     with xr.open_dataset(tmp_path / "dynamics.nc", engine="h5netcdf") as again:
-        assert dynamics.verdict(again.load()) == dynamics.verdict(data)
+        assert claims_of(dynamics.probe, again.load()) == claims_of(dynamics.probe, data)
         again_drawn, drawn = (dynamics.probe.figures(d) for d in (again, data))
         assert [f.title for f in again_drawn] == [f.title for f in drawn]
     titles = [figure.title for figure in drawn]

@@ -6,13 +6,15 @@ import torch
 from probing_cases import P3, probe_quickly, run_of
 
 import mechmarkov as mm
+from mechmarkov.claims.claim import Claim, Claims, Condition
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import _reading_one_token, direct_table, value_table
 from mechmarkov.objectives import Objective
 from mechmarkov.report.compare import render
 from mechmarkov.report.first_screen.headline import headline
-from mechmarkov.report.first_screen.readings import named_heads, notes
-from mechmarkov.report.first_screen.verdict import Evidence, badge, title
+from mechmarkov.report.first_screen.readings import notes
+from mechmarkov.report.first_screen.verdict import badge
+from mechmarkov.report.words.title import title
 from mechmarkov.sources import Chain, DirichletChains
 
 LOG_P = torch.tensor(np.log(P3)).float()
@@ -40,14 +42,18 @@ def lives(tiles):
 
 
 def test_two_parts_that_cancel_are_not_called_it():
-    *_, tiles = screen(beside_direct(-0.8 * LOG_P, LOG_P), ["behaviour", "storage", "ablation"])
-    assert lives(tiles)[1] == "They cancel in part: what is left of them holds the bigram."
+    result, shown, _ = screen(beside_direct(-0.8 * LOG_P, LOG_P), ["behaviour", "storage", "ablation"])
+    assert result.claims.first("cancels").subject == ("direct", "L0H0")
+    assert set(result.claims.first("stores").subject) == {"direct", "L0H0"}
+    assert shown.named == ("direct", "L0H0")
 
 
 def test_of_two_parts_that_cancel_wholly_neither_is_said_to_hold_nothing():
-    *_, tiles = screen(beside_direct(-LOG_P, LOG_P), ["behaviour", "storage", "ablation"])
-    assert lives(tiles)[0] == "Nothing to place"
-    assert "holds" not in lives(tiles)[1]
+    result, shown, _ = screen(beside_direct(-LOG_P, LOG_P), ["behaviour", "storage", "ablation"])
+    stores = result.claims.first("stores")
+    assert stores.status == "excluded"
+    assert stores.condition("others undo it") or stores.condition("nothing to share")
+    assert shown.named == ()
 
 
 def test_two_induction_heads_that_cancel_are_no_circuit():
@@ -56,29 +62,29 @@ def test_two_induction_heads_that_cancel_are_no_circuit():
         model.blocks[1].attn.W_O[0] *= 2
         model.blocks[1].attn.W_O[1] *= -2
     asked = ["behaviour", "ablation", "induction"]
-    result, _, tiles = screen(model, asked, source=DirichletChains(n_states=3))
-    assert "earlier copies" not in lives(tiles)[1]
-    assert "without effect" not in notes(result, "L1H0") + notes(result, "L1H1")
+    result, shown, _ = screen(model, asked, source=DirichletChains(n_states=3))
+    assert "feeds" not in shown.title
+    assert "without effect" not in notes(result.claims, "L1H0") + notes(result.claims, "L1H1")
 
 
 def test_an_induction_head_that_does_harm_is_not_said_to_have_no_effect():
     asked, source = ["behaviour", "ablation", "induction"], DirichletChains(n_states=3)
     result, *_ = screen(induction_pair(3, 32, gain=-1.0), asked, source=source)
-    assert notes(result, "L1H0") == ["induction head, does harm"]
+    assert notes(result.claims, "L1H0") == ["induction head, does harm"]
 
 
 def test_a_share_of_little_is_not_said_to_be_a_share_of_the_bigram():
     result, shown, tiles = screen(value_table(LOG_P, 32, every=8), ["behaviour", "storage"])
     assert shown.badge == "partly"
-    assert "of what there is of the bigram" in lives(tiles)[1]
-    assert "what there is of the bigram" in notes(result, "L0H0")[0]
+    assert result.claims.first("stores").condition("what there is of it").holds
+    assert "what there is of the bigram" in lives(tiles)[1]
 
 
 def test_the_part_that_is_worth_most_is_named_before_the_one_that_looks_at_the_parent():
     asked = ["behaviour", "ablation", "attention"]
     _, shown, tiles = screen(beside_direct(0.35 * LOG_P, 0.65 * LOG_P), asked)
-    assert shown.title == "Learned the bigram: direct is needed most"
-    assert lives(tiles) == ("direct and L0H0", "The loss rises most when direct is cut.")
+    assert shown.title == "Learned the bigram: the direct path is needed most"
+    assert lives(tiles)[0] == "The direct path"
 
 
 def test_of_two_equal_heads_both_are_needed_most():
@@ -87,16 +93,17 @@ def test_of_two_equal_heads_both_are_needed_most():
         model.blocks[0].attn.W_O[:, :3, 3:6] = 0.5 * LOG_P
     result, shown, tiles = screen(model, ["behaviour", "ablation"])
     assert shown.title == "Learned the bigram: L0H0 and L0H1 are needed most"
-    assert lives(tiles) == ("L0H0 and L0H1", "The loss rises most when one of them is cut.")
-    assert set(named_heads(result)) == {"L0H0", "L0H1"}
+    assert lives(tiles)[0] == "L0H0 and L0H1"
+    assert set(result.claims.first("is_needed_most").subject) == {"L0H0", "L0H1"}
+    assert set(shown.named) == {"L0H0", "L0H1"}
 
 
-@pytest.mark.parametrize(("sequences", "said"), [(8, "Too few sequences to tell"), (512, "direct")])
+@pytest.mark.parametrize(("sequences", "said"), [(8, "open"), (512, "shown")])
 def test_few_sequences_do_not_show_that_no_part_matters(sequences, said):
     table = torch.tensor(np.log(STAYING.P)).float() * torch.tensor([[0.3], [-0.1]])
     run = run_of(direct_table(table, 8), source=STAYING, objective=LAST)
-    (tile,) = headline(mm.probe(run, ["ablation"], sequences=sequences, seed=2)).tiles
-    assert tile.answer == said
+    most = mm.probe(run, ["ablation"], sequences=sequences, seed=2).claims.first("is_needed_most")
+    assert (most.subject, most.status) == (("direct",), said)
 
 
 def test_a_head_that_was_never_elsewhere_did_not_begin_there():
@@ -104,8 +111,8 @@ def test_a_head_that_was_never_elsewhere_did_not_begin_there():
     decoy = value_table(torch.zeros(3, 3), 16)
     result = probe_quickly(run_of(decoy, decoy), ["behaviour", "dynamics"], steps="all")
     (came,) = [tile for tile in headline(result).tiles if tile.question == "How did it get there?"]
-    assert came.answer == "Not seen"
-    assert came.sentence == "At step 0, the first probed: parent attended. No unigram and no bigram at any."
+    assert came.answer == "Attention from the start"
+    assert {claim.status for claim in result.claims.where("came_by", object="bigram")} == {"excluded"}
 
 
 @pytest.mark.parametrize(
@@ -117,15 +124,24 @@ def test_a_head_that_was_never_elsewhere_did_not_begin_there():
             -0.37,
             0.25,
             "another law",
-            "Neither unigram nor bigram: its loss may exceed the unigram's",
+            "Closest to the uniform law, with a loss perhaps above the unigram's",
         ),
-        (-0.37, 0.1, "another law", "Neither unigram nor bigram: its loss is above the unigram's"),
+        (-0.37, 0.1, "another law", "Closest to the uniform law, with a loss above the unigram's"),
     ],
 )
 def test_a_wide_interval_leaves_the_badge_open(progress, error, word, said):
-    evidence = Evidence(excess=0.8 * (1 - progress), gap=0.8, error=error)
-    assert badge(evidence) == word
-    assert title(word, evidence, "bigram", "") == said
+    model, ends = ("model",), (progress - 1.96 * error, progress + 1.96 * error)
+    beside = (
+        Condition("unigram is told from the best", value=0.8),
+        Condition("the nearest law is the best", False),
+        Condition("the nearest law is the unigram", value=0.0),
+    )
+    far = Claim(model, "reaches", ("bigram",), 0.8, status="excluded", because=beside, probe="behaviour")
+    way = Claim(model, "is_on_the_way_to", ("bigram",), progress, ends, unit="share", probe="behaviour")
+    near = Claim(model, "is_closest_to", ("uniform",), 0.3, probe="behaviour")
+    claims = Claims((near, far, way))
+    assert badge(claims) == word
+    assert title(word, claims, None) == said
 
 
 def test_an_exact_model_is_not_said_to_be_some_rounding_away():

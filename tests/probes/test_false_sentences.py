@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from probing_cases import P3, probe_quickly, run_of
+from probing_cases import P3, claims_of, probe_quickly, run_of
 
 import mechmarkov as mm
 from mechmarkov.bench.circuits import hidden_belief
@@ -34,8 +34,9 @@ def test_an_induction_circuit_does_not_hold_the_bigram_it_finds_in_the_context(p
     """The same weights predict two opposite chains."""
     found = asked(induction_pair(2, 128, gain=2.31), "storage", source=mm.Binary(p=p, q=p))
     assert found.scores["bigram_home"].value == "none"
-    assert found.verdict.startswith("No path holds the bigram: ")
-    assert "it comes from the context." in found.verdict
+    stores = found.claims.first("stores")
+    assert stores.status == "excluded"
+    assert stores.condition("from the context")
     assert found.scores["parent_gain"].value > 0.1 > 0.01 > found.scores["stored_gain"].value
 
 
@@ -44,9 +45,10 @@ def test_whether_half_of_it_is_stored_may_be_open():
     value, low, high = found.data["stored_share"][-1].values
     assert value == pytest.approx(1)
     assert low <= value <= high
-    for ends, said in (((0.4, 0.95), True), ((0.51, 0.95), False)):
+    for ends, is_open in (((0.4, 0.95), True), ((0.51, 0.95), False)):
         data = found.data.assign(stored_share=0 * found.data["stored_share"] + np.array([0.6, *ends]))
-        assert ("is stored is open: 40% to 95%." in storage.verdict(data)) == said
+        stores = claims_of(storage.probe, data).first("stores")
+        assert bool(stores.condition("half is stored")) == is_open
 
 
 def test_a_saddle_of_fourth_order_is_not_called_a_minimum():
@@ -62,10 +64,13 @@ def test_a_saddle_of_fourth_order_is_not_called_a_minimum():
     trained = dict.fromkeys(("blocks.0.attn.W_V", "blocks.0.attn.W_O", "unembed.W_U", "unembed.b_U"))
     run = {"source": ASYMMETRIC, "trainable": trained | {"embed.W_E": [[0, 2], [0, 4]]}}
     query = Objective(kind="cross_entropy", read="last", query=True)
-    said = asked(model, "landscape", 256, objective=query, **run).verdict
-    assert "At a minimum to second order: along its flat directions higher orders decide." in said
+    point = asked(model, "landscape", 256, objective=query, **run).claims.first("is_at")
+    assert point.object == ("minimum",)
+    assert point.condition("to second order only").holds
     exact = asked(direct_table(torch.tensor(np.log(ASYMMETRIC.P)).float(), 6), "landscape", source=ASYMMETRIC)
-    assert "At a minimum with flat directions" in exact.verdict  # nothing is lower than the best
+    at_best = exact.claims.first("is_at")
+    assert at_best.condition("flat directions").holds
+    assert not at_best.condition("to second order only").holds  # nothing is lower than the best
 
 
 def test_a_run_that_moves_away_from_the_unigram_has_not_come_to_it():
@@ -87,7 +92,7 @@ def test_attention_that_is_flat_in_the_last_prediction_alone_is_not_called_flat(
     with torch.no_grad():
         model.get_parameter("blocks.0.attn.W_Q")[0, 2 * 3 + 15] = 0
     found = asked(model, "attention", 128)
-    assert "flat" not in found.verdict
+    assert found.claims.first("attends_evenly").status == "excluded"
     assert found.scores["parent_head"].value == "L0H0"
 
 
@@ -95,7 +100,8 @@ def test_a_lag_that_few_predictions_reach_is_said_with_their_share():
     model = value_table(LOG_P, 32, lag=23)
     with torch.no_grad():
         model.get_parameter("blocks.0.attn.W_Q")[0, 6 : 6 + 22] = 0
-    assert "in the 31% of predictions that reach so far," in asked(model, "attention").verdict
+    looks = asked(model, "attention").claims.first("attends_to")
+    assert looks.condition("reach").value == pytest.approx(0.31, abs=0.01)
 
 
 def test_a_head_that_looks_at_two_tokens_alike_is_said_to_look_at_both():
@@ -103,20 +109,21 @@ def test_a_head_that_looks_at_two_tokens_alike_is_said_to_look_at_both():
     with torch.no_grad():
         query, key = (model.get_parameter(f"blocks.0.attn.W_{side}").zero_() for side in "QK")
         query[0, :3, 0], key[0, 2, 0] = 1.0, -10.0
-    assert "after 0 at 0 and 1, after 1 at 0 and 1, after 2 at 0 and 1" in asked(model, "attention").verdict
+    by = asked(model, "attention").claims.first("attends_by")
+    assert [premise.words for premise in by.because] == [(after, "0", "1") for after in "012"]
 
 
 def test_less_than_chance_is_not_chance():
     source = mm.Binary(p=0.2, q=0.2)
-    said = asked(direct_table(torch.tensor(np.log(1 - source.P)).float(), 16), "behaviour", source=source)
-    assert "chance" not in said.verdict
+    found = asked(direct_table(torch.tensor(np.log(1 - source.P)).float(), 16), "behaviour", source=source)
+    assert found.claims.first("is_right").condition("at chance") is None
 
 
 def test_what_tokens_tell_is_not_called_carried():
     source = mm.HiddenMarkov(transitions=[[0.8, 0.2], [0.2, 0.8]], emissions=[[0.85, 0.15], [0.15, 0.85]])
     found = asked(direct_table(torch.eye(2), 12), "belief", source=source)
     assert found.scores["belief_r2"].value > 0.9
-    assert "may carry the belief" in found.verdict
+    assert found.claims.first("carries_belief").status == "open"
 
 
 @pytest.mark.parametrize("build", [direct_table, mlp_table])
@@ -126,11 +133,10 @@ def test_a_look_up_of_the_token_that_follows_a_forced_state_is_not_said_to_use_a
     found = asked(build(torch.tensor(np.log(source.P)).float(), 12), "belief", source=source)
     assert found.scores["belief_stream"].value == "embed"
     assert found.scores["forced_kl"].value < 0.1 * found.scores["clean_kl"].value
-    assert "a forced state there is like a forced token." in found.verdict
-    assert "forcing can" not in found.verdict
+    assert found.claims.first("follows_belief").condition("a forced token")
     after = asked(hidden_belief(source, 6), "belief", 128, source=source)
     assert after.scores["belief_stream"].value == "L0"
-    assert "forced token" not in after.verdict
+    assert after.claims.first("follows_belief").condition("a forced token") is None
 
 
 def test_a_swap_of_two_parents_with_one_law_tells_nothing():
@@ -148,57 +154,56 @@ def test_of_eight_flat_steps_one_rise_in_forty_is_beyond_the_chains_error():
             "progress": (("step", "event"), np.ones((8, 1))),
         }
         found = xr.Dataset(data, {"step": np.arange(8), "event": ["bigram"]})
-        rises += "most between" in degeneracy._events(found)[0]
+        rises += any(claim.is_shown for claim in degeneracy._over_training(found))
     assert rises <= 20
 
 
 def test_a_circuit_of_two_heads_is_not_said_to_need_no_part():
     """A sharp reader jumps as the mean of what feeds it moves, so that the largest effect may not be sure."""
     found = asked(induction_pair(3, 32, gain=2.3), "ablation", 256, source=mm.DirichletChains(n_states=3))
-    assert found.verdict.startswith("L0H0 is needed most.")
+    assert found.claims.first("is_needed_most", subject="L0H0").is_shown
     low, high = (
         float(found.data[f"effect_{end}"].sel(component="L1H0", kind="mean", measure="loss")[-1])
         for end in ("low", "high")
     )
     assert low > 0
     unsure = found.data.assign(largest_low=found.data["largest_low"] - 1)
-    assert ablation.verdict(unsure).startswith("L0H0 may be needed most, not surely.")
-    assert f"Next is L1H0, 0.0842 nats ({low:.3g} to {high:.3g})." in ablation.verdict(unsure)
+    told = claims_of(ablation.probe, unsure)
+    assert told.first("is_needed_most").status == "open"
+    second = told.first("is_needed", subject="L1H0")
+    assert (second.is_shown, second.interval) == (True, (low, high))
 
 
 @pytest.mark.parametrize(
     ("lag", "said"),
     [
-        (16, "They look up the first token with weight 0.8"),
-        (
-            12,
-            "the token 11 back with weight 1.000, in the 31% of predictions that reach so far, in the table",
-        ),
+        (16, "first token"),
+        (12, "11 tokens back"),
     ],
 )
 def test_a_program_says_how_few_predictions_reach_what_it_looks_up(lag, said):
     model = value_table(LOG_P, 16, lag=lag)
     with torch.no_grad():
         model.get_parameter("blocks.0.attn.W_Q")[0, 6 : 6 + lag - 1] *= lag == 16  # else from that far on
-    assert said in asked(model, "program").verdict
+    weights = asked(model, "program").claims.first("explains", subject="tables read from the weights")
+    assert said in weights.condition("looks up").words
 
 
 def test_a_program_that_looks_at_all_tokens_alike_names_none():
     model = value_table(LOG_P, 10)
     with torch.no_grad():
         model.get_parameter("blocks.0.attn.W_Q").zero_()
-    said = asked(model, "program").verdict
-    assert "They look up 10 tokens alike, with weight 0.100 each, in the table of L0H0." in said
+    weights = asked(model, "program").claims.first("explains", subject="tables read from the weights")
+    assert weights.condition("looks up many alike").value == 10
 
 
 def test_a_table_of_the_current_token_is_not_one_of_a_parent_further_back():
     source = mm.LaggedChain(P3, lag=2)
-    said = asked(direct_table(LOG_P, 8), "program", source=source).verdict
-    assert "They look up its own token in the direct table." in said
-    said = asked(direct_table(torch.zeros(3, 3), 8), "alignment", source=source).verdict
-    assert said.endswith(
-        "It cannot tell one state's successors from another's."
-    )  # neighbours have nothing to
+    found = asked(direct_table(LOG_P, 8), "program", source=source)
+    weights = found.claims.first("explains", subject="tables read from the weights")
+    assert weights.condition("looks up").words == ("direct", "current token")  # and not the parent
+    matches = asked(direct_table(torch.zeros(3, 3), 8), "alignment", source=source).claims.first("matches")
+    assert (matches.status, bool(matches.condition("constant"))) == ("excluded", True)
 
 
 @pytest.mark.parametrize(("lag", "state"), [(1, "parent state"), (2, "last state")])
@@ -210,14 +215,14 @@ def test_the_last_state_is_called_the_parent_only_where_it_is(lag, state):
     assert ("parent" in " ".join(said)) == (lag == 1)
 
 
-@pytest.mark.parametrize(("ends", "said"), [((0.91, 0.97), "may carry"), ((0.955, 0.97), " carries")])
-def test_what_a_stream_tells_beyond_tokens_has_an_interval(ends, said):
+@pytest.mark.parametrize(("ends", "status"), [((0.91, 0.97), "open"), ((0.955, 0.97), "shown")])
+def test_what_a_stream_tells_beyond_tokens_has_an_interval(ends, status):
     """Tokens leave 10 %: half of that is an R² of 0.95."""
     source = mm.HiddenMarkov.rrxor()
     data = asked(direct_table(torch.eye(2), 6), "belief", source=source).data
     full = {"r2": 0.96, "r2_low": ends[0], "r2_high": ends[1], "beyond": 0.6, "baseline_r2": 0.9}
     data = data.assign({name: 0 * data[name] + value for name, value in full.items()})
-    assert said in belief.verdict(data)
+    assert claims_of(belief.probe, data).first("carries_belief").status == status
 
 
 def test_parts_that_stand_in_for_each_other_are_not_called_sampling_error():
@@ -228,21 +233,22 @@ def test_parts_that_stand_in_for_each_other_are_not_called_sampling_error():
         model.blocks[0].attn.W_O[:, :3, 3:6] = 12 * torch.tensor(cycle).float()
     source = mm.Chain(0.997 * cycle + 0.001)
     for sequences in (64, 512):
-        said = asked(model, "ablation", sequences, source=source).verdict
-        assert "sampling error" not in said
-        assert ("Whether that is under 0.001 these sequences do not tell." in said) == (sequences == 64)
-        assert "L0H0 and L0H1 stand in for each other: together they are worth" in said
-    assert said.startswith("No part is surely needed. L0H0 and L0H1 do harm: with one of them at its mean")
+        told = asked(model, "ablation", sequences, source=source).claims
+        assert told.first("is_needed_most").status != "shown"
+        pair = told.first("stands_in_for")
+        assert {*pair.subject, *pair.object} == {"L0H0", "L0H1"}
+    assert all(told.first("is_needed", subject=head).condition("does harm") for head in ("L0H0", "L0H1"))
 
 
 def test_a_part_that_is_worth_nothing_is_not_next():
     found = asked(direct_table(LOG_P, 8), "ablation", 64)
-    assert found.verdict.startswith("direct is needed most.")
-    assert "Next" not in found.verdict
+    most = found.claims.first("is_needed_most")
+    assert most.subject == ("direct",)
+    assert most.condition("next part") is None
 
 
 def test_a_weak_induction_circuit_is_not_denied():
     """It finds matches after one state of eight, so that a predecessor moves a tenth of the ideal."""
     model, source = induction_pair(8, 64, only_after=[0]), mm.DirichletChains(n_states=8, start="uniform")
-    said = asked(model, "induction", 12, source=source).verdict
-    assert said.startswith("No strong induction circuit: ")
+    head = asked(model, "induction", 12, source=source).claims.first("is_induction_head")
+    assert (head.status, bool(head.condition("no strong circuit"))) == ("open", True)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from probing_cases import P3, probe_quickly, run_of
+from probing_cases import P3, claims_of, probe_quickly, run_of
 
 import mechmarkov as mm
 from mechmarkov.models import DecoderConfig, HookedDecoder
@@ -35,8 +35,8 @@ def table_and_induction(share: float) -> HookedDecoder:
 def test_a_table_of_the_parent_that_is_wrong_is_said_to_follow_the_parent():
     source = mm.Chain([[0.266, 0.734], [0.925, 0.075]])
     found = asked(direct_table(torch.tensor([[4.6, 4.99], [8.07, -3.54]]), 16), "storage", source=source)
-    assert "not by the parent" not in found.verdict
-    assert "Setting the parent changes predictions, but leaves them 0.019 nats further from" in found.verdict
+    stores = found.claims.first("stores")
+    assert (stores.status, bool(stores.condition("the parent leads away"))) == ("excluded", True)
     assert found.scores["rank_90"].reason.startswith("setting the parent changes predictions, but not toward")
     assert float(found.data["parent_change_at"].min()) > 0.1
 
@@ -44,8 +44,9 @@ def test_a_table_of_the_parent_that_is_wrong_is_said_to_follow_the_parent():
 def test_most_of_a_little_is_too_little_to_share_and_not_held_nowhere():
     source = mm.Binary(p=0.425, q=0.425)
     found = asked(direct_table(0.5 * log_of(source), 16), "storage", 512, source=source)
-    assert found.verdict.startswith("Which path holds the bigram is open: the model is 0.00281 nats from it")
-    assert found.verdict.endswith("So there is too little to share.")
+    stores = found.claims.first("stores")
+    assert (stores.status, bool(stores.condition("too little to share"))) == ("open", True)
+    assert stores.condition("to").value == pytest.approx(0.00281, abs=1e-5)
     assert "too little to share" in found.scores["rank_90"].reason
 
 
@@ -53,28 +54,30 @@ def test_a_table_that_another_path_cancels_is_named_with_what_it_would_do_alone(
     model = value_table(-LOG_P, 16)
     with torch.no_grad():
         model.get_parameter("unembed.W_U")[:3] = LOG_P
-    said = asked(model, "storage").verdict
-    assert said.startswith("Nothing is left of the bigram: the paths together bring the model no nearer.")
-    assert said.endswith("With direct alone it would be 0.0343 nats away.")
-    sharp = asked(direct_table(5 * LOG_P, 16), "storage").verdict
-    assert sharp.startswith("The paths bring the model no nearer to the bigram. It is 1.29 nats")
+    stores = asked(model, "storage").claims.first("stores")
+    assert (stores.status, stores.subject) == ("excluded", ("direct",))
+    assert stores.condition("others undo it")
+    assert stores.condition("with it only").value == pytest.approx(0.0343, abs=1e-4)
+    sharp = asked(direct_table(5 * LOG_P, 16), "storage").claims.first("stores")
+    assert sharp.condition("the paths lead away")
+    assert sharp.condition("to").value == pytest.approx(1.29, abs=0.01)
 
 
 def test_where_half_of_it_may_be_stored_no_source_of_the_rest_is_claimed():
     found = asked(table_and_induction(0.15), "storage", source=BINARY)
-    assert found.verdict.startswith(
-        "Which path holds the bigram is open: 46% (35% to 57%) of following the parent is left without "
-        "transitions in the context."
-    )
-    assert "comes from the context" not in found.verdict
+    stores = found.claims.first("stores")
+    assert (stores.status, bool(stores.condition("stored or from the context"))) == ("open", True)
+    assert stores.value == pytest.approx(0.46, abs=0.01)
+    assert stores.interval == pytest.approx((0.35, 0.57), abs=0.01)
     assert found.scores["rank_90"].reason.endswith("is open")
     without = asked(table_and_induction(0), "storage", source=BINARY)
-    assert without.verdict.startswith("No path holds the bigram: most of it comes from the context.")
+    assert without.claims.first("stores").status == "excluded"
+    assert without.claims.first("stores").condition("from the context")
     assert float(without.data["stored_share"][-1, 2]) > 0.1
 
 
 @pytest.mark.parametrize(
-    ("table", "of_head", "left"), [(0.3, 0.6, "65% (57% to 73%)"), (0.6, 0.4, "89% (86% to 93%)")]
+    ("table", "of_head", "left"), [(0.3, 0.6, (0.65, 0.57, 0.73)), (0.6, 0.4, (0.89, 0.86, 0.93))]
 )
 def test_a_head_that_copies_is_no_home_beside_a_table(table, of_head, left):
     """The induction head has a large share, and it stores nothing."""
@@ -82,10 +85,10 @@ def test_a_head_that_copies_is_no_home_beside_a_table(table, of_head, left):
     assert float(found.data["net_share"].isel(step=-1).sel(path="L1H0")) > of_head
     assert found.scores["bigram_home"].value == "none"
     assert "which path holds the rest is not told" in found.scores["rank_90"].reason
-    assert found.verdict.startswith(
-        f"Only {left} of following the parent is left without transitions in the context: which path holds "
-        "that is not told."
-    )
+    stores = found.claims.first("stores")
+    assert (stores.status, stores.subject) == ("open", ())
+    assert stores.condition("some from the context")
+    assert (stores.value, *stores.interval) == pytest.approx(left, abs=0.01)
 
 
 def test_nothing_is_said_of_a_rank_that_keeps_a_weight_out():
@@ -93,8 +96,8 @@ def test_nothing_is_said_of_a_rank_that_keeps_a_weight_out():
     found = asked(value_table(LOG_P, 8), "storage")
     kept = 0 * found.data["rank_parts"] + found.data["loss_parts"]
     data = found.data.assign(rank_parts=kept.where(found.data["rank_parts"].notnull()))
-    assert "Rank" in found.verdict
-    assert "Rank" not in storage.verdict(data)
+    assert found.claims.first("stores").condition("rank that keeps 90 %")
+    assert claims_of(storage.probe, data).first("stores").condition("rank that keeps 90 %") is None
     assert "with L0H0.OV at rank 0" in storage.scores(data, None)["rank_90"].reason
 
 
@@ -105,7 +108,7 @@ def test_few_sequences_do_not_tell_that_accuracy_is_at_chance(sequences):
     last = Objective(read="last")
     found = asked(direct_table(table, 16), "behaviour", sequences, source=source, objective=last)
     assert found.scores["nearest_predictor"].value == "uniform"
-    assert "chance" not in found.verdict
+    assert found.claims.first("is_right").condition("at chance") is None
 
 
 @torch.no_grad()
@@ -140,19 +143,16 @@ def reading_behind_a_query(n_ctx: int, itself: float) -> HookedDecoder:
 
 
 @pytest.mark.parametrize(
-    ("n_ctx", "itself", "said"),
-    [
-        (16, 8.0, "L0H0 looks at the query token itself with 99.4% of its attention."),
-        (
-            2,
-            1.0,
-            "There is one known token; it gets 50.0% of the attention, the query token itself the rest.",
-        ),
-    ],
+    ("n_ctx", "itself", "relation", "status"),
+    [(16, 8.0, "attends_to", "shown"), (2, 1.0, "attends_evenly", "does not apply")],
 )
-def test_attention_on_a_query_token_is_said(n_ctx, itself, said):
+def test_attention_on_a_query_token_is_said(n_ctx, itself, relation, status):
     query = Objective(read="last", query=True)
-    assert asked(reading_behind_a_query(n_ctx, itself), "attention", objective=query).verdict == said
+    first = asked(reading_behind_a_query(n_ctx, itself), "attention", objective=query).claims[0]
+    assert (first.relation, first.status) == (relation, status)
+    if status == "shown":
+        assert (first.subject, first.object) == (("L0H0",), ("query token",))
+        assert first.value == pytest.approx(0.994, abs=1e-3)
 
 
 @torch.no_grad()
@@ -166,9 +166,11 @@ def flat_at_the_end(weight: float) -> HookedDecoder:
 
 def test_attention_that_is_flat_in_the_last_prediction_is_said_to_be_so_there():
     source = mm.Chain([[0.45, 0.55], [0.55, 0.45]])
-    said = {w: asked(flat_at_the_end(w), "attention", 512, source=source).verdict for w in (0.0, 0.4)}
-    assert said[0.0].startswith("Attention is exactly flat: ")
-    assert said[0.4].startswith("In the last prediction attention is exactly flat: ")
+    for weight, everywhere in ((0.0, True), (0.4, False)):
+        found = asked(flat_at_the_end(weight), "attention", 512, source=source)
+        evenly = found.claims.first("attends_evenly")
+        assert (evenly.status, evenly.value) == ("shown", 0)
+        assert evenly.condition("at every prediction").holds == everywhere
 
 
 def test_what_little_a_flat_head_writes_from_one_lag_is_not_what_it_predicts():
@@ -176,9 +178,9 @@ def test_what_little_a_flat_head_writes_from_one_lag_is_not_what_it_predicts():
     model = value_table(log_of(source) / 0.211, 16)
     with torch.no_grad():
         model.get_parameter("blocks.0.attn.W_Q").zero_()
-    said = asked(model, "alignment", source=source).verdict
-    assert "what it writes from lag 1 alone, 21.1% of its attention, would predict P to 0.0" in said
-    assert said.endswith("; the rest is left at its mean.")
+    attends = asked(model, "alignment", source=source).claims.first("matches").condition("attends")
+    assert not attends.holds  # what it writes from this lag is not most of what it writes
+    assert attends.value == pytest.approx(0.211, abs=1e-3)
 
 
 @torch.no_grad()
@@ -193,5 +195,5 @@ def two_readers(table: torch.Tensor) -> HookedDecoder:
 
 
 def test_of_two_heads_alike_neither_is_the_nearest_alone():
-    said = asked(two_readers(0.5 * LOG_P), "alignment").verdict
-    assert said.startswith("L0H0 and L0H1 are nearest to the kernel, alike. The value circuit of L0H0 has")
+    matches = asked(two_readers(0.5 * LOG_P), "alignment").claims.first("matches")
+    assert (matches.subject, matches.status) == (("L0H0", "L0H1"), "shown")

@@ -37,7 +37,8 @@ def test_a_head_along_the_graph_is_named_with_all_its_edges():
     assert found.scores["precision"].null[2] < 0.7
     assert found.scores["chance"].value < 1e-6
     assert found.scores["parent_attention"].value == pytest.approx(1, abs=1e-9)
-    assert f"L0H0 attends along the graph: {EDGES} of its {EDGES} edges are true, of {EDGES}" in found.verdict
+    recovers = found.claims.first("recovers", subject="L0H0", status="shown")
+    assert (recovers.value, recovers.condition("edges of the graph").value) == (EDGES, EDGES)
     assert [figure.key for figure in found.figures()] == ["graph"]
 
 
@@ -45,7 +46,7 @@ def test_a_previous_token_head_is_not_named_off_the_path_and_is_on_it():
     previous = graph_heads(3, path(17))
     found = asked(previous)
     assert found.scores["graph_head"].value is None
-    assert "No head attends along the graph" in found.verdict
+    assert found.claims.first("recovers").status == "excluded"
     assert found.scores["recall"].value == 1 / EDGES  # position 1, whose only earlier position is its parent
     assert found.scores["chance"].value == 1.0
     along = mm.CausalGraph(n_states=3, parents=path(18))
@@ -60,8 +61,8 @@ def test_a_head_along_a_graph_of_few_edges_is_not_said_to_be_off_it():
     found = asked(graph_heads(3, parents[:-1]), mm.CausalGraph(n_states=3, parents=parents))
     assert found.scores["recall"].value == found.scores["precision"].value == 1.0
     assert found.scores["chance"].value == pytest.approx(1 / 3)
-    assert "Whether a head attends along the graph is open: L0H0 is nearest, and 2 of its 2" in found.verdict
-    assert "No head" not in found.verdict
+    recovers = found.claims.first("recovers")
+    assert (recovers.subject, recovers.status, recovers.value) == (("L0H0",), "open", 2)
 
 
 @pytest.mark.parametrize("model", ["duplicate tokens", "random", "children"])
@@ -115,7 +116,9 @@ def test_a_head_on_both_parents_at_once_is_named_and_uniform_attention_is_not():
 def test_a_head_with_wrong_edges_is_not_said_to_have_none():
     wrong = [[(p[0] + 1) % i] if p and i > 2 else [] for i, p in enumerate(PARENTS[:-1])]
     found = asked(two_heads(3, wrong, [[] for _ in PARENTS[:-1]]))
-    assert "none of the 12 edges that heads have is one of the graph's" in found.verdict
+    recovers = found.claims.first("recovers")
+    assert (recovers.status, recovers.value) == ("excluded", 0)
+    assert int(found.data["edge"].isel(step=-1).sum()) == 12
 
 
 def test_it_says_why_it_does_not_apply():
@@ -152,7 +155,8 @@ def test_two_heads_of_two_parents_recover_the_graph_together():
     found = asked(both, source)
     assert found.scores["recall_together"].value == 1.0
     assert 0.4 < found.scores["recall"].value < 0.7
-    assert "All such heads together have" in found.verdict
+    together = found.claims.first("recovers").condition("edges of all such heads")
+    assert together.value == found.claims.first("recovers").condition("edges of the graph").value
 
 
 def test_a_head_that_is_named_comes_before_one_with_more_edges_and_half_of_them_false():
@@ -161,4 +165,5 @@ def test_a_head_that_is_named_comes_before_one_with_more_edges_and_half_of_them_
     few = [each if i > 26 else [] for i, each in enumerate(parents[:-1])]  # 4 of 4
     found = asked(two_heads(2, half, few), mm.CausalGraph(n_states=2, parents=parents))
     assert found.scores["graph_head"].value == "L0H1"
-    assert "L0H1 attends along the graph: 4 of its 4 edges are true, of 30" in found.verdict
+    recovers = found.claims.first("recovers", subject="L0H1", status="shown")
+    assert [recovers.value, recovers.condition("edges of the graph").value] == [4, 30]

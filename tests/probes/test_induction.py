@@ -5,7 +5,8 @@ import pytest
 import torch
 import xarray as xr
 from mechmarkov.probes.induction import circuit
-from probing_cases import CHAIN, RAW_LOG, SHAPES, grouped, random_run, run_of, says, subject_of
+from mechmarkov.probes.induction.claims import circuit_of
+from probing_cases import CHAIN, RAW_LOG, SHAPES, claims_of, grouped, random_run, run_of, says, subject_of
 from test_invariance import assert_equal, relabelled
 
 from mechmarkov.models import HookedDecoder
@@ -22,14 +23,24 @@ from mechmarkov.theory.predictors import in_context_bigram
 STICKY = Chain([[0.8, 0.15, 0.05], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]])
 REDRAWN = DirichletChains(n_states=3, start="uniform")
 N_CTX = 16
-CAUSAL = "editing a key's predecessor moves no head's attention to it"
 
 
 def asked(decoder, source=STICKY, sequences: int = 64, objective=None, null: bool = False):
     subject = subject_of(run_of(decoder, source=source, objective=objective), sequences=sequences)
     data = induction.probe.measure(subject)
     fresh = induction.probe.measure(subject.null) if null else None
-    return induction.scores(data, fresh), induction.verdict(data), data
+    return induction.scores(data, fresh), claims_of(induction.probe, data, fresh), data
+
+
+def heads_of(said) -> tuple[str, ...]:
+    """The induction heads that are shown, () if none is."""
+    head = said.first("is_induction_head", status="shown")
+    return () if head is None else head.subject
+
+
+def feeders_of(said) -> tuple[str, ...]:
+    feeds = said.first("feeds", status="shown")
+    return () if feeds is None else feeds.subject
 
 
 def without_second_layer(decoder: HookedDecoder) -> HookedDecoder:
@@ -68,8 +79,14 @@ def test_a_perfect_pair_is_named_with_the_right_numbers(source, objective):
         assert "two states leave one eigenvalue" in scores["copying_score"].reason
     else:
         assert value["copying_score"] == pytest.approx(1)
-    circuit_of = ("L0H0 feeds L1H0", "L0H0", "%", "L1H0", "%")
-    assert says(said, *circuit_of, f"{ideal:.3f}", f"{ideal:.3f}", "1.00", "L0H0", "L1H0", f"{ideal:.3f}")
+    assert (feeders_of(said), heads_of(said)) == (("L0H0",), ("L1H0",))
+    feeds, head = said.first("feeds"), said.first("is_induction_head")
+    assert feeds.value < 0.5
+    assert feeds.condition("previous token").value == pytest.approx(1, abs=1e-6)
+    assert feeds.condition("score before and after").value == pytest.approx(ideal, abs=1e-6)
+    assert head.value == pytest.approx(1, abs=1e-6)
+    assert head.condition("beyond lag and tokens").value == pytest.approx(ideal, abs=1e-6)
+    assert head.condition("an ideal head has").value == pytest.approx(ideal)
     assert value["path_effect"] == pytest.approx(
         float(data["kl_cut"].sel(input="K")[-1] - data["kl_intact"][-1]), abs=1e-9
     )
@@ -88,7 +105,7 @@ def test_a_circuit_of_grouped_queries_is_named_like_one_of_single_heads(readers)
     for name, score in theirs.items():
         other = ours[name].value
         assert other == (score.value if isinstance(score.value, str) else pytest.approx(score.value)), name
-    assert "L1H0" in said
+    assert heads_of(said)[:1] == ("L1H0",)  # of two equal readers, both
     # Cutting the one head of the group that looks one back takes the match away; the other's does not.
     one, two = data["key_cut"].isel(step=-1, from_layer=0).values / float(data["intact"][-1])
     assert one < 0.5 < 0.9 < two
@@ -98,7 +115,7 @@ def test_a_group_whose_keys_carry_nothing_is_not_named():
     """The first head of the group looks two back, as does what its group carries: no predecessor is there."""
     decoder = grouped(induction_pair(3, N_CTX, lags=(2, 2)), 1)
     scores, said, _ = asked(decoder, REDRAWN)
-    assert said.startswith(f"No induction circuit: {CAUSAL} ")
+    assert said.first("is_induction_head").status == "excluded"
     assert scores["induction_head"].value is None
     assert scores["predecessor_effect"].value == pytest.approx(0, abs=1e-6)
 
@@ -115,37 +132,34 @@ def test_composition_of_the_pair_is_what_its_blocks_give():
 
 
 WRONG = {
-    "a first head that looks two back": (
-        lambda: induction_pair(3, N_CTX, lags=(2,)),
-        "on matches beyond lag and tokens, but not for their predecessors' sake.",
-    ),
+    "a first head that looks two back": (lambda: induction_pair(3, N_CTX, lags=(2,)), "matches"),
     "a duplicate-token head": (
         lambda: duplicate_token_head(3, N_CTX, n_layers=2),
-        "L1H0 looks at copies of the current token (8",
+        "copies of the current token",
     ),
     "a duplicate-token head in one layer": (
         lambda: duplicate_token_head(3, N_CTX),
-        "of its attention). A single layer has no head that could feed another.",
+        "copies of the current token",
     ),
-    "a previous-token head alone": (
+    "a previous-token head only": (
         lambda: without_second_layer(induction_pair(3, N_CTX)),
-        ". L0H0 looks at the previous token (100% of its attention).",
+        "previous token",
     ),
-    "a previous-token head in one layer": (
-        lambda: value_table(torch.eye(3), N_CTX, lag=2),
-        ". L0H0 looks at the previous token (100% of its attention). A single layer",
-    ),
+    "a previous-token head in one layer": (lambda: value_table(torch.eye(3), N_CTX, lag=2), "previous token"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("source", [STICKY, REDRAWN], ids=["sticky", "redrawn"])
 def test_what_only_looks_like_an_induction_circuit_is_not_named(name, source):
-    build, words = WRONG[name]
+    build, lookalike = WRONG[name]
     scores, said, data = asked(build(), source)
-    assert said.startswith(f"No induction circuit: {CAUSAL} ")
+    assert said.first("is_induction_head").status == "excluded"
     if source is STICKY:
-        assert words in said
+        (claim,) = said.where("attends_to", object=lookalike)
+        assert claim.is_shown
+        if lookalike == "matches":
+            assert claim.condition("not for their predecessors").holds
     assert scores["induction_head"].value is None
     assert "at most 0.00 of the ideal" in scores["induction_head"].reason
     assert scores["predecessor_effect"].value == pytest.approx(0, abs=1e-6)
@@ -167,7 +181,7 @@ def test_two_tokens_are_matched_where_two_are():
     assert scores["induction_score_2"].value == pytest.approx(float(data["ideal"].sel(matched=2)), abs=1e-5)
     assert float(data["fidelity"].sel(matched=2, layer=1, head=0)[-1]) == pytest.approx(0, abs=1e-5)
     assert scores["induction_score_3"].value < 0.01
-    assert says(said, "L0H0 feeds L1H0", "L0H0", "previous token 100% ")
+    assert (feeders_of(said), heads_of(said)) == (("L0H0",), ("L1H0",))
     one, _, _ = asked(induction_pair(3, N_CTX), REDRAWN)
     assert one["induction_score_2"].value < 0.01
 
@@ -200,9 +214,9 @@ def test_two_heads_that_stand_in_for_each_other_are_both_the_feeders():
     assert float(data["key_cut"].min()) > 0.9 * float(data["intact"][-1])
     assert data["feeds"].isel(step=-1).values.tolist() == [[1, 1], [0, 0]]
     assert float(data["cut"].sel(input="K")[-1]) < 0.2 * float(data["intact"][-1])
-    assert says(said, "L0H0 and L0H1 feed L1H0", "Cutting L0H0 and L0H1")
+    assert (feeders_of(said), heads_of(said)) == (("L0H0", "L0H1"), ("L1H0",))
     _, one, data = asked(induction_pair(3, N_CTX, lags=(1, 2)), REDRAWN)
-    assert says(one, "feed")
+    assert feeders_of(one) == ("L0H0",)
     assert data["feeds"].isel(step=-1).values[1].tolist() == [0, 0]
 
 
@@ -210,7 +224,11 @@ def test_two_equal_induction_heads_are_both_named_and_cut_together():
     scores, said, data = asked(induction_pair(3, 32, readers=2, gain=2.0), REDRAWN)
     assert scores["induction_head"].value == "L1H0"
     assert scores["induction_heads"].value == "L1H0 + L1H1"
-    assert says(said, "L0H0 feeds L1H0 and L1H1", "equal", "carries most of what the model has of the bigram")
+    assert (feeders_of(said), heads_of(said)) == (("L0H0",), ("L1H0", "L1H1"))
+    assert said.first("is_induction_head").condition("equal within intervals")
+    carries = said.first("carries", status="shown")
+    assert carries.object == ("in_context_bigram",)
+    assert carries.condition("most of what there is")
     _, _, alone = asked(induction_pair(3, 32, gain=2.0), REDRAWN)
     assert np.allclose(data["kl_cut"], alone["kl_cut"], atol=1e-5)
 
@@ -220,9 +238,11 @@ def test_a_head_that_finds_matches_after_some_states_says_which():
     share = (data["intact_after"].isel(step=-1) / data["ideal_after"]).values
     assert share[[0, 2]] == pytest.approx(1, abs=1e-5)
     assert abs(share[1]) < 0.1
-    assert says(said, "after state 0 and 2", "not after 1")
+    (partial,) = said.where("is_induction_head", object="after these states")
+    assert (partial.status, partial.where.states) == ("excluded", ("1",))
+    assert partial.condition("finds after").words == ("0", "2")
     _, whole, _ = asked(induction_pair(3, 32), REDRAWN)
-    assert "not after" not in whole
+    assert not whole.where("is_induction_head", object="after these states")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -237,32 +257,39 @@ def test_a_head_that_favours_every_match_alike_is_not_said_to_miss_rare_states(s
     data = induction.probe.measure(subject_of(run, sequences=128, seed=seed))
     odds = data["odds_after"].isel(step=-1).sel(estimate="value").values
     assert odds == pytest.approx(np.full(6, 1.7), abs=0.02)
-    assert "It finds matches after" not in induction.verdict(data)
+    assert not claims_of(induction.probe, data).where("is_induction_head", object="after these states")
 
 
 def test_a_circuit_that_nobody_reads_carries_nothing():
     scores, said, _ = asked(induction_pair(3, N_CTX, gain=0.0))
     assert scores["induction_head"].value == "L1H0"
     assert scores["path_effect"].value == pytest.approx(0, abs=1e-9)
-    assert said.startswith("L0H0 feeds L1H0, which attends as an induction head does. ")
-    assert says(said, "carries no predictions.")
-    assert "circuit" not in said
+    assert (feeders_of(said), heads_of(said)) == (("L0H0",), ("L1H0",))
+    assert said.first("carries").status == "excluded"
+    assert circuit_of(said) is None
     assert scores["copying_score"].value is None
 
 
 def test_a_circuit_whose_predictions_are_off_is_told_from_one_that_has_the_bigram():
     _, good, data = asked(induction_pair(3, 128, gain=2.3), REDRAWN)
     assert float(data["kl_intact"][-1]) < float(data["kl_simpler"]) < float(data["kl_cut"].sel(input="K")[-1])
-    assert good.endswith("That path carries the bigram.")
+    assert degree_of(good) == ("shown", set())
     _, poor, data = asked(induction_pair(3, 32, gain=2.0), REDRAWN)
     assert float(data["kl_intact"][-1]) > 0.5 * float(data["kl_simpler"])
-    assert poor.endswith("That path carries most of what the model has of the bigram.")
+    assert degree_of(poor) == ("shown", {"most of what there is"})
     _, some, data = asked(induction_pair(3, N_CTX, gain=2.0), STICKY)
     assert float(data["kl_cut"].sel(input="K")[-1]) < float(data["kl_simpler"])
-    assert some.endswith("That path carries some of the bigram.")
+    assert degree_of(some) == ("shown", {"some of it"})
     _, sharp, data = asked(induction_pair(3, N_CTX, gain=9.0), REDRAWN)
     assert float(data["kl_intact"][-1]) > float(data["kl_simpler"])
-    assert says(sharp, "That path does harm: without it the model is", "nats nearer.")
+    assert degree_of(sharp) == ("excluded", {"does harm"})
+
+
+def degree_of(said) -> tuple[str, set[str]]:
+    """Whether the path carries the law, and how much of it."""
+    carries = said.first("carries")
+    told = {"does harm", "not the law's", "some of it", "most of what there is"}
+    return carries.status, {premise.name for premise in carries.because} & told
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +300,7 @@ def bundled() -> Subject:
 
 def test_the_bundled_run_holds_a_circuit_that_carries_the_in_context_bigram(bundled):
     data = induction.probe.measure(bundled)
-    scores, said = induction.scores(data, None), induction.verdict(data)
+    scores, said = induction.scores(data, None), claims_of(induction.probe, data)
     assert scores["induction_head"].value == "L1H0"
     assert scores["previous_token_head"].value == "L0H1"
     assert scores["previous_token_score"].value > 0.85
@@ -281,7 +308,8 @@ def test_the_bundled_run_holds_a_circuit_that_carries_the_in_context_bigram(bund
     assert scores["predecessor_effect"].interval[0] > 0.7
     assert scores["copying_score"].value == pytest.approx(1)
     assert scores["k_composition"].value > 1.5 * scores["k_composition"].null[2]
-    assert says(said, "L0H1 feeds L1H0", "L0H1", "previous token 8", "carries the bigram.")
+    assert (feeders_of(said), heads_of(said)) == (("L0H1",), ("L1H0",))
+    assert degree_of(said) == ("shown", set())
     now = data.isel(step=-1)
     assert (int(now["feeder_layer"]), int(now["feeder_head"])) == (0, 1)
     assert float(now["cut"].sel(input="K")) < 0.05 * float(now["intact"])
@@ -371,8 +399,7 @@ def test_every_shape_gets_finite_scores_or_a_reason_and_a_sentence(shape, object
     for name, score in scores.items():
         assert score.value is None or isinstance(score.value, str) or np.isfinite(score.value), name
     assert {"induction_score", "copying_score", "previous_token_score", "k_composition"} <= set(scores)
-    assert induction.verdict(data).endswith(".")
-    assert "nan" not in induction.verdict(data)
+    assert claims_of(induction.probe, data).first("is_induction_head") is not None
     assert len(induction.probe.figures(data)) >= 2
 
 
@@ -389,7 +416,7 @@ def test_a_head_that_looks_one_back_and_is_not_read_is_no_feeder():
     scores, said, _ = asked(decoder, REDRAWN)
     assert scores["previous_token_head"].value == "L0H0"
     assert scores["feeders"].value == "L0H1"
-    assert says(said, "L0H1 feeds L1H0")
+    assert (feeders_of(said), heads_of(said)) == (("L0H1",), ("L1H0",))
 
 
 def test_the_cut_figure_names_all_that_was_cut():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from probing_cases import run_of, says, subject_of
+from mechmarkov.probes.induction.claims import _carries, _no_head
+from probing_cases import claims_of, run_of, subject_of
 
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import value_table
@@ -18,78 +19,91 @@ def measured(decoder, sequences: int = 64) -> xr.Dataset:
     return induction.probe.measure(subject_of(run_of(decoder, source=REDRAWN), sequences=sequences))
 
 
-def test_a_model_that_is_hardly_nearer_than_the_simpler_rule_does_not_carry_the_bigram():
+TOLD = {"does harm", "not the law's", "some of it", "most of what there is"}
+
+
+def carried(
+    intact: float, cut: float, error: float, simpler: float, apart: float = 0.001
+) -> tuple[str, dict[str, bool | None]]:
+    """The status of "the path carries the bigram", and how much of it, of these nats and errors."""
+    data = xr.Dataset(attrs={"simpler": "unigram", "reference": "in-context bigram"})
     head = xr.Dataset(
         {
-            "kl_intact": 0.08,
-            "kl_cut": ("input", [0.3]),
-            "kl_error": ("input", [0.001]),
-            "simpler_error": 0.001,
+            "kl_intact": intact,
+            "kl_cut": ("input", [cut]),
+            "kl_error": ("input", [error]),
+            "simpler_error": apart,
         },
         {"input": ["K"]},
     )
-    assert induction._carries(head, 0.2) == "carries the bigram"
-    assert induction._carries(head, 0.1) == "carries most of what the model has of the bigram"
-    assert induction._carries(head.assign(kl_cut=("input", [0.095])), 0.12) == "carries some of the bigram"
-    assert induction._carries(head, 0.085) == "carries predictions, but not surely the bigram's"
-    assert induction._carries(head, 0.05) == "carries predictions, but not the bigram's"
+    (claim,) = _carries(data.assign(kl_simpler=simpler), head, ("L1H0",), ("L0H0",))
+    return claim.status, {premise.name: premise.holds for premise in claim.because if premise.name in TOLD}
+
+
+def test_a_model_that_is_hardly_nearer_than_the_simpler_rule_does_not_carry_the_bigram():
+    assert carried(0.08, 0.3, 0.001, 0.2) == ("shown", {})
+    assert carried(0.08, 0.3, 0.001, 0.1) == ("shown", {"most of what there is": True})
+    assert carried(0.08, 0.095, 0.001, 0.12) == ("shown", {"some of it": True})
+    assert carried(0.08, 0.3, 0.001, 0.085) == ("shown", {"not the law's": False})  # perhaps
+    assert carried(0.08, 0.3, 0.001, 0.05) == ("shown", {"not the law's": True})
     # What counts is how surely the model is nearer, and not how surely the cut does harm.
-    assert induction._carries(head.assign(kl_error=("input", [0.05])), 0.2) == "carries the bigram"
+    assert carried(0.08, 0.3, 0.05, 0.2) == ("shown", {})
     # And whether it does most of it has an interval of its own.
-    assert induction._carries(head.assign(kl_error=("input", [0.09])), 0.2) == "carries some of the bigram"
-    unsure = head.assign(simpler_error=0.05)
-    assert induction._carries(unsure, 0.1) == "carries predictions, but not surely the bigram's"
+    assert carried(0.08, 0.3, 0.09, 0.2) == ("shown", {"some of it": True})
+    assert carried(0.08, 0.3, 0.001, 0.1, apart=0.05) == ("shown", {"not the law's": False})
 
 
 @pytest.mark.parametrize(
-    ("rise", "error", "said"),
+    ("rise", "error", "status"),
     [
-        (0.0, 0.0, "carries no predictions"),
-        (0.004, 0.003, "carries no predictions"),  # 0.0099 at most
-        (0.004, 0.004, "may carry predictions: without it KL changes by −0.00384 to 0.0118 nats"),
-        (0.05, 0.03, "may carry predictions: without it KL changes by −0.0088 to 0.109 nats"),
-        (-0.05, 0.03, "carries no predictions"),
-        (-0.05, 0.02, "does harm: without it the model is 0.05 nats nearer"),
-        (-0.005, 0.001, "carries no predictions"),
+        (0.0, 0.0, "excluded"),
+        (0.004, 0.003, "excluded"),  # 0.0099 at most
+        (0.004, 0.004, "open"),
+        (0.05, 0.03, "open"),
+        (-0.05, 0.03, "excluded"),
+        (-0.05, 0.02, "does harm"),
+        (-0.005, 0.001, "excluded"),
     ],
 )
-def test_a_path_is_said_to_carry_nothing_only_where_that_is_sure(rise, error, said):
-    found = {"kl_intact": 0.08, "kl_cut": ("input", [0.08 + rise]), "kl_error": ("input", [error])}
-    assert induction._carries(xr.Dataset(found, {"input": ["K"]}), 0.2) == said
+def test_a_path_is_said_to_carry_nothing_only_where_that_is_sure(rise, error, status):
+    told, premises = carried(0.08, 0.08 + rise, error, 0.2)
+    assert ("does harm" if "does harm" in premises else told) == status
 
 
 def test_what_few_sequences_leave_open_is_not_denied():
     """A predecessor may move attention by all of the ideal, by a fifth of it, or surely by nothing."""
-    for high, said in ((1.4, "may move"), (0.2, "by more than 0.20"), (0.02, "at most 0.02")):
+    for high, status, weak in ((1.4, "open", False), (0.2, "open", True), (0.02, "excluded", False)):
         effects = {
-            name: (("layer", "head"), [[value]]) for name, value in (("effect", 0.01), ("effect_high", high))
+            name: (("layer", "head"), [[value]])
+            for name, value in (("effect", 0.01), ("effect_high", high), ("effect_low", 0.02 - high))
         }
-        assert said in induction._no_head(xr.Dataset(effects))
+        claim = _no_head(xr.Dataset(effects))
+        assert claim.status == status
+        assert (claim.condition("no strong circuit") is not None) == weak
+        assert claim.interval[1] == high
     data = measured(value_table(torch.eye(3), 16))
     open_data = data.assign(effect_high=data["effect_high"] + 0.7)
-    assert induction.verdict(open_data).startswith("Too few sequences tell of an induction circuit: ")
+    assert claims_of(induction.probe, open_data).first("is_induction_head").status == "open"
 
 
 def test_few_sequences_leave_open_which_head_feeds():
     """Two sequences of 16 leave half of a score to chance; that no cut can tell is said as such."""
     data = measured(induction_pair(3, 16), sequences=2)
-    said = induction.verdict(data)
+    said = claims_of(induction.probe, data)
     assert induction.scores(data, None)["feeders"].value is None
-    assert says(
-        said,
-        "L1H0 is an induction head",
-        "too few sequences tell whether an earlier head feeds its keys",
-        "0%",
-    )
-    assert says(said, " 100% of its attention")  # a row of float32 sums to a little more
+    assert said.first("is_induction_head").subject == ("L1H0",)
+    assert (said.first("feeds").status, said.first("feeds").interval[0]) == ("open", 0)
     shares = ("step", "estimate")
-    for left, told in (
-        ([0.9, 0.8, 1.0], "from its keys leaves 80% to 100% of the score"),
-        ([np.nan] * 3, "cuts cannot tell"),
+    for left, status, interval in (
+        ([0.9, 0.8, 1.0], "excluded", (0.8, 1.0)),
+        ([np.nan] * 3, "open", None),
     ):
         changed = data.assign(earlier_left=(shares, [left]))
-        assert told in induction.verdict(changed)
+        feeds = claims_of(induction.probe, changed).first("feeds")
+        assert (feeds.status, feeds.interval) == (status, interval)
+        told = "cuts cannot tell" if interval is None else "leaves 80% to 100% of the score"
         assert told in induction.scores(changed, None)["feeders"].reason
     data = measured(induction_pair(3, 16))
     assert induction.scores(data, None)["feeders"].value == "L0H0"
-    assert says(induction.verdict(data), "L0H0 feeds L1H0")
+    feeds = claims_of(induction.probe, data).first("feeds", status="shown")
+    assert (feeds.subject, feeds.object) == (("L0H0",), ("L1H0",))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from probing_cases import RAW_LOG, SHAPES, random_run, run_of, subject_of
+from probing_cases import RAW_LOG, SHAPES, claims_of, random_run, run_of, subject_of
 
 from mechmarkov.models import HookedDecoder
 from mechmarkov.objectives import Objective
@@ -15,6 +15,7 @@ from mechmarkov.probes import alignment, attention, behaviour
 from mechmarkov.probing import Subject
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.score import Score
+from mechmarkov.report.words.sentences import sentences
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Chain, Circle
 
@@ -126,6 +127,7 @@ def test_every_shape_gets_finite_scores_or_a_reason_and_sentences(shape, objecti
         elif not isinstance(score.value, str):
             assert np.isfinite(score.value)
     for probe, data in measured.items():
-        assert probe.verdict(data).endswith(".")
-        assert "nan" not in probe.verdict(data)
+        told = sentences(claims_of(probe, data))
+        assert told
+        assert all(said.endswith(".") and "nan" not in said for said in told)
         assert len(probe.figures(data)) >= 2

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from probing_cases import P3, random_run, run_of, says
+from probing_cases import P3, random_run, run_of
 from scipy.special import ndtri
 from test_ablation import LOG_P, answers
 
@@ -33,17 +33,19 @@ def repaired(n_ctx: int = 8) -> HookedDecoder:
 
 
 def test_what_later_components_change_is_said():
-    data, scores, verdict = answers(run_of(repaired()))
+    data, scores, claims = answers(run_of(repaired()))
     last = data.isel(step=-1)
     direct = float(last["path_effect"].sel(path="L0H0 → logits", path_kind="mean", measure="loss"))
     total = float(last["effect"].sel(component="L0H0", kind="mean", measure="loss"))
     assert float(last["direct_effect"].sel(part="L0H0")) == pytest.approx(direct, abs=1e-6)
     assert scores["self_repair"].value == pytest.approx(direct - total, abs=1e-6)
     assert scores["self_repair"].interval[0] > 0
-    assert says(verdict, "L0H0 costs", f"{direct:.3g}", f"{total:.3g}", "later parts change with it")
-    _, alone, said = answers(run_of(value_table(LOG_P, n_ctx=8)))
+    repairs = claims.first("repairs", subject="L0H0", status="shown")
+    assert repairs.value == pytest.approx(direct - total, abs=1e-6)
+    assert repairs.condition("cut from the logits only").value == pytest.approx(direct, abs=1e-6)
+    _, alone, others = answers(run_of(value_table(LOG_P, n_ctx=8)))
     assert alone["self_repair"].value == pytest.approx(0, abs=1e-6)
-    assert "later parts" not in said
+    assert others.first("repairs") is None
 
 
 def test_intervals_of_the_largest_hold_for_all_parts_at_once():
@@ -74,18 +76,18 @@ def two_heads(P: np.ndarray, first: float, second: float) -> HookedDecoder:
 @pytest.mark.parametrize("first", [0.5, 0.8])
 def test_two_that_add_do_not_stand_in_for_each_other(first):
     """KL is convex in the logits, so that both cost more than one and the other, whatever they share."""
-    data, scores, verdict = answers(run_of(two_heads(P3, first, 1 - first)))
+    data, scores, claims = answers(run_of(two_heads(P3, first, 1 - first)))
     last = data.isel(step=-1).sel(pair="L0H0 + L0H1")
     assert float(last["redundancy"]) > max(0.01, 0.25 * float(last["joint_effect"]))
     assert scores["redundancy"].interval[0] > 0
-    assert "stand in" not in verdict
+    assert claims.first("stands_in_for") is None
 
 
 def test_two_that_stand_in_for_each_other_are_redundant():
     """Two heads with the table, and a softmax that saturates: one alone is nearly enough."""
     sticky = Chain(0.997 * np.eye(3) + 0.001)
     run = run_of(two_heads(sticky.P, 1.0, 1.0), source=sticky)
-    data, scores, verdict = answers(run)
+    data, scores, claims = answers(run)
     last = data.isel(step=-1)
     model, batch = run.decoder(), Subject.of(run, sequences=64).batch
     with ablate(model, ["L0H0", "L0H1"], kind="mean"):
@@ -95,7 +97,9 @@ def test_two_that_stand_in_for_each_other_are_redundant():
     single = last["effect"].sel(component=["L0H0", "L0H1"], kind="mean", measure="loss").sum()
     more = float(last["redundancy"].sel(pair="L0H0 + L0H1"))
     assert more == pytest.approx(joint - float(single), rel=1e-4)
-    assert says(verdict, "L0H0 and L0H1 are needed most", "L0H0 and L0H1 stand in for each other")
+    assert claims.first("is_needed_most").subject == ("L0H0", "L0H1")
+    pair = claims.first("stands_in_for")
+    assert (*pair.subject, *pair.object) == ("L0H0", "L0H1")
     assert scores["redundancy"].interval[0] > 0
 
 

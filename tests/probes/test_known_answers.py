@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from probing_cases import CHAIN, P3, parent_logits, probe_quickly, run_of, says, walk_run
+from probing_cases import CHAIN, P3, names_in, parent_logits, probe_quickly, run_of, walk_run
 
 from mechmarkov.models.constructions.lookup_tables import (
     cancelling_tables,
@@ -15,7 +15,6 @@ from mechmarkov.models.constructions.lookup_tables import (
     value_table,
 )
 from mechmarkov.sources import Binary, Chain, Circle, LaggedChain
-from mechmarkov.utils.text import typeset
 
 PI = np.linalg.matrix_power(P3, 100)[0]
 LOG_P = torch.tensor(np.log(P3)).float()
@@ -38,6 +37,22 @@ def bigram_in(build):
     return probe_quickly(run_of(build(LOG_P, n_ctx=8)), ASKED, nulls=24)
 
 
+def is_at_chance(result) -> bool:
+    return result["behaviour"].claims.first("is_right").condition("at chance") is not None
+
+
+def is_even(result):
+    """That attention is exactly even, and no head is said to look anywhere."""
+    assert not result["attention"].claims.where("attends_to", status="shown")
+    return result["attention"].claims.first("attends_evenly", status="shown")
+
+
+def holds_none(result):
+    """That no path has the target in its weights, and which comes nearest."""
+    assert not result["alignment"].claims.where("matches", status="shown")
+    return result["alignment"].claims.first("matches", status="excluded")
+
+
 def of_path(result, path: str):
     return result["alignment"].data.sel(path=path).isel(step=-1)
 
@@ -53,8 +68,10 @@ def test_the_bigram_is_found_in_the_path_that_holds_it(build, path):
     assert scores["kernel_slope"] == pytest.approx(1, abs=1e-5)
     assert scores["kernel_kl"] == pytest.approx(0, abs=1e-9)
     assert scores["recall"] == 1
-    said = result["alignment"].verdict
-    assert says(said, f"{path} is nearest", "cosine 1.0000", "log P", "unigram", f"{UNIGRAM_KL:.3g}")
+    assert names_in(result["alignment"], "matches") == [((path,), ("log P",))]
+    claim = result["alignment"].claims.first("matches")
+    assert claim.value == pytest.approx(1, abs=1e-6)
+    assert claim.condition("the unigram is away").value == pytest.approx(UNIGRAM_KL, abs=1e-6)
     for other in set(result["alignment"].data["path"].values) - {path}:
         assert int(of_path(result, other)["constant"]) == 1
         assert float(of_path(result, other)["kernel_cosine"]) == 0
@@ -73,13 +90,18 @@ def test_a_head_on_the_parent_is_the_parent_head():
     assert scores["effective_tokens"].value == pytest.approx(1, abs=1e-6)
     assert scores["spread"].value == pytest.approx(1, abs=1e-6)
     assert scores["parent_score"].value > scores["parent_score"].null[2]
-    assert says(result["attention"].verdict, "L0H0", "parent", " 100%", "1 effective token of 8")
+    (claim,) = result["attention"].claims.where("attends_to")
+    assert (claim.subject, claim.object[0], claim.status) == (("L0H0",), "parent", "shown")
+    assert claim.value == pytest.approx(1, abs=1e-6)
+    assert claim.condition("effective tokens").value == pytest.approx(1, abs=1e-6)
 
 
 @pytest.mark.parametrize("build", [direct_table, mlp_table])
 def test_flat_attention_is_no_parent_head(build):
     result = bigram_in(build)
-    assert says(result["attention"].verdict, "exactly flat", "8", "0.1250", "no head")
+    claim = is_even(result)
+    assert claim.null == pytest.approx(1 / 8)
+    assert claim.condition("tokens").value == 8
     assert result["attention"].scores["spread"].value == 0
     for name in ("parent_head", "best_lag"):
         assert result["attention"].scores[name].value is None
@@ -100,14 +122,19 @@ def test_a_head_at_lag_two_is_compared_with_two_steps():
     assert (scores["path"], scores["best_lag"]) == ("L0H0", 2)
     assert scores["kernel_cosine"] == pytest.approx(1, abs=1e-6)
     assert scores["kernel_slope"] == pytest.approx(1, abs=1e-5)
-    verdict = result["alignment"].verdict
-    assert says(verdict, "cosine 1.0000", "log P^2", " 100%", "lag 2")
+    assert names_in(result["alignment"], "matches") == [(("L0H0",), ("log P",))]
+    claim = result["alignment"].claims.first("matches")
+    assert claim.condition("law").value == 2
+    assert claim.condition("attends").value == pytest.approx(1, abs=1e-6)
     two_step_unigram = float(PI @ (P2 * np.log(P2 / PI)).sum(1))
-    nats = typeset(f"{scores['kernel_kl']:.3g} nats")
-    assert says(verdict, "P^2", nats, "unigram", f"{two_step_unigram:.3g}")
+    assert claim.condition("predicts by itself").value == pytest.approx(scores["kernel_kl"])
+    assert claim.condition("the unigram is away").value == pytest.approx(two_step_unigram, abs=1e-6)
     assert result["attention"].scores["best_lag"].value == 2
     assert result["attention"].scores["parent_score"].value == pytest.approx(1 / 8, abs=1e-6)
-    assert says(result["attention"].verdict, "L0H0", "previous token", "not at the parent", " 100%")
+    (claim,) = result["attention"].claims.where("attends_to", status="shown")
+    assert (claim.subject, claim.object) == (("L0H0",), ("previous token",))
+    assert claim.condition("not the parent") is not None
+    assert claim.value == pytest.approx(1, abs=1e-6)
     # The first prediction has no token at lag 2; the head then looks at the parent.
     assert result["behaviour"].scores["nearest_predictor"].value == "step_2"
 
@@ -126,7 +153,7 @@ def test_another_states_successors_are_not_the_kernel(build):
     assert scores["kernel_cosine"] < 0.2
     assert scores["recall"] == 0
     assert scores["kernel_kl"] >= UNIGRAM_KL - 0.01
-    assert result["alignment"].verdict.startswith("No single part holds the kernel: ")
+    assert holds_none(result)
     assert result["behaviour"].scores["kl_bigram"].value > 0.3
 
 
@@ -137,7 +164,7 @@ def test_a_model_of_biases_alone_is_the_unigram_and_holds_nothing():
     result = probe(decoder, sequences=256)
     assert result["behaviour"].scores["nearest_predictor"].value == "unigram"
     assert result["behaviour"].scores["kl_unigram"].value == pytest.approx(0, abs=1e-9)
-    assert says(result["behaviour"].verdict, "like the unigram, ")
+    assert (("model",), ("unigram",)) in names_in(result["behaviour"], "imitates")
     scores = result["alignment"].scores
     assert scores["kernel_cosine"].value == 0
     assert scores["kernel_slope"].value == pytest.approx(0, abs=1e-9)
@@ -145,8 +172,9 @@ def test_a_model_of_biases_alone_is_the_unigram_and_holds_nothing():
     assert scores["recall"].value == pytest.approx(1 / 3)
     assert scores["best_lag"].value is None
     assert "constant" in scores["best_lag"].reason
-    verdict = result["alignment"].verdict
-    assert says(verdict, "No single part holds the kernel", "constant", f"{UNIGRAM_KL:.3g} nats")
+    claim = holds_none(result)
+    assert claim.condition("constant") is not None
+    assert claim.condition("the unigram is away").value == pytest.approx(UNIGRAM_KL, abs=1e-6)
 
 
 def test_far_lags_that_say_nothing_do_not_outdo_an_imperfect_bigram():
@@ -167,9 +195,10 @@ def test_a_head_on_the_first_token_looks_at_no_lag():
     result = probe(sink)
     assert float(result["attention"].data["lag_mass"].sel(lag=8).squeeze()) == pytest.approx(1)
     assert result["attention"].scores["best_lag"].value == 1
-    assert says(result["attention"].verdict, "L0H0 looks at the first token", " 100%")
-    uniform = probe(direct_table(LOG_P, n_ctx=8))["attention"].verdict
-    assert "first token" not in uniform
+    (claim,) = result["attention"].claims.where("attends_to", object="first token", status="shown")
+    assert (claim.subject, claim.value) == (("L0H0",), pytest.approx(1, abs=1e-6))
+    uniform = probe(direct_table(LOG_P, n_ctx=8))["attention"]
+    assert not uniform.claims.where("attends_to", object="first token")
 
 
 def test_a_head_that_looks_by_token_is_named_with_its_table():
@@ -178,11 +207,13 @@ def test_a_head_that_looks_by_token_is_named_with_its_table():
     assert last["qk_table"].values.argmax(-1).tolist() == [1, 2, 0]
     assert last["token_scores"].values.argmax(-1).tolist() == [1, 2, 0]
     assert float(last["token_pair_share"]) == pytest.approx(1, abs=1e-3)
-    verdict = result["attention"].verdict
-    assert says(verdict, "L0H0 looks by token", "after 0 at 1", "after 1 at 2", "after 2 at 0")
+    (claim,) = result["attention"].claims.where("attends_by", status="shown")
+    assert (claim.subject, claim.object[0]) == (("L0H0",), "tokens")
+    most = [premise.words for premise in claim.because if premise.name == "most attended after"]
+    assert most == [("0", "1"), ("1", "2"), ("2", "0")]
     by_lag = probe(value_table(LOG_P, n_ctx=16, lag=2))["attention"]
     assert float(by_lag.data["token_pair_share"].squeeze()) < 0.3
-    assert "by token" not in by_lag.verdict
+    assert not by_lag.claims.where("attends_by")
 
 
 def test_at_two_states_slope_and_nats_decide():
@@ -191,11 +222,12 @@ def test_at_two_states_slope_and_nats_decide():
     scores = result["alignment"].scores
     assert "kernel_cosine" not in scores
     assert scores["kernel_slope"].value == pytest.approx(1, abs=1e-5)
-    assert says(result["alignment"].verdict, "direct is nearest", "slope 1.000", "log P")
-    assert "cosine" not in result["alignment"].verdict
+    assert names_in(result["alignment"], "matches") == [(("direct",), ("log P",))]
+    claim = result["alignment"].claims.first("matches")
+    assert (claim.value, claim.unit) == (pytest.approx(1, abs=1e-5), scores["kernel_slope"].unit)
     turned = probe(direct_table(-torch.tensor(np.log(source.P)).float(), n_ctx=8), source)
     assert turned["alignment"].scores["kernel_slope"].value == pytest.approx(-1, abs=1e-5)
-    assert says(turned["alignment"].verdict, "No single part holds the kernel", "direct comes nearest")
+    assert holds_none(turned).subject == ("direct",)
 
 
 def test_uniform_rows_leave_nothing_to_align_with():
@@ -205,7 +237,7 @@ def test_uniform_rows_leave_nothing_to_align_with():
     slope = result["alignment"].scores["kernel_slope"]
     assert slope.value is None
     assert "alike" in slope.reason
-    assert result["alignment"].verdict.startswith("No single part holds the kernel")
+    assert holds_none(result)
 
 
 def walk(p: float, V, logits, sequences=64):
@@ -226,9 +258,11 @@ def test_the_square_root_of_the_chain_is_the_kernel_of_a_walk():
     assert scores["circulant_share"] == pytest.approx(1, abs=1e-6)
     assert scores["kernel_slope"] is None
     assert "softmax" in result["alignment"].scores["kernel_slope"].reason
-    assert says(result["alignment"].verdict, "cosine 1.0000", "sqrt P", " 100%", "lag 1")
+    assert names_in(result["alignment"], "matches") == [(("L0H0",), ("sqrt P",))]
     assert result["attention"].scores["parent_score"].value == pytest.approx(1, abs=1e-6)
-    assert says(result["attention"].verdict, "L0H0", "parent", " 100%")
+    assert (("L0H0",), "parent") in [
+        (subject, names[0]) for subject, names in names_in(result["attention"], "attends_to")
+    ]
     # Scores are proportional to sqrt(P), so that is what it predicts.
     root = np.sqrt([0.3, 0.7]) / np.sqrt([0.3, 0.7]).sum()
     expected = float((np.array([0.3, 0.7]) * np.log(np.array([0.3, 0.7]) / root)).sum())
@@ -242,28 +276,33 @@ def test_the_chain_itself_is_not_quite_the_kernel_of_a_walk():
     assert expected < 0.99
     result = walk(0.3, P.T, parent_logits(13))
     assert result["alignment"].scores["kernel_cosine"].value == pytest.approx(expected, abs=1e-6)
-    assert says(result["alignment"].verdict, f"cosine {expected:.4f}", "sqrt P")
+    claim = result["alignment"].claims.first("matches", object="sqrt P", status="shown")
+    assert claim.value == pytest.approx(expected, abs=1e-6)
     assert result["behaviour"].scores["kl_bigram"].value == pytest.approx(0, abs=1e-9)
 
 
 def test_the_exact_trap_is_at_chance_flat_and_constant():
     result = walk(1.0, np.full((6, 6), 0.37), np.zeros(13))
-    assert says(result["behaviour"].verdict, "At chance", "uniform", "unigram")
+    assert is_at_chance(result)
     assert result["behaviour"].scores["accuracy"].value == pytest.approx(1 / 6)
     assert result["behaviour"].scores["optimal_accuracy"].value == 1
-    assert says(result["attention"].verdict, "exactly flat", "12", "0.0769", "no head")
+    claim = is_even(result)
+    assert claim.null == pytest.approx(1 / 13)
+    assert claim.condition("tokens").value == 12
     assert result["attention"].scores["spread"].value == 0
     assert result["alignment"].scores["kernel_cosine"].value == 0
     assert result["alignment"].scores["recall"].value == pytest.approx(1 / 6)
-    verdict = result["alignment"].verdict
-    assert says(verdict, "No single part holds the kernel", "L0H0", "constant", "1.79 nats")
+    claim = holds_none(result)
+    assert claim.subject == ("L0H0",)
+    assert claim.condition("constant") is not None
+    assert claim.condition("the unigram is away").value == pytest.approx(np.log(6))
 
 
 def test_the_trap_of_a_finite_sample_has_a_row_for_each_label_and_is_at_chance_too():
     # V = a 1^T: label counts make one state likeliest, whatever is read.
     result = walk(1.0, np.outer(np.linspace(0.3, 0.31, 6), np.ones(6)), np.zeros(13), sequences=256)
-    assert result["behaviour"].verdict.startswith("At chance: ")
-    assert "is constant over states" in result["alignment"].verdict
+    assert is_at_chance(result)
+    assert holds_none(result).condition("constant") is not None
 
 
 @pytest.mark.parametrize("m", [1, 2, 5])
@@ -274,14 +313,17 @@ def test_an_escaped_trap_predicts_perfectly_from_whatever_lag_class_it_chose(m):
     result = walk(1.0, np.linalg.matrix_power(P, m).T, logits)
     assert result["behaviour"].scores["accuracy"].value == 1
     assert result["attention"].scores["parent_score"].value == pytest.approx(0.25 * (m == 1), abs=1e-6)
-    said = result["attention"].verdict
-    assert says(said, "L0H0", "lag class", " 100%", f"{m} modulo 6", "4 effective tokens of 24")
+    claim = result["attention"].claims.first("attends_by", status="shown")
+    assert (claim.subject, claim.object) == (("L0H0",), ("lag class", str(m)))
+    assert (claim.value, claim.condition("modulo").value) == (pytest.approx(1, abs=1e-6), 6)
     scores = result["alignment"].scores
     assert scores["best_lag"].value == m
     assert scores["kernel_cosine"].value == pytest.approx(1, abs=1e-6)
     assert scores["kernel_kl"].value == pytest.approx(0, abs=1e-5)
-    power = "P" if m == 1 else f"P^{m}"
-    assert says(result["alignment"].verdict, "cosine 1.0000", f"sqrt {power}", " 100%", f"lag {m} ", "alike")
+    assert names_in(result["alignment"], "matches") == [(("L0H0",), ("sqrt P",))]
+    claim = result["alignment"].claims.first("matches")
+    assert claim.condition("law").value == m  # the law of so many steps
+    assert claim.condition("lags alike") is not None
 
 
 def test_two_lag_classes_are_both_named():
@@ -289,7 +331,7 @@ def test_two_lag_classes_are_both_named():
     lag = 24 - np.arange(25)
     logits = np.where(np.isin(lag % 6, [1, 4]) & (lag > 0), 60.0, 0.0)
     result = walk(1.0, P.T, logits)
-    assert says(result["attention"].verdict, " 100%", "1 and 4 modulo 6", "8")
+    assert result["attention"].claims.first("attends_by").object == ("lag class", "1", "4")
     assert float(of_path(result, "L0H0")["attended_mass"]) == pytest.approx(0.5, abs=1e-6)
 
 
@@ -298,19 +340,20 @@ def test_an_informative_circuit_that_nobody_reads_is_not_called_the_kernel():
     source = Circle(n_states=6, p=0.5)
     result = walk(0.5, 0.3 + 0.05 * source.P.T, np.zeros(97))
     assert result["alignment"].scores["kernel_cosine"].value == pytest.approx(1, abs=1e-5)
-    said = result["alignment"].verdict
-    assert says(said, "No single part holds the kernel", "L0H0 comes nearest", "cosine 1.0000", " 1.0%")
+    claim = holds_none(result)
+    assert (claim.subject, claim.value) == (("L0H0",), pytest.approx(1, abs=1e-5))
+    assert claim.condition("attends").value == pytest.approx(1 / 97, abs=1e-3)
 
 
 @pytest.mark.parametrize(
-    ("source", "lag", "said"),
+    ("source", "lag", "target"),
     [
-        (Circle(n_states=6, p=1.0), 8, ("L0H0 is nearest", "P^8", "100%", "lag 8", "lags alike")),
-        (Chain(np.full((3, 3), 0.01) + 0.97 * np.eye(3)), 10, ("L0H0 is nearest", "P^10", "lag 10")),
+        (Circle(n_states=6, p=1.0), 8, "sqrt P"),
+        (Chain(np.full((3, 3), 0.01) + 0.97 * np.eye(3)), 10, "log P"),
     ],
     ids=["walk", "sticky"],
 )
-def test_a_head_that_reads_far_back_is_compared_with_the_law_of_so_many_steps(source, lag, said):
+def test_a_head_that_reads_far_back_is_compared_with_the_law_of_so_many_steps(source, lag, target):
     law, n_ctx = np.linalg.matrix_power(source.P, lag), 40
     if source.n_states == 6:
         run = walk_run(source, law.T, np.where(np.arange(n_ctx) == n_ctx - 1 - lag, 60.0, 0.0))
@@ -318,7 +361,9 @@ def test_a_head_that_reads_far_back_is_compared_with_the_law_of_so_many_steps(so
         run = run_of(value_table(torch.tensor(np.log(law)).float(), n_ctx, lag=lag), source=source)
     found = probe_quickly(run, ["alignment"])["alignment"]
     assert found.scores["kernel_cosine"].value == pytest.approx(1, abs=1e-6)
-    assert says(found.verdict, *said)
+    assert names_in(found, "matches") == [(("L0H0",), (target,))]
+    assert found.claims.first("matches").condition("law").value == lag
+    assert (found.claims.first("matches").condition("lags alike") is not None) == (source.n_states == 6)
 
 
 @pytest.mark.parametrize("n_states", [2, 4])
@@ -346,9 +391,9 @@ def test_what_no_softmax_sees_does_not_change_the_circulant_share():
 
 def test_at_zero_a_model_knows_looks_at_and_holds_nothing():
     result = walk(0.5, np.zeros((6, 6)), np.zeros(13))
-    assert says(result["behaviour"].verdict, "At chance", "uniform", "unigram")
-    assert says(result["attention"].verdict, "exactly flat")
-    assert says(result["alignment"].verdict, "No single part holds the kernel", "L0H0", "constant")
+    assert is_at_chance(result)
+    assert is_even(result)
+    assert holds_none(result).condition("constant") is not None
     share = result["alignment"].scores["circulant_share"]
     assert share.value is None
     assert share.reason == "the circuit says nothing"
@@ -360,20 +405,28 @@ def test_at_zero_a_model_knows_looks_at_and_holds_nothing():
 @pytest.mark.parametrize("gain", [0.5, 2.0, 5.0])
 def test_heads_that_cancel_hold_nothing_and_are_named(gain):
     result = probe_quickly(run_of(cancelling_tables(LOG_P, n_ctx=8, gain=gain)), ["alignment", "storage"])
-    scores, verdict = result["storage"].scores, result["storage"].verdict
+    scores, said = result["storage"].scores, result["storage"].claims
     assert scores["bigram_home"].value == "direct" == result["alignment"].scores["path"].value
     assert scores["share_direct"].value == pytest.approx(1, abs=1e-6)
     for head in ("L0H0", "L0H1"):
         assert scores[f"share_{head}"].value is None
-        assert says(scores[f"share_{head}"].reason, "L0H0 (+", "L0H1 (-", "cancel")
-    assert says(verdict, "direct (1.00) holds the bigram", "L0H0 (+", "L0H1 (−", "cancel", "0.00")
-    assert "L0H0.OV" not in verdict
+        reason = scores[f"share_{head}"].reason
+        assert all(part in reason for part in ("L0H0 (+", "L0H1 (-", "cancel"))
+    assert names_in(result["storage"], "stores") == [(("direct",), ("bigram",))]
+    assert said.first("stores").value == pytest.approx(1, abs=1e-6)
+    assert said.first("cancels").subject == ("L0H0", "L0H1")
+    assert said.first("cancels").value == pytest.approx(0, abs=1e-6)
 
 
 def test_what_could_cancel_either_of_two_is_said_to_work_against_both():
     result = probe_quickly(run_of(cancelling_tables(LOG_P, n_ctx=8, gain=1.0)), ["storage"])
     assert result["storage"].scores["bigram_home"].value == "direct + L0H0"
-    assert says(result["storage"].verdict, "direct (1.0", "L0H0 (1.0", "L0H1 (−1.0", "works against")
+    said = result["storage"].claims
+    assert said.first("stores").subject == ("direct", "L0H0")
+    assert (said.first("works_against").subject, said.first("works_against").value) == (
+        ("L0H1",),
+        pytest.approx(1, abs=0.1),
+    )
 
 
 @pytest.mark.parametrize("n_ctx", [8, 9])
@@ -396,4 +449,7 @@ def test_a_program_is_what_can_be_explained_and_the_tables_of_the_weights_are_to
     by_token = probe_quickly(run_of(content_table(3 * LOG_P, n_ctx=16)), ["program"])["program"]
     assert by_token.scores["explained"].value > 0.99
     assert by_token.scores["explained_by_weights"].value < 0.5
-    assert says(by_token.verdict, "a head that looks by token", "weights explain")
+    fitted, weights = by_token.claims.where("explains")
+    assert (fitted.subject[0], fitted.status) == ("best program found", "shown")
+    assert "TokenHead" in [premise.words[0] for premise in fitted.because if premise.name == "term"]
+    assert weights.subject[0] == "tables read from the weights"

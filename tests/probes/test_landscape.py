@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from probing_cases import P3, RAW_LOG, ask, few, random_run, run_of, says, subject_of, walk_run
+from probing_cases import P3, RAW_LOG, ask, claims_of, few, random_run, run_of, subject_of, walk_run
 from test_invariance import relabelled
 
 import mechmarkov as mm
@@ -60,12 +60,20 @@ def test_the_bundled_trap_is_a_saddle_with_the_predicted_rates():
     assert scores["drift"].value == pytest.approx(scores["grad_norm"].value)
     assert scores["drift"].value == pytest.approx((1 - query) / (z + 0.1) / 6, rel=0.01)
     assert scores["grad_norm"].null is not None
-    said = landscape.verdict(data)
-    assert says(said, "saddle", "outside the symmetric subspace", "10 ", "-4.994", "under 1e-12 nats")
+    point = claims_of(landscape.probe, data).first("is_at", status="shown")
+    assert point.object == ("saddle",)
+    assert point.value == pytest.approx(-theory.growth_position, rel=1e-6)
+    assert point.condition("outside the symmetric subspace") is not None
+    assert point.condition("growing directions").value == 10
+    assert point.condition("from the stationary point").value < 1e-12
     assert scores["hessian_min"].interval is None  # over all the sequences there are
-    assert says(
-        said, "as predicted", "symmetric trap", "4.994", "lag class", "last bit", "Inside", "gradient is"
-    )
+    assert point.condition("as predicted").holds
+    assert point.condition("as predicted").words == ("symmetric trap",)
+    growth = [premise for premise in point.because if premise.name == "predicted growth"]
+    assert max(premise.value for premise in growth) == pytest.approx(theory.growth_position)
+    leaves = claims_of(landscape.probe, data).first("leaves_by")
+    assert leaves.condition("on the subspace to the last bit") is not None
+    assert point.condition("drift").value == scores["drift"].value
 
 
 def test_where_tokens_grow_faster_the_lowest_modes_are_theirs():
@@ -128,9 +136,10 @@ def test_the_tied_binary_run_is_at_a_minimum_by_its_hessian(tied):
     assert scores["hessian_min"].value == pytest.approx(0.5, abs=0.03)
     assert scores["hessian_max"].value == pytest.approx(0.6, abs=0.05)
     assert scores["escape_rate"].value == 0
-    assert says(
-        said, "minimum", "outside the symmetric subspace", "unigram point", "0.5", "basin of the unigram"
-    )
+    point = said.first("is_at", status="shown")
+    assert (point.object, point.value) == (("minimum",), pytest.approx(0.5, abs=0.03))
+    assert point.condition("as predicted").words == ("unigram point",)
+    assert said.first("lies_in").object == ("unigram",)
     assert float(data.attrs["unigram_growth"]) == 0
     assert len(landscape.probe.figures(data)) == 4
     # Canonical coordinates, from the weights of each step.
@@ -213,8 +222,9 @@ def test_what_predicts_the_unigram_elsewhere_is_not_at_its_point(build):
     data, scores, said = asked(build())
     assert float(data["excess"]) == pytest.approx(np.log(2) - Binary(p=0.8, q=0.8).entropy_rate, rel=0.05)
     assert scores["hessian_min"].null is None
-    assert "The model is not at the unigram point" in said
-    assert "as predicted" not in said
+    point = said.first("is_at") or said.first("moves")
+    assert point.condition("as predicted") is None
+    assert point.condition("the unigram point would be") is not None
 
 
 def test_of_another_path_at_the_unigram_point_theory_says_nothing():
@@ -223,8 +233,10 @@ def test_of_another_path_at_the_unigram_point_theory_says_nothing():
     run.states["blocks.0.attn.W_O"][0, 0] = 5 * torch.eye(2, 4)
     _, scores, said = asked(run)
     assert not isinstance(scores["hessian_min"].null, float)
-    assert says(said, "It is at the unigram point", "adds up to 500%", "theory does not apply")
-    assert "predict" not in said
+    point = said.first("is_at") or said.first("moves")
+    assert point.condition("theory knows only part").words == ("unigram point",)
+    assert point.condition("theory knows only part").value == pytest.approx(5, rel=1e-3)
+    assert point.condition("as predicted") is None
 
 
 def test_what_a_sample_cannot_tell_from_theory_is_not_said_to_differ():
@@ -234,10 +246,10 @@ def test_what_a_sample_cannot_tell_from_theory_is_not_said_to_differ():
         subject = mm.Subject.of(run, "last", seed=seed, sequences=16)
         data = landscape.probe.measure(subject)
         if data.attrs["kind"] != "not stationary":
-            said.append(landscape.verdict(data))
-    assert not any("otherwise" in one for one in said)
-    assert any("That interval holds what theory predicts at the unigram point" in one for one in said)
-    assert "as predicted" not in said
+            said.append(claims_of(landscape.probe, data).first("is_at"))
+    judged = [one.condition("as predicted") for one in said]
+    assert all(premise is None or premise.holds for premise in judged)
+    assert any(one.condition("the interval holds the prediction") for one in said)
 
 
 def test_a_run_is_followed_from_where_it_is_at_the_unigram_point():
@@ -382,9 +394,7 @@ def test_every_shape_gets_scores_and_sentences(shape, objective):
         scores = probe.scores(data, None)
         for name, score in scores.items():
             assert score.value is not None or score.reason, name
-        said = probe.verdict(data)
-        assert said.endswith(".")
-        assert "nan" not in said
+        assert claims_of(probe, data)
         assert len(probe.figures(data)) >= 2
 
 

@@ -70,11 +70,13 @@ def test_at_the_kink_of_a_relu_nothing_is_decided_and_theory_of_one_path_is_not_
     """The loss has a curvature of -0.85 there on either side, and autograd says 0."""
     _, scores, said = asked(run_of(pulled_back("relu"), source=TURNING), sequences=128)
     assert scores["kind"].value == "undecided"
-    assert said.startswith("Undecided: a ReLU is exactly at zero")
+    point = said.first("is_at")
+    assert (point.status, point.object) == ("open", ("minimum", "saddle"))
+    assert point.condition("at a kink") is not None
     _, scores, said = asked(run_of(pulled_back("gelu"), source=TURNING), sequences=128)
     assert scores["kind"].value == "saddle"
     assert scores["hessian_min"].value == pytest.approx(-0.85, abs=0.02)
-    assert "redict" not in said
+    assert said.first("is_at").condition("as predicted") is None
 
 
 def test_a_convolution_at_the_kink_of_a_relu_has_no_curvature_and_next_to_it_has():
@@ -84,14 +86,16 @@ def test_a_convolution_at_the_kink_of_a_relu_has_no_curvature_and_next_to_it_has
     run = run_of(model, source=source, objective=objective)
     _, scores, said = asked(run, sequences=64)
     assert (scores["hessian_min"].value, scores["hessian_max"].value) == (None, None)
-    assert "A ReLU is exactly at zero, where the loss has no second derivative." in said
-    assert "eigenvalue" not in said
+    point = said.first("is_at") or said.first("moves")
+    assert point.condition("at a kink") is not None
+    assert point.relation == "moves" or point.value is None
     with torch.no_grad():
         for side in "VKQ":
             model.get_parameter(f"blocks.0.attn.b_conv_{side}").fill_(0.01)
     _, scores, said = asked(run_of(model, source=source, objective=objective), sequences=64)
     assert scores["hessian_min"].value < scores["hessian_max"].value
-    assert "The smallest Hessian eigenvalue is" in said
+    point = said.first("is_at") or said.first("moves")
+    assert point.condition("at a kink") is None
 
 
 @pytest.mark.parametrize(("kind", "unit"), [("squared", "squared score"), ("raw_log", "nats")])
@@ -104,8 +108,9 @@ def test_the_landscape_of_a_squared_loss_is_not_in_nats(kind, unit):
     assert scores["hessian_max"].unit == f"{unit} / weight²"
     assert data["nats_away"].attrs["unit"] == unit
     assert data["excess"].attrs["unit"] == "nats"
-    away = said.split("The nearest one is ")[1].split(" by the curvature")[0]
-    assert away.split(maxsplit=1)[1] == f"{unit} away"
+    point = said.first("is_at") or said.first("moves")
+    away = point.condition("from the stationary point")
+    assert (point.unit if away is None else away.unit) == unit
 
 
 def test_a_long_gentle_slope_of_a_convex_loss_is_no_minimum():
@@ -123,7 +128,9 @@ def test_a_long_gentle_slope_of_a_convex_loss_is_no_minimum():
     data, scores, said = asked(run, sequences=128)
     assert scores["kind"].value == "not stationary"
     assert 0.1 < float(data["descent"]) < 0.31
-    assert "steps of L-BFGS lower the loss by" in said
+    moves = said.first("moves", status="shown")
+    assert moves.value == float(data["descent"])
+    assert moves.condition("steps of L-BFGS") is not None
 
 
 @pytest.mark.parametrize("sharp", [8.0, 20.7])
@@ -132,11 +139,11 @@ def test_where_the_law_has_zeros_no_point_is_stationary(sharp):
     logits = torch.tensor(np.where(source.P > 0, 0.0, -sharp)).float()
     _, scores, said = asked(run_of(direct_table(logits, 12), source=source))
     assert scores["kind"].value == "not stationary"
-    assert "the law has zeros, which no softmax reaches" in said
+    assert said.first("moves").condition("the law has zeros") is not None
     only_bias = run_of(direct_table(logits, 12), source=source, trainable={"unembed.b_U": None})
     _, scores, said = asked(only_bias)  # what is trained can do nothing about it
     assert scores["kind"].value in ("minimum", "undecided")
-    assert "zeros" not in said
+    assert not said.where("moves")
 
 
 GD = {"optimiser": {"kind": "gd", "lr": 1.0}}
@@ -155,7 +162,7 @@ def test_an_exact_bigram_is_a_minimum_however_few_the_sequences(build, source, s
     scale = scores["hessian_max"].value
     assert low > -1e-3 * scale  # every sample's Hessian is positive at an exact optimum
     assert high >= 0
-    assert said.startswith("Not stuck")
+    assert said.first("is_at").condition("near the best").holds
 
 
 @pytest.mark.parametrize(
@@ -165,14 +172,16 @@ def test_a_noisy_bigram_near_the_best_is_not_called_a_saddle(build, noise):
     data, scores, said = asked(table(build, SKEWED, noise=noise), sequences=16)
     assert float(data["excess"]) < 2e-3
     assert scores["kind"].value == "minimum"
-    assert f"±{float(data['flat_limit']):.2g} an eigenvalue counts as zero" in said
+    point = said.first("is_at", status="shown")
+    assert point.object == ("minimum",)
+    assert point.condition("near the best").holds
 
 
 def test_the_wrong_bigram_is_not_at_a_stationary_point():
     decoder = direct_table(torch.tensor(np.log(SKEWED.P)).float()[[1, 2, 3, 4, 5, 0]], n_ctx=8)
     _, scores, said = asked(run_of(decoder, source=SKEWED))
     assert scores["kind"].value == "not stationary"
-    assert not said.startswith("Not stuck")
+    assert said.first("moves").condition("near the best").holds is False
 
 
 @pytest.mark.parametrize(("p", "tied"), [(0.2, False), (0.8, False), (0.2, True), (0.45, False)])
@@ -182,7 +191,7 @@ def test_the_unigram_of_an_untied_model_is_a_saddle_even_a_weak_one(p, tied):
     assert scores["kind"].value == "saddle"
     low, high = scores["escape_rate"].interval
     assert 0 < low < scores["escape_rate"].value < high
-    assert not said.startswith("Not stuck") or p == 0.45
+    assert said.first("is_at", object="saddle").condition("near the best").holds == (p == 0.45)
 
 
 def test_a_strict_minimum_has_an_interval_above_zero():
@@ -191,8 +200,9 @@ def test_a_strict_minimum_has_an_interval_above_zero():
     data, scores, said = asked(run, sequences=512)
     assert scores["kind"].value == "minimum"
     assert scores["hessian_min"].interval[0] > 0
-    assert not landscape.sentences.is_flat(data)
-    assert not said.startswith("Not stuck")  # a minimum, and a bad one
+    point = said.first("is_at", status="shown")
+    assert point.condition("flat directions") is None
+    assert point.condition("near the best").holds is False  # a minimum, and a bad one
     assert float(data["excess"]) == pytest.approx(
         run.source.unigram_entropy - run.source.entropy_rate, rel=0.05
     )

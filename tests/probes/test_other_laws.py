@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.landscape.canonical_fit import canonical_fit
-from probing_cases import probe_quickly, random_run, run_of, says, subject_of
+from probing_cases import names_in, probe_quickly, random_run, run_of, subject_of
 
 from mechmarkov.models.constructions.lookup_tables import direct_table, value_table
 from mechmarkov.probing.preconditions import (
@@ -52,13 +52,14 @@ def test_alignment_finds_the_table_at_the_lag_of_the_source():
     assert scores["kernel_kl"] < 1e-3
     assert int(found.data["attended_lag"].sel(path="L0H0")[-1]) == 5
     np.testing.assert_allclose(found.data["law"].sel(path="L0H0"), P, rtol=0, atol=1e-12)
-    assert "has cosine 1.0000 with log of the 5-step law" in found.verdict
-    assert "L0H0 is nearest to the kernel" in found.verdict
+    (claim,) = found.claims.where("matches", status="shown")
+    assert (claim.subject, claim.object, claim.value) == (("L0H0",), ("log P",), pytest.approx(1, abs=1e-5))
+    assert claim.condition("law").value == 5
 
 
 def test_alignment_names_nothing_where_the_head_looks_at_another_chain():
     found = asked(value_table(log(P), n_ctx=12, lag=3), LAGGED, "alignment")["alignment"]
-    assert found.verdict.startswith("No single part holds the kernel")
+    assert found.claims.first("matches").status == "excluded"
     # Tokens three apart are independent: there the unigram is exact, and the table is wrong.
     assert found.scores["kernel_kl"].value > 0.1
     np.testing.assert_allclose(found.data["law"].sel(path="L0H0"), np.tile(LAGGED.pi, (3, 1)), atol=1e-12)
@@ -73,7 +74,8 @@ def test_alignment_compares_a_head_with_the_law_of_its_own_lag(m):
     assert found.scores["best_lag"].value == m
     assert found.scores["kernel_slope"].value == pytest.approx(1, abs=1e-4)
     assert found.scores["kernel_kl"].value < 1e-3
-    assert ("log P. It reads" if m == 1 else f"log of the {m}-step law") in found.verdict
+    claim = found.claims.first("matches", status="shown")
+    assert (claim.object, claim.condition("law").value) == (("log P",), m)
 
 
 def test_a_bigram_in_the_direct_path_of_an_order_two_source():
@@ -92,7 +94,7 @@ def test_attention_and_selection_are_at_the_lag_of_the_source():
     source = LaggedChain(P, lag=3)
     runs = [value_table(log(P), n_ctx=12, lag=lag) for lag in (1, 3)]
     result = probe_quickly(run_of(*runs, source=source), ["attention", "dynamics"], steps="all", sequences=32)
-    assert says(result["attention"].verdict, "L0H0 looks at the parent", "2 back")
+    assert names_in(result["attention"], "attends_to") == [(("L0H0",), ("parent", "2 tokens back"))]
     progress = result["dynamics"].data["progress"].sel(event="selection").values
     assert progress[0] < 0.5 < progress[1]
     reason = result["dynamics"].scores["t_bigram"].reason
@@ -103,11 +105,13 @@ def test_attention_and_selection_are_at_the_lag_of_the_source():
 
 
 @pytest.mark.parametrize(("lag", "score"), [(3, 1.0), (1, 0.0)])
-def test_the_parent_is_one_token_in_verdict_score_and_curve(lag, score):
+def test_the_parent_is_one_token_in_claim_score_and_curve(lag, score):
     source = LaggedChain(P, lag=3)
     found = asked(value_table(log(P), n_ctx=12, lag=lag), source, "attention")["attention"]
     assert found.scores["parent_score"].value == pytest.approx(score, abs=0.01)
-    assert ("not at the parent" in found.verdict) == (lag == 1)
+    (claim,) = found.claims.where("attends_to", status="shown")
+    assert ("parent" in claim.object) == (lag == 3)
+    assert (claim.condition("not the parent") is not None) == (lag == 1)
     # Uniform attention gives the token two back 1/3, 1/4, … 1/12 where there is one.
     uniform = found.data["uniform_mass"].sel(lag=3)
     assert float(uniform) == pytest.approx(np.mean(1 / np.arange(3, 13)))
@@ -116,9 +120,9 @@ def test_the_parent_is_one_token_in_verdict_score_and_curve(lag, score):
 def test_there_is_no_parent_where_the_next_state_depends_on_no_single_token():
     run = run_of(value_table(log(COPIES.step_law(2)), n_ctx=10, lag=2), source=COPIES)
     result = probe_quickly(run, ["attention", "ablation"], sequences=32)
-    assert says(result["attention"].verdict, "L0H0 looks at the previous token", "100%")
-    for verdict in (result["attention"].verdict, result["ablation"].verdict):
-        assert "parent" not in verdict
+    assert names_in(result["attention"], "attends_to") == [(("L0H0",), ("previous token",))]
+    for name in ("attention", "ablation"):
+        assert not result[name].claims.where(object="parent")
     for probe, score in (("attention", "parent_head"), ("ablation", "parent_swap_followed")):
         assert "no single token" in result[probe].scores[score].reason
     steps = run_of(run.decoder(), run.decoder(), source=COPIES)

@@ -6,7 +6,7 @@ import torch
 from mechmarkov.probes.program import fit as program_fit
 from mechmarkov.probes.program import grammar
 from mechmarkov.probes.program.measure import FRESH_SEED, fit_programs, program_predictions
-from probing_cases import P3, RAW_LOG, SHAPES, few, random_run, run_of, says, subject_of
+from probing_cases import P3, RAW_LOG, SHAPES, claims_of, few, random_run, run_of, subject_of
 from scipy.special import softmax
 
 import mechmarkov as mm
@@ -29,22 +29,33 @@ def measured(run, sequences=64, steps="last"):
 
 
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("build", "looks_up"),
     [
-        (direct_table, "look up the parent in the direct table"),
-        (value_table, "look up the parent, its own token with weight 1.000 in the table of L0H0"),
-        (mlp_table, "look up the parent in the table of L0.mlp"),
-        (lambda table, n_ctx: value_table(table, n_ctx, lag=2), "the previous token with weight 1.000"),
+        (direct_table, ("direct", "parent", "current token")),
+        (value_table, ("L0H0", "parent", "current token")),
+        (mlp_table, ("L0.mlp", "parent", "current token")),
+        (lambda table, n_ctx: value_table(table, n_ctx, lag=2), ("L0H0", "previous token")),
     ],
     ids=["direct", "OV", "MLP", "OV at lag 2"],
 )
-def test_a_circuit_set_by_hand_is_its_program(build, said):
+def test_a_circuit_set_by_hand_is_its_program(build, looks_up):
     data, values = measured(run_of(build(LOG_P, n_ctx=8)))
     assert values["kl_by_weights"] < 1e-6
     assert values["explained_by_weights"] == pytest.approx(1, abs=1e-6)
     assert values["kl_model_program"] < 1e-4
     assert values["explained"] == pytest.approx(1, abs=1e-3)
-    assert said in program.verdict(data)
+    assert by_weights(data).condition("looks up").words == looks_up
+
+
+def by_weights(data):
+    """What the weights' own tables explain."""
+    return claims_of(program.probe, data).first("explains", subject="tables read from the weights")
+
+
+def terms(data) -> list[tuple[str, ...]]:
+    """The terms of the best program found: their kind, and the tokens that they read."""
+    best = claims_of(program.probe, data).first("explains", subject="best program found")
+    return [premise.words for premise in best.because if premise.name == "term"]
 
 
 def test_an_induction_pair_is_a_program_of_matches_and_a_wrong_pair_is_none():
@@ -54,15 +65,14 @@ def test_an_induction_pair_is_a_program_of_matches_and_a_wrong_pair_is_none():
     assert values["explained"] > 0.97
     assert values["program"].startswith("bias + head on matches of 1")
     assert float(data["match_bonus"][0, 1, 0]) > 20
-    assert says(
-        program.verdict(data), "an induction head", "the tokens after earlier copies of the current one"
-    )
+    assert terms(data)[0] == ("MatchHead",)
+    assert by_weights(data).condition("looks up matches").words == ("L1H0",)
     # What is left is where nothing matches yet, and the pair leaves out the first token.
     assert float(data["kl_by_weights_at"][0, 8:].mean()) < 0.005
     # Compares the current token with the token two before the key.
     data, values = measured(run_of(induction_pair(3, n_ctx=24, lags=(2,)), source=source))
     assert values["explained_by_weights"] < 0.7
-    assert "earlier copies" not in program.verdict(data)
+    assert by_weights(data).condition("looks up matches") is None
     assert "head on matches of 1" not in values["program"].split(" + ")[:2]
 
 
@@ -71,8 +81,10 @@ def test_the_learned_walk_is_a_program():
     assert values["kl_model_program"] < 1e-6
     assert (values["program"], values["program_numbers"]) == ("bias + lag 1", 6 + 7 * 6)
     assert values["explained_by_weights"] > 0.99
-    said = program.verdict(data)
-    assert says(said, "a table of the parent", "48 numbers", "with weight 1.000 in the table of L0H0")
+    (best,) = claims_of(program.probe, data).where("explains", subject="best program found")
+    assert terms(data) == [("Table", "previous token")]
+    assert best.condition("numbers").value == 48
+    assert by_weights(data).condition("looks up").words[:2] == ("L0H0", "parent")
 
 
 def test_the_bundled_induction_run_is_a_program_to_a_hundredth_of_a_nat():
@@ -81,9 +93,10 @@ def test_the_bundled_induction_run_is_a_program_to_a_hundredth_of_a_nat():
     assert values["kl_model_program"] < values["kl_model_predictor"]
     assert values["program_predictor"] == "in_context_bigram"
     assert values["explained"] > 0.94 > 0.8 > values["explained_by_weights"]
-    assert says(
-        program.verdict(data), "counts of pairs in the context", "in-context bigram", "weights explain"
-    )
+    best = claims_of(program.probe, data).first("explains", subject="best program found")
+    counts = [premise for premise in best.because if premise.words[:1] == ("Counts",)]
+    assert counts[0].value == 2
+    assert best.condition("predictor leaves").words == ("in_context_bigram",)
     assert data["kl_terms"].values[0] > data["kl_terms"].values[-1]
     assert int(data["numbers_of_term"].sum()) == values["program_numbers"]
 
@@ -92,10 +105,10 @@ def test_what_fresh_models_explain_too_is_said_to_be_no_evidence():
     found = mm.probe(mm.example("induction"), ["program"])["program"]
     low, _, high = found.scores["explained_by_weights"].null
     assert low < found.scores["explained_by_weights"].value < high
-    said = f"24 fresh models reach {low:.3f} to {high:.3f}, so that it is no evidence."
-    assert found.verdict.endswith(said)
+    weights = found.claims.first("explains", subject="tables read from the weights")
+    assert (weights.status, weights.null[0], weights.null[2]) == ("open", low, high)
     learned = mm.probe(mm.example("walk"), ["program"])["program"]
-    assert "no evidence" not in learned.verdict
+    assert learned.claims.first("explains", subject="tables read from the weights").is_shown
 
 
 def test_the_trap_leaves_nothing_to_explain():
@@ -105,7 +118,12 @@ def test_the_trap_leaves_nothing_to_explain():
     assert found["kl_model_program"].value == pytest.approx(0, abs=1e-9)
     assert found["explained"].value is None
     assert "nothing to explain" in found["explained"].reason
-    assert "predictions are constant" in program.verdict(data)
+    assert is_constant(data)
+
+
+def is_constant(data) -> bool:
+    first = claims_of(program.probe, data).first("explains")
+    return first.condition("constant predictions") is not None
 
 
 def test_a_fitted_program_is_measured_as_a_loop_does_and_fails_where_it_is_said_to(monkeypatch):
@@ -198,7 +216,7 @@ def test_a_model_that_attends_by_token_is_a_program_of_tokens_and_none_of_lags()
     assert values["explained_by_weights"] < 0.5
     assert values["explained"] > 0.99
     assert "head by tokens" in values["program"]
-    assert says(program.verdict(data), "a head that looks by token")
+    assert "TokenHead" in [term[0] for term in terms(data)]
 
 
 def test_an_attention_layer_that_samples_is_counts_times_a_row_and_its_parts_are_not():
@@ -209,7 +227,7 @@ def test_an_attention_layer_that_samples_is_counts_times_a_row_and_its_parts_are
     data, values = measured(run)
     assert values["program"] == "bias + counts times a row"
     assert values["kl_model_program"] < 1e-4
-    assert says(program.verdict(data), "counts of tokens times the row of the current one")
+    assert terms(data) == [("WeightedRow",)]
     # The row alone, and the counts alone.
     for other in (run_of(direct_table(LOG_P, n_ctx=12)), counting_alone(run)):
         _, values = measured(other)
@@ -232,8 +250,10 @@ def test_what_no_program_of_the_grammar_is_says_where_it_fails():
     assert values["kl_model_program"] > 0.01
     errors = ["kl_after_error", "kl_at_error"]
     surely, open_ = (data.assign(share * data[errors]) for share in (0, 10))
-    assert says(program.verdict(surely), "What is left is most after state", "and at position")
-    assert says(program.verdict(open_), "Where most is left is open: after each state it is")
+    state, position = claims_of(program.probe, surely).where("fails_at", status="shown")
+    assert len(state.where.states) == len(position.where.positions) == 1
+    (unsure,) = claims_of(program.probe, open_).where("fails_at")
+    assert unsure.status == "open"
     assert "Where the program fails most" in [figure.title for figure in program.probe.figures(data)]
 
 
@@ -254,9 +274,9 @@ def test_every_shape_has_a_program_a_sentence_and_figures(
     found = program.scores(data, program.probe.measure(subject.null) if shape in QUERIED else None)
     assert found["kl_model_program"].value >= 0
     assert found["explained"].value is None or found["explained"].value <= 1
-    assert program.verdict(data).endswith(".")
+    assert claims_of(program.probe, data).first("explains") is not None
     drawn = program.probe.figures(data)
-    assert drawn == [] if "predictions are constant" in program.verdict(data) else len(drawn) >= 3
+    assert drawn == [] if is_constant(data) else len(drawn) >= 3
     alone = program.probe.measure(recorded(shape, objective, steps=(0,)))
     np.testing.assert_allclose(alone["kl_by_weights"][0], data["kl_by_weights"][0], rtol=1e-3, atol=1e-7)
 

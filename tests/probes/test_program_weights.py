@@ -10,7 +10,7 @@ from mechmarkov.probes.program import extraction, selectors
 from mechmarkov.probes.program.extraction import Program, composed_tables, contributions, extract, parts
 from mechmarkov.probes.program.match_mass import MATCH_MASS
 from mechmarkov.probes.program.measure import compare
-from probing_cases import CHAIN, P3, RAW_LOG, config_of, random_run, run_of, subject_of
+from probing_cases import CHAIN, P3, RAW_LOG, claims_of, config_of, random_run, run_of, subject_of
 from scipy.special import softmax
 
 import mechmarkov as mm
@@ -146,7 +146,8 @@ def test_attention_that_is_a_softmax_over_lags_is_recovered_and_explains_everyth
     assert values["explained_by_weights"] > 1 - 1e-6
     assert values["explained"] > 1 - 1e-3
     assert values["program"] == "bias + head over lags"
-    assert "the previous token" in program.verdict(data)
+    (claim,) = claims_of(program.probe, data).where("explains", subject="tables read from the weights")
+    assert "previous token" in claim.condition("looks up").words
 
 
 def mass_on(found: Program, subject: Subject, head: tuple[int, int, int]) -> tuple[np.ndarray, float]:

@@ -43,7 +43,7 @@ def test_probes_answer_or_say_why_not(mixer):
     for name in SKIPPED:
         words = "no value circuit is a table: the values of a Mamba1? pass a convolution and a gate"
         assert re.fullmatch(words, result.skipped[name]), name
-    assert "Attention is here the share of a position's effective weight" in result["attention"].verdict
+    assert all(claim.condition("effective weights") for claim in result["attention"].claims)
     assert f"mixer {mixer}, with MLP" in result.run["title"]
     assert (result["attention"].data["qk_table"].isnull()).all()
     assert not [name for name in result["storage"].data["weight"].values if "OV" in name or "QK" in name]
@@ -71,8 +71,8 @@ def test_one_layer_that_counts_pairs_is_named_as_an_induction_head(counting):
     assert induction["induction_score"].value == pytest.approx(float(counting["induction"].data["ideal"][0]))
     assert induction["predecessor_effect"].value == pytest.approx(1, abs=1e-5)
     assert "no OV circuit" in induction["copying_score"].reason
-    assert "Its own convolution reads the token before." in counting["induction"].verdict
-    assert "A single layer" not in counting["induction"].verdict
+    head = counting["induction"].claims.first("is_induction_head", status="shown")
+    assert head.condition("its own convolution") is not None
     assert induction["path_effect"].reason == "there is no path to cut: no head is before it"
 
 
@@ -103,8 +103,8 @@ def test_counts_are_solved_where_tokens_are_independent():
     assert result["behaviour"].scores["kl_best"].value == pytest.approx(0, abs=1e-6)
     shown = headline(result)
     assert (shown.badge, shown.title[:32]) == ("solved", "Learned the in-context unigram: ")
-    assert "Another parent" not in result["ablation"].verdict
-    assert "no head selects a position." in result["attention"].verdict
+    assert not result["ablation"].claims.where("follows", status="shown")
+    assert result["attention"].claims.first("attends_evenly").is_shown
 
 
 def test_a_head_that_reads_the_parent_by_its_convolution_is_not_said_to_look_elsewhere():
@@ -121,9 +121,10 @@ def test_a_head_that_reads_the_parent_by_its_convolution_is_not_said_to_look_els
     )
     found, swapped = steps["attention"], probe_quickly(run_of(model, source=source), ["ablation"], nulls=2)
     assert swapped["ablation"].scores["parent_swap_followed"].value == 1
-    assert found.verdict.startswith("L0H0 looks at its own position with 100% of its attention")
-    assert "parent" not in found.verdict
-    assert "A position holds a convolution of its last 2 tokens." in found.verdict
+    (looks,) = found.claims.where("attends_to", status="shown")
+    assert (looks.subject, looks.value) == (("L0H0",), pytest.approx(1, abs=1e-5))
+    assert looks.condition("effective weights").value == 2  # tokens of the convolution
+    assert not found.claims.where("attends_to", object="parent")
     assert "convolution" in found.scores["parent_head"].reason
     assert "convolution" in steps["dynamics"].scores["t_selection"].reason
 

@@ -13,7 +13,6 @@ from probing_cases import (
     parent_logits,
     random_run,
     run_of,
-    says,
     subject_of,
     walk_run,
 )
@@ -57,6 +56,18 @@ def shares_of(scores) -> dict[str, float]:
     return {name[6:]: score.value for name, score in scores.items() if name.startswith("share_")}
 
 
+def held(said):
+    """The paths that hold the bigram, and their share."""
+    stores = said.first("stores", status="shown")
+    return stores.subject, stores.value
+
+
+def reason_of(said) -> str:
+    """Why no path holds it."""
+    assert not said.where("stores", status="shown")
+    return said.first("stores").because[0].name
+
+
 @pytest.mark.parametrize(
     ("build", "path"),
     [(direct_table, "direct"), (value_table, "L0H0"), (mlp_table, "L0.mlp"), (gated_table, "L0.mlp")],
@@ -76,7 +87,8 @@ def test_the_bigram_is_at_home_in_the_path_that_holds_it(build, path):
     assert np.allclose(last["table"].sel(path=path), np.log(P3), atol=1e-5)
     assert scores["rank_90"].value == 3
     assert scores["gain"].null[2] < scores["gain"].value
-    assert says(verdict, f"{path} (1.00) holds the bigram", "0.3")
+    assert held(verdict) == ((path,), pytest.approx(1, abs=1e-6))
+    assert verdict.first("stores").condition("worth of all paths").value == pytest.approx(0.3, abs=0.1)
 
 
 def test_without_any_path_the_model_is_the_mean_of_its_logits():
@@ -91,7 +103,7 @@ def test_half_and_half_is_half_and_half():
     _, scores, verdict = answers(run_of(split(0.5)))
     assert scores["bigram_home"].value == "direct + L0H0"
     assert shares_of(scores) == {"direct": pytest.approx(0.5, abs=1e-6), "L0H0": pytest.approx(0.5, abs=1e-6)}
-    assert says(verdict, "direct (0.50)", "L0H0 (0.50)", "hold the bigram")
+    assert held(verdict) == (("direct", "L0H0"), pytest.approx(1, abs=1e-6))
 
 
 def test_the_larger_part_is_the_home_and_shares_are_by_hand():
@@ -142,7 +154,7 @@ def test_another_states_successors_are_at_home_nowhere(build):
     assert scores["gain"].value < -0.3
     assert scores["rank_90"].value is None
     assert "nothing to share" in scores["rank_90"].reason
-    assert says(verdict, "The paths bring the model no nearer to the bigram. It is", "nothing to share")
+    assert reason_of(verdict) == "the paths lead away"
     assert np.isnan(data["share"]).all()
 
 
@@ -155,7 +167,7 @@ def test_a_unigram_model_stores_no_bigram():
     assert scores["gain"].value == 0
     assert shares_of(scores) == {}
     assert float(data["kl_full"][-1]) == pytest.approx(UNIGRAM_KL, abs=0.02)
-    assert "there is nothing to share" in verdict
+    assert reason_of(verdict) == "nothing to share"
 
 
 def test_two_steps_from_lag_two_are_nearer_to_the_bigram_but_are_not_it():
@@ -169,7 +181,7 @@ def test_two_steps_from_lag_two_are_nearer_to_the_bigram_but_are_not_it():
     assert at[0] == pytest.approx(8 * float(data["parent_gain"][-1]))
     assert scores["bigram_home"].value == "none"
     assert "does not come from the parent" in scores["rank_90"].reason
-    assert says(verdict, "No path holds the bigram", "not by the parent")
+    assert reason_of(verdict) == "not by the parent"
 
 
 @pytest.mark.parametrize("m", [1, 2, 5])
@@ -186,7 +198,7 @@ def test_an_escaped_walk_holds_the_bigram_only_where_it_reads_the_parent(m):
     if m > 1:
         assert scores["bigram_home"].value == "none"
         assert float(data["parent_gain"][-1]) == pytest.approx(0, abs=1e-9)
-        assert says(verdict, "No path holds the bigram", "not by the parent")
+        assert reason_of(verdict) == "not by the parent"
         return
     # One of four tokens says "1", the other three the true next state; a parent set to another
     # state gives that state's successor 1/4, and the mean over parents gives it 1/24 (the true one 19/24).
@@ -200,7 +212,8 @@ def test_the_exact_trap_stores_nothing():
     data, scores, verdict = answers(run)
     assert scores["bigram_home"].value == "none"
     assert scores["gain"].value == pytest.approx(0, abs=1e-9)
-    assert says(verdict, "No path holds the bigram", "1.79 nats", "1.79", "nothing to share")
+    assert reason_of(verdict) == "nothing to share"
+    assert verdict.first("stores").condition("to").value == pytest.approx(np.log(6))
     assert "L0H0" in data["path"].values
     assert "direct" not in data["path"].values  # behind a query token there is no state
 
@@ -214,7 +227,7 @@ def test_a_walk_stores_its_chain_in_the_head():
     assert scores["rank_90"].null == 6
     # Fresh raw scores are no predictions to compare with: half of them are below zero.
     assert (scores["gain"].null, scores["gain"].null_kind) == (0.0, "paths that say nothing of the state")
-    assert says(verdict, "L0H0 (1.00) holds the bigram")
+    assert held(verdict) == (("L0H0",), pytest.approx(1))
 
 
 def test_a_table_of_rank_two_needs_rank_two():
@@ -224,7 +237,8 @@ def test_a_table_of_rank_two_needs_rank_two():
     run = run_of(direct_table(torch.tensor(table).float(), n_ctx=8), source=Chain(P))
     data, scores, verdict = answers(run)
     assert 1 <= scores["rank_90"].value <= 2
-    assert "of 6 of direct keeps 90 %" in verdict
+    kept = verdict.first("stores").condition("rank that keeps 90 %")
+    assert (kept.words, kept.value) == (("direct",), scores["rank_90"].value)
     parts = data.isel(step=-1).sel(weight="direct", rank=2)["rank_parts"]
     assert np.allclose(parts, data["loss_parts"][-1], atol=1e-6)
     assert np.allclose(
@@ -246,7 +260,7 @@ def source_entropy(run) -> float:
 def test_with_all_paths_it_is_the_kl_that_behaviour_measures(shape, objective):
     subject = subject_of(random_run(shape, n_steps=2, objective=objective), sequences=8)
     data = storage.probe.measure(subject)
-    expected = behaviour.measure(subject)["kl"].sel(predictor="bigram")
+    expected = behaviour.measure.measure(subject)["kl"].sel(predictor="bigram")
     assert np.allclose(data["kl_full"], expected, rtol=1e-5)
     assert np.allclose(data["worth"].sum("path"), data["kl_empty"] - data["kl_full"])
     held = data["share"].sum("path", skipna=False)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from mechmarkov.probes.symmetry.equivariance import equivariance_error
 from mechmarkov.probes.symmetry.reduced_run import reduced_run
-from probing_cases import RAW_LOG, ask, random_run, run_of, says, subject_of, walk_run
+from probing_cases import RAW_LOG, ask, claims_of, random_run, run_of, subject_of, walk_run
 
 import mechmarkov as mm
 from mechmarkov.curvature.loss_surface import loss_surface
@@ -40,9 +40,14 @@ def test_the_bundled_trap_is_trapped_and_says_why():
     assert data["trapped"].values.all()  # from the zero start to the last step
     assert not data["reduced_spread"].any()
     assert data["reduced_gap"].max() < 1e-6  # the run is stored in float32
-    said = symmetry.verdict(data)
-    assert says(said, "Trapped by symmetry", "6 divides N - 1 = 96", "16 times", "K + N = 103 numbers")
-    assert says(said, "flat (information under 1e-12)", "exactly flat", "exactly constant", "a spread of 0.")
+    trapped = claims_of(symmetry.probe, data).first("is_trapped_by", status="shown")
+    assert trapped.object == ("shifts",)
+    held = {premise.name: premise.holds for premise in trapped.because}
+    for name in ("states divide the length", "first gradient is flat", "attention is flat"):
+        assert held[name], name
+    assert held["rows of V are constant"]
+    assert trapped.condition("states that a label counts").value == 96
+    assert trapped.condition("reduced system's spread").value == 0
     assert len(symmetry.probe.figures(data)) == 3
 
 
@@ -51,8 +56,11 @@ def test_the_bundled_walk_left_because_its_first_step_tells_states_apart():
     assert scores["trapped"].value is False
     assert scores["first_step_information"].value == pytest.approx(2.41e-4, rel=0.01)
     assert float(data["reduced_gap"][-1]) < 0.1
-    assert says(said, "Not trapped", "token mean tells of the label", "first step tells states apart")
-    assert says(said, "K + N = 103 numbers has a spread of 1.")
+    trapped = said.first("is_trapped_by")
+    assert (trapped.status, trapped.object) == ("excluded", ("token mean",))
+    assert trapped.condition("the token mean tells").holds
+    assert trapped.condition("first gradient is flat").holds is False
+    assert trapped.condition("reduced system's spread").value == pytest.approx(1, abs=0.01)
 
 
 def test_a_deterministic_walk_over_broken_turns_is_not_trapped():
@@ -61,17 +69,18 @@ def test_a_deterministic_walk_over_broken_turns_is_not_trapped():
     assert scores["trapped"].value is False
     assert scores["token_mean_accuracy"].value == 1
     assert scores["gradient_outside"].value < 1e-20  # inside what rotations leave alone, which is more
-    assert says(
-        said, "Not trapped", "6 does not divide N - 1 = 14", "right 1.000", "likeliest", "0.167", "1.00."
-    )
+    trapped = said.first("is_trapped_by", status="excluded")
+    assert trapped.condition("states divide the length").holds is False
+    assert trapped.condition("the token mean tells").value == 1
+    assert trapped.condition("chance").value == pytest.approx(1 / 6)
 
 
 @pytest.mark.parametrize(
     ("init", "why"),
     [
-        ({"scheme": "zero"}, "It started from zero, where exact arithmetic stays"),
-        ({"scheme": "normal", "std": 0.01}, "It started at random (sd 0.01), which breaks the symmetry"),
-        (None, "Its start or its optimiser broke the symmetry"),
+        ({"scheme": "zero"}, "rounding took it out"),
+        ({"scheme": "normal", "std": 0.01}, "it started at random"),
+        (None, "its start is unknown"),
     ],
 )
 def test_a_trap_that_was_left_says_what_broke_the_symmetry(init, why):
@@ -82,9 +91,11 @@ def test_a_trap_that_was_left_says_what_broke_the_symmetry(init, why):
     run = walk_run(Circle(n_states=6, p=1.0), V, 3.0 * (np.arange(13) % 6 == 4), recipe=recipe)
     _, scores, said = asked(run)
     assert scores["trapped"].value is False
-    assert says(said, "Not trapped", "6 divides N - 1 = 12", "flat")
-    assert why in said
-    assert ("the reduced system's spread is 0)" in said) == (init == {"scheme": "zero"})
+    trapped = said.first("is_trapped_by", status="excluded")
+    assert trapped.condition("states divide the length").holds
+    assert trapped.condition("first gradient is flat").holds
+    assert trapped.condition(why) is not None
+    assert (trapped.condition("reduced system's spread") is not None) == (init == {"scheme": "zero"})
 
 
 @pytest.mark.parametrize("positions", ["one_hot", "sine"])
@@ -98,10 +109,11 @@ def test_adam_stays_in_the_trap_where_positions_are_one_hot_alone(positions):
     }
     run = mm.train(recipe, seed=0, progress=False)
     said = [asked(run, steps=[step])[2] for step in (0, 10)]
-    assert "the first gradient is flat" in said[0]
-    assert ("every later one" in said[0]) == (positions == "one_hot")
-    assert said[1].startswith("Trapped" if positions == "one_hot" else "Not trapped")
-    assert "rounding" not in said[1]  # Adam alone took it out, in the first step
+    first, last = (one.first("is_trapped_by") for one in said)
+    assert first.condition("first gradient is flat").holds
+    assert first.condition("stays for ever").holds == (positions == "one_hot")
+    assert last.status == ("shown" if positions == "one_hot" else "excluded")
+    assert last.condition("rounding took it out") is None  # Adam took it out, in the first step
 
 
 def test_what_almost_is_a_trap_is_not():
@@ -119,7 +131,7 @@ def test_what_almost_is_a_trap_is_not():
     undetermined = walk_run(Circle(n_states=4, p=0.9), np.full((4, 4), 0.3), np.zeros(9))
     _, scores, said = asked(undetermined)
     assert scores["trapped"].value is False
-    assert "so the next step tells states apart" in said
+    assert said.first("is_trapped_by").condition("the token mean tells").holds
 
 
 def test_independent_tokens_leave_nothing_to_be_stuck_at():
@@ -127,11 +139,11 @@ def test_independent_tokens_leave_nothing_to_be_stuck_at():
     data, scores, said = asked(run_of(direct_table(torch.zeros(3, 3), n_ctx=6), source=coin))
     assert scores["trapped"].value is None
     assert float(data["excess"][0]) == pytest.approx(0, abs=1e-12)
-    assert said.startswith("Not stuck")
+    assert said.first("is_trapped_by").condition("near the best").value == pytest.approx(0, abs=1e-12)
     walk = walk_run(Circle(n_states=3, p=0.5), np.full((3, 3), 0.3), np.zeros(8))
     _, scores, said = asked(dataclasses.replace(walk, source=coin))
     assert scores["trapped"].value is False
-    assert said.startswith("Not stuck")
+    assert said.first("is_trapped_by").condition("near the best").holds
 
 
 def test_a_unigram_decoder_is_not_called_this_trap():
@@ -139,8 +151,7 @@ def test_a_unigram_decoder_is_not_called_this_trap():
     _, scores, said = asked(run)
     assert scores["trapped"].value is None
     assert scores["trapped"].reason.startswith("does not apply")
-    assert said.startswith("Does not apply")
-    assert len(said.split()) <= 25
+    assert said.first("is_trapped_by").status == "does not apply"
     assert scores["equivariance_error"].value == pytest.approx(0, abs=1e-6)
 
 
@@ -167,7 +178,7 @@ def test_the_argument_is_the_walk_models_alone(change):
     _, scores, said = asked(looks_like_the_trap(change))
     assert scores["trapped"].value is None
     assert scores["trapped"].reason.startswith("does not apply")
-    assert said.startswith("Does not apply")
+    assert said.first("is_trapped_by").status == "does not apply"
 
 
 @pytest.mark.parametrize("zero", [["unembed.W_U"], None], ids=["zero unembedding", "zero"])
@@ -188,22 +199,26 @@ def test_a_decoder_that_starts_at_zero_is_not_called_trapped_and_learns(zero):
     data, scores, said = asked(run, steps=[0])
     assert float(data["circuit_variation"][0]) == 0
     assert scores["trapped"].value is None
-    assert said.startswith("Does not apply")
+    assert said.first("is_trapped_by").status == "does not apply"
     data, _, said = asked(run, steps=[60])
     assert (float(data["excess"][0]) < 0.01) == bool(zero)
-    assert said.startswith("Not stuck" if zero else "Does not apply")
+    trapped = said.first("is_trapped_by")
+    assert trapped.status == ("excluded" if zero else "does not apply")
+    assert (trapped.condition("near the best") is not None) == bool(zero)
 
 
 def test_a_flat_first_gradient_of_a_random_walk_traps_the_population():
     # On four states, P + P² + … + P^(N-1) has equal entries where N - 1 is even.
     _, scores, said = asked(walk_run(Circle(n_states=4, p=0.5), np.full((4, 4), 0.3), np.zeros(9)))
     assert scores["trapped"].value is True
-    assert says(said, "Trapped in the population", "finite sample")
+    trapped = said.first("is_trapped_by", status="shown")
+    assert trapped.condition("stays for ever").holds is False  # of the population; a sample may leave
     left = walk_run(Circle(n_states=4, p=0.5), np.full((4, 4), 0.3), np.linspace(0, 2, 9))
     _, scores, said = asked(left)
     assert scores["trapped"].value is False
-    assert says(said, "Not trapped, though the first gradient tells nothing")
-    assert "tells of the label" not in said
+    trapped = said.first("is_trapped_by", status="excluded")
+    assert trapped.condition("first gradient is flat").holds
+    assert trapped.condition("attention is flat").holds is False
     _, scores, _ = asked(walk_run(Circle(n_states=4, p=0.5), np.full((4, 4), 0.3), np.zeros(10)))
     assert scores["trapped"].value is False
 

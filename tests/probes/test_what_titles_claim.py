@@ -15,7 +15,7 @@ from mechmarkov.objectives import Objective
 from mechmarkov.probing.source_check import unlikely_transition
 from mechmarkov.report.first_screen.circuit import circuit
 from mechmarkov.report.first_screen.headline import at_step, headline
-from mechmarkov.report.first_screen.readings import named_heads, notes
+from mechmarkov.report.first_screen.readings import notes
 from mechmarkov.sources import Chain, OrderK
 
 LOG_P = torch.tensor(np.log(P3)).float()
@@ -32,7 +32,7 @@ def test_a_chain_whose_bigram_gains_nothing_is_not_learned_by_the_unigram():
     weak = Chain([[0.56, 0.44], [0.44, 0.56]])
     _, shown = screen(direct_table(torch.zeros(2, 2), 8), weak)
     assert shown.badge is None
-    assert shown.title == "Undecided: the unigram is within 0.01 nats of the bigram"
+    assert shown.title == "The unigram and the bigram coincide within 0.01 nats"
 
 
 def test_the_exact_bigram_of_an_order_two_source_has_not_learned_order_two():
@@ -58,42 +58,45 @@ def test_the_home_of_the_bigram_is_not_said_to_be_that_of_a_better_law():
     result, shown = screen(model, source)
     assert shown.badge == "solved"
     assert result["ablation"].data["effect"].sel(component="L0H0", measure="loss", kind="mean")[-1] > 0.05
-    assert shown.title == "Learned the order 2: bigram in direct"
+    assert shown.title == "Learned the order 2, but not at position 0"  # where one token is known
     _, of_bigram = screen(direct_table(LOG_P, 16))
-    assert of_bigram.title == "Learned the bigram: it is in direct"
+    assert of_bigram.title == "Learned the bigram: it is in the direct path"
 
 
-@pytest.mark.parametrize(("weak", "answer"), [(True, "Too little to place"), (False, "direct")])
+@pytest.mark.parametrize(("weak", "answer"), [(True, "Too little to place"), (False, "The direct path")])
 def test_the_exact_table_of_a_weak_bigram_is_not_said_to_be_nowhere(weak, answer):
     """It is in the direct path alone, but the unigram is 0.008 nats from it."""
     rows = [[0.7, 0.3], [0.64, 0.36]] if weak else [[0.7, 0.3], [0.4, 0.6]]
     result, shown = screen(direct_table(torch.tensor(np.log(rows)).float(), 16), Chain(rows))
     assert (result["storage"].scores["bigram_home"].value == "none") == weak
     assert shown.tiles[1].answer == answer
-    assert "Nowhere" not in str(shown.tiles)
-    assert "No path holds" not in result["storage"].verdict
+    assert result.claims.first("stores").status == ("open" if weak else "shown")
 
 
 def test_the_law_that_a_tile_names_is_among_its_bars():
     """It comes behind the predictors of one token in the list of all."""
     model, source = two_lags()
     learned = screen(model, source, ["behaviour"])[1].tiles[0]
-    assert learned.answer.endswith("the order 2")
-    assert [bar.label for bar in learned.bars] == ["uniform", "unigram", "bigram", "order 2"]
+    assert learned.answer == "The order 2"
+    assert next(bar.label for bar in learned.bars) == "order 2"
+    assert "bigram" in {bar.label for bar in learned.bars}
     fresh = screen(induction_pair(3, 16), mm.DirichletChains(n_states=3), ["behaviour"])[1].tiles[0]
-    assert [bar.label for bar in fresh.bars] == ["uniform", "in-context unigram", "in-context bigram"]
+    assert {bar.label for bar in fresh.bars} == {"uniform law", "in-context unigram", "in-context bigram"}
 
 
 def test_a_head_that_looks_at_the_parent_and_is_worth_nothing_is_not_named():
     decoy = value_table(torch.zeros(3, 3), 8)
     with torch.no_grad():
         decoy.get_parameter("unembed.W_U")[:3] = LOG_P
-    for probes, said in ((PROBES, "it is in direct"), (["behaviour", "ablation"], "direct is needed most")):
-        result, shown = screen(decoy, probes=[*probes, "attention"])
-        assert named_heads(result) == ["direct"]
+    for probes, said in (
+        (PROBES, "it is in the direct path"),
+        (["behaviour", "ablation"], "the direct path is needed most"),
+    ):
+        _result, shown = screen(decoy, probes=[*probes, "attention"])
+        assert shown.named == ("direct",)
         assert shown.title == f"Learned the bigram: {said}"
     _, shown = screen(decoy, probes=["behaviour", "attention"])
-    assert shown.title == "Learned the bigram: L0H0 attends to the parent"  # whether it reads was not asked
+    assert shown.title == "Learned the bigram: L0H0 reads the parent"
 
 
 def test_an_induction_circuit_that_writes_nothing_is_not_named():
@@ -105,11 +108,11 @@ def test_an_induction_circuit_that_writes_nothing_is_not_named():
     for probes in (asked, ["behaviour", "storage", "induction"]):
         result, shown = screen(decoy, probes=probes)
         assert result["induction"].scores["induction_head"].value == "L1H0"
-        assert shown.title == "Learned the bigram: it is in direct"
+        assert shown.title == "Learned the bigram: it is in the direct path"
         lives = next(tile for tile in shown.tiles if tile.question == "Where does it live?")
-        assert lives.answer == "direct"
+        assert lives.answer == "The direct path"
     result, shown = screen(real, mm.DirichletChains(n_states=3), asked)
-    assert named_heads(result) == ["L0H0", "L1H0"]
+    assert shown.named == ("L0H0", "L1H0")
 
 
 def test_of_two_heads_that_look_alike_the_one_that_writes_is_named():
@@ -119,29 +122,39 @@ def test_of_two_heads_that_look_alike_the_one_that_writes_is_named():
         model.blocks[1].attn.W_O[1] *= 2
     result, shown = screen(model, mm.DirichletChains(n_states=3), ["behaviour", "ablation", "induction"])
     assert result["induction"].scores["induction_heads"].value == "L1H0 + L1H1"
-    assert named_heads(result) == ["L0H0", "L1H1"]
+    assert shown.named == ("L0H0", "L1H1")
     assert shown.tiles[1].answer == "L0H0 → L1H1"
-    assert notes(result, "L1H0") == ["induction head, without effect"]
-    assert notes(result, "L1H1") == ["induction head"]
+    assert notes(result.claims, "L1H0") == ["induction head, without effect"]
+    assert notes(result.claims, "L1H1") == ["induction head"]
     result, shown = screen(model, mm.DirichletChains(n_states=3), ["behaviour", "induction"])
     assert shown.tiles[1].answer == "L0H0 → L1H0 and L1H1"  # which writes is not known
-    assert notes(result, "L1H0") == notes(result, "L1H1") == ["induction head"]
+    assert (
+        notes(result.claims, "L1H0", shown.named)
+        == notes(result.claims, "L1H1", shown.named)
+        == ["induction head"]
+    )
 
 
 def test_of_two_induction_heads_that_write_both_are_named():
     model = induction_pair(3, 32, gain=2.3, readers=2)
     result, shown = screen(model, mm.DirichletChains(n_states=3), ["behaviour", "ablation", "induction"])
-    assert named_heads(result) == ["L0H0", "L1H0", "L1H1"]
-    assert "L1H0 and L1H1 look for earlier copies" in shown.tiles[1].sentence
+    assert shown.named == ("L0H0", "L1H0", "L1H1")
+    assert result.claims.first("is_induction_head").subject == ("L1H0", "L1H1")
     assert shown.tiles[1].answer == "L0H0 → L1H0 and L1H1"
-    assert notes(result, "L1H0") == notes(result, "L1H1") == ["induction head"]
+    assert (
+        notes(result.claims, "L1H0", shown.named)
+        == notes(result.claims, "L1H1", shown.named)
+        == ["induction head"]
+    )
 
 
 def test_a_part_whose_cut_lowers_the_loss_is_not_said_to_change_it_little():
     result, shown = screen(direct_table(LOG_P[[1, 2, 0]], 8), probes=["ablation", "behaviour"])
-    assert "direct does harm" in result["ablation"].verdict
-    lives = next(tile for tile in shown.tiles if tile.question == "Where does it live?")
-    assert (lives.answer, "hardly" in lives.sentence) == ("No part is surely needed", False)
+    needed = result.claims.first("is_needed", subject="direct")
+    assert needed.condition("does harm")
+    assert needed.interval[1] < 0
+    assert result.claims.first("is_needed_most").status != "shown"
+    assert shown.named == ()
 
 
 def test_a_path_that_holds_the_bigram_at_the_scale_that_another_sets_is_not_its_home():
@@ -176,18 +189,20 @@ def test_a_path_that_holds_the_bigram_at_the_scale_that_another_sets_is_not_its_
     last = result["storage"].data.isel(step=-1)
     assert float(last["home_only"]) < 1e-6
     assert float(last["home_rescaled"]) == pytest.approx(0.19, abs=0.03)
-    assert result["storage"].verdict.startswith("No path holds the bigram by itself. direct alone would be")
-    assert shown.title == "Learned the bigram: L0.mlp is needed most"
-    assert shown.tiles[1].answer == "No part is named"
+    stores = result.claims.first("stores")
+    assert (stores.status, stores.subject) == ("excluded", ("direct",))
+    assert stores.condition("only at another scale")
+    assert shown.title == "Learned the bigram"
 
 
 def test_other_parts_may_take_some_of_the_bigram_away():
     model = value_table(-0.4 * LOG_P, 16)
     with torch.no_grad():
         model.get_parameter("unembed.W_U")[:3] = 1.4 * LOG_P
-    _, shown = screen(model)
+    result, shown = screen(model)
+    assert result.claims.first("stores").value == pytest.approx(1.43, abs=0.02)
     lives = next(tile for tile in shown.tiles if tile.question == "Where does it live?")
-    assert lives.sentence == "direct holds more than the bigram: other parts take 43% of it away."
+    assert "more than all of it" in lives.sentence
 
 
 def test_an_event_that_cannot_be_seen_is_not_said_to_be_missing():
@@ -195,8 +210,11 @@ def test_an_event_that_cannot_be_seen_is_not_said_to_be_missing():
     flat = run_of(*2 * [direct_table(torch.zeros(6, 6), 8)], source=mm.Circle(n_states=6, p=0.7))
     result = probe_quickly(flat, ["behaviour", "dynamics"], steps="all")
     for shown in (result, at_step(result, 0), at_step(result, 1)):  # wherever the slider is
+        status = {claim.object[0]: claim.status for claim in shown.claims.where("came_by")}
+        assert status == {"selection": "excluded", "bigram": "excluded", "unigram": "does not apply"}
         came = next(tile for tile in headline(shown).tiles if tile.question == "How did it get there?")
-        assert came.sentence == "No selection and no bigram at any of the 2 probed steps."
+        assert came.answer == "Not seen"
+        assert "unigram" not in came.sentence
 
 
 @pytest.mark.parametrize(("window", "n_ctx", "scale"), [(1, 16, 0.02), (None, 3, 0.15)])
@@ -206,9 +224,9 @@ def test_nearly_uniform_attention_over_few_tokens_selects_none(window, n_ctx, sc
     flat = [randomise(HookedDecoder(config_of(**shape)), seed, scale) for seed in (0, 1)]
     result = probe_quickly(run_of(*flat), ["behaviour", "attention", "dynamics"], steps="all")
     assert result["attention"].scores["parent_score"].value > 0.5
-    assert "looks at" not in result["attention"].verdict
+    assert not result.claims.where("attends_to", status="shown")
     assert result["dynamics"].scores["t_selection"].value is None
-    assert "attended" not in headline(result).tiles[1].sentence
+    assert result.claims.first("came_by", object="selection").value is None
 
 
 @pytest.mark.parametrize(("sharpness", "word"), [(0.6, "partly"), (0.95, "solved")])
@@ -249,7 +267,7 @@ def test_a_small_random_start_at_the_trap_is_not_called_trapped():
     near = dataclasses.replace(run, recipe=run.recipe | {"init": {"scheme": "normal", "std": 1e-4}})
     found, other = (probe_quickly(one, ["symmetry"])["symmetry"] for one in (near, run))
     assert (found.scores["trapped"].value, other.scores["trapped"].value) == (False, True)
-    assert "It started at random (sd 0.0001), which breaks the symmetry." in found.verdict
+    assert found.claims.first("is_trapped_by").condition("it started at random").value == 1e-4
 
 
 @pytest.mark.parametrize("rare", [0, 8])

@@ -8,6 +8,7 @@ import torch
 from _pytest.mark import ParameterSet
 
 import mechmarkov as mm
+from mechmarkov.claims.claim import Claims, said_by
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.constructions.walk import (
     WalkShape,
@@ -17,7 +18,7 @@ from mechmarkov.models.constructions.walk import (
     walk_trained_state,
 )
 from mechmarkov.objectives import Objective
-from mechmarkov.probing import Subject, subject
+from mechmarkov.probing import Probe, Subject, subject
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Chain, Circle
 
@@ -170,7 +171,7 @@ def ask(probe: mm.Probe, run: Run, sequences: int = 64, steps="last", *, seed: i
     subject = subject_of(run, steps, sequences, seed=seed)
     data = probe.measure(subject)
     fresh = probe.measure(subject.null) if null else None
-    return data, probe.scores(data, fresh), probe.verdict(data)
+    return data, probe.scores(data, fresh), claims_of(probe, data, fresh)
 
 
 def probe_quickly(run: Run, probes=None, *, nulls: int = 8, sequences: int = 64, steps="last"):
@@ -188,3 +189,13 @@ def says(verdict: str, *facts: str) -> bool:
         if not found:
             return False
     return True
+
+
+def claims_of(probe: Probe, data, null=None) -> Claims:
+    """What a probe says of data, which may have been changed by hand."""
+    return Claims(said_by(probe.name, probe.claims(data, probe.scores(data, null))))
+
+
+def names_in(outcome, relation: str, **given) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Subject and object of each claim of an outcome that is shown."""
+    return [(one.subject, one.object) for one in outcome.claims.where(relation, status="shown", **given)]

@@ -11,6 +11,7 @@ from distributions import install
 from probing_cases import random_run, subject_of
 
 import mechmarkov as mm
+from mechmarkov.claims.claim import Claim
 from mechmarkov.probe_names import GROUP
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing import subject as subjects
@@ -41,7 +42,7 @@ def probe(name, measure, applies=lambda subject: None):
     def scores(data, null):
         return {"mean": Score(float(data["value"][-1]), "nats")}
 
-    return Probe(name, f"What is {name}?", "nobody", applies, measure, scores, lambda d: "So.", lambda d: [])
+    return Probe(name, f"What is {name}?", "nobody", applies, measure, scores, lambda d, s: [], lambda d: [])
 
 
 works = probe("works", measure)
@@ -138,12 +139,15 @@ def test_probes_are_asked_in_the_order_given_and_once():
 
 def test_a_probe_of_ones_own_is_asked_beside_those_that_are_registered():
     asked = load_probe("behaviour")
-    mine = replace(asked, name="mine", verdict=lambda data: "Mine.")
+    own = [Claim(("model",), "measures", ("my number",), 1.5)]
+    mine = replace(asked, name="mine", claims=lambda data, scores: own)
     result = mm.probe(random_run(), [mine, "attention"], sequences=4)
     assert list(result) == ["mine", "attention"]
-    assert result["mine"].verdict == "Mine."
-    instead = replace(asked, verdict=lambda data: "In place of the registered one.")
-    assert mm.probe(random_run(), [instead], sequences=4)["behaviour"].verdict.startswith("In place")
+    assert [claim.object for claim in result["mine"].claims] == [("my number",)]
+    assert result["mine"].claims[0].probe == "mine"
+    instead = replace(asked, claims=lambda data, scores: own)
+    result = mm.probe(random_run(), [instead], sequences=4)
+    assert [claim.object for claim in result["behaviour"].claims] == [("my number",)]
 
 
 @pytest.mark.parametrize(

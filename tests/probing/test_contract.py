@@ -11,6 +11,7 @@ import xarray as xr
 from probing_cases import random_run
 
 import mechmarkov as mm
+from mechmarkov.claims.claim import Claim
 from mechmarkov.probing import Probe
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.recording import Quantity
@@ -33,7 +34,7 @@ GOOD = Probe(
     applies=lambda subject: None,
     measure=entropies,
     scores=lambda data, null: {"entropy": Score(float(data["entropy"][-1]), "nats")},
-    verdict=lambda data: "Sure.",
+    claims=lambda data, scores: [Claim(("model",), "measures", ("entropy",), 0.5, unit="nats")],
     figures=lambda data: [],
 )
 
@@ -47,7 +48,7 @@ def scoring(value, unit="nats", **fields):
 
 
 def raising(error):
-    def stop(_):
+    def stop(*_):
         raise error
 
     return stop
@@ -76,10 +77,12 @@ FAULTS = {
     "a unit": (scoring(0.5, unit="\ud800"), "ud800', expected a text"),
     "an integer of NetCDF": (measured(lambda data: data.assign_attrs(n=10**5000)), "attribute 'n' is a int"),
     "half a character": (measured(lambda data: data.rename(entropy="\ud800")), "expected a text without '/'"),
-    "an error without words": (replace(GOOD, verdict=raising(UnspeakableError())), "UnspeakableError"),
-    "an error with escapes": (replace(GOOD, verdict=raising(ValueError("\x1b[31m"))), "\\x1b[31m"),
+    "an error without words": (replace(GOOD, claims=raising(UnspeakableError())), "UnspeakableError"),
+    "an error with escapes": (replace(GOOD, claims=raising(ValueError("\x1b[31m"))), "\\x1b[31m"),
     "a reason": (replace(GOOD, applies=lambda subject: ["no"]), "what applies returned is ['no'], expected"),
-    "a verdict": (replace(GOOD, verdict=lambda data: None), "verdict is a NoneType, expected a str"),
+    "no claims": (replace(GOOD, claims=lambda *_: None), "NoneType"),
+    "a claim": (replace(GOOD, claims=lambda *_: ["It is sure."]), "a claim is a str, expected a Claim"),
+    "a tile": (replace(GOOD, headline=lambda claims: ["Sure."]), "a tile is a str, expected a Tile"),
     "a figure": (replace(GOOD, figures=lambda data: [1]), "a figure is a int, expected a Figure"),
     "heads": (replace(GOOD, figures=lambda data: [HEADS]), "expected (head 2, query 1, key 1)"),
     "its figures": (replace(GOOD, figures=lambda data: data["missing"]), "KeyError"),
@@ -89,23 +92,6 @@ FAULTS = {
     ),
     "an exit": (replace(GOOD, measure=lambda subject: exit(0)), "SystemExit"),
 }
-
-
-@pytest.mark.parametrize(
-    ("null", "said"),
-    [
-        (
-            (0.125, 0.25, 0.75),
-            ". S is 0.5, within its null: null models reach 0.125 to 0.75, so that it is no evidence.",
-        ),
-        ((0.125, 0.25, 0.375), "."),
-        (0.5, "."),
-        (None, "."),
-    ],
-)
-def test_a_verdict_that_states_a_score_within_its_null_says_so(null, said):
-    asked = replace(scoring(0.5, null=null), verdict=lambda data: "It has 0.5.", in_verdict=("s", "missing"))
-    assert mm.probe(RUN, [asked], sequences=4)["good"].verdict == f"It has 0.5{said}"
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -67,7 +67,7 @@ def test_a_probes_own_quantity_is_recorded_in_the_same_pass(passes):
         measure=measure,
         records=(LARGEST,),
         scores=lambda data, null: {},
-        verdict=lambda data: "",
+        claims=lambda data, scores: [],
         figures=lambda data: [],
     )
     run = random_run(n_steps=2)

@@ -78,8 +78,11 @@ def test_the_pages_probe_is_listed_asked_and_reported(sites, tmp_path, monkeypat
     assert found["unit"] == "nats"
     low, _, high = found["null"]
     assert low <= high <= np.log(6) + 1e-6
-    verdict = f"Its predictions hold {expected:.3f} nats of entropy on average."
-    assert summary["probes"]["entropy"]["verdict"] == verdict
+    (claim,) = [one for one in summary["claims"] if one["probe"] == "entropy"]
+    assert (claim["relation"], claim["object"]) == ("measures", ["mean entropy"])
+    assert claim["value"] == pytest.approx(expected, rel=1e-5)
+    verdict = summary["probes"]["entropy"]["verdict"]
+    assert f"{expected:.3g}" in verdict
     report = (tmp_path / "report.html").read_text("utf-8")
     for words in ("How sure is the model?", verdict, "Entropy at each position"):
         assert words in report

@@ -1,15 +1,16 @@
 """Results made by hand for the report's tests: an ordinary one and a hostile one."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import xarray as xr
 
+from mechmarkov.claims.claim import Claim, Claims, said_by
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.outcome import Outcome
-from mechmarkov.probing.probe import Probe
+from mechmarkov.probing.probe import Probe, load_probe
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars, heatmap, lines
 from mechmarkov.result import Result
@@ -24,6 +25,7 @@ def outcome(
     figures: Callable[[], list[Figure]] = list,
     cites: str = "A paper (2025), equation 1",
     formula: str = "score = Σ aᵢ / n\na: what is measured < b",
+    claims: Sequence[Claim] = (),
 ) -> Outcome:
     probe = Probe(
         name=name,
@@ -32,11 +34,18 @@ def outcome(
         applies=lambda subject: None,
         measure=lambda subject: xr.Dataset(),
         scores=lambda data, null: scores or {},
-        verdict=lambda data: verdict,
+        claims=lambda data, scores: list(claims),
         figures=lambda data: figures(),
         formula=formula,
     )
-    return Outcome(probe=probe, data=xr.Dataset(), null=None, scores=scores or {}, verdict=verdict)
+    return Outcome(
+        probe=probe,
+        data=xr.Dataset(),
+        null=None,
+        scores=scores or {},
+        claims=Claims(said_by(name, claims)),
+        verdict=verdict,
+    )
 
 
 def circle(n_states: int, p: float) -> np.ndarray:
@@ -317,7 +326,7 @@ def moving_result() -> Result:
 
     made = outcome("moving")
     probe = replace(made.probe, figures=figures)
-    moving = Outcome(probe=probe, data=data, null=None, scores={}, verdict="It moves.")
+    moving = replace(made, probe=probe, data=data, verdict="It moves.")
     return Result(run={"title": "t"}, steps=steps.tolist(), outcomes={"moving": moving})
 
 
@@ -337,13 +346,13 @@ def renamed_result() -> Result:
         ]
 
     made = outcome("renamed")
-    found = Outcome(replace(made.probe, figures=figures), data, None, {}, "It is renamed.")
+    found = replace(made, probe=replace(made.probe, figures=figures), data=data, verdict="It is renamed.")
     return Result(run={"title": "t"}, steps=[0, 10], outcomes={"renamed": found})
 
 
-def with_paths(effects: dict[tuple[str, str], tuple[float, float]], **others: dict[str, float]) -> Result:
+def with_paths(effects: dict[tuple[str, str], tuple[float, float]], **others: list[Claim]) -> Result:
     """A result whose `ablation` has these path effects, {(sender, receiver): (mean, zero)} in nats, and whose
-    other probes have these scores.
+    other probes say these claims.
     """
     senders, receivers = zip(*effects, strict=True)
     data = xr.Dataset(
@@ -361,9 +370,14 @@ def with_paths(effects: dict[tuple[str, str], tuple[float, float]], **others: di
             "receiver": ("path", list(receivers)),
         },
     )
-    outcomes = {
-        name: outcome(name, scores={score: Score(value, "") for score, value in found.items()})
-        for name, found in others.items()
-    }
+    outcomes = {name: outcome(name, claims=claims) for name, claims in others.items()}
+    for name, made in outcomes.items():
+        outcomes[name] = replace(made, probe=replace(made.probe, headline=load_probe(name).headline))
     outcomes["ablation"] = replace(outcome("ablation"), data=data)
     return Result(run={"title": "t"}, steps=[0], outcomes=outcomes)
+
+
+def holds(home: str, **shares: float) -> list[Claim]:
+    """What `storage` says where one part is the home: its claim, and the shares of parts."""
+    of_parts = [Claim((name,), "holds_share", ("bigram",), share) for name, share in shares.items()]
+    return [Claim((home,), "stores", ("bigram",), shares.get(home)), *of_parts]

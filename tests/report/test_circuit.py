@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from report_examples import outcome, with_paths
+from report_examples import holds, outcome, with_paths
 
+from mechmarkov.claims.claim import Claim, Condition
 from mechmarkov.report.first_screen.circuit import NO_CIRCUIT, circuit, path_effects
 from mechmarkov.report.first_screen.circuit_layout import text_box
 from mechmarkov.report.first_screen.readings import notes
@@ -28,7 +29,7 @@ def test_a_path_is_worth_its_mean_and_its_zero_where_it_has_no_mean():
 
 
 def test_the_circuit_draws_the_paths_that_matter_as_wide_as_they_are_worth():
-    probed = with_paths(PATHS, storage={"share_L0H0": 1.0, "bigram_home": "L0H0"})
+    probed = with_paths(PATHS, storage=holds("L0H0", L0H0=1.0))
     figure = circuit(probed)
     assert [trace.name for trace in figure.data if trace.name] == ["queries", "keys", "values", "output"]
     heads = [note for note in figure.layout.annotations if note.arrowhead]
@@ -41,7 +42,7 @@ def test_the_circuit_draws_the_paths_that_matter_as_wide_as_they_are_worth():
     }  # what is worth a thousandth is not drawn
     place = {note.text: note.y for note in figure.layout.annotations}
     assert {"1", "0.5", "0.25"} <= set(place)
-    assert notes(probed, "embed") == []
+    assert notes(probed.claims, "embed") == []
     # From the bottom up: tokens and positions, head, logits.
     tokens, positions = place["<b>embed</b><br>the tokens"], place["<b>pos_embed</b><br>the positions"]
     head, logits = place["<b>L0H0</b><br>100% of the bigram"], place["<b>logits</b><br>the prediction"]
@@ -57,7 +58,7 @@ def test_where_no_path_matters_all_are_faint_and_none_is_named():
 
 
 def test_a_path_that_the_verdict_does_not_name_is_grey_and_one_whose_interval_holds_zero_is_not_drawn():
-    probed = with_paths(PATHS, storage={"share_L0H1": 1.0, "bigram_home": "L0H1"})
+    probed = with_paths(PATHS, storage=holds("L0H1", L0H1=1.0))
     data = probed["ablation"].data
     low, high = data["path_effect"] - 0.3, data["path_effect"] + 0.3
     probed["ablation"].data.update({"path_effect_low": low, "path_effect_high": high})
@@ -75,8 +76,11 @@ def test_no_text_of_a_crowded_circuit_lies_on_another():
     pairs += [(sender, head) for sender in heads[:2] for head in heads[2:]]
     effects = {(sender, f"{head}.{side}"): (1.0, 1.0) for sender, head in pairs for side in "QKV"}
     effects |= {(sender, "logits"): (0.25, 1.0) for sender in ("embed", *heads, "L1.mlp")}
-    named = {"induction_head": "L1H0", "previous_token_head": "L0H0", "previous_token_score": 0.9}
-    named["feeders"] = "L0H0"
+    one_back = Condition("previous token", value=0.9, words=("L0H0",))
+    named = [
+        Claim(("L0H0",), "feeds", ("L1H0",), 0.1, because=(one_back,)),
+        Claim(("L1H0",), "is_induction_head", (), 1.0),
+    ]
     figure = circuit(with_paths(effects, induction=named))
     written = [note for note in figure.layout.annotations if note.text]
     boxes = [text_box(note.x + (note.xshift or 0), note.y, note.text, note.font.size) for note in written]
@@ -99,9 +103,8 @@ def test_numbers_beside_a_path_that_bows_are_inside_the_circuits_frame():
     effects = {("embed", "L0.mlp"): (0.3, 0.3), ("L0.mlp", "logits"): (0.5, 0.5)}
     effects |= {("embed", "L0H0.V"): (0.4, 0.4), ("L0H0", "L0.mlp"): (0.4, 0.4)}
     effects |= {("pos_embed", "L0H1.K"): (0.2, 0.2), ("pos_embed", "L0H0.K"): (0.2, 0.2)}
-    shares = {"share_L0.mlp": 0.75, "share_L0H0": 0.19, "share_L0H1": 0.06}
-    attention = {"parent_head": "L0H0", "parent_score": 0.15}
-    figure = circuit(with_paths(effects, storage={"bigram_home": "L0.mlp", **shares}, attention=attention))
+    held = holds("L0.mlp", **{"L0.mlp": 0.75, "L0H0": 0.19, "L0H1": 0.06})
+    figure = circuit(with_paths(effects, storage=held))
     left, right = figure.layout.xaxis.range
     notes = [note for note in figure.layout.annotations if note.text and note.axref != "x"]
     assert "0.3" in [note.text for note in notes]

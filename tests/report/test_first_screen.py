@@ -4,15 +4,15 @@ import time
 from pathlib import Path
 
 import pytest
-from report_examples import with_paths
+from report_examples import holds, with_paths
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from window import Browser
 
 import mechmarkov as mm
-from mechmarkov.report.first_screen.verdict import MAX_TITLE_WORDS
 from mechmarkov.report.html import write
+from mechmarkov.report.words.title import MAX_TITLE_WORDS
 
 pytestmark = pytest.mark.browser
 
@@ -96,7 +96,7 @@ def test_everything_on_the_first_screen_follows_the_slider(browser: Browser, wal
     assert browser.js(TITLE).startswith("untrained")
     untrained = browser.js("return document.querySelector('.tiles').innerText")
     assert "L0H0" in learned.split("How did it get there?")[0]
-    assert "Nothing to place" in untrained
+    assert "No part holds it" in untrained
     answers = (
         "return [...document.querySelectorAll('.tile div:not([hidden]) .answer')].map((e) => e.innerText)"
     )
@@ -203,7 +203,7 @@ def test_grey_paths_are_behind_a_threshold(browser: Browser, tmp_path: Path) -> 
         ("embed", "L0H1.V"): (0.5, 0.5),
         ("embed", "logits"): (0.2, 0.2),
     }
-    result = with_paths(paths, storage={"share_L0H0": 1.0, "bigram_home": "L0H0"})
+    result = with_paths(paths, storage=holds("L0H0", L0H0=1.0))
     opened(browser, write(result, tmp_path / "circuit.html"))
     drawn = "return document.querySelector('#figure-circuit .drawing').data.filter((t) => t.meta?.row).length"
     assert browser.js(drawn) == 3

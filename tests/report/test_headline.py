@@ -5,279 +5,236 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import xarray as xr
+from claim_cases import behaviour, result_of
 from report_examples import outcome
 
+from mechmarkov.claims.claim import MODEL, Claim, Condition, Where
 from mechmarkov.probing.score import Score
 from mechmarkov.report.first_screen.curve import learning_curve
-from mechmarkov.report.first_screen.headline import _how, headline
-from mechmarkov.report.first_screen.readings import named_heads
-from mechmarkov.report.first_screen.tiles import MAX_ANSWER_WORDS, MAX_TILE_WORDS
-from mechmarkov.report.first_screen.verdict import MAX_TITLE_WORDS
+from mechmarkov.report.first_screen.headline import headline
+from mechmarkov.report.words.tiles import MAX_ANSWER_WORDS, MAX_TILE_WORDS
+from mechmarkov.report.words.title import MAX_TITLE_WORDS
 from mechmarkov.result import Result
 
+BIGRAM = ("bigram",)
 
-def scores(**values):
-    return {
-        name: Score(value, "") if value is not None else Score(None, "", reason="none")
-        for name, value in values.items()
+
+def needed(name: str, value: float) -> Claim:
+    return Claim((name,), "is_needed", (), value, (value, value), 0.0, "nats")
+
+
+def stores(*paths: str, share: float | None = 0.9, status: str = "shown", why: str = "") -> Claim:
+    beside = (Condition(why),) if why else ()
+    return Claim(paths, "stores", BIGRAM, share, unit="share", status=status, because=beside)
+
+
+def trapped(status: str = "shown") -> Claim:
+    return Claim((MODEL,), "is_trapped_by", ("shifts",), 0.0, unit="share", status=status, evidence="law")
+
+
+def point(kind: str = "minimum", value: float = 0.125, largest: float = 1.0) -> Claim:
+    beside = (
+        Condition("outside the symmetric subspace"),
+        Condition("near the best", False, 0.25, "nats"),
+        Condition("largest eigenvalue", value=largest),
+    )
+    if kind == "not stationary":
+        return Claim((MODEL,), "moves", (), value, unit="nats", evidence="law", because=beside)
+    names = ("minimum", "saddle") if kind == "undecided" else (kind,)
+    status = "open" if kind == "undecided" else "shown"
+    return Claim((MODEL,), "is_at", names, value, status=status, evidence="law", because=beside)
+
+
+def reads_parent(head: str = "L0H0", value: float = 0.97) -> Claim:
+    return Claim((head,), "attends_to", ("parent", "previous token"), value, unit="probability")
+
+
+def learned(**more: list[Claim]) -> Result:
+    """A run of one step that found the bigram; with what other probes say in place of it."""
+    said = {
+        "behaviour": behaviour(0.5, right=0.5),
+        "storage": [stores("L0H0"), Claim(("L0H0",), "holds_share", BIGRAM, 0.9, unit="share")],
+        "attention": [reads_parent()],
+        "ablation": [
+            Claim(("L0H0",), "is_needed_most", (), 0.75, unit="nats", evidence="intervention"),
+            needed("L0H0", 0.75),
+        ],
+        "symmetry": [trapped("excluded")],
+        "landscape": [point()],
     }
+    return result_of((50,), **(said | more))
 
 
-def result(steps=(0,), skipped=None, **probes):
-    outcomes = {name: outcome(name, scores=scores(**found)) for name, found in probes.items()}
-    return Result(run={"title": "t"}, steps=list(steps), outcomes=outcomes, skipped=skipped or {})
+def tiles(result: Result) -> dict:
+    return {tile.question: tile for tile in headline(result).tiles}
 
 
-LEARNED = {
-    "behaviour": {
-        "nearest_predictor": "bigram",
-        "kl_bigram": 0.125,
-        "excess_loss": 0.25,
-        "accuracy": 0.5,
-        "optimal_accuracy": 0.5,
-    },
-    "storage": {"bigram_home": "L0H0", "share_L0H0": 0.9, "gain": 0.8},
-    "attention": {"parent_head": "L0H0", "parent_score": 0.97},
-    "ablation": {"largest_effect_component": "L0H0", "largest_effect": 0.75},
-    "symmetry": {"trapped": False, "first_step_information": 0.5},
-    "landscape": {"kind": "minimum", "hessian_min": 0.125, "escape_rate": 0.0},
-}
+def came(name: str, value: float, after: float, by: float, *names: str) -> Claim:
+    beside = tuple(Condition(name) for name in names)
+    return Claim(
+        (MODEL,), "came_by", (name,), value, (after, by), unit="step", where=Where(steps=(0, 8)),
+        because=beside,
+    )  # fmt: skip
 
 
-def tiles(found):
-    return {tile.question: tile for tile in headline(found).tiles}
-
-
-def test_a_model_that_learned_the_bigram_in_four_tiles():
-    skipped = {"dynamics": "one step is probed"}
-    found = tiles(result(steps=[50], skipped=skipped, **LEARNED))
-    questions = ("What has it learned?", "Where does it live?", "How did it get there?", "Is it stuck?")
-    assert tuple(found) == questions
-    learned, lives, came, stuck = found.values()
-    assert learned.answer == "Nearest: the bigram"
-    assert learned.score.value == 0.125
-    assert "50.0% of the time" in learned.sentence
+def test_a_model_that_learned_the_bigram_in_tiles():
+    shown = tiles(learned())
+    assert tuple(shown) == ("What has it learned?", "Where does it live?", "Is it stuck?")
+    has, lives, stuck = shown.values()
+    assert has.answer == "Closest to the bigram"
+    assert has.score.value == 0.25
+    assert "right 50.0% of the time" in has.sentence
     assert lives.answer == "L0H0"
-    assert "90% of the bigram" in lives.sentence
-    assert "97.0% of its attention on the parent" in lives.sentence
-    assert lives.score.value == 0.75
-    assert "--steps all" in came.sentence
-    assert "first gradient tells states apart" in stuck.sentence
-    assert "at a minimum" in stuck.sentence
+    assert lives.score.value == 0.9
+    assert [bar.label for bar in lives.bars] == ["L0H0"]
+    assert stuck.answer == "At a minimum"
+    assert headline(learned()).named == ("L0H0",)
 
 
 def test_paths_that_hold_it_together_are_named_once_each():
-    storage = {"bigram_home": "direct + L0H1 + L0H0", "share_direct": 0.4, "share_L0H1": 0.3}
-    several = LEARNED | {"storage": storage | {"share_L0H0": 0.1}}
-    found = result(**several)
-    lives = tiles(found)["Where does it live?"]
-    assert named_heads(found) == ["direct", "L0H1", "L0H0"]
-    assert lives.answer == "direct, L0H1 and L0H0"
-    assert "hold 80% of the bigram" in lives.sentence
-    assert "of its attention" not in lives.sentence  # which of them?
-    unknown = tiles(result(**LEARNED | {"storage": storage}))["Where does it live?"]
+    result = learned(storage=[stores("direct", "L0H1", "L0H0", share=0.8)])
+    lives = tiles(result)["Where does it live?"]
+    assert headline(result).named == ("direct", "L0H1", "L0H0")
+    assert lives.answer == "The direct path, L0H1 and L0H0"
+    assert lives.score.value == 0.8
+    unknown = tiles(learned(storage=[stores("direct", "L0H1", share=None)]))["Where does it live?"]
     assert "%" not in unknown.sentence
 
 
 def test_a_part_that_reads_the_parent_for_another_does_not_hold_the_bigram():
-    storage = {"bigram_home": "L0.mlp", "share_L0.mlp": 0.75}
-    found = result(**LEARNED | {"storage": storage})
-    lives = tiles(found)["Where does it live?"]
-    assert lives.answer == "L0.mlp and L0H0"
-    assert lives.sentence == "L0.mlp holds 75% of the bigram."
-    assert "L0H0" not in headline(found).title
+    result = learned(storage=[stores("L0.mlp", share=0.75)])
+    assert tiles(result)["Where does it live?"].answer == "The MLP of layer 0"
+    assert headline(result).named == ("L0.mlp",)
+    assert "L0H0" not in headline(result).title
 
 
-@pytest.mark.parametrize(
-    ("away", "error", "answer"),
-    [(0.014, 0, "The bigram"), (0.014, 0.001, "Nearest: the bigram"), (0.016, 0, "Nearest: the bigram")],
-)
-def test_the_tile_has_a_predictor_where_the_verdict_says_so(away, error, answer):
-    """Within a tenth of the distance to the next predictor, whatever sampling makes of it."""
-    found = result(**LEARNED)
-    kl = xr.DataArray([[0.15, away]], {"predictor": ["unigram", "bigram"]}, ("step", "predictor"))
-    data = xr.Dataset({"kl": kl, "kl_error": xr.full_like(kl, error)})
-    found.outcomes["behaviour"] = replace(found["behaviour"], data=data)
-    assert tiles(found)["What has it learned?"].answer == answer
+def test_a_law_is_named_where_it_is_imitated_and_is_the_closest_otherwise():
+    close = Claim((MODEL,), "imitates", BIGRAM, 0.004, (0.003, 0.005), unit="nats")
+    for like, answer in ((close, "The bigram"), (replace(close, status="open"), "Closest to the bigram")):
+        result = learned(behaviour=[*behaviour(0.5), like])
+        assert tiles(result)["What has it learned?"].answer == answer
 
 
-def test_where_symmetry_has_no_answer_the_tile_has_none():
-    unsaid = {"trapped": None, "first_step_information": 0.5}
-    found = tiles(result(**LEARNED | {"symmetry": unsaid}))
-    assert found["Is it stuck?"].sentence == "It ends at a minimum, within the tolerance band."
-    with_kind = {
-        "behaviour": LEARNED["behaviour"],
-        "symmetry": unsaid,
-        "landscape": {"kind": "of another probe"},
-    }
-    assert tiles(result(**with_kind))["Is it stuck?"].sentence == ""
-
-
-def test_a_predictor_in_context_has_its_distance_under_the_short_name():
-    behaviour = LEARNED["behaviour"] | {"nearest_predictor": "in_context_bigram"}
-    tile = headline(result(behaviour=behaviour)).tiles[0]
-    assert tile.answer == "Nearest: the in-context bigram"
-    assert tile.score.value == 0.125
+def test_where_symmetry_has_no_answer_the_tile_is_of_another_probe():
+    unsaid = trapped("does not apply")
+    assert tiles(learned(symmetry=[unsaid]))["Is it stuck?"].answer == "At a minimum"
+    neither = learned(symmetry=[unsaid], landscape=[])
+    assert tiles(neither)["Is it stuck?"].answer == "Not there yet: 0.25 nats from the best possible"
 
 
 def test_a_trapped_model_is_told_from_a_learned_one():
-    trapped = LEARNED | {
-        "storage": {"bigram_home": "none", "gain": 0.001},
-        "attention": {"parent_head": None},
-        "symmetry": {"trapped": True, "first_step_information": 0.0},
-        "landscape": {"kind": "saddle", "hessian_min": -4.0, "hessian_max": 4.0, "escape_rate": 4.0},
-    }
-    found = tiles(result(**trapped))
-    assert found["Where does it live?"].answer == "Nothing to place"
-    stuck = found["Is it stuck?"]
-    assert stuck.answer == "Yes, by symmetry"
-    assert "same for every state" in stuck.sentence
-    assert "saddle" in stuck.sentence
-    assert stuck.score.value == -4.0
-    assert [(bar.label, bar.start, bar.end) for bar in stuck.bars] == [
+    nothing = stores(share=None, status="excluded", why="nothing to share")
+    result = learned(
+        behaviour=behaviour(0.0, closest=("unigram",)),
+        storage=[nothing],
+        attention=[],
+        symmetry=[trapped()],
+        landscape=[point("saddle", -4.0, 4.0)],
+        ablation=[],
+    )
+    shown = tiles(result)
+    assert shown["Where does it live?"].answer == "No part holds it"
+    assert shown["Is it stuck?"].answer == "Yes, by symmetry"
+    assert headline(result).badge == "trapped"
+    assert headline(result).named == ()
+    saddle = tiles(learned(symmetry=[], landscape=[point("saddle", -4.0, 4.0)]))["Is it stuck?"]
+    assert saddle.score.value == -4.0
+    assert [(bar.label, bar.start, bar.end) for bar in saddle.bars] == [
         ("smallest", 0, 50),
         ("largest", 50, 100),
     ]
 
 
 def test_a_solved_model_is_not_stuck():
-    behaviour = LEARNED["behaviour"] | {"kl_best": 0.001}
-    stuck = tiles(result(**(LEARNED | {"behaviour": behaviour})))["Is it stuck?"]
+    stuck = tiles(learned(behaviour=behaviour(0.998)))["Is it stuck?"]
     assert stuck.answer == "No: 0.001 nats from the best possible"
-    assert "at a minimum" in stuck.sentence
 
 
 def test_what_came_is_told_in_order_and_that_nothing_came():
-    came = {
-        "t_bigram": Score(8, "step", interval=(6.0, 8.0)),
-        "t_selection": Score(2, "step", interval=(1.0, 2.0)),
-        "t_unigram": Score(None, "step", reason="no better than the uniform law"),
-    }
-    probed = Result({"title": "t"}, [0, 8], {"dynamics": outcome("dynamics", scores=came)})
-    (tile,) = headline(probed).tiles
-    assert tile.answer == "Selection by step 2, bigram by step 8"
-    assert tile.sentence == "Parent attended by steps 1 to 2; halfway to the bigram by steps 6 to 8."
+    selection, bigram = came("selection", 2, 1, 2), came("bigram", 8, 6, 8)
+    unigram = Claim((MODEL,), "came_by", ("unigram",), status="does not apply")
+    (tile,) = headline(result_of((0, 8), dynamics=[selection, bigram, unigram])).tiles
+    assert tile.answer == "Attention by step 2, bigram by step 8"
     assert tile.score.interval == (6.0, 8.0)
-    came["t_bigram"] = Score(4, "step", interval=(2.0, 8.0))  # holds at 4, and surely at 8
-    (tile,) = headline(probed).tiles
-    assert tile.answer == "Selection by step 2, bigram by step 8"
-    assert tile.score.interval == (2.0, 8.0)
-    nothing = outcome("dynamics", verdict="Nothing happened.", scores=scores(t_bigram=None))
-    (tile,) = headline(Result({"title": "t"}, [0, 8], {"dynamics": nothing})).tiles
+    assert tile.where == "over the whole run"
+    nothing = Claim((MODEL,), "came_by", BIGRAM, status="excluded", where=Where(steps=(0, 8)))
+    (tile,) = headline(result_of((0, 8), dynamics=[nothing])).tiles
     assert tile.answer == "Not seen"
 
 
 def test_what_held_at_the_first_probed_step_did_not_come():
-    there = {"t_selection": Score(0, "step", interval=(0.0, 0.0))}
-    probed = Result({"title": "t"}, [0, 8], {"dynamics": outcome("dynamics", scores=there)})
-    (tile,) = headline(probed).tiles
-    assert tile.answer == "It began there"
-    assert "step 0" in tile.sentence
-    came = there | {"t_bigram": Score(8, "step", interval=(6.0, 8.0))}
-    (tile,) = headline(Result({"title": "t"}, [0, 8], {"dynamics": outcome("dynamics", scores=came)})).tiles
+    there = came("selection", 0, 0, 0, "from the first probed step")
+    (tile,) = headline(result_of((0, 8), dynamics=[there])).tiles
+    assert tile.answer == "Attention from the start"
+    (tile,) = headline(result_of((0, 8), dynamics=[there, came("bigram", 8, 6, 8)])).tiles
     assert tile.answer == "Bigram by step 8"
-    coords = {"step": [0, 4, 8], "event": ["bigram"]}
-    progress = xr.DataArray([[0.1], [0.9], [0.1]], coords, ("step", "event"))
-    came |= {"t_bigram": Score(4, "step", interval=(0.0, 4.0))}
-    gone = Result({"title": "t"}, [0, 4, 8], {"dynamics": outcome("dynamics", scores=came)})
-    gone.outcomes["dynamics"] = replace(gone["dynamics"], data=xr.Dataset({"progress": progress}))
-    gone["dynamics"].scores.pop("t_selection")
-    (tile,) = headline(gone).tiles
+    (tile,) = headline(result_of((0, 8), dynamics=[came("bigram", 4, 0, 4, "lost again")])).tiles
     assert tile.answer == "Bigram by step 4 (lost again)"
 
 
-def test_the_home_is_not_said_to_look_at_the_parent_where_another_head_does():
-    other = LEARNED | {"attention": {"parent_head": "L0H1", "parent_score": 0.97}}
-    assert "parent" not in headline(result(**other)).tiles[1].sentence
-
-
 def test_a_component_whose_effect_is_within_its_null_is_not_named():
-    effect = {"largest_effect_component": Score("L0H0", "")}
-    for value, named in ((0.75, ["L0H0"]), (0.25, [])):
-        found = effect | {"largest_effect": Score(value, "nats", (0.0, 0.1, 0.5))}
-        probed = Result({"title": "t"}, [0], {"ablation": outcome("ablation", scores=found)})
-        assert named_heads(probed) == named
+    most = Claim(("L0H0",), "is_needed_most", (), 0.75, unit="nats", evidence="intervention")
+    for status, named in (("shown", ("L0H0",)), ("open", ())):
+        assert headline(result_of(ablation=[replace(most, status=status)])).named == named
+
+
+def induction(heads: tuple[str, ...], feeders: tuple[str, ...]) -> list[Claim]:
+    feeds = Claim(feeders, "feeds", heads, 0.1, (0.0, 0.2), 1.0, "share", "shown" if feeders else "excluded")
+    head = Claim(heads, "is_induction_head", (), 1.0, (0.9, 1.1), None, "of the ideal")
+    return [feeds, head] if feeders else [head, feeds]
 
 
 def test_an_induction_circuit_names_both_heads_and_what_was_not_asked_has_no_tile():
-    found = scores(induction_head="L1H0", previous_token_head="L0H1", feeders="L0H1")
-    probed = Result({"title": "t"}, [0], {"induction": outcome("induction", scores=found)})
-    (tile,) = headline(probed).tiles
+    result = result_of(induction=induction(("L1H0",), ("L0H1",)))
+    (tile,) = headline(result).tiles
     assert (tile.question, tile.answer) == ("Where does it live?", "L0H1 → L1H0")
-    assert "earlier copies of the current token" in tile.sentence
+    assert headline(result).named == ("L0H1", "L1H0")
 
 
-@pytest.mark.parametrize(
-    ("feeders", "said"), [("L0H1", "L0H1 feeds it"), ("L0H1 + L0H2", "L0H1 and L0H2 feed it"), (None, "")]
-)
-def test_a_head_that_looks_one_back_and_feeds_nothing_is_not_said_to_feed(feeders, said):
-    found = scores(induction_head="L1H0", previous_token_head="L0H0")
-    found["feeders"] = Score(feeders, "", reason="none")
-    probed = Result({"title": "t"}, [0], {"induction": outcome("induction", scores=found)})
-    assert named_heads(probed) == [*(feeders.split(" + ") if feeders else []), "L1H0"]
-    (tile,) = headline(probed).tiles
-    assert said in tile.sentence
+@pytest.mark.parametrize("feeders", [("L0H1",), ("L0H1", "L0H2"), ()])
+def test_a_head_that_looks_one_back_and_feeds_nothing_is_not_said_to_feed(feeders):
+    looks = Claim(("L0H0",), "attends_to", ("previous token",), 1.0, unit="probability")
+    result = result_of(induction=[*induction(("L1H0",), feeders), looks])
+    assert headline(result).named == (*feeders, "L1H0")
+    (tile,) = headline(result).tiles
     assert "L0H0" not in tile.answer + tile.sentence
 
 
 @pytest.mark.parametrize("n_feeders", range(5))
 @pytest.mark.parametrize("n_heads", range(1, 5))
 def test_however_many_heads_tie_and_feed_the_words_are_few(n_feeders, n_heads):
-    feeders, heads = ([f"L{layer}H{i}" for i in range(n)] for layer, n in enumerate((n_feeders, n_heads)))
-    found = scores(
-        induction_head="L1H0", induction_heads=" + ".join(heads), feeders=" + ".join(feeders) or None
+    feeders, heads = (
+        tuple(f"L{layer}H{i}" for i in range(n)) for layer, n in enumerate((n_feeders, n_heads))
     )
-    probed = Result({"title": "t"}, [0], {"induction": outcome("induction", scores=found)})
-    how = _how(probed, is_bigram=True)
-    assert len(how.split()) <= MAX_TITLE_WORDS - len(["34%", "towards", "the", "in-context", "bigram:"])
-    assert ("heads" in how.split("induction")[1]) == (n_heads > 1)
-    assert ("feeds" in how) == (n_feeders == 1)
-    assert named_heads(probed) == [*feeders, *heads]
-    (tile,) = headline(probed).tiles
-    assert len(tile.sentence.split()) <= MAX_TILE_WORDS
-    assert len(tile.answer.split()) <= MAX_ANSWER_WORDS
+    law = behaviour(0.5, best="in_context_bigram", closest=("in_context_bigram",))
+    result = result_of(behaviour=law, induction=induction(heads, feeders))
+    said = headline(result)
+    assert len(said.title.split()) <= MAX_TITLE_WORDS
+    assert said.named == (*feeders, *heads)
+    lives = tiles(result)["Where does it live?"]
+    assert len(lives.sentence.split()) <= MAX_TILE_WORDS
+    assert len(lives.answer.split()) <= MAX_ANSWER_WORDS
 
 
 def test_every_tile_of_every_outcome_is_short():
-    kinds, flags = ("minimum", "saddle", "not stationary", "undecided"), (True, False)
-    homes = ("L0H0", "none")
-    for kind in kinds:
-        for trapped in flags:
-            for home in homes:
-                found = LEARNED | {
-                    "landscape": {"kind": kind, "hessian_min": -0.125, "hessian_max": 1.0},
-                    "symmetry": {"trapped": trapped, "first_step_information": 0.0},
-                    "storage": {"bigram_home": home, "share_L0H0": 0.9, "gain": 0.8},
-                }
-                for tile in headline(result(**found)).tiles:
+    for kind in ("minimum", "saddle", "not stationary", "undecided"):
+        for status in ("shown", "excluded", "open", "does not apply"):
+            for home in ("shown", "excluded", "open"):
+                result = learned(
+                    landscape=[point(kind, -0.125)],
+                    symmetry=[trapped(status)],
+                    storage=[stores("L0H0", status=home, why="" if home == "shown" else "nothing to share")],
+                )
+                for tile in headline(result).tiles:
                     assert len(tile.sentence.split()) <= MAX_TILE_WORDS, tile.sentence
                     assert len(tile.answer.split()) <= MAX_ANSWER_WORDS, tile.answer
 
 
 @pytest.mark.parametrize("nearest", ["step_2", "latent", "in_context_order_2"])
 def test_a_nearest_predictor_without_a_score_of_its_own(nearest):
-    behaviour = LEARNED["behaviour"] | {"nearest_predictor": nearest}
-    learned = tiles(result(**(LEARNED | {"behaviour": behaviour})))["What has it learned?"]
-    assert learned.answer.startswith("Nearest: the ")
-    assert learned.score.value is None
-
-
-def test_a_head_that_reads_the_parent_without_effect_is_not_named_beside_the_home():
-    def probed(worth):
-        effect = xr.DataArray(
-            [[[[0.5, worth]]]],
-            dims=("step", "measure", "kind", "component"),
-            coords={"measure": ["loss"], "kind": ["mean"], "component": ["L0.mlp", "L0H0"]},
-        )
-        found = {
-            "storage": outcome("storage", scores={"bigram_home": Score("L0.mlp", "")}),
-            "attention": outcome("attention", scores={"parent_head": Score("L0H0", "")}),
-            "ablation": replace(outcome("ablation"), data=xr.Dataset({"effect": effect})),
-        }
-        return named_heads(Result({"title": "t"}, [0], found))
-
-    assert probed(0.3) == ["L0.mlp", "L0H0"]
-    assert probed(1e-8) == ["L0.mlp"]
+    has = tiles(learned(behaviour=behaviour(0.5, closest=(nearest,))))["What has it learned?"]
+    assert has.answer.startswith("Closest to the ")
+    assert has.score.null is None
 
 
 def curve_of(loss, levels, best):
@@ -313,6 +270,6 @@ def test_a_loss_above_every_level_is_on_the_curve():
 def test_names_of_near_levels_share_a_text_and_each_level_has_its_line():
     figure = curve_of([1.6, 1.4], {"uniform": 1.1, "unigram": 1.07, "bigram": 1.095}, 0.78)
     texts = {note.text: note.y for note in figure.layout.annotations if note.xref == "paper"}
-    assert [*texts] == ["best", "uniform<br>bigram<br>unigram"]
-    assert texts["uniform<br>bigram<br>unigram"] == pytest.approx((1.1 + 1.07 + 1.095) / 3)
+    assert [*texts] == ["best", "uniform law<br>bigram<br>unigram"]
+    assert texts["uniform law<br>bigram<br>unigram"] == pytest.approx((1.1 + 1.07 + 1.095) / 3)
     assert sorted(line.y0 for line in figure.layout.shapes if line.y0 == line.y1) == [0.78, 1.07, 1.095, 1.1]

@@ -11,9 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report_examples import PAYLOADS, attention_patterns, hostile_result, outcome, walk_result, with_paths
+from report_examples import (
+    PAYLOADS,
+    attention_patterns,
+    holds,
+    hostile_result,
+    outcome,
+    walk_result,
+    with_paths,
+)
 
 import mechmarkov as mm
+from mechmarkov.claims.claim import Claim
 from mechmarkov.probe_names import registered
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.score import Score
@@ -23,6 +32,8 @@ from mechmarkov.report.figures import heatmap
 from mechmarkov.report.first_screen.head_panels import head_panels, outline
 from mechmarkov.report.html import render, write
 from mechmarkov.report.payload import MOST_LEVEL, figure_data, script_json
+from mechmarkov.report.words.outcomes import consistent
+from mechmarkov.report.words.sentences import sentence
 from mechmarkov.result import Result
 
 
@@ -180,18 +191,13 @@ def test_a_probe_is_marked_by_its_first_scores_against_their_nulls(
     assert page.count("<small>no null</small>") == sum(score.null is None for score in scores)
 
 
-@pytest.mark.parametrize(
-    ("verdict", "said"),
-    [
-        ("L0H0 is nearest. Its cosine is 0.9. The rest follows.", "L0H0 is nearest. Its cosine is 0.9."),
-        ("It loses 0.5 nats. Of these 0.25 are noise.", "It loses 0.5 nats."),
-        ("L0H0 is nearest. So is L0H1. They have 0.5.", "L0H0 is nearest."),
-        ("Nothing was found.", "Nothing was found."),
-    ],
-)
-def test_a_probe_is_listed_with_a_number_where_its_verdict_has_one(verdict: str, said: str) -> None:
-    page = render(Result({"title": "t"}, [5], {"a": outcome("a", verdict=verdict)}))
-    assert f"</a> <span>{said}</span></li>" in page
+def test_a_probe_is_listed_with_its_first_claim() -> None:
+    claims = [
+        Claim(("L0H0",), "matches", ("log P",), 0.9, unit="cosine"),
+        Claim(("L0H1",), "attends_to", ("parent",), 0.5, unit="probability"),
+    ]
+    page = render(Result({"title": "t"}, [5], consistent({"a": outcome("a", claims=claims)})))
+    assert f"</a> <span>{sentence(claims[0])}" in page
 
 
 def test_a_checkpoint_whose_step_is_unknown_is_not_said_to_be_at_step_0() -> None:
@@ -209,7 +215,7 @@ def test_no_line_ends_inside_an_option_of_the_command_line() -> None:
 
 
 def test_the_threshold_of_the_circuit_says_of_what_it_is_a_share() -> None:
-    result = with_paths({("embed", "L0H0.V"): (1.0, 1.0)}, storage={"share_L0H0": 1.0, "bigram_home": "L0H0"})
+    result = with_paths({("embed", "L0H0.V"): (1.0, 1.0)}, storage=holds("L0H0", L0H0=1.0))
     assert "15 %</output> of the largest effect</span>" in render(result)
 
 

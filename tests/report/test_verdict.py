@@ -6,41 +6,43 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from claim_cases import GAP, REACHED, behaviour, claims_of
 from scipy.optimize import brentq
 from scipy.special import softmax
 
 import mechmarkov as mm
+from mechmarkov.claims.claim import MODEL, Claim, Claims
+from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.models.constructions.lookup_tables import direct_table
 from mechmarkov.report.first_screen.headline import Headline, at_step, headline
 from mechmarkov.report.first_screen.verdict import (
-    MAX_TITLE_WORDS,
-    MIN_GAP_NATS,
     SOLVED_ACCURACY,
     SOLVED_ATTENTION,
     SOLVED_COSINE,
-    SOLVED_PROGRESS,
     UNIGRAM_KL,
     UNIGRAM_PROGRESS,
-    Evidence,
     badge,
-    title,
 )
+from mechmarkov.report.words.names import share
+from mechmarkov.report.words.title import MAX_TITLE_WORDS, title
 
-GAP = 0.5
 NOT_JUDGED = "The loss is on scores, where an exact circuit counts as solved. The circuit was not judged: "
+STORES = Tile(LIVES, (Claim(("direct",), "stores", ("bigram",), 1.0, unit="share"),))
 
 
-def at(progress: float, **more: object) -> Evidence:
-    """Evidence with this progress from the unigram (0) to the best (1)."""
-    return Evidence(excess=(1 - progress) * GAP, gap=GAP, **more)
+def at(progress: float, error: float = 0.0, trapped: bool = False, **more: object) -> Claims:
+    """Claims with this progress from the unigram (0) to the best (1)."""
+    stuck = [Claim((MODEL,), "is_trapped_by", ("shifts",), 0.0, evidence="law")] if trapped else []
+    near = {"closest": ("unigram",)} if progress < 0.5 else {}
+    return claims_of(behaviour=behaviour(progress, error, **(near | more)), symmetry=stuck)
 
 
 @pytest.mark.parametrize(
     ("progress", "word"),
     [
         (1.0, "solved"),
-        (SOLVED_PROGRESS + 1e-9, "solved"),
-        (SOLVED_PROGRESS - 1e-9, "partly"),
+        (REACHED + 1e-9, "solved"),
+        (REACHED - 1e-9, "partly"),
         (UNIGRAM_PROGRESS + 1e-9, "partly"),
         (UNIGRAM_PROGRESS - 1e-9, "at the unigram"),
         (0.0, "at the unigram"),
@@ -64,21 +66,17 @@ def test_the_badge_at_its_borders(progress: float, word: str) -> None:
 def test_a_word_for_a_range_is_used_where_the_whole_interval_is_in_it(
     progress: float, error: float, word: str
 ) -> None:
-    evidence = at(progress, error=error)
-    assert badge(evidence) == word
+    claims = at(progress, error)
+    assert badge(claims) == word
     if word == "partly":
-        assert title(word, evidence, "bigram", "") == f"{progress:.0%} of the way from unigram to bigram"
-        assert title(word, evidence, "bigram", "it is in direct") == (
-            f"{progress:.0%} towards the bigram: it is in direct"
-        )
+        assert title(word, claims, None) == f"{share(progress)} of the way to the bigram"
+        assert title(word, claims, STORES).endswith(" of the way to the bigram: in the direct path")
 
 
 @pytest.mark.parametrize("progress", [-UNIGRAM_PROGRESS + 1e-9, 0.0, UNIGRAM_PROGRESS - 1e-9])
-@pytest.mark.parametrize(
-    ("gap", "word"), [(UNIGRAM_KL, "at the unigram"), (UNIGRAM_KL + 1e-9, "another law")]
-)
-def test_the_unigrams_loss_is_not_the_unigram(progress: float, gap: float, word: str) -> None:
-    assert badge(at(progress, kl_unigram=gap * GAP)) == word
+@pytest.mark.parametrize(("kl", "word"), [(UNIGRAM_KL, "at the unigram"), (UNIGRAM_KL + 1e-9, "another law")])
+def test_the_unigrams_loss_is_not_the_unigram(progress: float, kl: float, word: str) -> None:
+    assert badge(at(progress, kl_unigram=kl * GAP)) == word
 
 
 def test_a_trapped_model_is_one_that_symmetry_holds_at_the_unigram() -> None:
@@ -102,51 +100,71 @@ def test_before_the_first_step_a_model_is_untrained_unless_it_began_with_the_ans
         (SOLVED_COSINE, SOLVED_ATTENTION, SOLVED_ACCURACY - 1e-9, "partly"),
         (None, 1.0, 1.0, "partly"),
         (1.0, None, 1.0, "partly"),
-        (1.0, 1.0, None, "partly"),
     ],
 )
 def test_on_a_loss_on_scores_the_exact_circuit_and_the_accuracy_decide(
-    cosine: float | None, attention: float | None, accuracy: float | None, word: str
+    cosine: float | None, attention: float | None, accuracy: float, word: str
 ) -> None:
-    assert badge(at(0.8, kernel_cosine=cosine, parent_score=attention, accuracy_share=accuracy)) == word
+    said = {"behaviour": behaviour(0.8, on_scores=True, right=accuracy, possible=1.0)}
+    if cosine is not None:
+        said["alignment"] = [Claim(("L0H0",), "matches", ("sqrt P",), cosine, unit="cosine")]
+    if attention is not None:
+        said["attention"] = [Claim(("L0H0",), "attends_to", ("parent",), attention, unit="probability")]
+    assert badge(claims_of(**said)) == word
 
 
-def test_an_exact_circuit_does_not_solve_while_another_predictor_is_nearer() -> None:
-    exact = {"kernel_cosine": 1.0, "parent_score": 1.0, "accuracy_share": 1.0}
-    assert badge(at(0.3, nearest_is_best=False, **exact)) == "partly"
-    assert badge(at(0.95, nearest_is_best=False)) == "partly"  # as a bigram is of order 2 that gains little
+def test_an_exact_circuit_of_two_heads_is_none() -> None:
+    """One has the table, the other looks at the parent."""
+    said = {
+        "behaviour": behaviour(0.8, on_scores=True),
+        "alignment": [Claim(("L0H0",), "matches", ("sqrt P",), 1.0, unit="cosine")],
+        "attention": [Claim(("L0H1",), "attends_to", ("parent",), 1.0, unit="probability")],
+    }
+    assert badge(claims_of(**said)) == "partly"
+
+
+def test_another_law_that_is_nearer_is_not_the_best() -> None:
+    assert badge(at(0.95, closest=("order_2",))) == "partly"  # as a bigram is of order 2 that gains little
 
 
 def test_where_the_unigram_is_the_best_only_the_distance_to_it_decides() -> None:
-    near, far = 0.9 * MIN_GAP_NATS, 1.1 * MIN_GAP_NATS
-    assert badge(Evidence(excess=near, gap=0.0, best_is_unigram=True)) == "solved"
-    of_no_way = float("nan")  # a share of nothing has no error
-    assert badge(Evidence(excess=near, gap=0.0, error=of_no_way, best_is_unigram=True)) == "solved"
-    beyond = Evidence(excess=far, gap=0.0)
-    assert badge(beyond) == "another law"
-    assert title("another law", beyond, "unigram", "") == "Not the unigram: its loss is above the unigram's"
+    near = at(1.0, gap=0.0, best="unigram", closest=("unigram",))
+    assert badge(near) == "solved"
+    far = at(-1.0, gap=0.0, best="unigram", closest=("uniform",))
+    assert badge(far) == "another law"
 
 
 def test_a_best_predictor_that_gains_nothing_is_not_said_to_be_learned() -> None:
-    evidence = Evidence(excess=0.005, gap=0.005)
-    assert badge(evidence) is None
-    assert title(None, evidence, "bigram", "") == "Undecided: the unigram is within 0.01 nats of the bigram"
+    claims = at(1.0, gap=0.005)
+    assert badge(claims) is None
+    assert title(None, claims, None) == "The unigram and the bigram coincide within 0.01 nats"
 
 
 def test_a_model_near_another_law_is_not_at_the_unigram() -> None:
     assert badge(at(0.0)) == "at the unigram"
-    assert badge(at(0.0, nearest_is_unigram=False)) == "another law"
+    assert badge(at(0.0, closest=("bigram",))) == "another law"
 
 
 def test_every_title_has_at_most_twelve_words() -> None:
-    bests = ("bigram", "in-context bigram", "in-context 3-gram")
-    hows = ("", "L0H0 reads the parent", "L10H11 feeds induction head L11H10", "it is in direct")
-    for progress, best, how, untouched in product((-2.0, 0.0, 0.5, 1.0), bests, hows, (True, False)):
+    feeds = Claim(("L10H11",), "feeds", ("L11H10",), 0.1, unit="share")
+    head = Claim(("L11H10",), "is_induction_head", (), 1.0, unit="of the ideal")
+    lives = (None, STORES, Tile(LIVES, (feeds,), (head,)))
+    bests = ("bigram", "in_context_bigram", "in_context_order_2")
+    for progress, best, tile, untouched in product((-2.0, 0.0, 0.5, 1.0), bests, lives, (True, False)):
         for trapped in (True, False):
             for kl in (0.0, 1.0):
-                evidence = at(progress, untouched=untouched, trapped=trapped, kl_unigram=kl)
-                said = title(badge(evidence), evidence, best, how)
-                assert len(said.split()) <= MAX_TITLE_WORDS, said
+                claims = at(progress, untouched=untouched, trapped=trapped, kl_unigram=kl, best=best)
+                text = title(badge(claims), claims, tile)
+                assert len(text.split()) <= MAX_TITLE_WORDS, text
+
+
+def test_a_law_at_another_temperature_and_one_that_fails_somewhere_are_titles() -> None:
+    hot = Claim((MODEL,), "tempers", ("bigram",), 0.5, null=1.0, unit="temperature")
+    claims = claims_of(behaviour=[*behaviour(0.7), hot])
+    assert title(badge(claims), claims, None) == "Has the bigram, but is less sure than it should be"
+    fails = Claim((MODEL,), "fails_at", ("bigram",), 3.0, unit="nats", where=mm.Where(states=("2",)))
+    claims = claims_of(behaviour=[*behaviour(1.0), fails])
+    assert title(badge(claims), claims, None) == "Learned the bigram, but not after state 2"
 
 
 P = np.full((4, 4), 0.1) + 0.6 * np.roll(np.eye(4), 1, axis=1)  # from a state to the next, mostly
@@ -162,7 +180,7 @@ def first_screen(table: np.ndarray) -> Headline:
 def test_a_model_of_another_law_is_not_called_untrained() -> None:
     said = first_screen(P[[1, 0, 2, 3]])
     assert said.badge == "another law"
-    assert said.title == "Neither unigram nor bigram: its loss is above the unigram's"
+    assert said.title.endswith(", with a loss above the unigram's")
     assert first_screen(P).badge == "solved"
 
 
@@ -230,7 +248,7 @@ def test_a_model_that_nobody_trained_and_that_does_not_say_so_gets_a_title_that_
     noise = np.random.default_rng(0).dirichlet(np.ones(4), size=4)
     said = first_screen(noise)
     assert said.badge == "another law"
-    assert said.title.startswith("Neither unigram nor bigram")
+    assert said.title.startswith("Closest to ")
 
 
 def test_a_model_that_is_half_right_and_half_wrong_is_not_at_the_unigram() -> None:
@@ -243,5 +261,5 @@ def test_a_model_that_is_half_right_and_half_wrong_is_not_at_the_unigram() -> No
     t = brentq(lambda t: -(P[0] * np.log(wrong(t)[0])).sum() + right - 2 * np.log(4), 0.0, 10.0)
     said = first_screen(np.concatenate([P[:2], wrong(t)[2:]]))
     assert said.badge == "another law"
-    assert said.title == "Neither unigram nor bigram: its loss is near the unigram's"
+    assert said.title.endswith(", with a loss near the unigram's")
     assert first_screen(np.full((4, 4), 0.25)).badge == "at the unigram"

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 import mechmarkov as mm
-from mechmarkov.probing import AttentionView, Figure, Probe, Score, Subject
+from mechmarkov.probing import AttentionView, Claim, Figure, Probe, Score, Subject
 from mechmarkov.runs import Run
 
 TEXTS = (
@@ -23,8 +23,8 @@ TEXTS = (
 NUMBERS = (float("nan"), float("inf"), 10**5000, -1, 1e308, True, np.float32(2), 1j, datetime(2000, 1, 1))
 OBJECTS = (None, [], {}, (), object(), 3, "text", b"bytes", {"a": {1: 2}}, [[1], [1, 2]], np.zeros(3), Score)
 BOUNDS = ((1.0,), (1.0, 2.0, 3.0, 4.0), (3.0, 2.0, 1.0), ("a", "b", "c"), [0.0, 1.0], (None, None, None))
-STAGES = ("applies", "measure", "scores", "verdict", "figures")
-PLACES = (*STAGES, "variable", "attribute", "score", "figure", "attention", "words", "raises")
+STAGES = ("applies", "measure", "scores", "claims", "figures")
+PLACES = (*STAGES, "variable", "attribute", "score", "claim", "figure", "attention", "words", "raises")
 
 
 class UnspeakableError(Exception):
@@ -95,7 +95,15 @@ def odd_probe(draw: np.random.Generator | None) -> Probe:
     words = ["How odd?", "nobody", "mean = 1/2"]
     if "words" in broken:
         words[draw.integers(3)] = odd()
-    stages = (lambda _: given("applies", None), measure, scores, lambda _: given("verdict", "So."), figures)
+
+    def claims(data: xr.Dataset, scores: Any) -> Any:
+        fields: dict[str, Any] = {"subject": ("model",), "relation": "measures", "object": ("a number",)}
+        fields |= {"value": 0.5, "unit": "nats"}
+        if "claim" in broken:
+            fields[one(list(fields))] = odd()
+        return given("claims", [Claim(**fields)])
+
+    stages = (lambda _: given("applies", None), measure, scores, claims, figures)
     return Probe("odd", words[0], words[1], *stages, formula=words[2])
 
 

@@ -8,6 +8,7 @@ import xarray as xr
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from mechmarkov.claims.claim import Claim, Claims
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.outcome import Outcome
 from mechmarkov.probing.probe import Probe
@@ -53,11 +54,12 @@ def result(text: str) -> Result:
         applies=lambda subject: None,
         measure=lambda subject: xr.Dataset(),
         scores=lambda data, null: {},
-        verdict=lambda data: text,
+        claims=lambda data, scores: [],
         figures=lambda data: [],
     )
     scores = {text: Score(text, text, null=0.5, null_kind=text), f"{text} none": Score(None, "", reason=text)}
-    outcome = Outcome(probe=probe, data=xr.Dataset(), null=None, scores=scores, verdict=text)
+    claim = Claim((text,), "measures", (text,), 0.5, unit=text, probe=text)
+    outcome = Outcome(probe, xr.Dataset(), None, scores, Claims((claim,)), verdict=text)
     run = dict.fromkeys(("title", "source", "model", "objective"), text) | {"provenance": {"a": text}}
     return Result(run=run, steps=[5], outcomes={text: outcome}, skipped={text: text}, failed={text: text})
 

@@ -1,6 +1,6 @@
 """The circuit of a model as a picture: its components from tokens to logits, and what each path is worth."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,7 +12,9 @@ from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.figures import GREY, PALETTE, annotate
 from mechmarkov.report.first_screen.circuit_layout import NUMBER_SIZE, Box, arrange, bend, free_place
-from mechmarkov.report.first_screen.readings import MIN_EFFECT_NATS, named_heads, notes
+from mechmarkov.report.first_screen.headline import chosen_tiles
+from mechmarkov.report.first_screen.headline import named_parts as parts_of
+from mechmarkov.report.first_screen.readings import MIN_EFFECT_NATS, notes
 from mechmarkov.utils.text import format_number, label
 
 MIN_SHARE = 0.02  # of the largest effect; paths below it are not drawn
@@ -68,9 +70,9 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
     largest = largest_effect(effects)
     scale = max(largest if scale is None else scale, MIN_EFFECT_NATS)
     matters = largest >= MIN_EFFECT_NATS
-    heads = named_heads(result) if matters else []
+    heads = parts_of(chosen_tiles(result)) if matters else ()
     names = {split_input(end)[0] for path in effects for end in path}
-    texts = {name: "<br>".join(_words(result, name)) for name in sorted(names)}
+    texts = {name: "<br>".join(_words(result, name, heads)) for name in sorted(names)}
     boxes, width, height = arrange(texts)
     taken = list(boxes.values())
     figure = go.Figure()
@@ -169,6 +171,6 @@ def path_effects(data: xr.Dataset, name: str = "path_effect") -> dict[tuple[str,
     return {path: value for path, value in zip(ends, values.tolist(), strict=True) if np.isfinite(value)}
 
 
-def _words(result: Findings, name: str) -> list[str]:
+def _words(result: Findings, name: str, named: Sequence[str]) -> list[str]:
     known = [_KNOWN_AS[name]] if name in _KNOWN_AS else []
-    return [f"<b>{label(name)}</b>", *known, *notes(result, name)]
+    return [f"<b>{label(name)}</b>", *known, *notes(result.claims, name, named)]

@@ -11,10 +11,11 @@ from jaxtyping import Float
 
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
-from mechmarkov.probing.preconditions import in_words
 from mechmarkov.report.figures import DASHES, GREY, PALETTE, annotate, lines
-from mechmarkov.report.first_screen.readings import best_loss, happened, losses_of
+from mechmarkov.report.first_screen.readings import best_loss, events, losses_of
 from mechmarkov.report.symlog import symlog, symlog_ticks
+from mechmarkov.report.words.names import bare_law
+from mechmarkov.report.words.tiles import event_mark
 from mechmarkov.utils.text import format_number
 
 _HEIGHT = 318  # pixels
@@ -37,7 +38,7 @@ def learning_curve(result: Findings) -> Figure | None:
     steps, loss = data["step"].values.astype(float), data["loss"].values
     known = {str(name): float(value) for name, value in data["predictor_loss"].to_series().items()}
     kept = dict.fromkeys(["uniform", data.attrs["unigram"], data.attrs["bigram"]])
-    levels = {in_words(name): known[name] for name in kept if name in known} | {"best": best_loss(behaviour)}
+    levels = {bare_law(name): known[name] for name in kept if name in known} | {"best": best_loss(behaviour)}
     low, high = min(*levels.values(), float(loss.min())), max(*levels.values(), float(loss[-1]))
     high = max(high, min(float(loss.max()), high + _HEADROOM * (high - low)))
     room = 0.08 * (high - low) or 0.1
@@ -49,7 +50,7 @@ def learning_curve(result: Findings) -> Figure | None:
     for names, level in _joined(levels, _ROW * (high - low + 2 * room)):
         annotate(figure, 1.0, level, names, xref="paper", xanchor="left", xshift=4, align="left")
     if len(steps) > 1:
-        predictors = [in_words(str(name)) for name in data["predictor"].values]
+        predictors = [bare_law(str(name)) for name in data["predictor"].values]
         _add_bands(figure, symlog(steps), data["kl"].values.argmin(-1), predictors)
         _add_events(figure, result, steps, loss, low - room, high + 2.2 * room)
     else:
@@ -137,17 +138,16 @@ def _add_events(
     figure: go.Figure, result: Findings, steps: np.ndarray, loss: np.ndarray, bottom: float, top: float
 ) -> None:
     """Name each event near its place on the curve; events of one step share their arrow."""
-    outcome = result.outcomes.get("dynamics")
-    if outcome is None:
+    came = events(result)
+    if not came:
         return
     at = np.linspace(0, 1, 200)
     drawn = np.minimum(np.interp(at * symlog(steps[-1]), symlog(steps), loss), top)
     curve = np.stack([at, (top - drawn) / (top - bottom)], axis=-1)
     band_names = np.stack(np.meshgrid(at, [0.02, 0.07, 0.12]), axis=-1).reshape(-1, 2)
     taken = [np.concatenate([curve, band_names]) * plot for plot in _PLOTS]
-    events = sorted(happened(outcome), key=lambda event: event.step)
-    for step, group in groupby(events, key=lambda event: event.step):
-        rows = [row for event in group for row in wrap(event.words, _EVENT_LETTERS)]
+    for step, group in groupby(came, key=lambda claim: claim.value or 0.0):
+        rows = [row for claim in group for row in wrap(event_mark(claim), _EVENT_LETTERS)]
         tip = curve[int(np.abs(at * symlog(steps[-1]) - symlog(step)).argmin())]
         size = np.array([6.5 * max(map(len, rows)), 15.0 * len(rows)])
         offset = _free_place(tip, size, taken)

@@ -14,8 +14,10 @@ from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.attention_scale import ATTENTION_SCALE, FLAT_LOG2, multiples, shown_end
 from mechmarkov.report.cards import FigureCard, figure_card
 from mechmarkov.report.figures import PALETTE, bars, heatmap, matched
-from mechmarkov.report.first_screen.readings import notes, value_of
+from mechmarkov.report.first_screen.headline import chosen_tiles, named_parts
+from mechmarkov.report.first_screen.readings import notes
 from mechmarkov.report.probe_figures import fitted_target
+from mechmarkov.report.words.sentences import sentence
 from mechmarkov.theory.kernel import FLOOR, double_centred
 
 _HEIGHT = 460  # pixels, in which every position has its name
@@ -69,10 +71,9 @@ _CAPTION = (
 
 def _said(now: Findings, name: str) -> str:
     """What is known of a head, with the loss that it is worth."""
-    data = now["ablation"].data.isel(step=-1).sel(measure="loss", kind="mean", component=name)
-    value, low, high = (float(data[f"effect{end}"]) for end in ("", "_low", "_high"))
-    worth = f"with its output at its mean the loss rises by {value:.3g} nats ({low:.2g} to {high:.2g})"
-    return f"{name}: {', '.join([*notes(now, name), worth])}"
+    needed = now.claims.first("is_needed", subject=name)
+    worth = [] if needed is None else [sentence(needed).removesuffix(".")]
+    return f"{name}: {', '.join([*notes(now.claims, name, named_parts(chosen_tiles(now))), *worth])}"
 
 
 def _inside(now: Findings, name: str) -> list[Figure]:
@@ -119,13 +120,15 @@ def _inside(now: Findings, name: str) -> list[Figure]:
 def ideal_keys(now: Findings, name: str, tokens: Sequence[str]) -> tuple[str, Bool[np.ndarray, "query key"]]:
     """What an ideal head in the place of a named one is called, and what it reads; nothing of others."""
     n = len(tokens)
-    tied = str(value_of(now, "induction", "induction_heads")).split(" + ")
-    if name in tied:  # keys that follow a copy of the current token
+    claims = now.claims
+    head = claims.first("is_induction_head", subject=name, status="shown")
+    if head is not None:  # keys that follow a copy of the current token
         before = np.array([None, *tokens[:-1]], dtype=object)
         return "induction head", np.tril(before[None] == np.array(tokens, dtype=object)[:, None])
-    if value_of(now, "induction", "previous_token_head") == name:
+    reads = claims.first("attends_to", subject=name, status="shown")
+    if claims.first("feeds", subject=name, status="shown") or (reads and reads.object == ("previous token",)):
         return "previous-token head", np.eye(n, k=-1, dtype=bool)
-    if value_of(now, "attention", "parent_head") != name:
+    if reads is None or "parent" not in reads.object:
         return "", np.zeros((n, n), dtype=bool)
     attrs = now["attention"].data.attrs
     return "head on the parent", np.eye(n, k=1 - attrs["source_lag"] - attrs["parent_lag"], dtype=bool)

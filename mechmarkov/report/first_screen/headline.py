@@ -1,25 +1,21 @@
-"""The first screen's words at each step: badge, title and four tiles, made of scores alone."""
+"""The first screen at each step: badge, title and tiles, made of the claims at that step only."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from mechmarkov.claims.arbiter import is_on_scores
+from mechmarkov.claims.claim import Claim, Claims, said_by
+from mechmarkov.claims.tile import LIVES, QUESTIONS, STUCK, Tile
+from mechmarkov.models.components import head_index, mlp_index
 from mechmarkov.probing.outcome import Findings
-from mechmarkov.probing.preconditions import in_words
-from mechmarkov.report.first_screen.readings import (
-    effects,
-    evidence_of,
-    homes_of,
-    induction_circuit,
-    is_on_scores,
-    named_heads,
-    needed_most,
-    value_of,
-)
-from mechmarkov.report.first_screen.tiles import MAX_NAMED, Tile, came, feed, learned, lives, named, stuck
-from mechmarkov.report.first_screen.verdict import Badge, Evidence, badge, title
-from mechmarkov.utils.text import listed
+from mechmarkov.report.first_screen.verdict import Badge, badge, is_as_right, is_exact
+from mechmarkov.report.words import title as words
+from mechmarkov.report.words.outcomes import consistent
+from mechmarkov.report.words.tiles import WordedTile, one_step, worded
 
-# Probes with scores at each step; the others tell of the last step, `dynamics` of the whole run.
-AT_EVERY_STEP = ("behaviour", "attention", "alignment", "induction", "ablation", "storage", "symmetry")
+# Probes whose claims are the whole run's, or the last step's; the others are asked again at each step.
+OF_THE_RUN = ("dynamics",)
+OF_THE_LAST_STEP = ("landscape", "program", "belief", "degeneracy")
 CIRCUIT_PROBES = ("alignment", "attention")  # that judge whether a circuit is exact
 
 
@@ -31,31 +27,35 @@ class Headline:
         step: Which.
         badge: One word; None where it is undecided or nothing was measured that decides it.
         title: The verdict, or the run's title where there is none.
-        tiles: The answers to the four questions.
+        tiles: The answers to the four questions, and to those of other probes.
         note: What the badge was decided without.
         is_judged: Whether the title is a verdict.
+        named: The components that the answers name, in the order in which they are computed.
     """
 
     step: int
     badge: Badge | None
     title: str
-    tiles: list[Tile]
+    tiles: list[WordedTile]
     note: str = ""
     is_judged: bool = True
+    named: tuple[str, ...] = ()
 
 
 def at_step(result: Findings, i: int) -> Findings:
-    """The findings of one step, by its index; of probes that tell of other steps, only `dynamics`."""
+    """The findings of one step, by its index; of probes that tell of other steps, only those of the run."""
     if i == len(result.steps) - 1:
         return replace(result, steps=result.steps[-1:])
     outcomes = {}
     for name, outcome in result.outcomes.items():
-        if name == "dynamics":
+        if name in OF_THE_RUN:
             outcomes[name] = outcome
-        elif name in AT_EVERY_STEP and outcome.data.sizes.get("step") == len(result.steps):
+        elif name not in OF_THE_LAST_STEP and outcome.data.sizes.get("step") == len(result.steps):
             data = outcome.data.isel(step=[i])
-            outcomes[name] = replace(outcome, data=data, scores=outcome.probe.scores(data, outcome.null))
-    return replace(result, steps=[result.steps[i]], outcomes=outcomes)
+            scores = outcome.probe.scores(data, outcome.null)
+            claims = Claims(said_by(name, outcome.probe.claims(data, scores)))
+            outcomes[name] = replace(outcome, data=data, scores=scores, claims=claims)
+    return replace(result, steps=[result.steps[i]], outcomes=consistent(outcomes))
 
 
 def headline(result: Findings) -> Headline:
@@ -65,55 +65,59 @@ def headline(result: Findings) -> Headline:
     >>> headline(mm.Result({"title": "A run"}, [0], {})).title
     'A run'
     """
-    evidence = evidence_of(result)
-    word, said, note = None, str(result.run.get("title", "A run")), ""
-    if evidence is not None:
-        attrs, word = result.outcomes["behaviour"].data.attrs, badge(evidence)
-        law = str(attrs.get("best", attrs["bigram"]))
-        if word == "solved":  # of laws that are nearly the same, the one that the tiles name
-            law = str(value_of(result, "behaviour", "nearest_predictor") or law)
-        said = title(word, evidence, in_words(law), _how(result, is_bigram=law == attrs["bigram"]))
-        note = _not_judged(result, word, evidence)
-    tiles = [learned(result), lives(result), came(result), stuck(result, word, evidence)]
+    claims = result.claims
+    word, tiles = badge(claims), chosen_tiles(result)
+    judged = claims.first("reaches", probe="behaviour") is not None
+    lives = next((tile for tile in tiles if tile.question == LIVES), None)
+    said = words.title(word, claims, lives) if judged else str(result.run.get("title", "A run"))
     step = result.steps[-1] if result.steps else 0
-    return Headline(step, word, said, [tile for tile in tiles if tile], note, evidence is not None)
+    note = words.not_judged(missing_probes(result), dict(result.failed)) if _would_count(result, word) else ""
+    shown = [worded(tile) for tile in tiles]
+    if "dynamics" in result.skipped and len(result.steps) == 1:
+        shown.insert(min(2, len(shown)), one_step())
+    return Headline(step, word, said, shown, note, judged, named_parts(tiles))
 
 
-def _not_judged(result: Findings, word: Badge | None, evidence: Evidence) -> str:
-    """That a circuit was not judged which, if exact, would change the badge; empty where it was or would not.
-
-    Where a probe does not apply, there is no such circuit.
-    """
-    missing = [name for name in CIRCUIT_PROBES if name not in {*result.outcomes, *result.skipped}]
-    exact = replace(evidence, kernel_cosine=1.0, parent_score=1.0)
-    if not missing or not is_on_scores(result.outcomes["behaviour"]) or badge(exact) == word:
-        return ""
-    failed = [name for name in missing if name in result.failed]
-    why = [f"{name} failed" for name in failed]
-    if unasked := [name for name in missing if name not in failed]:
-        why.append(f"add {listed(unasked)} to the probes")
-    said = "The loss is on scores, where an exact circuit counts as solved. The circuit was not judged: "
-    return f"{said}{', '.join(why)}."
+def chosen_tiles(result: Findings) -> list[Tile]:
+    """One tile a question, that of the lowest rank; the four questions first."""
+    claims, word = result.claims, badge(result.claims)
+    offered = [tile for outcome in result.outcomes.values() for tile in outcome.probe.headline(claims)]
+    by_question: dict[str, Tile] = {}
+    for tile in sorted(offered, key=lambda tile: _rank(tile, word)):
+        by_question.setdefault(tile.question, tile)
+    order = dict.fromkeys([*QUESTIONS, *by_question])
+    return [by_question[question] for question in order if question in by_question]
 
 
-def _how(result: Findings, is_bigram: bool) -> str:
-    if (circuit := induction_circuit(result)) is not None:
-        feeding, heads = circuit.feeders, circuit.heads
-        readers = f"induction head{'s' * (len(heads) > 1)} {listed(heads)}"
-        if len(heads) > 1 and len(feeding) + len(heads) > MAX_NAMED:
-            readers = f"{len(heads)} induction heads"
-        return f"{feed(feeding, MAX_NAMED - 1)} {readers}" if feeding else readers
-    names = named_heads(result)
-    if not names:
-        return ""
-    homes = homes_of(result)
-    # What has a home is the bigram. Where the title is about another law, the rest of that is elsewhere.
-    it = "it is" if is_bigram else "bigram"
-    if len(homes) > 1 or (homes and not is_bigram):
-        return f"{it} in {listed(homes) if len(homes) <= MAX_NAMED else f'{len(homes)} parts'}"
-    most = needed_most(result)
-    if not homes and len(most) > 1:
-        return f"{named(sorted(most))} are needed most"
-    if value_of(result, "attention", "parent_head") != names[0]:
-        return f"it is in {names[0]}" if homes else f"{names[0]} is needed most"
-    return f"{names[0]} {'reads' if homes or effects(result) else 'attends to'} the parent"
+def _rank(tile: Tile, word: Badge | None) -> float:
+    """Whoever has reached the best, or made no step, is not asked what else could hold it."""
+    settled = tile.question == STUCK and word in ("solved", "untrained")
+    return -1 if settled and tile.answer[0].relation == "reaches" else tile.rank
+
+
+def named_parts(tiles: Sequence[Tile]) -> tuple[str, ...]:
+    """The heads, MLPs and the direct path that the answer to "Where does it live?" names."""
+    told = [claim for tile in tiles if tile.question == LIVES for claim in (*tile.answer, *tile.more)]
+    names = dict.fromkeys(
+        name for claim in told if _is_told(claim) for name in (*claim.subject, *claim.object)
+    )
+    return tuple(
+        name for name in names if name == "direct" or head_index(name) or mlp_index(name) is not None
+    )
+
+
+def _is_told(claim: Claim) -> bool:
+    return claim.is_shown and claim.relation != "is_needed"
+
+
+def missing_probes(result: Findings) -> list[str]:
+    """The probes that judge a circuit and were not asked, or failed; if one does not apply, there is none."""
+    return [name for name in CIRCUIT_PROBES if name not in {*result.outcomes, *result.skipped}]
+
+
+def _would_count(result: Findings, word: Badge | None) -> bool:
+    """Whether an exact circuit, which was not judged, would change the badge."""
+    reaches = result.claims.first("reaches", probe="behaviour")
+    if reaches is None or word == "solved" or not (is_on_scores(reaches) and is_as_right(result.claims)):
+        return False
+    return not is_exact(result.claims) and bool(missing_probes(result))

@@ -1,152 +1,103 @@
-"""The rule that turns scores into a badge: solved, partly, at the unigram, another law, trapped or untrained.
+"""The rule that turns claims into a badge: solved, partly, at the unigram, another law, trapped, untrained.
 
-The first number is the progress of the expected loss: 0 at the unigram's, 1 at that of the best exact
-predictor. A word that stands for a range is used where the whole interval is in it. A model with the
-unigram's loss predicts the unigram only if the divergence from it is small too.
+"Solved" asks that the best law is reached, with its interval; the title says where it fails. A loss on scores
+has another optimum than cross-entropy: there a head that reads the parent only, with the target's table, is
+as good.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
-from mechmarkov.probing.dataset import MIN_GAP_NATS, normal_interval
-from mechmarkov.utils.text import format_share
+from mechmarkov.claims.arbiter import is_on_scores
+from mechmarkov.claims.claim import Claim, Claims
 
 Badge = Literal["solved", "partly", "at the unigram", "another law", "trapped", "untrained"]
 
-SOLVED_PROGRESS = 0.9  # at least
 UNIGRAM_PROGRESS = 0.1  # within this of the unigram's loss, on either side
 UNIGRAM_KL = 0.1  # KL from the unigram, as a share of the way from its loss to the best
-# A loss on scores has another optimum than cross-entropy: there the circuit and the accuracy decide.
 SOLVED_COSINE = 0.99
 SOLVED_ATTENTION = 0.99  # of a head on the parent
 SOLVED_ACCURACY = 0.99  # share of the highest accuracy that is possible
-MAX_TITLE_WORDS = 12
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """The scores that decide the badge.
-
-    Attributes:
-        excess: What the model loses to the best exact predictor, nats.
-        gap: What the unigram loses to it.
-        error: Standard error of the progress.
-        kl_unigram: KL from the unigram to the model, nats.
-        untouched: Whether the model has made no step yet.
-        trapped: Whether symmetry holds it (`symmetry`).
-        kernel_cosine: Of the best path with its target, where the loss is on scores (`alignment`).
-        parent_score: The most attention that a head gives the parent (`attention`).
-        accuracy_share: Accuracy as a share of the highest possible.
-        nearest_is_best: Whether the nearest exact predictor is the best one, or as near.
-        nearest_is_unigram: The same of the unigram.
-        best_is_unigram: Whether the best predictor is the unigram.
-    """
-
-    excess: float
-    gap: float
-    error: float = 0.0
-    kl_unigram: float = 0.0
-    untouched: bool = False
-    trapped: bool = False
-    kernel_cosine: float | None = None
-    parent_score: float | None = None
-    accuracy_share: float | None = None
-    nearest_is_best: bool = True
-    nearest_is_unigram: bool = True
-    best_is_unigram: bool = False
-
-    @property
-    def tells_apart(self) -> bool:
-        """Whether the unigram and the best are so far apart that a model can be between them."""
-        return self.gap >= MIN_GAP_NATS
-
-    @property
-    def progress(self) -> float:
-        """Share of the way from the unigram's loss to the best; where these are one, 1 near it and -1 far."""
-        if self.tells_apart:
-            return 1 - self.excess / self.gap
-        return 1.0 if self.excess < MIN_GAP_NATS else -1.0
-
-    @property
-    def surely(self) -> tuple[float, float]:
-        """The 95 % interval of the progress; of no way there is no share to be unsure of."""
-        if not self.tells_apart:
-            return self.progress, self.progress
-        return normal_interval(self.progress, self.error)
-
-
-def badge(evidence: Evidence) -> Badge | None:
-    """The one word for a model; None where the unigram is not told apart from the best, or from the model.
-
-    >>> badge(Evidence(excess=0.05, gap=0.8))
-    'solved'
-    >>> badge(Evidence(excess=0.05, gap=0.8, error=0.03))  # 0.94, or 0.88 to 1.00
-    'partly'
-    >>> badge(Evidence(excess=0.8, gap=0.8, trapped=True))
-    'trapped'
-    >>> badge(Evidence(excess=0.8, gap=0.8, kl_unigram=0.4))
-    'another law'
-    """
-    alike = not evidence.tells_apart and evidence.progress > 0 and not evidence.best_is_unigram
-    low, high = evidence.surely
-    learned = low >= SOLVED_PROGRESS or circuit_is_exact(evidence)
-    if learned and evidence.nearest_is_best and not alike:
+def badge(claims: Claims) -> Badge | None:
+    """The one word for a model; None where no probe tells, or the unigram is not told apart."""
+    reaches = claims.first("reaches", probe="behaviour")
+    if reaches is None:
+        return None
+    apart, same_law = (
+        holds(reaches, name) for name in ("unigram is told from the best", "the best is the unigram")
+    )
+    alike = not apart and reaches.status != "excluded" and not same_law
+    reached = reaches.is_shown and holds(reaches, "the nearest law is the best")
+    learned = reached or is_exact(claims)
+    if learned and not alike:
         return "solved"
-    if evidence.untouched:
+    if holds(reaches, "no step was made"):
         return "untrained"
     if alike:
         return None
-    if evidence.progress > UNIGRAM_PROGRESS:
+    value, _, high = progress(claims)
+    if value > UNIGRAM_PROGRESS or learned:
         return "partly"
-    if evidence.trapped:
+    trapped = claims.first("is_trapped_by", status="shown")
+    if trapped is not None:
         return "trapped"
-    if high > UNIGRAM_PROGRESS and evidence.progress > 0:
+    if high > UNIGRAM_PROGRESS and value > 0:
         return "partly"
-    near = evidence.nearest_is_unigram and evidence.kl_unigram <= UNIGRAM_KL * evidence.gap
-    if not near or evidence.progress < -UNIGRAM_PROGRESS:
+    unigram = reaches.condition("the nearest law is the unigram")
+    gap = number(reaches, "unigram is told from the best")
+    near = unigram is not None and bool(unigram.holds) and (unigram.value or 0.0) <= UNIGRAM_KL * gap
+    if not near or value < -UNIGRAM_PROGRESS:
         return "another law"
     return "at the unigram" if high <= UNIGRAM_PROGRESS else None
 
 
-def circuit_is_exact(evidence: Evidence) -> bool:
-    """Whether a head reads the parent alone and looks it up in the target's table."""
-    return (
-        (evidence.kernel_cosine or 0.0) >= SOLVED_COSINE
-        and (evidence.parent_score or 0.0) >= SOLVED_ATTENTION
-        and (evidence.accuracy_share or 0.0) >= SOLVED_ACCURACY
-    )
+def progress(claims: Claims) -> tuple[float, float, float]:
+    """The share of the way from the unigram's loss to the best, and its interval; ±1 if there is no way."""
+    way = claims.first("is_on_the_way_to", probe="behaviour")
+    if way is None or way.value is None:
+        reaches = claims.first("reaches", probe="behaviour")
+        value = 1.0 if reaches is not None and reaches.is_shown else -1.0
+        return value, value, value
+    low, high = way.interval or (way.value, way.value)
+    return way.value, low, high
 
 
-def title(word: Badge | None, evidence: Evidence, best: str, how: str) -> str:
-    """The verdict in at most twelve words.
+def is_exact(claims: Claims) -> bool:
+    """Whether a loss on scores made the circuit of the best law, with predictions that are as right.
 
-    Args:
-        word: The badge; None where there is none.
-        evidence: What decided it.
-        best: Name of the best exact predictor: "bigram".
-        how: Who does it, in words: "one head reads the parent"; "" where no probe tells.
-
-    >>> title("solved", Evidence(0.0, 0.8), "bigram", "L0H0 reads the parent")
-    'Learned the bigram: L0H0 reads the parent'
+    That is a head that reads the parent only and has the target's table, or heads with all of the graph.
     """
-    if word is None and evidence.tells_apart:
-        return "Undecided: too few sequences tell it from the unigram"
-    if word is None:
-        return f"Undecided: the unigram is within {MIN_GAP_NATS:g} nats of the {best}"
-    if word == "solved":
-        learned = "Learned the" if evidence.surely[0] >= SOLVED_PROGRESS else "Has the circuit of the"
-        return f"{learned} {best}" + (f": {how}" if how else "")
-    if word == "partly":
-        share = format_share(evidence.progress)
-        return f"{share} towards the {best}: {how}" if how else f"{share} of the way from unigram to {best}"
-    if word == "trapped":
-        return "Trapped by symmetry: no gradient tells one state from another"
-    if word == "at the unigram":
-        return f"At the unigram: under {UNIGRAM_PROGRESS:.0%} of the way to the {best}"
-    if word == "another law":
-        neither = "Not the unigram" if best.endswith("unigram") else f"Neither unigram nor {best}"
-        verb = "is near" if evidence.progress >= -UNIGRAM_PROGRESS else "is above"
-        if verb == "is above" and evidence.surely[1] >= 0:
-            verb = "may exceed"
-        return f"{neither}: its loss {verb} the unigram's"
-    return "Untrained: no step was made"
+    reaches = claims.first("reaches", probe="behaviour")
+    if reaches is None or not is_on_scores(reaches) or not is_as_right(claims):
+        return False
+    recovers = claims.first("recovers", status="shown")
+    if recovers is not None and number(recovers, "edges of all such heads") == number(
+        recovers, "edges of the graph"
+    ):
+        return True
+    matches = claims.first("matches", status="shown")
+    if matches is None or matches.unit != "cosine" or (matches.value or 0.0) < SOLVED_COSINE:
+        return False
+    reads = claims.where("attends_to", object="parent", status="shown", probe="attention")
+    looks = max((claim.value or 0.0 for claim in reads if claim.subject[0] in matches.subject), default=0.0)
+    return looks >= SOLVED_ATTENTION
+
+
+def is_as_right(claims: Claims) -> bool:
+    """Whether the model is right as often as any can be."""
+    right = claims.first("is_right", probe="behaviour")
+    possible = 0.0 if right is None else number(right, "possible")
+    return right is not None and possible > 0 and (right.value or 0.0) >= SOLVED_ACCURACY * possible
+
+
+def holds(claim: Claim, name: str) -> bool:
+    """Whether a premise of a claim holds."""
+    condition = claim.condition(name)
+    return condition is not None and bool(condition.holds)
+
+
+def number(claim: Claim, name: str) -> float:
+    """The number of a premise of a claim; 0 where there is none."""
+    condition = claim.condition(name)
+    return 0.0 if condition is None or condition.value is None else condition.value

@@ -1,0 +1,1 @@
+"""Findings as data: claims, the arbiter that makes them consistent, the tiles of the first screen."""

@@ -1,0 +1,286 @@
+"""One finding of a probe as data: every sentence, badge, tile and file about a result is made of claims.
+
+A claim says that a subject stands in a relation to an object, how sure that is, by which kind of evidence,
+and for which states, positions and steps. Probes return claims and write no English
+(`mechmarkov.report.words` does); `mechmarkov.claims.arbiter` makes the claims of a result consistent.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+
+Status = Literal["shown", "excluded", "open", "does not apply"]
+# From the weakest: weights say what a part could do, recordings what it does on sequences, interventions what
+# depends on it; `law` is an expectation under the exact law, or theory.
+Evidence = Literal["weights", "recording", "intervention", "law"]
+
+MODEL = "model"  # the subject of what is said of the whole
+VALUES = ("value", "interval", "null")  # of a claim
+
+# Every relation and its definition: `S` is the subject, `O` the object, `v` the value with its interval.
+RELATIONS = {
+    "imitates": "S predicts like the law O: KL(O ‖ S) is v nats, under 0.01 or a tenth of the next law's",
+    "is_closest_to": "of all exact laws, O (several where they coincide or tie) is the nearest to S, v nats",
+    "tempers": "predictions of S are the law O at the temperature v, where under 0.01 nats are left",
+    "reaches": "S is v nats above the loss of O, the best exact law, at most a tenth of what the unigram is",
+    "is_on_the_way_to": "S has taken the share v of the way from the unigram's expected loss to O's",
+    "is_right": "S predicts the next state right with probability v; O: what is the best possible",
+    "fails_at": "S is surely v nats away from the law O in these states or positions, though near elsewhere",
+    "attends_to": "head S gives the token O the share v of its attention, most of it",
+    "attends_evenly": "no head of S tells one token from another: attentions differ by v at most",
+    "attends_by": "head S chooses its keys by O (lag classes, tokens), which explain the share v",
+    "matches": "the value circuit of S has the target O of the loss in its weights: v is its cosine or slope",
+    "is_induction_head": "editing a key's predecessor moves the attention of S to it, by v of an ideal head",
+    "feeds": "cutting S from the keys (queries, values) of O leaves the share v of O's induction score",
+    "carries": "without the path S, KL from the law O rises by v nats",
+    "is_needed": "with the output of S at its mean the loss rises by v nats",
+    "is_needed_most": "no other part or group of parts is worth more than S, v nats",
+    "repairs": "later parts make up v nats of what S writes, once S is cut from the logits only",
+    "stands_in_for": "S and O together are worth v nats more than one by one",
+    "follows": "predictions of S follow another parent, put in its place, in the share v of cases",
+    "uses_order": "shuffling all but the last token costs S v nats at the last prediction",
+    "stores": "the parts S, and no smaller set, hold the law O: their share of it is v",
+    "holds_share": "part S holds the share v of what all parts together bring the model nearer to the law O",
+    "works_against": "S takes the share v away from what the other parts hold of the law O",
+    "cancels": "parts S cancel: together they hold the share v of the law O",
+    "is_trapped_by": "O lets no gradient tell one state from another, now or at any later step",
+    "is_at": "S is at a point of the kind O: its smallest Hessian eigenvalue is v",
+    "moves": "S is at no stationary point: a step lowers the loss by v",
+    "leaves_by": "S leaves the saddle by step v",
+    "lies_in": "the canonical coordinates of S lie in the basin of O",
+    "came_by": "S passed halfway to O between the interval's steps; v is the first kept step past it",
+    "came_before": "S passed halfway to what it came to surely before O did",
+    "was_lost": "S is surely no longer there at the last probed step",
+    "passed": "S was nearest to the law O from one step to another",
+    "explains": "the program S leaves all but the share v of the model's predictions unexplained",
+    "carries_belief": "the belief over O is read linearly from the stream S with R² v, beyond what tokens",
+    "follows_belief": "predictions of S follow a belief that is forced: KL to its law is v nats",
+    "recovers": "of the edges of the graph O, head S has v",
+    "has_learning_coefficient": "the local learning coefficient of S is v",
+    "is_bounded": "on every sequence KL from the program O to S is at most v nats; the interval begins at the "
+    "largest that was seen",
+    "measures": "S has the quantity O with the value v (for probes whose finding is one number)",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Where:
+    """For which states, positions and steps a claim is said; empty means for all."""
+
+    states: tuple[str, ...] = ()
+    positions: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A premise that was checked, or a number that a claim stands beside.
+
+    Attributes:
+        name: What was checked, one of `mechmarkov.report.words.conditions.CONDITIONS`.
+        holds: The outcome; None where it is open.
+        value: The number, where there is one.
+        unit: Of the number.
+        words: Names that the condition is about, such as a predictor.
+    """
+
+    name: str
+    holds: bool | None = True
+    value: float | None = None
+    unit: str = ""
+    words: tuple[str, ...] = ()
+
+    def to_data(self) -> dict[str, Any]:
+        """Returns the premise as plain JSON data."""
+        value = None if self.value is None else _finite(self.value)
+        data: dict[str, Any] = {"name": self.name, "holds": None if self.holds is None else bool(self.holds)}
+        data |= {} if value is None else {"value": value}
+        data |= {"unit": self.unit} if self.unit else {}
+        return data | ({"words": list(self.words)} if self.words else {})
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One finding.
+
+    Attributes:
+        subject: Names of components, predictors or events, or `MODEL`; several if said of them together.
+        relation: One of `RELATIONS`.
+        object: Names, likewise.
+        value: The number that decides, None where there is none.
+        interval: Its 95 % interval.
+        null: Its value by chance, or (low, middle, high) over fresh models.
+        unit: Of the value.
+        status: Whether the relation is shown to hold, shown not to hold, left open, or has no meaning here.
+        evidence: By what kind of measurement.
+        where: For which states, positions and steps.
+        because: Premises that were checked, and numbers beside it.
+        against: The claim that made this one open.
+        probe: Who says it.
+
+    Raises:
+        ValueError: An unknown relation, status or kind of evidence.
+        TypeError: A subject or object that is not a tuple of texts.
+
+    Example:
+        >>> Claim(("L0H0",), "attends_to", ("parent",), value=0.99, unit="probability").is_shown
+        True
+    """
+
+    subject: tuple[str, ...]
+    relation: str
+    object: tuple[str, ...] = ()
+    value: float | None = None
+    interval: tuple[float, float] | None = None
+    null: float | tuple[float, float, float] | None = None
+    unit: str = ""
+    status: Status = "shown"
+    evidence: Evidence = "recording"
+    where: Where = Where()
+    because: tuple[Condition, ...] = ()
+    against: "Claim | None" = None
+    probe: str = ""
+
+    def __post_init__(self) -> None:
+        """Plain, finite values only; a number that is not finite is no value."""
+        for name, known in (
+            ("relation", tuple(RELATIONS)),
+            ("status", get_args(Status)),
+            ("evidence", get_args(Evidence)),
+        ):
+            if (given := getattr(self, name)) not in known:
+                raise ValueError(f"{name} is {given!r}, expected one of {', '.join(known)}")
+        for name in ("subject", "object"):
+            names = getattr(self, name)
+            if not isinstance(names, tuple) or not all(isinstance(one, str) for one in names):
+                raise TypeError(f"{name} is {names!r}, expected a tuple of texts")
+        object.__setattr__(self, "value", _finite(self.value))
+        if self.interval is not None:
+            ends = tuple(map(_finite, self.interval))
+            object.__setattr__(self, "interval", None if None in ends else ends)
+
+        if isinstance(self.null, tuple):
+            ends = tuple(map(_finite, self.null))
+            object.__setattr__(self, "null", None if None in ends else ends)
+        else:
+            object.__setattr__(self, "null", _finite(self.null))
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the relation is shown to hold."""
+        return self.status == "shown"
+
+    def condition(self, name: str) -> Condition | None:
+        """The premise of that name, or None."""
+        return next((premise for premise in self.because if premise.name == name), None)
+
+    def to_data(self) -> dict[str, Any]:
+        """Returns the claim as plain JSON data (the schema of `summary.json`), without what is empty."""
+        data: dict[str, Any] = {"subject": list(self.subject), "relation": self.relation}
+        data |= {"object": list(self.object)} if self.object else {}
+        data |= {name: _plain(value) for name in VALUES if (value := getattr(self, name)) is not None}
+        data |= {"unit": self.unit} if self.unit else {}
+        data |= {"status": self.status, "evidence": self.evidence, "probe": self.probe}
+        where = {name: list(places) for name, places in asdict(self.where).items() if places}
+        data |= {"where": where} if where else {}
+        if self.because:
+            data["because"] = [condition.to_data() for condition in self.because]
+        if self.against is not None:
+            names = ("probe", "relation", "subject", "object")
+            data["against"] = {name: _plain(getattr(self.against, name)) for name in names}
+        return data
+
+
+@dataclass(frozen=True)
+class Claims(Sequence[Claim]):
+    """Claims that can be filtered; a sequence."""
+
+    claims: tuple[Claim, ...] = field(default=())
+
+    def __getitem__(self, index: Any) -> Any:
+        """One claim, or a slice of them."""
+        return self.claims[index]
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.claims)
+
+    def where(
+        self,
+        relation: str | None = None,
+        *,
+        subject: str | None = None,
+        object: str | None = None,  # noqa: A002 - the claim's own word
+        status: Status | None = None,
+        probe: str | None = None,
+    ) -> "Claims":
+        """Returns the claims that have this relation, name this subject and object, this status and probe.
+
+        Raises:
+            ValueError: No relation has that name.
+        """
+        if relation is not None and relation not in RELATIONS:
+            raise ValueError(f"relation is {relation!r}, expected one of {', '.join(RELATIONS)}")
+        return Claims(
+            tuple(
+                claim
+                for claim in self.claims
+                if (relation is None or claim.relation == relation)
+                and (subject is None or subject in claim.subject)
+                and (object is None or object in claim.object)
+                and (status is None or claim.status == status)
+                and (probe is None or claim.probe == probe)
+            )
+        )
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Returns the claims as a table, a row each; names are tuples."""
+        columns = ("probe", "subject", "relation", "object", "status", *VALUES, "unit", "evidence")
+        rows = [{name: getattr(claim, name) for name in columns} for claim in self.claims]
+        return pd.DataFrame(rows, columns=[*columns])
+
+    def __repr__(self) -> str:
+        """One line per claim."""
+        lines = [
+            " ".join([f"{claim.status}:", *claim.subject, claim.relation, *claim.object])
+            for claim in self.claims
+        ]
+        return "\n  ".join([f"Claims({len(self)})", *lines])
+
+    def first(self, relation: str, **given: Any) -> Claim | None:
+        """Returns the first claim that `where` would return, or None."""
+        chosen = self.where(relation, **given)
+        return chosen[0] if chosen else None
+
+
+def said_by(probe: str, claims: Iterable[Claim]) -> tuple[Claim, ...]:
+    """Returns the claims with the name of the probe that makes them."""
+    return tuple(replace(claim, probe=probe) for claim in claims)
+
+
+def decided(
+    interval: tuple[float, float] | None, limit: float, value: float, *, above: bool = True
+) -> Status:
+    """Returns the status of "the value is above the limit" (below, if not `above`) by its interval.
+
+    Example:
+        >>> decided((0.2, 0.4), 0.1, 0.3), decided((0.0, 0.4), 0.1, 0.3), decided(None, 0.1, 0.05)
+        ('shown', 'open', 'excluded')
+    """
+    low, high = interval if interval is not None else (value, value)
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return "open"
+    if above:
+        return "shown" if low > limit else "excluded" if high <= limit else "open"
+    return "shown" if high < limit else "excluded" if low >= limit else "open"
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _finite(value: Any) -> float | None:
+    return None if value is None or not np.isfinite(float(value)) else float(value)

@@ -1,0 +1,1 @@
+"""The only English about results: a grammar of claims (`mechmarkov.claims.claim`)."""

@@ -1,0 +1,55 @@
+"""What differs between results, in one sentence: which runs learned, which are trapped, how many form a circuit."""
+
+from collections.abc import Mapping
+
+from mechmarkov.claims.claim import Claims
+from mechmarkov.report.first_screen.verdict import Badge, progress
+from mechmarkov.report.words.names import bare_law, share
+from mechmarkov.utils.text import listed
+
+MAX_RUNS = 4  # named; of more it is said how many
+
+
+def differences(
+    badges: Mapping[str, Badge | None], claims: Mapping[str, Claims], named: Mapping[str, tuple[str, ...]]
+) -> str:
+    """Returns one sentence on how the runs differ, or that they do not.
+
+    Args:
+        badges: Of each run, by its name.
+        claims: Likewise.
+        named: The components that each run's first screen names.
+    """
+    groups: dict[str, list[str]] = {}
+    for name, word in badges.items():
+        groups.setdefault(_did(word, claims[name]), []).append(name)
+    total = len(badges)
+    if len(groups) > 1:
+        parts = [f"{_runs(names, total)} {did}" for did, names in groups.items()]
+        return f"{'; '.join(parts)}."
+    (did,) = groups
+    circuits = {parts for parts in named.values() if parts}
+    same = f", through the same parts ({listed(list(next(iter(circuits))))})" if len(circuits) == 1 else ""
+    same = ", through different parts" if len(circuits) > 1 else same
+    return f"{'Both' if total == 2 else f'All {total}'} runs {did}{same}."
+
+
+def _runs(names: list[str], total: int) -> str:
+    return listed(names) if len(names) <= MAX_RUNS else f"{len(names)} of {total} runs"
+
+
+def _did(word: Badge | None, claims: Claims) -> str:
+    """What a run did, in a few words that fit one run and several."""
+    reaches = claims.first("reaches", probe="behaviour")
+    best = "the best law" if reaches is None else f"the {bare_law(reaches.object[0])}"
+    if word == "solved":
+        return f"learned {best}"
+    if word == "partly":
+        return f"came {share(progress(claims)[0])} of the way to {best}"
+    known = {
+        "trapped": "stayed trapped by symmetry",
+        "at the unigram": "stayed at the unigram",
+        "another law": "learned another law",
+        "untrained": "made no step",
+    }
+    return known.get(str(word), "cannot be judged")

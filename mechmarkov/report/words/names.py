@@ -1,0 +1,129 @@
+"""Names and numbers in sentences: predictors, parts, tokens and events; nats, shares and intervals."""
+
+import re
+from collections.abc import Sequence
+
+from mechmarkov.claims.claim import MODEL, Claim
+from mechmarkov.models.components import mlp_index
+from mechmarkov.probing.preconditions import in_words
+from mechmarkov.utils.text import clean, format_number, format_range, format_share, listed
+
+MAX_NAMED = 3  # names that a sentence lists; of more it says how many
+TINY = 1e-6  # of a number of nats; below, it is said to be under that
+DIGITS = 3
+
+PARTS = {
+    "direct": "the direct path",
+    "embed": "the embedding",
+    "pos_embed": "the positions",
+    "bias": "the output bias",
+    MODEL: "the model",
+}
+EVENTS = {
+    "unigram": "the unigram",
+    "bigram": "the bigram",
+    "best": "the best law",
+    "selection": "attention on the parent",
+}
+
+
+def law(name: str) -> str:
+    """Returns an exact predictor's name with its article.
+
+    Example:
+        >>> law("in_context_bigram"), law("step_2"), law("uniform")
+        ('the in-context bigram', 'the 2-step law', 'the uniform law')
+    """
+    return f"the {bare_law(name)}"
+
+
+def bare_law(name: str) -> str:
+    """Returns an exact predictor's name without an article."""
+    words = re.sub(r"order (\d+)", lambda found: f"{int(found[1]) + 1}-gram", in_words(clean(name)))
+    return f"{words} law" if words == "uniform" or words.endswith("-step") else words
+
+
+def part(name: str) -> str:
+    """Returns a component's name in a sentence: heads and MLPs by their names."""
+    if (layer := mlp_index(name)) is not None:
+        return f"the MLP of layer {layer}"
+    return PARTS.get(name, clean(name))
+
+
+def parts(names: Sequence[str]) -> str:
+    """Returns components in a list, or how many they are."""
+    if len(names) > MAX_NAMED:
+        return f"{len(names)} parts"
+    return listed([part(name) for name in names])
+
+
+def heads(names: Sequence[str]) -> str:
+    """Returns heads in a list, or how many they are."""
+    return listed([clean(name) for name in names]) if len(names) <= MAX_NAMED else f"{len(names)} heads"
+
+
+def token(names: Sequence[str]) -> str:
+    """Returns a token by its distance from the position that reads it, the parent by that name first.
+
+    Example:
+        >>> token(("parent", "current token")), token(("3 tokens back",)), token(("previous token",))
+        ('the parent (the current token)', 'the token 3 back', 'the previous token')
+    """
+    last = names[-1]
+    if last.endswith(" tokens back"):
+        last = f"token {last.removesuffix(' tokens back')} back"
+    where = f"the {last}"
+    return f"the parent ({where})" if names[0] == "parent" else where
+
+
+def event(name: str) -> str:
+    """Returns what comes, in a few words."""
+    return EVENTS.get(name, clean(name))
+
+
+def upper(sentence: str) -> str:
+    """Returns a sentence that begins with a capital letter."""
+    return sentence[:1].upper() + sentence[1:]
+
+
+def verb(names: Sequence[str], singular: str, plural: str) -> str:
+    """Returns the form of a verb for so many subjects."""
+    return singular if len(names) == 1 else plural
+
+
+def nats(value: float | None, unit: str = "nats") -> str:
+    """Returns a number of nats, or that it is under 10⁻⁶.
+
+    Example:
+        >>> nats(0.2234), nats(3e-9), nats(-0.5)
+        ('0.223 nats', 'under 10⁻⁶ nats', '−0.5 nats')
+    """
+    if value is None:
+        return f"an unknown number of {unit}"
+    return f"{number(value, unit)} {unit}"
+
+
+def number(value: float, unit: str = "") -> str:
+    """Returns a number with three digits; of nats nothing below 10⁻⁶."""
+    if unit.startswith("nats") and 0 < abs(value) < TINY:
+        return "under 10⁻⁶" if value > 0 else "above −10⁻⁶"
+    return format_number(value, DIGITS)
+
+
+def within(claim: Claim) -> str:
+    """Returns a claim's interval in brackets, with a space before it; nothing where there is none."""
+    if claim.interval is None:
+        return ""
+    low, high = claim.interval
+    if claim.unit in ("probability", "share"):
+        ends = dict.fromkeys(format_share(min(1.0, max(0.0, end)) if claim.unit == "probability" else end, 1)
+                             for end in (low, high))  # fmt: skip
+        return "" if len(ends) == 1 else f" ({' to '.join(ends)})"
+    if format_number(low, DIGITS) == format_number(high, DIGITS):
+        return ""
+    return f" ({format_range(low, high, DIGITS)})"
+
+
+def share(value: float | None, decimals: int = 0) -> str:
+    """Returns a share in percent; 0 and 1 are not written for what is only near them."""
+    return "some" if value is None else format_share(value, decimals)

@@ -1,0 +1,282 @@
+"""Tiles in words: the answer, a sentence or two, what the number counts, and the bars of the small picture."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mechmarkov.claims.claim import MODEL, Claim
+from mechmarkov.claims.tile import CAME, Tile
+from mechmarkov.probing.score import Score
+from mechmarkov.report.score_picture import DIGITS, MIN_SHOWN_SHARE
+from mechmarkov.report.symlog import symlog
+from mechmarkov.report.words.names import (
+    MAX_NAMED,
+    bare_law,
+    event,
+    heads,
+    law,
+    nats,
+    part,
+    parts,
+    upper,
+)
+from mechmarkov.report.words.sentences import sentence
+from mechmarkov.utils.text import format_number, listed
+
+MAX_BARS = 5
+MAX_ANSWER_WORDS, MAX_TILE_WORDS = 12, 40
+PICTURES = {
+    "kl": "KL from exact predictors, nats",
+    "effect": "rise of the loss with its output at its mean, nats",
+    "share": "share of the bigram",
+    "excess": "nats above the best possible",
+    "eigenvalues": "Hessian eigenvalues outside the symmetric subspace",
+    "steps": "over the whole run, symlog",
+}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A row of a small picture: where its bar begins and ends, in percent of the width."""
+
+    label: str
+    start: float
+    end: float
+    text: str
+
+
+@dataclass(frozen=True)
+class WordedTile:
+    """One of the questions: its answer in a few words and in sentences, a number, a picture.
+
+    Attributes:
+        question: What is asked.
+        answer: In at most twelve words.
+        sentence: In at most two sentences of at most 20 words.
+        number: What the score counts, in words.
+        score: The number with its null; None where no probe tells.
+        picture: What the bars are, in words.
+        bars: The picture's rows.
+        where: "over the whole run", where the tile does not follow the slider.
+    """
+
+    question: str
+    answer: str
+    sentence: str
+    number: str = ""
+    score: Score | None = None
+    picture: str = ""
+    bars: tuple[Bar, ...] = ()
+    where: str = ""
+
+
+def one_step() -> WordedTile:
+    """Returns the tile of a run of which one step was probed, which cannot tell how it got there."""
+    return WordedTile(CAME, "One step cannot tell", "Probe all kept steps to see when it came: --steps all.")
+
+
+def worded(tile: Tile) -> WordedTile:
+    """Returns a tile in words."""
+    claims = tile.more or tile.answer
+    said = " ".join(dict.fromkeys(sentence(claim) for claim in claims[:2]))
+    picture = PICTURES.get(tile.picture, tile.picture)
+    rows = (
+        _on_steps(tile.answer) if tile.picture == "steps" else bars_from_zero(_named(tile.bars, tile.picture))
+    )
+    where = "over the whole run" if tile.of_run else ""
+    return WordedTile(
+        tile.question, _answer(tile), said, *_number(tile.number), picture if rows else "", rows, where
+    )
+
+
+def _answer(tile: Tile) -> str:
+    """The answer in a few words: the short forms of its claims."""
+    if tile.picture == "steps":
+        return _came(tile.answer)
+    return upper(listed(list(dict.fromkeys(short(claim) for claim in tile.answer))))
+
+
+def short(claim: Claim) -> str:
+    """Returns a claim as an answer of a few words.
+
+    Example:
+        >>> short(Claim(("L0H0",), "stores", ("bigram",), 0.99, unit="share"))
+        'L0H0'
+    """
+    told = _SHORT.get(claim.relation)
+    return sentence(claim).removesuffix(".") if told is None else told(claim)
+
+
+def _closest(claim: Claim) -> str:
+    names = [law(name) for name in claim.object]
+    return f"closest to {names[0] if claim.is_shown else listed(names[:MAX_NAMED])}"
+
+
+def _reaches(claim: Claim) -> str:
+    away = f"{nats(claim.value)} from the best possible"
+    start = claim.condition("no step was made")
+    if start is not None and start.holds:
+        return "not started"
+    scores = claim.condition("loss on scores")
+    if claim.is_shown or (scores is not None and scores.holds):
+        return f"no: {away}"
+    return f"not there yet: {away}"
+
+
+def _trapped(claim: Claim) -> str:
+    if claim.is_shown:
+        return "yes, by symmetry"
+    return "perhaps, by symmetry" if claim.status == "open" else "no symmetry holds it"
+
+
+def _point(claim: Claim) -> str:
+    if claim.status == "open":
+        return "at a minimum or a saddle: open"
+    near = claim.condition("near the best")
+    second = claim.condition("to second order only")
+    if claim.object == ("minimum",) and second is not None and second.holds and not (near and near.holds):
+        return "at a minimum, to second order"
+    return f"at a {claim.object[0]}"
+
+
+def _stores(claim: Claim) -> str:
+    if claim.is_shown:
+        return (
+            parts(claim.subject)
+            if len(claim.subject) <= MAX_NAMED
+            else f"spread over {len(claim.subject)} parts"
+        )
+    if claim.condition("too little to share"):
+        return "too little to place"
+    return "open which part holds it" if claim.status == "open" else "no part holds it"
+
+
+def _most(claim: Claim) -> str:
+    if claim.is_shown:
+        return parts(claim.subject)
+    if claim.condition("within its null"):
+        return "no more than in untrained models"
+    return "no part is surely needed" if claim.status == "open" else "in no single part"
+
+
+_SHORT: dict[str, Callable[[Claim], str]] = {
+    "imitates": lambda claim: law(claim.object[0]),
+    "is_closest_to": _closest,
+    "tempers": lambda claim: f"{law(claim.object[0])}, {'less' if (claim.value or 1) < 1 else 'more'} sure",
+    "reaches": _reaches,
+    "is_trapped_by": _trapped,
+    "is_at": _point,
+    "moves": lambda _: "no: it still moves",
+    "stores": _stores,
+    "is_needed_most": _most,
+    "feeds": lambda claim: f"{heads(claim.subject)} → {heads(claim.object)}",
+    "is_induction_head": lambda claim: heads(claim.subject),
+    "matches": lambda claim: f"{parts(claim.subject)}, by weights",
+    "attends_to": lambda claim: f"{heads(claim.subject)}, by attention",
+    "recovers": lambda claim: heads(claim.subject),
+}
+
+
+def _came(claims: Sequence[Claim]) -> str:
+    """When events came, each by its first sure step."""
+    told = []
+    for claim in claims:
+        lost = " (lost again)" if claim.condition("lost again") else ""
+        if claim.value is None:
+            continue
+        at = int(claim.interval[1] if claim.interval else claim.value)
+        if claim.condition("from the first probed step"):
+            told.append(f"{bare_event(claim)} from the start{lost}")
+        else:
+            told.append(f"{bare_event(claim)} by step {at}{lost}")
+    if told:
+        return upper(", ".join(told))
+    return "Open" if any(claim.status == "open" for claim in claims) else "Not seen"
+
+
+def event_mark(claim: Claim) -> str:
+    """Returns what came, at its place on the learning curve."""
+    name = (
+        "attention on the parent"
+        if claim.object[0] == "selection"
+        else f"halfway to {event(claim.object[0])}"
+    )
+    return name + (" (not surely)" if not claim.is_shown else "")
+
+
+def bare_event(claim: Claim) -> str:
+    """Returns what came, without an article."""
+    return {"selection": "attention", "best": "best law"}.get(claim.object[0], claim.object[0])
+
+
+def _number(claim: Claim | None) -> tuple[str, Score | None]:
+    """What a claim's value counts, and the value with its null."""
+    if claim is None or claim.value is None:
+        return "", None
+    words = {
+        "imitates": "nats (KL) from it",
+        "is_closest_to": "nats (KL) from it",
+        "tempers": "temperature, 1 is exact",
+        "reaches": "nats above the best possible",
+        "is_needed_most": f"nats lost without {parts(claim.subject)}",
+        "feeds": "of the score is left without that path",
+        "is_induction_head": "of an ideal head's response to a predecessor",
+        "stores": "of the bigram",
+        "matches": {"cosine": "cosine with the target", "1 is exact": "slope, 1 is exact"}.get(
+            claim.unit, claim.unit
+        ),
+        "attends_to": "of its attention",
+        "is_trapped_by": "information of the first gradient",
+        "is_at": f"smallest Hessian eigenvalue, {claim.unit}",
+        "moves": f"{claim.unit} from the stationary point",
+        "came_by": f"steps until {event(claim.object[0]) if claim.object else 'it came'}",
+        "carries_belief": "R² of the belief",
+    }
+    null = claim.null if claim.relation != "feeds" else None
+    return words.get(claim.relation, claim.unit), Score(claim.value, claim.unit, null, claim.interval)
+
+
+def _named(values: Mapping[str, float], picture: str) -> dict[str, float]:
+    """The rows of a picture by the names that people read, the largest first where they are parts."""
+    if picture == "kl":
+        return {bare_law(name): value for name, value in sorted(values.items(), key=lambda item: item[1])}
+    if picture in ("effect", "share"):
+        order = sorted(values.items(), key=lambda item: -abs(item[1]))
+        return {part(name).removeprefix("the "): value for name, value in order}
+    return {"this model" if name == MODEL else name: value for name, value in values.items()}
+
+
+def bars_from_zero(values: Mapping[str, float], most: int = MAX_BARS) -> tuple[Bar, ...]:
+    """Returns bars on one scale with a zero, to each of the first so many values."""
+    known = {name: value for name, value in values.items() if np.isfinite(value)}
+    if not known:
+        return ()
+    shown = dict(list(known.items())[:most])
+    low, high = min(0.0, *shown.values()), max(0.0, *shown.values())
+    width = (high - low) or 1.0
+    return tuple(
+        Bar(
+            name,
+            round(100 * (min(value, 0.0) - low) / width, 2),
+            round(100 * (max(value, 0.0) - low) / width, 2),
+            format_number(0.0 if abs(value) < MIN_SHOWN_SHARE * width else value, DIGITS),
+        )
+        for name, value in shown.items()
+    )
+
+
+def _on_steps(claims: Sequence[Claim]) -> tuple[Bar, ...]:
+    """A bar for each event, from the last step before it to the first at which it is there."""
+    timed = [claim for claim in claims if claim.value is not None and claim.interval is not None]
+    last = max((claim.where.steps[1] for claim in timed if claim.where.steps), default=1)
+    end = float(symlog(max(last, 1)))
+
+    def place(step: float) -> float:
+        return round(100 * float(symlog(step)) / end, 2)
+
+    return tuple(
+        Bar(bare_event(claim), place(claim.interval[0]), place(claim.interval[1]), f"{claim.value:g}")
+        for claim in timed
+        if claim.interval is not None
+    )

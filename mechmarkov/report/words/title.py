@@ -1,0 +1,112 @@
+"""The title of a result: what the badge means, and who does it, in at most twelve words."""
+
+from collections.abc import Mapping, Sequence
+
+from mechmarkov.claims.claim import Claim, Claims
+from mechmarkov.claims.tile import Tile
+from mechmarkov.report.first_screen.verdict import Badge, progress
+from mechmarkov.report.words.names import MAX_NAMED, bare_law, heads, law, parts, share, verb
+from mechmarkov.report.words.phrases import where
+from mechmarkov.utils.text import listed
+
+MAX_TITLE_WORDS = 12
+
+
+def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
+    """Returns the verdict on a model in at most twelve words.
+
+    Args:
+        word: The badge.
+        claims: Of all probes, consistent.
+        lives: The answer to "Where does it live?".
+    """
+    reaches = claims.where("reaches", probe="behaviour")[0]
+    best = bare_law(reaches.object[0])
+    closest, fails = (claims.first(name, probe="behaviour") for name in ("is_closest_to", "fails_at"))
+    if word == "solved":
+        learned = "Learned the" if reaches.is_shown else "Has the circuit of the"
+        name = bare_law(closest.object[0]) if closest is not None and reaches.is_shown else best
+        if fails is not None and reaches.is_shown:
+            return f"{learned} {name}, but not {where(fails)}"
+        return _with(f"{learned} {name}", how(claims, lives))
+    tempered = claims.first("tempers")
+    if tempered is not None and word != "untrained":
+        sure = "less" if (tempered.value or 1.0) < 1 else "more"
+        return f"Has {law(tempered.object[0])}, but is {sure} sure than it should be"
+    if fails is not None and word == "partly":
+        return f"Has {law(fails.object[0])}, but not {where(fails)}"
+    if word == "partly":
+        return _with(f"{share(progress(claims)[0])} of the way to the {best}", how(claims, lives))
+    if word == "trapped":
+        return "Trapped by symmetry: no gradient tells one state from another"
+    if word == "at the unigram":
+        return f"At the unigram: under 10% of the way to the {best}"
+    if word == "another law":
+        return _another(claims, best, closest)
+    if word == "untrained":
+        return "Untrained: no step was made"
+    if claims.first("is_on_the_way_to") is not None:
+        return "Undecided: too few sequences tell it from the unigram"
+    return f"The unigram and the {best} coincide within 0.01 nats"
+
+
+def _another(claims: Claims, best: str, closest: Claim | None) -> str:
+    """Neither unigram nor best; the law that it is closest to, and whether its loss is above the unigram's."""
+    value, _, high = progress(claims)
+    named = f"Closest to {law(closest.object[0])}" if closest is not None else f"Not the {best}"
+    if value >= -0.1:
+        return f"{named}, with a loss near the unigram's"
+    return f"{named}, with a loss {'above' if high < 0 else 'perhaps above'} the unigram's"
+
+
+def _with(said: str, ways: Sequence[str]) -> str:
+    """The longest way to say who does it that a title has room for."""
+    titles = [f"{said}: {who}" for who in ways if who]
+    return next((text for text in titles if len(text.split()) <= MAX_TITLE_WORDS), said)
+
+
+def how(claims: Claims, lives: Tile | None) -> list[str]:
+    """Returns who does it: the answer to "Where does it live?" in ever fewer words; [] where none is named."""
+    shown = [] if lives is None else [claim for claim in lives.answer if claim.is_shown]
+    told = [text for claim in shown if (text := in_short(claim, claims))]
+    feeds = next((claim for claim in shown if claim.relation == "feeds"), None)
+    shorter = []
+    if feeds is not None:
+        verb_of = verb(feeds.subject, "feeds", "feed")
+        ends = ((heads(feeds.subject), heads(feeds.object)), (_count(feeds.subject), _count(feeds.object)))
+        shorter = [f"{first} {verb_of} {last}" for first, last in ends]
+    return [listed(told), *told[:1], *shorter]
+
+
+def _count(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)} heads"
+
+
+def in_short(claim: Claim, claims: Claims) -> str:
+    """Returns a claim of parts in a few words; "" for one that names none."""
+    who = claim.subject
+    if claim.relation == "feeds":
+        return f"{heads(who)} {verb(who, 'feeds', 'feed')} induction {verb(claim.object, 'head', 'heads')} {heads(claim.object)}"
+    if claim.relation == "is_induction_head":
+        return f"induction {verb(who, 'head', 'heads')} {heads(who)}"
+    if claim.relation == "stores":
+        reads = claims.first("attends_to", subject=who[0], object="parent", status="shown", probe="attention")
+        if len(who) == 1 and reads is not None:
+            return f"{who[0]} reads the parent"
+        return f"in {parts(who)}" if len(who) <= MAX_NAMED else f"spread over {len(who)} parts"
+    known = {
+        "is_needed_most": f"{parts(who)} {verb(who, 'is', 'are')} needed most",
+        "matches": f"{parts(who)} {verb(who, 'has', 'have')} it in the weights",
+        "attends_to": f"{heads(who)} {verb(who, 'reads', 'read')} the parent",
+        "recovers": f"{heads(who)} follows the graph",
+    }
+    return known.get(claim.relation, "")
+
+
+def not_judged(missing: Sequence[str], failed: Mapping[str, str]) -> str:
+    """Returns that a circuit was not judged which, if exact, would change the badge, and how to have it."""
+    why = [f"{name} failed" for name in missing if name in failed]
+    if unasked := [name for name in missing if name not in failed]:
+        why.append(f"add {listed(unasked)} to the probes")
+    said = "The loss is on scores, where an exact circuit counts as solved. The circuit was not judged: "
+    return f"{said}{', '.join(why)}."

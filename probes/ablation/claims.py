@@ -1,0 +1,197 @@
+"""Claims of interventions: what the loss needs, what repairs, what stands in, what the context is worth."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import xarray as xr
+
+from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Status, decided
+from mechmarkov.claims.tile import LIVES, Tile
+from mechmarkov.probing.dataset import interval_at, last_model
+from mechmarkov.probing.score import Score, standing
+from mechmarkov.theory.bootstrap import wilson
+
+from .measure import ranked
+
+# A component that changes the loss by less than this is not named as one that matters.
+MIN_EFFECT_NATS = 1e-3
+
+# What later parts change is named where it is more than this, and more than this share of the whole.
+MIN_REPAIR_NATS = 0.01
+MIN_REPAIR_SHARE = 0.25
+
+# Each of two that stand in for each other costs at most this share of both. Of two that merely add it is
+# more: KL is convex in the logits, so that either half of a logit costs a quarter of the whole.
+MAX_ALONE_SHARE = 0.1
+
+MEAN_LOSS = {"kind": "mean", "measure": "loss"}
+ORDER_LOSS = {"shuffle": "all but last", "measure": "loss"}
+Interval = tuple[float, float]
+
+
+def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
+    """What each part is worth, which are needed most, and what the prediction owes to the context."""
+    return [
+        _needed_most(data, scores),
+        _follows(data),
+        *_repairs(data),
+        *_stand_in(data),
+        _order(data),
+        *_of_parts(data),
+    ]
+
+
+def largest_effect(data: xr.Dataset) -> tuple[str, float, Interval]:
+    """Returns the component whose mean costs the last model most, what it costs, and its interval."""
+    effects = ranked(data)
+    name = max(effects, key=effects.__getitem__)
+    last = last_model(data)
+    return name, effects[name], (float(last["largest_low"]), float(last["largest_high"]))
+
+
+def matters(value: float, interval: Interval) -> bool:
+    """Whether an effect is surely above zero, and large enough to be named."""
+    return value > MIN_EFFECT_NATS and interval[0] > 0
+
+
+def tied(data: xr.Dataset, name: str, value: float, interval: Interval) -> list[str]:
+    """Returns the components whose effect is within the largest one's interval, and it within theirs."""
+    within = []
+    for other, effect in ranked(data).items():
+        low, high = interval_at(data, "effect", component=other, **MEAN_LOSS)
+        if other != name and effect >= interval[0] and low <= value <= high:
+            within.append(other)
+    return within
+
+
+def swap_followed(data: xr.Dataset) -> Score:
+    """Returns how often another parent is followed (probability), with Wilson's interval."""
+    followed, reason, interval = float(last_model(data)["swap_followed"]), None, None
+    if not data.attrs["one_parent"]:
+        followed, reason = np.nan, "the next state depends on no single token: there is no parent to swap"
+    elif not np.isfinite(followed):
+        reason = "all sequences have one state there, or all states one law: a swap tells nothing"
+    else:
+        interval = wilson(followed, float(last_model(data)["swaps"]))
+    null_kind = "a model that ignores the parent"
+    return Score(followed, "probability", 0.5, interval, null_kind, reason=reason)
+
+
+def _needed_most(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
+    """The part whose mean costs the most, with those that tie; open or excluded where none surely matters."""
+    name, value, interval = largest_effect(data)
+    effects, score = ranked(data), scores["largest_effect"]
+    clean = Condition("loss", value=float(last_model(data)["clean"].sel(measure="loss")), unit="nats")
+    if matters(value, interval):
+        most = {name, *tied(data, name, value, interval)}
+        names = tuple(part for part in effects if part in most)  # in the order in which they are computed
+        status: Status = "open" if standing(score) == "within" else "shown"
+        beside = [clean, *[Condition("within its null")] * (status == "open")]
+        if len(names) > 1:
+            least = min(effects[other] for other in names)
+            beside.append(Condition("least of them", value=least, unit="nats"))
+        rest = [other for other in sorted(effects, key=lambda part: -effects[part]) if other not in names]
+        for other in rest[:1]:
+            if matters(effects[other], interval_at(data, "effect", component=other, **MEAN_LOSS)):
+                beside.append(Condition("next part", value=effects[other], unit="nats", words=(other,)))
+        return Claim(
+            names, "is_needed_most", (), value, interval, score.null, "nats", status, "intervention",
+            because=tuple(beside),
+        )  # fmt: skip
+    ends = [interval_at(data, "effect", component=part, **MEAN_LOSS) for part in effects]
+    little = all(max(map(abs, pair)) < MIN_EFFECT_NATS for pair in ends)
+    return Claim(
+        (name,), "is_needed_most", (), value, interval, score.null, "nats",
+        "excluded" if little else "open", "intervention", because=(clean,),
+    )  # fmt: skip
+
+
+def _of_parts(data: xr.Dataset) -> Iterator[Claim]:
+    """What each part is worth; of one that does harm less than nothing."""
+    effects = ranked(data)
+    for name in sorted(effects, key=lambda part: -abs(effects[part])):
+        low, high = interval_at(data, "effect", component=name, **MEAN_LOSS)
+        value = effects[name]
+        status = decided((low, high), MIN_EFFECT_NATS, value)
+        harm = (Condition("does harm"),) if high < 0 and value < -MIN_EFFECT_NATS else ()
+        yield Claim(
+            (name,), "is_needed", (), value, (low, high), 0.0, "nats", status, "intervention", because=harm
+        )
+
+
+def _follows(data: xr.Dataset) -> Claim:
+    score = swap_followed(data)
+    if not isinstance(score.value, float):
+        why = "no single parent" if not data.attrs["one_parent"] else "all parents have one law"
+        return Claim((MODEL,), "follows", status="does not apply", because=(Condition(why),))
+    status = decided(score.interval, 0.5, score.value)
+    return Claim(
+        (MODEL,), "follows", ("parent",), score.value, score.interval, 0.5, "probability", status,
+        "intervention",
+    )  # fmt: skip
+
+
+def _order(data: xr.Dataset) -> Claim:
+    """What the order of all that came before the last token is worth to the last prediction."""
+    value = float(last_model(data)["shuffle_effect"].sel(ORDER_LOSS))
+    interval = interval_at(data, "shuffle_effect", **ORDER_LOSS)
+    little = max(map(abs, interval)) < MIN_EFFECT_NATS
+    status: Status = "excluded" if little else "shown" if interval[0] > 0 else "open"
+    return Claim((MODEL,), "uses_order", (), value, interval, 0.0, "nats", status, "intervention")
+
+
+def _repairs(data: xr.Dataset) -> Iterator[Claim]:
+    """The part that later parts make up for most."""
+    if part := _most(data, "self_repair", "part", of="direct_effect"):
+        last = last_model(data)
+        value, direct = (float(last[name].sel(part=part)) for name in ("self_repair", "direct_effect"))
+        cut = Condition("cut from the logits only", value=direct, unit="nats")
+        yield Claim(
+            (part,), "repairs", (), value, interval_at(data, "self_repair", part=part), 0.0, "nats",
+            "shown", "intervention", because=(cut,),
+        )  # fmt: skip
+
+
+def _stand_in(data: xr.Dataset) -> Iterator[Claim]:
+    """The pair that stands in for each other most."""
+    last, single = last_model(data), ranked(data)
+    worth = last["joint_effect"].to_series()
+    members = {
+        pair: (str(data["pair_first"].sel(pair=pair).item()), str(data["pair_second"].sel(pair=pair).item()))
+        for pair in worth.index
+    }
+    stand_in = [
+        pair
+        for pair, both in members.items()
+        if max(single[part] for part in both) <= MAX_ALONE_SHARE * worth[pair]
+    ]
+    if pair := _most(data.sel(pair=stand_in), "redundancy", "pair", of="joint_effect"):
+        together = Condition("worth together", value=float(worth[pair]), unit="nats")
+        yield Claim(
+            members[pair][:1], "stands_in_for", members[pair][1:], float(last["redundancy"].sel(pair=pair)),
+            interval_at(data, "redundancy", pair=pair), 0.0, "nats", "shown", "intervention",
+            because=(together,),
+        )  # fmt: skip
+
+
+def _most(data: xr.Dataset, name: str, dim: str, *, of: str) -> str | None:
+    """Where `name` is largest, if it is surely above 0 and not small next to the effect `of`."""
+    last = last_model(data)
+    if not last.sizes[dim]:
+        return None
+    most = last.isel({dim: int(last[name].argmax(dim))})
+    if not float(most[name]) > max(MIN_REPAIR_NATS, MIN_REPAIR_SHARE * float(most[of])):
+        return None
+    label = str(most[dim].values)
+    low, _ = interval_at(data, name, **{dim: label})
+    return label if low > 0 else None
+
+
+def headline(claims: Sequence[Claim]) -> list[Tile]:
+    """Where it lives, if neither a circuit nor a home is told: the parts that are needed most."""
+    ours = Claims(tuple(claims)).where(probe="ablation")
+    most = ours.first("is_needed_most")
+    if most is None:
+        return []
+    bars = {claim.subject[0]: claim.value for claim in ours.where("is_needed") if claim.value is not None}
+    return [Tile(LIVES, (most,), (), most, bars, "effect", rank=5)]

@@ -1,0 +1,99 @@
+"""Claims of value circuits: which path has the target of the loss in its weights, and how well."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import xarray as xr
+
+from mechmarkov.claims.claim import Claim, Claims, Condition, Status
+from mechmarkov.claims.tile import LIVES, Tile
+from mechmarkov.models.components import head_index, mlp_index
+from mechmarkov.probing.dataset import last_model
+from mechmarkov.probing.preconditions import token_names
+from mechmarkov.probing.score import Score
+from mechmarkov.theory import kernel as k
+
+from .measure import TIE
+
+# A path that takes off less than this share of what the unigram is away holds nothing of the kernel.
+MIN_GAIN_SHARE = 0.05
+
+# Of a head with less of its attention at its lag, most of the output is left at its mean.
+MIN_ATTENDED_MASS = 0.5
+
+
+def best_path(data: xr.Dataset) -> xr.DataArray:
+    """For each model the path that alone predicts the chain best: by the most nats better than the unigram.
+
+    Not by the smallest KL: far lags are near the unigram whatever the weights, and would win with nothing.
+    """
+    # A path that is constant is nobody's answer while there is one that says something.
+    gain = data["gain"].where(data["constant"] == 0, -np.inf)
+    return (gain >= gain.max("path") - TIE).argmax("path")  # the first of equals, whatever their rounding
+
+
+def of_best_path(data: xr.Dataset) -> xr.Dataset:
+    """The last model's best path."""
+    last = last_model(data)
+    return last.isel(path=int(best_path(last)))
+
+
+def alike(data: xr.Dataset) -> list[str]:
+    """The last model's best path, and those that predict as well as it at the same lag."""
+    last, best = last_model(data), of_best_path(data)
+    found = (abs(last["gain"] - best["gain"]) <= TIE) & (last["attended_lag"] == best["attended_lag"])
+    return [str(path) for path in last["path"].values[(found & (last["constant"] == 0)).values]]
+
+
+def target_of(best: xr.Dataset) -> tuple[str, np.ndarray]:
+    """What the best path's circuit should be under the objective: its name, and the matrix."""
+    return k.target_for(best.attrs["objective"], best["law"].values)
+
+
+def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
+    """Which paths have the target in their weights, or come nearest to it."""
+    best = of_best_path(data)
+    path, lag = str(best["path"].item()), int(best["attended_lag"])
+    target, _ = target_of(best)
+    gain, nats = float(best["gain"]), float(best["kernel_kl"])
+    constant = bool(best["constant"])
+    names = (path,) if constant else tuple(alike(data))
+    holds = not constant and gain >= MIN_GAIN_SHARE * float(data["unigram_kl"])
+    status: Status = "shown" if holds else "excluded"
+    conditions = [
+        Condition("law", value=lag, words=() if data.attrs["first_order"] else ("lagged",)),
+        Condition("predicts by itself", value=nats, unit="nats"),
+        Condition("the unigram is away", value=nats + gain, unit="nats"),
+        Condition("by mean output", mlp_index(path) is not None),
+        Condition("norm's scale at its mean", bool(data.attrs["has_norm"])),
+    ]
+    if constant:
+        conditions.insert(0, Condition("constant"))
+    if head_index(path) is not None and not constant:
+        mass = float(best["attended_mass"])
+        words = token_names(lag, int(data.attrs["query_shift"]), int(data.attrs["source_lag"]))
+        conditions.append(Condition("attends", mass >= MIN_ATTENDED_MASS, mass, "probability", words))
+        if int(best["lags_alike"]) > 1:
+            conditions.append(Condition("lags alike"))
+    score = _deciding(data, scores)
+    value = score.value if score is not None and isinstance(score.value, float) else None
+    null = None if score is None else score.null
+    unit = "" if score is None else score.unit
+    return [
+        Claim(
+            names, "matches", (target,), value, None, null, unit, status, "weights", because=tuple(conditions)
+        )
+    ]
+
+
+def _deciding(data: xr.Dataset, scores: dict[str, Score]) -> Score | None:
+    """The score that says how well: the cosine; at two states, where that is 1 for any model, the slope."""
+    order = ["kernel_cosine"] if data.attrs["n_states"] > 2 else []
+    order += ["kernel_slope", "recall"]
+    return next((scores[name] for name in order if name in scores and scores[name].value is not None), None)
+
+
+def headline(claims: Sequence[Claim]) -> list[Tile]:
+    """Where it lives by weights, if no intervention tells."""
+    matches = Claims(tuple(claims)).where("matches", status="shown", probe="alignment")
+    return [Tile(LIVES, matches[:1], (), matches[0], rank=7)] if matches else []

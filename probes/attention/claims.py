@@ -1,0 +1,174 @@
+"""Claims of where heads look: which token gets most of a head's attention, or that none stands out."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import xarray as xr
+from scipy.special import entr
+
+from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition
+from mechmarkov.claims.tile import LIVES, Tile
+from mechmarkov.probing.dataset import best_heads, head_name, last_model
+from mechmarkov.probing.preconditions import token_names
+from mechmarkov.probing.score import Score, standing
+
+from .by_token import by_token
+from .reading import (
+    CLASS_SHARE,
+    MIN_REACH,
+    MOST_REACH,
+    best_lag,
+    is_flat,
+    is_flat_everywhere,
+    is_looked_at,
+    parent_score,
+    real_tokens,
+    uniform_share,
+)
+
+Head = dict[str, int]
+
+
+def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
+    """What each head looks at; of a state space, by the share of a position's effective weight."""
+    last = last_model(data)
+    beside: tuple[Condition, ...] = ()
+    if not data.attrs["is_linear"]:
+        beside = (Condition("effective weights", value=float(data.attrs["convolved"])),)
+        if data.attrs["convolved"] > 1:  # what stands at a position need not be its token: none is the parent
+            last = last.assign_attrs(one_parent=0)
+    known = real_tokens(last).stop - real_tokens(last).start
+    if known == 1:
+        only = (Condition("one token to attend to"), *beside)
+        return [Claim((MODEL,), "attends_evenly", status="does not apply", because=only)]
+    at_query = list(_at_query(last, beside))
+    spread = float(last["spread"].max())
+    flat = is_flat(last)
+    evenly = Claim(
+        (MODEL,), "attends_evenly", (), spread, null=uniform_share(last), unit="probability",
+        status="shown" if flat else "excluded",
+        because=(
+            Condition("tokens", value=known),
+            Condition("at every prediction", is_flat_everywhere(last)),
+            *beside,
+        ),
+    )  # fmt: skip
+    if flat:
+        return [*at_query, evenly]
+    reads = [
+        *at_query,
+        *(
+            list(_at_lags(last, scores, beside))
+            or list(_at_first(last, beside))
+            or list(_lag_classes(last, known, beside))
+            or list(by_token(last, _heads(last)))
+        ),
+    ]
+    return [*(reads or _none_stands_out(data, last, known, beside)), evenly]
+
+
+def _heads(last: xr.Dataset) -> list[Head]:
+    """The heads that have attention weights."""
+    has = last["lag_mass"].notnull().any("lag").transpose("layer", "head").values
+    return [{"layer": int(layer), "head": int(head)} for layer, head in np.argwhere(has)]
+
+
+def _names(last: xr.Dataset, lag: int) -> tuple[str, ...]:
+    source = int(last.attrs["source_lag"]) if last.attrs["one_parent"] else 0
+    return token_names(lag, int(last.attrs["parent_lag"]), source)
+
+
+def _at_query(last: xr.Dataset, beside: tuple[Condition, ...]) -> Iterator[Claim]:
+    """Heads that look at the query token, where there is one."""
+    if not last.attrs["parent_lag"]:
+        return
+    uniform = float(last["uniform_mass"].sel(lag=0))
+    for head in _heads(last):
+        mass = float(last["lag_mass"].sel(lag=0).isel(head))
+        if is_looked_at(mass, uniform):
+            yield Claim(
+                (head_name(head),), "attends_to", ("query token",), mass, None, uniform, "probability",
+                because=beside,
+            )  # fmt: skip
+
+
+def _at_lags(last: xr.Dataset, scores: dict[str, Score], beside: tuple[Condition, ...]) -> Iterator[Claim]:
+    """Heads that look at one lag."""
+    over_all = (last["lag_mass"] * last["reach"]).sel(lag=slice(1, None))
+    parent = scores["parent_score"]
+    for head in _heads(last):
+        lag = int(over_all.isel(head).idxmax("lag"))
+        mass, reach = float(last["lag_mass"].isel(head).sel(lag=lag)), float(last["reach"].sel(lag=lag))
+        uniform = float(last["uniform_mass"].sel(lag=lag))
+        if reach < MIN_REACH or not is_looked_at(mass, uniform):
+            continue
+        at_parent = lag == last.attrs["source_lag"]
+        conditions = [Condition("effective tokens", value=float(last["effective_tokens"].isel(head)))]
+        if last.attrs["one_parent"] and not at_parent:
+            conditions.append(Condition("not the parent"))
+        if reach < MOST_REACH:
+            conditions.append(Condition("reach", value=reach, unit="share"))
+        within = at_parent and parent.value == mass and standing(parent) == "within"
+        if within:
+            conditions.append(Condition("within its null"))
+        yield Claim(
+            (head_name(head),), "attends_to", _names(last, lag), mass, None, uniform, "probability",
+            "open" if within else "shown", because=(*conditions, *beside),
+        )  # fmt: skip
+
+
+def _at_first(last: xr.Dataset, beside: tuple[Condition, ...]) -> Iterator[Claim]:
+    """Heads that look at the first token."""
+    uniform = float(last.attrs["uniform_first"])
+    for head in _heads(last):
+        mass = float(last["first_token"].isel(head))
+        if is_looked_at(mass, uniform):
+            yield Claim(
+                (head_name(head),), "attends_to", ("first token",), mass, None, uniform, "probability",
+                because=beside,
+            )  # fmt: skip
+
+
+def _lag_classes(last: xr.Dataset, known: int, beside: tuple[Condition, ...]) -> Iterator[Claim]:
+    """The first head that looks at at most half of the lag classes, and all over these."""
+    n_classes = last.sizes.get("modulo", 0)
+    for head in _heads(last) if n_classes else ():
+        one = last.isel(head)
+        order = np.argsort(-one["lag_class"].values, kind="stable")
+        share = one["lag_class"].values[order].cumsum()
+        chosen = order[: int((share < CLASS_SHARE).sum()) + 1]
+        looked_at = np.exp(entr(one["last_mass"].values).sum())
+        if len(chosen) > n_classes / 2 or looked_at < len(chosen) * known / n_classes / 2:
+            continue
+        classes = tuple(str(int(m)) for m in sorted(one["modulo"].values[chosen]))
+        modulo = Condition("modulo", value=n_classes)
+        yield Claim(
+            (head_name(head),), "attends_by", ("lag class", *classes), float(share[len(chosen) - 1]),
+            None, len(chosen) / n_classes, "probability", because=(modulo, *beside),
+        )  # fmt: skip
+        return
+
+
+def _none_stands_out(
+    data: xr.Dataset, last: xr.Dataset, known: int, beside: tuple[Condition, ...]
+) -> Iterator[Claim]:
+    """What the most attended lag and the parent get, where no head settles on one."""
+    lag = best_lag(data)
+    mass = last["lag_mass"].sel(lag=lag)
+    places = {lag: best_heads(mass)}
+    if last.attrs["one_parent"]:
+        places |= {int(last.attrs["source_lag"]): best_heads(parent_score(last))}
+    for at, head in places.items():
+        value = last["lag_mass"].reindex(lag=[at], fill_value=0.0).isel(lag=0, drop=True).isel(head)
+        uniform = float(last["uniform_mass"].reindex(lag=[at], fill_value=0.0).isel(lag=0, drop=True))
+        tokens = Condition("effective tokens", value=float(last["effective_tokens"].isel(head)))
+        yield Claim(
+            (head_name(head),), "attends_to", _names(last, at), float(value), None, uniform, "probability",
+            "excluded", because=(tokens, Condition("tokens", value=known), *beside),
+        )  # fmt: skip
+
+
+def headline(claims: Sequence[Claim]) -> list[Tile]:
+    """Where it lives, if no other probe tells: the head that reads the parent."""
+    reads = Claims(tuple(claims)).where("attends_to", object="parent", status="shown", probe="attention")
+    return [Tile(LIVES, reads[:1], (), reads[0], rank=8)] if reads else []

@@ -1,0 +1,69 @@
+"""What is read from measured attention: the parent's share, the lag that stands out, whether it is flat."""
+
+import xarray as xr
+
+# Attention counts as flat if the most and the least attended token differ by less than this share of uniform.
+FLAT_SHARE = 0.01
+
+# Lag classes count as looked at together if they hold this share of the attention.
+CLASS_SHARE = 0.95
+
+# A head is named by what it looks at if that gets more than this share of the way from uniform attention to
+# all of it.
+MIN_ATTENTION = 0.5
+# A lag that fewer predictions reach is not one that a head looks at.
+MIN_REACH = 0.25
+MOST_REACH = 0.9  # above, nearly all predictions do
+
+
+def is_looked_at(mass: float, uniform: float) -> bool:
+    """Whether a head that gives something so much attention is named by it."""
+    return mass > MIN_ATTENTION + (1 - MIN_ATTENTION) * uniform
+
+
+def parent_score(data: xr.Dataset) -> xr.DataArray:
+    """Each head's attention on the parent, [axis, layer, head]: 0 where no prediction reaches that far."""
+    return on_parent(data, "lag_mass")
+
+
+def on_parent(data: xr.Dataset, name: str) -> xr.DataArray:
+    """A variable over `lag` at the parent's lag, 0 where no prediction reaches that far."""
+    lag = int(data.attrs["source_lag"])
+    return data[name].reindex(lag=[lag], fill_value=0.0).isel(lag=0, drop=True)
+
+
+def best_lag(data: xr.Dataset) -> int:
+    """For the last model, the lag with the most attention of any head (the query token's own apart).
+
+    The attention is that over all predictions, those that do not reach so far too. A head that always looks
+    at the first token has all its attention at lag N in the one prediction that reaches that far: that is not
+    a lag it looks at.
+    """
+    over_all = (data["lag_mass"] * data["reach"]).sel(lag=slice(1, None))
+    return int(over_all.max(("layer", "head")).idxmax("lag")[-1])
+
+
+def real_tokens(data: xr.Dataset) -> slice:
+    """The keys the last prediction may look at, a query token apart."""
+    return slice(int(data.attrs["first_seen"]), int(data.attrs["real_tokens"]))
+
+
+def uniform_share(last: xr.Dataset) -> float:
+    """A real token's mean share of the last prediction's attention, for one model."""
+    return float(last["last_mass"].isel(key=real_tokens(last)).mean())
+
+
+def is_flat(last: xr.Dataset) -> bool:
+    """Whether no head of one model tells real tokens apart: not in the last prediction, nor over all."""
+    if float(last["spread"].max()) >= FLAT_SHARE * uniform_share(last):
+        return False
+    if last.attrs["predictions"] == 1:
+        return True
+    mass, uniform = (last[name].sel(lag=slice(1, None)) for name in ("lag_mass", "uniform_mass"))
+    return not bool((abs(mass - uniform) > FLAT_SHARE * uniform).any())
+
+
+def is_flat_everywhere(last: xr.Dataset) -> bool:
+    """Whether one model's attention goes to as many tokens as it can, in every prediction of many."""
+    tokens, uniform = last["effective_tokens"], last.attrs["uniform_tokens"]
+    return last.attrs["predictions"] > 1 and bool(tokens.min() >= (1 - FLAT_SHARE**2) * uniform)

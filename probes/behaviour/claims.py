@@ -1,0 +1,238 @@
+"""Claims of a model's behaviour: which law it imitates, where it does not, and how far it has come."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Bool
+
+from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Status, Where, decided
+from mechmarkov.claims.tile import LEARNED, STUCK, Tile
+from mechmarkov.probing.dataset import (
+    IMITATION_NATS,
+    IMITATION_SHARE,
+    MIN_GAP_NATS,
+    NORMAL_95,
+    imitates,
+    is_nearest,
+    last_model,
+    normal_interval,
+)
+from mechmarkov.probing.score import Score
+
+REACHED = 0.9  # of the way from the unigram's loss to the best: a tenth is left at most
+ALIKE = 1e-3  # of that way; a law that is nearly the best may be nearer still
+FAR_NATS = 0.05  # after a state or at a position from which a law is surely not imitated there
+MOST = 0.5  # of the predictions: a law that holds in fewer is not told as holding somewhere
+COLDEST_TOLD, HOTTEST_TOLD = 1 / 8, 8.0  # beyond, predictions are nearly certain, or nearly uniform
+MAX_ERROR_SHARE = 0.25  # of the way from chance to the best: a wider interval cannot say "at chance"
+
+_STATUS: dict[bool | None, Status] = {True: "shown", None: "open", False: "excluded"}
+_SUBJECT = (MODEL,)
+
+
+def nearest(data: xr.Dataset) -> tuple[str, list[str]]:
+    """Returns the nearest predictor at the last step, the simplest of equals, and those it equals."""
+    closest = data["predictor"].values[is_nearest(last_model(data)["kl"])].tolist()
+    return closest[0], closest[1:]
+
+
+def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
+    """Which laws are imitated and where not, at which temperature, and how much is missing to the best."""
+    last = last_model(data)
+    closest = _closest(data, last)
+    somewhere = list(_somewhere(data, last))
+    there = {claim.object: claim for claim in somewhere if claim.relation == "imitates"}
+    everywhere = [_imitates(last, scores, str(name)) for name in data["predictor"].values]
+    like = [there.get(claim.object, claim) for claim in everywhere]
+    return [
+        closest,
+        _is_right(last, scores),
+        *(claim for claim in somewhere if claim.relation == "fails_at"),
+        *_tempered(data, last),
+        *_way(data, last, scores),
+        *sorted(like, key=lambda claim: claim.object[0] not in closest.object[:1]),
+    ]
+
+
+def _closest(data: xr.Dataset, last: xr.Dataset) -> Claim:
+    """The nearest law; with those that coincide with it, and those that are not surely further away."""
+    name, equals = nearest(data)
+    value, rest = float(last["kl"].sel(predictor=name)), last["kl"].drop_sel(predictor=[name, *equals])
+    ties = [
+        str(other)
+        for other in rest["predictor"].values
+        if float(rest.sel(predictor=other)) - value
+        <= NORMAL_95 * float(last["further_error"].sel(predictor=other))
+    ]
+    beside = [Condition("coincide", words=(name, *equals))] * bool(equals)
+    if rest.size:
+        second = str(rest.idxmin("predictor").item())
+        beside.append(Condition("next law", value=float(rest.min()), unit="nats", words=(second,)))
+    if floored := int(last["floored"].sel(predictor=name)):
+        beside.append(Condition("floored", value=floored))
+    interval = normal_interval(value, float(last["kl_error"].sel(predictor=name)), least=0.0)
+    status: Status = "open" if ties else "shown"
+    names = (name, *equals, *ties)
+    return Claim(
+        _SUBJECT, "is_closest_to", names, value, interval, None, "nats", status, because=tuple(beside)
+    )
+
+
+def _imitates(last: xr.Dataset, scores: dict[str, Score], name: str) -> Claim:
+    value, error = (float(last[each].sel(predictor=name)) for each in ("kl", "kl_error"))
+    interval = normal_interval(value, error, least=0.0)
+    if bool(is_nearest(last["kl"]).sel(predictor=name)):
+        status = _STATUS[imitates(last["kl"], last["kl_error"])]
+    else:
+        status = decided(interval, IMITATION_NATS, value, above=False)
+    null = _null_of(last, scores, name)
+    return Claim(_SUBJECT, "imitates", (name,), value, interval, null, "nats", status)
+
+
+def _null_of(
+    last: xr.Dataset, scores: dict[str, Score], name: str
+) -> float | tuple[float, float, float] | None:
+    """The null of the score of a law's KL; only the uniform law, unigram, bigram and the best have one."""
+    known = {"uniform": "kl_uniform"} | {
+        str(last.attrs[each]): f"kl_{each}" for each in ("unigram", "bigram")
+    }
+    known |= {str(last.attrs["best"]): "kl_best"} if "best" in last.attrs else {}
+    return scores[known[name]].null if name in known and known[name] in scores else None
+
+
+def _is_right(last: xr.Dataset, scores: dict[str, Score]) -> Claim:
+    score, chance = scores["accuracy"], 1 / int(last.attrs["n_states"])
+    beside = [Condition("chance", value=chance, unit="probability")]
+    if "optimal_accuracy" in last:
+        possible = float(last["optimal_accuracy"])
+        beside.insert(0, Condition("possible", value=possible, unit="probability"))
+    if _at_chance(last):
+        beside.append(Condition("at chance"))
+    value = score.value if isinstance(score.value, float) else None
+    return Claim(
+        _SUBJECT, "is_right", (), value, score.interval, score.null, "probability", because=tuple(beside)
+    )
+
+
+def _at_chance(last: xr.Dataset) -> bool:
+    """Whether the model is uniform and right as often as chance, and sequences are enough to tell."""
+    accuracy, error = float(last["accuracy"]), float(last["accuracy_error"])
+    chance = 1 / last.attrs["n_states"]
+    beyond = float(last["optimal_accuracy"]) - chance if "optimal_accuracy" in last else 1 - chance
+    # Means of exact expectations have rounded.
+    is_narrow = NORMAL_95 * error <= MAX_ERROR_SHARE * beyond + 1e-9
+    closest = last["predictor"].values[is_nearest(last["kl"])][0]
+    # Three of its standard errors from chance is no longer chance.
+    return closest == "uniform" and is_narrow and abs(accuracy - chance) <= 3 * error + 1e-9
+
+
+def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
+    """Where the best law, or the nearest, is imitated and where it surely is not, by state or position."""
+    names = dict.fromkeys([str(data.attrs.get("best", nearest(data)[0])), nearest(data)[0]])
+    labels = tuple(str(label) for label in data.attrs["labels"])
+    positions = tuple(int(at) for at in data["position"].values)
+    for name in names:
+        for axis, places in (("states", labels), ("positions", positions)):
+            variable = {"states": "kl_after", "positions": "kl_at"}[axis]
+            value, error = (last[each].sel(predictor=name).values for each in (variable, f"{variable}_error"))
+            with np.errstate(invalid="ignore"):
+                fails = value - NORMAL_95 * error > FAR_NATS
+                holds = value + NORMAL_95 * error < IMITATION_NATS
+            known = np.isfinite(value)
+            if not fails.any() or holds.sum() < MOST * known.sum():
+                continue
+            bad, good = (Where(**{axis: _chosen(places, which)}) for which in (fails, holds))
+            worst, most = (int(np.where(which, value, -np.inf).argmax()) for which in (fails, holds))
+            ends = [normal_interval(float(value[i]), float(error[i]), least=0.0) for i in (worst, most)]
+            yield Claim(
+                _SUBJECT, "fails_at", (name,), float(value[worst]), ends[0], unit="nats", where=bad,
+                because=(Condition("near elsewhere", value=float(value[most]), unit="nats"),),
+            )  # fmt: skip
+            yield Claim(_SUBJECT, "imitates", (name,), float(value[most]), ends[1], unit="nats", where=good)
+            return
+
+
+def _chosen(places: tuple[Any, ...], which: Bool[np.ndarray, " place"]) -> tuple[Any, ...]:
+    return tuple(places[i] for i in np.flatnonzero(which))
+
+
+def _tempered(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
+    """The law that the model has at another temperature than its own."""
+    if "temperature" not in last:
+        return
+    if float(data["gap"]) < MIN_GAP_NATS:  # any law is the best at some temperature
+        return
+    for name in dict.fromkeys([str(data.attrs.get("best", nearest(data)[0])), str(data.attrs["bigram"])]):
+        one = last.sel(predictor=name)
+        nats, error = float(one["kl_tempered"]), float(one["kl_tempered_error"])
+        own, own_error = float(one["kl"]), float(one["kl_error"])
+        within = nats + NORMAL_95 * error < min(IMITATION_NATS, IMITATION_SHARE * own)
+        told = COLDEST_TOLD < float(one["temperature"]) < HOTTEST_TOLD
+        if told and within and own - NORMAL_95 * own_error > IMITATION_NATS:
+            left = Condition("left at that temperature", value=nats, unit="nats")
+            at_own = Condition("at its own temperature", value=own, unit="nats")
+            yield Claim(
+                _SUBJECT, "tempers", (name,), float(one["temperature"]), None, 1.0, "temperature",
+                because=(left, at_own),
+            )  # fmt: skip
+            return
+
+
+def _way(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Iterator[Claim]:
+    """How much is missing to the best law, as nats and as a share of the way from the unigram's loss."""
+    best = str(data.attrs.get("best", data["predictor_loss"].idxmin("predictor").item()))
+    excess, gap = float(last["excess"]), float(data["gap"])
+    value = 1 - float(last["left"])
+    interval = normal_interval(value, float(last["left_error"]))
+    apart = gap >= MIN_GAP_NATS
+    if not apart:  # between laws that are so near there is no way
+        value = 1.0 if excess < MIN_GAP_NATS else -1.0
+        interval = (value, value)
+    near = is_nearest(last["kl"])
+    if float(last["kl"].sel(predictor=best)) <= ALIKE * gap:
+        near = near | (near["predictor"] == best)
+    closest = set(near["predictor"].values[near].tolist())
+    unigram = str(data.attrs["unigram"])
+    at_start = bool(data.attrs.get("starts_untrained")) and int(np.ravel(data["step"])[-1]) == 0
+    kl_unigram = float(last["kl"].sel(predictor=unigram))
+    conditions = (
+        Condition("unigram is told from the best", apart, gap, "nats"),
+        Condition("the best is the unigram", best == unigram),
+        Condition("the nearest law is the best", best in closest),
+        Condition("the nearest law is the unigram", unigram in closest, kl_unigram, "nats"),
+        Condition("loss on scores", data.attrs.get("objective", "cross_entropy") != "cross_entropy"),
+        Condition("no step was made", at_start),
+    )
+    status: Status = "shown" if interval[0] >= REACHED else "excluded" if interval[1] < REACHED else "open"
+    if status == "shown" and best not in closest:
+        status = "open"
+    missed = scores.get("kl_best")
+    around = None if missed is None else missed.interval
+    nats = missed.value if missed is not None and isinstance(missed.value, float) else excess
+    null = None if missed is None else missed.null
+    yield Claim(_SUBJECT, "reaches", (best,), nats, around, null, "nats", status, because=conditions)
+    if apart:
+        yield Claim(_SUBJECT, "is_on_the_way_to", (best,), value, interval, unit="share", because=conditions)
+
+
+def headline(claims: Sequence[Claim]) -> list[Tile]:
+    """What has it learned; and whether anything is left to be stuck at."""
+    ours = Claims(tuple(claims)).where(probe="behaviour")
+    closest, right, reaches = (ours.first(name) for name in ("is_closest_to", "is_right", "reaches"))
+    tiles = []
+    if closest is not None:
+        like = ours.first("imitates", object=closest.object[0])
+        tempered, fails = ours.first("tempers"), ours.first("fails_at")
+        has = reaches is not None and reaches.is_shown and reaches.object[0] in closest.object
+        answer = tempered or (like if like is not None and (has or like.is_shown) else closest)
+        shown = ours.where("imitates")
+        bars = {claim.object[0]: claim.value for claim in shown if claim.value is not None}
+        more = tuple(claim for claim in (fails, right) if claim is not None)
+        tiles.append(Tile(LEARNED, (answer,), more, like or closest, bars, "kl"))
+    if reaches is not None and reaches.value is not None:
+        gap = reaches.condition("unigram is told from the best")
+        bars = {MODEL: reaches.value} | ({"unigram": gap.value} if gap and gap.value is not None else {})
+        tiles.append(Tile(STUCK, (reaches,), (), reaches, bars, "excess", rank=9))
+    return tiles

@@ -1,0 +1,224 @@
+"""KL from each exact predictor to the model, losses and accuracies, by position, state and temperature."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from scipy.sparse import csr_array
+
+from mechmarkov.probing import Subject
+from mechmarkov.probing.dataset import Variables, variables
+from mechmarkov.probing.preconditions import has_one_parent, parent_lag, predictor_of
+from mechmarkov.sources import ChainMixture
+from mechmarkov.theory.bootstrap import ratio, standard_error
+from mechmarkov.theory.by_state import mean_after
+from mechmarkov.theory.kernel import FLOOR, kl
+
+from .rare_states import rare_states
+from .temperature import best_temperature
+
+# Predictions that a temperature is fitted to, of every sequence.
+TEMPERED_PREDICTIONS = 4096
+
+
+def measure(subject: Subject) -> xr.Dataset:
+    """KL from each exact predictor to the model, losses and accuracies.
+
+    A state of a fixed chain that is rare, and in fewer than 64 of the predictions, is measured in contexts of
+    its own and weighted by its stationary probability (`rare_states`). Where sequences share a chain of a
+    mixture, errors are those of chains drawn anew with their sequences.
+
+    Returns:
+        `kl` and its standard error over sequences `kl_error` [axis, predictor] (nats);
+        `floored` [axis, predictor]: how many probabilities the model gave below 1e-12 to what that predictor
+        holds possible, so that its KL is the floor's;
+        `further_error` [axis, predictor] (nats): the standard error of its KL less the smallest;
+        `kl_at` [axis, predictor, position] and its standard error `kl_at_error` (nats);
+        `temperature` [axis, predictor] at which the model is nearest to it, `kl_tempered` and its standard
+        error `kl_tempered_error` [axis, predictor] (nats): KL there; not of null models;
+        `loss`, `best_loss` and the standard error of their difference `excess_loss_error` [axis], and
+        `predictor_loss` [predictor] (nats, on the sampled next states);
+        `excess` [axis] and `gap` (nats): what the model and the unigram lose to the best predictor, expected
+        (without a Bayes-optimal one: on the sampled next states, to the predictor with the lowest loss);
+        `left` and its standard error `left_error` [axis]: the first over the second;
+        `accuracy`, `accuracy_error` and `optimal_accuracy` [axis] (probability: exact expectations where the
+        Bayes-optimal predictor has a closed form, frequencies otherwise);
+        `implied` [axis, state_from, state_to] (probability): the mean prediction after each parent state;
+        `kl_after` and its standard error `kl_after_error` [axis, state_from, predictor] (nats), `loss_after`
+        [axis, state_from] (nats) and `accuracy_after` [axis, state_from] (probability): the same scores after
+        each parent state;
+        `kernel` [state_from, state_to] (probability): P, for a source with one chain.
+    """
+    axis, source, batch = subject.axis, subject.source, subject.batch
+    model, exact = subject.probabilities.astype(np.float64), subject.exact
+    onehot = np.eye(source.n_states)[batch.targets.numpy()]
+    best, groups = source.best(), _components(subject)
+    truth = onehot if isinstance(best, str) else exact[best.name]
+    # [axis, predictor, sequence, read]
+    per_sequence = np.stack([[kl(p, q) for p in exact.values()] for q in model])
+    top = model >= model.max(-1, keepdims=True)
+    right = ((top / top.sum(-1, keepdims=True)) * truth).sum(-1)
+    losses, of_each = _losses(model, onehot), np.stack([_losses(p, onehot) for p in exact.values()])
+    floored = np.array([[((q < FLOOR) & (p > 0)).sum() for p in exact.values()] for q in model])
+    accuracy, accuracy_error = right.mean((1, 2)), standard_error(right.mean(-1), groups)
+    rare = _rare(subject)
+    kl_of_sequence = (per_sequence * rare.common).mean(-1) + rare.kl[..., None]
+    error = np.hypot(standard_error(kl_of_sequence, groups), rare.kl_error)
+    smallest = kl_of_sequence.mean(-1).argmin(-1)
+    further = kl_of_sequence - kl_of_sequence[np.arange(len(model)), smallest][:, None]
+    unigram = [*exact].index(predictor_of(source, "unigram"))
+    if isinstance(best, str):
+        lowest = of_each[of_each.mean((1, 2)).argmin()]
+        excess, gap = (losses - lowest).mean(-1), (of_each[unigram] - lowest).mean(-1)
+    else:
+        at_best = [*exact].index(best.name)
+        excess = kl_of_sequence[:, at_best]
+        gap = (kl(truth, [*exact.values()][unigram]) * rare.common).mean(-1) + rare.gap
+    left, left_error = ratio(excess, gap, groups) if gap.any() else np.full((2, len(model)), np.nan)
+    if not isinstance(best, str) and gap.any():
+        left_error = np.hypot(left_error, rare.kl_error[:, at_best] / gap.mean())
+    per_predictor, after = (axis, "predictor"), (axis, "state_from")
+    before_is_parent = has_one_parent(source) and parent_lag(source) == 1
+    data = xr.Dataset(
+        variables("nats", per_predictor, kl=kl_of_sequence.mean(-1), kl_error=error)
+        | variables("nats", per_predictor, further_error=standard_error(further, groups))
+        | variables("probabilities", per_predictor, floored=floored)
+        | variables(
+            "nats",
+            (*per_predictor, "position"),
+            kl_at=per_sequence.mean(-2),
+            kl_at_error=standard_error(per_sequence.swapaxes(-1, -2), groups),
+        )
+        | variables("nats", axis, loss=losses.mean((1, 2)))
+        | variables("nats", axis, excess=excess.mean(-1))
+        | variables("nats", (), gap=gap.mean())
+        | variables("share", axis, left=left, left_error=left_error)
+        | variables("nats", "predictor", predictor_loss=of_each.mean((1, 2)))
+        | variables("probability", axis, accuracy=accuracy, accuracy_error=accuracy_error)
+        | variables("probability", (*after, "state_to"), implied=_after(subject, model))
+        | _after_states(subject, per_sequence, rare)
+        | variables("nats", after, loss_after=_after(subject, losses[..., None])[..., 0])
+        | variables("probability", after, accuracy_after=_after(subject, right[..., None])[..., 0]),
+        coords={axis: subject.coordinates, "predictor": list(exact), "position": batch.read.numpy()},
+        attrs={
+            "source": source.title(),
+            "n_states": source.n_states,
+            "labels": list(source.labels),
+            "redraws": int(source.redraws),
+            "sequences": len(onehot),
+            "unigram": predictor_of(source, "unigram"),
+            "bigram": predictor_of(source, "bigram"),
+            "objective": subject.objective.kind,
+            "state_before": "parent state" if before_is_parent else "last state",
+            # A lone checkpoint from elsewhere has step 0 where its step is not known.
+            "starts_untrained": int(subject.run.recipe is not None or subject.run.n_steps > 1),
+        },
+    )
+    if axis == "step":
+        data = data.assign(_tempered(subject, model, exact))
+    P = getattr(source, "P", None)
+    if P is not None:
+        data = data.assign(variables("probability", ("state_from", "state_to"), kernel=np.array(P)))
+    if isinstance(best, str):
+        return data.assign_attrs(no_best=best)
+    best_losses = _losses(truth, onehot)
+    excess_error = standard_error((losses - best_losses).mean(-1), groups)
+    return data.assign(
+        variables("nats", (), best_loss=best_losses.mean())
+        | variables("nats", axis, excess_loss_error=excess_error)
+        | variables("probability", (), optimal_accuracy=truth.max(-1).mean())
+    ).assign_attrs(best=best.name)
+
+
+@dataclass(frozen=True, eq=False)
+class _Rare:
+    """What states that the batch shows too rarely add to means over it, weighted by `pi` (nats).
+
+    Attributes:
+        common: Whether a prediction of the batch counts, `[batch, read]`.
+        kl: What the rare states add to KL from each predictor, and its standard error.
+        gap: What they add to KL(best ‖ unigram).
+        after: KL after each rare state, and its standard error.
+        states: The rare states.
+    """
+
+    common: Bool[np.ndarray, "batch read"]
+    kl: Float[np.ndarray, "member predictor"]
+    kl_error: Float[np.ndarray, "member predictor"]
+    gap: float = 0.0
+    after: Float[np.ndarray, "two member predictor rare"] | None = None
+    states: Int[np.ndarray, " rare"] | None = None
+
+
+def _rare(subject: Subject) -> _Rare:
+    rare, size = rare_states(subject), (len(subject.coordinates), len(subject.exact))
+    if rare is None:
+        nothing = np.zeros(size)
+        return _Rare(np.ones(subject.batch.parents.shape, dtype=bool), nothing, nothing)
+    nats = np.stack([[kl(p, q) for p in rare.exact.values()] for q in rare.probabilities])
+    mean, error = nats.mean(-1), standard_error(nats)  # [member, predictor, rare]
+    best, unigram = subject.source.best(), predictor_of(subject.source, "unigram")
+    gap = 0.0
+    if not isinstance(best, str):
+        gap = float(kl(rare.exact[best.name], rare.exact[unigram]).mean(-1) @ rare.pi)
+    total_error = np.sqrt((error * rare.pi) ** 2 @ np.ones(len(rare.pi)))
+    return _Rare(rare.common, mean @ rare.pi, total_error, gap, np.stack([mean, error]), rare.states)
+
+
+def _after_states(
+    subject: Subject, nats: Float[np.ndarray, "member predictor batch read"], rare: _Rare
+) -> Variables:
+    """KL after each parent state and its standard error."""
+    parents, n = subject.batch.parents.numpy(), subject.source.n_states
+    each = [[mean_after(parents, one, n) for one in member] for member in nats]
+    values = np.moveaxis(np.array(each), 2, 0)  # [mean and error, member, predictor, state]
+    if rare.after is not None:
+        values[..., rare.states] = rare.after
+    mean, error = values.swapaxes(-1, -2)
+    axes = (subject.axis, "state_from", "predictor")
+    return variables("nats", axes, kl_after=mean, kl_after_error=error)
+
+
+def _tempered(
+    subject: Subject,
+    model: Float[np.ndarray, "member batch read state"],
+    exact: dict[str, Float[np.ndarray, "batch read state"]],
+) -> Variables:
+    """The best temperature beside each exact predictor and KL there, on as many predictions as tell it."""
+    reads = slice(None, None, max(1, model.shape[1] * model.shape[2] // TEMPERED_PREDICTIONS))
+    groups, found = _components(subject), []
+    for q in model[:, :, reads]:
+        fits = [best_temperature(p[:, reads], q) for p in exact.values()]
+        found.append([(t, nats.mean(), standard_error(nats, groups)) for t, nats in fits])
+    temperature, nats, error = np.moveaxis(np.array(found, dtype=float), -1, 0)
+    axes = (subject.axis, "predictor")
+    return variables("temperature", axes, temperature=temperature) | variables(
+        "nats", axes, kl_tempered=nats, kl_tempered_error=error
+    )
+
+
+def _losses(q: np.ndarray, onehot: np.ndarray) -> np.ndarray:
+    """Cross-entropies (nats) of probabilities `[.., sequence, read, state]` on the states that came."""
+    return np.asarray(-np.log(np.maximum((q * onehot).sum(-1), FLOOR)))
+
+
+def _components(subject: Subject) -> np.ndarray | None:
+    """Which chain of a mixture each sequence most likely comes from; None for other sources."""
+    if not isinstance(subject.source, ChainMixture):
+        return None
+    return np.asarray(subject.source.posterior(subject.batch.history.numpy())[:, -1].argmax(-1))
+
+
+def _after(subject: Subject, values: np.ndarray) -> np.ndarray:
+    """Means after each parent state: `[axis, batch, read, value]` to `[axis, state_from, value]`.
+
+    NaN for a state that is never a parent.
+    """
+    parents = subject.batch.parents.numpy().ravel()
+    one_hot = csr_array((np.ones(parents.size), (parents, np.arange(parents.size))))
+    one_hot.resize(subject.source.n_states, parents.size)
+    total = np.stack([one_hot @ rearrange(one, "b r j -> (b r) j") for one in values])
+    with np.errstate(invalid="ignore"):
+        return np.asarray(total / one_hot.sum(axis=1)[:, None])

@@ -1,0 +1,121 @@
+"""Claims of beliefs: which stream carries the belief over what is hidden, and do predictions follow it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Bool
+
+from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Status
+from mechmarkov.claims.tile import LIVES, Tile
+from mechmarkov.probing.dataset import interval_at, last_model
+from mechmarkov.probing.score import Score
+
+from .measure import DETERMINED, SAME_LAW, mean_kls
+
+CARRIED_R2 = 0.9  # from here on the stream carries the belief, if it also tells
+CARRIED_BEYOND = 0.5  # of what predictions and tokens leave open
+ROUNDING = 1e-6  # of an R²: streams that are no further apart are alike, and the earliest is named
+
+_STATUS: dict[bool | None, Status] = {True: "shown", None: "open", False: "excluded"}
+
+
+def _holding(last: xr.Dataset) -> tuple[Bool[np.ndarray, " stream"], Bool[np.ndarray, " stream"]]:
+    """Which streams surely hold the belief beyond what predictions and tokens tell, and which may."""
+    left = np.where(np.isnan(last["beyond"]), np.nan, 1 - float(last["baseline_r2"]))
+    low, high = last["r2_low"].values, last["r2_high"].values
+    surely = (low >= CARRIED_R2) & (1 - (1 - low) / left >= CARRIED_BEYOND)
+    return surely, ~((high < CARRIED_R2) | (1 - (1 - high) / left < CARRIED_BEYOND))
+
+
+def is_carried(last: xr.Dataset) -> bool | None:
+    """Whether the stream that is named holds the belief, beyond what predictions and tokens tell.
+
+    None if an interval holds its limit, or predictions and tokens leave nothing to tell. False only if no
+    stream may hold it.
+    """
+    surely, may = _holding(last)
+    return True if surely[_named(last)] else None if may.any() else False
+
+
+def _named(last: xr.Dataset) -> int:
+    """Of a model, the best stream if that surely holds the belief, else the one with the largest R²."""
+    best, r2 = int(last["best"]), last["r2"].values
+    return best if _holding(last)[0][best] else int(np.argmax(r2 >= r2.max() - ROUNDING))
+
+
+def is_used(last: xr.Dataset) -> bool | None:
+    """Whether predictions surely follow the belief when it is forced.
+
+    None if sequences do not tell, or all hidden states have one law, so that there is nothing to follow.
+    """
+    if float(last["laws_apart"]) < SAME_LAW:
+        return None
+    _, low, high = (float(value) for value in last["short_of_used"])
+    return None if low < 0 <= high else high < 0
+
+
+def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
+    """Whether the belief is carried, whether that is more than predicting, and what forcing a state does."""
+    del scores
+    last = last_model(data)
+    named = _named(last)
+    stream = str(last["stream"].values[named])
+    hidden = (str(data.attrs["hidden"]),)
+    r2, beyond = (float(last[name][named]) for name in ("r2", "beyond"))
+    baseline = float(last["baseline_r2"])
+    beside = [
+        Condition("hidden states", value=float(data.attrs["n_hidden"])),
+        Condition("tokens and predictions give", value=baseline, unit="R²"),
+        Condition("beyond them", None if baseline > DETERMINED else True, max(0.0, beyond), "share"),
+    ]
+    if "attention_r2" in last:
+        first = last["attention_r2"].isel(layer=0)
+        beside.append(
+            Condition("after attention", value=float(first), unit="R²", words=(str(int(first["layer"])),))
+        )
+        beside.append(Condition("sums of one update a token", value=float(last["additive_r2"]), unit="R²"))
+    carries = Claim(
+        (stream,), "carries_belief", hidden, r2, interval_at(data, "r2", stream=stream), None, "R²",
+        _STATUS[is_carried(last)], because=tuple(beside),
+    )  # fmt: skip
+    return [carries, _follows(last, named, hidden)]
+
+
+def _follows(last: xr.Dataset, named: int, hidden: tuple[str, ...]) -> Claim:
+    """What forcing a state does, and at which stream."""
+    best = int(last["best"])
+    stream = str(last["stream"].values[best])
+    beside = [Condition("forced at", value=float(last["r2"][best]), unit="R²", words=(stream,))] * (
+        best != named
+    )
+    if best == last.sizes["stream"] - 1:
+        beside.append(Condition("at the logits"))
+    if stream == "embed":
+        beside.append(Condition("a forced token"))
+    if float(last["laws_apart"]) < SAME_LAW:
+        one_law = Condition("hidden states have one law")
+        return Claim((MODEL,), "follows_belief", hidden, status="does not apply", because=(*beside, one_law))
+    clean, random, forced = mean_kls(last)
+    beside.append(Condition("clean", value=clean, unit="nats"))
+    return Claim(
+        (MODEL,),
+        "follows_belief",
+        hidden,
+        forced,
+        None,
+        random,
+        "nats",
+        _STATUS[is_used(last)],
+        "intervention",
+        because=tuple(beside),
+    )
+
+
+def headline(claims: Sequence[Claim]) -> list[Tile]:
+    """Where it lives: the stream that carries the belief, if one is shown to."""
+    ours = Claims(tuple(claims)).where(probe="belief")
+    carries = ours.first("carries_belief", status="shown")
+    if carries is None:
+        return []
+    return [Tile(LIVES, (carries,), tuple(ours.where("follows_belief")), carries, rank=3)]

@@ -1,0 +1,139 @@
+"""Claims of training: what came between which steps, in which order, what was lost, which laws passed."""
+
+from collections.abc import Iterator, Sequence
+
+import xarray as xr
+
+from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Status, Where
+from mechmarkov.claims.tile import CAME, Tile
+from mechmarkov.probing.dataset import NORMAL_95
+from mechmarkov.probing.score import Score
+
+from .trajectory import Event, first_time, may_hold
+
+
+def events_of(data: xr.Dataset) -> dict[str, Event]:
+    """The events that happened."""
+    steps, half_width = data["step"].values, NORMAL_95 * data["progress_error"].values
+    found = zip(data["event"].values.tolist(), data["progress"].values.T, half_width.T, strict=True)
+    events = {name: first_time(progress, half, steps) for name, progress, half in found}
+    return {name: event for name, event in events.items() if event is not None}
+
+
+def may_have_come(data: xr.Dataset) -> list[str]:
+    """The events that were not seen, and may have happened."""
+    half_width, events = NORMAL_95 * data["progress_error"], events_of(data)
+    names = [name for name in data["event"].values.tolist() if name not in events]
+    return [
+        n for n in names if may_hold(data["progress"].sel(event=n).values, half_width.sel(event=n).values)
+    ]
+
+
+def first_of(events: dict[str, Event]) -> list[str]:
+    """The earliest that was seen to come; several where their intervals overlap."""
+    came = {name: event for name, event in events.items() if not event.from_start}
+    earliest = min((event.by for event in came.values()), default=0)
+    return [name for name, event in came.items() if event.after < earliest]
+
+
+def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
+    """The events in their order, those that are open or did not come, and the laws that were passed."""
+    del scores
+    events = events_of(data)
+    in_order = sorted(events, key=lambda name: (events[name].after, name))
+    return [
+        *(_came(data, name, events[name]) for name in in_order),
+        *_before(events),
+        *(_lost(data, name) for name in in_order if not events[name].kept),
+        *_not_seen(data, set(events)),
+        *_phases(data),
+    ]
+
+
+def _came(data: xr.Dataset, name: str, event: Event) -> Claim:
+    first, last = int(data["step"][0]), int(data["step"][-1])
+    beside = [Condition("probed steps", value=float(data.sizes["step"]))]
+    if event.from_start:
+        beside.append(Condition("from the first probed step", event.throughout, first))
+    if name == "selection":
+        beside.append(Condition("without its sampling error"))
+    if not event.kept:
+        beside.append(Condition("lost again"))
+    status: Status = "shown" if event.sure else "open"
+    return Claim(
+        (MODEL,), "came_by", (name,), event.step, (event.after, event.by), unit="step", status=status,
+        where=Where(steps=(first, last)), because=tuple(beside),
+    )  # fmt: skip
+
+
+def _before(events: dict[str, Event]) -> Iterator[Claim]:
+    """What surely came first, before those whose interval begins where its own has ended."""
+    first = first_of(events)
+    came = {name: event for name, event in events.items() if not event.from_start}
+    by = max((events[name].by for name in first), default=0)
+    later = tuple(name for name in came if name not in first and events[name].after >= by)
+    if first and later:
+        yield Claim(tuple(first), "came_before", later)
+
+
+def _lost(data: xr.Dataset, name: str) -> Claim:
+    """What is surely not there at the end, or only was away for some steps."""
+    progress = float(data["progress"].sel(event=name)[-1])
+    half = NORMAL_95 * float(data["progress_error"].sel(event=name)[-1])
+    status: Status = "shown" if progress + half < 0.5 else "excluded" if progress - half > 0.5 else "open"
+    return Claim(
+        (MODEL,),
+        "was_lost",
+        (name,),
+        progress,
+        (progress - half, progress + half),
+        unit="share",
+        status=status,
+    )
+
+
+def _not_seen(data: xr.Dataset, came: set[str]) -> Iterator[Claim]:
+    """What did not come by the last step, may have come, or cannot be seen to come here."""
+    undecided, last = may_have_come(data), int(data["step"][-1])
+    steps = Where(steps=(int(data["step"][0]), last))
+    for name in map(str, data["event"].values):
+        if name in came:
+            continue
+        if why := data.attrs.get(f"no_{name}"):
+            yield Claim(
+                (MODEL,),
+                "came_by",
+                (name,),
+                status="does not apply",
+                because=(Condition("cannot be seen", words=(str(why),)),),
+            )
+            continue
+        status: Status = "open" if name in undecided else "excluded"
+        probed = (Condition("probed steps", value=float(data.sizes["step"])),)
+        yield Claim((MODEL,), "came_by", (name,), status=status, where=steps, because=probed)
+
+
+def _phases(data: xr.Dataset) -> Iterator[Claim]:
+    """The law that was nearest, from step to step."""
+    for phase in (data.isel(phase=i) for i in range(data.sizes["phase"])):
+        start, stop, plateau = (int(phase[name]) for name in ("phase_start", "phase_stop", "plateau"))
+        name = str(data["predictor"].values[int(phase["phase_predictor"])])
+        slope = float(data["scaled_gradient"].sel(step=plateau))
+        yield Claim(
+            (MODEL,), "passed", (name,), where=Where(steps=(start, stop)),
+            because=(Condition("gradient of its largest", value=slope, unit="share"),),
+        )  # fmt: skip
+
+
+def headline(claims: Sequence[Claim]) -> list[Tile]:
+    """How did it get there: the events between kept steps."""
+    ours = Claims(tuple(claims)).where(probe="dynamics")
+    events = ours.where("came_by")
+    came = tuple(claim for claim in events if claim.value is not None)
+    seen = tuple(claim for claim in came if claim.interval and claim.interval[0] < claim.interval[1])
+    answer = seen or came or tuple(claim for claim in events if claim.status != "does not apply")
+    if not answer:
+        return []
+    more = tuple(claim for claim in events if claim not in answer and claim.status != "does not apply")
+    bars = {claim.object[0]: claim.value for claim in seen if claim.value is not None}
+    return [Tile(CAME, answer, more, answer[-1] if came else None, bars, "steps", of_run=True)]

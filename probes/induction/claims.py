@@ -1,0 +1,256 @@
+"""Claims of induction: which heads match tokens, what feeds them by which input, what the path carries."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import xarray as xr
+
+from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Evidence, Status, Where
+from mechmarkov.claims.tile import LIVES, Tile
+from mechmarkov.models.components import head_index
+from mechmarkov.probing.dataset import NORMAL_95, best_heads, head_name, last_model, normal_interval
+from mechmarkov.probing.score import Score, standing
+
+from .circuit import (
+    MAX_SHARE_LEFT,
+    MIN_MOVED_SHARE,
+    feeders_of,
+    is_moved,
+    last_induction_head,
+    strongest_feeder,
+    tied_heads,
+)
+from .paths import ESTIMATE
+
+# A head looks at the previous token, or at copies, if these get more than this much of its attention.
+MIN_ATTENTION = 0.5
+
+# Below this many nats a path carries no predictions.
+MIN_EFFECT_NATS = 0.01
+
+# A head finds matches after a state if its score there is more than this share of an ideal head's, and misses
+# them if less than the other: and so its log odds of a match, as a share of the best state's. The score alone
+# is smaller where matches are few. Where an ideal head scores less than the third there is nothing to find.
+MIN_FOUND_SHARE, MAX_MISSED_SHARE = 0.5, 0.2
+MIN_IDEAL = 0.05
+
+# Where a predecessor may move attention by more than this share of the ideal, too few sequences tell.
+MIN_IDEAL_SHARE = 0.5
+
+INTERVENED: Evidence = "intervention"
+
+
+def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
+    """The induction heads, what feeds them and what that path carries; or what only looks like one."""
+    last, (head, name) = last_model(data), last_induction_head(data)
+    if not np.isfinite(float(head["induction"].sel(matched=1))):
+        nothing = (Condition("no match"),)
+        return [Claim((MODEL,), "is_induction_head", status="does not apply", because=nothing)]
+    if not is_moved(head):
+        return [_no_head(last), *_lookalikes(data, last)]
+    heads = tuple(head_name({"layer": layer, "head": index}) for layer, index in tied_heads(last)) or (name,)
+    feeders = tuple(head_name(feeder) for feeder in feeders_of(head))
+    feeds = _feeds(last, head, heads, feeders)
+    circuit = [feeds, *_carries(data, head, heads, feeders)] if feeders else []
+    return [
+        *circuit,
+        _is_head(data, head, heads, scores),
+        *([] if circuit else [feeds]),
+        *_partial(data, head, heads),
+    ]
+
+
+def _is_head(data: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...], scores: dict[str, Score]) -> Claim:
+    """The heads that a predecessor moves, with how much beyond lag and tokens they put on matches."""
+    effect, half = float(head["effect"]), float(head["effect_high"] - head["effect"])
+    score = scores["induction_score"]
+    within = standing(score) == "within"
+    beside = [
+        Condition("on matches", value=float(head["match_mass"].sel(matched=1)), unit="probability"),
+        Condition("beyond lag and tokens", value=float(head["induction"].sel(matched=1)), unit="probability"),
+        Condition("an ideal head has", value=float(data["ideal"].sel(matched=1)), unit="probability"),
+    ]
+    beside += [Condition("within its null")] * within + [Condition("equal within intervals")] * (
+        len(heads) > 1
+    )
+    if not data.attrs["is_linear"] and (index := head_index(heads[0])) is not None and index[0] == 0:
+        beside.append(Condition("its own convolution"))  # nothing else is before a first layer
+    return Claim(
+        heads, "is_induction_head", (), effect, (effect - half, effect + half), None, "of the ideal",
+        "open" if within else "shown", INTERVENED, because=tuple(beside),
+    )  # fmt: skip
+
+
+def _no_head(last: xr.Dataset) -> Claim:
+    """No head that a predecessor moves, surely or perhaps; or one that it moves the other way."""
+    largest = best_heads(last["effect"])
+    effect, high = (float(last[name].isel(largest)) for name in ("effect", "effect_high"))
+    if not np.isfinite(effect):
+        cannot = (Condition("no key to edit"),)
+        return Claim((MODEL,), "is_induction_head", status="does not apply", because=cannot)
+    most = float(last["effect_high"].max())
+    status: Status = "excluded" if most <= MIN_MOVED_SHARE else "open"
+    beside = [Condition("no strong circuit")] * (MIN_MOVED_SHARE < most < MIN_IDEAL_SHARE)
+    lowest = best_heads(-last["effect"])
+    value, low = float(last["effect"].isel(lowest)), float(last["effect_low"].isel(lowest))
+    if value + (value - low) < -MIN_MOVED_SHARE:  # surely the other way
+        name = head_name(lowest)
+        beside.append(Condition("moves the other way", value=value, unit="of the ideal", words=(name,)))
+    around = (2 * effect - high, high)
+    return Claim(
+        (head_name(largest),), "is_induction_head", (), effect, around, None, "of the ideal", status,
+        INTERVENED, because=tuple(beside),
+    )  # fmt: skip
+
+
+def _feeds(last: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...], feeders: tuple[str, ...]) -> Claim:
+    """The earlier heads whose cut from the keys takes most of the score, or what is left without all."""
+    through = Condition("through", words=("keys",))
+    if feeders:
+        left = {end: float(head["key_left"].sel(estimate=end)) for end in ESTIMATE}
+        previous = tuple(
+            Condition("previous token", value=float(last["previous_token"].isel(feeder)), unit="probability",
+                      words=(head_name(feeder),))
+            for feeder in feeders_of(head)
+        )  # fmt: skip
+        value, low, high = left["value"], left["low"], left["high"]
+        cut = Condition("score before and after", value=float(head["intact"]))
+        after = Condition("after the cut", value=float(head["cut"].sel(input="K")))
+        return Claim(
+            feeders, "feeds", heads, value, (low, high), 1.0, "share", "shown", INTERVENED,
+            because=(through, *previous, cut, after),
+        )  # fmt: skip
+    low, high = (float(head["earlier_left"].sel(estimate=end)) for end in ("low", "high"))
+    if strongest_feeder(head) is None:
+        return Claim((), "feeds", heads, None, None, 1.0, "share", "excluded", INTERVENED, because=(through,))
+    if not np.isfinite(low):
+        return Claim((), "feeds", heads, None, None, 1.0, "share", "open", INTERVENED, because=(through,))
+    status: Status = "open" if low <= MAX_SHARE_LEFT else "excluded"
+    ends = (max(0.0, low), min(1.0, high))
+    return Claim((), "feeds", heads, None, ends, 1.0, "share", status, INTERVENED, because=(through,))
+
+
+def _carries(
+    data: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...], feeders: tuple[str, ...]
+) -> Iterator[Claim]:
+    """What KL from the reference gains when the path from the feeders to the keys is cut."""
+    intact, cut = float(head["kl_intact"]), float(head["kl_cut"].sel(input="K"))
+    low, high = normal_interval(cut - intact, float(head["kl_error"].sel(input="K")))
+    simpler, apart = float(data["kl_simpler"]), NORMAL_95 * float(head["simpler_error"])
+    beside = [
+        Condition("from", value=intact, unit="nats"),
+        Condition("to", value=cut, unit="nats"),
+        Condition("simpler law", value=simpler, unit="nats", words=(str(data.attrs["simpler"]),)),
+    ]
+    if high < 0 and cut - intact < -MIN_EFFECT_NATS:
+        status: Status = "excluded"
+        beside.append(Condition("does harm"))
+    elif low > 0 and cut - intact > MIN_EFFECT_NATS:
+        status = "shown"
+        if simpler - intact <= max(apart, MIN_EFFECT_NATS):
+            beside.append(Condition("not the law's", intact >= simpler + apart))
+        elif low <= MAX_SHARE_LEFT * (simpler - intact):
+            beside.append(Condition("some of it"))
+        elif intact + apart >= MAX_SHARE_LEFT * simpler:
+            beside.append(Condition("most of what there is"))
+    else:
+        status = "excluded" if high <= MIN_EFFECT_NATS else "open"
+    yield Claim(
+        (*feeders, *heads),
+        "carries",
+        (str(data.attrs["reference"]),),
+        cut - intact,
+        (low, high),
+        0.0,
+        "nats",
+        status,
+        INTERVENED,
+        because=tuple(beside),
+    )
+
+
+def _partial(data: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...]) -> Iterator[Claim]:
+    """After which states the head finds no matches, though it does after others."""
+    score, ideal = head["intact_after"].values, data["ideal_after"].values
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(ideal > MIN_IDEAL, score / ideal, np.nan)
+    odds, low, high = (head["odds_after"].sel(estimate=end).values for end in ESTIMATE)
+    best = np.nanmax(np.where(np.isfinite(share), odds, -np.inf))
+    finds = (share > MIN_FOUND_SHARE) & (low > MIN_FOUND_SHARE * best)
+    misses = (share < MAX_MISSED_SHARE) & (high < MAX_MISSED_SHARE * best)
+    if finds.any() and misses.any():
+        labels = np.array(data.attrs["labels"]).astype(str)
+        after, never = (tuple(labels[which]) for which in (finds, misses))
+        yield Claim(
+            heads, "is_induction_head", ("after these states",), status="excluded", evidence=INTERVENED,
+            where=Where(states=never), because=(Condition("finds after", words=after),),
+        )  # fmt: skip
+
+
+def _lookalikes(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
+    """Heads that a score alone would take for parts of a circuit."""
+    score = last["induction"].sel(matched=1)
+    best = best_heads(score)
+    if float(score.isel(best)) > 0.1 * float(data["ideal"].sel(matched=1)) > 0:
+        surely = float(last["effect_high"].isel(best)) <= MIN_MOVED_SHARE
+        yield Claim(
+            (head_name(best),), "attends_to", ("matches",), float(score.isel(best)), unit="probability",
+            because=(Condition("not for their predecessors", surely or None),),
+        )  # fmt: skip
+    previous, copies = last["previous_token"], last["duplicate_token"]
+    # On a sticky chain the token before mostly is a copy: the larger of the two names the head.
+    for values, others, chance, kind in (
+        (previous, copies, last["previous_chance"], "previous token"),
+        (copies, previous, last["duplicate_chance"], "copies of the current token"),
+    ):
+        at = best_heads(values.where(values >= others))
+        value = float(values.isel(at))
+        if value > MIN_ATTENTION + (1 - MIN_ATTENTION) * float(chance):
+            yield Claim((head_name(at),), "attends_to", (kind,), value, None, float(chance), "probability")
+
+
+def headline(claims: Sequence[Claim]) -> list[Tile]:
+    """Where it lives, if an induction circuit is shown and predictions need it, with what else is needed."""
+    everything = Claims(tuple(claims))
+    circuit = circuit_of(everything)
+    if circuit is None:
+        return []
+    effects = everything.where("is_needed", probe="ablation")
+    bars = {claim.subject[0]: claim.value for claim in effects if claim.value is not None}
+    most = everything.first("is_needed_most", status="shown")
+    inside = {name for claim in circuit for name in (*claim.subject, *claim.object)}
+    outside = () if most is None or set(most.subject) <= inside else (most,)
+    return [Tile(LIVES, (*circuit[:1], *outside), circuit[1:], most or circuit[0], bars, "effect")]
+
+
+def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:
+    """Returns the claims of an induction circuit that predictions need; None where there is none.
+
+    They need it where they get worse without the path, or without a head itself.
+    """
+    head, feeds, carries = (
+        claims.first(name, probe="induction") for name in ("is_induction_head", "feeds", "carries")
+    )
+    if head is None or not head.is_shown or head.object:
+        return None
+    if carries is not None and carries.status == "excluded":
+        return None
+    worth = [
+        claim.value or 0.0
+        for claim in claims.where("is_needed", probe="ablation")
+        if claim.subject[0] in head.subject
+    ]
+    if carries is not None:
+        worth.append(carries.value or 0.0 if carries.is_shown else 0.0)
+    if worth and max(worth) < MIN_EFFECT_NATS:
+        return None
+    acting = tuple(
+        name
+        for name in head.subject
+        if (needed := claims.first("is_needed", subject=name)) is None
+        or (needed.value or 0.0) >= MIN_EFFECT_NATS
+    )
+    acting = acting or head.subject  # of heads that tie in what they look at, those that something comes of
+    head = replace(head, subject=acting)
+    return (replace(feeds, object=acting), head) if feeds is not None and feeds.is_shown else (head,)

@@ -1,0 +1,216 @@
+"""Claims of storage: which paths hold the bigram, what cancels or works against it, or why none is named."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import xarray as xr
+
+from mechmarkov.claims.claim import Claim, Claims, Condition, Status
+from mechmarkov.claims.tile import LIVES, Tile
+from mechmarkov.probing.dataset import interval_at, last_model
+from mechmarkov.probing.score import Score
+
+from .game import MIN_GAIN_NATS, ROUNDING_NATS
+from .home import (
+    MIN_GAIN_SHARE,
+    MIN_NAMED_SHARE,
+    cancelling,
+    held_alone,
+    homes_of,
+    is_changed,
+    is_half_stored,
+    is_stored_open,
+    largest_holders,
+    needs_others_scale,
+    opposed,
+    positions_changed,
+    positions_read,
+    rank_90,
+    reads_parent,
+    weight_of,
+)
+
+BIGRAM = ("bigram",)
+
+
+def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
+    """Where the bigram is held and by how much, or why no path is named."""
+    del scores
+    last, homes = last_model(data), homes_of(data)
+    gain, empty, full = (float(last[name]) for name in ("gain", "kl_empty", "kl_full"))
+    worth = (
+        Condition("worth of all paths", value=gain, unit="nats"),
+        Condition("from", value=empty, unit="nats"),
+        Condition("to", value=full, unit="nats"),
+    )
+    if not homes:
+        return [_no_home(data, last, worth)]
+    share = sum(float(last["net_share"].sel(path=path)) for path in _one_of_each(last, homes))
+    conditions = [
+        *worth,
+        Condition("what there is of it", full > 0.5 * empty),
+        *_alone(data, last, homes[0]),
+        *_by_position(last),
+        *_rank(data, homes[0]),
+    ]
+    if is_stored_open(last):
+        conditions.append(_stored("half is stored", last, None))
+    stores = Claim(
+        tuple(homes), "stores", BIGRAM, share, _interval_of(data, last, homes), None, "share", "shown",
+        "intervention", because=tuple(conditions),
+    )  # fmt: skip
+    return [stores, *_others(data, last), *_shares(data, last)]
+
+
+def _one_of_each(last: xr.Dataset, homes: list[str]) -> list[str]:
+    """The homes, of a group that cancels the first only: its net share is that of the group."""
+    chosen: dict[int, str] = {}
+    for path in homes:
+        chosen.setdefault(int(last["cancels"].sel(path=path)), path)
+    return list(chosen.values())
+
+
+def _interval_of(data: xr.Dataset, last: xr.Dataset, homes: list[str]) -> tuple[float, float] | None:
+    """The interval of one home's share; of several together none was measured."""
+    single = _one_of_each(last, homes)
+    return interval_at(data, "net_share", path=single[0]) if len(single) == 1 else None
+
+
+def _others(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
+    """Groups that cancel, and paths that work against the bigram."""
+    for group in cancelling(last):
+        net = float(last["net_share"].sel(path=group[0]))
+        around = interval_at(data, "net_share", path=group[0])
+        yield Claim(tuple(group), "cancels", BIGRAM, net, around, None, "share", "shown", "intervention")
+    for path in opposed(last):
+        value = float(last["share"].sel(path=path))
+        around = interval_at(data, "share", path=path)
+        yield Claim(
+            (path,),
+            "works_against",
+            BIGRAM,
+            -value,
+            (-around[1], -around[0]),
+            None,
+            "share",
+            "shown",
+            "intervention",
+        )
+
+
+def _shares(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
+    """What each path holds."""
+    inside = {path for group in cancelling(last) for path in group}
+    for path in map(str, data["path"].values):
+        if path in inside:
+            continue
+        value, around = float(last["net_share"].sel(path=path)), interval_at(data, "net_share", path=path)
+        status: Status = (
+            "shown" if around[0] > MIN_NAMED_SHARE else "excluded" if around[1] < MIN_NAMED_SHARE else "open"
+        )
+        even = 1 / data.sizes["path"]
+        yield Claim((path,), "holds_share", BIGRAM, value, around, even, "share", status, "intervention")
+
+
+def _alone(data: xr.Dataset, last: xr.Dataset, home: str) -> Iterator[Condition]:
+    """What is left with the home only, and without it."""
+    if data.sizes["path"] < 2:
+        return
+    yield Condition("with it only", value=float(last["kl_only"].sel(path=home)), unit="nats", words=(home,))
+    yield Condition("without it", value=float(last["kl_without"].sel(path=home)), unit="nats", words=(home,))
+    if np.isfinite(float(last["home_rescaled"])):
+        yield Condition("at the whole model's norm scale")
+
+
+def _by_position(last: xr.Dataset) -> Iterator[Condition]:
+    """At how many positions predictions follow the parent, where that is not at all."""
+    read = positions_read(last)
+    if not read.all():
+        yield Condition("positions", value=float(len(read)))
+        yield Condition("positions that follow the parent", value=float(read.sum()))
+
+
+def _rank(data: xr.Dataset, home: str) -> Iterator[Condition]:
+    """The rank of the home's weight that keeps 90 %; rank 0 keeps what is not in this weight."""
+    if rank := rank_90(data, home):
+        weight = weight_of(home)
+        yield Condition("rank that keeps 90 %", value=float(rank), words=(weight,))
+        yield Condition("full rank", value=float(data["full_rank"].sel(weight=weight)), words=(weight,))
+
+
+def _no_home(data: xr.Dataset, last: xr.Dataset, worth: tuple[Condition, ...]) -> Claim:
+    """Why no path is named."""
+    reason, status, names, value, interval = _reason(data, last)
+    beside = [*worth, *_alone_of(last, names)]
+    if not reads_parent(last):
+        changed = positions_changed(last)
+        beside.append(Condition("positions", value=float(len(changed))))
+        beside.append(Condition("positions that change with the parent", value=float(changed.sum())))
+    return Claim(
+        names, "stores", BIGRAM, value, interval, None, "share" if value is not None else "", status,
+        "intervention", because=(Condition(reason), *beside),
+    )  # fmt: skip
+
+
+def _reason(
+    data: xr.Dataset, last: xr.Dataset
+) -> tuple[str, Status, tuple[str, ...], float | None, tuple[float, float] | None]:
+    gain = float(last["gain"])
+    share, low, high = (min(1.0, max(0.0, float(value))) for value in last["stored_share"])
+    if gain < MIN_GAIN_NATS:
+        if is_too_little(last):
+            return "too little to share", "open", (), None, None
+        if held_alone(last):
+            return "others undo it", "excluded", tuple(held_alone(last)), None, None
+        return (
+            ("the paths lead away" if gain < -ROUNDING_NATS else "nothing to share"),
+            "excluded",
+            (),
+            None,
+            None,
+        )
+    if needs_others_scale(last):
+        return "only at another scale", "excluded", tuple(largest_holders(data)), None, None
+    if reads_parent(last):
+        if is_stored_open(last):
+            return "stored or from the context", "open", (), share, (low, high)
+        if is_half_stored(last):
+            return "some from the context", "open", (), share, (low, high)
+        return "from the context", "excluded", (), share, (low, high)
+    if is_changed(last):
+        away = float(last["parent_gain"]) < 0
+        return (
+            ("the parent leads away" if away else "the parent hardly leads there"),
+            "excluded",
+            (),
+            None,
+            None,
+        )
+    return "not by the parent", "excluded", (), None, None
+
+
+def is_too_little(last: xr.Dataset) -> bool:
+    """Whether under 0.01 nats are held, which are all that there is or a good part of it."""
+    gain, empty = float(last["gain"]), float(last["kl_empty"])
+    return (gain >= -MIN_GAIN_NATS and empty < MIN_GAIN_NATS) or gain > MIN_GAIN_SHARE * empty
+
+
+def _alone_of(last: xr.Dataset, names: tuple[str, ...]) -> Iterator[Condition]:
+    for path in names[:1]:
+        yield Condition(
+            "with it only", value=float(last["kl_only"].sel(path=path)), unit="nats", words=(path,)
+        )
+
+
+def _stored(name: str, last: xr.Dataset, holds: bool | None) -> Condition:
+    return Condition(name, holds, float(last["stored_share"][0]), "share")
+
+
+def headline(claims: Sequence[Claim]) -> list[Tile]:
+    """Where it lives: the paths that hold the bigram, or why none does."""
+    ours = Claims(tuple(claims)).where(probe="storage")
+    stores = ours.first("stores")
+    if stores is None:
+        return []
+    bars = {claim.subject[0]: claim.value for claim in ours.where("holds_share") if claim.value is not None}
+    return [Tile(LIVES, (stores,), (), stores, bars, "share", rank=1 if stores.is_shown else 4)]
