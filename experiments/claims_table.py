@@ -60,4 +60,5 @@ def _detail(claim: Claim) -> str:
     }
     shown = "\n".join(f"- {name}: {text}" for name, text in lines.items() if text)
     name, told = claim.identifier, html.escape(claim.text)
-    return f'<details id="{name}" markdown="1"><summary>{told}: {claim.verdict}</summary>\n\n{shown}\n\n</details>'
+    summary = f"<summary>{told}: {claim.verdict}</summary>"
+    return f'<details id="{name}" markdown="1">{summary}\n\n{shown}\n\n</details>'

@@ -51,7 +51,7 @@ def k_gram(
 
 
 def by_heads(tokens: Tokens, k: int, n_states: int, marked: bool) -> Float[np.ndarray, "batch state"]:
-    """Theorems 1 and 2: k heads look 1 … k back, then a head matches; `marked` adds what the proof leaves out.
+    """Theorems 1 and 2: k heads look 1 … k back, then a head matches; `marked` adds what proofs leave out.
 
     The mark is a value encoding of lag k, which positions have from k + 1 on.
     """

@@ -60,8 +60,8 @@ RELATIONS = {
     "follows_belief": "predictions of S follow a belief that is forced: KL to its law is v nats",
     "recovers": "of the edges of the graph O, head S has v",
     "has_learning_coefficient": "the local learning coefficient of S is v",
-    "is_bounded": "on every sequence KL from the program O to S is at most v nats; the interval begins at the "
-    "largest that was seen",
+    "is_bounded": "on every sequence KL from the program O to S is at most v nats; the interval begins at "
+    "the largest that was seen",
     "measures": "S has the quantity O with the value v (for probes whose finding is one number)",
 }  # fmt: skip
 

@@ -124,7 +124,7 @@ def test_each_kind_of_evidence_needs_what_bears_it():
     seen = {"key": "key", "measured": "", "direction": "for", "our_setting": ""}
     with pytest.raises(ValueError, match="evidence is 'proved' and the proof at ''"):
         Finding(**seen, evidence="proved")
-    with pytest.raises(ValueError, match="evidence is 'computed exactly' and the proof at 'a.md'"):
+    with pytest.raises(ValueError, match=r"evidence is 'computed exactly' and the proof at 'a\.md'"):
         Finding(**seen, evidence="computed exactly", proof="a.md")
     assert Finding(**seen, evidence="sampled", sample=(100, 0.1, 0.2)).gist == ""
     assert verdict("paper", found("untested")) == "not testable here"

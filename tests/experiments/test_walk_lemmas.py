@@ -16,7 +16,7 @@ def direction(measured, key, case=""):
 
 @pytest.mark.parametrize(("K", "p"), [(5, 0.5), (6, 0.7), (11, 0.8)])
 def test_the_preference_is_the_sum_over_a_long_walk(K, p):
-    """`D_k = sum_i ([(P^T)^i P^k]_00 - 1/K)`; on an even circle partial sums alternate, and their mean is it."""
+    """`D_k = sum_i ([(P^T)^i P^k]_00 - 1/K)`; on an even circle partial sums alternate around it."""
     P, lags = population.transition(K, p), 4
     ways = [np.linalg.matrix_power(P, k) for k in range(1, lags + 1)]
     power, total, partial = np.eye(K), np.zeros(lags), []

@@ -286,6 +286,13 @@ CONDITIONS: dict[str, Phrase] = {
     "below the loss here": _if("The chains saw a lower loss than here"),
     "devinterp gives": lambda c: f"Devinterp gives {number(_value(c))}",
     "devinterp's estimate of that table": lambda c: "" if c.holds else f"Devinterp is not calibrated: {number(_value(c))} on that table",
+    # certificate
+    "certified program": _silent,
+    "sequences": lambda c: "" if c.holds else "They are all sequences of its states, whether or not the source can give them",
+    "largest seen": lambda c: f"The largest that was seen is {nats(c.value)}",
+    "no bound": _silent,
+    "log ratio at most": lambda c: f"Log-probabilities are within {nats(c.value)}",
+    "every evaluation in float32": lambda c: f"The bound covers {'every evaluation in float32' if c.holds else 'exact arithmetic only'}",
 }  # fmt: skip
 
 
