@@ -48,7 +48,6 @@ def even_process() -> tuple[list[int], EpsilonMachine]:
     return sequence, CSSR(CSSRConfig(max_history=4)).infer(sequence).machine
 
 
-@pytest.mark.xfail(raises=AttributeError, reason="issue 47, data: HiddenMarkov's own constructors")
 def test_its_own_constructors_give_the_same_law():
     sequence, machine = even_process()
     source = by_edges(machine)
