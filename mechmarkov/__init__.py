@@ -29,6 +29,7 @@ _HOMES = {
     "training.members": ["Member"],
     "interventions.attention": ["attend", "limit_window"],
     "interventions.ablate": ["ablate", "ablate_path"],
+    "interventions.attribution": ["attribution_patching"],
     "interventions.belief": ["force_state"],
     "interventions.tokens": ["shuffle_context", "swap_parent"],
     "sweeps": ["Cluster", "Sweep", "load_sweep", "sweep"],
@@ -47,6 +48,7 @@ if TYPE_CHECKING:  # `as` makes a name one that is exported
     from mechmarkov.interventions.ablate import ablate_path as ablate_path
     from mechmarkov.interventions.attention import attend as attend
     from mechmarkov.interventions.attention import limit_window as limit_window
+    from mechmarkov.interventions.attribution import attribution_patching as attribution_patching
     from mechmarkov.interventions.belief import force_state as force_state
     from mechmarkov.interventions.tokens import shuffle_context as shuffle_context
     from mechmarkov.interventions.tokens import swap_parent as swap_parent

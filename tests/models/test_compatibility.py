@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from decoder_cases import CASES, config_of, decoder_of, tokens_of
 
 from mechmarkov.compatibility import AS_LENS, BRIDGE_ONLY, TRIALS, compat
+from mechmarkov.models.lens.left_out import LEFT_OUT
 
 pytestmark = pytest.mark.tl
 
@@ -22,7 +23,7 @@ SHAPES = {
 # What the decoder itself is told where a row needs `as_lens`.
 WITHOUT_LENS = {
     "attribution_patch: nodes, attention only": "blocks.0.hook_mlp_out",
-    "attribution_patch: edges": "blocks.0.attn.hook_q_input|n_key_value_heads=2 for n_heads=4",
+    "attribution_patch: edges": "attn.hook_q_input|n_key_value_heads=2 for n_heads=4|there is no MLP",
     "nnsight: read an attention pattern": "hook_pattern",
 }
 LAST = torch.full((3,), 8)  # the last position of each of three sequences
@@ -308,7 +309,8 @@ def test_every_row_has_a_check_and_every_installed_tool_a_row():
 
 def test_the_table_shows_itself():
     lines = repr(compat()).splitlines()
-    assert len(lines) == 1 + len(TRIALS)
+    assert lines.index("") == 1 + len(TRIALS)
+    assert len(lines) == 1 + len(TRIALS) + 2 + len(LEFT_OUT)
     (row,) = (line for line in lines if line.startswith("nnsight: read an attention pattern"))
     assert AS_LENS in row
     assert "nnsight 0.8" in row
