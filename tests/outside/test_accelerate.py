@@ -45,9 +45,7 @@ def test_a_prepared_model_records_itself(tmp_path):
     assert_same_logits(run, model)
 
 
-@pytest.mark.xfail(
-    raises=ValueError, reason="accelerate's autocast inside forward: branch loops of issue 47 mends it"
-)
+@pytest.mark.xfail(raises=ValueError, reason="issue 47, loops: accelerate puts autocast into `forward`")
 def test_mixed_precision_is_recorded_in_float32(tmp_path):
     run, model = recorded_loop(tmp_path / "run.pt", "bf16")
     assert run.steps.tolist() == [0, 1, 2, 3, 4]

@@ -62,10 +62,7 @@ def test_a_trainer_records_itself(tmp_path):
     assert_same_logits(run, module.network)
 
 
-@pytest.mark.xfail(
-    raises=ValueError,
-    reason="the prefix of a LightningModule's attribute: branch files of issue 47 strips it",
-)
+@pytest.mark.xfail(raises=ValueError, reason="issue 47, files: one prefix of all weights is taken off")
 def test_a_checkpoint_comes_in_with_its_step(tmp_path):
     module, trainer = trained(tmp_path)
     trainer.save_checkpoint(tmp_path / "last.ckpt")

@@ -43,9 +43,7 @@ def test_a_trainer_records_itself(tmp_path, make):
     assert_same_logits(run, model)
 
 
-@pytest.mark.xfail(
-    raises=ValueError, reason="accelerate's autocast inside forward: branch loops of issue 47 mends it"
-)
+@pytest.mark.xfail(raises=ValueError, reason="issue 47, loops: accelerate puts autocast into `forward`")
 @pytest.mark.parametrize("make", [gpt2, llama])
 def test_mixed_precision_trains_on_and_records_the_model_in_float32(tmp_path, make):
     recorder = mm.Recorder(tmp_path / "run.pt", source=SOURCE, every=2)
