@@ -14,7 +14,6 @@ from mechmarkov.sources.estimation.sequences import (
     MAX_STATES,
     MAX_TOKENS,
     MIN_TRANSITIONS,
-    Each,
     flat,
     sequences_of,
 )
@@ -24,7 +23,6 @@ from mechmarkov.utils.text import printable, shown
 REST = "<rest>"
 NAMED = 6  # states in a message
 
-Alphabet = Sequence[str] | Mapping[Any, Any]
 Numbered = tuple[Int[np.ndarray, " token"], tuple[str, ...]]
 
 
@@ -45,12 +43,12 @@ class Encoded:
 
 def encode(
     tokens: Any,
-    alphabet: Alphabet | None,
+    alphabet: Any,
     max_states: int | None,
     *,
-    each: Each | None = None,
-    relabel: bool = False,
-    limit: int | None = None,
+    each: Any = None,
+    relabel: Any = False,
+    limit: Any = None,
 ) -> Encoded:
     """Number the symbols of sequences; see `Observed`.
 

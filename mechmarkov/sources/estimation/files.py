@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Integer
 
 from mechmarkov.safe.file import check_regular
 from mechmarkov.safe.plain_data import RunFileError
@@ -44,8 +44,8 @@ ASKED_TYPE = ({"dtype": "uint16"}, "reads numbers of two bytes, as nanoGPT write
 def read(
     path: str | os.PathLike[str],
     *,
-    unit: texts.Unit | None,
-    lines: bool | None,
+    unit: Any,
+    lines: Any,
     dtype: Any,
     column: str | None,
     sequence: str | None,
@@ -154,7 +154,7 @@ def _bare(path: Path, dtype: Any, limit: int | None) -> np.ndarray:
     return numbers
 
 
-def _check_width(numbers: Int[np.ndarray, " token"], name: str) -> None:
+def _check_width(numbers: Integer[np.ndarray, " token"], name: str) -> None:
     """Ask for another type where numbers look like halves of others, or like several in one."""
     if len(numbers) >= MIN_LOOKED_AT and not numbers[1::2].any() and numbers.any():
         wider = f"uint{16 * numbers.dtype.itemsize}"

@@ -23,7 +23,7 @@ Each = Literal["state", "character", "word"]
 Symbols = Shaped[np.ndarray, " token"]  # int64, or texts as objects
 
 
-def sequences_of(tokens: Any, each: Each | None) -> Iterable[tuple[str, Any]]:
+def sequences_of(tokens: Any, each: Any) -> Iterable[tuple[str, Any]]:
     """Each sequence and what it is called in messages; see `Observed`.
 
     Raises:
