@@ -14,6 +14,7 @@ from mechmarkov.sources.estimation.sequences import (
     MAX_STATES,
     MAX_TOKENS,
     MIN_TRANSITIONS,
+    check_limit,
     flat,
     sequences_of,
 )
@@ -57,8 +58,7 @@ def encode(
     """
     if max_states is not None and not (type(max_states) is int and 2 <= max_states <= MAX_STATES):
         raise ValueError(f"max_states is {shown(max_states)}, expected an integer from 2 to {MAX_STATES}")
-    if limit is not None and not (type(limit) is int and 1 <= limit <= MAX_TOKENS):
-        raise ValueError(f"limit is {shown(limit)}, expected an integer from 1 to {MAX_TOKENS}")
+    check_limit(limit)
     if type(relabel) is not bool:
         raise ValueError(f"relabel is {shown(relabel)}, expected True or False")
     if relabel and alphabet is not None:

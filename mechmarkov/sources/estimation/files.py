@@ -15,7 +15,7 @@ from mechmarkov.safe.file import check_regular
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources.estimation import tables, texts
 from mechmarkov.sources.estimation.choices import OptionError
-from mechmarkov.sources.estimation.sequences import MAX_TOKENS
+from mechmarkov.sources.estimation.sequences import MAX_TOKENS, check_limit
 from mechmarkov.utils.text import printable, shown
 
 KINDS = "a text, .csv, .tsv, .parquet, .npy or, with dtype, .bin"
@@ -42,14 +42,14 @@ ASKED_TYPE = ({"dtype": "uint16"}, "reads numbers of two bytes, as nanoGPT write
 
 
 def read(
-    path: str | os.PathLike[str],
+    path: Any,
     *,
     unit: Any,
     lines: Any,
     dtype: Any,
-    column: str | None,
-    sequence: str | None,
-    limit: int | None,
+    column: Any,
+    sequence: Any,
+    limit: Any,
 ) -> tuple[Any, Literal["character", "word"] | None]:
     """What a file holds, and what its texts are sequences of; see `Observed.read`.
 
@@ -59,6 +59,7 @@ def read(
     """
     path, name = _checked(path)
     texts.check_options(unit, lines)
+    check_limit(limit)
     of_text, of_table = {"unit": unit, "lines": lines}, {"column": column, "sequence": sequence}
     suffix = path.suffix.lower()
     is_table = suffix in tables.SUFFIXES
