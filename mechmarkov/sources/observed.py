@@ -15,7 +15,7 @@ from scipy.special import betaincinv
 from mechmarkov.sources.base.source import Count, Predictor, Real, check_request
 from mechmarkov.sources.base.stationary import check_steps, read_only
 from mechmarkov.sources.estimation import files, stored, stretches
-from mechmarkov.sources.estimation.encode import REST, Alphabet, encode
+from mechmarkov.sources.estimation.encode import REST, encode
 from mechmarkov.sources.estimation.estimate import MAX_ORDER, Blocks, Choice, Estimate, choose
 from mechmarkov.sources.estimation.homogeneity import Homogeneity, OneLawWarning, homogeneity
 from mechmarkov.sources.estimation.sequences import MAX_TOKENS, Each
@@ -90,11 +90,11 @@ class Observed(StoredSequences):
         tokens: Any = ...,
         *,
         order: int | np.integer[Any] | None = None,
-        each: Each | None = None,
-        relabel: bool = False,
-        alphabet: Alphabet | None = None,
+        each: Each | str | None = None,
+        relabel: bool | Any = False,
+        alphabet: Any = None,
         max_states: int | None = None,
-        limit: int | None = None,
+        limit: int | Any = None,
         block: int | np.integer[Any] | None = None,
         held_out: Literal["every_fifth", "last_tenth"] | str = "every_fifth",
         **data: Any,
@@ -130,14 +130,14 @@ class Observed(StoredSequences):
     @classmethod
     def read(
         cls,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | Any,
         *,
-        unit: Unit | None = None,
-        lines: bool | None = None,
+        unit: Unit | str | None = None,
+        lines: bool | Any = None,
         dtype: Any = None,
-        column: str | None = None,
-        sequence: str | None = None,
-        each: Each | None = None,
+        column: str | Any = None,
+        sequence: str | Any = None,
+        each: Each | str | None = None,
         **options: Any,
     ) -> "Observed":
         """A law estimated from a file: a text in UTF-8, `.csv`, `.tsv`, `.parquet`, `.npy`, or bare numbers.

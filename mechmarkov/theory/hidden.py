@@ -11,8 +11,8 @@ from jaxtyping import Float
 TOLERANCE = 2e-7  # of a probability that was computed in float32
 
 Matrices = Float[np.ndarray, "state hidden_from hidden_to"]
-Chain = Float[np.ndarray, "hidden_from hidden_to"]
-Emissions = Float[np.ndarray, "hidden state"]
+Chain = Float[np.ndarray, "chain_from chain_to"]
+Emissions = Float[np.ndarray, "chain state"]
 
 
 def from_states(T: Matrices) -> tuple[Chain, Emissions]:

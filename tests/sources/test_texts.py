@@ -189,7 +189,7 @@ def test_options_of_a_text_for_another_file_and_the_other_way_round(tmp_path):
     path = written(tmp_path, "ab" * 100)
     with pytest.raises(ValueError, match=r"^each is 'character', expected none: of a text, unit says"):
         Observed.read(path, each="character")
-    for options in ({"unit": "letter"}, {"lines": 1}, {"lines": "yes"}):
+    for options in ({"unit": "letter"}, {"lines": 1}, {"lines": "yes"}, {"limit": "9"}, {"limit": -1}):
         (name,) = options
         with pytest.raises(ValueError, match=rf"^{name} is "):
             Observed.read(path, **options)

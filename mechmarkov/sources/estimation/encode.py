@@ -14,7 +14,7 @@ from mechmarkov.sources.estimation.sequences import (
     MAX_STATES,
     MAX_TOKENS,
     MIN_TRANSITIONS,
-    Each,
+    check_limit,
     flat,
     sequences_of,
 )
@@ -24,7 +24,6 @@ from mechmarkov.utils.text import printable, shown
 REST = "<rest>"
 NAMED = 6  # states in a message
 
-Alphabet = Sequence[str] | Mapping[Any, Any]
 Numbered = tuple[Int[np.ndarray, " token"], tuple[str, ...]]
 
 
@@ -45,12 +44,12 @@ class Encoded:
 
 def encode(
     tokens: Any,
-    alphabet: Alphabet | None,
+    alphabet: Any,
     max_states: int | None,
     *,
-    each: Each | None = None,
-    relabel: bool = False,
-    limit: int | None = None,
+    each: Any = None,
+    relabel: Any = False,
+    limit: Any = None,
 ) -> Encoded:
     """Number the symbols of sequences; see `Observed`.
 
@@ -59,8 +58,7 @@ def encode(
     """
     if max_states is not None and not (type(max_states) is int and 2 <= max_states <= MAX_STATES):
         raise ValueError(f"max_states is {shown(max_states)}, expected an integer from 2 to {MAX_STATES}")
-    if limit is not None and not (type(limit) is int and 1 <= limit <= MAX_TOKENS):
-        raise ValueError(f"limit is {shown(limit)}, expected an integer from 1 to {MAX_TOKENS}")
+    check_limit(limit)
     if type(relabel) is not bool:
         raise ValueError(f"relabel is {shown(relabel)}, expected True or False")
     if relabel and alphabet is not None:

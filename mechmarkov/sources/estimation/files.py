@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Integer
 
 from mechmarkov.safe.file import check_regular
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources.estimation import tables, texts
 from mechmarkov.sources.estimation.choices import OptionError
-from mechmarkov.sources.estimation.sequences import MAX_TOKENS
+from mechmarkov.sources.estimation.sequences import MAX_TOKENS, check_limit
 from mechmarkov.utils.text import printable, shown
 
 KINDS = "a text, .csv, .tsv, .parquet, .npy or, with dtype, .bin"
@@ -42,14 +42,14 @@ ASKED_TYPE = ({"dtype": "uint16"}, "reads numbers of two bytes, as nanoGPT write
 
 
 def read(
-    path: str | os.PathLike[str],
+    path: Any,
     *,
-    unit: texts.Unit | None,
-    lines: bool | None,
+    unit: Any,
+    lines: Any,
     dtype: Any,
-    column: str | None,
-    sequence: str | None,
-    limit: int | None,
+    column: Any,
+    sequence: Any,
+    limit: Any,
 ) -> tuple[Any, Literal["character", "word"] | None]:
     """What a file holds, and what its texts are sequences of; see `Observed.read`.
 
@@ -59,6 +59,7 @@ def read(
     """
     path, name = _checked(path)
     texts.check_options(unit, lines)
+    check_limit(limit)
     of_text, of_table = {"unit": unit, "lines": lines}, {"column": column, "sequence": sequence}
     suffix = path.suffix.lower()
     is_table = suffix in tables.SUFFIXES
@@ -154,7 +155,7 @@ def _bare(path: Path, dtype: Any, limit: int | None) -> np.ndarray:
     return numbers
 
 
-def _check_width(numbers: Int[np.ndarray, " token"], name: str) -> None:
+def _check_width(numbers: Integer[np.ndarray, " token"], name: str) -> None:
     """Ask for another type where numbers look like halves of others, or like several in one."""
     if len(numbers) >= MIN_LOOKED_AT and not numbers[1::2].any() and numbers.any():
         wider = f"uint{16 * numbers.dtype.itemsize}"

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from scipy.special import gammaln
 
 DRAWS = 499
@@ -114,7 +114,9 @@ def _padded(
     return paths
 
 
-def _contexts(paths: Int[np.ndarray, "sequence position"], order: int) -> list[Int[np.ndarray, " sequence"]]:
+def _contexts(
+    paths: Int[np.ndarray, "sequence position"], order: int
+) -> list[Integer[np.ndarray, " sequence"]]:
     """Before each position, a number for what each sequence showed last; one for all that ended."""
     found = []
     for t in range(paths.shape[1]):
@@ -126,7 +128,7 @@ def _contexts(paths: Int[np.ndarray, "sequence position"], order: int) -> list[I
 
 def _exchange(
     paths: Int[np.ndarray, "sequence position"],
-    contexts: list[Int[np.ndarray, " sequence"]],
+    contexts: list[Integer[np.ndarray, " sequence"]],
     draws: int,
     rng: np.random.Generator,
 ) -> Int[np.ndarray, "draw sequence position"]:

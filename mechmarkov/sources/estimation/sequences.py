@@ -23,7 +23,17 @@ Each = Literal["state", "character", "word"]
 Symbols = Shaped[np.ndarray, " token"]  # int64, or texts as objects
 
 
-def sequences_of(tokens: Any, each: Each | None) -> Iterable[tuple[str, Any]]:
+def check_limit(limit: Any) -> None:
+    """Refuse what is not a number of states.
+
+    Raises:
+        ValueError: Naming it.
+    """
+    if limit is not None and not (type(limit) is int and 1 <= limit <= MAX_TOKENS):
+        raise ValueError(f"limit is {shown(limit)}, expected an integer from 1 to {MAX_TOKENS}")
+
+
+def sequences_of(tokens: Any, each: Any) -> Iterable[tuple[str, Any]]:
     """Each sequence and what it is called in messages; see `Observed`.
 
     Raises:

@@ -58,8 +58,8 @@ def read(path: Path, *, column: Any, sequence: Any, lines: bool | None, limit: i
     states, *groups = (_of_text if is_text else _of_parquet)(path, wanted, limit)
     if is_text and only and column in map(str, states):
         raise OptionError(
-            f"the first line of {_name(path)} is {column!r}, which is a state below: if it is a state too, "
-            "give the file a first line with a name",
+            f"the first line of {_name(path)} is {column!r}, which is a state below: expected the column's "
+            "name, in a line above if this is a state too",
             ({"column": column}, "takes it as the name"),
         )
     return states if sequence is None else _grouped(states, groups[0], sequence)
