@@ -22,7 +22,7 @@ def test_a_walk_that_reads_its_parent_is_a_table_on_every_path():
     assert scores["mean_kl_bound"].value < 1e-8
     assert scores["worst_log_ratio"].value < 1e-3
     np.testing.assert_allclose(data["table"], walk.P, atol=1e-4)
-    assert says(verdict, "6 · 2^10 sequences", "table of the parent", "at most")
+    assert says(verdict, "6,144 sequences", "table of the parent", "at most")
 
 
 def test_a_head_that_reads_two_back_is_no_table_and_the_worst_sequence_shows_it():
@@ -48,14 +48,6 @@ def test_a_model_without_a_bound_says_why_and_shows_the_worst_sequence():
     assert scores["mean_kl"].value < scores["mean_kl_bound"].value
     assert "No bound is known" in verdict
     assert len(probe.figures(data)) == 3
-
-
-def test_a_state_that_may_get_no_probability_has_no_finite_ratio():
-    walk = Circle(n_states=4, p=0.5)
-    run = walk_run(walk, np.eye(4)[[1, 2, 3, 0]].T, np.zeros(6))  # attends to all: a state may not be there
-    _, scores, verdict = ask(probe, run, sequences=8)
-    assert scores["tier"].value == "0" or scores["worst_log_ratio"].value is None
-    assert "nan" not in verdict
 
 
 def test_every_step_is_measured_and_drawn():
