@@ -11,8 +11,12 @@ l]]`.
 
     KL(p || q) = log sum_k p_k exp(s_k) - sum_k p_k s_k
 
-is convex in s: over that box it is largest at a vertex. Of many states vertices are too many to try. Where no
-odds are off by more than R, it is at most R² / 8 for any p (Hoeffding's lemma).
+is convex in s: over that box it is largest at a vertex. The same holds against any one state l, smallest or
+not, with `s_k` in `[-off[l, k], off[k, l]]`: the bound is the smaller of the largest over the first boxes and
+the smallest over the second, where a state of hardly any probability moves nothing. Of many states vertices
+are too many to try. There the first is at most R² / 8, where no odds are off by more than R (Hoeffding's
+lemma), and the second `sum_k p_k phi(s_k)`, each term at the larger of its ends, with `phi(x) = exp(x) - x -
+1`.
 
 States that the program holds impossible add their odds against l, times p_l, to the first sum. Results are
 rounded up by far more than the arithmetic here can be off.
@@ -92,28 +96,37 @@ def largest_kl(log_odds: Pairs, law: Laws) -> Float[np.ndarray, "*lead"]:
         (0.004992, 0.005)
     """
     off, possible, outside = odds_off(log_odds, law), law > 0, _outside(log_odds, law)
-    least = np.maximum(0.0, -np.swapaxes(off, -1, -2))  # at [k, l], of delta_k - delta_l
-    smallest = possible & (off >= least).all(-2, where=possible[..., :, None])  # whether l can be
-    finite = smallest & np.isfinite(off).all(-2, where=possible[..., :, None]) & np.isfinite(outside)
-    both = possible[..., :, None] & finite[..., None, :]
-    low, high = (np.where(both, ends, 0.0) for ends in (least, off))
-    outside, weight = np.where(finite, outside * law, 0.0), law[..., :, None]
+    below = -np.swapaxes(off, -1, -2)  # at [k, l], what delta_k - delta_l is at least
+    pairs = possible[..., :, None] & possible[..., None, :]
+    can_be = possible & (off >= np.maximum(0.0, below)).all(-2, where=pairs)  # l the smallest
+    finite = possible & (np.isfinite(off) & np.isfinite(below)).all(-2, where=pairs) & np.isfinite(outside)
+    weight, more = law[..., :, None], np.where(finite, outside, 0.0) * law
+    low, high = (np.where(pairs & finite[..., None, :], ends, 0.0) for ends in (below, off))
     if law.shape[-1] <= MOST_STATES:
-        over_box = _at_vertices(weight, low, high, outside)
-    else:  # the first sum is at least 1, so that what is outside adds no more than its logarithm says
-        over_box = high.max(-2) ** 2 / 8 + np.log1p(outside)
-    of_each = np.where(finite, over_box, np.where(smallest, np.inf, 0.0))
+        smallest = _at_vertices(weight, np.maximum(0.0, low), high, more)
+        of_any = _at_vertices(weight, low, high, more)
+    else:  # against the smallest the first sum is at least 1, so its logarithm says what is outside
+        smallest = high.max(-2) ** 2 / 8 + np.log1p(more)
+        of_any = (weight * np.maximum(_phi(low), _phi(high))).sum(-2) + more
+    smallest = np.where(can_be, np.where(finite, smallest, np.inf), 0.0).max(-1)
+    of_any = np.where(finite, of_any, np.inf).min(-1)
     pad = _rounding(np.log(np.where(possible, law, 1.0)))[..., 0, 0]
-    return np.asarray(np.minimum(of_each.max(-1) * (1 + 1e-9) + pad, MOST))
+    return np.asarray(np.minimum(np.minimum(smallest, of_any) * (1 + 1e-9) + pad, MOST))
 
 
-def _at_vertices(weight: Pairs, low: Pairs, high: Pairs, outside: Laws) -> Laws:
+def _phi(x: Pairs) -> Pairs:
+    """`exp(x) - x - 1`."""
+    with np.errstate(over="ignore"):
+        return np.expm1(x) - x
+
+
+def _at_vertices(weight: Pairs, low: Pairs, high: Pairs, more: Laws) -> Laws:
     """The largest KL at a vertex of each box: at `[k, l]` its ends in the direction of k."""
-    found = np.zeros_like(outside)
+    found = np.zeros_like(more)
     with np.errstate(over="ignore"):
         for vertex in product([False, True], repeat=weight.shape[-2]):
             s = np.where(np.array(vertex)[:, None], high, low)
-            nats = np.log1p((weight * np.expm1(s)).sum(-2) + outside) - (weight * s).sum(-2)
+            nats = np.log1p((weight * np.expm1(s)).sum(-2) + more) - (weight * s).sum(-2)
             found = np.maximum(found, nats)
     return found
 

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from mechmarkov.sources import Source
 from mechmarkov.sources.base.rows import as_law, normalised
 from mechmarkov.theory import context_conditioned
+from mechmarkov.theory.kernel import FLOOR
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
 READ_OFF: Final = ("constant", "parent", "row")  # in the order of their size
@@ -60,7 +61,8 @@ def _look_up(table: Table, tokens: Tokens) -> NextLaws:
 def middle(log_odds: Pairs) -> Float[np.ndarray, " state"] | None:
     """The law whose log odds are in the middle of the model's, over all leading axes.
 
-    A state that may get no probability has none: odds against it have no bound. None where that is so of all.
+    A state that may get no probability has none, as odds against it have no bound, nor has one that would
+    get less than 1e-12. None where no state has any.
     """
     largest = log_odds.max(tuple(range(log_odds.ndim - 2)))
     n = len(largest)
@@ -71,6 +73,7 @@ def middle(log_odds: Pairs) -> Float[np.ndarray, " state"] | None:
     logs = ((among - among.T) / 2).mean(1)
     law = np.zeros(n)
     law[possible] = np.exp(logs - logs.max())
+    law[law < FLOOR * law.sum()] = 0.0
     return law / law.sum()
 
 

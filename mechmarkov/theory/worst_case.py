@@ -67,19 +67,19 @@ def _largest_path(bounded: Gains, transitions: Transitions) -> Worst:
     n_states, n_keys = len(transitions), bounded.shape[-2]
     most = max(1, int(transitions.sum(0).max()))
     predecessors = np.argsort(~transitions, axis=0, kind="stable")[:most].T  # [state_to, predecessor]
-    missing = ~transitions[predecessors, np.arange(n_states)[:, None]]
-    best, back = bounded[..., 0, :], np.empty((n_keys, *bounded.shape[:-2], n_states), dtype=np.int32)
+    unless = np.where(transitions[predecessors, np.arange(n_states)[:, None]], 0.0, -np.inf)
+    best = [bounded[..., 0, :]]
     for key in range(1, n_keys):
-        before = np.where(missing, -np.inf, best[..., predecessors])
-        chosen = before.argmax(-1)
-        back[key] = predecessors[np.arange(n_states), chosen]
-        best = bounded[..., key, :] + np.take_along_axis(before, chosen[..., None], -1)[..., 0]
-    context = np.empty(bounded.shape[:-1], dtype=int)
-    context[..., -1] = best.argmax(-1)
+        best.append(bounded[..., key, :] + (best[-1][..., predecessors] + unless).max(-1))
+    # Back along the predecessors that the largest sums came through.
+    flat = [row.reshape(-1, n_states) for row in best]
+    context, each = np.empty((len(flat[0]), n_keys), dtype=int), np.arange(len(flat[0]))[:, None]
+    context[:, -1] = flat[-1].argmax(-1)
     for key in range(n_keys - 1, 0, -1):
-        follows = context[..., key, None]
-        context[..., key - 1] = np.take_along_axis(back[key], follows, -1)[..., 0]
-    return Worst(best.max(-1), context)
+        before = predecessors[context[:, key]]
+        chosen = (flat[key - 1][each, before] + unless[context[:, key]]).argmax(-1)
+        context[:, key - 1] = before[each[:, 0], chosen]
+    return Worst(best[-1].max(-1), context.reshape(bounded.shape[:-1]))
 
 
 def largest_ratio(

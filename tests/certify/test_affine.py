@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechmarkov.certify.bounds import tail
@@ -35,6 +35,7 @@ def holds(form, e, values):
 
 
 @pytest.mark.parametrize("name", list(ACTIVATIONS))
+@settings(deadline=None)
 @given(SEEDS, st.sampled_from([0.0, 1e-3, 0.3, 3.0]))
 def test_an_activation_holds_its_values(name, seed, width):
     rng = np.random.default_rng(seed)
@@ -44,6 +45,7 @@ def test_an_activation_holds_its_values(name, seed, width):
         assert holds(through, e, ACTIVATIONS[name](torch.tensor(point(form, e))).numpy())
 
 
+@settings(deadline=None)
 @given(SEEDS, st.sampled_from([1e-3, 0.3, 2.0]), st.booleans())
 def test_products_and_norms_hold_their_values(seed, width, centred):
     rng = np.random.default_rng(seed)

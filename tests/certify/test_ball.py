@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechmarkov.certify.bounds.ball import EXACT, FLOAT32, OWN, Ball, gamma, normalised
@@ -24,6 +24,7 @@ def exact_dot(x, W):
     return [[sum(a * b for a, b in zip(row, column, strict=True)) for column in columns] for row in rows]
 
 
+@settings(deadline=None)
 @given(SEEDS, st.sampled_from([1.0, 1e-3, 1e6]))
 def test_a_product_holds_the_exact_one_and_every_order_of_float32(seed, scale):
     rng = np.random.default_rng(seed)
@@ -43,6 +44,7 @@ def test_a_product_holds_the_exact_one_and_every_order_of_float32(seed, scale):
         assert holds(single, found)
 
 
+@settings(deadline=None)
 @given(SEEDS)
 def test_operations_hold_their_results_from_any_point_of_their_inputs(seed):
     rng = np.random.default_rng(seed)
@@ -59,6 +61,7 @@ def test_operations_hold_their_results_from_any_point_of_their_inputs(seed):
 
 
 @pytest.mark.parametrize("centred", [True, False])
+@settings(deadline=None)
 @given(SEEDS)
 def test_norms_hold_what_torch_computes(centred, seed):
     rng = np.random.default_rng(seed)

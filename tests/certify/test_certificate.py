@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 from certify_cases import every_history, one_layer
-from probing_cases import CHAIN, P3, RAW_LOG
+from probing_cases import CHAIN, P3, RAW_LOG, walk_run
 
 import mechmarkov as mm
-from mechmarkov.certify import EXACT, certify
+from mechmarkov.certify import EXACT, certify, proof_of, verify
 from mechmarkov.certify.contexts import Contexts
 from mechmarkov.certify.expectation import empirical_bernstein, mean_kl
+from mechmarkov.certify.nats import MOST
 from mechmarkov.certify.programs import from_rows, middle
 from mechmarkov.certify.search import Judge, search
 from mechmarkov.certify.sentence import at_most, number_of, sentences
@@ -86,6 +87,18 @@ def test_a_deterministic_walk_has_so_many_sequences_as_starts():
     assert number_of(found.contexts) == "6"
     assert found.worst_kl < 1e-8
     assert found.seen.nats == 0
+
+
+def test_a_state_that_may_get_no_probability_has_no_finite_ratio():
+    """Attention on all tokens alike, copied to the next state: a state that was not there gets nothing."""
+    run = walk_run(Circle(n_states=4, p=0.5), np.roll(np.eye(4), 1, axis=0), np.zeros(6))
+    found = certify(run, "uniform")
+    assert found.worst_log_ratio[0] == -np.inf
+    assert found.seen.nats <= found.worst_kl == MOST
+    assert "without a bound" in " ".join(sentences(found))
+    stored = proof_of(found, 0)
+    assert stored["claims"]["log_ratio_below"] is None
+    assert verify(stored, run)["worst_kl"] == MOST
 
 
 def test_what_has_no_bound_is_searched():

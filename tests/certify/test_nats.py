@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechmarkov.certify.nats import MOST, largest_kl, largest_kl_of_any, log_ratios, odds_off
@@ -21,6 +21,7 @@ def odds_of(laws):
     return odds.max(0)
 
 
+@settings(deadline=None)
 @given(SEEDS, st.sampled_from([2, 3, 6, 11]), st.sampled_from([0.01, 0.3, 2.0]))
 def test_no_law_within_the_odds_is_further_off(seed, n, width):
     rng = np.random.default_rng(seed)
@@ -39,6 +40,7 @@ def test_no_law_within_the_odds_is_further_off(seed, n, width):
         assert abs(largest_kl(odds, p) - kl(p, laws).max()) < 1e-8
 
 
+@settings(deadline=None)
 @given(SEEDS)
 def test_what_the_program_holds_impossible_counts(seed):
     rng = np.random.default_rng(seed)

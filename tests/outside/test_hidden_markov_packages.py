@@ -1,7 +1,6 @@
 """Hidden Markov models that other packages fit or infer: their parameters are a source."""
 
 import numpy as np
-import pytest
 import torch
 from circle import LENGTH
 from emic.inference import CSSR, CSSRConfig

@@ -1,7 +1,6 @@
 """Lightning: a LightningModule around somebody's GPT, its Trainer, and the .ckpt files that it writes."""
 
 import lightning
-import pytest
 import torch
 from circle import LENGTH, N_STATES, SOURCE, SPECIAL, assert_same_logits, sequences, steps_differ
 from torch.utils.data import DataLoader, TensorDataset

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from mechmarkov.probes.belief import is_carried, is_used
+from mechmarkov.probes.belief.claims import is_carried, is_used
 from mechmarkov.probes.belief.constrained import carried_on
 from mechmarkov.probes.belief.measure import held_out, measure
 from probing_cases import P3, config_of, probe_quickly, randomise, run_of

@@ -24,7 +24,7 @@ def test_a_walk_that_reads_its_parent_is_a_table_on_every_path():
     np.testing.assert_allclose(data["table"], walk.P, atol=1e-4)
     (claim,) = verdict.where("is_bounded", status="shown")
     assert claim.object == ("parent",)
-    assert claim.condition("sequences").words == ("6 · 2^10",)
+    assert claim.condition("sequences").words == ("6,144",)
 
 
 def test_a_head_that_reads_two_back_is_no_table_and_the_worst_sequence_shows_it():
@@ -51,14 +51,6 @@ def test_a_model_without_a_bound_says_why_and_shows_the_worst_sequence():
     assert verdict.first("is_bounded").status == "open"
     assert "2 layers" in verdict.first("is_bounded").condition("no bound").words[0]
     assert len(probe.figures(data)) == 3
-
-
-def test_a_state_that_may_get_no_probability_has_no_finite_ratio():
-    walk = Circle(n_states=4, p=0.5)
-    run = walk_run(walk, np.eye(4)[[1, 2, 3, 0]].T, np.zeros(6))  # attends to all: a state may not be there
-    _, scores, verdict = ask(probe, run, sequences=8)
-    assert scores["tier"].value == "0" or scores["worst_log_ratio"].value is None
-    assert verdict.first("is_bounded") is not None
 
 
 def test_every_step_is_measured_and_drawn():

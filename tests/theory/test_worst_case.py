@@ -121,6 +121,7 @@ def test_no_allowed_context_has_a_larger_sum_or_mean(seed):
         assert (w * f).sum() / w.sum() <= worst.value + 1e-12
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.floats(-3, 3), st.floats(0.1, 10))
 def test_the_support_function_is_convex_shifts_and_scales(seed, shift, scale):
     """`h(f + shift) = h(f) + shift`, `h(scale f) = scale h(f)` and `h(f + g) <= h(f) + h(g)`."""

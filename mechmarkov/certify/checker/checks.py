@@ -25,7 +25,7 @@ from mechmarkov.certify.checker.model import OWN, UP, Form, Model
 
 UNITS = {"exact": 0.0, "float32": 2.0**-24}  # unit roundoff
 FLOOR = 1e-12  # of a probability in a KL
-MOST_CORNERS = 8  # states of whose box all corners are tried
+MOST_CORNERS = 8  # possible states of whose box all corners are tried
 
 
 class Case:
@@ -144,6 +144,14 @@ class Case:
         return np.log(high.max(0) * UP)[:, None] - np.log(low.min(0) / UP)
 
 
+def largest_kl(p: np.ndarray, least: np.ndarray, most: np.ndarray, more: float) -> float:
+    """The largest of log(sum of p exp(s) + more) - p · s over a box of s: at a corner, or term by term."""
+    if len(p) > MOST_CORNERS:
+        return float(p @ np.maximum(*(np.expm1(end) - end for end in (least, most)))) + more
+    corners = np.array(list(product(*zip(least, most, strict=True))))
+    return float((np.log1p((p * np.expm1(corners)).sum(1) + more) - corners @ p).max())
+
+
 @np.errstate(over="ignore")
 def in_nats(odds: np.ndarray, p: np.ndarray, any_law: bool) -> list[float]:
     """Fact 4: the largest KL, the smallest and the largest log ratio, and the largest error of log odds."""
@@ -155,18 +163,18 @@ def in_nats(odds: np.ndarray, p: np.ndarray, any_law: bool) -> list[float]:
         return [off.max() ** 2 / 8, -off.max(), off.max(), off.max()]
     low = -np.log1p((p[:, None] * np.expm1(off)).sum(0) + p * outside) - pad
     high = -np.log(np.maximum((p * np.exp(-off)).sum(1), p)) + pad
-    worst = 0.0
-    for smallest in range(len(s)):
-        least, most, more = np.maximum(0, -off[smallest]), off[:, smallest], p[smallest] * outside[smallest]
-        if not np.isfinite([*most, more]).all() and not (most < least).any():
-            worst = np.inf
-        elif (most < least).any():
-            continue  # it is never the smallest
-        elif len(odds) <= MOST_CORNERS:
-            corners = np.array(list(product(*zip(least, most, strict=True))))
-            worst = max(worst, (np.log1p((p * np.expm1(corners)).sum(1) + more) - corners @ p).max())
-        else:
-            worst = max(worst, most.max() ** 2 / 8 + math.log1p(more))
+    smallest, of_any = 0.0, math.inf
+    for k in range(len(s)):
+        least, most, more = -off[k], off[:, k], p[k] * outside[k]
+        finite = np.isfinite([*least, *most, more]).all()
+        if finite:
+            of_any = min(of_any, largest_kl(p, least, most, more))
+        if (most >= np.maximum(0, least)).all():  # else it is never the smallest
+            own = largest_kl(p, np.maximum(0, least), most, more) if finite else math.inf
+            if finite and len(p) > MOST_CORNERS:
+                own = most.max() ** 2 / 8 + math.log1p(more)
+            smallest = max(smallest, own)
+    worst = min(smallest, of_any)
     return [min(worst + pad, -math.log(FLOOR)), low.min(), high.max(), off.max()]
 
 
