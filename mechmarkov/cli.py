@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from mechmarkov.cli_options import DEVICE, DEVICES, PATH, Finite, names_of, number, steps_of
+from mechmarkov.cli_options import DEVICE, DEVICES, PATH, Finite, names_of, number, steps_of, told
 from mechmarkov.utils.files import check_writable, plain_stem
 from mechmarkov.utils.memory import is_out_of_memory
 from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, reason
@@ -72,7 +72,7 @@ def train(
         made = {folder / f"seed-{run.seed}.pt": run for run in runs}
     for path, run in made.items():
         errors = [f"{name} {text}" for name, text in run.sampling_errors().items()]
-        click.echo("\n".join([run.title(), *errors, str(path)]))
+        click.echo("\n".join([run.title(), *errors, told(path)]))
 
 
 @cli.command()
@@ -145,7 +145,7 @@ def probe(
     if several:
         compare(results, out / "report.html")
     reported = [path.parent for path in sorted([*out.glob("summary.json"), *out.glob("*/summary.json")])]
-    if earlier := [str(folder) for folder in reported if folder not in folders]:
+    if earlier := [told(folder) for folder in reported if folder not in folders]:
         click.echo(f"warning: results of earlier calls are still there: {listed(earlier)}", err=True)
     for name, result in results.items():
         title = subjects[name].title()
@@ -159,7 +159,7 @@ def probe(
         for probe_name, error in result.failed.items():
             click.echo(f"\n{probe_name}: failed: {error}", err=True)
         click.echo("")
-    click.echo(out / "report.html")
+    click.echo(told(out / "report.html"))
     if any(result.failed for result in results.values()):
         sys.exit(1)
 
@@ -242,7 +242,7 @@ def import_(
     click.echo(imported.run.title())
     for note in imported.notes:
         click.echo(note)
-    click.echo(out)
+    click.echo(told(out))
 
 
 @cli.command()
@@ -283,7 +283,7 @@ def sweep(
     at_once = processes or (cores() if ray is None else 1)
     swept = run_sweep(sweep, out, device=device, fleet=fleet or FLEET, processes=at_once, cluster=cluster)
     for line in swept.summary():
-        click.echo(line)
+        click.echo(told(line))
     if any(name.endswith(".failed") for name in swept.table.column_names):
         sys.exit(1)
 
@@ -310,7 +310,7 @@ def bench(methods: str | None, cases: str | None, seeds: int, out: Path) -> None
     click.echo((out / "bench.md").read_text("utf-8"))
     for (method, why), rows in found.reasons.groupby(["method", "reason"]):
         click.echo(f"{method}: {why} ({', '.join(sorted(set(rows['case'])))})")
-    click.echo(page)
+    click.echo(told(page))
 
 
 @cli.command()
