@@ -10,8 +10,9 @@ export MKL_NUM_THREADS ?= 1
 # Every worker imports all of it: compiled once and kept, collecting takes half the time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: bench demo docs examples gallery gpu notebooks phase install lint types clean fuzz wheel-check \
-	test test-experiments test-outside test-shapes test-slow test-system test-tl3 test-tools test-triton test-versions
+.PHONY: bench demo docs examples gallery gpu notebooks phase install lint types clean fuzz mutants wheel-check \
+	test test-experiments test-machines test-outside test-shapes test-slow test-system test-tl3 test-tools \
+	test-triton test-versions
 
 install: $(VENV)/installed
 
@@ -112,6 +113,22 @@ $(VENV)-triton/installed: $(VENV)/installed
 test-versions: install
 	$(BIN)/python tests/robustness/versions.py
 
+# Runs, robustness and training as on another machine: an ASCII locale, another time zone and hash seed, no HOME, a
+# current folder that cannot be written. Minutes; not in the gate.
+test-machines: install
+	$(BIN)/python tests/robustness/machines.py
+
+# Small changes of the code, 200 at places drawn with a fixed seed: do the tests notice? Hours; `tests/README.md`.
+MUTANTS ?= 200
+mutants: $(VENV)-mutants/installed
+	$(VENV)-mutants/bin/python tests/robustness/mutants.py map
+	$(VENV)-mutants/bin/python tests/robustness/mutants.py run --count $(MUTANTS)
+	$(VENV)-mutants/bin/python tests/robustness/mutants.py report
+
+$(VENV)-mutants/installed: $(VENV)/installed
+	$(call IN_FRONT_OF,$(@D),$(VENV),cosmic-ray==8.7.0 pytest-cov==7.1.0)
+	@touch $@
+
 # Probing at the sizes people train; the table is written into benchmarks/README.md. Hours on a shared machine.
 bench: install
 	$(BIN)/python -m benchmarks.probe --exponents
@@ -176,7 +193,8 @@ wheel-check: install
 	cd build/wheel-check && bin/mechmarkov --version && bin/mechmarkov probes && bin/mechmarkov probe --out report
 
 clean:
-	rm -rf $(VENV) $(VENV)-outside $(VENV)-tools $(VENV_TL3) $(VENV_TL3)-tools $(VENV)-triton report dist build
+	rm -rf $(VENV) $(VENV)-mutants $(VENV)-outside $(VENV)-tools $(VENV_TL3) $(VENV_TL3)-tools $(VENV)-triton
+	rm -rf report dist build
 
 # The bundled runs, trained again. `walk` and `trap` differ in p alone, and in how the trap stays exact.
 EXAMPLE_STEPS := [0, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 40, 50]

@@ -13,8 +13,12 @@ from typing import Any
 
 import click
 
+<<<<<<< HEAD
 from mechmarkov.cli_certify import certify, verify
 from mechmarkov.cli_options import DEVICE, DEVICES, PATH, Finite, names_of, number, steps_of
+=======
+from mechmarkov.cli_options import DEVICE, DEVICES, PATH, Finite, names_of, number, steps_of, told
+>>>>>>> faults
 from mechmarkov.utils.files import check_writable, plain_stem
 from mechmarkov.utils.memory import is_out_of_memory
 from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, reason
@@ -74,7 +78,7 @@ def train(
         made = {folder / f"seed-{run.seed}.pt": run for run in runs}
     for path, run in made.items():
         errors = [f"{name} {text}" for name, text in run.sampling_errors().items()]
-        click.echo("\n".join([run.title(), *errors, str(path)]))
+        click.echo("\n".join([run.title(), *errors, told(path)]))
 
 
 @cli.command()
@@ -149,7 +153,7 @@ def probe(
     if several:
         compare(results, out / "report.html")
     reported = [path.parent for path in sorted([*out.glob("summary.json"), *out.glob("*/summary.json")])]
-    if earlier := [str(folder) for folder in reported if folder not in folders]:
+    if earlier := [told(folder) for folder in reported if folder not in folders]:
         click.echo(f"warning: results of earlier calls are still there: {listed(earlier)}", err=True)
     if as_json:
         found = {name: result.summary() for name, result in results.items()}
@@ -167,8 +171,12 @@ def probe(
         for probe_name, error in result.failed.items():
             click.echo(f"\n{probe_name}: failed: {error}", err=True)
         click.echo("")
+<<<<<<< HEAD
     if not as_json:
         click.echo(out / "report.html")
+=======
+    click.echo(told(out / "report.html"))
+>>>>>>> faults
     if any(result.failed for result in results.values()):
         sys.exit(1)
 
@@ -261,7 +269,7 @@ def import_(
     click.echo(imported.run.title())
     for note in imported.notes:
         click.echo(note)
-    click.echo(out)
+    click.echo(told(out))
 
 
 @cli.command()
@@ -302,7 +310,7 @@ def sweep(
     at_once = processes or (cores() if ray is None else 1)
     swept = run_sweep(sweep, out, device=device, fleet=fleet or FLEET, processes=at_once, cluster=cluster)
     for line in swept.summary():
-        click.echo(line)
+        click.echo(told(line))
     if any(name.endswith(".failed") for name in swept.table.column_names):
         sys.exit(1)
 
@@ -329,7 +337,7 @@ def bench(methods: str | None, cases: str | None, seeds: int, out: Path) -> None
     click.echo((out / "bench.md").read_text("utf-8"))
     for (method, why), rows in found.reasons.groupby(["method", "reason"]):
         click.echo(f"{method}: {why} ({', '.join(sorted(set(rows['case'])))})")
-    click.echo(page)
+    click.echo(told(page))
 
 
 @cli.command()

@@ -7,6 +7,9 @@ from typing import Any, Literal, TypeVar
 
 import click
 
+from mechmarkov.utils.text import printable
+
+MAX_PATH_CHARACTERS = 5000
 Command = TypeVar("Command", bound=Callable[..., Any])
 PATH = click.Path(path_type=Path)
 DEVICES = click.Choice(["auto", "cpu", "cuda"])
@@ -45,3 +48,8 @@ def steps_of(text: str) -> Literal["last", "all"] | list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"--steps is {text!r}, expected last, all or numbers such as 10,50") from None
+
+
+def told(path: object) -> str:
+    """A path as it is printed: bytes of its name that are no text are shown by their code."""
+    return printable(str(path), MAX_PATH_CHARACTERS)

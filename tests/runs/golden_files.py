@@ -1,9 +1,12 @@
 """The golden files of models from elsewhere, made by the real libraries (`golden/foreign`)."""
 
+import codecs
+import locale
 from pathlib import Path
 
 import torch
 
+ASCII = codecs.lookup(locale.getpreferredencoding(False)).name == "ascii"  # `make test-machines`
 FOREIGN = Path(__file__).parent / "golden" / "foreign"
 
 

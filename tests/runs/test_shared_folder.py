@@ -139,8 +139,12 @@ def test_without_a_network_it_is_one_line_and_one_try(monkeypatch):
         taken.bind(("127.0.0.1", 0))  # and does not listen: whoever calls is refused, and nobody else has it
         address = taken.getsockname()
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{address[1]}")
-        with pytest.raises(RunFileError, match=r"^hf://owner/walk cannot be had: .*[Cc]onnection refused"):
-            mm.load("hf://owner/walk")
+        for _ in range(2):  # in a process' first call its library asks for a list of its own as well
+            _connected.clear()
+            with pytest.raises(
+                RunFileError, match=r"^hf://owner/walk cannot be had: .*[Cc]onnection refused"
+            ):
+                mm.load("hf://owner/walk")
     assert _connected.count(address) == 1
 
 
