@@ -13,12 +13,8 @@ from typing import Any
 
 import click
 
-<<<<<<< HEAD
 from mechmarkov.cli_certify import certify, verify
-from mechmarkov.cli_options import DEVICE, DEVICES, PATH, Finite, names_of, number, steps_of
-=======
 from mechmarkov.cli_options import DEVICE, DEVICES, PATH, Finite, names_of, number, steps_of, told
->>>>>>> faults
 from mechmarkov.utils.files import check_writable, plain_stem
 from mechmarkov.utils.memory import is_out_of_memory
 from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, reason
@@ -171,12 +167,8 @@ def probe(
         for probe_name, error in result.failed.items():
             click.echo(f"\n{probe_name}: failed: {error}", err=True)
         click.echo("")
-<<<<<<< HEAD
     if not as_json:
-        click.echo(out / "report.html")
-=======
-    click.echo(told(out / "report.html"))
->>>>>>> faults
+        click.echo(told(out / "report.html"))
     if any(result.failed for result in results.values()):
         sys.exit(1)
 

@@ -8,7 +8,7 @@ exact filter over task and state is that of `HiddenMarkov`.
 import numpy as np
 import plotly.graph_objects as go
 from jaxtyping import Float
-from mechmarkov.probes.belief import is_carried, is_used
+from mechmarkov.probes.belief.claims import is_carried, is_used
 from mechmarkov.probes.belief.measure import measure
 
 import mechmarkov as mm
