@@ -10,9 +10,9 @@ export MKL_NUM_THREADS ?= 1
 # Every worker imports all of it: compiled once and kept, collecting takes half the time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: bench demo docs examples gallery gpu notebooks phase install lint types clean fuzz mutants wheel-check \
+.PHONY: audit bench demo docs examples gallery gpu notebooks phase install lint types clean fuzz mutants sbom \
 	test test-experiments test-machines test-outside test-shapes test-slow test-system test-tl3 test-tools \
-	test-triton test-versions
+	test-triton test-versions wheel-check
 
 install: $(VENV)/installed
 
@@ -183,6 +183,17 @@ lint: install
 types: install
 	$(BIN)/mypy
 
+# What the wheel needs, at the pinned versions, as it carries it; and whether anybody knows of a hole in one of them.
+# What cannot be looked up fails the audit: it is none.
+sbom: $(VENV)-supply/installed
+	$(VENV)-supply/bin/python tests/sbom.py $(VENV)-supply/bin/cyclonedx-py
+audit: $(VENV)-supply/installed
+	$(VENV)-supply/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt
+
+$(VENV)-supply/installed: $(VENV)/installed
+	$(call IN_FRONT_OF,$(@D),$(VENV),cyclonedx-bom==7.5.0 pip-audit==2.10.1)
+	@touch $@
+
 # The wheel as a release has it: built, checked, and used in an environment of its own, away from the checkout.
 wheel-check: install
 	rm -rf dist build/wheel-check
@@ -193,8 +204,8 @@ wheel-check: install
 	cd build/wheel-check && bin/mechmarkov --version && bin/mechmarkov probes && bin/mechmarkov probe --out report
 
 clean:
-	rm -rf $(VENV) $(VENV)-mutants $(VENV)-outside $(VENV)-tools $(VENV_TL3) $(VENV_TL3)-tools $(VENV)-triton
-	rm -rf report dist build
+	rm -rf $(VENV) $(VENV)-mutants $(VENV)-outside $(VENV)-supply $(VENV)-tools $(VENV_TL3) $(VENV_TL3)-tools
+	rm -rf $(VENV)-triton report dist build
 
 # The bundled runs, trained again. `walk` and `trap` differ in p alone, and in how the trap stays exact.
 EXAMPLE_STEPS := [0, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 40, 50]

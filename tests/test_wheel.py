@@ -49,11 +49,18 @@ def test_a_wheel_that_lacks_or_holds_too_much_is_told(installed, tmp_path):
             if name.endswith("METADATA"):
                 content = content.replace(b"Version: 0", b"Version: 9").replace(b"Project-URL", b"Project")
                 content = re.sub(rb"https://[^)]*belief.md", b"docs/belief.md", content)
+            if name.endswith("sbom.cdx.json"):
+                content = content.replace(b'"version": "', b'"version": "9', 1)
             if name not in ("mechmarkov/py.typed", "mechmarkov/probes/behaviour.py"):
                 archive.writestr(name, content)
         archive.writestr("tests/test_wheel.py", "")
     told = "\n".join(problems(broken))
-    for wrong in (*TOLD, "no Project-URL", "links to docs/belief.md"):
+    for wrong in (
+        *TOLD,
+        "no Project-URL",
+        "sbom.cdx.json is not of what it needs",
+        "links to docs/belief.md",
+    ):
         assert wrong in told
 
 

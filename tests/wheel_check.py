@@ -1,10 +1,14 @@
 """Is a wheel fit for release? `make wheel-check` asks before it installs it in a clean environment."""
 
+import json
 import re
 import sys
 import zipfile
 from email.parser import Parser
 from pathlib import Path
+
+from packaging.utils import canonicalize_name
+from sbom import needed
 
 ROOT = Path(__file__).parents[1]
 NEEDED = (
@@ -26,6 +30,11 @@ VERSIONS = {  # every place that states the version
 }
 
 
+def components(bill: str) -> dict[str, str]:
+    """The packages of a bill of materials and their versions."""
+    return {canonicalize_name(one["name"]): one["version"] for one in json.loads(bill)["components"]}
+
+
 def problems(wheel: Path) -> list[str]:
     """What is wrong with a wheel's metadata and contents, a line each."""
     with zipfile.ZipFile(wheel) as archive:
@@ -33,6 +42,8 @@ def problems(wheel: Path) -> list[str]:
         (info,) = {name.split("/")[0] for name in names if ".dist-info/" in name}
         metadata = Parser().parsestr(archive.read(f"{info}/METADATA").decode())
         entry_points = archive.read(f"{info}/entry_points.txt").decode()
+        bill = f"{info}/sboms/sbom.cdx.json"
+        listed = components(archive.read(bill).decode()) if bill in names else {}
     versions = {
         place: re.findall(pattern, (ROOT / place).read_text("utf-8"), re.MULTILINE)
         for place, pattern in VERSIONS.items()
@@ -49,6 +60,7 @@ def problems(wheel: Path) -> list[str]:
     for field in ("Name", "Summary", "License-Expression", "Requires-Python", "Description-Content-Type"):
         found += [f"its metadata has no {field}"] if not metadata[field] else []
     found += [] if metadata.get_all("Project-URL") else ["its metadata has no Project-URL"]
+    found += [] if listed == needed() else [f"{bill} is not of what it needs now: make sbom"]
     relative = re.findall(r"\]\((?!https://|#)([^)]*)\)", metadata.get_payload())
     found += [f"its description links to {link}, expected an absolute address" for link in relative]
     modules = re.findall(r"= (mechmarkov[\w.]*):", entry_points)
