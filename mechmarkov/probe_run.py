@@ -26,8 +26,8 @@ from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Observed
 from mechmarkov.utils import plugins
-from mechmarkov.utils.arguments import list_of
 from mechmarkov.utils.device import pick_device
+from mechmarkov.utils.errors import list_of
 from mechmarkov.utils.forked import can_fork, forked
 from mechmarkov.utils.memory import freed_memory_kept
 from mechmarkov.utils.progress import watched

@@ -7,7 +7,7 @@ from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.first_screen.still import still_curve
 from mechmarkov.report.html import write
 from mechmarkov.report.save import save_all
-from mechmarkov.utils.arguments import path_of
+from mechmarkov.utils.errors import path_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import mechmarkov as mm
-from mechmarkov.utils.arguments import generator_in, integer_of, list_of, number_of, path_of
+from mechmarkov.utils.errors import generator_in, integer_of, list_of, number_of, path_of
 
 RUN = mm.example("walk")
 MODEL = RUN.decoder()

@@ -113,6 +113,7 @@ def test_the_forge_calls_the_make_targets_of_the_gate():
     gate = make_targets(ROOT / ".ci" / "run")
     forge = make_targets(ROOT / ".github" / "workflows" / "ci.yml")
     tests = {target for target in known if target.startswith("test")} - {
+        "test-machines",
         "test-slow",
         "test-tools",
         "test-versions",

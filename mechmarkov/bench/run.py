@@ -22,7 +22,7 @@ from mechmarkov.bench.patching import exact_effects
 from mechmarkov.bench.scores import SCORES, score_circuits, score_claims
 from mechmarkov.bench.subspaces import score_subspace
 from mechmarkov.theory.bootstrap import interval
-from mechmarkov.utils.arguments import integer_of, list_of
+from mechmarkov.utils.errors import integer_of, list_of
 from mechmarkov.utils.threads import threads
 
 COST = ("seconds", "passes")

@@ -21,7 +21,7 @@ from mechmarkov.interventions.replace import Kind, replace_component, replacemen
 from mechmarkov.models.components import output_of
 from mechmarkov.models.decoder import HookedDecoder, check_decoder
 from mechmarkov.models.layers import per_member
-from mechmarkov.utils.arguments import list_of
+from mechmarkov.utils.errors import list_of
 
 
 @contextmanager

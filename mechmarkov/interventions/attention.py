@@ -11,7 +11,7 @@ from mechmarkov.models.attention import Attention
 from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.components import check_component, head_index, head_name, head_names
 from mechmarkov.models.decoder import HookedDecoder, check_decoder
-from mechmarkov.utils.arguments import integer_of, list_of
+from mechmarkov.utils.errors import integer_of, list_of
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from torch import Tensor
 from mechmarkov.models.config import STATE_SPACES
 from mechmarkov.models.decoder import HookedDecoder, check_decoder
 from mechmarkov.models.mamba import STATE_SPACE_STARTS
-from mechmarkov.utils.arguments import integer_of, list_of, number_of
+from mechmarkov.utils.errors import integer_of, list_of, number_of
 
 Scheme = Literal["normal", "gpt2", "zero", "guideline", "rank_one"]
 

@@ -16,7 +16,7 @@ from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.notebook import fragment
 from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.score import Score
-from mechmarkov.utils.arguments import integer_of
+from mechmarkov.utils.errors import integer_of
 from mechmarkov.utils.text import is_utf8, is_writable, shown
 
 SCHEMA_VERSION = 1  # of `summary.json`, whose schema is `mechmarkov/report/summary.schema.json`

@@ -28,7 +28,7 @@ from mechmarkov.probing.recording.record import STANDARD, record
 from mechmarkov.runs.kept_recipe import check_recipe
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Source
-from mechmarkov.utils.arguments import integer_of, list_of
+from mechmarkov.utils.errors import integer_of, list_of
 from mechmarkov.utils.kept_data import kept, name_of
 from mechmarkov.utils.memory import give_freed_memory_back
 

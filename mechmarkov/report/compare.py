@@ -16,7 +16,7 @@ from mechmarkov.report.first_screen.headline import Headline, headline
 from mechmarkov.report.html import fill, write_page
 from mechmarkov.report.scales import share_scales
 from mechmarkov.report.words.differences import differences
-from mechmarkov.utils.arguments import path_of
+from mechmarkov.utils.errors import path_of
 from mechmarkov.utils.text import error_line
 
 MAX_DRAWN_RUNS = 4  # runs side by side; of more, the page has the scores alone

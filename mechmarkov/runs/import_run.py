@@ -21,7 +21,7 @@ from mechmarkov.runs.run import UNKNOWN_STEP, Run, check_source, checked_objecti
 from mechmarkov.safe import file as safe_file
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Observed, Source
-from mechmarkov.utils.arguments import list_of, path_of
+from mechmarkov.utils.errors import list_of, path_of
 from mechmarkov.utils.text import NAME_CHARACTERS, counted, printable
 
 MAX_WEIGHT_BYTES = 1 << 31  # of all checkpoints together

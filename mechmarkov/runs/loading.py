@@ -10,7 +10,7 @@ from mechmarkov.runs.run import Run
 from mechmarkov.safe import file as safe_file
 from mechmarkov.safe import folder as shared_folder
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.utils.arguments import path_of
+from mechmarkov.utils.errors import path_of
 
 
 def load(path: str | os.PathLike[str]) -> Run:

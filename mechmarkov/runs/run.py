@@ -27,7 +27,7 @@ from mechmarkov.safe import folder as shared_folder
 from mechmarkov.safe.plain_data import RunFileError, describe
 from mechmarkov.sources import Source
 from mechmarkov.sources.base.source import check_drawn
-from mechmarkov.utils.arguments import MOST, list_of, path_of
+from mechmarkov.utils.errors import MOST, list_of, path_of
 from mechmarkov.utils.text import counted, fact_table, shown
 
 UNKNOWN_STEP = {"step": "unknown"}  # in the provenance of a run whose one checkpoint stands as step 0

@@ -16,7 +16,7 @@ import torch
 
 from mechmarkov.sweeps.tasks import Done, Task, with_runs
 from mechmarkov.utils import forked
-from mechmarkov.utils.arguments import number_of
+from mechmarkov.utils.errors import number_of
 from mechmarkov.utils.forked import begin_spawned, without_interruptions
 from mechmarkov.utils.text import shown
 

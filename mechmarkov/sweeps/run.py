@@ -23,9 +23,8 @@ from mechmarkov.sweeps.store import Store
 from mechmarkov.sweeps.tasks import Done, Settings, Task, carry_out, fleets, member_key
 from mechmarkov.training.fleet import MEMORY
 from mechmarkov.training.members import Member
-from mechmarkov.utils.arguments import integer_of, path_of
 from mechmarkov.utils.device import pick_device
-from mechmarkov.utils.errors import near_misses
+from mechmarkov.utils.errors import integer_of, near_misses, path_of
 from mechmarkov.utils.files import check_writable, made_folder
 from mechmarkov.utils.text import counted, printable, shown
 

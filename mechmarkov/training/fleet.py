@@ -26,8 +26,8 @@ from mechmarkov.training.members import Member, check_members
 from mechmarkov.training.memory import sizes_of, split
 from mechmarkov.training.recipe import Recipe, RecipeError
 from mechmarkov.training.trainer import Fitted, Snapshot, fit
-from mechmarkov.utils.arguments import integer_of, list_of, number_of
 from mechmarkov.utils.device import pick_device
+from mechmarkov.utils.errors import integer_of, list_of, number_of
 from mechmarkov.utils.forked import can_fork, forked
 from mechmarkov.utils.memory import freed_memory_kept, with_less_memory
 from mechmarkov.utils.progress import watched

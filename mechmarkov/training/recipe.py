@@ -19,8 +19,8 @@ from mechmarkov.sources.base.registry import AnySource
 from mechmarkov.training.model_sections import Model
 from mechmarkov.training.optimisers import AdamW, Settings
 from mechmarkov.training.sections import Checkpoints, Data, Init
-from mechmarkov.utils.arguments import generator_in, list_of
 from mechmarkov.utils.config import Integer, Truth
+from mechmarkov.utils.errors import generator_in, list_of
 from mechmarkov.utils.text import fact_table, shown
 from mechmarkov.utils.toml import Written
 

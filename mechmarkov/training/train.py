@@ -12,7 +12,7 @@ from mechmarkov.training import resume as partial
 from mechmarkov.training.fleet import START_WITH_FILES, Diverged, Progress, finished, train_as_it_fits
 from mechmarkov.training.members import check_members, members_of
 from mechmarkov.training.recipe import Recipe, load_recipe
-from mechmarkov.utils.arguments import list_of, number_of, path_of
+from mechmarkov.utils.errors import list_of, number_of, path_of
 from mechmarkov.utils.files import made_folder
 
 MAX_SEEDS = 100_000

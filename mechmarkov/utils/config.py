@@ -6,8 +6,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict, ValidationError
 from pydantic_core import PydanticCustomError
 
-from mechmarkov.utils.arguments import generator_in
-from mechmarkov.utils.errors import one_line
+from mechmarkov.utils.errors import generator_in, one_line
 
 
 def _integer(value: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from mechmarkov.utils.arguments import number_of
+from mechmarkov.utils.errors import number_of
 
 LEAST_SECONDS, MOST_SECONDS = 1e-6, 1e8  # what the system's timer counts in, and three years
 REPEAT_SECONDS = 1.0  # again and again, for code that swallows the first

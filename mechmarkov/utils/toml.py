@@ -9,9 +9,8 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import ValidationError
 
-from mechmarkov.utils.arguments import generator_in
 from mechmarkov.utils.config import Fields
-from mechmarkov.utils.errors import near_misses, one_line
+from mechmarkov.utils.errors import generator_in, near_misses, one_line
 from mechmarkov.utils.text import printable, shown
 
 MAX_BYTES = 1 << 18  # a chain of 150 states, written out; read in a third of a second

@@ -12,8 +12,7 @@ from mechmarkov.probing import Subject
 from mechmarkov.probing.dataset import Variables, variables
 from mechmarkov.probing.preconditions import has_one_parent, parent_lag, predictor_of
 from mechmarkov.sources import ChainMixture
-from mechmarkov.theory.bootstrap import ratio, standard_error
-from mechmarkov.theory.by_state import mean_after
+from mechmarkov.theory.bootstrap import mean_after, ratio, standard_error
 from mechmarkov.theory.kernel import FLOOR, kl
 
 from .rare_states import rare_states

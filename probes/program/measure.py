@@ -11,8 +11,7 @@ from mechmarkov.probing.dataset import Variables, variables
 from mechmarkov.probing.effects import positions_in_turn, predictions
 from mechmarkov.probing.preconditions import has_one_parent, parent_lag
 from mechmarkov.probing.subject import Subject
-from mechmarkov.theory.bootstrap import standard_error
-from mechmarkov.theory.by_state import mean_after
+from mechmarkov.theory.bootstrap import mean_after, standard_error
 from mechmarkov.theory.kernel import kl
 from mechmarkov.utils.threads import threads
 

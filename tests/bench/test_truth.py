@@ -4,9 +4,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import softmax
 
-from mechmarkov.bench import CASES
+from mechmarkov.bench import CASES, methods, page, subspaces
 from mechmarkov.bench.patching import edge_effects, node_effects
 from mechmarkov.bench.scores import signal_angle
 
@@ -126,3 +127,33 @@ def test_the_angle_of_signals_counts_a_missing_one_and_one_too_many_as_a_right_a
     ):
         found = signal_angle(np.stack([a, b], 1), 3.0 + np.stack(claimed, 1))
         assert found == pytest.approx(expected, abs=1e-6), expected
+
+
+@pytest.mark.parametrize("name", ["head", "mlp", "induction"])
+def test_direct_attribution_is_what_a_node_itself_writes_to_the_logits_of_the_law(name):
+    case = CASES[name](5)
+    clean, corrupt = (outputs(case.model, tokens.numpy())[0] for tokens in (case.clean, case.corrupt))
+    unembed = case.model.state_dict()["unembed.W_U"].numpy()
+    law, read = case.law.numpy(), case.read.numpy()
+    claims = methods.direct_logit_attribution(case)
+    assert set(claims) == set(case.nodes)
+    for node, claimed in claims.items():
+        moved = ((clean[node] - corrupt[node]) @ unembed)[:, read]
+        expected = ((law * moved).sum(-1) - moved.mean(-1)).mean()
+        assert abs(claimed) == pytest.approx(abs(expected), abs=1e-6)
+        assert np.sign(claimed) == np.sign(expected) or abs(expected) < 1e-6
+
+
+def test_a_subspace_whose_interchange_changes_nothing_is_not_claimed():
+    """The gain is 0 to the last bit, and so is that of the control task."""
+    case = CASES["direct"](0)
+    with torch.no_grad():
+        case.model.get_parameter("unembed.W_U").zero_()
+    said = subspaces._controlled(case, lambda *_, **__: torch.from_numpy(case.subspace[1]))
+    assert isinstance(said, str)
+    assert "no more than chance" in said
+
+
+def test_scores_have_two_digits_below_ten_and_none_from_there_on():
+    shown = ["–", "-9.99", "9.99", "10", "123"]
+    assert [page._number(value) for value in (np.nan, -9.99, 9.994, 10.0, 123.4)] == shown

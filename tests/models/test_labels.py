@@ -15,7 +15,7 @@ LABELS = ["rain", "sun", "snow"]
 
 @pytest.fixture(scope="module")
 def run():
-    source = mm.Observed(tokens=(LABELS * 200)[:500], order=1, alphabet=LABELS)
+    source = mm.Observed(tokens=(LABELS * 200)[:500], order=1, alphabet=LABELS, each="state")
     config = DecoderConfig(n_layers=1, d_model=6, n_ctx=9, d_head=6, d_vocab=3, attn_only=True)
     return mm.Run.from_model(HookedDecoder(config), source=source)
 

@@ -145,7 +145,7 @@ def test_an_untrained_model_has_no_parent_head():
 
 @pytest.mark.parametrize(
     ("attention", "named"),
-    [((0.6, 0.29, 0.11), "x"), ((0.6, 0.31, 0.09), "x and y"), ((0.4, 0.32, 0.28), "any")],
+    [((0.6, 0.29, 0.11), ("x",)), ((0.6, 0.31, 0.09), ("x", "y")), ((0.4, 0.32, 0.28), ())],
 )
 def test_a_key_token_is_named_too_if_it_gets_more_than_half_of_what_the_most_attended_gets(attention, named):
     assert _most_attended(np.log(attention), ["x", "y", "z"]) == named

@@ -12,7 +12,7 @@ import mechmarkov as mm
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import direct_table, value_table
 from mechmarkov.probes import degeneracy, dynamics, program
-from mechmarkov.theory.by_state import mean_after
+from mechmarkov.theory.bootstrap import mean_after
 
 LOG_P = torch.tensor(np.log(P3)).float()
 TABLE, NOTHING = direct_table(LOG_P, 8), direct_table(torch.zeros(3, 3), 8)

@@ -58,9 +58,9 @@ def test_the_home_of_the_bigram_is_not_said_to_be_that_of_a_better_law():
     result, shown = screen(model, source)
     assert shown.badge == "solved"
     assert result["ablation"].data["effect"].sel(component="L0H0", measure="loss", kind="mean")[-1] > 0.05
-    assert shown.title == "Learned the order 2, but not at position 0"  # where one token is known
+    assert shown.title == "Learned the 3-gram, but not at position 0"  # where one token is known
     _, of_bigram = screen(direct_table(LOG_P, 16))
-    assert of_bigram.title == "Learned the bigram: it is in the direct path"
+    assert of_bigram.title == "Learned the bigram: in the direct path"
 
 
 @pytest.mark.parametrize(("weak", "answer"), [(True, "Too little to place"), (False, "The direct path")])
@@ -77,7 +77,7 @@ def test_the_law_that_a_tile_names_is_among_its_bars():
     """It comes behind the predictors of one token in the list of all."""
     model, source = two_lags()
     learned = screen(model, source, ["behaviour"])[1].tiles[0]
-    assert learned.answer == "The order 2"
+    assert learned.answer == "The 3-gram"
     assert next(bar.label for bar in learned.bars) == "order 2"
     assert "bigram" in {bar.label for bar in learned.bars}
     fresh = screen(induction_pair(3, 16), mm.DirichletChains(n_states=3), ["behaviour"])[1].tiles[0]
@@ -108,7 +108,7 @@ def test_an_induction_circuit_that_writes_nothing_is_not_named():
     for probes in (asked, ["behaviour", "storage", "induction"]):
         result, shown = screen(decoy, probes=probes)
         assert result["induction"].scores["induction_head"].value == "L1H0"
-        assert shown.title == "Learned the bigram: it is in the direct path"
+        assert shown.title == "Learned the bigram: in the direct path"
         lives = next(tile for tile in shown.tiles if tile.question == "Where does it live?")
         assert lives.answer == "The direct path"
     result, shown = screen(real, mm.DirichletChains(n_states=3), asked)

@@ -284,13 +284,6 @@ def test_a_model_that_nothing_fits_shows_its_names_beside_those_that_are_wanted(
     assert len(said) < 1000  # the command line cuts there
 
 
-def test_fields_without_a_table_are_not_ignored():
-    with pytest.raises(
-        ValueError, match=r"^given is for a model with names of its own: expected names= too$"
-    ):
-        mm.Run.from_model(mm.HookedDecoder(brought(Shape()).model), source=SOURCE, given={"n_heads": 2})
-
-
 @pytest.mark.parametrize("given", ["n_heads=2", [2], 3])
 def test_fields_that_are_no_table_are_refused(given):
     with pytest.raises(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -198,3 +199,14 @@ def test_a_file_has_the_rights_its_owner_asks_for(tmp_path):
     finally:
         os.umask(before)
     assert (tmp_path / "run.pt").stat().st_mode & 0o777 == 0o640
+
+
+def test_an_entry_that_is_as_long_compressed_as_not_is_compressed(tmp_path):
+    path = tmp_path / "run.pt"
+    archive(path, "run/data.pkl")
+    lengths = ((n, zlib.compressobj(9, zlib.DEFLATED, -15)) for n in range(3, 40))
+    (n, *_) = [n for n, deflate in lengths if len(deflate.compress(b"a" * n) + deflate.flush()) == n]
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED, compresslevel=9) as zipped:
+        zipped.writestr("run/version", b"a" * n)
+        assert zipped.filelist[-1].compress_size == n
+    assert "compressed entries" in refusal(path)

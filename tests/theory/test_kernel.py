@@ -49,6 +49,18 @@ def test_kernel_kl_is_the_stationary_mean_of_the_rows(table):
     assert k.kernel_kl(model, P, PI) == pytest.approx(float(PI @ rows), abs=1e-12)
 
 
+@pytest.mark.parametrize("lead", [(3,), (4,), (2, 3)])
+def test_each_table_of_many_has_its_own_scale(lead):
+    """As many tables as rows would broadcast along the wrong axis."""
+    rng = np.random.default_rng(0)
+    tables = rng.normal(size=(*lead, 3, 3)) * 10.0 ** rng.integers(-200, 200, size=(*lead, 1, 1))
+    target = rng.normal(size=(3, 3))
+    found = k.cosine(tables, target)
+    assert found.shape == lead
+    for at in np.ndindex(*lead):
+        assert found[at] == pytest.approx(float(k.cosine(tables[at], target)), abs=1e-12)
+
+
 @settings(deadline=None, max_examples=40)
 @given(TABLES, TABLES)
 def test_cosine_is_the_angle_of_flattened_tables(a, b):

@@ -307,3 +307,11 @@ def test_what_is_no_text_is_said_so(path):
     path.write_bytes("name = 'café'".encode("latin-1"))
     with pytest.raises(RecipeError, match=r"mine.toml: is not a text in UTF-8: byte 11; expected TOML$"):
         load_recipe(path)
+
+
+@pytest.mark.parametrize("key", ["init.zero=['W_K']", "trainable={W_K = [[0, 1]]}", "frozen=['W_K']"])
+def test_a_model_that_says_itself_what_is_trained_is_told_nothing_else(key):
+    recipe = load_recipe("context-conditioned-k3")
+    name = key.partition("=")[0]
+    with pytest.raises(RecipeError, match=f"^{name} is given, but this model says itself what is trained"):
+        recipe.with_set([key])

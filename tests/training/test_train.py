@@ -113,6 +113,15 @@ def test_what_is_no_longer_needed_to_resume_goes_with_the_next_call(tmp_path, ot
     assert (tmp_path / "partial.pt").exists() == left
 
 
+def test_what_another_recipe_left_stays_where_all_is_done(tmp_path):
+    train(RECIPE, seed=0, device="cpu", out=tmp_path)
+    for recipes in ([RECIPE.with_set(["steps=9"])], [RECIPE.with_set(["steps=9"]), RECIPE]):
+        members = [Member(recipe, 0) for recipe in recipes]
+        partials.write(tmp_path / "partial.pt", members, torch.device("cpu"), {"step": 3})
+        train(RECIPE, seed=0, device="cpu", out=tmp_path)
+        assert (tmp_path / "partial.pt").exists()
+
+
 def test_what_another_training_left_is_not_taken(tmp_path):
     with pytest.raises(PowerCutError):
         train(RECIPE, seed=0, device="cpu", out=tmp_path, save_every=0, progress=stop_at(3))
