@@ -1,4 +1,4 @@
-"""The recipe of `docs/other-tools.md`: train with TransformerLens 3.9, save, and import the file elsewhere."""
+"""The recipe of `docs/other-tools.md`: train with TransformerLens 3.9, save, import the file elsewhere."""
 
 import sys
 from pathlib import Path
