@@ -239,8 +239,8 @@ def test_optional_hook_points_that_exclude_each_other():
     decoder.set_use_split_qkv_input(True)
     with pytest.raises(ValueError, match="exclude each other"):
         decoder.set_use_attn_in(True)
-    decoder.set_use_hook_mlp_in(True)  # there is no MLP whose input could be hooked
-    assert "blocks.0.hook_mlp_in" not in decoder.hook_dict
+    with pytest.raises(ValueError, match="there is no MLP"):
+        decoder.set_use_hook_mlp_in(True)
 
 
 def test_the_result_is_each_heads_own_write():
