@@ -1,5 +1,6 @@
 """Certificates: how far a program is from its model in the worst case, over every sequence, and where."""
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -75,7 +76,7 @@ class Certificate:
     @property
     def is_vacuous(self) -> bool:
         """Whether the bound is no better than for a model that finds all states alike."""
-        return self.worst_kl is not None and self.worst_kl >= np.log(self.contexts.n_states)
+        return self.worst_kl is not None and self.worst_kl >= math.log(self.contexts.n_states)
 
 
 def certify(

@@ -209,8 +209,8 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
     weights = {name: x.double().numpy() for name, x in run.decoder(proof["step"]).state_dict().items()}
     names = ("worst_kl", "log_ratio_below", "log_ratio_above", "logit_error")
     if kind == "norm":
-        bound = by_norm(config, weights, UNITS[proof["arithmetic"]])
-        return claimed(claims, dict.fromkeys(names, math.inf) | {"worst_kl": bound})
+        most = by_norm(config, weights, UNITS[proof["arithmetic"]])
+        return claimed(claims, dict.fromkeys(names, math.inf) | {"worst_kl": most})
     model = Model(config, weights, UNITS[proof["arithmetic"]])
     table, n = np.array(proof["table"], dtype=np.float64), contexts["n_states"]
     if table.shape != (n, n) or not (table >= 0).all() or not (np.abs(table.sum(1) - 1) < 1e-12).all():
