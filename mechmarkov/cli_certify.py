@@ -53,7 +53,7 @@ def certify(
         click.echo(sentence)
     history = " ".join(str(loaded.source.labels[state]) for state in found.seen.history)
     click.echo(f"Its sequence, read at position {found.contexts.reads[found.seen.read]}: {history}")
-    if found.bounds is None:
+    if found.worst_kl is None:
         click.echo("No proof is written.")
         return
     out.parent.mkdir(parents=True, exist_ok=True)

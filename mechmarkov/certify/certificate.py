@@ -1,5 +1,6 @@
 """Certificates: how far a program is from its model in the worst case, over every sequence, and where."""
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from mechmarkov.certify.bounds import norm_bound
 from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
 from mechmarkov.certify.bounds.every import Bounds, bounds, counted, why_no_bounds
 from mechmarkov.certify.bounds.layer import Layer
@@ -38,16 +40,18 @@ class Certificate:
     Attributes:
         program: What the model is compared with.
         contexts: What "every sequence" means.
-        bounds: The model's; None where nothing is certified, and then `why` says why.
+        bounds: The model's; None where there are none of its log odds, and then `why` says why.
         worst_kl: KL(program ‖ model) of no prediction is larger (nats; a state that the model gives less than
-            1e-12 counts as if that were 1e-12). None without bounds, as the next two.
-        worst_log_ratio: The smallest and the largest `log(model / program)` of a state that the program holds
-            possible; infinite where the model may hold it impossible.
+            1e-12 counts as if that were 1e-12). Without bounds what a final norm says of any program, or
+            None.
+        worst_log_ratio: None without bounds, as the next; the smallest and the largest `log(model / program)`
+            of a state that the program holds possible; infinite where the model may hold it impossible.
         worst_logit_error: The log odds of no two states are off by more.
         kl_at: The bound of `worst_kl` at each position that is read; NaN without bounds.
         seen: The worst prediction that the model itself made.
         seconds: That it took.
-        why: Why there is no bound.
+        unit: Unit roundoff of the evaluations that are covered.
+        why: Why the program is not certified.
     """
 
     program: Program
@@ -59,12 +63,20 @@ class Certificate:
     kl_at: Float[np.ndarray, " read"]
     seen: Found
     seconds: float
+    unit: float
     why: str | None
 
     @property
     def tier(self) -> str:
-        """How far it got: `1` support functions, `1b` what stands behind relaxed, `0` no bound."""
-        return "0" if self.bounds is None else "1b" if self.bounds.kind == "relaxed" else "1"
+        """How far it got: `1` support functions, `1b` relaxed behind them, `2` a final norm, `0` no bound."""
+        if self.bounds is None:
+            return "0" if self.worst_kl is None else "2"
+        return "1b" if self.bounds.kind == "relaxed" else "1"
+
+    @property
+    def is_vacuous(self) -> bool:
+        """Whether the bound is no better than for a model that finds all states alike."""
+        return self.worst_kl is not None and self.worst_kl >= math.log(self.contexts.n_states)
 
 
 def certify(
@@ -109,9 +121,11 @@ def certify(
             raise ValueError(f"program is 'row', but {why}")
         chosen = given or _by_samples(run, decoder, contexts, drawn, program)
         seen = search(Judge(decoder, run.objective, contexts, chosen), drawn, tokens)
-        kl_at = np.full(len(contexts.reads), np.nan)
+        softmax = run.objective.kind == "cross_entropy"
+        by_norm = norm_bound.largest_kl(run.model, weights, unit) if softmax else None
+        kl_at = np.full(len(contexts.reads), np.nan if by_norm is None else by_norm)
         took = time.monotonic() - began
-        return Certificate(chosen, contexts, None, None, None, None, kl_at, seen, took, why)
+        return Certificate(chosen, contexts, None, by_norm, None, None, kl_at, seen, took, unit, why)
     chosen, of_model, worst = smallest(options)
     judge = Judge(decoder, run.objective, contexts, chosen)
     if of_model.kind == "counts":
@@ -129,7 +143,17 @@ def certify(
     took = time.monotonic() - began
     largest_kl = float(kl_at.max())
     return Certificate(
-        chosen, contexts, of_model, largest_kl, worst.log_ratio, worst.logit_error, kl_at, seen, took, None
+        chosen,
+        contexts,
+        of_model,
+        largest_kl,
+        worst.log_ratio,
+        worst.logit_error,
+        kl_at,
+        seen,
+        took,
+        unit,
+        None,
     )
 
 

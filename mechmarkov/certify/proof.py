@@ -24,16 +24,17 @@ def proof_of(certificate: Certificate, step: int) -> dict[str, Any]:
     """A certificate as plain data.
 
     Args:
-        certificate: With bounds.
+        certificate: With a bound.
         step: Of the run that it is about.
 
     Raises:
-        ValueError: It has no bounds; the message says why.
+        ValueError: It has none; the message says why.
     """
     bounds, contexts, seen = certificate.bounds, certificate.contexts, certificate.seen
-    if bounds is None or certificate.worst_log_ratio is None or certificate.program.table is None:
+    if certificate.worst_kl is None:
         raise ValueError(f"nothing is certified: {certificate.why}")
-    low, high = certificate.worst_log_ratio
+    low, high = certificate.worst_log_ratio or (-np.inf, np.inf)
+    table, stored = certificate.program.table, {} if bounds is None else bounds.stored
     bound = {
         "worst_kl": certificate.worst_kl,
         "log_ratio_below": -low,
@@ -44,10 +45,10 @@ def proof_of(certificate: Certificate, step: int) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "step": step,
-        "arithmetic": ARITHMETIC[bounds.unit],
-        "kind": bounds.kind,
+        "arithmetic": ARITHMETIC[certificate.unit],
+        "kind": "norm" if bounds is None else bounds.kind,
         "program": certificate.program.name,
-        "table": certificate.program.table.tolist(),
+        "table": None if table is None else table.tolist(),
         "contexts": {
             "n_states": contexts.n_states,
             "reads": list(contexts.reads),
@@ -61,7 +62,7 @@ def proof_of(certificate: Certificate, step: int) -> dict[str, Any]:
             "position": contexts.reads[seen.read],
             "sequence": seen.history.tolist(),
         },
-        "stored": {name: np.clip(values, -HUGE, HUGE).tolist() for name, values in bounds.stored.items()},
+        "stored": {name: np.clip(values, -HUGE, HUGE).tolist() for name, values in stored.items()},
     }
 
 

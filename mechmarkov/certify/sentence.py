@@ -76,8 +76,15 @@ def sentences(certificate: Certificate) -> list[str]:
     which = "of its states" if not certificate.contexts.is_exact else "that the source can give"
     worst_kl = certificate.worst_kl
     if bounds is None or worst_kl is None or certificate.worst_log_ratio is None:
+        known = ["No bound is known."]
+        if worst_kl is not None:
+            known = [f"The final norm alone keeps KL(any program ‖ model) at most {at_most(worst_kl)} nats."]
+            known += [
+                "That is vacuous: a model that finds all states alike does as well."
+            ] * certificate.is_vacuous
         return [
-            f"No bound is known: {certificate.why}.",
+            f"The program is not certified: {certificate.why}.",
+            *known,
             f"The program compared is {called}.",
             f"The worst sequence found has KL {seen.nats:.3g} nats from it to the model.",
         ]
@@ -90,6 +97,7 @@ def sentences(certificate: Certificate) -> list[str]:
     return [
         f"On {which}, {whose} are {within} {called}.",
         f"KL(program ‖ model) is at most {at_most(worst_kl)} nats.",
+        *["That is vacuous: a model that finds all states alike does as well."] * certificate.is_vacuous,
         f"The largest that was seen is {seen.nats:.3g}.",
         f"The bound covers {covered}.",
     ]

@@ -63,22 +63,23 @@ def largest_sum(gain: Gains, allowed: Allowed, transitions: Transitions | None =
 
 
 def _largest_path(bounded: Gains, transitions: Transitions) -> Worst:
-    """Viterbi's recursion, over the predecessors that each state has."""
+    """Viterbi's recursion: the largest sum that ends in each state, then back from the largest of all."""
     n_states, n_keys = len(transitions), bounded.shape[-2]
-    most = max(1, int(transitions.sum(0).max()))
-    predecessors = np.argsort(~transitions, axis=0, kind="stable")[:most].T  # [state_to, predecessor]
-    unless = np.where(transitions[predecessors, np.arange(n_states)[:, None]], 0.0, -np.inf)
+    some = np.flatnonzero(~transitions.all(0))  # each other state follows every one, such as a query token
+    most = max(1, int(transitions[:, some].sum(0).max()))
+    predecessors = np.argsort(~transitions[:, some], axis=0, kind="stable")[:most].T  # [some, predecessor]
+    unless = np.where(transitions[predecessors, some[:, None]], 0.0, -np.inf)
     best = [bounded[..., 0, :]]
     for key in range(1, n_keys):
-        best.append(bounded[..., key, :] + (best[-1][..., predecessors] + unless).max(-1))
-    # Back along the predecessors that the largest sums came through.
+        before = np.repeat(best[-1].max(-1)[..., None], n_states, -1)
+        before[..., some] = (best[-1][..., predecessors] + unless).max(-1)
+        best.append(bounded[..., key, :] + before)
     flat = [row.reshape(-1, n_states) for row in best]
-    context, each = np.empty((len(flat[0]), n_keys), dtype=int), np.arange(len(flat[0]))[:, None]
+    context = np.empty((len(flat[0]), n_keys), dtype=int)
     context[:, -1] = flat[-1].argmax(-1)
     for key in range(n_keys - 1, 0, -1):
-        before = predecessors[context[:, key]]
-        chosen = (flat[key - 1][each, before] + unless[context[:, key]]).argmax(-1)
-        context[:, key - 1] = before[each[:, 0], chosen]
+        allowed = transitions.T[context[:, key]]
+        context[:, key - 1] = np.where(allowed, flat[key - 1], -np.inf).argmax(-1)
     return Worst(best[-1].max(-1), context.reshape(bounded.shape[:-1]))
 
 

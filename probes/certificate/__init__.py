@@ -12,7 +12,7 @@ from mechmarkov.probing.subject import Subject
 from . import figures, measure
 
 CERTAIN = "no chance in it: for certain between the largest seen and the bound"
-NO_BOUND = "nothing is certified: {why}"
+NO_BOUND = "the program is not certified: {why}"
 INFINITE = "in some context the model may give a state that the program holds possible the probability 0"
 
 
@@ -29,7 +29,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         )
 
     seen, bound = float(last["worst_kl_seen"]), float(last["worst_kl"])
-    infinite = INFINITE if np.isfinite(bound) else why
+    infinite = INFINITE if data.attrs["tier"] in ("1", "1b") else why
     ratio = max(-float(last["log_ratio_low"]), float(last["log_ratio_high"]))
     worst = Score(bound, "nats", interval=(seen, bound), null_kind=CERTAIN)
     states = " ".join(str(data.attrs["labels"][state]) for state in last["witness"].values)
@@ -80,7 +80,7 @@ FORMULAS = {
     "worst_logit_error": "max over all sequences and pairs of states of |error of log odds|, an upper bound",
     "mean_kl_bound": "E[KL(program ‖ model)] ≤ mean + √(2 var log(2/δ) / n) + 7 worst_kl log(2/δ) / 3(n − 1)",
     "mean_kl": "mean KL(program ‖ model) over fresh sequences",
-    "tier": "1: support functions; 1b: what stands behind attention relaxed; 0: no bound",
+    "tier": "1: support functions; 1b: what is behind attention relaxed; 2: a final norm alone; 0: no bound",
     "certified_program": "the smallest program within 0.001 nats in the worst case, else the nearest",
     "witness": "the last states in front of the worst prediction that was seen",
 }

@@ -28,7 +28,7 @@ def measure(subject: Subject) -> xr.Dataset:
         `worst_kl`: KL(program ‖ model) of no prediction is larger; `worst_kl_seen`: the largest that was
         seen; `log_ratio_low`, `log_ratio_high`: of log(model / program); `logit_error`: of the log odds of
         two states; `mean_kl` and `mean_kl_bound`: of E[KL], a sample's and an upper bound; `mean_kl_exact`,
-        where a sum over few sequences gives it; `seconds`; `tier`: 1, 1.5 for `1b`, 0 without a bound;
+        where a sum over few sequences gives it; `seconds`; `tier`: 1, 1.5 for `1b`, 2, 0 without a bound;
         `kl_at`, `seen_at` [.., position]: the bound and the largest seen at each position;
         and of the last step: `table` [state_from, state_to] (probability; NaN of a program that is no table),
         the worst prediction that was seen: `witness` [token] (states), `witness_program` and `witness_model`
@@ -70,7 +70,8 @@ def measure(subject: Subject) -> xr.Dataset:
         sampled=of_last.sequences,
         delta=DELTA,
         query=int(certificate.contexts.query),
-        arithmetic="float32" if certificate.bounds and certificate.bounds.unit == FLOAT32 else "",
+        arithmetic="float32" if certificate.unit == FLOAT32 else "exact",
+        vacuous=int(certificate.is_vacuous),
         witness_position=certificate.contexts.reads[certificate.seen.read],
     )
 
@@ -88,7 +89,7 @@ def _row(found: Certificate, mean: Mean) -> dict[str, Any]:
         "mean_kl_bound": mean.bound,
         "mean_kl_exact": mean.exact,
         "seconds": found.seconds,
-        "tier": {"0": 0.0, "1": 1.0, "1b": 1.5}[found.tier],
+        "tier": {"0": 0.0, "1": 1.0, "1b": 1.5, "2": 2.0}[found.tier],
         "kl_at": found.kl_at,
         "seen_at": found.seen.at,
     }

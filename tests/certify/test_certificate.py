@@ -104,11 +104,25 @@ def test_a_state_that_may_get_no_probability_has_no_finite_ratio():
 def test_what_has_no_bound_is_searched():
     run = example("induction")
     found = certify(run, tokens=1 << 15)
-    assert (found.tier, found.bounds, found.worst_kl) == ("0", None, None)
+    assert (found.tier, found.bounds, found.worst_log_ratio) == ("2", None, None)
     assert "2 layers" in found.why
-    assert found.seen.nats > 0.1  # far above the mean of 0.008
+    assert 0.1 < found.seen.nats < found.worst_kl  # far above the mean of 0.008
+    assert found.is_vacuous
+    assert "vacuous" in " ".join(sentences(found))
+    stored = proof_of(found, int(run.steps[-1]))
+    assert verify(stored, run)["worst_kl"] == pytest.approx(found.worst_kl)
+    stored["claims"]["worst_kl"] *= 0.99
+    with pytest.raises(ValueError, match=r"^worst_kl is claimed to be at most"):
+        verify(stored, run)
+
+
+def test_without_layers_that_are_known_or_a_final_norm_nothing_is_certified():
+    found = certify(example("graph"), tokens=1 << 12)
+    assert (found.tier, found.worst_kl) == ("0", None)
     assert "No bound is known" in " ".join(sentences(found))
     assert np.isnan(found.kl_at).all()
+    with pytest.raises(ValueError, match=r"^nothing is certified: it has 2 layers"):
+        proof_of(found, 300)
 
 
 def test_a_budget_that_is_too_small_says_how_far_it_got():

@@ -201,10 +201,16 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
     contexts, kind, claims, config = proof["contexts"], proof["kind"], proof["claims"], run.model
     check_contexts(contexts, run)
     sums = config.attn_only and config.normalization_type is None
-    kinds = ("relaxed", "logits") if run.objective.kind == "cross_entropy" else ("raw scores", "counts")
-    if kind not in kinds or not (sums or kind == "relaxed"):
+    kinds = (
+        ("relaxed", "logits", "norm") if run.objective.kind == "cross_entropy" else ("raw scores", "counts")
+    )
+    if kind not in kinds or not (sums or kind in ("relaxed", "norm")):
         raise ValueError(f"the proof is of {kind}, which this model does not give")
     weights = {name: x.double().numpy() for name, x in run.decoder(proof["step"]).state_dict().items()}
+    names = ("worst_kl", "log_ratio_below", "log_ratio_above", "logit_error")
+    if kind == "norm":
+        most = by_norm(config, weights, UNITS[proof["arithmetic"]])
+        return claimed(claims, dict.fromkeys(names, math.inf) | {"worst_kl": most})
     model = Model(config, weights, UNITS[proof["arithmetic"]])
     table, n = np.array(proof["table"], dtype=np.float64), contexts["n_states"]
     if table.shape != (n, n) or not (table >= 0).all() or not (np.abs(table.sum(1) - 1) < 1e-12).all():
@@ -223,8 +229,33 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
             np.fill_diagonal(odds, 0.0)
             found = np.array(in_nats(odds, table[parent], kind == "counts"))
             worst = np.maximum(worst, found * (1, -1, 1, 1))
-    names = ("worst_kl", "log_ratio_below", "log_ratio_above", "logit_error")
-    follows: dict[str, float] = dict(zip(names, worst.tolist(), strict=True))
+    return claimed(claims, dict(zip(names, worst.tolist(), strict=True)))
+
+
+def by_norm(config: Any, weights: dict[str, np.ndarray], u: float) -> float:
+    """-log of the least probability: a normalised stream is no longer than sqrt(d) (Cauchy and Schwarz)."""
+    if config.normalization_type is None:
+        raise ValueError("the model has no final norm")
+    d, W_U = (
+        config.d_model,
+        weights["embed.W_E"][: config.d_vocab_out].T if config.tied else weights["unembed.W_U"],
+    )
+    gain, shift = (
+        weights.get(f"ln_final.{part}", np.full(d, fill)) for part, fill in (("w", 1.0), ("b", 0.0))
+    )
+    scaled, b_U = gain[:, None] * W_U, weights["unembed.b_U"]
+    size = np.sqrt(d) * np.linalg.norm(scaled, axis=0) + np.abs(shift) @ np.abs(W_U) + np.abs(b_U)
+    odds = np.sqrt(d) * np.linalg.norm(scaled[:, :, None] - scaled[:, None], axis=0) * UP
+    odds += (
+        (shift @ W_U + b_U)[:, None]
+        - (shift @ W_U + b_U)
+        + Form(u, 0.0).gamma(2 * d + 256) * (size[:, None] + size)
+    )
+    return float((np.log(np.exp(odds - odds.max(0)).sum(0)) + odds.max(0)).max()) + 1e-12
+
+
+def claimed(claims: dict[str, Any], follows: dict[str, float]) -> dict[str, float]:
+    """What follows, if no claim is below it."""
     for name, value in follows.items():
         if claims[name] is not None and not value <= claims[name]:
             raise ValueError(f"{name} is claimed to be at most {claims[name]:.6g}, but {value:.6g} follows")
