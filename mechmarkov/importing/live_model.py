@@ -108,7 +108,7 @@ def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
         return Reading(lambda _: (config_from_lens(cfg), state))
     if hooked_transformer.recognises(state):
         return _with_lens_names(live, state, given)
-    raise nothing_fits(state, f"{live.kind()} has weights with names of their own")
+    raise nothing_fits(state, f"the weights of {live.kind()} are called")
 
 
 def _with_names(live: Inside, n_ctx: int | None, given: dict[str, Any], names: Names) -> Reading:

@@ -78,7 +78,7 @@ def test_the_law_that_a_tile_names_is_among_its_bars():
     model, source = two_lags()
     learned = screen(model, source, ["behaviour"])[1].tiles[0]
     assert learned.answer == "The 3-gram"
-    assert next(bar.label for bar in learned.bars) == "order 2"
+    assert next(bar.label for bar in learned.bars) == "3-gram"
     assert "bigram" in {bar.label for bar in learned.bars}
     fresh = screen(induction_pair(3, 16), mm.DirichletChains(n_states=3), ["behaviour"])[1].tiles[0]
     assert {bar.label for bar in fresh.bars} == {"uniform law", "in-context unigram", "in-context bigram"}
@@ -89,7 +89,7 @@ def test_a_head_that_looks_at_the_parent_and_is_worth_nothing_is_not_named():
     with torch.no_grad():
         decoy.get_parameter("unembed.W_U")[:3] = LOG_P
     for probes, said in (
-        (PROBES, "it is in the direct path"),
+        (PROBES, "in the direct path"),
         (["behaviour", "ablation"], "the direct path is needed most"),
     ):
         _result, shown = screen(decoy, probes=[*probes, "attention"])
