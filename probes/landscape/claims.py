@@ -121,6 +121,9 @@ def _theory(data: xr.Dataset) -> Iterator[Condition]:
         if rate := float(data["growth"].sel(mode=name)):
             yield Condition("predicted growth", value=rate, words=(str(name),))
     yield Condition("predicted smallest", value=float(data["predicted_min"]))
+    inside = float(data.attrs.get("unigram_growth", 0.0))
+    if "unigram" in data["mode"].values and inside > 1.001 * float(data["growth"].sel(mode="unigram")):
+        yield Condition("leaves inside the symmetric subspace", value=inside)
     if "overlap" in data:
         yield Condition("overlap with predicted modes", value=float(data["overlap"]), unit="share")
 

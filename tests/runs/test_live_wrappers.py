@@ -156,7 +156,7 @@ class Body(nn.Module):
             Warm,
             r"^Warm and the conversion of the NanoGPT that it holds disagree: .* pass model\.model; w",
         ),
-        (Body, r'^the weights of Body are called "body\.wte\.weight", "body\.wpe\.weight"'),
+        (Body, r"^the weights of Body are called body\.wte\.weight, body\.wpe\.weight"),
     ],
 )
 def test_a_module_that_is_more_than_its_model_names_what_to_pass(kind, words):

@@ -336,7 +336,7 @@ def test_models_that_do_not_fit_are_refused():
         Run.from_model(model, source=Circle(n_states=6, p=0.5))
     with pytest.raises(
         ValueError,
-        match='the weights of Linear are called "weight" and "bias": expected a HookedTransformer, ',
+        match="the weights of Linear are called weight, bias: say which weight is which with names=",
     ):
         Run.from_model(nn.Linear(2, 2), source=SOURCE)
     with pytest.raises(ValueError, match="a stack of 2: import a member"):

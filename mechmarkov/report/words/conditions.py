@@ -205,6 +205,7 @@ CONDITIONS: dict[str, Phrase] = {
     "reduced system's spread": lambda c: f"The reduced system has an attention spread of {_tiny(_value(c))}",
     "away from the reduced system": lambda c: f"The run's V is {share(c.value, 1)} away from the reduced system's" if _value(c) <= 1 else "",
     # landscape
+    "leaves inside the symmetric subspace": lambda c: f"Inside the symmetric subspace gradient descent leaves it, at rate {number(_value(c))}",
     "outside the symmetric subspace": _fixed("This is judged outside the symmetric subspace"),
     "at a kink": _fixed("A ReLU is exactly at zero, where the loss has no second derivative"),
     "the law has zeros": _fixed("The law has zeros, which no softmax reaches"),
