@@ -15,6 +15,7 @@ import click
 
 from mechmarkov.cli_certify import certify, verify
 from mechmarkov.cli_options import DEVICE, DEVICES, PATH, Finite, names_of, number, steps_of, told
+from mechmarkov.shadowed import explaining
 from mechmarkov.utils.files import check_writable, plain_stem
 from mechmarkov.utils.memory import is_out_of_memory
 from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, reason
@@ -360,10 +361,10 @@ cli.add_command(verify)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; never a traceback for what a person typed."""
+    words = None if arguments is None else list(arguments)
     try:
-        cli.main(
-            args=None if arguments is None else list(arguments), prog_name="mechmarkov", standalone_mode=False
-        )
+        with explaining():
+            cli.main(args=words, prog_name="mechmarkov", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(2)

@@ -13,7 +13,7 @@ from wheel_check import problems
 
 pytestmark = pytest.mark.system
 
-TOLD = ("py.typed is missing", "'tests'", "CITATION.cff states version", "probes.behaviour is not")
+TOLD = ("py.typed is missing", "'tests'", "CITATION.cff states version", "probes.degeneracy is not")
 ROOT = Path(__file__).parents[1]
 
 
@@ -51,7 +51,7 @@ def test_a_wheel_that_lacks_or_holds_too_much_is_told(installed, tmp_path):
                 content = re.sub(rb"https://[^)]*belief.md", b"docs/belief.md", content)
             if name.endswith("sbom.cdx.json"):
                 content = content.replace(b'"version": "', b'"version": "9', 1)
-            if name not in ("mechmarkov/py.typed", "mechmarkov/probes/behaviour.py"):
+            if name not in ("mechmarkov/py.typed", "mechmarkov/probes/degeneracy.py"):
                 archive.writestr(name, content)
         archive.writestr("tests/test_wheel.py", "")
     told = "\n".join(problems(broken))

@@ -117,7 +117,7 @@ def good_probe() -> Probe:
     def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         return {"first": Score(float(data["step_number"][0]), "steps")}
 
-    return Probe("good", "Good?", "nobody", lambda _: None, measure, scores, lambda _: "Good.", lambda _: [])
+    return Probe("good", "Good?", "nobody", lambda _: None, measure, scores, lambda *_: [], lambda _: [])
 
 
 def raising_probe() -> Probe:
@@ -150,7 +150,6 @@ def check_odd_probe(run: Run, draw: np.random.Generator | None, folder: Path) ->
     except TypeError as error:  # its question, source or formula is not text
         return str(error)
     result = mm.probe(run, [odd, good_probe()], sequences=2, progress=False)
-    assert result["good"].verdict == "Good."
     assert result["good"].scores["first"].value == float(run.steps[-1])
     result.save(folder)
     said = json.loads((folder / "summary.json").read_text("utf-8"))
