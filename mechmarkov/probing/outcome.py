@@ -203,9 +203,10 @@ def check_outcome(outcome: Outcome) -> None:
         _expect(f"score {shown(name)}", score, Score)
     for claim in outcome.claims:
         _expect("a claim", claim, Claim)
-        for name in ("subject", "object"):
-            for text in getattr(claim, name):
-                _expect_text(f"a name in a claim's {name}", text)
+        texts = [*claim.subject, *claim.object, claim.unit, *claim.where.states]
+        texts += [text for one in claim.because for text in (one.name, one.unit, *one.words)]
+        for text in texts:
+            _expect_text("a text of a claim", text)
     for tile in outcome.probe.headline(outcome.claims):
         _expect("a tile", tile, Tile)
     outcome.figures()
