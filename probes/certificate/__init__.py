@@ -82,6 +82,7 @@ FORMULAS = {
     "mean_kl": "mean KL(program ‖ model) over fresh sequences",
     "tier": "1: support functions; 1b: what is behind attention relaxed; 2: a final norm alone; 0: no bound",
     "certified_program": "the smallest program within 0.001 nats in the worst case, else the nearest",
+    "seconds": "the time that the search took",
     "witness": "the last states in front of the worst prediction that was seen",
 }
 
