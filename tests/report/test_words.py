@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import mechmarkov as mm
+from mechmarkov.claims.arbiter import contradictions
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import cancelling_tables, direct_table, value_table
 from mechmarkov.report.first_screen.headline import headline
@@ -71,10 +72,11 @@ IN_SYSTEM = {"value table", "two back", "nothing", "another law"}
     "name", [pytest.param(name, marks=pytest.mark.system if name in IN_SYSTEM else ()) for name in RUNS]
 )
 @pytest.mark.usefixtures("few_nulls")
-def test_no_sentence_is_long(name: str) -> None:
+def test_no_sentence_is_long_and_no_two_disagree(name: str) -> None:
     result = mm.probe(RUNS[name](), sequences=8)
     assert not result.failed
     assert long_sentences(read(result)) == []
+    assert list(contradictions(result.claims)) == []
     screen = headline(result)
     assert len(screen.title.split()) <= MAX_TITLE_WORDS
     assert all(len(tile.answer.split()) <= MAX_ANSWER_WORDS for tile in screen.tiles)

@@ -15,12 +15,14 @@ BLOCK = 32  # keys that a fused kernel takes at once, at least
 
 
 def below_root(low: Any, high: Any) -> Any:
+    """Returns how far 1/√x is below its chord between low and high, at most."""
     steep = 1 / (np.sqrt(low * high) * (np.sqrt(low) + np.sqrt(high)))
     touch = (2 * steep) ** (-2 / 3)
     return np.maximum((1 - steep * (touch - low) * np.sqrt(low)) / np.sqrt(low) - 1 / np.sqrt(touch), 0)
 
 
 def below_relu(low: Any, high: Any) -> Any:
+    """Returns how far a ReLU is below its chord between low and high, at most."""
     return np.maximum(-low, 0) * np.maximum(high, 0) / np.maximum(high - low, 1e-300)
 
 
@@ -194,5 +196,6 @@ class Model:
 
 
 def inner(a: Form, b: Form) -> Form:
+    """Returns the dot product of two forms over their last axis."""
     rad = ((a.rad + a.gamma(a.mid.shape[-1] + 1) * a.size) * b.size + np.abs(a.mid) * b.rad).sum(-1)
     return Form(a.u, (a.mid * b.mid).sum(-1), None, rad)

@@ -6,7 +6,7 @@ from mechmarkov.claims.claim import Claim, Claims
 from mechmarkov.claims.tile import Tile
 from mechmarkov.report.first_screen.verdict import Badge, progress
 from mechmarkov.report.words.names import MAX_NAMED, bare_law, heads, law, parts, share, verb
-from mechmarkov.report.words.phrases import where
+from mechmarkov.report.words.phrases.laws import where
 from mechmarkov.utils.text import listed
 
 MAX_TITLE_WORDS = 12

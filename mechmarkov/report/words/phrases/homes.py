@@ -1,0 +1,67 @@
+"""Sentences of storage: which paths hold a law, work against it or cancel."""
+
+from mechmarkov.claims.claim import Claim
+from mechmarkov.report.words.names import (
+    nats,
+    parts,
+    share,
+    verb,
+    within,
+)
+from mechmarkov.report.words.phrases.premises import Phrase, cap, number_of, value_in
+
+
+def _stores(claim: Claim) -> str:
+    if claim.is_shown:
+        weak = claim.condition("what there is of it")
+        what = "what there is of the bigram" if weak is not None and weak.holds else "the bigram"
+        together = "together " if len(claim.subject) > 1 else ""
+        much = (
+            f"{share(claim.value)} of it"
+            if value_in(claim) <= 1.05
+            else "more than all of it: others take away"
+        )
+        return f"{cap(parts(claim.subject))} {together}{verb(claim.subject, 'holds', 'hold')} {what} ({much})"
+    return NO_HOME[_no_home(claim)].format(
+        who=parts(claim.subject), share=share(claim.value), ends=within(claim),
+        start=nats(number_of(claim, "from")), end=nats(number_of(claim, "to")),
+    )  # fmt: skip
+
+
+def _no_home(claim: Claim) -> str:
+    return next((one.name for one in claim.because if one.name in NO_HOME), "not by the parent")
+
+
+NO_HOME = {
+    "too little to share": "Which part holds the bigram is open: all together bring it from {start} to {end}",
+    "others undo it": "Nothing is left of the bigram: {who} would hold it, and the other parts undo it",
+    "the paths lead away": "No part holds the bigram: all together bring it from {start} to {end}",
+    "nothing to share": "No part holds the bigram: all together bring it from {start} to {end}",
+    "only at another scale": "No part holds the bigram by itself: {who} would at the norm's scale that others set",
+    "stored or from the context": "Whether the bigram is stored or read from the context is open: {share}{ends} is left without it",
+    "some from the context": "Which part holds the bigram is open: {share}{ends} of it needs no transitions in the context",
+    "from the context": "No part holds the bigram: it is read from the context ({share}{ends} is left without transitions)",
+    "the parent leads away": "No part holds the bigram: setting the parent moves predictions away from its row",
+    "the parent hardly leads there": "No part holds the bigram: setting the parent hardly moves predictions toward its row",
+    "not by the parent": "No part holds the bigram: what the parts are worth does not come from the parent",
+}  # fmt: skip
+
+
+def _holds_share(claim: Claim) -> str:
+    return f"{cap(parts(claim.subject))} holds {share(claim.value)} of it{within(claim)}"
+
+
+def _against(claim: Claim) -> str:
+    return f"{cap(parts(claim.subject))} {verb(claim.subject, 'works', 'work')} against the bigram: {share(claim.value)} of it"
+
+
+def _cancels(claim: Claim) -> str:
+    return f"{cap(parts(claim.subject))} cancel: together they hold {share(claim.value)} of the bigram"
+
+
+HOMES: dict[str, Phrase] = {
+    "stores": _stores,
+    "holds_share": _holds_share,
+    "works_against": _against,
+    "cancels": _cancels,
+}

@@ -1,0 +1,93 @@
+"""Sentences of programs, beliefs, graphs, bounds, and of a number that stands by itself."""
+
+from mechmarkov.certify.sentence import at_most, program_in_words
+from mechmarkov.claims.claim import Claim
+from mechmarkov.report.words.conditions import stream, term
+from mechmarkov.report.words.names import (
+    heads,
+    nats,
+    number,
+    parts,
+    share,
+    within,
+)
+from mechmarkov.report.words.phrases.premises import Phrase, cap, number_of, value_in
+from mechmarkov.utils.text import clean, counted, format_range, listed
+
+
+def _explains(claim: Claim) -> str:
+    if claim.condition("constant predictions"):
+        return "Its predictions are constant: a program that says their mean is all of it"
+    if claim.subject[0].startswith("tables"):
+        if claim.status == "open":
+            return f"Tables read from the weights explain {share(max(0.0, value_in(claim)), 1)}, as in untrained models"
+        return f"Tables read from its weights explain {share(max(0.0, value_in(claim)), 1)} of the model"
+    terms = [term(one) for one in claim.because if one.name == "term"] or ["its mean prediction"]
+    named = listed(terms[:2] + [f"{len(terms) - 2} more"] * (len(terms) > 2))
+    return f"{cap(named)} {'explain' if len(terms) > 1 else 'explains'} {share(max(0.0, value_in(claim)), 1)} of the model ({int(number_of(claim, 'numbers'))} numbers)"
+
+
+def _carries_belief(claim: Claim) -> str:
+    does = {"shown": "carries", "open": "may carry", "excluded": "does not carry"}[claim.status]
+    n = int(number_of(claim, "hidden states"))
+    return f"{cap(stream(claim.subject[0]))} {does} the belief over {n} {clean(claim.object[0])}: R² {number(value_in(claim))}"
+
+
+def _follows_belief(claim: Claim) -> str:
+    if claim.status == "does not apply":
+        return f"All {clean(claim.object[0])} have one law, so there is nothing to follow"
+    does = {"shown": "follow", "open": "may follow", "excluded": "do not follow"}[claim.status]
+    random = claim.null if isinstance(claim.null, float) else 0.0
+    return f"Predictions {does} a forced state: KL {nats(claim.value)}, in random directions {number(random, 'nats')}"
+
+
+def _recovers(claim: Claim) -> str:
+    has, all_ = int(value_in(claim)), int(number_of(claim, "edges of the graph"))
+    of = int(number_of(claim, "edges of the head"))
+    if claim.is_shown:
+        return f"{heads(claim.subject)} attends along the graph: {has} of its {of} edges are true, of {all_} there are"
+    start = (
+        "Whether a head attends along the graph is open"
+        if claim.status == "open"
+        else "No head attends along the graph"
+    )
+    return f"{start}: {heads(claim.subject)} has {has} true of {counted(of, 'edge')}"
+
+
+def _coefficient(claim: Claim) -> str:
+    half = claim.null if isinstance(claim.null, float) else 0.0
+    calibrated = claim.condition("estimate of a bigram table")
+    bad = calibrated is not None and not calibrated.holds
+    note = "; the estimator is not calibrated" if bad else ""
+    return f"The learning coefficient is {number(value_in(claim))}{within(claim)}, without degeneracy {number(half)}{note}"
+
+
+def _bounded(claim: Claim) -> str:
+    program, sequences = claim.condition("certified program"), claim.condition("sequences")
+    name = claim.object[0] if program is None else program_in_words(claim.object[0], int(program.value or 0))
+    if not claim.is_shown:
+        why = claim.condition("no bound")
+        return f"No bound is known: {clean(why.words[0]) if why is not None else 'none was found'}"
+    every = "On every sequence" if sequences is None else f"On each of {clean(sequences.words[0])} sequences"
+    return f"{every} KL from {name} to the model is at most {at_most(value_in(claim))} nats"
+
+
+def _measures(claim: Claim) -> str:
+    null = ""
+    if isinstance(claim.null, float):
+        null = f"; by chance {number(claim.null)}"
+    elif isinstance(claim.null, tuple):
+        null = f"; untrained {format_range(claim.null[0], claim.null[2], 3)}"
+    unit = f" {claim.unit}" if claim.unit else ""
+    return f"{cap(clean(claim.object[0]))} of {parts(claim.subject)} is {number(value_in(claim))}{unit}{within(claim)}{null}"
+
+
+OTHERS: dict[str, Phrase] = {
+    "explains": _explains,
+    "carries_belief": _carries_belief,
+    "follows_belief": _follows_belief,
+    "recovers": _recovers,
+    "has_learning_coefficient": _coefficient,
+    "is_bounded": _bounded,
+    "measures": _measures,
+}

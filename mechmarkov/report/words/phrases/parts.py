@@ -1,0 +1,209 @@
+"""Sentences of parts: where heads look, what they match, which are needed, and for what."""
+
+from mechmarkov.claims.claim import Claim
+from mechmarkov.report.words.names import (
+    heads,
+    law,
+    nats,
+    number,
+    parts,
+    share,
+    token,
+    verb,
+    within,
+)
+from mechmarkov.report.words.phrases.premises import (
+    Phrase,
+    cap,
+    has,
+    negated,
+    number_of,
+    premise,
+    reason_in,
+    some,
+    value_in,
+)
+from mechmarkov.utils.text import format_range, listed
+
+
+def _attends_to(claim: Claim) -> str:
+    who, mass = heads(claim.subject), share(claim.value, 1)
+    if claim.object == ("matches",):
+        why = {True: "not", None: "not surely"}[premise(claim, "not for their predecessors").holds or None]
+        return f"{who} looks at tokens after copies ({number(value_in(claim))} beyond chance), but {why} for their sake"
+    what = "copies of the current token" if claim.object[0].startswith("copies") else token(claim.object)
+    if claim.status == "excluded":
+        return f"No head settles on one token: {who} gives {what} {mass}"
+    if has(claim, "within its null"):
+        return f"{who} gives {what} {mass} of its attention, no more than untrained models"
+    return f"{who} gives {what} {mass} of its attention{reason_in(claim)}"
+
+
+def _evenly(claim: Claim) -> str:
+    if claim.status == "does not apply":
+        return "There is one token to attend to, so attention says nothing"
+    n, uniform = int(number_of(claim, "tokens")), claim.null if isinstance(claim.null, float) else 0.0
+    if not claim.is_shown:
+        return f"Attention tells tokens apart: shares differ by up to {number(value_in(claim))}"
+    only = "" if has(claim, "at every prediction") else " in the last prediction"
+    exact = "exactly even" if claim.value == 0 else "even"
+    return f"Attention is {exact}{only}: each of the {n} tokens gets {share(uniform, 2)}"
+
+
+def _attends_by(claim: Claim) -> str:
+    who = heads(claim.subject)
+    if claim.object[0] == "tokens":
+        return f"{who} looks by token: tokens explain {share(claim.value)} of its logits' variance"
+    classes, modulo = listed(list(claim.object[1:])), int(number_of(claim, "modulo"))
+    return (
+        f"{who} attends to lags that are {classes} modulo {modulo}: {share(claim.value, 1)} of its attention"
+    )
+
+
+def _matches(claim: Claim) -> str:
+    lag = int(number_of(claim, "law"))
+    target = claim.object[0]
+    if lag > 1:
+        target = f"{target} of the {lag}-step law"
+    if has(claim, "constant"):
+        return f"No weights hold the transition matrix: the circuit of {parts(claim.subject)} is constant"
+    how = ""
+    if claim.value is not None:
+        names = {"cosine": "cosine {} with", "1 is exact": "slope {} on", "probability": "recall {} of"}
+        how = f" ({names.get(claim.unit, '{} of').format(number(claim.value))} {target})"
+    if claim.status == "excluded":
+        return f"No weights hold the transition matrix: {parts(claim.subject)} {verb(claim.subject, 'comes', 'come')} nearest{how}"
+    if claim.status == "open":
+        return f"By weights {parts(claim.subject)} would hold the transition matrix{how}{reason_in(claim)}"
+    return f"{parts(claim.subject)} {verb(claim.subject, 'has', 'have')} the transition matrix in the weights{how}"
+
+
+def _induction_head(claim: Claim) -> str:
+    who = heads(claim.subject)
+    if claim.status == "does not apply":
+        return "No query has a key that could match it, so nothing can be said of induction"
+    if claim.object:
+        finds = premise(claim, "finds after").words
+        return f"It finds matches after {some(finds)}, not after {some(claim.where.states)}"
+    effect = number(value_in(claim))
+    if claim.status == "excluded":
+        return (
+            f"No induction head: editing a key's predecessor moves attention by {effect} of the ideal at most"
+        )
+    if has(claim, "within its null"):
+        return f"{who} attends like an induction head, but no more than untrained models"
+    if claim.status == "open":
+        strong = (
+            "No strong induction head"
+            if has(claim, "no strong circuit")
+            else "Too few sequences tell of an induction head"
+        )
+        return f"{strong}: a predecessor moves attention by {effect} of the ideal{within(claim)}"
+    are = verb(claim.subject, "is an induction head", "are induction heads")
+    return f"{who} {are}: a key's predecessor moves attention by {effect} of the ideal"
+
+
+def _feeds(claim: Claim) -> str:
+    through = premise(claim, "through").words
+    inputs = f"the {listed(list(through))} of {heads(claim.object)}"
+    if claim.subject:
+        return f"{heads(claim.subject)} {verb(claim.subject, 'feeds', 'feed')} {inputs}: the cut leaves {share(claim.value)} of the score"
+    if claim.interval is not None:
+        low, high = claim.interval
+        ends = " to ".join(dict.fromkeys((share(low), share(high))))
+        if claim.status == "open":
+            return f"Whether an earlier head feeds {inputs} is open: cutting all leaves {ends} of the score"
+        return f"No earlier head feeds {inputs}: cutting all leaves {ends} of the score"
+    return (
+        f"No earlier head feeds {inputs}"
+        if claim.status == "excluded"
+        else f"Cuts cannot tell which head feeds {inputs}"
+    )
+
+
+def _carries(claim: Claim) -> str:
+    before, after, reference = number_of(claim, "from"), number_of(claim, "to"), law(claim.object[0])
+    kl = f"KL from {reference} goes from {number(before, 'nats')} to {nats(after)}"
+    if claim.condition("does harm"):
+        return f"The path does harm: without it {kl}"
+    if claim.status == "excluded":
+        return f"The path carries nothing: without it {kl}"
+    if claim.status == "open":
+        return f"The path may carry predictions: without it {kl}"
+    if (other := claim.condition("not the law's")) is not None:
+        return f"The path carries predictions, but not {'' if other.holds else 'surely '}{reference}'s: without it {kl}"
+    much = (
+        "some of"
+        if claim.condition("some of it")
+        else "most of what there is of"
+        if claim.condition("most of what there is")
+        else ""
+    )
+    return f"The path carries {much + ' ' if much else ''}{reference}: without it {kl}"
+
+
+def _needed(claim: Claim) -> str:
+    who = parts(claim.subject)
+    if claim.condition("does harm"):
+        return f"{cap(who)} does harm: without it the loss falls by {nats(-value_in(claim))}{negated(claim)}"
+    if claim.is_shown:
+        return f"Without {who} the loss rises by {nats(claim.value)}{within(claim)}"
+    if claim.status == "open":
+        return f"Whether {who} is needed is open: {nats(claim.value)}{within(claim)}"
+    return f"{cap(who)} is worth less than 0.001 nats"
+
+
+def _needed_most(claim: Claim) -> str:
+    who = parts(claim.subject)
+    if claim.status == "excluded":
+        return "No head, MLP or direct path is needed: each is worth less than 0.001 nats"
+    if has(claim, "within its null"):
+        return f"Cutting {who} costs {nats(claim.value)}, no more than in untrained models"
+    if claim.status == "open":
+        return f"{cap(who)} may be needed most: {nats(claim.value)}{within(claim)}"
+    if (least := claim.condition("least of them")) is not None and least.value is not None:
+        return f"{cap(who)} are needed most: without one the loss rises by {format_range(least.value, value_in(claim), 3)} nats"
+    are = verb(claim.subject, "is", "are")
+    return f"{cap(who)} {are} needed most: without {'it' if are == 'is' else 'them'} the loss rises by {nats(claim.value)}{within(claim)}"
+
+
+def _repairs(claim: Claim) -> str:
+    direct = number_of(claim, "cut from the logits only")
+    return f"Later parts repair {parts(claim.subject)}: cut from the logits only it costs {nats(direct)}, {number(value_in(claim))} more"
+
+
+def _stands_in(claim: Claim) -> str:
+    both = parts((*claim.subject, *claim.object))
+    return f"{cap(both)} stand in for each other: together {nats(number_of(claim, 'worth together'))}, {number(value_in(claim))} more than one by one"
+
+
+def _follows(claim: Claim) -> str:
+    if claim.status == "does not apply":
+        if claim.condition("no single parent"):
+            return "The next state depends on no single token, so there is no parent to swap"
+        return "All parents have one law here, so a swap tells nothing"
+    does = {"shown": "follow", "open": "may follow", "excluded": "do not follow"}[claim.status]
+    return f"Predictions {does} another parent: in {share(claim.value)} of cases{within(claim)}, by chance in 50%"
+
+
+def _order(claim: Claim) -> str:
+    if claim.status == "excluded":
+        return "The order of what came before the last token is worth less than 0.001 nats"
+    return f"The order of what came before the last token is worth {nats(claim.value)}{within(claim)}"
+
+
+PARTS: dict[str, Phrase] = {
+    "attends_to": _attends_to,
+    "attends_evenly": _evenly,
+    "attends_by": _attends_by,
+    "matches": _matches,
+    "is_induction_head": _induction_head,
+    "feeds": _feeds,
+    "carries": _carries,
+    "is_needed": _needed,
+    "is_needed_most": _needed_most,
+    "repairs": _repairs,
+    "stands_in_for": _stands_in,
+    "follows": _follows,
+    "uses_order": _order,
+}

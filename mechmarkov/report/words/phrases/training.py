@@ -1,0 +1,146 @@
+"""Sentences of loss surface and training: traps, stationary points, and what came when."""
+
+from mechmarkov.claims.claim import Claim
+from mechmarkov.report.words.names import (
+    event,
+    law,
+    nats,
+    number,
+    within,
+)
+from mechmarkov.report.words.phrases.premises import (
+    Phrase,
+    cap,
+    has,
+    number_of,
+    reason_in,
+    value_in,
+    value_of,
+)
+from mechmarkov.utils.text import clean, listed
+
+
+def _trapped(claim: Claim) -> str:
+    if (near := claim.condition("near the best")) is not None:
+        return f"Not stuck: it is {nats(near.value)} from the best possible"
+    if claim.status == "does not apply":
+        return "The symmetric trap is the walk model's, and says nothing of this one"
+    K, n = int(number_of(claim, "states")), int(number_of(claim, "states that a label counts"))
+    divides = claim.condition("states divide the length")
+    shifts = claim.object == ("shifts",)
+    if claim.is_shown and shifts:
+        return (
+            f"Trapped by symmetry: {K} divides N − 1 = {n}, so every state is read alike whatever the label"
+        )
+    if claim.is_shown:
+        return "Trapped in the population: the token mean tells nothing of the label"
+    if claim.status == "open":
+        return f"Whether symmetry traps it is open{reason_in(claim)}"
+    if shifts:
+        return f"Not trapped, though {K} divides N − 1 = {n} and the first gradient is flat"
+    if divides is not None and not divides.holds:
+        return f"Not trapped: {K} does not divide N − 1 = {n}, so some states are read once more"
+    return "Not trapped: the token mean tells of the label, so a step tells states apart"
+
+
+def _is_at(claim: Claim) -> str:
+    near = claim.condition("near the best")
+    solved = near is not None and bool(near.holds)
+    value = (
+        f": smallest Hessian eigenvalue {number(value_in(claim))}{within(claim)}"
+        if claim.value is not None
+        else ""
+    )
+    if claim.status == "open":
+        return f"Whether it is at a minimum or at a saddle is open{value}{reason_in(claim)}"
+    if claim.object == ("saddle",):
+        growing = claim.condition("growing directions")
+        count = int(number_of(claim, "growing directions"))
+        many = f"{count}{' or more' if growing is not None and growing.holds is False else ''}"
+        return f"It is at a saddle with {many} growing {'direction' if count == 1 else 'directions'}{value}"
+    order = ", to second order" if has(claim, "to second order only") and not solved else ""
+    return f"It is at a minimum{order}{value}"
+
+
+def _moves(claim: Claim) -> str:
+    if claim.condition("the law has zeros"):
+        return "It is at no stationary point: the law has zeros, which no softmax reaches"
+    if (steps := claim.condition("steps of L-BFGS")) is not None:
+        return f"It still moves: {int(value_of(steps))} steps of L-BFGS lower the loss by {nats(claim.value, claim.unit)}"
+    return f"It still moves: the nearest stationary point is {nats(claim.value, claim.unit)} away"
+
+
+def _leaves(claim: Claim) -> str:
+    if claim.status == "does not apply":
+        return "The first kept step is already away from the saddle, so when it left cannot be seen"
+    if claim.status == "excluded":
+        return "It is on the symmetric subspace to the last bit, where by linear theory nothing grows"
+    step = int(value_in(claim))
+    if claim.condition("seen"):
+        return f"It left the saddle by step {step}"
+    later = claim.condition("by linear theory")
+    if later is not None and later.holds:
+        return f"By linear theory it will leave the saddle by step {step}"
+    return f"Linear theory had it leave by step {step}, and it has not"
+
+
+def _lies_in(claim: Claim) -> str:
+    e, w = number_of(claim, "e"), number_of(claim, "w")
+    return f"Its canonical coordinates ({number(e)}, {number(w)}) lie in the basin of the {clean(claim.object[0])}"
+
+
+def _came_by(claim: Claim) -> str:
+    what = cap(event(claim.object[0]))
+    first, last = claim.where.steps or (0, 0)
+    if claim.object[0].startswith("rise"):
+        if claim.value is None:
+            return "The learning coefficient rises nowhere beyond its error"
+        low, high = claim.interval or (0, 0)
+        sure = "most" if claim.is_shown else "somewhere"
+        return f"The learning coefficient rises {sure} between steps {int(low)} and {int(high)}"
+    if claim.status == "does not apply":
+        return f"{what} cannot be seen to come here"
+    if claim.value is None:
+        if claim.status == "open":
+            return f"Whether it is halfway to {event(claim.object[0])} by step {last} is open"
+        return f"It is nowhere halfway to {event(claim.object[0])} between steps {first} and {last}"
+    lost = ", and was lost again" if claim.condition("lost again") else ""
+    if (start := claim.condition("from the first probed step")) is not None:
+        return f"{what} was there at step {int(value_of(start))}, the first probed{lost}"
+    low, high = claim.interval or (0, 0)
+    sure = "" if claim.is_shown else ", not surely"
+    return f"{what} came between steps {int(low)} and {int(high)}{sure}{lost}"
+
+
+def _before(claim: Claim) -> str:
+    return f"{cap(listed([event(name) for name in claim.subject]))} came before {listed([event(name) for name in claim.object])}"
+
+
+def _lost(claim: Claim) -> str:
+    what = cap(event(claim.object[0]))
+    if claim.is_shown:
+        return f"{what} is lost at the last step"
+    return (
+        f"{what} is there at the last step"
+        if claim.status == "excluded"
+        else f"Whether {event(claim.object[0])} is lost is open"
+    )
+
+
+def _passed(claim: Claim) -> str:
+    start, stop = claim.where.steps
+    when = f"at step {start}" if start == stop else f"from step {start} to {stop}"
+    return f"{cap(law(claim.object[0]))} is closest {when}"
+
+
+TRAINING: dict[str, Phrase] = {
+    "is_trapped_by": _trapped,
+    "is_at": _is_at,
+    "moves": _moves,
+    "leaves_by": _leaves,
+    "lies_in": _lies_in,
+    "came_by": _came_by,
+    "came_before": _before,
+    "was_lost": _lost,
+    "passed": _passed,
+}
