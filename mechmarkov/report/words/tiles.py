@@ -32,7 +32,7 @@ PICTURES = {
     "share": "share of the bigram",
     "excess": "nats above the best possible",
     "eigenvalues": "Hessian eigenvalues outside the symmetric subspace",
-    "steps": "over the whole run, symlog",
+    "steps": "on a symlog axis of steps",
 }
 
 
@@ -78,7 +78,7 @@ def one_step() -> WordedTile:
 
 def worded(tile: Tile) -> WordedTile:
     """Returns a tile in words."""
-    claims = tile.more or tile.answer
+    claims = tile.answer if tile.picture == "steps" else tile.more or tile.answer
     said = " ".join(dict.fromkeys(sentence(claim) for claim in claims[:2]))
     picture = PICTURES.get(tile.picture, tile.picture)
     rows = (
