@@ -62,7 +62,7 @@ def certify(
 
 
 def _program(text: str | None) -> Any:
-    """What `--program` means: a name, or a table in the text or in the file that it names."""
+    """Returns what `--program` means: a name, or a table in the text or in the file that it names."""
     if text is None or (not text.lstrip().startswith("[") and not Path(text).is_file()):
         return text
     written = text if text.lstrip().startswith("[") else Path(text).read_text("utf-8")

@@ -39,7 +39,7 @@ class Trial:
         return found
 
     def differs(self) -> str | None:
-        """What is installed otherwise than tried, or None: `nnsight is not installed`."""
+        """Returns what is installed otherwise than tried, or None: `nnsight is not installed`."""
         for name, tried in self.distributions.items():
             try:
                 found = version(name)

@@ -15,7 +15,7 @@ Scores = dict[str, Score]
 
 
 def law_in_words(source: Observed, draws: int) -> str:
-    """What a reader must know of scores that compare with an estimated law."""
+    """Returns what a reader must know of scores that compare with an estimated law."""
     blocks = int(source.training_blocks.sum())
     error = f"include its error, over {draws} draws of the blocks" if draws else "leave out its error"
     return (

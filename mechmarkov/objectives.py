@@ -48,7 +48,7 @@ class Objective(Fields):
 
     @property
     def n_extra(self) -> int:
-        """How many tokens of a sequence are no states."""
+        """Returns how many tokens of a sequence are no states."""
         return int(self.query) + int(self.bos)
 
     def loss(

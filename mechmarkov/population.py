@@ -30,7 +30,7 @@ from mechmarkov.sources.sampling.whole_law import check_fixed, n_sequences, whol
 
 
 def memory_of(config: DecoderConfig) -> Memory | None:
-    """What a decoder's output at a position depends on beside the position, whatever its weights are.
+    """Returns what a decoder's output at a position depends on beside the position, whatever its weights are.
 
     Returns:
         `"counts"`: the last token and how often each came before. An integer: the last so many tokens.
@@ -78,7 +78,7 @@ def population_law(
 
 
 def n_rows(source: Source, objective: Objective, config: DecoderConfig) -> int:
-    """How many sequences `population_law` has.
+    """Returns how many sequences `population_law` has.
 
     Raises:
         ValueError: As `population_law`.

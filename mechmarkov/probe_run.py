@@ -47,7 +47,7 @@ KEPT_BYTES = 16 << 20  # activations of a chunk (8 MB), slopes of a walk (13 MB)
 
 
 def describe(run: Run) -> dict[str, Any]:
-    """What a run is, as plain data for people."""
+    """Returns what a run is, as plain data for people."""
     objective, model = run.objective, run.model
     mlp = [*["gated"] * model.gated_mlp, *["parallel"] * model.parallel_attn_mlp, str(model.act_fn)]
     no_mlp = "attention only" if model.mixer == "attention" else "no MLP"

@@ -67,7 +67,7 @@ def _run(error: BaseException) -> Iterator[tuple[str, str]]:
 
 
 def _is_own(name: str, file: str) -> bool:
-    """Whether a file was written for a project, and is not installed, nor Python's."""
+    """Returns whether a file was written for a project, and is not installed, nor Python's."""
     others = ("site-packages", "dist-packages", dirname(os.__file__))
     return name not in ("__main__", "mechmarkov") and not any(part in file for part in others)
 

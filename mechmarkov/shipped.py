@@ -10,7 +10,7 @@ from mechmarkov.utils.plugins import registered
 
 
 def names() -> dict[str, dict[str, str]]:
-    """What there is of each kind, name to title, by how it is called."""
+    """Returns what there is of each kind, name to title, by how it is called."""
     return {
         "recipes: mechmarkov train NAME": {name: load_recipe(name).title for name in recipes()},
         "sweeps: mechmarkov sweep NAME": {name: load_sweep(name).title for name in shipped_sweeps()},

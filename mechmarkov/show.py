@@ -30,7 +30,7 @@ MAX_READ_TICKS = 16
 
 
 def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1) -> go.Figure:
-    """Where each head looks on one sequence: rows attend, columns are attended to.
+    """Returns where each head looks on one sequence: rows attend, columns are attended to.
 
     The colour is attention as a multiple of uniform attention, on the report's scale; the attention itself is
     under the pointer, and in each trace's `customdata`.

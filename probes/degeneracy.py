@@ -179,7 +179,7 @@ def known(subject: Subject, surface: LossSurface, member: int) -> float | None:
 
 
 def is_calibrated(data: xr.Dataset, name: str = "calibration") -> bool:
-    """Whether the calibration is within 20 % of the exact value."""
+    """Returns whether the calibration is within 20 % of the exact value."""
     return abs(float(data[name].mean() / data["calibration_exact"]) - 1) <= MISS
 
 
@@ -213,7 +213,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 
 
 def is_mixed(last: xr.Dataset) -> bool:
-    """Whether both halves of the chains agree within 20 %."""
+    """Returns whether both halves of the chains agree within 20 %."""
     first, second = (float(value) for value in last["llc_half"])
     return abs(second - first) <= MISS * max(abs(first), abs(second), MISS)
 

@@ -132,7 +132,7 @@ def _best(data: xr.Dataset) -> xr.Dataset:
 
 
 def _together(last: xr.Dataset) -> int:
-    """How many edges of the graph the named heads have together."""
+    """Returns how many edges of the graph the named heads have together."""
     has = (last["edge"] & _judged(last)["named"]).any(("layer", "head"))
     return int((has & last["true_edge"]).sum())
 
@@ -198,7 +198,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:
-    """Where it lives: the head that attends along the graph."""
+    """Returns where it lives: the head that attends along the graph."""
     recovers = Claims(tuple(claims)).first("recovers", probe="graph", status="shown")
     return [] if recovers is None else [Tile(LIVES, (recovers,), (), None, rank=0)]
 

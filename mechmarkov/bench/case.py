@@ -71,7 +71,7 @@ class Case:
         return self.objective.expected_loss(scores[:, self.read], self.law).mean(-1)
 
     def predicted(self, tokens: Int[Tensor, "batch position"]) -> Float[Tensor, "batch read state"]:
-        """What the model, as it is now, predicts (probability)."""
+        """Returns what the model, as it is now, predicts (probability)."""
         with torch.no_grad():
             return self.objective.predict(self.model(tokens)[:, self.read])
 
@@ -86,11 +86,11 @@ class Case:
 
     @cached_property
     def nodes(self) -> dict[str, Output]:
-        """Where the output of every node is hooked."""
+        """Returns where the output of every node is hooked."""
         return {sender: output_of(self.model.config, sender) for sender, _ in self.edges.values()}
 
     def outputs(self, tokens: Int[Tensor, "batch position"]) -> dict[str, Float[Tensor, "batch position d"]]:
-        """What every node writes: a head's `z`, the `d_model` of an embedding or MLP."""
+        """Returns what every node writes: a head's `z`, the `d_model` of an embedding or MLP."""
         hooks = [output.hook for output in self.nodes.values()]
         with torch.no_grad():
             _, cache = self.model.run_with_cache(tokens, return_cache_object=False, names_filter=hooks)
@@ -98,7 +98,7 @@ class Case:
 
     @cached_property
     def corrupt_outputs(self) -> dict[str, Float[Tensor, "batch position d"]]:
-        """What every node writes in the corrupt sequences."""
+        """Returns what every node writes in the corrupt sequences."""
         return self.outputs(self.corrupt)
 
     @cached_property

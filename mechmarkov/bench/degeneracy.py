@@ -57,7 +57,7 @@ def hessian_rank(case: Case) -> float | str:
 
 
 def half_the_parameters(case: Case) -> float | str:
-    """What a model without degeneracy has."""
+    """Returns what a model without degeneracy has."""
     if case.coefficient is None:
         return NO_COEFFICIENT
     return surface_of(case).coordinates.size / 2

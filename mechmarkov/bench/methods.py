@@ -53,7 +53,7 @@ def direct_logit_attribution(case: Case) -> dict[str, float]:
 
 
 def difference_norm(case: Case) -> dict[str, float]:
-    """How far a node's output moves between clean and corrupt: large does not mean read."""
+    """Returns how far a node's output moves between clean and corrupt: large does not mean read."""
     return {name: float(value.norm(dim=-1).mean()) for name, value in case.differences.items()}
 
 
@@ -121,7 +121,7 @@ def _moved(case: Case, name: str, part: Tensor) -> Replaced:
 
 
 def measured(case: Case, name: str) -> xr.Dataset | str:
-    """What a probe measured of a case's model, or why it does not apply."""
+    """Returns what a probe measured of a case's model, or why it does not apply."""
     subject, probe = Subject.of(case.as_run(), find=load_probe), load_probe(name)
     return probe.applies(subject) or last_model(probe.measure(subject))
 

@@ -40,12 +40,12 @@ class Effects:
 
     @property
     def in_circuit(self) -> np.ndarray:
-        """Whether a component has an effect: an interval without 0, and 0.001 nats at least."""
+        """Returns whether a component has an effect: an interval without 0, and 0.001 nats at least."""
         sure = (self.low > 0) | (self.high < 0)
         return sure & (np.abs(self.value) >= MIN_EFFECT_NATS)
 
     def as_claims(self) -> dict[str, float]:
-        """What a method that is always right would claim."""
+        """Returns what a method that is always right would claim."""
         return dict(zip(self.names, self.value.tolist(), strict=True))
 
 

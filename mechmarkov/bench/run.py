@@ -70,7 +70,7 @@ class Benchmark:
         return self.scores.mean("seed").mean("case").to_dataframe()[[*SCORES, *COST]]
 
     def ranks(self) -> pd.DataFrame:
-        """Where methods stand by AUROC and by correlation with exact effects, all on the same cases.
+        """Returns where methods stand by AUROC and by correlation with exact effects, all on the same cases.
 
         These are the cases that every ranked method answers in every draw. A method that answers fewer than
         half of those that any answers is not ranked.

@@ -34,7 +34,7 @@ class Worst:
 
 
 def worst_of(program: Program, bounds: Bounds) -> Worst:
-    """How far a program can be off from a model with these bounds."""
+    """Returns how far a program can be off from a model with these bounds."""
     assert program.table is not None
     log_odds, where = bounds.log_odds, bounds.exists
     law = np.broadcast_to(program.table, log_odds.shape[:-1])

@@ -88,7 +88,7 @@ class Contexts:
         return found
 
     def exists(self, read: int, parent: int) -> bool:
-        """Whether any sequence has that parent there."""
+        """Returns whether any sequence has that parent there."""
         reached = self.start
         for _ in range(read - self.query):
             following = self.transitions[reached].any(0)

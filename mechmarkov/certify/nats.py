@@ -38,7 +38,7 @@ MOST_STATES: Final = 8  # whose vertices are tried
 
 
 def odds_off(log_odds: Pairs, law: Laws) -> Pairs:
-    """How far the model's log odds of two states can be above a program's; -inf of an impossible one.
+    """Returns how far the model's log odds of two states can be above a program's; -inf of an impossible one.
 
     Args:
         log_odds: Upper bounds of the model's `log(q_k / q_l)`.

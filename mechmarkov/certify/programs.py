@@ -44,7 +44,7 @@ class Program:
 
     @property
     def is_table(self) -> bool:
-        """Whether the parent says all."""
+        """Returns whether the parent says all."""
         return self.table is not None and self.name != "row"
 
 

@@ -43,7 +43,7 @@ class Judge:
 
     @property
     def length(self) -> int:
-        """How many states are known in front of the last prediction."""
+        """Returns how many states are known in front of the last prediction."""
         return self.contexts.reads[-1] + 1 - self.contexts.query
 
     @torch.no_grad()

@@ -20,7 +20,7 @@ PROGRAMS = {
 
 
 def number_of(contexts: Contexts) -> str:
-    """How many sequences of states the contexts stand for: a number, a power or a power of ten.
+    """Returns how many sequences of states the contexts stand for: a number, a power or a power of ten.
 
     Example:
         >>> import numpy as np
@@ -70,7 +70,7 @@ def program_in_words(name: str, numbers: int) -> str:
 
 
 def sentences(certificate: Certificate) -> list[str]:
-    """What was certified and what was seen, one idea a sentence."""
+    """Returns what was certified and what was seen, one idea a sentence."""
     program, seen, bounds = certificate.program, certificate.seen, certificate.bounds
     called = program_in_words(program.name, program.numbers)
     which = "of its states" if not certificate.contexts.is_exact else "that the source can give"

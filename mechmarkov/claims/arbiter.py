@@ -62,7 +62,7 @@ def contradictions(claims: Sequence[Claim]) -> Iterator[tuple[Claim, Claim]]:
 
 
 def contradict(one: Claim, other: Claim) -> bool:
-    """Whether two claims cannot both be told as they stand."""
+    """Returns whether two claims cannot both be told as they stand."""
     return any(rule(one, other) or rule(other, one) for rule in RULES)
 
 

@@ -170,7 +170,7 @@ class Claim:
 
     @property
     def is_shown(self) -> bool:
-        """Whether the relation is shown to hold."""
+        """Returns whether the relation is shown to hold."""
         return self.status == "shown"
 
     def condition(self, name: str) -> Condition | None:
@@ -205,7 +205,7 @@ class Claims(Sequence[Claim]):
         return self.claims[index]
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Returns how many there are."""
         return len(self.claims)
 
     def where(

@@ -77,7 +77,7 @@ class LossSurface:
         return torch.cat([self._mean_losses(part, tokens, law, **options) for part in parts])
 
     def at_once(self, sequences: int) -> int:
-        """How many models go through so many sequences together."""
+        """Returns how many models go through so many sequences together."""
         return max(1, MAX_PATTERN // (self.pattern * sequences))
 
     @property
@@ -92,7 +92,7 @@ class LossSurface:
         return self.objective.expected_loss(self._scores(theta, tokens, **options), law).mean((-2, -1))
 
     def predictions(self, member: int) -> Float[Tensor, "sequence read state"]:
-        """What one of the models predicts on the population."""
+        """Returns what one of the models predicts on the population."""
         tokens = self.population.tokens.flatten(0, 1)
         return self.objective.predict(self._scores(self.thetas[member][None], tokens)[0])
 
@@ -174,7 +174,7 @@ class Hessian:
 
     @property
     def size(self) -> int:
-        """How many trainable parameters there are."""
+        """Returns how many trainable parameters there are."""
         return self.surface.thetas.shape[-1]
 
     @property

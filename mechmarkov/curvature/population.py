@@ -48,11 +48,11 @@ class Population:
 
     @property
     def images(self) -> int:
-        """How many relabellings of each drawn sequence there are."""
+        """Returns how many relabellings of each drawn sequence there are."""
         return len(self.relabellings)
 
     def describe(self) -> str:
-        """What it is, in words."""
+        """Returns what it is, in words."""
         groups, each = self.tokens.shape[:2]
         if self.exact:
             return f"all {groups * each} sequences there are"

@@ -43,7 +43,7 @@ class Coordinates:
 
     @staticmethod
     def of(run: Run) -> "Coordinates":
-        """Those of a run, in the order of the decoder's parameters."""
+        """Returns those of a run, in the order of the decoder's parameters."""
         parameters = parameter_shapes(run.model)
         trainable: Mapping[str, Sequence[Sequence[int]] | None] = (
             dict.fromkeys(parameters) if run.trainable is None else run.trainable
@@ -61,7 +61,7 @@ class Coordinates:
 
     @property
     def size(self) -> int:
-        """How many numbers are trained."""
+        """Returns how many numbers are trained."""
         return sum(self._sizes)
 
     @property
@@ -135,7 +135,7 @@ class Symmetry:
 
     @property
     def trivial(self) -> bool:
-        """Whether nothing is known to be left alone, so that there is nothing to project out."""
+        """Returns whether nothing is known to be left alone, so that there is nothing to project out."""
         return not self.acts or (self.order == 1 and not self.shifts)
 
     def at(self, theta: Float[Tensor, " coordinate"]) -> "Symmetry":
@@ -165,7 +165,7 @@ class Symmetry:
         return kept
 
     def outside(self, vectors: Float[Tensor, "*lead coordinate"]) -> Float[Tensor, "*lead coordinate"]:
-        """What is left of vectors without `inside`; all of it where there are no symmetries."""
+        """Returns what is left of vectors without `inside`; all of it where there are no symmetries."""
         return vectors.clone() if self.trivial else vectors - self.inside(vectors)
 
 
@@ -216,7 +216,7 @@ def _cycle(source: FixedChain) -> Permutation | None:
 def _walk_image(
     coordinates: Coordinates, parts: WalkParts, tokens: Permutation, labels: Permutation
 ) -> Int[np.ndarray, " coordinate"]:
-    """Where each coordinate of `V` and `u` goes if what is read and what is scored are relabelled."""
+    """Returns where each coordinate of `V` and `u` goes if what is read and what is scored are relabelled."""
     image = np.arange(coordinates.size)
     token_logits = coordinates.numbers["blocks.0.attn.W_K"][0, :, 0][parts.read_at]
     image[token_logits] = token_logits[list(tokens)]

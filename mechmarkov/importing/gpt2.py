@@ -57,7 +57,7 @@ GPT2_HARMLESS = {
 
 
 def recognises(names: Container[str]) -> bool:
-    """Whether these are GPT-2's names, with its outer `transformer.` or without."""
+    """Returns whether these are GPT-2's names, with its outer `transformer.` or without."""
     return any(mark in names for mark in MARKS)
 
 

@@ -20,7 +20,7 @@ MARKS = ("embed.W_E",)  # one of them is in every such model
 
 
 def recognises(names: Container[str]) -> bool:
-    """Whether these are HookedTransformer's names."""
+    """Returns whether these are HookedTransformer's names."""
     return "embed.W_E" in names
 
 

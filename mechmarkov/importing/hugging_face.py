@@ -131,12 +131,12 @@ MARKS = ("model.embed_tokens.weight", "gpt_neox.embed_in.weight")  # one of them
 
 
 def recognises(names: Container[str]) -> bool:
-    """Whether these are names of one of the families."""
+    """Returns whether these are names of one of the families."""
     return any(mark in names for mark in MARKS)
 
 
 def unknown(model_type: Any, where: str = layout.FILE) -> RunFileError:
-    """What is said of a model of no family."""
+    """Returns what is said of a model of no family."""
     if model_type is None:
         return RunFileError(f"{where}model_type is missing, expected one of {', '.join(KINDS)}")
     why = f"; {model_type} is not read: {RELATIVES[model_type]}" if model_type in RELATIVES else ""
@@ -211,7 +211,7 @@ def plan_import(
 
 
 def how(family: Family, d_model: int) -> dict[str, Any]:
-    """What `linear_layers.plan` is told of a family."""
+    """Returns what `linear_layers.plan` is told of a family."""
     if family.is_gemma:  # its unembedding is not scaled: the two are no longer one
         return {"embed_scale": d_model**0.5, "norm_offset": 1.0}
     return {"may_tie": True}
@@ -240,7 +240,7 @@ def fields_of(config: Mapping[str, Any], family: Family, where: str) -> dict[str
 def common_fields(
     config: Mapping[str, Any], family: Family, n_heads: int, d_head: int, where: str
 ) -> dict[str, Any]:
-    """What transformers' configs and those of bridges around its models say by the same names.
+    """Returns what transformers' configs and those of bridges around its models say by the same names.
 
     Raises:
         RunFileError: Naming a field that a `HookedDecoder` cannot express.

@@ -96,7 +96,7 @@ class ImportPlan:
 
 
 def assumptions(config: DecoderConfig, said: Container[str]) -> dict[str, Any]:
-    """What no weight of such a model shows and nobody says, with what is taken.
+    """Returns what no weight of such a model shows and nobody says, with what is taken.
 
     Soft caps and the place of the norms are no fields of a config: a HookedDecoder has one way for each.
 
@@ -122,7 +122,7 @@ def assumptions(config: DecoderConfig, said: Container[str]) -> dict[str, Any]:
 
 
 def count_layers(shapes: Shapes, prefix: str, called: Called = str) -> int:
-    """How many layers there are, numbered from 0 without a gap.
+    """Returns how many layers there are, numbered from 0 without a gap.
 
     Raises:
         RunFileError: If one is missing.
@@ -182,7 +182,7 @@ def require(fields: Mapping[str, Any], names: Iterable[str], why: str) -> None:
 
 
 def cannot_express(name: str, value: Any, where: str = FILE) -> RunFileError:
-    """What is said of a field of a config that no `HookedDecoder` has."""
+    """Returns what is said of a field of a config that no `HookedDecoder` has."""
     return RunFileError(f"{where}{name} is {shown(value)}: a HookedDecoder cannot express it")
 
 

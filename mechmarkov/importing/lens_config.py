@@ -87,7 +87,7 @@ def _window(values: dict[str, Any]) -> int | None:
 
 
 def _off(value: Any, neutral: Any) -> bool:
-    """Whether a field is at its neutral value; None and False are one."""
+    """Returns whether a field is at its neutral value; None and False are one."""
     if value is None or value is False:
         return neutral is None or neutral is False
     return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)

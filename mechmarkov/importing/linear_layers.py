@@ -54,7 +54,7 @@ class Names:
         return found
 
     def theirs(self, ours: str) -> str:
-        """What a file would call a weight that has this name in a bridge.
+        """Returns what a file would call a weight that has this name in a bridge.
 
         Example:
             >>> names = Names({"wte": "embed", "h.": "blocks.", "attn.c_attn": "attn.qkv"})
@@ -147,7 +147,7 @@ def plan(
     norms_may_lack_bias: bool = False,
     called: Called = str,
 ) -> ImportPlan:
-    """How linear layers become a HookedDecoder.
+    """Returns how linear layers become a HookedDecoder.
 
     Args:
         shapes: Of every weight.

@@ -89,7 +89,7 @@ def converted(
 
 
 def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
-    """How a live model is read, by its names."""
+    """Returns how a live model is read, by its names."""
     model, state = live.model, weights_of(live.model)
     if isinstance(model, HookedDecoder):
         if model.n_models is not None:

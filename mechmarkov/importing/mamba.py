@@ -39,7 +39,7 @@ MARKS = ("backbone.layers.0.mixer.A_log",)  # one of them is in every such model
 
 
 def recognises(names: Container[str]) -> bool:
-    """Whether these are names of one of the two."""
+    """Returns whether these are names of one of the two."""
     return MARKS[0] in names
 
 

@@ -48,7 +48,7 @@ def from_json(option: str, text: str, make: Callable[[dict[str, Any]], Made]) ->
 
 
 def source_of(text: str) -> Source:
-    """What `--source` says: a source as JSON, or a file of sequences, whose law is then estimated.
+    """Returns what `--source` says: a source as JSON, or a file of sequences, whose law is then estimated.
 
     `{"kind": "observed", "path": "input.txt", "order": 1}` is a file with options of `Observed.read`.
 

@@ -88,7 +88,7 @@ def checkpoints(arguments: Sequence[str | os.PathLike[str]]) -> Checkpoints:
 
 
 def _matching(pattern: Path) -> Checkpoints:
-    """What a pattern stands for; a folder that it matches stands for what is in it."""
+    """Returns what a pattern stands for; a folder that it matches stands for what is in it."""
     matching = [Path(name) for name in sorted(glob.iglob(str(pattern)))]
     if not matching:
         raise RunFileError(f"{_name(pattern)}: no file matches")
@@ -166,7 +166,7 @@ def _by_step(found: Mapping[Path, Path]) -> Checkpoints:
 
 
 def _left_out(folder: Path, entries: Sequence[Path], names: list[str]) -> tuple[str, ...]:
-    """What is said of a folder whose checkpoints are in folders with these names."""
+    """Returns what is said of a folder whose checkpoints are in folders with these names."""
     if len(names) > MAX_NAMED:
         names = [*names[: MAX_NAMED - 1], f"{len(names) - MAX_NAMED + 1} more"]
     notes = [f"checkpoints of {_name(folder)}: {listed(names)}"]

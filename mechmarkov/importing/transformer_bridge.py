@@ -41,7 +41,7 @@ MARKS = ("embed.weight",)  # one of them is in every such model
 
 
 def recognises(names: Container[str]) -> bool:
-    """Whether these are a bridge's names."""
+    """Returns whether these are a bridge's names."""
     return "embed.weight" in names and "unembed.weight" in names
 
 

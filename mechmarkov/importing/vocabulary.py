@@ -205,7 +205,7 @@ class Picked:
     left_out: float
 
     def origin(self, objective: Objective) -> dict[str, Any]:
-        """What a run's provenance keeps; scores have no probability to leave out."""
+        """Returns what a run's provenance keeps; scores have no probability to leave out."""
         left_out = {"probability_left_out": self.left_out} if objective.kind == "cross_entropy" else {}
         return {"tokens": self.tokens, **left_out}
 

@@ -41,13 +41,13 @@ class Reading:
     root: Float[np.ndarray, "d_model d_model"]
 
     def read(self, stream: Float[np.ndarray, "*row d_model"]) -> Float[np.ndarray, "*row hidden"]:
-        """What the stream says of the belief; not clipped to the simplex."""
+        """Returns what the stream says of the belief; not clipped to the simplex."""
         return np.asarray(stream @ self.weights + self.bias)
 
     def moves(
         self, stream: Float[np.ndarray, "*row d_model"], belief: Float[np.ndarray, " hidden"]
     ) -> Float[np.ndarray, "*row d_model"]:
-        """What is added to the stream so that it reads as a belief."""
+        """Returns what is added to the stream so that it reads as a belief."""
         return np.asarray((belief - self.read(stream)) @ self.pattern)
 
 

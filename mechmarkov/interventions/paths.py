@@ -83,7 +83,7 @@ def replace_path(
 def _receiver(
     model: HookedDecoder, sender: str, receiver: str, change: dict[str, Tensor], stack: ExitStack
 ) -> tuple[Output, Callable[[], Tensor]]:
-    """Where a receiver reads, and what the change of the residual stream adds there."""
+    """Returns where a receiver reads, and what the change of the residual stream adds there."""
     name, side = split_input(receiver)
     index, mlp = head_index(name), mlp_index(name)
     if mlp is not None:

@@ -191,5 +191,5 @@ class DecoderConfig(Fields):
 
     @property
     def score_scale(self) -> float:
-        """What attention scores are divided by: `attn_scale`, or 1 where `use_attn_scale` is off."""
+        """Returns what attention scores are divided by: `attn_scale`, or 1 where `use_attn_scale` is off."""
         return self.attn_scale if self.use_attn_scale else 1.0

@@ -178,7 +178,7 @@ class HookedDecoder(Inputs):
         return True
 
     def __len__(self) -> int:
-        """How many models a stack holds."""
+        """Returns how many models a stack holds."""
         if self.n_models is None:
             raise TypeError("a single HookedDecoder has no length")
         return self.n_models

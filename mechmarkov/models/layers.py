@@ -25,7 +25,7 @@ def parameter(stack: tuple[int, ...], *shape: int, fill: float = 0.0) -> nn.Para
 
 
 def is_hooked(point: nn.Module) -> bool:
-    """Whether a module has a hook, TransformerLens' or torch's own."""
+    """Returns whether a module has a hook, TransformerLens' or torch's own."""
     return bool(
         point._forward_hooks or point._forward_pre_hooks or point._backward_hooks or point._backward_pre_hooks
     )
@@ -225,7 +225,7 @@ class MLP(nn.Module):
         self.hook_post = HookPoint()  # [*stack, batch, position, d_mlp]
 
     def forward(self, x: Float[Tensor, "... position d_model"]) -> Float[Tensor, "... position d_model"]:
-        """What the MLP adds to the residual stream."""
+        """Returns what the MLP adds to the residual stream."""
         read = is_hooked(self.hook_pre) or is_hooked(self.hook_post)
         if self.fused is not None and x.dtype == torch.float32 and not read:
             return self.fused(x.flatten(1, -2), self.W_in, self.b_in, self.W_out, self.b_out).view_as(x)

@@ -132,13 +132,13 @@ class Mamba(Mixer, name="mamba"):
         return (config.n_heads, config.d_head) if side == "V" else (config.n_groups, config.d_state)
 
     def shares(self, side: str) -> bool:
-        """Whether heads share an input, as they do where a group has several."""
+        """Returns whether heads share an input, as they do where a group has several."""
         return side in ("Q", "K") and self.config.n_groups != self.config.n_heads
 
     def mix(
         self, query_input: Tensor, key_input: Tensor, value_input: Tensor
     ) -> Float[Tensor, "*stack batch position head d_head"]:
-        """What the state gives each position, gated; arguments as of `Mixer.mix`.
+        """Returns what the state gives each position, gated; arguments as of `Mixer.mix`.
 
         Δ is read from the input of keys, the gate from that of queries.
         """

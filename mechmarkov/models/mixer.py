@@ -87,11 +87,11 @@ class Mixer(nn.Module):
         return heads, self.config.d_head
 
     def shares(self, side: str) -> bool:
-        """Whether heads share an input: HookedTransformer marks its parameters, `_W_K` for `W_K`."""
+        """Returns whether heads share an input: HookedTransformer marks its parameters, `_W_K` for `W_K`."""
         return self.config.n_key_value_heads is not None and side in "KV"
 
     def n_inputs(self, side: str) -> int:
-        """How many inputs a side has where inputs are split: one for each head, or group of heads."""
+        """Returns how many inputs a side has where inputs are split: one for each head, or group of heads."""
         shared = self.config.n_key_value_heads if side in "KV" and not self.is_ungrouped else None
         return shared or self.config.n_heads
 
@@ -117,13 +117,13 @@ class Mixer(nn.Module):
     def forward(
         self, query_input: Tensor, key_input: Tensor, value_input: Tensor, *context: Context
     ) -> Float[Tensor, "*stack batch position d_model"]:
-        """What the heads add to the residual stream; arguments as of `mix`."""
+        """Returns what the heads add to the residual stream; arguments as of `mix`."""
         return self.write(self.mix(query_input, key_input, value_input, *context))
 
     def mix(
         self, query_input: Tensor, key_input: Tensor, value_input: Tensor
     ) -> Float[Tensor, "*stack batch position head d_head"]:
-        """What each head gathers, `z`; of groups of heads, where these gather the same.
+        """Returns what each head gathers, `z`; of groups of heads, where these gather the same.
 
         Args:
             query_input: `[*stack, batch, position, d_model]`, or with a head axis before `d_model` where the
@@ -137,7 +137,7 @@ class Mixer(nn.Module):
 
     @property
     def OV(self) -> FactoredMatrix:
-        """What a head writes for what it reads: `W_V @ W_O`, `[*stack, head, d_model, d_model]`."""
+        """Returns what a head writes for what it reads: `W_V @ W_O`, `[*stack, head, d_model, d_model]`."""
         return FactoredMatrix(self.W_V, self.W_O)
 
     def value_circuit(

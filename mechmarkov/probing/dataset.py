@@ -32,7 +32,7 @@ def variables(unit: str, dims: str | tuple[str, ...], **arrays: Any) -> Variable
 
 
 def model_axis(data: xr.Dataset) -> str:
-    """What tells the models of a dataset apart: "step" of a run, "seed" of its null."""
+    """Returns what tells the models of a dataset apart: "step" of a run, "seed" of its null."""
     return "step" if "step" in data.dims else "seed"
 
 
@@ -78,7 +78,7 @@ def is_nearest(kl: xr.DataArray) -> xr.DataArray:
 
 
 def imitates(kl: xr.DataArray, error: xr.DataArray) -> bool | None:
-    """Whether a model surely predicts like its nearest predictor, from KLs (nats) along `predictor`.
+    """Returns whether a model surely predicts like its nearest predictor, from KLs (nats) along `predictor`.
 
     It does within 0.01 nats, or a tenth of the distance to the next predictor that is no equal.
 

@@ -106,7 +106,7 @@ def widest(config: DecoderConfig, length: int) -> int:
 
 
 def with_history(batch: Batch, history: Int[Tensor, "batch known_position"]) -> Int[Tensor, "batch position"]:
-    """What the model reads of other histories: the query token stays."""
+    """Returns what the model reads of other histories: the query token stays."""
     return torch.cat([history, batch.tokens[:, history.shape[1] :]], dim=1)
 
 
@@ -148,7 +148,7 @@ def predictions(
 def changes(
     subject: Subject, batch: Batch, interventions: Iterable[Intervention]
 ) -> tuple[Float[np.ndarray, "member measure batch"], Float[np.ndarray, "member intervention measure batch"]]:
-    """What each sequence measures without interventions, and with each of them less that (nats)."""
+    """Returns what each sequence measures without interventions, and with each of them less that (nats)."""
     tried = (nullcontext, *interventions)
     truth, found = Truth.of(subject, batch, batch.history), []
     for chunk in model_chunks(subject, batch):

@@ -102,7 +102,7 @@ class Findings(Mapping[str, Outcome]):
 
     @property
     def claims(self) -> Claims:
-        """What all probes say, none of it contradicting the rest (`mechmarkov.claims.arbiter`)."""
+        """Returns what all probes say, none of it contradicting the rest (`mechmarkov.claims.arbiter`)."""
         return Claims(tuple(claim for outcome in self.outcomes.values() for claim in outcome.claims))
 
     def __iter__(self) -> Iterator[str]:
@@ -110,7 +110,7 @@ class Findings(Mapping[str, Outcome]):
         return iter(self.outcomes)
 
     def __len__(self) -> int:
-        """How many probes have an outcome."""
+        """Returns how many probes have an outcome."""
         return len(self.outcomes)
 
     def summary(self) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def parent_lag(source: Source) -> int:
 
 
 def has_one_parent(source: Source) -> bool:
-    """Whether the next token depends on one token before it, by the law of each sequence."""
+    """Returns whether the next token depends on one token before it, by the law of each sequence."""
     if isinstance(source, (FixedChain, Lagged)):
         return True
     if isinstance(source, DirichletChains) and source.rows == "alike":

@@ -61,7 +61,7 @@ def unlikely_transition(source: Source, states: Int[np.ndarray, "batch position"
 
 
 def overconfidence(subject: Subject) -> str | None:
-    """Whether the last model expects far less loss of its predictions than it has, in words.
+    """Returns whether the last model expects far less loss of its predictions than it has, in words.
 
     A model that has learned these data is as right as it is sure. One of other data is sure and wrong, and so
     is one that has learned a few sequences by heart, or has large random weights: the start of a training

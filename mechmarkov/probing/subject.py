@@ -173,12 +173,12 @@ class Subject:
 
     @property
     def source(self) -> Source:
-        """Where the data come from."""
+        """Returns where the data come from."""
         return self.run.source
 
     @property
     def objective(self) -> Objective:
-        """What the run was trained for, and how its outputs are read."""
+        """Returns what the run was trained for, and how its outputs are read."""
         return self.run.objective
 
     @property

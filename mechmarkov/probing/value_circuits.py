@@ -54,7 +54,7 @@ def head_output(
 def to_scores(
     subject: Subject, weights: Weights, x: Float[np.ndarray, "member state d_model"]
 ) -> Float[np.ndarray, "member state state_to"]:
-    """What a part of the last residual stream adds to the scores: `x W_U`."""
+    """Returns what a part of the last residual stream adds to the scores: `x W_U`."""
     W_U = subject.decoder.unembed.W_U.detach().double().numpy()[..., : subject.source.n_states]
     return np.asarray(_norm(subject, weights, "ln_final", x) @ W_U)
 

@@ -23,7 +23,7 @@ class GrowingFile:
         self._memory: dict[int, Run] = {}  # checkpoints by step, not in the file yet
 
     def exists(self) -> bool:
-        """Whether there is a file, or a checkpoint that waits."""
+        """Returns whether there is a file, or a checkpoint that waits."""
         return self.path.exists() or bool(growth.waiting(self.path))
 
     def add(self, step: int, run: Run) -> None:

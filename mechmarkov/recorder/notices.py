@@ -32,7 +32,7 @@ class Notices:
             self._waiting.append(f"{line}; {mend} (told once; the training goes on)")
 
     def has_told(self) -> bool:
-        """Whether there was anything to tell."""
+        """Returns whether there was anything to tell."""
         return bool(self._told)
 
     def tell(self) -> None:

@@ -268,7 +268,7 @@ class Recorder:
 
 
 def _is_first_process() -> bool:
-    """Whether this process records: the only one, or the first of a distributed training."""
+    """Returns whether this process records: the only one, or the first of a distributed training."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return not distributed or torch.distributed.get_rank() == 0
 

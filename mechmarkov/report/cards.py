@@ -89,7 +89,7 @@ def probe_card(number: int, name: str, outcome: Outcome, steps: Sequence[int]) -
 
 
 def step_marks(figure: Figure, steps: Sequence[int], shown: Sequence[int]) -> list[float]:
-    """Where on a figure's x axis the shown steps lie; none where that axis is not the training.
+    """Returns where on a figure's x axis the shown steps lie; none where that axis is not the training.
 
     A heat map has a column for each step, and the steps' places are their columns. Lines may be on a symlog
     axis.
@@ -144,7 +144,7 @@ def figure_card(
 
 
 def is_flat(view: AttentionView) -> bool:
-    """Whether no head gives any key visibly more than uniform attention does."""
+    """Returns whether no head gives any key visibly more than uniform attention does."""
     return bool(multiples(view.patterns, view.n_keys or len(view.tokens)).max(initial=0.0) < FLAT_LOG2)
 
 

@@ -151,7 +151,7 @@ def unbroken(sentence: str) -> Markup:
 
 
 def _summary(result: Findings) -> str:
-    """What was probed, in one line: the model, its source, its objective and the steps."""
+    """Returns what was probed, in one line: the model, its source, its objective and the steps."""
     run, steps = result.run, result.steps
     where = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
     if dict(run.get("provenance") or {}).get("step") == "unknown":

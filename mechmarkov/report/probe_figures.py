@@ -93,7 +93,7 @@ def fitted_target(
 def lag_heatmap(
     mass: Float[np.ndarray, "head lag"], heads: Sequence[str], lags: Int[np.ndarray, " lag"], value_title: str
 ) -> go.Figure:
-    """What each head gives each lag, between 0 and 1."""
+    """Returns what each head gives each lag, between 0 and 1."""
     return heatmap(
         mass,
         heads,

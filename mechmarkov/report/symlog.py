@@ -10,7 +10,7 @@ _MAX_TICKS = 8
 def symlog(
     step: Float[np.ndarray, "*step"] | Int[np.ndarray, "*step"] | float | int,
 ) -> Float[np.ndarray, "*step"]:
-    """Where a training step lies on a symlog axis: log10(1 + step), so that step 0 has a place.
+    """Returns where a training step lies on a symlog axis: log10(1 + step), so that step 0 has a place.
 
     >>> float(symlog(99))
     2.0

@@ -208,7 +208,7 @@ def _without_repeats(members: Sequence[_Member]) -> tuple[list[_Member], list[st
 
 
 def _notes(origin: dict[str, Any], n_files: int, of_files: Sequence[str]) -> tuple[str, ...]:
-    """What the user should know of an import, a line each."""
+    """Returns what the user should know of an import, a line each."""
     notes = [f"{origin['imported_from']}, {counted(n_files, 'checkpoint')}", *of_files]
     if origin["assumed"]:
         values = ", ".join(f"{name} = {_value(value)}" for name, value in origin["assumed"].items())

@@ -68,7 +68,7 @@ class Run:
 
     @property
     def n_steps(self) -> int:
-        """How many training steps the run holds weights of."""
+        """Returns how many training steps the run holds weights of."""
         return len(self.steps)
 
     def decoder(
@@ -325,7 +325,7 @@ class Run:
         return f"Run({self.title()})"
 
     def contents(self) -> dict[str, str]:
-        """What the run holds, a row each: steps, number of parameters, last values of the metrics."""
+        """Returns what the run holds, a row each: steps, number of parameters, last values of the metrics."""
         steps = [str(step) for step in self.steps.tolist()]
         named = steps if len(steps) <= 12 else [*steps[:6], "…", *steps[-3:]]
         rows = {
@@ -352,7 +352,7 @@ class Run:
         return rows
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the title and what the run holds."""
+        """Returns what a notebook shows: the title and what the run holds."""
         known = {name: str(value) for name, value in self.provenance.items() if value is not None}
         return fact_table(self.title(), self.contents() | known)
 

@@ -142,7 +142,7 @@ class ForeignFile:
 
     @cached_property
     def entries(self) -> dict[str, zipfile.ZipInfo]:
-        """What is in a torch archive, by the name in its folder; its directory is read once."""
+        """Returns what is in a torch archive, by the name in its folder; its directory is read once."""
         with refusing("is damaged"), zipfile.ZipFile(self.path) as archive:
             found = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
             if "byteorder" in found and archive.read(found["byteorder"]) != b"little":
@@ -177,7 +177,7 @@ def read(path: Path) -> ForeignFile:
 
 
 def _begins_as_safetensors(head: bytes, size: int) -> bool:
-    """Whether a length of JSON comes first, and JSON then, whatever the file is called."""
+    """Returns whether a length of JSON comes first, and JSON then, whatever the file is called."""
     return len(head) > 9 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= size - 8
 
 
@@ -286,7 +286,7 @@ class _ForeignMachine(Machine):
         return number.item()
 
     def no_hooks(self, hooks: Any) -> bool:
-        """Whether a tensor has no hooks; this machine reads an ordered dict as a dict."""
+        """Returns whether a tensor has no hooks; this machine reads an ordered dict as a dict."""
         return type(hooks) is dict and not hooks
 
 

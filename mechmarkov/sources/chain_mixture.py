@@ -98,7 +98,7 @@ class ChainMixture(Source):
 
     @cached_property
     def prior(self) -> Float[np.ndarray, " chain"]:
-        """How likely each chain is before any token; read-only."""
+        """Returns how likely each chain is before any token; read-only."""
         return read_only(weights_or_uniform(self.weights, len(self.chains)))
 
     def title(self) -> str:
@@ -120,7 +120,7 @@ class ChainMixture(Source):
         return self.sample_with_choices(batch, length, generator=generator, device=device)[0]
 
     def posterior(self, tokens: Tokens) -> Float[np.ndarray, "batch position chain"]:
-        """How likely each chain is, given the tokens up to each position.
+        """Returns how likely each chain is, given the tokens up to each position.
 
         Tokens that no chain could have made tell nothing of it: from there on it is the prior.
         """
@@ -131,7 +131,7 @@ class ChainMixture(Source):
         return posterior(np.concatenate([first, later], axis=-1), self.prior)
 
     def beliefs(self, tokens: Tokens) -> Float[np.ndarray, "batch position chain"]:
-        """What is hidden is the chain: its posterior."""
+        """Returns what is hidden is the chain: its posterior."""
         return self.posterior(tokens)
 
     def laws_of_hidden(self, tokens: Tokens) -> Float[np.ndarray, "batch position chain state"]:

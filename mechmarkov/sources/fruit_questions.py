@@ -148,7 +148,7 @@ class FruitQuestions(Source):
         )
 
     def best(self) -> Predictor | str:
-        """What follows in those sentences that begin with the words so far."""
+        """Returns what follows in those sentences that begin with the words so far."""
         return self.predictors()["all_words"]
 
     def _unigram(self, tokens: Tokens) -> NextLaws:

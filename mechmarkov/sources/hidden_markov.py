@@ -290,12 +290,12 @@ class HiddenMarkov(Stationary):
         return np.broadcast_to(self.T @ self.E, (*tokens.shape, self.n_hidden, self.n_states))
 
     def predictors(self) -> dict[str, Predictor]:
-        """Those of every stationary source, and `forward_filter`."""
+        """Returns those of every stationary source, and `forward_filter`."""
         label = "forward filter: the belief over hidden states, a step on, exact"
         return super().predictors() | by_name(Predictor("forward_filter", label, True, self._forward_filter))
 
     def best(self) -> Predictor | str:
-        """What the belief over hidden states says of the next token."""
+        """Returns what the belief over hidden states says of the next token."""
         return self.predictors()["forward_filter"]
 
     def _forward_filter(self, tokens: Tokens) -> NextLaws:

@@ -190,7 +190,7 @@ class Observed(StoredSequences):
 
     @property
     def order(self) -> int:
-        """How many states back the estimated law looks."""
+        """Returns how many states back the estimated law looks."""
         return self.memory
 
     def title(self) -> str:
@@ -296,11 +296,11 @@ class Observed(StoredSequences):
 
     @cached_property
     def homogeneity(self) -> Homogeneity | None:
-        """Whether the sequences have one law of this order; None where there is one sequence."""
+        """Returns whether the sequences have one law of this order; None where there is one sequence."""
         return homogeneity(self.tokens, self.lengths, self.n_states, self.order)
 
     def doubt_of_one_law(self) -> str | None:
-        """What speaks against one law behind all sequences, in words; None where nothing does."""
+        """Returns what speaks against one law behind all sequences, in words; None where nothing does."""
         test = self.homogeneity
         if test is None or test.p_value > MAX_P_VALUE:
             return None

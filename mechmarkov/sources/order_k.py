@@ -95,7 +95,7 @@ class OrderK(Stationary):
 
     @property
     def order(self) -> int:
-        """How many states back the next one depends on, k."""
+        """Returns how many states back the next one depends on, k."""
         return np.ndim(self.kernel) - 1
 
     def title(self) -> str:
@@ -156,7 +156,7 @@ class OrderK(Stationary):
         return sample_histories(rows, start, self.order, batch, length, generator)
 
     def predictors(self) -> dict[str, Predictor]:
-        """Those of every stationary source, and `order_<j>` for j = 2 … k: the last j tokens."""
+        """Returns those of every stationary source, and `order_<j>` for j = 2 … k: the last j tokens."""
         rules = super().predictors()
         for j in range(2, self.order + 1):
             label = f"order {j}: the last {j} tokens, near the start all there are, exact"

@@ -83,7 +83,7 @@ class SelectiveLag(ByMatrix, Stationary):
 
     @cached_property
     def prior(self) -> Float[np.ndarray, " lag"]:
-        """How likely each lag is before any token; read-only."""
+        """Returns how likely each lag is before any token; read-only."""
         return read_only(weights_or_uniform(self.weights, len(self.lags)))
 
     @cached_property
@@ -128,7 +128,7 @@ class SelectiveLag(ByMatrix, Stationary):
         return self.sample_with_lags(batch, length, generator=generator, device=device)[0]
 
     def posterior(self, tokens: Tokens) -> Float[np.ndarray, "batch position lag"]:
-        """How likely each lag is, given the tokens up to each position; lags as in `lags`.
+        """Returns how likely each lag is, given the tokens up to each position; lags as in `lags`.
 
         Tokens that no lag could have made tell nothing of it: from there on it is the prior.
         """
@@ -141,7 +141,7 @@ class SelectiveLag(ByMatrix, Stationary):
         return posterior(evidence, self.prior)
 
     def beliefs(self, tokens: Tokens) -> Float[np.ndarray, "batch position lag"]:
-        """What is hidden is the lag: its posterior."""
+        """Returns what is hidden is the lag: its posterior."""
         return self.posterior(tokens)
 
     def laws_of_hidden(self, tokens: Tokens) -> Float[np.ndarray, "batch position lag state"]:
@@ -150,7 +150,7 @@ class SelectiveLag(ByMatrix, Stationary):
         return np.stack(each, axis=2)
 
     def predictors(self) -> dict[str, Predictor]:
-        """Those of every stationary source, `lag_<k>` for every lag, and `posterior_lag`."""
+        """Returns those of every stationary source, `lag_<k>` for every lag, and `posterior_lag`."""
         rules = super().predictors()
         for lag in self.lags:
             label = f"lag {lag}: only the token at lag {lag}, as if that were the lag, a strategy"

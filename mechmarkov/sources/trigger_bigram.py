@@ -259,12 +259,12 @@ class TriggerBigram(ByMatrix, Stationary):
         return found
 
     def trigger_mask(self, tokens: Tokens) -> Bool[np.ndarray, "batch position"]:
-        """Where a trigger stands, so that its output is to be predicted."""
+        """Returns where a trigger stands, so that its output is to be predicted."""
         predictors.check_tokens(tokens, self.n_states)
         return np.isin(tokens, self.triggers)
 
     def in_context_mask(self, tokens: Tokens) -> Bool[np.ndarray, "batch position"]:
-        """Where a trigger stands that stood before, so that its output is known from the context."""
+        """Returns where a trigger stands that stood before, so that its output is known from the context."""
         predictors.check_tokens(tokens, self.n_states)
         found = np.zeros(tokens.shape, dtype=bool)
         for trigger in self.triggers:
@@ -297,7 +297,7 @@ class TriggerBigram(ByMatrix, Stationary):
         return self.sample_with_outputs(batch, length, generator=generator, device=device)[0]
 
     def predictors(self) -> dict[str, Predictor]:
-        """Those of every stationary source, and `repeat_output`."""
+        """Returns those of every stationary source, and `repeat_output`."""
         rules = super().predictors()
         if self.start == "global":
             for name in rules.keys() - {"uniform"}:

@@ -55,7 +55,7 @@ class Cluster:
 
     @property
     def device(self) -> str:
-        """Where a task trains."""
+        """Returns where a task trains."""
         return "cuda" if self.gpus_per_task else "cpu"
 
 

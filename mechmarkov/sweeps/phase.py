@@ -83,13 +83,13 @@ def cells_of(table: pa.Table, phase: Phase) -> dict[Where, list[int]]:
 
 
 def cell_names(cells: Sequence[Where], phase: Phase) -> list[str]:
-    """What cells are called: the values of their fields, as text."""
+    """Returns what cells are called: the values of their fields, as text."""
     named = [(axis, field) for axis, field in ((2, phase.x), (1, phase.y), (0, phase.facet)) if field]
     return [", ".join(f"{_last(field)} = {_plain(where[axis])}" for axis, field in named) for where in cells]
 
 
 def places(cells: Sequence[Where]) -> list[tuple[int, int, int]]:
-    """Where `figure` draws each cell: its panel, column and row, from 0 on."""
+    """Returns where `figure` draws each cell: its panel, column and row, from 0 on."""
     facets, ys, xs = _axes(cells)
     return [(facets.index(facet), xs.index(x), ys.index(y)) for facet, y, x in cells]
 
@@ -169,7 +169,7 @@ def _add_line(picture: go.Figure, phase: Phase, xs: list[Any], ys: list[Any], co
 
 
 def happened(table: pa.Table, event: str) -> list[bool | None]:
-    """Whether an event happened, for each run; None where that is undecided.
+    """Returns whether an event happened, for each run; None where that is undecided.
 
     Raises:
         SweepError: The event is not a column of booleans.

@@ -29,11 +29,11 @@ class Store:
     folder: Path
 
     def row_file(self, key: str) -> Path:
-        """Where a member's row is."""
+        """Returns where a member's row is."""
         return self.folder / "rows" / f"{key}.json"
 
     def run_file(self, key: str) -> Path:
-        """Where a member's run is, if it is kept."""
+        """Returns where a member's run is, if it is kept."""
         return self.folder / "runs" / f"{key}.pt"
 
     def row(self, key: str) -> Row | None:
@@ -69,7 +69,7 @@ class Store:
 
     @property
     def scratch(self) -> Path:
-        """Where interrupted tasks leave the snapshots that they resume from."""
+        """Returns where interrupted tasks leave the snapshots that they resume from."""
         return self.folder / "partial"
 
     def tidy(self, task: Task | None = None) -> None:

@@ -80,7 +80,7 @@ def line_of(subject: Subject) -> Line | str:
 
 
 def stuck(data: xr.Dataset, line: Line | str) -> Stuck:
-    """Whether the one model of `behaviour`'s data is above the line.
+    """Returns whether the one model of `behaviour`'s data is above the line.
 
     Example:
         >>> names = {"predictor": ["unigram", "bigram"]}

@@ -74,7 +74,7 @@ def energy(e: Float[np.ndarray, "*n"], w: Float[np.ndarray, "*n"]) -> Float[np.n
 
 
 def basin(e: float, w: float, p: float, q: float) -> Literal["bigram", "unigram", "independent"]:
-    """Where gradient flow in `(e, w)` ends: at the bigram, or stuck at the unigram.
+    """Returns where gradient flow in `(e, w)` ends: at the bigram, or stuck at the unigram.
 
     For p + q = 1 tokens are independent and the two are one.
 

@@ -32,7 +32,7 @@ ROUNDING = 1e-14
 
 
 def target_for(objective: str, P: Matrix) -> tuple[TargetName, Matrix]:
-    """What a value circuit converges to under a loss, up to what that loss cannot see.
+    """Returns what a value circuit converges to under a loss, up to what that loss cannot see.
 
     Args:
         objective: `Objective.kind`.
@@ -117,7 +117,7 @@ def argmax_sets(table: Tables) -> Bool[np.ndarray, "..."]:
 
 
 def recall(table: Tables, P: Matrix) -> Float[np.ndarray, "*lead"]:
-    """How often a likeliest next state of the table is a likeliest next state of the chain.
+    """Returns how often a likeliest next state of the table is a likeliest next state of the chain.
 
     Ties count as sets: a row contributes the share of its maxima that are maxima of P, so a constant
     table scores chance. (Bietti et al. 2023, section 4, for one maximum a row.)

@@ -80,7 +80,7 @@ def _along(
     worth: Callable[[Bool[np.ndarray, "coalition player"]], Float[np.ndarray, "coalition ..."]],
     order: np.ndarray,
 ) -> Float[np.ndarray, "player ..."]:
-    """What each player adds when they join in this order."""
+    """Returns what each player adds when they join in this order."""
     place = np.argsort(order)
     joined = np.tri(len(order) + 1, len(order), -1, dtype=bool)[:, place]
     return np.diff(worth(joined), axis=0)[place]

@@ -36,7 +36,7 @@ class UnigramPoint:
 
     @property
     def trap(self) -> bool:
-        """Whether it is a local minimum along this path, up to flat directions."""
+        """Returns whether it is a local minimum along this path, up to flat directions."""
         return self.growth == 0
 
 

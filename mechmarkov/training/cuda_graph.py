@@ -32,7 +32,7 @@ class StepAsGraph:
         self._found: Found = {}
 
     def __call__(self, function: Callable[..., Found], *inputs: Tensor) -> Found:
-        """What the function returns; a replay overwrites it."""
+        """Returns what the function returns; a replay overwrites it."""
         if self._waits:
             return function(*inputs)
         if not self._inputs:

@@ -20,7 +20,7 @@ def data_seed(seed: int) -> int:
 
 
 def sequences_of(recipe: Recipe) -> int:
-    """How many sequences a step reads.
+    """Returns how many sequences a step reads.
 
     Raises:
         ValueError: As `population_law`.
@@ -83,7 +83,7 @@ class Batches:
         return drawn
 
     def state(self, step: int) -> dict[str, Tensor]:
-        """What is needed to go on with `step`: the draws' state at the start of that step's chunk."""
+        """Returns what is needed to go on with `step`: the draws' state at the start of that step's chunk."""
         return self._draws.state() if step % self.chunk_steps == 0 else self._start_of_chunk
 
     def restore(self, state: Mapping[str, Tensor]) -> None:

@@ -33,7 +33,7 @@ class TrainedAsDecoder:
     shares_stacks: ClassVar[bool] = True
 
     def checkpoint_bytes(self, config: DecoderConfig) -> int:
-        """What is kept at a step."""
+        """Returns what is kept at a step."""
         return FLOAT_BYTES * sum(math.prod(shape) for shape in parameter_shapes(config).values())
 
     def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
@@ -66,7 +66,7 @@ class DecoderSection(DecoderConfig, TrainedAsDecoder):
         return DecoderConfig(**self.model_dump(exclude={"kind"}))
 
     def trainable(self, n_states: int) -> Slices | None:
-        """What is trained where the recipe does not say it: every parameter."""
+        """Returns what is trained where the recipe does not say it: every parameter."""
         del n_states
         return None
 
@@ -113,7 +113,7 @@ class DisentangledSection(Fields, TrainedAsDecoder):
         return disentangled.disentangled_config(self.shape(n_states))
 
     def trainable(self, n_states: int) -> Slices | None:
-        """What is trained of that decoder."""
+        """Returns what is trained of that decoder."""
         return disentangled.disentangled_trainable(self.shape(n_states))
 
     def fixed(self, n_states: int) -> dict[str, Tensor] | None:
@@ -212,7 +212,7 @@ class WalkSection(Fields):
         return walk_decoder_config(self.shape(n_states))
 
     def trainable(self, n_states: int) -> Slices | None:
-        """What is trained of that decoder."""
+        """Returns what is trained of that decoder."""
         return walk_trainable(self.shape(n_states))
 
     @property
@@ -220,7 +220,7 @@ class WalkSection(Fields):
         return 8 if self.dtype == "float64" else 4
 
     def checkpoint_bytes(self, config: DecoderConfig) -> int:
-        """What is kept at a step: `W_K` and `W_O`, as they are in the decoder."""
+        """Returns what is kept at a step: `W_K` and `W_O`, as they are in the decoder."""
         shapes = parameter_shapes(config)
         kept = walk_trainable(self.shape(config.d_vocab_out))
         return self._float_bytes * sum(math.prod(shapes[name]) for name in kept)

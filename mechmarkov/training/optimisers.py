@@ -28,7 +28,7 @@ NOT_DECAYED = {"W_E", "W_pos", "W_rel"}
 
 
 def is_decayed(name: str) -> bool:
-    """Whether weight decay acts on the parameter of this name.
+    """Returns whether weight decay acts on the parameter of this name.
 
     Example:
         >>> [is_decayed(f"blocks.0.attn.{name}") for name in ("W_Q", "_W_K", "W_rel", "b_Q")]
@@ -200,7 +200,7 @@ class StackOptimiser:
         return torch.cat([gradient.flatten(1) for gradient in gradients], 1)
 
     def state(self) -> dict[str, Tensor]:
-        """What it remembers, on the CPU."""
+        """Returns what it remembers, on the CPU."""
         if self._adam is None:
             return {}
         return {
@@ -247,7 +247,7 @@ class StackScaler:
         return gradients, finite
 
     def state(self) -> dict[str, Tensor]:
-        """What it remembers, on the CPU."""
+        """Returns what it remembers, on the CPU."""
         return {"factor": self.factor.cpu().clone(), "since_growth": self._since_growth.cpu().clone()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:

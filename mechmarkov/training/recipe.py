@@ -153,7 +153,7 @@ class Recipe(Written):
 
     @property
     def trainable_slices(self) -> Slices | None:
-        """What is trained of that decoder; None for all of it."""
+        """Returns what is trained of that decoder; None for all of it."""
         slices = self.trainable
         if slices is None:
             slices = self.model.trainable(self.source.n_states)
@@ -169,7 +169,7 @@ class Recipe(Written):
         return self.checkpoints.steps(self.steps)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: all that decides the training, section by section."""
+        """Returns what a notebook shows: all that decides the training, section by section."""
         return fact_table(self.title or self.name, {"name": self.name, **self.to_data()})
 
     def to_data(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def write(path: Path, members: Sequence[Member], device: torch.device, snapshot:
 
 
 def read(path: Path, members: Sequence[Member], device: torch.device) -> dict[str, Any] | None:
-    """What an interrupted training of the same stack left, if it did.
+    """Returns what an interrupted training of the same stack left, if it did.
 
     Raises:
         RunFileError: The file is damaged, or belongs to other recipes, other seeds or another device.

@@ -53,7 +53,7 @@ class Fitted:
         return states, {name: values[:, index].clone() for name, values in self.metrics.items()}
 
     def diverged(self, index: int) -> bool:
-        """Whether a member's weights or metrics are no longer finite."""
+        """Returns whether a member's weights or metrics are no longer finite."""
         last = self.checkpoints[max(self.checkpoints)]
         finite = all(bool(tensor[index].isfinite().all()) for tensor in last.values())
         return not finite or not all(bool(v[:, index].isfinite().all()) for v in self.metrics.values())

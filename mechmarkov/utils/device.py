@@ -21,6 +21,6 @@ def pick_device(name: str) -> torch.device:
 
 
 def can_compile_kernels() -> bool:
-    """Whether kernels can be made here: Triton comes with torch for CUDA, and wants a C compiler."""
+    """Returns whether kernels can be made here: Triton comes with torch for CUDA, and wants a C compiler."""
     compilers = os.environ.get("CC", "gcc"), "clang"
     return find_spec("triton") is not None and any(map(shutil.which, compilers))

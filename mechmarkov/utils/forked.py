@@ -18,7 +18,7 @@ shared: Any = None  # of a process that was not copied: what its pool shares wit
 
 
 def can_fork() -> bool:
-    """Whether this process may start copies of itself that compute, gradients included.
+    """Returns whether this process may start copies of itself that compute, gradients included.
 
     On Linux, where it is no daemon of another, and while no GPU is in use: neither CUDA nor the threads that
     autograd starts for a GPU, at the first gradient on whatever device, work in a copy.
@@ -140,7 +140,7 @@ def _begin(work: Callable[[Any], Any]) -> None:
 
 
 def _call(argument: Any) -> bytes:
-    """What `work` returns, as bytes: tensors would go through shared memory, one open file each."""
+    """Returns what `work` returns, as bytes: tensors would go through shared memory, one open file each."""
     import torch
 
     assert _work is not None

@@ -34,7 +34,7 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, z
 
 
 def folder() -> Path | None:
-    """Where the files are; None where `MECHMARKOV_CACHE` is "off", and for a user without a home."""
+    """Returns where the files are; None where `MECHMARKOV_CACHE` is "off", and for a user without a home."""
     said = os.environ.get(VARIABLE)
     if said == "off":
         return None

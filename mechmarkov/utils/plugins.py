@@ -49,7 +49,7 @@ def load(name: str, kind: type[Loaded], known: Mapping[str, EntryPoint]) -> Load
 
 
 def origin(entry: EntryPoint) -> str:
-    """What an entry point refers to and which distribution registers it, for error messages."""
+    """Returns what an entry point refers to and which distribution registers it, for error messages."""
     return f"{entry.value} of {entry.dist.name if entry.dist else 'an unknown distribution'}"
 
 
@@ -77,7 +77,7 @@ def written_argument(entry: EntryPoint, keyword: str, position: int) -> str | No
 
 
 def _find(module: str) -> ModuleSpec | None:
-    """Where a module is, without importing the packages that it is in."""
+    """Returns where a module is, without importing the packages that it is in."""
     first, *rest = module.split(".")
     spec = find_spec(first)
     for part in rest:

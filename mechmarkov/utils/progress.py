@@ -21,7 +21,7 @@ def progress_bar(total: int, unit: str) -> Iterator[Callable[[str], None]]:
 
 
 def watched() -> bool:
-    """Whether stderr is a terminal, or the process is the kernel of a notebook.
+    """Returns whether stderr is a terminal, or the process is the kernel of a notebook.
 
     Bars are text in both, so that they show in Jupyter and in VS Code without widgets.
     """

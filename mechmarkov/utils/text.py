@@ -56,7 +56,7 @@ def shown(value: Any, limit: int = NAME_CHARACTERS) -> str:
 
 
 def is_utf8(value: Any) -> bool:
-    r"""Whether a value is text that UTF-8 can hold.
+    r"""Returns whether a value is text that UTF-8 can hold.
 
     >>> is_utf8("a\x00"), is_utf8("\ud800"), is_utf8(3)
     (True, False, False)
@@ -65,7 +65,7 @@ def is_utf8(value: Any) -> bool:
 
 
 def is_writable(value: Any) -> bool:
-    """Whether a value is text that NetCDF can hold too: it ends a text at a null character."""
+    """Returns whether a value is text that NetCDF can hold too: it ends a text at a null character."""
     return is_utf8(value) and "\0" not in value
 
 

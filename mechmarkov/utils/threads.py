@@ -33,5 +33,5 @@ def threads(count: int) -> Iterator[None]:
 
 
 def cores() -> int:
-    """How many CPU cores this process may use."""
+    """Returns how many CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

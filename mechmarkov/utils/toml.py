@@ -117,5 +117,5 @@ class Written(Fields):
 
 
 def is_file(name: str) -> bool:
-    """Whether a name is that of a file, not of what is shipped."""
+    """Returns whether a name is that of a file, not of what is shipped."""
     return name.endswith(".toml") or "/" in name

@@ -30,7 +30,7 @@ Interval = tuple[float, float]
 
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
-    """What each part is worth, which are needed most, and what the prediction owes to the context."""
+    """Returns what each part is worth, which are needed most, and what the prediction owes to the context."""
     return [
         _needed_most(data, scores),
         _follows(data),
@@ -50,7 +50,7 @@ def largest_effect(data: xr.Dataset) -> tuple[str, float, Interval]:
 
 
 def matters(value: float, interval: Interval) -> bool:
-    """Whether an effect is surely above zero, and large enough to be named."""
+    """Returns whether an effect is surely above zero, and large enough to be named."""
     return value > MIN_EFFECT_NATS and interval[0] > 0
 
 
@@ -132,7 +132,7 @@ def _follows(data: xr.Dataset) -> Claim:
 
 
 def _order(data: xr.Dataset) -> Claim:
-    """What the order of all that came before the last token is worth to the last prediction."""
+    """Returns what the order of all that came before the last token is worth to the last prediction."""
     value = float(last_model(data)["shuffle_effect"].sel(ORDER_LOSS))
     interval = interval_at(data, "shuffle_effect", **ORDER_LOSS)
     little = max(map(abs, interval)) < MIN_EFFECT_NATS
@@ -175,7 +175,7 @@ def _stand_in(data: xr.Dataset) -> Iterator[Claim]:
 
 
 def _most(data: xr.Dataset, name: str, dim: str, *, of: str) -> str | None:
-    """Where `name` is largest, if it is surely above 0 and not small next to the effect `of`."""
+    """Returns where `name` is largest, if it is surely above 0 and not small next to the effect `of`."""
     last = last_model(data)
     if not last.sizes[dim]:
         return None
@@ -188,7 +188,7 @@ def _most(data: xr.Dataset, name: str, dim: str, *, of: str) -> str | None:
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:
-    """Where it lives, if neither a circuit nor a home is told: the parts that are needed most."""
+    """Returns where it lives, if neither a circuit nor a home is told: the parts that are needed most."""
     ours = Claims(tuple(claims)).where(probe="ablation")
     most = ours.first("is_needed_most")
     if most is None:

@@ -249,12 +249,12 @@ def _law_of_parent(subject: Subject) -> Predictor:
 
 
 def ranked(data: xr.Dataset) -> dict[str, float]:
-    """What each component's mean costs the last model."""
+    """Returns what each component's mean costs the last model."""
     return ranked_effects(data)[-1].to_series().to_dict()
 
 
 def direct_effects(data: xr.Dataset) -> dict[str, float]:
-    """What each component's direct path to the logits costs the last model, at its mean."""
+    """Returns what each component's direct path to the logits costs the last model, at its mean."""
     last = data["path_effect"].isel({model_axis(data): -1}).sel(measure="loss", path_kind="mean")
     to_logits = last[data["receiver"].values == "logits"].swap_dims(path="sender")
     return to_logits.fillna(0.0).to_series().to_dict()

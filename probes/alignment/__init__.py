@@ -52,7 +52,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 
 
 def law_name(data: xr.Dataset, m: int) -> str:
-    """What the law of m steps is called: of a first-order chain it is a power of P."""
+    """Returns what the law of m steps is called: of a first-order chain it is a power of P."""
     return "P" if m == 1 else f"P^{m}" if data.attrs["first_order"] else f"the {m}-step law"
 
 

@@ -46,7 +46,7 @@ def alike(data: xr.Dataset) -> list[str]:
 
 
 def target_of(best: xr.Dataset) -> tuple[str, np.ndarray]:
-    """What the best path's circuit should be under the objective: its name, and the matrix."""
+    """Returns what the best path's circuit should be under the objective: its name, and the matrix."""
     return k.target_for(best.attrs["objective"], best["law"].values)
 
 
@@ -94,6 +94,6 @@ def _deciding(data: xr.Dataset, scores: dict[str, Score]) -> Score | None:
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:
-    """Where it lives by weights, if no intervention tells."""
+    """Returns where it lives by weights, if no intervention tells."""
     matches = Claims(tuple(claims)).where("matches", status="shown", probe="alignment")
     return [Tile(LIVES, matches[:1], (), matches[0], rank=7)] if matches else []

@@ -30,7 +30,7 @@ Head = dict[str, int]
 
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
-    """What each head looks at; of a state space, by the share of a position's effective weight."""
+    """Returns what each head looks at; of a state space, by the share of a position's effective weight."""
     last = last_model(data)
     beside: tuple[Condition, ...] = ()
     if not data.attrs["is_linear"]:
@@ -169,6 +169,6 @@ def _none_stands_out(
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:
-    """Where it lives, if no other probe tells: the head that reads the parent."""
+    """Returns where it lives, if no other probe tells: the head that reads the parent."""
     reads = Claims(tuple(claims)).where("attends_to", object="parent", status="shown", probe="attention")
     return [Tile(LIVES, reads[:1], (), reads[0], rank=8)] if reads else []

@@ -120,7 +120,7 @@ def _examples(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
 def _uniform_mass(
     batch: Batch, window: int | None, lags: int
 ) -> tuple[Float[np.ndarray, " lag"], float, float]:
-    """What uniform attention gives the token at each lag, mean over the predictions that have one.
+    """Returns what uniform attention gives the token at each lag, mean over the predictions that have one.
 
     And what it gives the first token, and to how many tokens it goes, means over all predictions.
     """

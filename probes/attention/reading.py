@@ -17,7 +17,7 @@ MOST_REACH = 0.9  # above, nearly all predictions do
 
 
 def is_looked_at(mass: float, uniform: float) -> bool:
-    """Whether a head that gives something so much attention is named by it."""
+    """Returns whether a head that gives something so much attention is named by it."""
     return mass > MIN_ATTENTION + (1 - MIN_ATTENTION) * uniform
 
 
@@ -64,6 +64,6 @@ def is_flat(last: xr.Dataset) -> bool:
 
 
 def is_flat_everywhere(last: xr.Dataset) -> bool:
-    """Whether one model's attention goes to as many tokens as it can, in every prediction of many."""
+    """Returns whether one model's attention goes to as many tokens as it can, in every prediction of many."""
     tokens, uniform = last["effective_tokens"], last.attrs["uniform_tokens"]
     return last.attrs["predictions"] > 1 and bool(tokens.min() >= (1 - FLAT_SHARE**2) * uniform)

@@ -117,7 +117,7 @@ def _is_right(last: xr.Dataset, scores: dict[str, Score]) -> Claim:
 
 
 def _at_chance(last: xr.Dataset) -> bool:
-    """Whether the model is uniform and right as often as chance, and sequences are enough to tell."""
+    """Returns whether the model is uniform and right as often as chance, and sequences are enough to tell."""
     accuracy, error = float(last["accuracy"]), float(last["accuracy_error"])
     chance = 1 / last.attrs["n_states"]
     beyond = float(last["optimal_accuracy"]) - chance if "optimal_accuracy" in last else 1 - chance
@@ -218,7 +218,7 @@ def _way(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Iterat
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:
-    """What has it learned; and whether anything is left to be stuck at."""
+    """Returns what has it learned; and whether anything is left to be stuck at."""
     ours = Claims(tuple(claims)).where(probe="behaviour")
     closest, right, reaches = (ours.first(name) for name in ("is_closest_to", "is_right", "reaches"))
     tiles = []

@@ -29,7 +29,7 @@ def _holding(last: xr.Dataset) -> tuple[Bool[np.ndarray, " stream"], Bool[np.nda
 
 
 def is_carried(last: xr.Dataset) -> bool | None:
-    """Whether the stream that is named holds the belief, beyond what predictions and tokens tell.
+    """Returns whether the stream that is named holds the belief, beyond what predictions and tokens tell.
 
     None if an interval holds its limit, or predictions and tokens leave nothing to tell. False only if no
     stream may hold it.
@@ -45,7 +45,7 @@ def _named(last: xr.Dataset) -> int:
 
 
 def is_used(last: xr.Dataset) -> bool | None:
-    """Whether predictions surely follow the belief when it is forced.
+    """Returns whether predictions surely follow the belief when it is forced.
 
     None if sequences do not tell, or all hidden states have one law, so that there is nothing to follow.
     """
@@ -83,7 +83,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
 
 
 def _follows(last: xr.Dataset, named: int, hidden: tuple[str, ...]) -> Claim:
-    """What forcing a state does, and at which stream."""
+    """Returns what forcing a state does, and at which stream."""
     best = int(last["best"])
     stream = str(last["stream"].values[best])
     beside = [Condition("forced at", value=float(last["r2"][best]), unit="R²", words=(stream,))] * (
@@ -113,7 +113,7 @@ def _follows(last: xr.Dataset, named: int, hidden: tuple[str, ...]) -> Claim:
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:
-    """Where it lives: the stream that carries the belief, if one is shown to."""
+    """Returns where it lives: the stream that carries the belief, if one is shown to."""
     ours = Claims(tuple(claims)).where(probe="belief")
     carries = ours.first("carries_belief", status="shown")
     if carries is None:

@@ -77,7 +77,7 @@ def measure(subject: Subject) -> xr.Dataset:
 
 
 def _row(found: Certificate, mean: Mean) -> dict[str, Any]:
-    """What is kept of one step; None becomes NaN."""
+    """Returns what is kept of one step; None becomes NaN."""
     low, high = found.worst_log_ratio or (None, None)
     return {
         "worst_kl": found.worst_kl,

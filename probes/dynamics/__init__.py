@@ -28,7 +28,7 @@ from .trajectory import EVENT_PROGRESS
 
 
 def applies(subject: Subject) -> str | None:
-    """Where there is more than one step: an event needs a before and an after."""
+    """Returns where there is more than one step: an event needs a before and an after."""
     if subject.axis == "step" and len(subject.coordinates) < 2:
         if subject.run.n_steps < 2:
             return "the run has kept one step: when things happened cannot be seen"

@@ -77,7 +77,7 @@ def _before(events: dict[str, Event]) -> Iterator[Claim]:
 
 
 def _lost(data: xr.Dataset, name: str) -> Claim:
-    """What is surely not there at the end, or only was away for some steps."""
+    """Returns what is surely not there at the end, or only was away for some steps."""
     progress = float(data["progress"].sel(event=name)[-1])
     half = NORMAL_95 * float(data["progress_error"].sel(event=name)[-1])
     status: Status = "shown" if progress + half < 0.5 else "excluded" if progress - half > 0.5 else "open"
@@ -126,7 +126,7 @@ def _phases(data: xr.Dataset) -> Iterator[Claim]:
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:
-    """How did it get there: the events between kept steps."""
+    """Returns how did it get there: the events between kept steps."""
     ours = Claims(tuple(claims)).where(probe="dynamics")
     events = ours.where("came_by")
     came = tuple(claim for claim in events if claim.value is not None)

@@ -67,7 +67,7 @@ class Event:
 
     @property
     def from_start(self) -> bool:
-        """Whether it held at the first kept step, so that when it came was not seen."""
+        """Returns whether it held at the first kept step, so that when it came was not seen."""
         return self.after == self.by and self.sure
 
 
@@ -107,5 +107,5 @@ def first_time(
 
 
 def may_hold(progress: Float[np.ndarray, " step"], half_width: Float[np.ndarray, " step"]) -> bool:
-    """Whether progress may be above `EVENT_PROGRESS` at some step, by its 95 % interval."""
+    """Returns whether progress may be above `EVENT_PROGRESS` at some step, by its 95 % interval."""
     return bool((progress + half_width > EVENT_PROGRESS).any())

@@ -182,7 +182,7 @@ def _composition(head: xr.Dataset, name: str) -> Score:
 
 
 def _path_effect(head: xr.Dataset, last: xr.Dataset) -> Score:
-    """How far KL from the reference rises when the feeder is cut from the head's keys."""
+    """Returns how far KL from the reference rises when the feeder is cut from the head's keys."""
     change = float(head["kl_cut"].sel(input="K") - head["kl_intact"])
     if not np.isfinite(change):
         why = "no head is before it" if is_moved(head) else _no_head(last)

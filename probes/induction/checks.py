@@ -108,7 +108,7 @@ def _edits(batch: Batch, window: int | None) -> _Edits:
 def predecessor_effect(
     decoder: HookedDecoder, batch: Batch, elements: int = CHUNK_ELEMENTS
 ) -> PredecessorEffect:
-    """Whether editing only the predecessor of a key moves the attention to that key.
+    """Returns whether editing only the predecessor of a key moves the attention to that key.
 
     Per sequence one query and one key s behind it. The query's token and the key's predecessor are each set
     to either of two states v and w; what counts is the interaction `(f[v,v] - f[v,w] + f[w,w] - f[w,v]) / 2`

@@ -27,12 +27,12 @@ def induction_heads(data: xr.Dataset) -> dict[Hashable, xr.DataArray]:
 
 
 def is_moved(heads: xr.Dataset) -> xr.DataArray:
-    """Whether a key's predecessor, for its own sake, moves a head's attention to that key."""
+    """Returns whether a key's predecessor, for its own sake, moves a head's attention to that key."""
     return heads["effect_low"] > MIN_MOVED_SHARE
 
 
 def last_induction_head(data: xr.Dataset) -> tuple[xr.Dataset, str]:
-    """What was measured of the last model's induction head, and its name."""
+    """Returns what was measured of the last model's induction head, and its name."""
     head = {name: int(index[-1]) for name, index in induction_heads(data).items()}
     return last_model(data).isel(head), head_name(head)
 

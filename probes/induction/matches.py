@@ -65,7 +65,7 @@ class Matches:
 
     @property
     def queries(self) -> Float[Tensor, "k batch"]:
-        """How many queries of each sequence have a match."""
+        """Returns how many queries of each sequence have a match."""
         return (self.count > 0).double().sum(-1)
 
     @property
@@ -75,7 +75,7 @@ class Matches:
 
 
 def sequences_for(batch: Batch) -> int:
-    """How many of a batch's sequences matches are looked for in, to bound memory."""
+    """Returns how many of a batch's sequences matches are looked for in, to bound memory."""
     one = len(batch.read) * batch.history.shape[1]
     return min(batch.tokens.shape[0], max(MIN_SEQUENCES, ELEMENTS // one))
 
@@ -114,7 +114,7 @@ def find_matches(batch: Batch, n_states: int, *, window: int | None = None) -> M
 def _unexplained(
     pairs: Float[Tensor, " pair"], group: Int[Tensor, " pair"], cell: Int[Tensor, " pair"]
 ) -> Float[Tensor, " pair"]:
-    """What neither its group nor its cell explains of each pair's number; in its memory."""
+    """Returns what neither its group nor its cell explains of each pair's number; in its memory."""
     alike, same_cell = _Means(group), _Means(cell)
     pairs -= alike(pairs)  # a head that sees tokens cannot choose among the keys of one token
     for _ in range(ROUNDS):

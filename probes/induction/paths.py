@@ -91,7 +91,7 @@ def reference_tokens(subject: Subject) -> Int[Tensor, "reference position"]:
 def _mean_outputs(
     decoder: HookedDecoder, tokens: Int[Tensor, "reference position"], n_layers: int, elements: int
 ) -> dict[Head, Float[Tensor, "model=1 batch=1 position d_model"]]:
-    """What each head of the first layers writes at each position, whatever the sequence is."""
+    """Returns what each head of the first layers writes at each position, whatever the sequence is."""
     totals: dict[int, Tensor] = {}
 
     def add(z: Float[Tensor, "model batch position head d_head"], hook: object, layer: int) -> None:

@@ -90,7 +90,7 @@ def _of_kind(data: xr.Dataset, kind: str, why: str) -> Iterator[Condition]:
 
 
 def is_flat(data: xr.Dataset) -> bool:
-    """Whether the smallest eigenvalue of a minimum may be zero."""
+    """Returns whether the smallest eigenvalue of a minimum may be zero."""
     return float(data["smallest"].sel(end="value")) <= float(data["flat_limit"])
 
 
@@ -129,7 +129,7 @@ def _theory(data: xr.Dataset) -> Iterator[Condition]:
 
 
 def unigram_kind(data: xr.Dataset) -> str:
-    """What the point is where embeddings say nothing and the bias says pi, by theory."""
+    """Returns what the point is where embeddings say nothing and the bias says pi, by theory."""
     if float(data.attrs["unigram_growth"]):
         return "saddle"
     return "minimum" if float(data["unigram_curvature"].min()) > 0 else "flat"
@@ -193,7 +193,7 @@ def _or_none(value: float) -> float | None:
 
 
 def still_small(data: xr.Dataset) -> str:
-    """How small the amplitude of a run that has not left is, and since when it is followed."""
+    """Returns how small the amplitude of a run that has not left is, and since when it is followed."""
     return f"below {ESCAPED:g} at every kept step from {int(data['kept_step'][0])} on"
 
 

@@ -113,7 +113,7 @@ def _slice_figure(data: xr.Dataset) -> Figure:
 
 
 def _on_plane(data: xr.Dataset) -> str:
-    """What the marks on the plane are."""
+    """Returns what the marks on the plane are."""
     said = ""
     if data.sizes["checkpoint"] > 1:
         said += " The line joins the checkpoints as they project onto it, from white to black."

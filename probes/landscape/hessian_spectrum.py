@@ -132,7 +132,7 @@ def outside_basis(symmetry: Symmetry, n: int) -> Float[np.ndarray, "coordinate o
 
 
 def outside_size(symmetry: Symmetry, n: int) -> int:
-    """How many directions of `n` are outside the symmetric subspace."""
+    """Returns how many directions of `n` are outside the symmetric subspace."""
     if symmetry.trivial:
         return n
     inside = len(set(symmetry.orbit.tolist()))

@@ -159,7 +159,7 @@ def _of_last_model(
 
 @torch.no_grad()
 def has_kink(model: HookedDecoder, subject: Subject) -> bool:
-    """Whether a ReLU that is read, or could be, is at zero for some token.
+    """Returns whether a ReLU that is read, or could be, is at zero for some token.
 
     The loss has no second derivative there.
     """
@@ -180,7 +180,7 @@ def has_kink(model: HookedDecoder, subject: Subject) -> bool:
 
 
 def _convolution_at_zero(model: HookedDecoder, tokens: Int[Tensor, "batch position"]) -> bool:
-    """Whether what some convolution of a state space hands to its ReLU is zero for some token."""
+    """Returns whether what some convolution of a state space hands to its ReLU is zero for some token."""
     found, mixers = list[bool](), list[Any](block.attn for block in cast("Any", model.blocks))
     acts = [mixer.act_fn for mixer in mixers]
 

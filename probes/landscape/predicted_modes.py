@@ -54,7 +54,7 @@ class Predicted:
 
     @property
     def applies(self) -> bool:
-        """Whether theory has all that acts there."""
+        """Returns whether theory has all that acts there."""
         return self.others <= MAX_OTHER_PATHS
 
 
@@ -217,7 +217,7 @@ def embeddings(
 def at_unigram(
     subject: Subject, coordinates: Coordinates, theta: Float[Tensor, "*lead coordinate"]
 ) -> Bool[np.ndarray, "*lead"]:
-    """Whether embeddings are small and the bias is near log pi: what other paths add is not asked."""
+    """Returns whether embeddings are small and the bias is near log pi: what other paths add is not asked."""
     assert isinstance(subject.source, FixedChain)
     bias = theta[..., torch.from_numpy(coordinates.numbers["unembed.b_U"])]
     away = kl(np.array(subject.source.pi), bias.softmax(-1).numpy())

@@ -34,7 +34,7 @@ def nearest_predictor(last: xr.Dataset) -> tuple[str, float]:
 
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
-    """What the fitted program and the weights' own tables explain, the better one first."""
+    """Returns what the fitted program and the weights' own tables explain, the better one first."""
     last = last_model(data)
     if not np.isfinite(float(last["explained"])):
         constant = (Condition("constant predictions"),)
@@ -94,7 +94,7 @@ def _needed_paths(last: xr.Dataset) -> list[str]:
 
 
 def _reads(last: xr.Dataset, path: str) -> Condition:
-    """What a path of the weights' program looks up: its table, and which token at which weight."""
+    """Returns what a path of the weights' program looks up: its table, and which token at which weight."""
     before, _, name = path.rpartition("→")
     shift, source = int(last.attrs["query_shift"]), int(last.attrs["source_lag"])
     table = (name, *([before] if before else []))

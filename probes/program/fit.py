@@ -50,7 +50,7 @@ class Fitted:
 
     @property
     def numbers(self) -> int:
-        """How many numbers it has."""
+        """Returns how many numbers it has."""
         return self.bias.numel() + sum(p.numel() for term in self.parameters for p in term)
 
     def predict(self, context: Context) -> Scores:

@@ -113,7 +113,7 @@ class Term(ABC):
 
     @abstractmethod
     def scores(self, context: Context, parameters: Parameters) -> Scores:
-        """What the term adds to the scores."""
+        """Returns what the term adds to the scores."""
 
 
 def _proportional(

@@ -87,7 +87,7 @@ def measure(subject: Subject) -> xr.Dataset:
 
 
 def _by_model(axis: str, rows: list[Row]) -> Variables:
-    """What was measured of each model, as variables over all."""
+    """Returns what was measured of each model, as variables over all."""
     found: Variables = {}
     for name in rows[0]:
         values = np.stack([row[name] for row in rows])

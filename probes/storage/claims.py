@@ -34,7 +34,7 @@ BIGRAM = ("bigram",)
 
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
-    """Where the bigram is held and by how much, or why no path is named."""
+    """Returns where the bigram is held and by how much, or why no path is named."""
     del scores
     last, homes = last_model(data), homes_of(data)
     gain, empty, full = (float(last[name]) for name in ("gain", "kl_empty", "kl_full"))
@@ -190,7 +190,7 @@ def _reason(
 
 
 def is_too_little(last: xr.Dataset) -> bool:
-    """Whether under 0.01 nats are held, which are all that there is or a good part of it."""
+    """Returns whether under 0.01 nats are held, which are all that there is or a good part of it."""
     gain, empty = float(last["gain"]), float(last["kl_empty"])
     return (gain >= -MIN_GAIN_NATS and empty < MIN_GAIN_NATS) or gain > MIN_GAIN_SHARE * empty
 
@@ -207,7 +207,7 @@ def _stored(name: str, last: xr.Dataset, holds: bool | None) -> Condition:
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:
-    """Where it lives: the paths that hold the bigram, or why none does."""
+    """Returns where it lives: the paths that hold the bigram, or why none does."""
     ours = Claims(tuple(claims)).where(probe="storage")
     stores = ours.first("stores")
     if stores is None:

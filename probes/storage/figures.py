@@ -80,7 +80,7 @@ def _one_bar(paths: list[str], worth: np.ndarray, share: np.ndarray | None) -> g
 
 
 def _position_figure(last: xr.Dataset) -> list[Figure]:
-    """Where predictions follow the parent, if there is more than one position."""
+    """Returns where predictions follow the parent, if there is more than one position."""
     at = last["parent_gain_at"]
     measured = at[np.isfinite(at.values)]
     if measured.size < 2:

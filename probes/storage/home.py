@@ -38,7 +38,7 @@ def homes_of(data: xr.Dataset) -> list[str]:
 
 
 def needs_others_scale(last: xr.Dataset) -> bool:
-    """Whether half of what one model's home gives is gone where the final norm's scale is its own."""
+    """Returns whether half of what one model's home gives is gone where the final norm's scale is its own."""
     given, rescaled = (float(last["kl_empty"] - last[name]) for name in ("home_only", "home_rescaled"))
     return rescaled < MIN_RESCALED_SHARE * given
 
@@ -72,7 +72,7 @@ def largest_holders(data: xr.Dataset) -> list[str]:
 
 
 def reads_parent(last: xr.Dataset) -> bool:
-    """Whether one model predicts from the parent, on average and at more than a few positions."""
+    """Returns whether one model predicts from the parent, on average and at more than a few positions."""
     share = positions_read(last).mean()
     return float(last["parent_gain"]) >= MIN_GAIN_NATS and bool(share >= MIN_POSITION_SHARE)
 
@@ -101,7 +101,7 @@ def positions_changed(last: xr.Dataset) -> np.ndarray:
 
 
 def is_changed(last: xr.Dataset) -> bool:
-    """Whether setting the parent changes one model's predictions at more than a few positions."""
+    """Returns whether setting the parent changes one model's predictions at more than a few positions."""
     return bool(positions_changed(last).mean() >= MIN_POSITION_SHARE)
 
 
@@ -113,7 +113,7 @@ def held_alone(last: xr.Dataset) -> list[str]:
 
 
 def positions_read(last: xr.Dataset) -> np.ndarray:
-    """Whether one model's predictions follow the parent, at each position that was measured."""
+    """Returns whether one model's predictions follow the parent, at each position that was measured."""
     at = last["parent_gain_at"].values
     return np.asarray(at[np.isfinite(at)] >= MIN_GAIN_NATS)
 

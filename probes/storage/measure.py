@@ -64,7 +64,7 @@ def gains(subject: Subject) -> xr.Dataset:
 
 @torch.no_grad()
 def by_parent(subject: Subject) -> xr.Dataset:
-    """What the parent itself tells the model, by setting it.
+    """Returns what the parent itself tells the model, by setting it.
 
     Every sequence has its parent set at one position, and its prediction there is read; the positions take
     turns over the sequences.
@@ -196,7 +196,7 @@ def _shared(game: Shares, spread: np.ndarray) -> np.ndarray:
 
 
 def tables(subject: Subject) -> xr.Dataset:
-    """What each path says of the next state, given the current one.
+    """Returns what each path says of the next state, given the current one.
 
     Returns:
         `table` [axis, path, state_from, state_to] (score units): the path's mean contribution to the logits,
@@ -220,7 +220,7 @@ def tables(subject: Subject) -> xr.Dataset:
 
 
 def truncations(subject: Subject) -> xr.Dataset:
-    """What is left when one weight is cut to a rank.
+    """Returns what is left when one weight is cut to a rank.
 
     Returns:
         `loss_parts` [axis, part] (nats): log K less the loss, split into what the unigram, the bigram and

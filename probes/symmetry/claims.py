@@ -17,7 +17,7 @@ SHIFTS, TOKEN_MEAN = ("shifts",), ("token mean",)
 
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
-    """Whether a symmetry traps the model, and why or why not."""
+    """Returns whether a symmetry traps the model, and why or why not."""
     del scores
     last = last_model(data)
     by = SHIFTS if data.attrs["shifts"] else TOKEN_MEAN

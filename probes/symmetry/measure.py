@@ -104,7 +104,7 @@ def _of_scores(
     symmetry: Symmetry,
     circuits: Float[np.ndarray, "axis path state_from state_to"],
 ) -> Variables:
-    """How alike relabelled states are treated, by the scores and by the circuits."""
+    """Returns how alike relabelled states are treated, by the scores and by the circuits."""
     axis, source = subject.axis, subject.source
     assert isinstance(source, FixedChain)
     shares = commutant_share(circuits, orbitals(symmetry.generators, source.n_states))
@@ -122,7 +122,7 @@ def _of_scores(
 
 
 def _is_flat(first_step: Float[np.ndarray, "state_to state_from"]) -> bool:
-    """Whether the first gradient of V has constant rows: all states alike, whatever the label."""
+    """Returns whether the first gradient of V has constant rows: all states alike, whatever the label."""
     varying = first_step - first_step.mean(1, keepdims=True)
     return float((varying**2).sum()) < FLAT_INFORMATION * float((first_step**2).sum())
 
@@ -150,7 +150,7 @@ def _of_gradient(axis: str, surface: LossSurface, symmetry: Symmetry) -> Variabl
 
 
 def _of_source(subject: Subject, population: Population) -> xr.Dataset:
-    """What the source alone says: its first gradient, and what the token mean tells of the label."""
+    """Returns what the source alone says: its first gradient, and what the token mean tells of the label."""
     source, length = subject.source, _length(subject)
     assert isinstance(source, FixedChain)
     pi = np.array(source.pi)

@@ -14,7 +14,7 @@ TIE_SHARE = 1e-9
 def token_mean_accuracy(
     subject: Subject, population: Population, first_step: Float[np.ndarray, "state_to state_from"]
 ) -> dict[str, tuple[float, float, float]]:
-    """How often the last label is right from the mean of the tokens before it.
+    """Returns how often the last label is right from the mean of the tokens before it.
 
     Args:
         subject: Its evaluation batch is what is predicted.

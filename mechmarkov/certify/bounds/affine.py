@@ -36,7 +36,7 @@ class Affine:
 
     @property
     def spread(self) -> Array:
-        """How far the numbers can be from their midpoints."""
+        """Returns how far the numbers can be from their midpoints."""
         return up(np.abs(self.slope).sum(-1) + self.rad)
 
     @property

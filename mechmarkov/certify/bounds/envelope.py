@@ -160,7 +160,7 @@ def _margin(
     ratio: Pairs,
     multipliers: Float[np.ndarray, "pair head"],
 ) -> Float[np.ndarray, " pair"]:
-    """What `z_k - ratio z_l` is at most, rounded upwards."""
+    """Returns what `z_k - ratio z_l` is at most, rounded upwards."""
     base = reading.base.combined(_directions(pairs, ratio).T)
     return _sum(base.upper, multipliers)
 

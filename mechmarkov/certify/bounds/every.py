@@ -66,7 +66,7 @@ def why_no_bounds(config: DecoderConfig, n_states: int, softmax: bool) -> str | 
 
 
 def _adds_up(config: DecoderConfig) -> bool:
-    """Whether scores are sums of what the heads write."""
+    """Returns whether scores are sums of what the heads write."""
     return config.attn_only and config.normalization_type is None
 
 

@@ -69,7 +69,7 @@ class Layer:
 
     @cached_property
     def inputs(self) -> Ball:
-        """What attention reads, `[position, token, d_model]`."""
+        """Returns what attention reads, `[position, token, d_model]`."""
         return self.norm("blocks.0.ln1", self.stream)
 
     def _read(self, side: str, x: Ball) -> Ball:

@@ -68,7 +68,7 @@ def differences(
     multipliers: Float[np.ndarray, "side_axis head"],
     pieces: int,
 ) -> tuple[Affine, Affine]:
-    """What attention writes and every `z_k - z_l`, as forms: `[piece, d_model]` and `[piece, pair]`.
+    """Returns what attention writes and every `z_k - z_l`, as forms: `[piece, d_model]` and `[piece, pair]`.
 
     Args:
         layer: The model.
@@ -106,7 +106,7 @@ def closings(reading: Reading, written: Affine, different: Affine) -> list[Closi
 
 
 def _slope(written: Affine, different: Affine, piece: int, pair: int) -> Float[np.ndarray, " d_model"]:
-    """How a difference changes with what attention writes, in one piece."""
+    """Returns how a difference changes with what attention writes, in one piece."""
     box = written.slope[piece]
     return np.linalg.lstsq(box.T, different.slope[piece, pair, : box.shape[-1]], rcond=1e-12)[0]
 
@@ -151,7 +151,7 @@ def _constant(ball: Ball, like: Affine) -> Affine:
 def _written(
     reading: Reading, basis: Basis, multipliers: Float[np.ndarray, "side_axis head"], pieces: int
 ) -> Affine:
-    """What attention writes, a form for each piece of the box `[piece, d_model]`."""
+    """Returns what attention writes, a form for each piece of the box `[piece, d_model]`."""
     width, size = basis.shape[1], np.abs(multipliers).sum(-1)
     add = multipliers.sum(-1) + (multipliers.shape[-1] + 1) * OWN * size
     low, high = -add[width:], add[:width]

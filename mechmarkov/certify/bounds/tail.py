@@ -55,17 +55,17 @@ def activated(x: Affine, name: str) -> Affine:
 
 
 def _never(low: Array, high: Array) -> Array:
-    """How far a convex function is above its chord."""
+    """Returns how far a convex function is above its chord."""
     return np.zeros_like(high - low)
 
 
 def _kink_below_chord(low: Array, high: Array) -> Array:
-    """How far `max(x, 0)` is below its chord, at zero."""
+    """Returns how far `max(x, 0)` is below its chord, at zero."""
     return np.maximum(-low, 0) * np.maximum(high, 0) / np.maximum(high - low, 1e-300)
 
 
 def _below_chord(low: Array, high: Array) -> Array:
-    """How far `1 / sqrt(x)` is below its chord, where its slope is the chord's."""
+    """Returns how far `1 / sqrt(x)` is below its chord, where its slope is the chord's."""
     root_low, root_high = np.sqrt(low), np.sqrt(high)
     steepness = 1 / (root_low * root_high * (root_low + root_high))  # minus the chord's slope
     touching = (2 * steepness) ** (-2 / 3)

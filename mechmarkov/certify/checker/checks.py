@@ -74,7 +74,7 @@ class Case:
         return value.off(0, 4 * (self.read + 1) * lost * value.size.max((1, 2), keepdims=True))
 
     def in_scores(self) -> tuple[Form, Form]:
-        """What the heads read and what there is without them, as scores."""
+        """Returns what the heads read and what there is without them, as scores."""
         W_U, b_U = self.model.W_U, self.model.w["unembed.b_U"]
         return self.read_of(self.value.dot(W_U, 2)), self.base.dot(W_U, 1).plus(b_U)
 
@@ -255,7 +255,7 @@ def by_norm(config: Any, weights: dict[str, np.ndarray], u: float) -> float:
 
 
 def claimed(claims: dict[str, Any], follows: dict[str, float]) -> dict[str, float]:
-    """What follows, if no claim is below it."""
+    """Returns what follows, if no claim is below it."""
     for name, value in follows.items():
         if claims[name] is not None and not value <= claims[name]:
             raise ValueError(f"{name} is claimed to be at most {claims[name]:.6g}, but {value:.6g} follows")

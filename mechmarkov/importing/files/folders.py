@@ -58,7 +58,7 @@ class Parts:
 
 
 def is_model(folder: Path) -> bool:
-    """Whether a folder holds one model, by the names of `save_pretrained` and of accelerate."""
+    """Returns whether a folder holds one model, by the names of `save_pretrained` and of accelerate."""
     return any((folder / name).exists() or _parts(folder, name) for name in WEIGHTS)
 
 

@@ -112,7 +112,7 @@ def _of_gpt(
 def _unused(
     found: Mapping[str, Any], read: set[str], plan: ImportPlan, given: Mapping[str, Any]
 ) -> list[str]:
-    """What is said of settings that nothing reads."""
+    """Returns what is said of settings that nothing reads."""
     notes = []
     if given.get("act_fn") is not None and plan.config.attn_only:
         notes.append("act_fn is given and not used: the model has no MLP")
@@ -123,7 +123,7 @@ def _unused(
 
 
 def of_no_layout(content: Any, outside: Mapping[str, Any]) -> RunFileError:
-    """What is said of a file in which no weights have names of a known layout."""
+    """Returns what is said of a file in which no weights have names of a known layout."""
     model_type = outside.get(folders.CONFIG, {}).get("model_type")
     if model_type is not None and model_type not in hugging_face.KINDS:
         return hugging_face.unknown(model_type)

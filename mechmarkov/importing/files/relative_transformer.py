@@ -29,7 +29,7 @@ MARKS = ("layers.0.wpe.weight",)  # one of them is in every such model
 
 
 def recognises(names: Container[str]) -> bool:
-    """Whether these are its names."""
+    """Returns whether these are its names."""
     return "layers.0.Q.weight" in names and "layers.0.wpe.weight" in names
 
 

@@ -37,7 +37,7 @@ class Layouts:
     is_mark: Callable[[str], bool] = lambda _: False
 
     def before(self, name: str) -> str | None:
-        """What stands before a mark in a name, or None where there is none."""
+        """Returns what stands before a mark in a name, or None where there is none."""
         parts = name.split(".")
         ends = [".".join(parts[i:]) for i in range(len(parts))]
         mark = next((x for x in self.marks if name == x or name.endswith(f".{x}")), None)
@@ -68,12 +68,12 @@ class StateDict:
     around: tuple[Mapping[Any, Any], ...]
 
     def called(self, name: str) -> str:
-        """What the file calls a weight, or would call one that it does not have."""
+        """Returns what the file calls a weight, or would call one that it does not have."""
         return self.names.get(name, self.prefix + name)
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether wrappers put parts into names beyond the prefix."""
+        """Returns whether wrappers put parts into names beyond the prefix."""
         own = (name.removeprefix(self.prefix) for name in self.names.values())
         return any(_unwrapped(name) != name for name in own)
 
@@ -135,7 +135,7 @@ def find(content: Any, layouts: Layouts) -> list[Found]:
 
 
 def _below(parts: Iterable[tuple[Any, list[Found]]], around: Mapping[Any, Any] | None) -> list[Found]:
-    """What lies deeper, each once, with the key on the way to it."""
+    """Returns what lies deeper, each once, with the key on the way to it."""
     found: dict[Any, Found] = {}
     outer = () if around is None else (around,)
     for key, models in parts:
@@ -187,7 +187,7 @@ def _unwrapped(name: str) -> str:
 
 
 def _common(group: Mapping[str, str]) -> str:
-    """What stands before all names of a model, as the file has it, parts of wrappers among it."""
+    """Returns what stands before all names of a model, as the file has it, parts of wrappers among it."""
     first, *others = (name.split(".")[: -short.count(".") - 1] for short, name in group.items())
     shared = first
     for parts in others:
@@ -253,7 +253,7 @@ def _in_a_shell(label: str) -> str:
 
 
 def _labels(found: Sequence[Found]) -> list[str]:
-    """What each model is called: the first part of its place that not all of them share."""
+    """Returns what each model is called: the first part of its place that not all of them share."""
     places = [model.place for model in found]
     shared = 0
     while len({place[shared : shared + 1] for place in places}) == 1 and all(

@@ -34,7 +34,7 @@ class Difference:
 
     @property
     def is_rounding(self) -> bool:
-        """Whether it is small enough to be rounding; NaN is not."""
+        """Returns whether it is small enough to be rounding; NaN is not."""
         return self.scaled <= MAX_LOGIT_DIFFERENCE
 
 
@@ -61,7 +61,7 @@ def check_difference(found: Difference, who: str, advice: str = "") -> None:
 def compare(
     live: Inside, decoder: HookedDecoder, tokens: Int[Tensor, "batch position"], advice: str = ""
 ) -> dict[str, Any]:
-    """What a comparison of a live model with its conversion says, for a run's provenance.
+    """Returns what a comparison of a live model with its conversion says, for a run's provenance.
 
     Both read the same tokens in float32, without autocast. Where that fails, or differs by more than
     rounding (a forward pass with autocast of its own, TF32), both compute in float64, which is free of these.

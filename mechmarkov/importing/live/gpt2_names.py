@@ -17,7 +17,7 @@ from mechmarkov.utils.text import listed
 
 
 def reading(live: Inside, state: Mapping[str, Tensor], given: Fields) -> Reading:
-    """How such a model is read.
+    """Returns how such a model is read.
 
     Args:
         live: The model.
@@ -82,7 +82,7 @@ def _divisors(shapes: layout.Shapes) -> list[int]:
 
 
 def _norms(norms: list[nn.Module], given: Fields) -> dict[str, Any]:
-    """What a model's norms are, as far as they show it."""
+    """Returns what a model's norms are, as far as they show it."""
     said = [getattr(norm, name, None) for norm in norms for name in ("eps", "variance_epsilon")]
     eps = {value for value in said if type(value) is float}
     if len(eps) > 1:

@@ -86,12 +86,12 @@ def plain_name(name: str) -> str:
 
 
 def is_of(thing: object, package: str) -> bool:
-    """Whether a class of a package stands behind it, which may have been derived from."""
+    """Returns whether a class of a package stands behind it, which may have been derived from."""
     return any(f"{kind.__module__}.".startswith(package) for kind in type(thing).__mro__)
 
 
 def is_parallel(model: nn.Module) -> bool:
-    """Whether calling it, or what it holds, speaks to other processes."""
+    """Returns whether calling it, or what it holds, speaks to other processes."""
     return any(isinstance(part, PARALLEL) or type(part).__name__ == SHARDED for part in model.modules())
 
 
@@ -143,6 +143,6 @@ def _check_whole(model: nn.Module) -> None:
 
 
 def attribute(path: str) -> str:
-    """How a part is written in Python, from `model` on."""
+    """Returns how a part is written in Python, from `model` on."""
     parts = (f"[{part}]" if part.isdecimal() else f".{part}" for part in path.split("."))
     return "model" + "".join(parts)

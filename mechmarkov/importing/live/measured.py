@@ -86,7 +86,7 @@ def _through(live: Inside, layers: Layers, n_ctx: int, dtype: torch.dtype) -> li
 
 
 def _errors(grid: Tensor, values: Tensor) -> dict[str, float]:
-    """How far values are from those of each activation at most."""
+    """Returns how far values are from those of each activation at most."""
     x, y = grid.cpu().double().flatten(), values.cpu().double().flatten()
     return {name: float((y - activation(x)).abs().max()) for name, activation in ACTIVATIONS.items()}
 

@@ -117,7 +117,7 @@ def _is_state_space(given: Mapping[str, Any]) -> bool:
 
 
 def _heads_of(kind: str, given: Mapping[str, Any]) -> int | None:
-    """How many heads, or groups of them, a weight has."""
+    """Returns how many heads, or groups of them, a weight has."""
     n_heads = given.get("n_heads")
     if not _is_state_space(given):
         shared = given.get("n_key_value_heads")
@@ -127,7 +127,7 @@ def _heads_of(kind: str, given: Mapping[str, Any]) -> int | None:
 
 
 def _columns(kind: str, given: Mapping[str, Any]) -> int | None:
-    """How many columns a weight has among several in one: of attention in units of `d_head`."""
+    """Returns how many columns a weight has among several in one: of attention in units of `d_head`."""
     heads = _heads_of(kind, given)
     if not _is_state_space(given) or heads is None:
         return heads

@@ -199,7 +199,7 @@ def _check(inner: Shapes, expected: Shapes, found: Renamed, table: Table) -> Non
 
 
 def _filled(name: str, shape: tuple[int, ...], table: Table) -> Tensor:
-    """What stands for a weight that the model does not have."""
+    """Returns what stands for a weight that the model does not have."""
     fill = table.fill(unmarked(name))
     if fill != "identity":
         return torch.ones(shape) if fill == "ones" else torch.zeros(shape)

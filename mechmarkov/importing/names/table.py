@@ -94,7 +94,7 @@ class Table:
         return chosen
 
     def fill(self, name: str) -> str | None:
-        """What stands for a weight of HookedTransformer's that the model does not have, or None."""
+        """Returns what stands for a weight of HookedTransformer's that the model does not have, or None."""
         return next((fill for pattern, fill in self.missing if pattern.fullmatch(name)), None)
 
 

@@ -119,7 +119,7 @@ def _width(weights: Mapping[str, Tensor], table: Table) -> int | None:
 
 
 def _counted_heads(weights: Iterable[str], table: Table) -> int | None:
-    """How many heads have weights of their own, or None."""
+    """Returns how many heads have weights of their own, or None."""
     entries = [entry for name in weights for entry in table.of(name) if entry[0].head]
     return len({_expanded(match, line.head or "", line) for line, match in entries}) or None
 

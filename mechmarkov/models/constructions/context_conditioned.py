@@ -33,7 +33,7 @@ def context_conditioned_config(n_states: int, n_ctx: int) -> DecoderConfig:
 
 
 def context_conditioned_weights(n_states: int) -> dict[str, Tensor]:
-    """What training leaves as it is, under HookedTransformer's names; biases are zero."""
+    """Returns what training leaves as it is, under HookedTransformer's names; biases are zero."""
     token = torch.eye(2 * n_states, n_states)
     return {
         "embed.W_E": token.T.contiguous(),

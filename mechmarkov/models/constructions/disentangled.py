@@ -63,7 +63,7 @@ def disentangled_config(shape: DisentangledShape) -> DecoderConfig:
 
 
 def disentangled_trainable(shape: DisentangledShape) -> Slices:
-    """What is trained of that decoder: parameters, with the part of each that may move."""
+    """Returns what is trained of that decoder: parameters, with the part of each that may move."""
     n, first, second = shape.n_states, *shape.widths[:2]
     A1, A2 = "blocks.0.attn.W_Q", "blocks.1.attn.W_Q"
     if shape.form == "reduced":

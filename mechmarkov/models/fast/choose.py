@@ -30,25 +30,25 @@ MAX_ONE_HOT_TOKENS = 16
 
 
 def is_tuned_for(device: torch.device | str) -> bool:
-    """Whether the CPU's kernels are for a device."""
+    """Returns whether the CPU's kernels are for a device."""
     return torch.device(device).type == "cpu"
 
 
 def is_fused_attention_faster(config: DecoderConfig, device: torch.device | str) -> bool:
-    """Whether a stack attends faster by the compiled kernel than by SDPA."""
+    """Returns whether a stack attends faster by the compiled kernel than by SDPA."""
     is_small = config.d_head <= MAX_SMALL_HEAD and config.n_ctx >= MIN_POSITIONS * config.d_head
     return is_tuned_for(device) and is_small and config.positional_embedding_type != "relative"
 
 
 def is_gpu_attention_faster(config: DecoderConfig, device: torch.device | str) -> bool:
-    """Whether a stack attends faster by the Triton kernels than by SDPA."""
+    """Returns whether a stack attends faster by the Triton kernels than by SDPA."""
     is_small = config.d_head <= MAX_SMALL_HEAD and config.d_head % 2 == 0
     is_cuda = torch.device(device).type == "cuda"
     return is_cuda and is_small and config.positional_embedding_type != "relative" and can_compile_kernels()
 
 
 def is_one_hot_faster(config: DecoderConfig) -> bool:
-    """Whether training embeds tokens faster by a product with one-hot vectors than by a lookup."""
+    """Returns whether training embeds tokens faster by a product with one-hot vectors than by a lookup."""
     return config.d_vocab <= MAX_ONE_HOT_TOKENS
 
 
@@ -59,12 +59,12 @@ def is_fused_layer_faster(config: DecoderConfig, device: torch.device | str) -> 
 
 
 def is_relu_mlp_faster(config: DecoderConfig, device: torch.device | str) -> bool:
-    """Whether a stack computes its MLPs faster by the compiled kernel."""
+    """Returns whether a stack computes its MLPs faster by the compiled kernel."""
     return is_tuned_for(device) and config.act_fn == "relu" and not config.gated_mlp
 
 
 def is_thin(x: Tensor, weight: Tensor, transposed: bool = False) -> bool:
-    """Whether `x @ weight`, or one of its gradients, has so few columns that its transpose is faster.
+    """Returns whether `x @ weight`, or one of its gradients, has so few columns that its transpose is faster.
 
     So it is where `x` lies transposed in memory, or where the result shall (`transposed`). In training
     alone: without gradients, equal rows of `x` stay equal to the last bit.

@@ -44,7 +44,7 @@ def attention_layer_fused(
     scale: float,
     window: int | None = None,
 ) -> Float[Tensor, "model batch position d_model"]:
-    """What the heads of a layer write, in float32. Differentiable once.
+    """Returns what the heads of a layer write, in float32. Differentiable once.
 
     Args:
         x: What queries and keys are made of, best with positions last in memory.

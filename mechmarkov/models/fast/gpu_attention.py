@@ -79,7 +79,7 @@ def _words(x: Tensor) -> Tensor:
 
 
 def block_of(length: int, d_head: int) -> tuple[int, int]:
-    """How many queries are in a block, and how many keys are weighed at once: powers of two.
+    """Returns how many queries are in a block, and how many keys are weighed at once: powers of two.
 
     So the keys before a block are whole groups, of which none reaches into it.
 

@@ -46,7 +46,7 @@ def check_floats(shapes: dict[str, tuple[Tensor, tuple[int, ...]]]) -> None:
 
 
 def reach(window: int | None, length: int) -> int:
-    """How many positions back is looked, which is as far as there are any: kernels count in 32 bits.
+    """Returns how many positions back is looked, which is as far as there are any: kernels count in 32 bits.
 
     Raises:
         ValueError: A window below 0.

@@ -80,7 +80,7 @@ class Inputs(LensSurface):
         return positions
 
     def _contexts(self, residual: Tensor, mask: Tensor | None, cache: Any) -> list[Context]:
-        """What each layer's mixer has beside its inputs."""
+        """Returns what each layer's mixer has beside its inputs."""
         blocks: list[Any] = list(self.blocks)
         given = "attention_mask" if cache is None else "past_kv_cache"
         if without := [type(block.attn).__name__ for block in blocks if not block.attn.takes_context]:
@@ -103,7 +103,7 @@ class Inputs(LensSurface):
     def _shortformer(
         self, residual: Tensor, given: Tensor | None, mask: Tensor | None, cache: Any
     ) -> Tensor | None:
-        """What a pass from a residual stream adds to queries and keys."""
+        """Returns what a pass from a residual stream adds to queries and keys."""
         kind = self.config.positional_embedding_type
         if kind == "shortformer":
             return self._positions(residual, _length_of(cache), mask) if given is None else given

@@ -83,7 +83,7 @@ class LensWeights(Labels, HookedRootModule):  # type: ignore[misc]  # Transforme
 
     @property
     def n_params_total(self) -> int:
-        """How many numbers all parameters hold, of a stack those of all its models.
+        """Returns how many numbers all parameters hold, of a stack those of all its models.
 
         `cfg.n_params` counts the matrices of attention and MLPs alone.
         """
@@ -105,7 +105,7 @@ class LensWeights(Labels, HookedRootModule):  # type: ignore[misc]  # Transforme
         return FactoredMatrix(self.W_Q, self.W_K.mT)
 
     def all_composition_scores(self, mode: Literal["Q", "K", "V"]) -> Tensor:
-        """How much of each head's output a later head can read (composition; Elhage et al. 2021).
+        """Returns how much of each head's output a later head can read (composition; Elhage et al. 2021).
 
         Returns:
             `[layer, head, layer, head]`, zero where the second head is not in a later layer.

@@ -34,7 +34,7 @@ class Box:
     height: float
 
     def meets(self, other: "Box") -> bool:
-        """Whether two texts overlap."""
+        """Returns whether two texts overlap."""
         return (
             abs(self.x - other.x) < (self.width + other.width) / 2
             and abs(self.y - other.y) < (self.height + other.height) / 2
@@ -141,6 +141,6 @@ def free_place(
 
 
 def _covers(box: Box, x: Float[np.ndarray, " point"], y: Float[np.ndarray, " point"]) -> bool:
-    """Whether a text lies on a path, but for the edge of its box."""
+    """Returns whether a text lies on a path, but for the edge of its box."""
     near = (np.abs(x - box.x) < box.width / 2 - 1) & (np.abs(y - box.y) < box.height / 2 - 1)
     return bool(near.any())

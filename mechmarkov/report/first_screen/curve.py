@@ -173,7 +173,7 @@ def _box(centre: Float[np.ndarray, "2"], size: Float[np.ndarray, "2"]) -> Float[
 def _free_place(
     tip: Float[np.ndarray, "2"], size: Float[np.ndarray, "2"], taken: list[Float[np.ndarray, "point 2"]]
 ) -> Float[np.ndarray, "2"]:
-    """Where a text of this size covers the fewest taken points, in pixels from its arrow's tip.
+    """Returns where a text of this size covers the fewest taken points, in pixels from its arrow's tip.
 
     The tip is a share of the plot's width and height; points are pixels, for each of `_PLOTS`.
     """

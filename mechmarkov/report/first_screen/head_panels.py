@@ -70,7 +70,7 @@ _CAPTION = (
 
 
 def _said(now: Findings, name: str) -> str:
-    """What is known of a head, with the loss that it is worth."""
+    """Returns what is known of a head, with the loss that it is worth."""
     needed = now.claims.first("is_needed", subject=name)
     worth = [] if needed is None else [sentence(needed).removesuffix(".")]
     return f"{name}: {', '.join([*notes(now.claims, name, named_parts(chosen_tiles(now))), *worth])}"

@@ -116,7 +116,7 @@ def missing_probes(result: Findings) -> list[str]:
 
 
 def _would_count(result: Findings, word: Badge | None) -> bool:
-    """Whether an exact circuit, which was not judged, would change the badge."""
+    """Returns whether an exact circuit, which was not judged, would change the badge."""
     reaches = result.claims.first("reaches", probe="behaviour")
     if reaches is None or word == "solved" or not (is_on_scores(reaches) and is_as_right(result.claims)):
         return False

@@ -24,14 +24,14 @@ def best_loss(behaviour: Outcome) -> float:
 
 
 def events(result: Findings) -> list[Claim]:
-    """What came between kept steps, in the order in which it came."""
+    """Returns what came between kept steps, in the order in which it came."""
     came = result.claims.where("came_by", probe="dynamics")
     timed = [claim for claim in came if claim.value is not None and claim.interval is not None]
     return sorted(timed, key=lambda claim: claim.value or 0.0)
 
 
 def notes(claims: Claims, name: str, named: Sequence[str] = ()) -> list[str]:
-    """What is known of a component, for its box and its panel.
+    """Returns what is known of a component, for its box and its panel.
 
     Args:
         claims: Of all probes.

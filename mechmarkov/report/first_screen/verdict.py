@@ -64,7 +64,7 @@ def progress(claims: Claims) -> tuple[float, float, float]:
 
 
 def is_exact(claims: Claims) -> bool:
-    """Whether a loss on scores made the circuit of the best law, with predictions that are as right.
+    """Returns whether a loss on scores made the circuit of the best law, with predictions that are as right.
 
     That is a head that reads the parent only and has the target's table, or heads with all of the graph.
     """
@@ -85,14 +85,14 @@ def is_exact(claims: Claims) -> bool:
 
 
 def is_as_right(claims: Claims) -> bool:
-    """Whether the model is right as often as any can be."""
+    """Returns whether the model is right as often as any can be."""
     right = claims.first("is_right", probe="behaviour")
     possible = 0.0 if right is None else number(right, "possible")
     return right is not None and possible > 0 and (right.value or 0.0) >= SOLVED_ACCURACY * possible
 
 
 def holds(claim: Claim, name: str) -> bool:
-    """Whether a premise of a claim holds."""
+    """Returns whether a premise of a claim holds."""
     condition = claim.condition(name)
     return condition is not None and bool(condition.holds)
 

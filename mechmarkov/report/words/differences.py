@@ -39,7 +39,7 @@ def _runs(names: list[str], total: int) -> str:
 
 
 def _did(word: Badge | None, claims: Claims) -> str:
-    """What a run did, in a few words that fit one run and several."""
+    """Returns what a run did, in a few words that fit one run and several."""
     reaches = claims.first("reaches", probe="behaviour")
     best = "the best law" if reaches is None else f"the {bare_law(reaches.object[0])}"
     if word == "solved":

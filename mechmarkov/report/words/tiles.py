@@ -211,7 +211,7 @@ def bare_event(claim: Claim) -> str:
 
 
 def _number(claim: Claim | None) -> tuple[str, Score | None]:
-    """What a claim's value counts, and the value with its null."""
+    """Returns what a claim's value counts, and the value with its null."""
     if claim is None or claim.value is None:
         return "", None
     words = {

@@ -77,7 +77,7 @@ class FixedChain(Stationary):
 
     @cached_property
     def reducible(self) -> bool:
-        """Whether some states are transient: left for good, and so never sampled."""
+        """Returns whether some states are transient: left for good, and so never sampled."""
         return len(law.classes(self.P)) > 1
 
     @property

@@ -68,7 +68,7 @@ class Lagged(Stationary):
         return rearrange(paths, "(batch chain) step -> batch (step chain)", chain=n_chains)[:, :length]
 
     def predictors(self) -> dict[str, Predictor]:
-        """Those of every stationary source, and `lag_<k>`: only the parent, k tokens back."""
+        """Returns those of every stationary source, and `lag_<k>`: only the parent, k tokens back."""
         rules = super().predictors()
         if self.lag == 1:
             return rules

@@ -89,7 +89,7 @@ def source_from_data(data: Mapping[str, Any]) -> Source:
 
 
 def complaint(error: ValidationError, data: Mapping[str, Any], name: str) -> str:
-    """What is wrong with a source's data, in one line that calls them by a name."""
+    """Returns what is wrong with a source's data, in one line that calls them by a name."""
     if "kind" not in data:
         return f"{name}.kind is missing, expected one of {', '.join(map(repr, plugins.registered(GROUP)))}"
     of_key = error.errors()[0]["type"] in ("missing", "extra_forbidden")

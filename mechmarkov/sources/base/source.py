@@ -121,7 +121,7 @@ class Source(Fields, ABC):
     @property
     @abstractmethod
     def redraws(self) -> bool:
-        """Whether every sequence has a fresh chain of its own."""
+        """Returns whether every sequence has a fresh chain of its own."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ class Source(Fields, ABC):
 
     @property
     def length(self) -> int | None:
-        """How many states every sequence has, or None where they may be of any length."""
+        """Returns how many states every sequence has, or None where they may be of any length."""
         return None
 
     @abstractmethod
@@ -182,7 +182,7 @@ class Source(Fields, ABC):
         return self.sample(batch, length, generator=generator, device=device)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the source, its entropies (nats) and its exact predictors."""
+        """Returns what a notebook shows: the source, its entropies (nats) and its exact predictors."""
         entropies = {
             name.replace("_", " "): f"{getattr(self, name):.4f} nats"
             for name in ("entropy_rate", "unigram_entropy")

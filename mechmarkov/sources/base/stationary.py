@@ -40,7 +40,7 @@ class Stationary(Source):
 
     @property
     def order(self) -> int | None:
-        """How many tokens back the next one depends on, or None where there is no such bound."""
+        """Returns how many tokens back the next one depends on, or None where there is no such bound."""
         return None
 
     @cached_property

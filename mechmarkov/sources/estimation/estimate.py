@@ -56,7 +56,7 @@ class Blocks:
 
     @property
     def n_blocks(self) -> int:
-        """How many blocks there are."""
+        """Returns how many blocks there are."""
         return int(self.block[-1]) + 1
 
     @cached_property
@@ -103,7 +103,7 @@ class Estimate:
     smoothing: Smoothing
 
     def counts(self, order: int) -> csr_array:
-        """How often each state follows each history of so many states, `[history, state_to]`."""
+        """Returns how often each state follows each history of so many states, `[history, state_to]`."""
         blocks, K = self.blocks, self.blocks.n_states
         after = blocks.grams[order].index
         whole = after >= 0

@@ -51,7 +51,7 @@ def read(
     sequence: Any,
     limit: Any,
 ) -> tuple[Any, Literal["character", "word"] | None]:
-    """What a file holds, and what its texts are sequences of; see `Observed.read`.
+    """Returns what a file holds, and what its texts are sequences of; see `Observed.read`.
 
     Raises:
         ValueError: One line that begins with the file's name, or names the option.

@@ -104,12 +104,12 @@ def _which(tokens: Sequence[str]) -> ValueError:
 
 
 def _is_nested(one: Any) -> bool:
-    """Whether an item of a list is a sequence itself; a tensor or an array of no axis is a symbol."""
+    """Returns whether an item of a list is a sequence itself; a tensor or an array of no axis is a symbol."""
     return not isinstance(one, str) and hasattr(one, "__len__") and getattr(one, "ndim", 1) > 0
 
 
 def plain(value: Any, where: str) -> Any:
-    """What holds sequences, or one of them, as a text, an array or a list."""
+    """Returns what holds sequences, or one of them, as a text, an array or a list."""
     if isinstance(value, str | np.ndarray) and not isinstance(value, np.ma.MaskedArray):
         if isinstance(value, np.ndarray) and value.ndim == 0:
             raise ValueError(f"{where} is one symbol, {shown(value.item())}, expected a sequence")

@@ -48,7 +48,7 @@ class StoredSequences(Stationary):
 
     @property
     def n_states(self) -> int:
-        """How many names there are."""
+        """Returns how many names there are."""
         return len(self.names)
 
     @property

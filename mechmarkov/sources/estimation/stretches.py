@@ -44,7 +44,7 @@ def room(blocks: Blocks, chosen: Bool[np.ndarray, " block"]) -> Int[np.ndarray, 
 
 
 def reach(blocks: Blocks, train: Bool[np.ndarray, " block"]) -> int:
-    """How long stretches may be that the training blocks and those held out both have."""
+    """Returns how long stretches may be that the training blocks and those held out both have."""
     return int(min(room(blocks, train).max(), room(blocks, ~train).max()))
 
 

@@ -202,7 +202,7 @@ def _lines(path: Path, limit: int | None) -> list[list[str]]:
 
 
 def _are_names(rows: list[list[str]]) -> bool:
-    """Whether the first row names columns: it has texts where numbers follow, a gap, or it counts."""
+    """Returns whether the first row names columns: it has texts where numbers follow, a gap, or it counts."""
     first, second = rows[0], rows[1]
     if not first[0] or (are_numbers(second) and not any(are_numbers([cell]) for cell in first)):
         return True

@@ -18,7 +18,7 @@ PEEK = 2000  # characters that tell whether it is worth looking at all
 
 
 def are_numbers(symbols: Sequence[str]) -> bool:
-    """Whether every symbol is an integer in figures; of no symbols, no.
+    """Returns whether every symbol is an integer in figures; of no symbols, no.
 
     >>> are_numbers(["0", "-1", "10"]), are_numbers(["0", "01"]), are_numbers([])
     (True, False, False)
@@ -27,7 +27,7 @@ def are_numbers(symbols: Sequence[str]) -> bool:
 
 
 def may_be_states(symbols: Sequence[str]) -> bool:
-    """Whether texts may each be a state: they are many, and some repeat."""
+    """Returns whether texts may each be a state: they are many, and some repeat."""
     return len(symbols) > MIN_REPEATED and len(set(symbols)) < len(symbols)
 
 

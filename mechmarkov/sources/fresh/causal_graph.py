@@ -109,12 +109,12 @@ class CausalGraph(FreshChains):
 
     @property
     def _numbers(self) -> tuple[int, ...]:
-        """How many parents there may be, roots aside, ascending."""
+        """Returns how many parents there may be, roots aside, ascending."""
         return tuple(sorted({len(parents) for parents in self.parents} - {0}))
 
     @property
     def _offsets(self) -> dict[int, int]:
-        """Where the rows of each kernel begin."""
+        """Returns where the rows of each kernel begin."""
         return {m: sum(self.n_states**n for n in self._numbers if n < m) for m in self._numbers}
 
     def title(self) -> str:

@@ -56,7 +56,7 @@ def _within(states: Int64[Tensor, "..."], n: int) -> bool:
 
 
 def _are_laws(cdf: Float64[Tensor, "*chain state"], u: Float64[Tensor, "batch step"]) -> bool:
-    """Whether the last bound is above every number."""
+    """Returns whether the last bound is above every number."""
     return not u.numel() or not bool((cdf[..., -1].min() < 1) | (u.max() >= 1))
 
 

@@ -53,5 +53,5 @@ def sample_fresh_histories(
 
 
 def _places(order: int, n_states: int, device: torch.device) -> Int64[Tensor, " digit"]:
-    """What each digit of a history counts, the oldest state's first."""
+    """Returns what each digit of a history counts, the oldest state's first."""
     return n_states ** torch.arange(order - 1, -1, -1, device=device)

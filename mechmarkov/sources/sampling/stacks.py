@@ -51,7 +51,7 @@ class Generators:
             )
 
     def state(self) -> dict[str, Tensor]:
-        """What is needed to draw the same again."""
+        """Returns what is needed to draw the same again."""
         return {str(i): generator.get_state() for i, generator in enumerate(self._generators)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
@@ -104,7 +104,7 @@ Sampler = Callable[[int, int, Streams], Tensor]
 
 
 def group_of(source: Source) -> object:
-    """What is the same for sources whose sequences are drawn at once.
+    """Returns what is the same for sources whose sequences are drawn at once.
 
     A class that draws in its own way does not stack: its `sample` is none of these.
     """

@@ -42,7 +42,7 @@ def generators(P: Float[np.ndarray, "state_from state_to"]) -> list[Permutation]
 
 
 def order(P: Float[np.ndarray, "state_from state_to"]) -> int:
-    """How many automorphisms the chain has, the identity among them."""
+    """Returns how many automorphisms the chain has, the identity among them."""
     return prod(len(transversal) for transversal in _stabiliser_chain(P)[1])
 
 
@@ -104,7 +104,7 @@ def _search_all(table: bytes, n_states: int) -> tuple[list[Permutation], list[li
 
 
 def _orbit(state: int, group: list[Permutation], n_states: int) -> dict[int, Permutation]:
-    """Where the group takes a state, each place with an element that takes it there."""
+    """Returns where the group takes a state, each place with an element that takes it there."""
     reached = {state: tuple(range(n_states))}
     frontier = [state]
     while frontier:

@@ -30,7 +30,7 @@ def check_fixed(source: Source) -> FixedChain:
 
 
 def n_sequences(source: Source, length: int) -> int:
-    """How many sequences of so many states have positive probability.
+    """Returns how many sequences of so many states have positive probability.
 
     Raises:
         ValueError: The source is not a fixed chain, or there are more than `MAX_SEQUENCES`.

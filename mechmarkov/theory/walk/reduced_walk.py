@@ -59,7 +59,7 @@ class Forward:
 
 
 def displacements(tokens: Int[np.ndarray, "path position"], n_states: int) -> Displacements:
-    """How far the last state of each path lies ahead of each earlier one, modulo the circle.
+    """Returns how far the last state of each path lies ahead of each earlier one, modulo the circle.
 
     Example:
         >>> displacements(np.array([[5, 0, 1]]), n_states=6).tolist()
