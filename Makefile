@@ -57,7 +57,7 @@ test-experiments: install
 
 # Shapes and types of every call, as the annotations say (jaxtyping and beartype): nearly twice as slow.
 # These files call 91 % of the annotated functions; the other files add few, for several times the time.
-SHAPES := --jaxtyping-packages=mechmarkov,beartype.beartype
+SHAPES := --jaxtyping-packages=mechmarkov,shapes.checked
 SHAPED := tests/sources tests/theory tests/probing/test_ask.py tests/report/test_compare.py tests/test_show.py \
 	$(patsubst %,tests/models/test_%.py,fused_attention fused_layer fused_norm init lens mixer read relu_mlp walk) \
 	$(patsubst %,tests/runs/test_%.py,golden_runs import_steps import_tokens known_traps live_gpt2) \

@@ -1,11 +1,12 @@
 """What a model is trained for, and how its output is read as a prediction."""
 
-from typing import Any, Literal
+import operator
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from mechmarkov.sources import Source
@@ -33,18 +34,14 @@ class Objective(Fields):
     eps: Number = Field(default=0.1, gt=0, le=1)
     read: Literal["all", "last"] = "all"
     query: Truth = False
-    bos: Truth = False
+    # Files of models without such a token stay as they were before it was known.
+    bos: Truth = Field(default=False, exclude_if=operator.not_)
 
     @model_validator(mode="after")
     def _one_extra_token(self) -> "Objective":
         if self.bos and self.query:
             raise ValueError("bos is true, expected false where sequences end in a query token")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_bos(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Files of models without such a token stay as they were before it was known."""
-        return {name: value for name, value in dump(self).items() if name != "bos" or value}
 
     @property
     def n_extra(self) -> int:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ MOST_SEQUENCES = 1_000_000  # that may be asked for
 STEPS = "'last', 'all' or a list of training steps"
 
 
+@runtime_checkable
 class Question(Protocol):
     """What a subject asks of a probe: whether it applies, and what it measures."""
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-Gains = Float[np.ndarray, "*lead key state"]
-Allowed = Bool[np.ndarray, "*lead key state"]
+# Leading axes and keys broadcast.
+Gains = Float[np.ndarray, "*#lead #key state"]
+Allowed = Bool[np.ndarray, "*#lead #key state"]
 Transitions = Bool[np.ndarray, "state_from state_to"]
 
 
@@ -58,7 +59,7 @@ def largest_sum(gain: Gains, allowed: Allowed, transitions: Transitions | None =
     bounded = np.where(allowed, gain, -np.inf)
     if transitions is None or transitions.all():
         context = bounded.argmax(-1)
-        return Worst(np.take_along_axis(bounded, context[..., None], -1)[..., 0].sum(-1), context)
+        return Worst(_total(bounded, context), context)
     return _largest_path(bounded, transitions)
 
 
@@ -80,7 +81,7 @@ def _largest_path(bounded: Gains, transitions: Transitions) -> Worst:
     for key in range(n_keys - 1, 0, -1):
         allowed = transitions.T[context[:, key]]
         context[:, key - 1] = np.where(allowed, flat[key - 1], -np.inf).argmax(-1)
-    return Worst(best[-1].max(-1), context.reshape(bounded.shape[:-1]))
+    return Worst(np.asarray(best[-1].max(-1)), context.reshape(bounded.shape[:-1]))
 
 
 def largest_ratio(
@@ -135,4 +136,4 @@ def largest_ratio(
 
 def _total(gain: Gains, context: Int[np.ndarray, "*lead key"]) -> Float[np.ndarray, "*lead"]:
     """The sum of what a context's states add."""
-    return np.take_along_axis(gain, context[..., None], -1)[..., 0].sum(-1)
+    return np.asarray(np.take_along_axis(gain, context[..., None], -1)[..., 0].sum(-1))

@@ -64,7 +64,7 @@ def test_a_thousand_heads_have_the_largest_mean_of_all_contexts():
         weight, value, allowed, transitions = draw_head(rng)
         contexts = every_context(*weight.shape)
         contexts = contexts[is_allowed(contexts, allowed, transitions)]
-        worst = largest_ratio(weight * value, weight.astype(float), allowed, transitions)
+        worst = largest_ratio((weight * value).astype(float), weight.astype(float), allowed, transitions)
         with_paths += transitions is not None
         if not len(contexts):
             without_any += 1

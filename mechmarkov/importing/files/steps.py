@@ -1,7 +1,7 @@
 """The training step that a file says, whatever it calls it."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from mechmarkov.safe.pickle_scan import TensorPlan
 from mechmarkov.safe.plain_data import INTEGERS
@@ -17,6 +17,7 @@ STEPS_OF_HISTORY = tuple(f"{name}s" for name in (*STEPS, EPOCH))
 STATES = ("trainer_state", "trainer", "state", "meta", "metadata", "info", "progress")
 
 
+@runtime_checkable
 class Numbers(Protocol):
     """A file that reads tensors of integers."""
 
