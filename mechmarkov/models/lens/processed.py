@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformer_lens.weight_processing import ProcessWeights
 
 from mechmarkov.models.lens.errors import LensError
 
@@ -39,6 +38,8 @@ def process_weights_(
         LensError: For tied embeddings, and where predictions would change, as with shortformer positions; the
             model then stays as it is.
     """
+    from transformer_lens.weight_processing import ProcessWeights  # imports transformers, which takes seconds
+
     self._refuse_stack("process_weights_")
     if self.config.tied:
         raise LensError("process_weights_: tied is true, and W_U cannot change without W_E")
