@@ -104,6 +104,7 @@ def _another_home(one: Claim, other: Claim) -> bool:
         one.is_shown
         and other.is_shown
         and (one.relation, other.relation) == ("stores", "matches")
+        and _is_of_one_step(other)
         and not set(one.subject) & set(other.subject)
     )
 
@@ -115,7 +116,14 @@ def _no_home(one: Claim, other: Claim) -> bool:
         and one.status == "excluded"
         and other.is_shown
         and other.relation == "matches"
+        and _is_of_one_step(other)
     )
+
+
+def _is_of_one_step(claim: Claim) -> bool:
+    """Returns whether what weights hold is the bigram's table, not that of a law of several steps."""
+    law = claim.condition("law")
+    return law is None or (law.value or 1.0) <= 1
 
 
 def _flat_and_looking(one: Claim, other: Claim) -> bool:
@@ -125,6 +133,18 @@ def _flat_and_looking(one: Claim, other: Claim) -> bool:
         and other.is_shown
         and (one.relation, other.relation) == ("attends_evenly", "attends_to")
         and other.object != ("query token",)
+    )
+
+
+def _fitted_circuit(one: Claim, other: Claim) -> bool:
+    """A fit has an induction head among its terms, and by edits of the context there is none."""
+    return (
+        one.is_shown
+        and one.relation == "explains"
+        and any(premise.name == "term" and premise.words[:1] == ("MatchHead",) for premise in one.because)
+        and other.relation == "is_induction_head"
+        and other.status in ("excluded", "does not apply")
+        and not other.object
     )
 
 
@@ -153,6 +173,7 @@ RULES: tuple[Contradiction, ...] = (
     _another_home,
     _no_home,
     _flat_and_looking,
+    _fitted_circuit,
     _near_and_not,
 )
 

@@ -109,7 +109,7 @@ def interval_at(data: xr.Dataset, name: str, **where: Hashable) -> tuple[float, 
 
 def normal_interval(value: float, standard_error: float, least: float = -np.inf) -> tuple[float, float]:
     """The 95 % interval of a value with a standard error; `least` is the smallest value there is."""
-    return max(least, value - NORMAL_95 * standard_error), value + NORMAL_95 * standard_error
+    return max(least, value - NORMAL_95 * standard_error), max(least, value + NORMAL_95 * standard_error)
 
 
 def score_with_null(

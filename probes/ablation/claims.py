@@ -1,6 +1,7 @@
 """Claims of interventions: what the loss needs, what repairs, what stands in, what the context is worth."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import xarray as xr
@@ -23,6 +24,10 @@ MIN_REPAIR_SHARE = 0.25
 # Each of two that stand in for each other costs at most this share of both. Of two that merely add it is
 # more: KL is convex in the logits, so that either half of a logit costs a quarter of the whole.
 MAX_ALONE_SHARE = 0.1
+
+# Heads of a group are worth this share of it one by one, at most: KL is convex in the logits, so that each
+# of n equal parts of a logit costs 1 / n² of what all of them do.
+MAX_ONE_BY_ONE = 0.5
 
 MEAN_LOSS = {"kind": "mean", "measure": "loss"}
 ORDER_LOSS = {"shuffle": "all but last", "measure": "loss"}
@@ -82,6 +87,8 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
     name, value, interval = largest_effect(data)
     effects, score = ranked(data), scores["largest_effect"]
     clean = Condition("loss", value=float(last_model(data)["clean"].sel(measure="loss")), unit="nats")
+    if (group := _group_needed(data, effects, interval)) is not None:
+        return replace(group, because=(clean, *group.because))
     if matters(value, interval):
         most = {name, *tied(data, name, value, interval)}
         names = tuple(part for part in effects if part in most)  # in the order in which they are computed
@@ -98,12 +105,38 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
             names, "is_needed_most", (), value, interval, score.null, "nats", status, "intervention",
             because=tuple(beside),
         )  # fmt: skip
-    ends = [interval_at(data, "effect", component=part, **MEAN_LOSS) for part in effects]
-    little = all(max(map(abs, pair)) < MIN_EFFECT_NATS for pair in ends)
+    ends = {part: interval_at(data, "effect", component=part, **MEAN_LOSS) for part in effects}
+    little = all(high < MIN_EFFECT_NATS for _, high in ends.values())
+    if not little and interval[1] < MIN_EFFECT_NATS:  # what is surely worth nothing; another one may be
+        name = max(ends, key=lambda part: ends[part][1])
+        value, interval = effects[name], ends[name]
+    harm = [Condition("does harm")] * any(low < -MIN_EFFECT_NATS for low, _ in ends.values())
     return Claim(
         (name,), "is_needed_most", (), value, interval, score.null, "nats",
-        "excluded" if little else "open", "intervention", because=(clean,),
+        "excluded" if little else "open", "intervention", because=(clean, *harm),
     )  # fmt: skip
+
+
+def _group_needed(data: xr.Dataset, effects: dict[str, float], single: Interval) -> Claim | None:
+    """The group of heads that is surely worth more than any part, and twice what its heads are one by one."""
+    if "group_effect" not in data:
+        return None
+    worth, best = last_model(data)["group_effect"].values, None
+    for at in np.argsort(-worth, kind="stable"):
+        names = tuple(data["group_head"].values[data["in_group"].values[at]].tolist())
+        low, high = (float(data[f"group_effect_{end}"].isel(group=at)[-1]) for end in ("low", "high"))
+        most = max(names, key=effects.__getitem__)
+        one_by_one = sum(max(effects[name], 0.0) for name in names)
+        if low > max(MIN_EFFECT_NATS, single[1]) and one_by_one <= MAX_ONE_BY_ONE * worth[at]:
+            beside = (Condition("group"), Condition("largest of them", None, effects[most], "nats", (most,)))
+            claim = Claim(
+                names, "is_needed_most", (), float(worth[at]), (low, high), 0.0, "nats", "shown",
+                "intervention", because=beside,
+            )  # fmt: skip
+            # Of groups that are worth as much the smallest is named.
+            if best is None or (len(names) < len(best.subject) and high >= (best.value or 0.0)):
+                best = claim
+    return best
 
 
 def _of_parts(data: xr.Dataset) -> Iterator[Claim]:

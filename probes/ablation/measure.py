@@ -33,6 +33,7 @@ from mechmarkov.sources import Predictor
 from mechmarkov.theory.bootstrap import interval
 from mechmarkov.theory.kernel import FLOOR
 
+from .groups import groups_of, of_groups
 from .joint import of_pairs, resampled_interval
 
 # Every path is a forward pass for each kind: beyond these numbers only means, then only main components.
@@ -69,6 +70,7 @@ def measure(subject: Subject) -> xr.Dataset:
         (probability): another parent (`of_parents`);
         `joint_effect`, `redundancy` [axis, pair], `direct_effect`, `self_repair` [axis, part]: what
         components do together (`of_pairs`);
+        `group_effect` [axis, group], `in_group` [group, group_head]: what groups of heads do (`of_groups`);
         `largest_low`, `largest_high` [axis] (nats): the interval of each model's largest effect.
         On null models only the `effect` of means, of the components that are ranked.
     """
@@ -279,6 +281,7 @@ def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
     importance = {name: max(value, direct.get(name, value)) for name, value in effect.items()}
     others = [by_path, of_all(of_windows), of_all(of_orders), of_all(of_parents)]
     others.append(of_all(partial(of_pairs, importance=importance)))
+    others.append(of_all(partial(of_groups, groups=groups_of(*parts[-1]))))
     data = xr.merge([found, *(other.drop_vars("clean", errors="ignore") for other in others)])
     every = ranked_effects(data)
     ends = [

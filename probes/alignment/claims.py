@@ -18,6 +18,9 @@ from .measure import TIE
 # A path that takes off less than this share of what the unigram is away holds nothing of the kernel.
 MIN_GAIN_SHARE = 0.05
 
+# A table that is further from the target's direction is another one.
+MIN_COSINE = 0.8
+
 # Of a head with less of its attention at its lag, most of the output is left at its mean.
 MIN_ATTENDED_MASS = 0.5
 
@@ -59,7 +62,6 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     constant = bool(best["constant"])
     names = (path,) if constant else tuple(alike(data))
     holds = not constant and gain >= MIN_GAIN_SHARE * float(data["unigram_kl"])
-    status: Status = "shown" if holds else "excluded"
     conditions = [
         Condition("law", value=lag, words=() if data.attrs["first_order"] else ("lagged",)),
         Condition("predicts by itself", value=nats, unit="nats"),
@@ -79,6 +81,8 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     value = score.value if score is not None and isinstance(score.value, float) else None
     null = None if score is None else score.null
     unit = "" if score is None else score.unit
+    is_another = unit == "cosine" and value is not None and value < MIN_COSINE
+    status: Status = "shown" if holds and not is_another else "excluded"
     return [
         Claim(
             names, "matches", (target,), value, None, null, unit, status, "weights", because=tuple(conditions)

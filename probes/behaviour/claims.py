@@ -1,6 +1,7 @@
 """Claims of a model's behaviour: which law it imitates, where it does not, and how far it has come."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,11 @@ def _closest(data: xr.Dataset, last: xr.Dataset) -> Claim:
     if floored := int(last["floored"].sel(predictor=name)):
         beside.append(Condition("floored", value=floored))
     interval = normal_interval(value, float(last["kl_error"].sel(predictor=name)), least=0.0)
+    if float(data["gap"]) < MIN_GAP_NATS:  # laws that hardly differ: which is nearer says nothing
+        beside.append(Condition("unigram is told from the best", False, float(data["gap"]), "nats"))
+        best, unigram = str(data.attrs.get("best", name)), str(data.attrs["unigram"])
+        ties = list(dict.fromkeys([*ties, unigram, best]))
+    ties = [other for other in ties if other not in (name, *equals)]
     status: Status = "open" if ties else "shown"
     names = (name, *equals, *ties)
     return Claim(
@@ -85,10 +91,17 @@ def _imitates(last: xr.Dataset, scores: dict[str, Score], name: str) -> Claim:
     interval = normal_interval(value, error, least=0.0)
     if bool(is_nearest(last["kl"]).sel(predictor=name)):
         status = _STATUS[imitates(last["kl"], last["kl_error"])]
+        if interval[1] >= FAR_NATS or (name != last.attrs.get("best") and _is_on_its_way(last)):
+            status = decided(interval, IMITATION_NATS, value, above=False)  # nearer to it than to others only
     else:
         status = decided(interval, IMITATION_NATS, value, above=False)
     null = _null_of(last, scores, name)
     return Claim(_SUBJECT, "imitates", (name,), value, interval, null, "nats", status)
+
+
+def _is_on_its_way(last: xr.Dataset) -> bool:
+    """Returns whether a tenth of the way from the unigram to the best law is surely behind it."""
+    return 1 - float(last["left"]) - NORMAL_95 * float(last["left_error"]) > 1 - REACHED
 
 
 def _null_of(
@@ -130,7 +143,11 @@ def _at_chance(last: xr.Dataset) -> bool:
 
 def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
     """Where the best law, or the nearest, is imitated and where it surely is not, by state or position."""
-    names = dict.fromkeys([str(data.attrs.get("best", nearest(data)[0])), nearest(data)[0]])
+    closest, equals = nearest(data)
+    best = str(data.attrs.get("best", closest))
+    # Of a model that is another law everywhere, the places where that is the best law say nothing.
+    is_another = best not in (closest, *equals) and imitates(last["kl"], last["kl_error"]) is True
+    names = dict.fromkeys([closest] if is_another else [best, closest])
     labels = tuple(str(label) for label in data.attrs["labels"])
     positions = tuple(int(at) for at in data["position"].values)
     for name in names:
@@ -168,7 +185,8 @@ def _tempered(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
         one = last.sel(predictor=name)
         nats, error = float(one["kl_tempered"]), float(one["kl_tempered_error"])
         own, own_error = float(one["kl"]), float(one["kl_error"])
-        within = nats + NORMAL_95 * error < min(IMITATION_NATS, IMITATION_SHARE * own)
+        limit = min(FAR_NATS, IMITATION_SHARE * own)
+        within = nats + NORMAL_95 * error < limit
         told = COLDEST_TOLD < float(one["temperature"]) < HOTTEST_TOLD
         if told and within and own - NORMAL_95 * own_error > IMITATION_NATS:
             left = Condition("left at that temperature", value=nats, unit="nats")
@@ -226,6 +244,10 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
         like = ours.first("imitates", object=closest.object[0])
         tempered, fails = ours.first("tempers"), ours.first("fails_at")
         has = reaches is not None and reaches.is_shown and reaches.object[0] in closest.object
+        if like is not None and closest.is_shown and closest.condition("coincide"):
+            like = replace(like, object=closest.object)
+        if fails is not None and reaches is not None and fails.object == reaches.object and not tempered:
+            like, has = fails, True
         answer = tempered or (like if like is not None and (has or like.is_shown) else closest)
         shown = ours.where("imitates")
         bars = {claim.object[0]: claim.value for claim in shown if claim.value is not None}

@@ -11,11 +11,11 @@ from scipy.sparse import csr_array
 from mechmarkov.probing import Subject
 from mechmarkov.probing.dataset import Variables, variables
 from mechmarkov.probing.preconditions import has_one_parent, parent_lag, predictor_of
+from mechmarkov.probing.rare_states import rare_states
 from mechmarkov.sources import ChainMixture
 from mechmarkov.theory.bootstrap import mean_after, ratio, standard_error
 from mechmarkov.theory.kernel import FLOOR, kl
 
-from .rare_states import rare_states
 from .temperature import best_temperature
 
 # Predictions that a temperature is fitted to, of every sequence.

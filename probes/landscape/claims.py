@@ -52,6 +52,8 @@ def _where(data: xr.Dataset) -> Iterator[Condition]:
     yield Condition("near the best", float(data["excess"]) <= SOLVED_NATS, float(data["excess"]), "nats")
     if data.attrs["kink"]:
         yield Condition("at a kink")
+    if float(data["unseen"]) > 0:
+        yield Condition("states that sequences hardly show", value=float(data["unseen"]), unit="nats")
 
 
 def _moving(data: xr.Dataset, why: str) -> Iterator[Condition]:
@@ -210,7 +212,8 @@ def _canonical(data: xr.Dataset) -> Iterator[Claim]:
         Condition("e", value=e), Condition("w", value=w),
         Condition("misses the log-odds by", value=error, unit="log-odds"),
     )  # fmt: skip
-    yield Claim((MODEL,), "lies_in", (basin,), evidence="weights", because=at)
+    status: Status = "open" if "other_paths" in data.attrs else "shown"
+    yield Claim((MODEL,), "lies_in", (basin,), status=status, evidence="weights", because=at)
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:

@@ -15,6 +15,7 @@ from mechmarkov.curvature.population import population_of
 from mechmarkov.curvature.trainable_vector import Coordinates, Symmetry, symmetry_of
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.dataset import variables
+from mechmarkov.probing.rare_states import unseen_nats
 from mechmarkov.probing.subject import Subject
 
 from .canonical_fit import CanonicalFit, binary_probabilities, canonical_fit
@@ -108,7 +109,7 @@ def measure(subject: Subject) -> xr.Dataset:
 
 def _in_its_unit(data: xr.Dataset) -> xr.Dataset:
     """Gradients and curvatures in the unit of the training loss; what predictions miss stays in nats."""
-    for name in set(data) - {"excess"}:
+    for name in set(data) - {"excess", "unseen"}:
         unit = data[name].attrs.get("unit", "")
         data[name].attrs["unit"] = re.sub(r"^nats\b", data.attrs["loss_unit"], unit)
     return data
@@ -127,11 +128,12 @@ def _of_last_model(
     low = LOW_DENSE if size <= DENSE else LOW_LANCZOS
     ends = hessian_ends(hessian, symmetry, low=min(low, max(1, size - 2)))
     kink = has_kink(subject.decoder[-1], subject)
-    judged = judge(surface, last, gradients, ends, hessian, symmetry, fresh, at_kink=kink)
+    unseen = 0.0 if surface.population.exact else float(unseen_nats(subject)[last])
+    judged = judge(surface, last, gradients, ends, hessian, symmetry, fresh, at_kink=kink, unseen=unseen)
     eta = step_size(subject)
     rate = {"no_rate": eta} if isinstance(eta, str) else {"step_size": eta}
-    nats = {"nats_away": judged.nats_away, "sampling_nats": judged.noise, "excess": surface.excess(last)}
-    nats |= {"descent": judged.descent}
+    nats = {"nats_away": judged.nats_away, "sampling_nats": judged.noise, "excess": judged.excess}
+    nats |= {"descent": judged.descent, "unseen": unseen}
     limits = {name: getattr(judged, name) for name in ("resolution", "least_curvature", "flat_limit")}
     found = [
         _spectrum(ends).assign_attrs(

@@ -18,10 +18,10 @@ from torch import Tensor
 from mechmarkov.curvature.loss_surface import Hessian, LossSurface
 from mechmarkov.curvature.trainable_vector import Symmetry
 
-from .hessian_spectrum import CROWDED, LANCZOS_TOLERANCE, Ends
+from .hessian_spectrum import LANCZOS_TOLERANCE, Ends
 
 Kind = Literal["minimum", "saddle", "undecided", "not stationary"]
-Why = Literal["", "descent", "zeros", "kink"]
+Why = Literal["", "descent", "zeros", "kink", "unseen"]
 
 # A point counts as stationary if the quadratic model puts the stationary point's loss within so many nats: a
 # fifth of what counts as something to explain elsewhere, and less than training on a thousand sequences
@@ -37,6 +37,9 @@ DENSE_TOLERANCE = 1e-9
 LANCZOS_STEPS = 8
 # Fewer, once a step changes it by less than this share.
 SAME_NATS = 3e-3
+FLOAT32 = (
+    2.0**-20
+)  # weights are rounded by 2^-24 of themselves: curvature below this share of the largest has no sign
 DESCENT_STEPS = 20  # of L-BFGS, from what looks like a minimum with flat directions
 DESCENT = {"maxiter": DESCENT_STEPS, "gtol": 0.0, "ftol": 0.0}
 # What sampling makes of that is the mean of so many draws; up to so many times it may be noise.
@@ -77,6 +80,7 @@ class Judgement:
             which no softmax reaches, and they halve all that is missing; a ReLU is exactly at its kink.
         descent: By how much they do, nats; 0 where it was not asked.
         kink: Whether a ReLU at its kink leaves no curvature; at the best predictions its bend has no weight.
+        excess: KL from the exact law of the next state, nats.
     """
 
     kind: Kind
@@ -90,6 +94,7 @@ class Judgement:
     why: Why = ""
     descent: float = 0.0
     kink: bool = False
+    excess: float = 0.0
 
 
 def judge(
@@ -102,6 +107,7 @@ def judge(
     fresh: LossSurface | None,
     *,
     at_kink: bool = False,
+    unseen: float = 0.0,
 ) -> Judgement:
     """The kind of point that a model is at.
 
@@ -118,6 +124,8 @@ def judge(
         symmetry: What is inside, and not judged.
         fresh: The loss over other sequences; None where `surface` has all there are.
         at_kink: Whether the loss has no second derivative there.
+        unseen: What states that the sequences hardly show add to KL from the exact law (nats). Where that is
+            more than a stationary point may be off, the sequences say nothing of the population's.
     """
     outside = symmetry.outside(gradients)
     scale = max(abs(float(ends.low[0])), abs(float(ends.high[-1])))
@@ -132,7 +140,7 @@ def judge(
     # sequences are still as far off as sampling makes them.
     bent = float(np.sqrt(2 * max(away, noise)))
     growing, flat = resolution + bent * scale, (FLAT_CURVATURE + bent) * scale
-    excess = surface.excess(member)
+    excess = surface.excess(member) + unseen
     best = surface.objective.kind == "cross_entropy" and excess <= STATIONARY_NATS
     unreached = best and excess > 0 and bool((surface.population.law == 0).any())
     kind: Kind = "undecided"
@@ -148,14 +156,18 @@ def judge(
         kind, why = "not stationary", "zeros"
     elif told and least.high < -growing and not best:
         kind = "saddle"
-    elif told and least.low >= -flat and (best or least.high >= -CROWDED * scale):
+    elif told and least.low >= -flat and least.high >= -FLOAT32 * scale:
         kind = "minimum"
         if not best and least.value <= flat:
             descent = descends(surface, fresh or surface, member, symmetry)
         if descent > limit(noise):
             kind, why = "not stationary", "descent"
+    if unseen > STATIONARY_NATS:
+        kind, why = "undecided", "unseen"
     at_kink = at_kink and not best
-    return Judgement(kind, away, noise, least, greatest, resolution, growing, flat, why, descent, at_kink)
+    return Judgement(
+        kind, away, noise, least, greatest, resolution, growing, flat, why, descent, at_kink, excess
+    )
 
 
 def descends(surface: LossSurface, fresh: LossSurface, member: int, symmetry: Symmetry) -> float:

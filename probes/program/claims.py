@@ -40,9 +40,11 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         constant = (Condition("constant predictions"),)
         return [Claim(("mean prediction",), "explains", (MODEL,), 1.0, unit="share", because=constant)]
     fitted, weights = _fitted(last, scores), _by_weights(last, scores)
-    both = [fitted, weights]
-    better = weights.is_shown and (weights.value or 0.0) > (fitted.value or 0.0)
-    return [*(reversed(both) if better else both), *_fails(last)]
+    if not weights.is_shown or (weights.value or 0.0) <= (fitted.value or 0.0):
+        return [fitted, weights, *_fails(last)]
+    # Several terms that explain less than the weights do are not identified: others would fit as well.
+    is_simple = last.sizes["term"] == 2
+    return [weights, *[fitted] * is_simple, *_fails(last)]
 
 
 def _fitted(last: xr.Dataset, scores: dict[str, Score]) -> Claim:

@@ -10,7 +10,7 @@ from .game import MIN_GAIN_NATS
 
 # Paths are named as the home, the largest first, until they hold this share together. A hundredth of a share
 # is not a majority: half and half is held by both.
-MIN_HOME_SHARE = 0.6
+MIN_HOME_SHARE = 0.9
 
 TIED_SHARE = 0.02  # shares that differ by less are equal: the larger of the two is not named alone
 MIN_NAMED_SHARE = 0.02  # a negative share is named from this size on

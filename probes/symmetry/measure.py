@@ -12,6 +12,7 @@ from mechmarkov.curvature.population import Population, population_of
 from mechmarkov.curvature.trainable_vector import Coordinates, Symmetry, symmetry_of
 from mechmarkov.curvature.walk_parts import walk_parts
 from mechmarkov.probing.dataset import Variables, variables
+from mechmarkov.probing.rare_states import unseen_nats
 from mechmarkov.probing.recording import ATTENTION
 from mechmarkov.probing.subject import Subject
 from mechmarkov.probing.value_circuits import path_tables
@@ -65,6 +66,7 @@ def measure(subject: Subject) -> xr.Dataset:
     spread, variation = _attention_spread(subject), _circuit_variation(circuits)
     known = _of_source(subject, population)
     excess = np.array([surface.excess(member) for member in range(len(subject.coordinates))])
+    excess = excess + (0.0 if population.exact else unseen_nats(subject))
     trapped = (spread < FLAT_SHARE) & (variation < FLAT_SHARE) & (excess > SOLVED_NATS)
     trapped &= surface.walk is not None and _is_flat(known["first_step"].values)
     trapped &= _leaves(surface, symmetry) < FLAT_GRADIENT

@@ -171,9 +171,9 @@ def test_an_exact_bigram_is_a_minimum_however_few_the_sequences(build, source, s
 def test_a_noisy_bigram_near_the_best_is_not_called_a_saddle(build, noise):
     data, scores, said = asked(table(build, SKEWED, noise=noise), sequences=16)
     assert float(data["excess"]) < 2e-3
-    assert scores["kind"].value == "minimum"
-    point = said.first("is_at", status="shown")
-    assert point.object == ("minimum",)
+    assert scores["kind"].value == "undecided"  # noise bends a flat direction down, by an interval below zero
+    point = said.first("is_at", status="open")
+    assert scores["hessian_min"].interval[1] < 0
     assert point.condition("near the best").holds
 
 

@@ -106,9 +106,10 @@ def test_half_and_half_is_half_and_half():
     assert held(verdict) == (("direct", "L0H0"), pytest.approx(1, abs=1e-6))
 
 
-def test_the_larger_part_is_the_home_and_shares_are_by_hand():
+def test_parts_are_the_home_until_they_hold_nine_tenths_and_shares_are_by_hand():
     data, scores, _ = answers(run_of(split(0.75)))
-    assert scores["bigram_home"].value == "L0H0"
+    assert scores["bigram_home"].value == "L0H0 + direct"  # three quarters are not all that there is
+    assert answers(run_of(split(0.95)))[1]["bigram_home"].value == "L0H0"
     parents = Subject.of(run_of(split(0.75)), sequences=64).batch.parents.numpy().ravel()
     rows = np.log(P3)[parents]
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from mechmarkov.claims.claim import MODEL, Claim
-from mechmarkov.models.components import mlp_index
+from mechmarkov.models.components import head_index, mlp_index
 from mechmarkov.probing.preconditions import in_words
 from mechmarkov.utils.text import clean, format_number, format_range, format_share, listed
 
@@ -18,6 +18,17 @@ PARTS = {
     "pos_embed": "the positions",
     "bias": "the output bias",
     MODEL: "the model",
+}
+# Predictors whose names are no nouns.
+LAWS = {
+    "uniform": "uniform law",
+    "all words": "law of all words",
+    "bag of words": "bag-of-words law",
+    "context conditioned": "context-conditioned law",
+    "position": "law of the position",
+    "posterior lag": "law of the likeliest lag",
+    "repeat output": "law that repeats outputs",
+    "switching": "switching law",
 }
 EVENTS = {
     "unigram": "the unigram",
@@ -40,7 +51,7 @@ def law(name: str) -> str:
 def bare_law(name: str) -> str:
     """Returns an exact predictor's name without an article."""
     words = re.sub(r"order (\d+)", lambda found: f"{int(found[1]) + 1}-gram", in_words(clean(name)))
-    return f"{words} law" if words == "uniform" or words.endswith("-step") else words
+    return f"{words} law" if words.endswith("-step") else LAWS.get(words, words)
 
 
 def part(name: str) -> str:
@@ -53,7 +64,10 @@ def part(name: str) -> str:
 def parts(names: Sequence[str]) -> str:
     """Returns components in a list, or how many they are."""
     if len(names) > MAX_NAMED:
-        return f"{len(names)} parts"
+        layers = {None if (head := head_index(name)) is None else head[0] for name in names}
+        if None in layers:
+            return f"{len(names)} parts"
+        return f"{len(names)} heads of layer {layers.pop()}" if len(layers) == 1 else f"{len(names)} heads"
     return listed([part(name) for name in names])
 
 
@@ -105,8 +119,8 @@ def nats(value: float | None, unit: str = "nats") -> str:
 
 def number(value: float, unit: str = "") -> str:
     """Returns a number with three digits; of nats nothing below 10⁻⁶."""
-    if unit.startswith("nats") and 0 < abs(value) < TINY:
-        return "under 10⁻⁶" if value > 0 else "above −10⁻⁶"
+    if unit.startswith("nats") and 0 < abs(value) < TINY:  # below zero by rounding
+        return "under 10⁻⁶"
     return format_number(value, DIGITS)
 
 
@@ -120,6 +134,8 @@ def within(claim: Claim) -> str:
                              for end in (low, high))  # fmt: skip
         return "" if len(ends) == 1 else f" ({' to '.join(ends)})"
     if format_number(low, DIGITS) == format_number(high, DIGITS):
+        return ""
+    if claim.unit == "nats" and max(abs(low), abs(high)) < TINY:
         return ""
     return f" ({format_range(low, high, DIGITS)})"
 

@@ -21,6 +21,7 @@ from mechmarkov.report.words.names import (
     parts,
     upper,
 )
+from mechmarkov.report.words.phrases.laws import where
 from mechmarkov.report.words.sentences import sentence
 from mechmarkov.utils.text import format_number, listed
 
@@ -161,8 +162,9 @@ def _most(claim: Claim) -> str:
 
 
 _SHORT: dict[str, Callable[[Claim], str]] = {
-    "imitates": lambda claim: law(claim.object[0]),
+    "imitates": lambda claim: ", here ".join(law(name) for name in claim.object[:2]),
     "is_closest_to": _closest,
+    "fails_at": lambda claim: f"{law(claim.object[0])}, but not {where(claim)}",
     "tempers": lambda claim: f"{law(claim.object[0])}, {'less' if (claim.value or 1) < 1 else 'more'} sure",
     "reaches": _reaches,
     "is_trapped_by": _trapped,

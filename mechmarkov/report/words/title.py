@@ -33,7 +33,7 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     if tempered is not None and word != "untrained":
         sure = "less" if (tempered.value or 1.0) < 1 else "more"
         return f"Has {law(tempered.object[0])}, but is {sure} sure than it should be"
-    if fails is not None and word == "partly":
+    if fails is not None and word in ("partly", "another law") and fails.object[0] == reaches.object[0]:
         return f"Has {law(fails.object[0])}, but not {where(fails)}"
     if word == "partly":
         return _with(f"{share(progress(claims)[0])} of the way to the {best}", how(claims, lives))
@@ -53,6 +53,8 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
 def _another(claims: Claims, best: str, closest: Claim | None) -> str:
     """Neither unigram nor best; the law that it is closest to, and whether its loss is above the unigram's."""
     value, _, high = progress(claims)
+    if claims.first("is_on_the_way_to") is None:
+        return f"Not the {best}, nor the unigram, which nearly coincide"
     named = f"Closest to {law(closest.object[0])}" if closest is not None else f"Not the {best}"
     if value >= -0.1:
         return f"{named}, with a loss near the unigram's"

@@ -2,6 +2,7 @@
 
 from mechmarkov.claims.claim import Claim
 from mechmarkov.report.words.names import (
+    MAX_NAMED,
     nats,
     parts,
     share,
@@ -15,6 +16,8 @@ def _stores(claim: Claim) -> str:
     if claim.is_shown:
         weak = claim.condition("what there is of it")
         what = "what there is of the bigram" if weak is not None and weak.holds else "the bigram"
+        if len(claim.subject) > MAX_NAMED:
+            return f"{cap(what)} is spread over {parts(claim.subject)}, which hold {share(claim.value)} of it"
         together = "together " if len(claim.subject) > 1 else ""
         much = (
             f"{share(claim.value)} of it"

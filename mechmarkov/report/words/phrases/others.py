@@ -11,8 +11,11 @@ from mechmarkov.report.words.names import (
     share,
     within,
 )
-from mechmarkov.report.words.phrases.premises import Phrase, cap, number_of, value_in
+from mechmarkov.report.words.phrases.premises import Phrase, cap, number_of, reason_in, value_in
 from mechmarkov.utils.text import clean, counted, format_range, listed
+
+MAX_TERM_WORDS = 12
+COUNTS = ("Counts", "WeightedRow")  # terms in the plural
 
 
 def _explains(claim: Claim) -> str:
@@ -22,9 +25,20 @@ def _explains(claim: Claim) -> str:
         if claim.status == "open":
             return f"Tables read from the weights explain {share(max(0.0, value_in(claim)), 1)}, as in untrained models"
         return f"Tables read from its weights explain {share(max(0.0, value_in(claim)), 1)} of the model"
-    terms = [term(one) for one in claim.because if one.name == "term"] or ["its mean prediction"]
-    named = listed(terms[:2] + [f"{len(terms) - 2} more"] * (len(terms) > 2))
-    return f"{cap(named)} {'explain' if len(terms) > 1 else 'explains'} {share(max(0.0, value_in(claim)), 1)} of the model ({int(number_of(claim, 'numbers'))} numbers)"
+    fitted = [one for one in claim.because if one.name == "term"]
+    terms = [term(one) for one in fitted] or ["its mean prediction"]
+    named = cap(_first(terms))
+    several = len(terms) > 1 or any(one.words[0] in COUNTS for one in fitted)
+    much = f"{share(max(0.0, value_in(claim)), 1)} of the model ({int(number_of(claim, 'numbers'))} numbers)"
+    if claim.status == "open":
+        return f"{named} would explain {much}{reason_in(claim)}"
+    return f"{named} {'explain' if several else 'explains'} {much}"
+
+
+def _first(terms: list[str]) -> str:
+    """The first two terms, or the first if two are long, and how many more there are."""
+    shown = 2 if len(" ".join(terms[:2]).split()) <= MAX_TERM_WORDS else 1
+    return listed(terms[:shown] + [f"{len(terms) - shown} more"] * (len(terms) > shown))
 
 
 def _carries_belief(claim: Claim) -> str:

@@ -33,7 +33,8 @@ def _attends_to(claim: Claim) -> str:
         return f"{who} looks at tokens after copies ({number(value_in(claim))} beyond chance), but {why} for their sake"
     what = "copies of the current token" if claim.object[0].startswith("copies") else token(claim.object)
     if claim.status == "excluded":
-        return f"No head settles on one token: {who} gives {what} {mass}"
+        none = "No head reads the parent" if claim.object[0] == "parent" else "No head settles on one token"
+        return f"{none}: {who} gives {what} {mass}"
     if has(claim, "within its null"):
         return f"{who} gives {what} {mass} of its attention, no more than untrained models"
     return f"{who} gives {what} {mass} of its attention{reason_in(claim)}"
@@ -156,13 +157,16 @@ def _needed(claim: Claim) -> str:
 def _needed_most(claim: Claim) -> str:
     who = parts(claim.subject)
     if claim.status == "excluded":
-        return "No head, MLP or direct path is needed: each is worth less than 0.001 nats"
+        harm = " and some do harm" if claim.condition("does harm") else ""
+        return f"No head, MLP or direct path is needed: each is worth less than 0.001 nats{harm}"
     if has(claim, "within its null"):
         return f"Cutting {who} costs {nats(claim.value)}, no more than in untrained models"
     if claim.status == "open":
-        return f"{cap(who)} may be needed most: {nats(claim.value)}{within(claim)}"
+        return f"Whether any part is needed is open: without {who} the loss changes by {nats(claim.value)}{within(claim)}"
     if (least := claim.condition("least of them")) is not None and least.value is not None:
         return f"{cap(who)} are needed most: without one the loss rises by {format_range(least.value, value_in(claim), 3)} nats"
+    if has(claim, "group"):
+        return f"{cap(who)} together are needed most: without them the loss rises by {nats(claim.value)}{within(claim)}"
     are = verb(claim.subject, "is", "are")
     return f"{cap(who)} {are} needed most: without {'it' if are == 'is' else 'them'} the loss rises by {nats(claim.value)}{within(claim)}"
 

@@ -21,8 +21,8 @@ from mechmarkov.utils.text import clean, listed
 
 
 def _trapped(claim: Claim) -> str:
-    if (near := claim.condition("near the best")) is not None:
-        return f"Not stuck: it is {nats(near.value)} from the best possible"
+    if claim.condition("near the best") is not None:
+        return "Not stuck: it is near the best possible"
     if claim.status == "does not apply":
         return "The symmetric trap is the walk model's, and says nothing of this one"
     K, n = int(number_of(claim, "states")), int(number_of(claim, "states that a label counts"))
@@ -74,7 +74,9 @@ def _leaves(claim: Claim) -> str:
     if claim.status == "does not apply":
         return "The first kept step is already away from the saddle, so when it left cannot be seen"
     if claim.status == "excluded":
-        return "It is on the symmetric subspace to the last bit, where by linear theory nothing grows"
+        if claim.condition("no growing pattern"):
+            return "By linear theory nothing grows there, so it does not leave"
+        return "It is on the symmetric subspace to the last bit, so no growing direction is ever entered"
     step = int(value_in(claim))
     if claim.condition("seen"):
         return f"It left the saddle by step {step}"
@@ -86,7 +88,10 @@ def _leaves(claim: Claim) -> str:
 
 def _lies_in(claim: Claim) -> str:
     e, w = number_of(claim, "e"), number_of(claim, "w")
-    return f"Its canonical coordinates ({number(e)}, {number(w)}) lie in the basin of the {clean(claim.object[0])}"
+    at = f"Its canonical coordinates ({number(e)}, {number(w)})"
+    if claim.status == "open":
+        return f"{at} would lie in the basin of the {clean(claim.object[0])}, but other paths add to them"
+    return f"{at} lie in the basin of the {clean(claim.object[0])}"
 
 
 def _came_by(claim: Claim) -> str:

@@ -16,6 +16,7 @@ from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.effects import model_chunks, positions_in_turn, predictions, with_history
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import FixedChain
+from mechmarkov.theory.kernel import kl
 
 MIN_SEEN = 64  # predictions after a state in the batch; of fewer, their mean may miss what it does
 RARE_SHARE = 0.25  # of 1 / n_states: states at least as likely as this are in any batch as often as others
@@ -71,6 +72,18 @@ def rare_states(subject: Subject) -> RareStates | None:
     }
     probabilities = torch.cat(runs).numpy().reshape(-1, *shape)
     return RareStates(rare, pi[rare], ~np.isin(parents, rare), probabilities, laws)
+
+
+def unseen_nats(subject: Subject) -> Float[np.ndarray, " member"]:
+    """Returns what states that the batch hardly shows add to KL from the exact law (nats).
+
+    What a probe measures on the batch is short of it. It is 0 where the batch shows all states.
+    """
+    rare, best = rare_states(subject), subject.source.best()
+    if rare is None or isinstance(best, str):
+        return np.zeros(len(subject.coordinates))
+    nats = np.stack([kl(rare.exact[best.name], q).mean(-1) for q in rare.probabilities])
+    return np.asarray(nats @ rare.pi)
 
 
 def contexts(

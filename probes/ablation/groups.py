@@ -1,0 +1,89 @@
+"""Groups of heads, ablated together: those of a layer, all of them, and those that attend alike.
+
+Of heads that do the same, each by itself is worth next to nothing: the others go on (Wang et al. 2022,
+section 3.3, found such backup heads). Singles and pairs miss a group of three or more.
+"""
+
+from functools import partial
+from itertools import combinations
+
+import numpy as np
+import torch
+import xarray as xr
+from einops import rearrange
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+
+from mechmarkov.interventions.ablate import ablate
+from mechmarkov.models.components import head_name, head_names
+from mechmarkov.probing.batch import Batch
+from mechmarkov.probing.dataset import variables
+from mechmarkov.probing.effects import MEASURES, changes
+from mechmarkov.probing.subject import Subject
+from mechmarkov.theory.bootstrap import interval
+
+MAX_DISTANCE = 0.1  # mean total variation between the attention of two heads that attend alike
+SEQUENCES = 16  # whose attention is compared
+LOSS = MEASURES.index("loss")
+
+Group = tuple[str, ...]
+
+
+def groups_of(subject: Subject, batch: Batch) -> list[Group]:
+    """Returns the groups of two heads or more: each layer's, all, those that attend alike."""
+    config = subject.config
+    every = tuple(head_names(config))
+    layers = [
+        tuple(head_name(layer, head) for head in range(config.n_heads)) for layer in range(config.n_layers)
+    ]
+    alike = _alike(subject, batch, every) if config.mixer == "attention" else []
+    return [group for group in dict.fromkeys([*layers, every, *alike]) if len(group) > 1]
+
+
+def _alike(subject: Subject, batch: Batch, names: Group) -> list[Group]:
+    """Heads of the last model that attend alike: the components of the graph of such pairs."""
+    patterns: list[torch.Tensor] = []
+    hooks = [
+        (f"blocks.{layer}.attn.hook_pattern", lambda x, hook: patterns.append(x.detach()))
+        for layer in range(subject.config.n_layers)
+    ]
+    subject.decoder[-1].run_with_hooks(batch.tokens[:SEQUENCES], return_type=None, fwd_hooks=hooks)
+    heads = torch.cat(
+        [rearrange(x, "... batch head query key -> head (... batch) query key") for x in patterns]
+    )
+    pairs = list(combinations(range(len(heads)), 2))
+    close = [
+        pair
+        for pair in pairs
+        if float((heads[pair[0]] - heads[pair[1]]).abs().sum(-1).mean()) / 2 < MAX_DISTANCE
+    ]
+    rows, columns = np.array(close, dtype=int).reshape(-1, 2).T
+    graph = csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(heads), len(heads)))
+    _, label = connected_components(graph, directed=False)
+    return [tuple(np.array(names)[label == one].tolist()) for one in np.unique(label)]
+
+
+@torch.no_grad()
+def of_groups(subject: Subject, batch: Batch, groups: list[Group]) -> xr.Dataset:
+    """The loss with all heads of a group at their mean, less the loss without.
+
+    Returns:
+        `group_effect`, `group_effect_low`, `group_effect_high` [axis, group] (nats): the 95 % intervals hold
+        for all groups at once;
+        `in_group` [group, group_head]: which heads are in it.
+    """
+    names = list(dict.fromkeys(name for group in groups for name in group))
+    member = np.array([[name in group for name in names] for group in groups]).reshape(
+        len(groups), len(names)
+    )
+    data = xr.Dataset(
+        {"in_group": (("group", "group_head"), member)},
+        coords={subject.axis: subject.coordinates, "group_head": names},
+    )
+    if not groups:
+        return data
+    _, changed = changes(subject, batch, [partial(ablate, component=group, kind="mean") for group in groups])
+    effect = changed[:, :, LOSS]
+    low, high = interval(effect, level=1 - 0.05 / len(groups))
+    ends = {"group_effect": effect.mean(-1), "group_effect_low": low, "group_effect_high": high}
+    return data.assign(variables("nats", (subject.axis, "group"), **ends))

@@ -1,0 +1,56 @@
+"""Groups of heads: needed together though hardly one by one; not told of a head that is worth as much."""
+
+import numpy as np
+import pytest
+import torch
+from einops import einsum
+
+import mechmarkov as mm
+from mechmarkov.models.constructions import lookup_tables
+
+P = np.array([[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.3, 0.1, 0.6]])
+TABLE = torch.tensor(np.log(P), dtype=torch.float32)
+
+
+@torch.no_grad()
+def heads_and_direct(parts, direct=0.0):
+    """Heads that read the parent and write so many times the table each, and so many in the direct path."""
+    model = lookup_tables._reading_one_token(3, torch.arange(12), n_heads=len(parts))
+    model.blocks[0].attn.W_O[:, :3, 3:6] = einsum(
+        torch.tensor(parts), TABLE, "head, row column -> head row column"
+    )
+    model.get_parameter("unembed.W_U")[:3] = direct * TABLE
+    return mm.Run.from_model(model, source=mm.Chain(P.tolist()))
+
+
+def needed(run):
+    result = mm.probe(run, probes=["ablation"], sequences=32)
+    return result["ablation"].data, result.claims.first("is_needed_most")
+
+
+@pytest.mark.usefixtures("few_nulls")
+def test_four_equal_heads_are_needed_together():
+    data, most = needed(heads_and_direct([0.25] * 4))
+    assert most.is_shown
+    assert most.subject == ("L0H0", "L0H1", "L0H2", "L0H3")
+    single = data["effect"].sel(component="L0H0", kind="mean", measure="loss").item()
+    assert most.condition("largest of them").value == pytest.approx(single, rel=1e-3)
+    # Without all four the model is at the mean of its logits: what the table by itself is worth.
+    whole, _ = needed(heads_and_direct([1.0, 0, 0, 0]))
+    alone = whole["effect"].sel(component="L0H0", kind="mean", measure="loss").item()
+    assert most.value == pytest.approx(alone, rel=1e-4)
+
+
+@pytest.mark.usefixtures("few_nulls")
+@pytest.mark.parametrize(("parts", "direct", "name"), [([1.0, 0, 0], 0, "L0H0"), ([0, 0, 0], 1.0, "direct")])
+def test_one_part_that_is_worth_all_is_named_by_itself(parts, direct, name):
+    _, most = needed(heads_and_direct(parts, direct))
+    assert most.subject == (name,)
+    assert most.condition("group") is None
+
+
+@pytest.mark.usefixtures("few_nulls")
+def test_heads_that_attend_alike_in_two_layers_are_a_group():
+    data, _ = needed(heads_and_direct([0.5, 0.5, 0.0]))
+    groups = [tuple(data["group_head"].values[row]) for row in data["in_group"].values]
+    assert groups == [("L0H0", "L0H1", "L0H2")]  # all three read the parent: one group, named once
