@@ -158,7 +158,7 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
                 fails = value - NORMAL_95 * error > FAR_NATS
                 holds = value + NORMAL_95 * error < IMITATION_NATS
             known = np.isfinite(value)
-            if not fails.any() or holds.sum() < MOST * known.sum():
+            if not fails.any() or holds.sum() <= MOST * known.sum():
                 continue
             bad, good = (Where(**{axis: _chosen(places, which)}) for which in (fails, holds))
             worst, most = (int(np.where(which, value, -np.inf).argmax()) for which in (fails, holds))
@@ -248,6 +248,7 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
             like = replace(like, object=closest.object)
         if fails is not None and reaches is not None and fails.object == reaches.object and not tempered:
             like, has = fails, True
+        tempered = None if has and not fails else tempered
         answer = tempered or (like if like is not None and (has or like.is_shown) else closest)
         shown = ours.where("imitates")
         bars = {claim.object[0]: claim.value for claim in shown if claim.value is not None}

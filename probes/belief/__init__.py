@@ -28,8 +28,8 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     last = last_model(data)
     stream = str(last["stream"].values[int(last["best"])])
     determined = (
-        f"the law of the next token and the last tokens give the belief with an R² of "
-        f"{float(last['baseline_r2']):.4f}: nothing is left that only a carried belief could tell"
+        f"the law of the next token and the last tokens give the belief "
+        f"(R² {float(last['baseline_r2']):.4f}): nothing else is left to tell"
     )
     clean, random, forced = mean_kls(last)
     share = partial(score_with_null, data=data, null=null, unit="share")

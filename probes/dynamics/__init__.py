@@ -4,8 +4,10 @@ Measures of progress run from 0 to 1, and an event is the first kept step at whi
 half. *Unigram*: how much nearer to the exact unigram the model is than the uniform law (KL in nats, as a
 share). *Bigram*: the same from the unigram to the bigram. *Best*: the same to the best law, if one is known
 that is better than both. *Selection*: the most attention any head gives to the parent, as a share of the way
-from uniform attention to all of it. Whoever has the bigram has the unigram, and whoever has the best law has
-both: a run that goes straight to the bigram, and never predicts like the unigram, passes both at once.
+from uniform attention to all of it. Where every sequence has a chain of its own also the halves of an induction
+circuit: the best head's attention on the previous token, and its induction score as a share of an ideal
+head's. Whoever has the bigram has the unigram, and whoever has the best law has both: a run that goes straight
+to the bigram, and never predicts like the unigram, passes both at once.
 
 An event lies between two kept steps. Its interval goes from the last kept step at which it surely has not
 happened to the first at which it surely has, by the sampling error of its progress. What was not seen may
@@ -23,7 +25,7 @@ from mechmarkov.probing.score import Score
 
 from . import figures, measure
 from .claims import claims, events_of, first_of, headline, may_have_come
-from .measure import BEST
+from .measure import BEST, NO_ERROR
 from .trajectory import EVENT_PROGRESS
 
 
@@ -43,9 +45,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     events, undecided = events_of(data), may_have_come(data)
     result: dict[str, Score] = {}
     for name in data["event"].values.tolist():
-        error = (
-            "without a sampling error" if name == "selection" else "with the sampling error of its progress"
-        )
+        error = "without a sampling error" if name in NO_ERROR else "with the sampling error of its progress"
         kind = f"the interval is the kept steps it lies between, {error}"
         if null is not None and f"no_{name}" not in data.attrs:
             have = null["progress"].sel(event=name).values > EVENT_PROGRESS
@@ -69,9 +69,17 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     return result
 
 
+CALLED = {
+    "selection": "selection",
+    BEST: "the best law",
+    "previous_token_head": "a previous-token head",
+    "induction_head": "an induction head",
+}
+
+
 def _called(event: str) -> str:
     """An event in the reason of a score without a value."""
-    return event if event == "selection" else f"the {'best law' if event == BEST else event}"
+    return CALLED.get(event, f"the {event}")
 
 
 FORMULAS = {
@@ -79,6 +87,9 @@ FORMULAS = {
     "t_selection": "first kept step with a parent score more than halfway from uniform attention's to 1",
     "t_bigram": "first kept step with progress to the bigram above ½",
     "t_best": "the same of the best exact predictor, where that is neither unigram nor bigram",
+    "t_previous_token_head": "where every sequence has a chain of its own, the first kept step with a head's "
+    "previous-token score more than halfway from uniform attention's to 1",
+    "t_induction_head": "likewise with a head's induction score above half of an ideal head's",
     "first": "the earliest of these events",
 }
 

@@ -9,6 +9,7 @@ from mechmarkov.claims.tile import CAME, Tile
 from mechmarkov.probing.dataset import NORMAL_95
 from mechmarkov.probing.score import Score
 
+from .measure import NO_ERROR
 from .trajectory import Event, first_time, may_hold
 
 
@@ -55,7 +56,7 @@ def _came(data: xr.Dataset, name: str, event: Event) -> Claim:
     beside = [Condition("probed steps", value=float(data.sizes["step"]))]
     if event.from_start:
         beside.append(Condition("from the first probed step", event.throughout, first))
-    if name == "selection":
+    if name in NO_ERROR:
         beside.append(Condition("without its sampling error"))
     if not event.kept:
         beside.append(Condition("lost again"))

@@ -11,6 +11,7 @@ from mechmarkov.probing.preconditions import (
     parent_lag,
     predictor_of,
     why_no_token_is_read,
+    why_no_value_circuit,
 )
 from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.subject import Subject
@@ -23,6 +24,9 @@ from .trajectory import score_trajectory, segments
 
 EVENTS = ("unigram", "selection", "bigram")
 BEST = "best"  # another event, where a better law than the bigram is known
+NO_ERROR = ("selection", "previous_token_head")  # events by attention, which is not measured by sequence
+# Two more, where every sequence has a chain of its own: the halves of an induction circuit.
+HEADS = ("previous_token_head", "induction_head")
 
 # Probes whose scores are followed; those that do not apply are left out.
 FOLLOWED = ("behaviour", "attention", "alignment", "induction", "program")
@@ -35,7 +39,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `progress` [axis, event]: from 0 to 1 (unigram, bigram: share of nats; selection: of attention); NaN
         for an event that has no meaning here, for which attrs hold `no_<event>`;
         `progress_error` [axis, event]: its standard error over sequences (of selection, which is not measured
-        by sequence, 0);
+        by sequence, 0). `previous_token_head` and `induction_head` are two more events where sequences have a
+        chain each: the attention of the best such head, from uniform attention's to the ideal's;
         and for the steps of a run `nearest` [step]: the index in `predictor` of the nearest one;
         `kl` [step, predictor] (nats), from `behaviour`;
         `gradient` [step] (loss per unit of parameter) and `scaled_gradient` [step]: over its largest;
@@ -47,6 +52,9 @@ def measure(subject: Subject) -> xr.Dataset:
     behaviour, attention = subject.result("behaviour"), subject.result("attention")
     events = [*EVENTS, BEST] if _better_law(subject) else list(EVENTS)
     progress, error, reasons = _progress(subject, attention, events)
+    if (of_heads := _of_heads(subject)) is not None:
+        events = [*events, *HEADS]
+        progress, error = (np.concatenate(pair, 1) for pair in zip((progress, error), of_heads, strict=True))
     data = xr.Dataset(
         variables("share", (axis, "event"), progress=progress, progress_error=error),
         coords={axis: subject.coordinates, "event": events},
@@ -130,6 +138,32 @@ def _progress(
     else:
         reasons["selection"] = "there is one token to attend to: nothing to select"
     return progress, error, reasons
+
+
+def _of_heads(
+    subject: Subject,
+) -> tuple[Float[np.ndarray, "member event"], Float[np.ndarray, "member event"]] | None:
+    """Progress of the best previous-token and the best induction head, from uniform attention to the ideal.
+
+    None where sequences share a chain, or no head could be either.
+    """
+    induction = plugins.load("induction", Probe, registered()) if "induction" in registered() else None
+    if induction is None or not subject.source.redraws or induction.applies(subject) is not None:
+        return None
+    if why_no_value_circuit(subject.decoder) is not None:  # a state space, which has no patterns of its own
+        return None
+    data = subject.result("induction")
+    chance = float(data["previous_chance"])
+    previous = (data["previous_token"].max(("layer", "head")).values - chance) / (1 - chance)
+    first = data.isel(matched=0)
+    ideal = float(first["ideal"])
+    if not ideal > 0:
+        return None
+    score = first["induction"].stack(one=("layer", "head"))
+    best = score.argmax("one")
+    at = score.isel(one=best).values / ideal
+    error = first["induction_error"].stack(one=("layer", "head")).isel(one=best).values / ideal
+    return np.stack([previous, at], 1), np.stack([np.zeros_like(error), error], 1)
 
 
 def _followed(subject: Subject) -> tuple[xr.DataArray, list[str]]:

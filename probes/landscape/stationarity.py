@@ -37,9 +37,7 @@ DENSE_TOLERANCE = 1e-9
 LANCZOS_STEPS = 8
 # Fewer, once a step changes it by less than this share.
 SAME_NATS = 3e-3
-FLOAT32 = (
-    2.0**-20
-)  # weights are rounded by 2^-24 of themselves: curvature below this share of the largest has no sign
+NO_SIGN = 1e-4  # of the largest: sequences that are no population, and weights in float32, leave as much
 DESCENT_STEPS = 20  # of L-BFGS, from what looks like a minimum with flat directions
 DESCENT = {"maxiter": DESCENT_STEPS, "gtol": 0.0, "ftol": 0.0}
 # What sampling makes of that is the mean of so many draws; up to so many times it may be noise.
@@ -156,7 +154,7 @@ def judge(
         kind, why = "not stationary", "zeros"
     elif told and least.high < -growing and not best:
         kind = "saddle"
-    elif told and least.low >= -flat and least.high >= -FLOAT32 * scale:
+    elif told and least.low >= -flat and least.high >= -NO_SIGN * scale:
         kind = "minimum"
         if not best and least.value <= flat:
             descent = descends(surface, fresh or surface, member, symmetry)

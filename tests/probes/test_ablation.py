@@ -305,7 +305,7 @@ def test_steps_probed_together_are_each_probed_alone(shape):
     together = ablation.probe.measure(subject_of(run, sequences=8))
     for step in range(2):
         alone = ablation.probe.measure(subject_of(run, steps=[10 * step], sequences=8))
-        for name, values in alone.data_vars.items():
+        for name, values in alone.drop_vars("in_group").data_vars.items():
             of_stack = together[name].isel(step=[step])
             if name.startswith("largest_") and step == 0:  # an earlier step has the bootstrap's
                 ends = together[f"effect_{name[8:]}"].sel(kind="mean", measure="loss")[0]

@@ -14,6 +14,7 @@ from mechmarkov.report.words.sentences import sentence
 
 Rule = Callable[[Findings, Headline], Iterator[str]]
 TOLERANCE = 1e-6
+NO_SIGN = 1e-4  # of the largest eigenvalue
 
 
 def conflicts(result: Findings) -> list[str]:
@@ -118,7 +119,7 @@ def intervals_hold_what_is_said(result: Findings, screen: Headline) -> Iterator[
             yield f"{sentence(claim)}: {claim.interval}"
     for claim in result.claims.where("is_at", object="minimum", status="shown"):
         largest = claim.condition("largest eigenvalue")
-        scale = TOLERANCE * abs(largest.value if largest and largest.value else 1.0)
+        scale = NO_SIGN * abs(largest.value if largest and largest.value else 1.0)
         if claim.interval is not None and claim.interval[1] < -scale:
             yield f"{sentence(claim)}"
 

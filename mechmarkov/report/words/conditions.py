@@ -243,7 +243,7 @@ CONDITIONS: dict[str, Phrase] = {
     # dynamics
     "probed steps": _silent,
     "from the first probed step": _silent,
-    "without its sampling error": _fixed("The steps of selection leave out its sampling error"),
+    "without its sampling error": _fixed("Its steps leave out the sampling error of attention"),
     "lost again": _silent,
     "cannot be seen": lambda c: clean(c.words[0]),
     "gradient of its largest": _silent,

@@ -35,6 +35,8 @@ EVENTS = {
     "bigram": "the bigram",
     "best": "the best law",
     "selection": "attention on the parent",
+    "previous_token_head": "a previous-token head",
+    "induction_head": "an induction head",
 }
 
 

@@ -26,6 +26,7 @@ from mechmarkov.report.words.sentences import sentence
 from mechmarkov.utils.text import format_number, listed
 
 MAX_BARS = 5
+ATTENTION = ("selection", "previous_token_head", "induction_head")  # events of heads: halfway to the ideal
 MAX_ANSWER_WORDS, MAX_TILE_WORDS = 12, 40
 PICTURES = {
     "kl": "KL from exact predictors, nats",
@@ -183,33 +184,35 @@ _SHORT: dict[str, Callable[[Claim], str]] = {
 def _came(claims: Sequence[Claim]) -> str:
     """When events came, each by its first sure step."""
     told = []
-    for claim in claims:
+    timed = [claim for claim in claims if claim.value is not None]
+    by_step = len(timed) > MAX_NAMED  # said once, before all of them
+    for claim in timed:
         lost = " (lost again)" if claim.condition("lost again") else ""
-        if claim.value is None:
-            continue
-        at = int(claim.interval[1] if claim.interval else claim.value)
         if claim.condition("from the first probed step"):
             told.append(f"{bare_event(claim)} from the start{lost}")
         else:
-            told.append(f"{bare_event(claim)} by step {at}{lost}")
+            step = int(claim.interval[1] if claim.interval else claim.value or 0)
+            told.append(f"{bare_event(claim)} {'' if by_step else 'by step '}{step}{lost}")
     if told:
-        return upper(", ".join(told))
+        return upper(f"{'by step: ' * by_step}{', '.join(told)}")
     return "Open" if any(claim.status == "open" for claim in claims) else "Not seen"
 
 
 def event_mark(claim: Claim) -> str:
     """Returns what came, at its place on the learning curve."""
-    name = (
-        "attention on the parent"
-        if claim.object[0] == "selection"
-        else f"halfway to {event(claim.object[0])}"
-    )
+    name = event(claim.object[0]) if claim.object[0] in ATTENTION else f"halfway to {event(claim.object[0])}"
     return name + (" (not surely)" if not claim.is_shown else "")
 
 
 def bare_event(claim: Claim) -> str:
     """Returns what came, without an article."""
-    return {"selection": "attention", "best": "best law"}.get(claim.object[0], claim.object[0])
+    names = {
+        "selection": "attention",
+        "best": "best law",
+        "previous_token_head": "previous-token head",
+        "induction_head": "induction head",
+    }
+    return names.get(claim.object[0], claim.object[0])
 
 
 def _number(claim: Claim | None) -> tuple[str, Score | None]:
@@ -219,6 +222,7 @@ def _number(claim: Claim | None) -> tuple[str, Score | None]:
     words = {
         "imitates": "nats (KL) from it",
         "is_closest_to": "nats (KL) from it",
+        "fails_at": "nats (KL) there",
         "tempers": "temperature, 1 is exact",
         "reaches": "nats above the best possible",
         "is_needed_most": f"nats lost without {parts(claim.subject)}",

@@ -19,6 +19,8 @@ from mechmarkov.report.words.phrases.premises import (
 )
 from mechmarkov.utils.text import clean, listed
 
+HEADS = ("previous_token_head", "induction_head")  # events
+
 
 def _trapped(claim: Claim) -> str:
     if claim.condition("near the best") is not None:
@@ -108,6 +110,8 @@ def _came_by(claim: Claim) -> str:
     if claim.value is None:
         if claim.status == "open":
             return f"Whether it is halfway to {event(claim.object[0])} by step {last} is open"
+        if claim.object[0] in HEADS:
+            return f"No head is halfway to {event(claim.object[0])} between steps {first} and {last}"
         return f"It is nowhere halfway to {event(claim.object[0])} between steps {first} and {last}"
     lost = ", and was lost again" if claim.condition("lost again") else ""
     if (start := claim.condition("from the first probed step")) is not None:
