@@ -3,11 +3,11 @@
 Measures of progress run from 0 to 1, and an event is the first kept step at which one of them is above one
 half. *Unigram*: how much nearer to the exact unigram the model is than the uniform law (KL in nats, as a
 share). *Bigram*: the same from the unigram to the bigram. *Best*: the same to the best law, if one is known
-that is better than both. *Selection*: the most attention any head gives to the parent, as a share of the way
-from uniform attention to all of it. Where every sequence has a chain of its own also the halves of an induction
-circuit: the best head's attention on the previous token, and its induction score as a share of an ideal
-head's. Whoever has the bigram has the unigram, and whoever has the best law has both: a run that goes straight
-to the bigram, and never predicts like the unigram, passes both at once.
+that is better than both. *Selection*: the most attention any head gives to the parent, as a share of the
+way from uniform attention to all of it. Where every sequence has a chain of its own also the halves of an
+induction circuit: the best head's attention on the previous token, and its induction score as a share of an
+ideal head's. Whoever has the bigram has the unigram, and whoever has the best law has both: a run that goes
+straight to the bigram, and never predicts like the unigram, passes both at once.
 
 An event lies between two kept steps. Its interval goes from the last kept step at which it surely has not
 happened to the first at which it surely has, by the sampling error of its progress. What was not seen may
