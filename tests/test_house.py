@@ -1,7 +1,6 @@
 """The layout: imports point one way, and what stands where."""
 
 import ast
-from collections import Counter
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -152,8 +151,3 @@ def test_theory_knows_no_torch_and_models_no_data():
     ]
     known = {room(other) for name, others in imports().items() if room(name) == "models" for other in others}
     assert known == {"models", "utils", "shadowed"}
-
-
-def test_no_folder_has_more_than_fifteen_files():
-    count = Counter(path.parent.relative_to(ROOT) for path in MODULES.values())
-    assert {folder: n for folder, n in count.items() if n > 15} == {}
