@@ -20,6 +20,20 @@ from mechmarkov.sources import Source
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
 
 
+@dataclass(frozen=True)
+class Options:
+    """What a user calls the options of a vocabulary: on the command line, or in Python."""
+
+    tokens: str
+    map: str
+    pad: str
+    bos: str
+
+
+ON_THE_COMMAND_LINE = Options("--tokens", '--tokens "STATE=TOKEN,…"', "--pad", "--bos")
+IN_PYTHON = Options("tokens", "tokens={state: token, …}", "pad", "bos")
+
+
 def parse_tokens(text: str, source: Source, objective: Objective) -> list[int]:
     """The model's token of each state, and of the query where the objective has one.
 
@@ -139,38 +153,39 @@ def tokens_of_states(
     ids: list[int] | None,
     pad: int | None,
     bos: int | None,
+    names: Options = ON_THE_COMMAND_LINE,
 ) -> list[int] | None:
     """The model's token of each state, then of the query or of the sequence's beginning.
 
     The states' are `ids`, where the user gave a map, or all tokens but `pad` and `bos`. None where token i is
-    state i already.
+    state i already. `names` are what messages call these options.
 
     Raises:
         RunFileError: For tokens that the model lacks, and for a vocabulary that is not the source's states.
     """
     n_states = source.n_states
     n_tokens = n_states + objective.query
-    special = {name: token for name, token in (("--pad", pad), ("--bos", bos)) if token is not None}
+    special = {name: token for name, token in ((names.pad, pad), (names.bos, bos)) if token is not None}
     for name, token in special.items():
-        if not 0 <= token < config.d_vocab:
-            raise RunFileError(f"{name} is {token}, expected a token below d_vocab {config.d_vocab}")
+        if type(token) is not int or not 0 <= token < config.d_vocab:
+            raise RunFileError(f"{name} is {shown(token)}, expected a token below d_vocab {config.d_vocab}")
         if ids is not None and token in ids:
-            raise RunFileError(f"{name} is {token}, but --tokens gives that token to a state")
+            raise RunFileError(f"{name} is {token}, but {names.tokens} gives that token to a state")
     if ids is None and special:
         ids = [token for token in range(config.d_vocab) if token not in special.values()]
         if len(ids) != n_tokens:
             raise RunFileError(
                 f"without {' and '.join(special)} {len(ids)} tokens remain for {n_tokens} of the source: "
-                'map them with --tokens "STATE=TOKEN,…"'
+                f"map them with {names.map}"
             )
     if ids is not None:
-        check_tokens(config, ids, source)
+        check_tokens(config, ids, source, names.tokens)
         ids = ids if bos is None else [*ids, bos]
     elif (config.d_vocab, config.d_vocab_out) != (n_tokens, n_states):
         raise RunFileError(
             f"the model reads {config.d_vocab} tokens and predicts {config.d_vocab_out}, but the source has "
-            f"{n_states} states{' and a query token' if objective.query else ''}: map them with --tokens "
-            f'"STATE=TOKEN,…", or name --bos and --pad{source.advice(config.d_vocab_out)}'
+            f"{n_states} states{' and a query token' if objective.query else ''}: map them with "
+            f"{names.map}, or name {names.bos} and {names.pad}{source.advice(config.d_vocab_out)}"
         )
     return ids
 
