@@ -30,6 +30,7 @@ class Options:
     bos: str
 
 
+MAX_EXAMPLE = 12  # states in an example of a map
 ON_THE_COMMAND_LINE = Options("--tokens", '--tokens "STATE=TOKEN,…"', "--pad", "--bos")
 IN_PYTHON = Options("tokens", "tokens={state: token, …}", "pad", "bos")
 
@@ -113,23 +114,33 @@ def _states(source: Source, objective: Objective) -> dict[str, int]:
 
 
 def _ids(pairs: list[tuple[str, int]], source: Source, objective: Objective, who: str) -> list[int]:
-    names = _states(source, objective)
+    names, such_as = _states(source, objective), _example(source, objective, who)
     tokens: dict[int, int] = {}
     for name, token in pairs:
         if name not in names:
             raise RunFileError(
                 f"{who} holds {shown(f'{name}={token}')}, but the source has no such state: "
-                f"it has {', '.join([*names][:8])}"
+                f"it has {', '.join([*names][:8])}{such_as}"
             )
         if names[name] in tokens:
-            raise RunFileError(f"{who} names the state {printable(name, NAME_CHARACTERS)} twice")
+            raise RunFileError(f"{who} names the state {printable(name, NAME_CHARACTERS)} twice{such_as}")
         tokens[names[name]] = token
     for state, label in enumerate([*source.labels, *["query"] * objective.query]):
         if state not in tokens:
-            raise RunFileError(f"{who} leaves out the state {printable(label, NAME_CHARACTERS)}")
+            raise RunFileError(f"{who} leaves out the state {printable(label, NAME_CHARACTERS)}{such_as}")
     if len(set(tokens.values())) < len(tokens):
-        raise RunFileError(f"{who} gives one token to two states")
+        raise RunFileError(f"{who} gives one token to two states{such_as}")
     return [tokens[state] for state in range(len(tokens))]
+
+
+def _example(source: Source, objective: Objective, who: str) -> str:
+    """Returns a whole map, as an example: each state with the token of its own number."""
+    labels = [printable(label, NAME_CHARACTERS) for label in source.labels] + ["query"] * objective.query
+    pairs = [*enumerate(labels)][:MAX_EXAMPLE]
+    more = ["…"] * (len(labels) > MAX_EXAMPLE)
+    if who == ON_THE_COMMAND_LINE.tokens:
+        return f': such as --tokens "{",".join([*(f"{label}={token}" for token, label in pairs), *more])}"'
+    return f": such as tokens={{{', '.join([*(f'{label!r}: {token}' for token, label in pairs), *more])}}}"
 
 
 def check_tokens(config: DecoderConfig, tokens: list[int], source: Source, who: str = "--tokens") -> None:
