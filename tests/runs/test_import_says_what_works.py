@@ -40,7 +40,9 @@ def imported(path, **given):
 def test_an_activation_is_read_by_its_name(tmp_path, nanogpt, where, name, value, act_fn):
     nanogpt.setdefault(where, {})[name] = value
     path = saved(tmp_path / "x.pt", nanogpt)
-    assert imported(path).model.act_fn == act_fn
+    result = import_run([path], source=SOURCE)
+    assert result.run.model.act_fn == act_fn
+    assert f"act_fn is {act_fn}, as a setting in the file says" in result.notes
     assert imported(path, act_fn="gelu_new").model.act_fn == "gelu_new"  # what is given counts
 
 

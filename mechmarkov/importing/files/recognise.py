@@ -125,7 +125,10 @@ def _of_gpt(
         raise RunFileError(
             f"{names[error.name]} is {shown(error.given)}, but it is {shown(error.found)} by the shapes"
         ) from error
-    return plan, _unused(found, {*gpt2.NANOGPT, *gpt2.NANOGPT_HARMLESS}, plan, given)
+    notes = _unused(found, {*gpt2.NANOGPT, *gpt2.NANOGPT_HARMLESS}, plan, given)
+    if "act_fn" in fields:
+        notes.insert(0, f"act_fn is {fields['act_fn']}, as a setting in the file says")
+    return plan, notes
 
 
 def _unused(
