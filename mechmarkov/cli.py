@@ -211,7 +211,6 @@ def show(run: str) -> None:
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.option(
     "--source",
-    required=True,
     metavar="JSON|FILE",
     help='What it was trained on: {"kind": …} (`mechmarkov list` has the kinds), or its text.',
 )
@@ -230,7 +229,7 @@ def show(run: str) -> None:
 @click.option("--out", type=PATH, default="run.pt", help="File.")
 def import_(
     files: tuple[str, ...],
-    source: str,
+    source: str | None,
     objective: str | None,
     given: tuple[str, ...],
     names: Path | None,
@@ -250,6 +249,9 @@ def import_(
     from mechmarkov.runs.import_run import import_run
     from mechmarkov.runs.loading import check_replaces_run
 
+    if source is None:
+        example = """--source '{"kind": "circle", "n_states": 6, "p": 0.5}'"""
+        raise ValueError(f"--source is missing: what the model was trained on, such as {example} or its text")
     check_writable(out)
     check_replaces_run(out)
     data = source_of(source)

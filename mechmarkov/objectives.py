@@ -48,6 +48,10 @@ class Objective(Fields):
         """Returns how many tokens of a sequence are no states."""
         return int(self.query) + int(self.bos)
 
+    def beginning(self) -> "Objective":
+        """The same of sequences that begin with a token of their own (`bos`)."""
+        return Objective(**{**self.model_dump(), "bos": True})
+
     def loss(
         self, scores: Float[Tensor, "*batch d_vocab_out"], targets: Int[Tensor, "*batch"]
     ) -> Float[Tensor, "*batch"]:

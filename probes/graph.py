@@ -31,11 +31,11 @@ NULL_KIND = "each edge moved to an earlier position drawn at random: 2.5, 50 and
 
 def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[np.ndarray]:
     del stack, n_states
-    real, n = batch.history.shape[1], len(batch.tokens)
+    n = len(batch.tokens)
 
     def total(pattern: Tensor, part: Batch, sequences: slice) -> Tensor:
         del part, sequences
-        return pattern[..., :real, :real].double().sum(1)
+        return pattern[..., batch.keys, batch.keys].double().sum(1)
 
     return Recorder(
         lambda model: PerLayer(model, lambda at: HookSums({"total": (f"{at}.hook_pattern", total)})),
@@ -246,6 +246,7 @@ probe = Probe(
     question="Does a head attend along the causal graph of positions?",
     cites="Nichani, Damian & Lee 2024 (arXiv 2402.14735); the null is ours",
     applies=applies,
+    with_bos=True,
     measure=measure,
     scores=scores,
     claims=claims,

@@ -70,7 +70,7 @@ def read_checkpoints(
     try:
         file, outside = _opened(path)
         layouts = recognise.LAYOUTS if names is None else recognise.of_table(names)
-        chosen, notes = _chosen(file.content, outside, weights, layouts)
+        chosen, notes = _chosen(file.content, outside, weights, layouts, names is not None)
         counted = _steps(chosen, file, outside)
         return [
             _checkpoint(file, one, step, outside, given, without, notes, names)
@@ -109,12 +109,12 @@ def _opened(path: Path) -> tuple[ForeignFile | folders.Parts, dict[str, Any]]:
 
 
 def _chosen(
-    content: Any, outside: Mapping[str, Any], weights: str | None, layouts: Layouts
+    content: Any, outside: Mapping[str, Any], weights: str | None, layouts: Layouts, is_table: bool
 ) -> tuple[Found, list[str]]:
     """The model that is asked for, and notes on it."""
     found = state_dicts.find(content, layouts)
     if not found:
-        raise recognise.of_no_layout(content, outside)
+        raise recognise.of_no_layout(content, outside, is_table)
     chosen = state_dicts.choose(found, weights)
     notes = []
     if len(found) > 1:

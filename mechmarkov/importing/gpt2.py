@@ -89,14 +89,15 @@ def fields_of_nanogpt(args: Mapping[str, Any], strict: bool) -> dict[str, Any]:
     Raises:
         RunFileError: Naming an argument that nanoGPT does not have.
     """
-    known = {*NANOGPT, *NANOGPT_HARMLESS, *configs.MEANINGS, *configs.NUMBERS}
+    known = {*NANOGPT, *NANOGPT_HARMLESS, *configs.MEANINGS, *configs.NUMBERS, *configs.ACTIVATION}
     for name, value in args.items():
         if strict and name not in known and value not in (None, False):
             raise RunFileError(
-                f"model_args: {printable(name, NAME_CHARACTERS)} is {shown(value)}: nanoGPT has none"
+                f"model_args: {printable(name, NAME_CHARACTERS)} is {shown(value)}: nanoGPT has none; if it "
+                f"changes nothing that is computed, checkpoint['model_args'].pop({name!r}) and save again"
             )
     fields = {ours: args[theirs] for theirs, ours in NANOGPT.items() if args.get(theirs) is not None}
-    fields |= configs.numbers(args)
+    fields |= configs.numbers(args) | configs.activation(args)
     return {**fields, "normalization_type": "LN"} if "bias" in args else fields
 
 

@@ -1,7 +1,7 @@
 """Layouts of saved weights: what each tells of its model, and the checks that all share."""
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -119,6 +119,18 @@ def assumptions(config: DecoderConfig, said: Container[str]) -> dict[str, Any]:
     settings |= {"rotary_base": config.rotary_base, "rotary_dim": config.rotary_dim} if rotary else {}
     settings |= {"norms": NORMS if mlp else "before attention"} if norm else {}
     return {name: value for name, value in settings.items() if name not in said}
+
+
+def shortened(plan: ImportPlan, n_ctx: int) -> ImportPlan:
+    """The same model for shorter sequences: what it computes on them stays."""
+    axes = {"pos_embed.W_pos": (slice(n_ctx),), "W_rel": (slice(None), slice(n_ctx))}
+
+    def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        found = plan.states(weights)
+        kept = {name: axes.get(name, axes.get(name.rpartition(".")[2], ())) for name in found}
+        return {name: value[kept[name]] if kept[name] else value for name, value in found.items()}
+
+    return replace(plan, config=plan.config.model_copy(update={"n_ctx": n_ctx}), states=states)
 
 
 def count_layers(shapes: Shapes, prefix: str, called: Called = str) -> int:

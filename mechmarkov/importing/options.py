@@ -27,6 +27,12 @@ READ = (
 )  # fmt: skip
 
 
+EXAMPLES = {
+    "--source": '{"kind": "circle", "n_states": 6, "p": 0.5}',
+    "--objective": '{"kind": "cross_entropy", "read": "last"}',
+}
+
+
 def from_json(option: str, text: str, make: Callable[[dict[str, Any]], Made]) -> Made:
     """A config from JSON.
 
@@ -38,7 +44,8 @@ def from_json(option: str, text: str, make: Callable[[dict[str, Any]], Made]) ->
     except RunFileError as error:
         raise RunFileError(f"{option}: {error}") from None
     except (ValueError, RecursionError) as error:
-        raise RunFileError(f"{option} is not JSON: {printable(str(error), 100)}") from error
+        what = f"{option} is not JSON: {printable(str(error), 100)}"
+        raise RunFileError(f"{what}, expected such as {EXAMPLES[option]}") from error
     if type(data) is not dict:
         raise RunFileError(f'{option} is {shown(data)}, expected an object such as {{"kind": …}}')
     try:

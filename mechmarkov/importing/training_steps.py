@@ -241,7 +241,8 @@ def _numbered(paths: Sequence[Path]) -> list[int]:
     ]
     if len({len(found) for found in numbers}) > 1:
         raise RunFileError(
-            f"{_name(paths[0])} and others do not hold equally many numbers: which is the training step?"
+            f"{_name(paths[0])} and others do not hold equally many numbers: give those whose number is "
+            f"the training step, in a pattern such as '{_name(paths[0].parent / '*[0-9]')}{paths[0].suffix}'"
         )
     columns = list(zip(*numbers, strict=True))
     varying = [column for column in columns if len({int(digits[:18]) for _, digits in column}) > 1]

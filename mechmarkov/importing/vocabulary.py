@@ -20,6 +20,21 @@ from mechmarkov.sources import Source
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
 
 
+@dataclass(frozen=True)
+class Options:
+    """What a user calls the options of a vocabulary: on the command line, or in Python."""
+
+    tokens: str
+    map: str
+    pad: str
+    bos: str
+
+
+MAX_EXAMPLE = 12  # states in an example of a map
+ON_THE_COMMAND_LINE = Options("--tokens", '--tokens "STATE=TOKEN,…"', "--pad", "--bos")
+IN_PYTHON = Options("tokens", "tokens={state: token, …}", "pad", "bos")
+
+
 def parse_tokens(text: str, source: Source, objective: Objective) -> list[int]:
     """The model's token of each state, and of the query where the objective has one.
 
@@ -99,23 +114,33 @@ def _states(source: Source, objective: Objective) -> dict[str, int]:
 
 
 def _ids(pairs: list[tuple[str, int]], source: Source, objective: Objective, who: str) -> list[int]:
-    names = _states(source, objective)
+    names, such_as = _states(source, objective), _example(source, objective, who)
     tokens: dict[int, int] = {}
     for name, token in pairs:
         if name not in names:
             raise RunFileError(
                 f"{who} holds {shown(f'{name}={token}')}, but the source has no such state: "
-                f"it has {', '.join([*names][:8])}"
+                f"it has {', '.join([*names][:8])}{such_as}"
             )
         if names[name] in tokens:
-            raise RunFileError(f"{who} names the state {printable(name, NAME_CHARACTERS)} twice")
+            raise RunFileError(f"{who} names the state {printable(name, NAME_CHARACTERS)} twice{such_as}")
         tokens[names[name]] = token
     for state, label in enumerate([*source.labels, *["query"] * objective.query]):
         if state not in tokens:
-            raise RunFileError(f"{who} leaves out the state {printable(label, NAME_CHARACTERS)}")
+            raise RunFileError(f"{who} leaves out the state {printable(label, NAME_CHARACTERS)}{such_as}")
     if len(set(tokens.values())) < len(tokens):
-        raise RunFileError(f"{who} gives one token to two states")
+        raise RunFileError(f"{who} gives one token to two states{such_as}")
     return [tokens[state] for state in range(len(tokens))]
+
+
+def _example(source: Source, objective: Objective, who: str) -> str:
+    """Returns a whole map, as an example: each state with the token of its own number."""
+    labels = [printable(label, NAME_CHARACTERS) for label in source.labels] + ["query"] * objective.query
+    pairs = [*enumerate(labels)][:MAX_EXAMPLE]
+    more = ["…"] * (len(labels) > MAX_EXAMPLE)
+    if who == ON_THE_COMMAND_LINE.tokens:
+        return f': such as --tokens "{",".join([*(f"{label}={token}" for token, label in pairs), *more])}"'
+    return f": such as tokens={{{', '.join([*(f'{label!r}: {token}' for token, label in pairs), *more])}}}"
 
 
 def check_tokens(config: DecoderConfig, tokens: list[int], source: Source, who: str = "--tokens") -> None:
@@ -139,38 +164,39 @@ def tokens_of_states(
     ids: list[int] | None,
     pad: int | None,
     bos: int | None,
+    names: Options = ON_THE_COMMAND_LINE,
 ) -> list[int] | None:
     """The model's token of each state, then of the query or of the sequence's beginning.
 
     The states' are `ids`, where the user gave a map, or all tokens but `pad` and `bos`. None where token i is
-    state i already.
+    state i already. `names` are what messages call these options.
 
     Raises:
         RunFileError: For tokens that the model lacks, and for a vocabulary that is not the source's states.
     """
     n_states = source.n_states
     n_tokens = n_states + objective.query
-    special = {name: token for name, token in (("--pad", pad), ("--bos", bos)) if token is not None}
+    special = {name: token for name, token in ((names.pad, pad), (names.bos, bos)) if token is not None}
     for name, token in special.items():
-        if not 0 <= token < config.d_vocab:
-            raise RunFileError(f"{name} is {token}, expected a token below d_vocab {config.d_vocab}")
+        if type(token) is not int or not 0 <= token < config.d_vocab:
+            raise RunFileError(f"{name} is {shown(token)}, expected a token below d_vocab {config.d_vocab}")
         if ids is not None and token in ids:
-            raise RunFileError(f"{name} is {token}, but --tokens gives that token to a state")
+            raise RunFileError(f"{name} is {token}, but {names.tokens} gives that token to a state")
     if ids is None and special:
         ids = [token for token in range(config.d_vocab) if token not in special.values()]
         if len(ids) != n_tokens:
             raise RunFileError(
                 f"without {' and '.join(special)} {len(ids)} tokens remain for {n_tokens} of the source: "
-                'map them with --tokens "STATE=TOKEN,…"'
+                f"map them with {names.map}"
             )
     if ids is not None:
-        check_tokens(config, ids, source)
+        check_tokens(config, ids, source, names.tokens)
         ids = ids if bos is None else [*ids, bos]
     elif (config.d_vocab, config.d_vocab_out) != (n_tokens, n_states):
         raise RunFileError(
             f"the model reads {config.d_vocab} tokens and predicts {config.d_vocab_out}, but the source has "
-            f"{n_states} states{' and a query token' if objective.query else ''}: map them with --tokens "
-            f'"STATE=TOKEN,…", or name --bos and --pad{source.advice(config.d_vocab_out)}'
+            f"{n_states} states{' and a query token' if objective.query else ''}: map them with "
+            f"{names.map}, or name {names.bos} and {names.pad}{source.advice(config.d_vocab_out)}"
         )
     return ids
 

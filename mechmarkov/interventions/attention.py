@@ -60,7 +60,7 @@ def attend(
 
 @contextmanager
 def limit_window(
-    model: HookedDecoder, back: int, *, heads: str | Sequence[str] | None = None
+    model: HookedDecoder, back: int, *, heads: str | Sequence[str] | None = None, keep: int = 0
 ) -> Iterator[HookedDecoder]:
     """Let heads attend to the query's own position and `back` positions before it, and renormalise.
 
@@ -68,15 +68,17 @@ def limit_window(
         model: A model or a stack.
         back: At least 0, as `DecoderConfig.window`.
         heads: Names; all heads by default.
+        keep: How many of the first positions every query sees as before: 1 for a token that begins sequences.
 
     Raises:
         ValueError: For a negative `back`, an unknown head, and a head without attention weights.
     """
     check_decoder(model)
-    back = integer_of("back", back, least=0)
+    back, keep = integer_of("back", back, least=0), integer_of("keep", keep, least=0)
 
     def limited(scores: Tensor) -> Tensor:
         allowed = causal_mask(scores.shape[-2], scores.shape[-1], back, scores.device)
+        allowed[..., :keep] = True
         return scores.masked_fill(~allowed, -torch.inf)
 
     names = head_names(model.config) if heads is None else [heads] if isinstance(heads, str) else heads
@@ -85,7 +87,9 @@ def limit_window(
     whole = [
         layer
         for layer, chosen in by_layer.items()
-        if len(set(chosen)) == model.config.n_heads and isinstance(model.blocks[layer].attn, Attention)
+        if len(set(chosen)) == model.config.n_heads
+        and isinstance(model.blocks[layer].attn, Attention)
+        and not keep
     ]
     rest = {layer: chosen for layer, chosen in by_layer.items() if layer not in whole}
     others = [head_name(layer, head) for layer, chosen in rest.items() for head in chosen]

@@ -61,9 +61,14 @@ class Batch:
         return int(self.read[-1] - self.known[-1]) - self.first
 
     @property
+    def keys(self) -> slice:
+        """The model's positions that hold the states of `history`."""
+        return slice(self.first, self.first + self.history.shape[1])
+
+    @property
     def reach(self) -> Float[Tensor, " lag"]:
-        """Share of the predictions that have a token at each lag, from lag 0 (a query token itself) on."""
-        lag = torch.arange(self.tokens.shape[1] + 1)
+        """Share of the predictions that have a token at each lag, from lag 0 (the extra token) on."""
+        lag = torch.arange(self.tokens.shape[1] + 1 - self.first)
         return (self.known[:, None] + 1 >= lag).double().mean(0)
 
     def seen(self, window: int | None) -> slice:
@@ -78,6 +83,16 @@ class Batch:
         key = torch.arange(self.history.shape[1], device=self.read.device)
         seen = key <= self.known[:, None]
         return seen if window is None else seen & (self.read[:, None] - self.first - key <= window)
+
+    def extra_visible(self, window: int | None) -> Bool[Tensor, " read"]:
+        """Whether each prediction may look at a token that is no state: the query's own, or the beginning."""
+        if not self.first:
+            return torch.full_like(self.read, bool(self.parent_lag), dtype=torch.bool)
+        return self.read >= 0 if window is None else self.read <= window
+
+    def with_history(self, history: Int[Tensor, "batch known_position"]) -> Int[Tensor, "batch position"]:
+        """Returns what the model reads of other histories: a token that is no state stays."""
+        return torch.cat([self.tokens[:, : self.first], history, self.tokens[:, self.keys.stop :]], dim=1)
 
     def head(self, sequences: int) -> "Batch":
         """The first so many sequences."""
@@ -125,9 +140,8 @@ def draw(
         models: How many will predict.
     """
     length = evaluated_length(source, objective, config.n_ctx)
-    n_ctx = config.n_ctx - (sequence_length(objective, config.n_ctx) - length)
     if sequences is None:
-        n_read = 1 if _reads_last_only(objective) else n_ctx
+        n_read = 1 if _reads_last_only(objective) else length - 1
         affordable = MAX_PROBABILITIES // (n_read * source.n_states * models)
         sequences = max(MIN_SEQUENCES, min(MAX_SEQUENCES, DEFAULT_PREDICTIONS // n_read))
         sequences = max(1, min(sequences, affordable))

@@ -105,11 +105,6 @@ def widest(config: DecoderConfig, length: int) -> int:
     return config.n_heads * max(length, 3 * config.d_model)
 
 
-def with_history(batch: Batch, history: Int[Tensor, "batch known_position"]) -> Int[Tensor, "batch position"]:
-    """Returns what the model reads of other histories: the query token stays."""
-    return torch.cat([history, batch.tokens[:, history.shape[1] :]], dim=1)
-
-
 def positions_in_turn(sequences: int, positions: int) -> Int[Tensor, " sequence"]:
     """One position for each sequence: every position once before any is taken again.
 

@@ -5,7 +5,7 @@ not in a sample is in no error. The chain is known: contexts that end in the sta
 the reversed chain `pi_i P_ij / pi_j`, and what is measured there is weighted by `pi`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.effects import model_chunks, positions_in_turn, predictions, with_history
+from mechmarkov.probing.effects import model_chunks, positions_in_turn, predictions
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import FixedChain
 from mechmarkov.theory.kernel import kl
@@ -114,6 +114,8 @@ def contexts(
 
 
 def _batch(batch: Batch, history: Int[Tensor, "sequence position"]) -> Batch:
-    """A batch of other histories, with the query token of the first where there is one."""
-    like = Batch(batch.tokens[:1].expand(len(history), -1), history, history, batch.read, batch.known)
-    return Batch(with_history(like, history), history, history, batch.read, batch.known)
+    """A batch of other histories, with the token of the first that is no state where there is one."""
+    like = replace(
+        batch, tokens=batch.tokens[:1].expand(len(history), -1), history=history, following=history
+    )
+    return replace(like, tokens=like.with_history(history))

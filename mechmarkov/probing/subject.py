@@ -34,7 +34,10 @@ from mechmarkov.utils.memory import give_freed_memory_back
 
 EVALUATION_SEED = 0x9E3779B9
 CPU = torch.device("cpu")
-OF_BOS = "sequences begin with a beginning-of-sequence token, which is no state"
+OF_BOS = (
+    "every sequence begins with a beginning-of-sequence token, and this probe computes with sequences of "
+    "states only"
+)
 GPU_CHUNKS = 32  # a GPU takes so many chunks of a CPU at once: activations of 256 MB
 
 MOST_SEQUENCES = 1_000_000  # that may be asked for
@@ -195,11 +198,7 @@ class Subject:
         Raises:
             DoesNotApplyError: If it is read from attention weights and no layer has any.
         """
-        if self.objective.bos and quantity is not SCORES:
-            raise DoesNotApplyError(OF_BOS)
         if quantity not in self._recorded:
-            if self.objective.bos:
-                self._record([SCORES])
             if not self._recorded:
                 try:
                     self._record([*STANDARD, *self.records])

@@ -60,6 +60,7 @@ class Recorder:
             A name that two of the probes have carries the probe's: `mechmarkov/attention/best_lag`.
         objective: What the model is trained for; by default cross-entropy at every position.
         tokens: The model's token of each state, where token i is not state i; see `Run.from_model`.
+        bos: The model's token that every sequence begins with; see `Run.from_model`.
         resume: Whether to go on with the file that is there. "drop_later" is for a loop that starts again
             from a checkpoint of its own: what the file holds from the first given step on is dropped.
 
@@ -93,6 +94,7 @@ class Recorder:
         log: Log | None = None,
         objective: Objective | None = None,
         tokens: Mapping[str | int, int] | None = None,
+        bos: int | None = None,
         given: Mapping[str, Any] | None = None,
         names: Names | None = None,
         resume: Resume = False,
@@ -103,7 +105,9 @@ class Recorder:
         objective = objective or Objective()
         if tokens is not None:  # the runs' source is without states that never occur and are left out
             source, tokens = vocabulary.named_states(tokens, source, objective)
-        self._source, self._objective, self._tokens = source, objective, tokens
+        if bos is not None:
+            objective = objective.beginning()
+        self._source, self._objective, self._tokens, self._bos = source, objective, tokens, bos
         self._given, self._names = checked_fields(given, "given"), names
         self._probes, self._log = checked_probes(probes, log), log
         self._id = secrets.token_hex(8)
@@ -248,6 +252,7 @@ class Recorder:
                 source=self._source,
                 objective=self._objective,
                 tokens=self._tokens,
+                bos=self._bos,
                 given=self._given,
                 names=self._names,
                 step=step,

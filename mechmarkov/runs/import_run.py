@@ -80,7 +80,7 @@ def import_run(
     objective = checked_objective(objective)
     paths = [path_of("paths", path) for path in list_of("paths", paths, "a list of paths")]
     if bos is not None:
-        objective = Objective(**{**objective.model_dump(), "bos": True})
+        objective = objective.beginning()
     elif objective.bos:
         raise RunFileError(
             "objective.bos is true, but no token is named: give --bos TOKEN, or bos= in Python"

@@ -170,6 +170,7 @@ class Run:
         source: Source,
         objective: Objective | None = None,
         tokens: Mapping[str | int, int] | None = None,
+        bos: int | None = None,
         n_ctx: int | None = None,
         given: Mapping[str, Any] | None = None,
         names: Names | None = None,
@@ -193,6 +194,8 @@ class Run:
             tokens: The model's token of each state, by its number or label, and of "query" where there is
                 a query token; by default token i is state i. Tokens that are no state can then neither be
                 read nor predicted (`mechmarkov.importing.vocabulary`).
+            bos: The model's token that every sequence begins with: so does every sequence of the run
+                (`Objective.bos`). The other tokens are then the states in order, unless `tokens` says which.
             n_ctx: The length of the context that it was trained on; by default its config's, which for rotary
                 positions may be far longer.
             given: Fields of the config that the model does not say, as `mechmarkov import --set` gives them:
@@ -220,6 +223,8 @@ class Run:
         if step is not None:
             step = checked_step(step)
         objective, given = checked_objective(objective), checked_fields(given, "given")
+        if bos is not None:
+            objective = objective.beginning()
         live = inside(model, whole=names is not None)
         found = converted(live, n_ctx, given, names)
         decoder, config, ids = found.decoder, found.decoder.config, None
@@ -227,7 +232,10 @@ class Run:
             states = {name: value.detach()[None].clone() for name, value in decoder.state_dict().items()}
             if tokens is not None:
                 source, ids = vocabulary.source_and_ids(tokens, source, objective)
-                vocabulary.check_tokens(config, ids, source, "tokens")
+            if ids is not None or bos is not None:
+                python = vocabulary.IN_PYTHON
+                ids = vocabulary.tokens_of_states(config, source, objective, ids, None, bos, python)
+            if ids is not None:
                 config = vocabulary.picked_config(config, len(ids), source.n_states)
             elif config.d_vocab != source.n_states + objective.n_extra:
                 extra = " and a query token" if objective.query else " and a beginning-of-sequence token"

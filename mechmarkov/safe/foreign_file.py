@@ -55,7 +55,6 @@ SAFETENSORS = {
 DEVICE = "torch device"
 ENCODE = "_codecs encode"
 GIT_LFS = b"version https://git-lfs"
-SAVE_PLAIN = "torch.save({'model': model.state_dict(), 'step': step}, 'new.pt')"
 # Looked up once: asking torch for a name that a file gives could import something.
 DTYPE_NAMES = {
     f"torch {name}": str(value) for name, value in vars(torch).items() if type(value) is torch.dtype
@@ -167,12 +166,12 @@ def read(path: Path) -> ForeignFile:
     pickled, sizes = read_archive(path, size, lambda names: formats.check_archive(path, names))
     content, foreign = scan(pickled, _ForeignMachine())
     if foreign is not None:
-        advice = f"where it was saved, {SAVE_PLAIN}"
+        advice = f"where it was saved, {formats.SAVE_PLAIN}"
         if "transformer_lens" in foreign.verb:
             advice = "save model.cfg.to_dict() in place of model.cfg, with the version that made it"
         raise RunFileError(f"something in it {foreign.verb}: {advice}")
     if type(content) not in (dict, list, tuple):
-        raise RunFileError(f"it holds {describe(content)}, expected a dict: {SAVE_PLAIN}")
+        raise RunFileError(f"it holds {describe(content)}, expected a dict: {formats.SAVE_PLAIN}")
     return ForeignFile(path, content, sizes)
 
 

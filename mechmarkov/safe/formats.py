@@ -17,6 +17,7 @@ MSGPACK = re.compile(rb"([\x81-\x8f]|\xde..|\xdf....)([\xa1-\xbf]|\xd9.)[\w/]", 
 TAR_AT = 257
 WEB_PAGE = re.compile(rb"\s*<(!doctype|html)", re.IGNORECASE)
 
+SAVE_PLAIN = "torch.save({'model': model.state_dict(), 'step': step}, 'new.pt')"
 # What is done with each: {path} is where it is and {new} a file beside it, as Python writes them.
 NAMED = ", and the arrays need names that are known here"
 ARRAYS = "write its arrays as torch.save({{name: tensor, …}}, {new})" + NAMED
@@ -86,7 +87,7 @@ def check_known(path: Path, head: bytes, size: int) -> None:
         RunFileError: Saying what it is and what to do.
     """
     if size == 0:
-        raise RunFileError("is empty")
+        raise RunFileError(f"is empty: where the model is, {SAVE_PLAIN}")
     advice = next((text for begin, text in BEGINNINGS.items() if head.startswith(begin)), None)
     if advice is None and WEB_PAGE.match(head):
         advice = A_WEB_PAGE
@@ -100,6 +101,8 @@ def check_known(path: Path, head: bytes, size: int) -> None:
         advice = SUFFIXES.get(path.suffix)
     if advice is not None:
         raise RunFileError(_with_paths(advice, path))
+    if not head.startswith(b"PK\x03\x04"):
+        raise RunFileError(f"is not a file written by torch.save: where the model is, {SAVE_PLAIN}")
 
 
 def check_archive(path: Path, names: Collection[str]) -> None:
@@ -111,6 +114,8 @@ def check_archive(path: Path, names: Collection[str]) -> None:
     for end, advice in ARCHIVES.items():
         if any(name.endswith(end) for name in names):
             raise RunFileError(_with_paths(advice, path))
+    if not any(name.endswith("/data.pkl") for name in names):
+        raise RunFileError(f"is an archive, but not one of torch.save: where the model is, {SAVE_PLAIN}")
 
 
 def check_folder(path: Path) -> None:

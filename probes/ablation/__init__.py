@@ -86,6 +86,7 @@ probe = Probe(
         "(arXiv 2412.01003)"
     ),
     applies=applies,
+    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,

@@ -25,7 +25,6 @@ from mechmarkov.probing.effects import (
     model_chunks,
     positions_in_turn,
     predictions,
-    with_history,
 )
 from mechmarkov.probing.preconditions import has_one_parent, in_words, parent_lag, predictor_of
 from mechmarkov.probing.subject import Subject
@@ -64,7 +63,8 @@ def measure(subject: Subject) -> xr.Dataset:
         kind is none for a component, or cannot change it;
         `path_effect` [axis, path, path_kind, measure], with `sender` and `receiver`: the same in what one
         later component reads, and nowhere else; of models before the last, means and zeroed positions alone;
-        `window_effect` [axis, window, measure]: no head sees beyond that lag (1 is the parent);
+        `window_effect` [axis, window, measure]: no head sees beyond that lag (1 is the parent), but for
+        the beginning-of-sequence token;
         `shuffle_effect` [axis, shuffle, measure]: the context in another order, for the last prediction;
         `swap_kl` [axis, row] (nats), `swap_followed` [axis], `swap_followed_at` [axis, position]
         (probability): another parent (`of_parents`);
@@ -165,7 +165,9 @@ def of_windows(subject: Subject, batch: Batch) -> xr.Dataset:
     """`window_effect` [axis, window, measure]: no head sees beyond lag `window` (1 is the parent)."""
     length = batch.history.shape[1]
     lags = [1 << i for i in range(length.bit_length()) if 1 << i < length] or [1]
-    masks: Grid = {(str(lag),): partial(limit_window, back=lag - 1 + batch.parent_lag) for lag in lags}
+    masks: Grid = {
+        (str(lag),): partial(limit_window, back=lag - 1 + batch.parent_lag, keep=batch.first) for lag in lags
+    }
     return effects(subject, batch, masks, ("window",), "window_effect").assign_coords(window=lags)
 
 
@@ -176,7 +178,7 @@ def of_orders(subject: Subject, batch: Batch) -> xr.Dataset:
     """
     last = Truth.of(subject, batch, batch.history).last()
     edited = (shuffle_context(batch.history, which) for which in SHUFFLES)
-    tokens = [batch.tokens, *(with_history(batch, history) for history in edited)]
+    tokens = [batch.tokens, *(batch.with_history(history) for history in edited)]
     changed = []
     for chunk in model_chunks(subject, batch):
         runs = (predictions(subject, chunk.model, batch, one)[:, :, -1:] for one in tokens)
@@ -216,7 +218,7 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
     laws = [torch.from_numpy(law)[every, at] for law in both]
     differs = ((laws[0] - laws[1]).abs() > SAME_LAW).any(-1).numpy()  # two parents may have one law
     found = []
-    tokens = (batch.tokens, with_history(batch, edited))
+    tokens = (batch.tokens, batch.with_history(edited))
     for chunk in model_chunks(subject, batch):
         runs = [predictions(subject, chunk.model, batch, one)[:, every, at] for one in tokens]
         before, after = (run.clamp_min(FLOOR).log() for run in runs)

@@ -99,6 +99,7 @@ probe = Probe(
     cites="Shi & Cao 2025 (arXiv 2511.23239), theorem 3.1, with the target corrected to sqrt(P) for raw log "
     "scores; recall: Bietti et al. 2023 (arXiv 2306.00802)",
     applies=applies,
+    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,

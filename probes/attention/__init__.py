@@ -126,6 +126,7 @@ probe = Probe(
     question="Where does the model look: at the parent, at another lag, or nowhere in particular?",
     cites="Shi & Cao 2025 (arXiv 2511.23239), theorems 3.1 and 4.1; lags count from the predicted token",
     applies=always,
+    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,

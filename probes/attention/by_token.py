@@ -69,7 +69,6 @@ def explained_by_tokens(
     batch = subject.batch.head(count)
     shape = (len(decoder), config.n_layers, config.n_heads)
     table, share = np.full((*shape, n, n), np.nan), np.full(shape, np.nan)
-    real = batch.history.shape[1]
     allowed = batch.visible(config.window)
     query = batch.history[:, batch.known]
     key = one_hot(batch.history, n).double()
@@ -81,7 +80,7 @@ def explained_by_tokens(
         sums: list[list[Tensor]] = []  # of each sequence: of all at once the scores would be much memory
         for one, states in zip(batch.tokens, key, strict=True):
             _, cache = model.run_with_cache(one[None], names_filter=list(names))
-            scores = torch.stack([cache[name][0] for name in names])[:, :, batch.read, :real].double()
+            scores = torch.stack([cache[name][0] for name in names])[:, :, batch.read, batch.keys].double()
             scores = scores.masked_fill_(~allowed, 0)
             sums.append([scores.square().sum((-2, -1)), scores @ states])
         square, total = (torch.stack(some) for some in zip(*sums, strict=True))

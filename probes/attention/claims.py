@@ -41,7 +41,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     if known == 1:
         only = (Condition("one token to attend to"), *beside)
         return [Claim((MODEL,), "attends_evenly", status="does not apply", because=only)]
-    at_query = list(_at_query(last, beside))
+    at_extra = list(_at_extra(last, beside))
     spread = float(last["spread"].max())
     flat = is_flat(last)
     evenly = Claim(
@@ -54,9 +54,9 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         ),
     )  # fmt: skip
     if flat:
-        return [*at_query, evenly]
+        return [*at_extra, evenly]
     reads = [
-        *at_query,
+        *at_extra,
         *(
             list(_at_lags(last, scores, beside))
             or list(_at_first(last, beside))
@@ -78,16 +78,17 @@ def _names(last: xr.Dataset, lag: int) -> tuple[str, ...]:
     return token_names(lag, int(last.attrs["parent_lag"]), source)
 
 
-def _at_query(last: xr.Dataset, beside: tuple[Condition, ...]) -> Iterator[Claim]:
-    """Heads that look at the query token, where there is one."""
-    if not last.attrs["parent_lag"]:
+def _at_extra(last: xr.Dataset, beside: tuple[Condition, ...]) -> Iterator[Claim]:
+    """Heads that look at a token that is no state, where there is one."""
+    if not (last.attrs["parent_lag"] or last.attrs["begins"]):
         return
+    extra = "query token" if last.attrs["parent_lag"] else "beginning-of-sequence token"
     uniform = float(last["uniform_mass"].sel(lag=0))
     for head in _heads(last):
         mass = float(last["lag_mass"].sel(lag=0).isel(head))
         if is_looked_at(mass, uniform):
             yield Claim(
-                (head_name(head),), "attends_to", ("query token",), mass, None, uniform, "probability",
+                (head_name(head),), "attends_to", (extra,), mass, None, uniform, "probability",
                 because=beside,
             )  # fmt: skip
 

@@ -30,7 +30,8 @@ def measure(subject: Subject) -> xr.Dataset:
     """Lag profiles and the trap's order parameters of every head.
 
     Returns:
-        `lag_mass` [axis, layer, head, lag] (probability; lag 1 is the last known token, 0 a query token);
+        `lag_mass` [axis, layer, head, lag] (probability; lag 1 is the last known token, 0 one that is no
+        state: a query's own, or the beginning of the sequence);
         `previous_token`, `selector`, `spread`, `position_share`, `token_share` (probability),
         `effective_tokens` (tokens), `token_mean_variance` [axis, layer, head];
         `first_token` [axis, layer, head] (probability): mean attention on the first token;
@@ -68,6 +69,7 @@ def measure(subject: Subject) -> xr.Dataset:
             "first_seen": batch.seen(subject.config.window).start,
             "real_tokens": batch.history.shape[1],
             "parent_lag": batch.parent_lag,
+            "begins": batch.first,
             "source_lag": parent_lag(subject.source),
             "one_parent": int(has_one_parent(subject.source)),
             "predictions": len(batch.read),
@@ -113,7 +115,8 @@ def _examples(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
         found = {name: x[..., shown, shown].detach().numpy() for name, x in cache.items()}
         none = np.zeros_like(next(iter(found.values())))
         patterns.append(np.stack([found.get(name, none) for name in names], axis=1))
-    labels = np.array([*subject.source.labels, "query"], dtype=object)
+    extra = "beginning" if subject.objective.bos else "query"
+    labels = np.array([*subject.source.labels, extra], dtype=object)
     return np.stack(patterns), labels[tokens[:, shown].numpy()]
 
 
@@ -126,7 +129,10 @@ def _uniform_mass(
     """
     back = np.arange(lags)[:, None] - 1 + batch.parent_lag
     read = batch.read.numpy()
+    state = read - batch.first
     seen = read + 1 if window is None else np.minimum(read + 1, window + 1)
-    has = (back >= 0) & (read >= back) & (window is None or back <= window)
-    first = (read < seen) / seen
+    has = (back >= 0) & (state >= back) & (window is None or back <= window)
+    if batch.first:
+        has[0] = batch.extra_visible(window).numpy()
+    first = (state < seen) / seen
     return np.asarray((has / seen).sum(1) / has.sum(1).clip(1)), float(first.mean()), float(seen.mean())

@@ -73,6 +73,7 @@ probe = Probe(
     question="Does the residual stream carry the belief over hidden states, and do predictions follow it?",
     cites="Shai et al. 2024 (arXiv 2405.15943); patterns of linear readings: Haufe et al. 2014, equation 6",
     applies=applies,
+    with_bos=True,
     measure=measure,
     scores=scores,
     claims=claims,

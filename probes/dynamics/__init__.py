@@ -99,6 +99,7 @@ probe = Probe(
     cites="Phases: Edelman et al. 2024 (arXiv 2402.11004); gradients on plateaus: Varre et al. 2025 "
     "(arXiv 2508.12837)",
     applies=applies,
+    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,

@@ -214,6 +214,7 @@ probe = Probe(
     cites="Elhage et al. 2021; Olsson et al. 2022 (arXiv 2209.11895); Edelman et al. 2024 (2402.11004); "
     "Rajaraman et al. 2024 (2407.17686) for matches of k tokens",
     applies=applies,
+    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,

@@ -80,13 +80,13 @@ def _edits(batch: Batch, window: int | None) -> _Edits:
     x, (n, real) = batch.history, batch.history.shape
     rows = (batch.known >= 2).nonzero().flatten().tolist() or [0]
     found: list[tuple[Tensor, int, int, float]] = []
-    seen = batch.visible(window)
+    seen, begins = batch.visible(window), batch.first
     for sequence in range(n):
         u, order = torch.rand(EDIT_DRAWS, 2, generator=generator), torch.randperm(real, generator=generator)
         for a, b in u.tolist():
             row = rows[int(a * len(rows))]
             t, query = int(batch.known[row]), int(batch.read[row])
-            first = 3 if window is None else max(3, query - window)
+            first = 3 if window is None else max(3, query - begins - window)
             differs = x[sequence, order] != x[sequence, t]
             if first >= t or not differs.any():
                 continue
@@ -96,9 +96,9 @@ def _edits(batch: Batch, window: int | None) -> _Edits:
             matches = (alike & seen[row, 1 : s - 1]).sum(-1)
             if matches.min() > 0:  # there is a match to share attention with
                 tokens = batch.tokens[sequence].repeat(2, 2, 1)
-                tokens[:, :, t] = states[:, None]
-                tokens[:, :, s - 1] = states
-                found.append((tokens, query, s, float((1 / (1 + matches)).mean())))
+                tokens[:, :, begins + t] = states[:, None]
+                tokens[:, :, begins + s - 1] = states
+                found.append((tokens, query, begins + s, float((1 / (1 + matches)).mean())))
                 break
     tokens = torch.stack([edit[0] for edit in found]) if found else batch.tokens.new_zeros(0, 2, 2, 1)
     query_at, key = (torch.tensor([edit[i] for edit in found], dtype=torch.long) for i in (1, 2))
@@ -180,17 +180,16 @@ def repeated_score(
     Returns:
         The score of each head less chance, and that chance: what uniform attention scores, exactly.
     """
-    states, real = repeated_sequences(batch), batch.history.shape[1]
-    tokens = torch.cat([states, batch.tokens[: len(states), real:]], dim=1)  # a query token stays
+    states = repeated_sequences(batch)
+    tokens = batch.head(len(states)).with_history(states)
     seen = batch.visible(decoder.config.window)
     patterns = (get_induction_head_detection_pattern(one[None]).bool() for one in states)
     wanted = torch.stack([pattern[batch.known] & seen for pattern in patterns])
-    # A query token sees itself too.
-    uniform = 1 / (seen.sum(-1) + batch.parent_lag).clamp_min(1)
+    uniform = 1 / (seen.sum(-1) + batch.extra_visible(decoder.config.window)).clamp_min(1)
     chance = float(np.mean([float((one.sum(-1) * uniform).double().mean()) for one in wanted]))
 
     def read(pattern: Tensor, part: slice) -> Tensor:
-        rows = pattern[..., batch.read, :real]
+        rows = pattern[..., batch.read, batch.keys]
         on_pattern = einsum(rows, wanted[part].to(rows.dtype), "m b h read key, b read key -> m b h")
         return on_pattern / len(batch.read)
 

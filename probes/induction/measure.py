@@ -139,7 +139,7 @@ def _example(subject: Subject, data: xr.Dataset) -> xr.Dataset:
         _, cache = subject.decoder[member].run_with_cache(tokens, names_filter=list(names.values()))
         patterns = [cache[names[layer]][0, head].detach().numpy() for layer, head in heads]
         members.append(np.stack([*patterns, uniform] if ideal else patterns)[:, end, end])
-    states = [*subject.source.labels, "query"]
+    states = [*subject.source.labels, "beginning" if subject.objective.bos else "query"]
     return xr.Dataset(
         variables("probability", (subject.axis, "shown", "query", "key_shown"), example=np.stack(members)),
         coords={"shown": [*labels, "ideal"] if ideal else labels},

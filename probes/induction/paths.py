@@ -143,11 +143,10 @@ def _run(
 ) -> tuple[Float[Tensor, "batch read"], Float[Tensor, "model batch read d_vocab_out"]]:
     """The reader's surprise at each query, and the model's output at the positions that are read."""
     kept: list[Tensor] = []
-    real = batch.history.shape[1]
 
     def look(pattern: Float[Tensor, "model batch head query key"], hook: object) -> None:
         del hook
-        rows = pattern[..., reader[1], batch.read, :real]
+        rows = pattern[..., reader[1], batch.read, batch.keys]
         kept.append((rows * matches.surprise[0]).sum(-1)[0].double())
 
     name = f"blocks.{reader[0]}.attn.hook_pattern"
@@ -164,14 +163,14 @@ def _odds_after(
     Over queries that see both. In a head that favours every match by a factor these are its logarithm,
     however few match.
     """
-    real, can_match = batch.history.shape[1], batch.visible(decoder.config.window)
+    can_match = batch.visible(decoder.config.window)
     can_match[:, 0] = False  # nothing is before the first
     others = can_match & ~matches.match[0]
     kept: list[Tensor] = []
 
     def look(pattern: Float[Tensor, "model batch head query key"], hook: object) -> None:
         del hook
-        rows = pattern[0, :, reader[1], batch.read, :real].double()
+        rows = pattern[0, :, reader[1], batch.read, batch.keys].double()
         on_match, elsewhere = ((rows * keys).sum(-1) / keys.sum(-1) for keys in (matches.match[0], others))
         kept.append(on_match.clamp_min(MIN_MASS).log() - elsewhere.clamp_min(MIN_MASS).log())
 

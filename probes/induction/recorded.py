@@ -76,13 +76,13 @@ def _copies(batch: Batch) -> Float[Tensor, "batch query key"]:
 
 
 # Null models read the same first sequences: what is there of them is not found again.
-_known: WeakValueDictionary[tuple[bytes, int, int | None], InductionReference] = WeakValueDictionary()
+_known: WeakValueDictionary[tuple[bytes, int, int | None, int], InductionReference] = WeakValueDictionary()
 
 
 def reference(batch: Batch, n_states: int, window: int | None) -> InductionReference:
     """The matches of a batch and the scores of ideal and of uniform attention on it."""
     part = batch.head(sequences_for(batch))
-    key = (part.states.numpy().tobytes(), n_states, window)
+    key = (part.states.numpy().tobytes(), n_states, window, part.first)
     found = _known.get(key) or _reference(part, n_states, window)
     _known[key] = found
     return found
@@ -99,7 +99,8 @@ def _reference(part: Batch, n_states: int, window: int | None) -> InductionRefer
     position = torch.arange(part.history.shape[1])
     distance = position[:, None] - position
     seen = (distance >= 0) & (distance <= (len(position) if window is None else window))
-    uniform = seen / seen.sum(-1, keepdim=True)
+    begins = position < (part.first * len(position) if window is None else part.first * window)
+    uniform = seen / (seen.sum(-1) + begins)[:, None]
     copied = [float((_copies(part.part(one)) * uniform).double().sum()) for one in each]
     rows = max(1, len(position) - 1)
     return InductionReference(
@@ -132,10 +133,9 @@ class InductionSums(Sums):
             return
         matches = self.found.matches.part(slice(first, stop)).to(pattern.device)
         pattern = pattern[:, : stop - first]
-        real = part.history.shape[1]
-        rows = pattern[..., part.read, :real]
+        rows = pattern[..., part.read, part.keys]
         copies = _copies(part.head(stop - first))
-        tokens = pattern[..., :real, :real]
+        tokens = pattern[..., part.keys, part.keys]
         over = "m b h read key, k b read key -> m b h k"
         count = matches.count
         constant = -(count.clamp_min(1).log() * (count > 0)).sum(-1)  # sum of uniform * log uniform

@@ -54,6 +54,7 @@ probe = Probe(
     question="How much of the model does a small program explain that reads tokens and counts?",
     cites="A transformer as a program: Friedman et al. 2023 (arXiv 2306.01128); tables: Elhage et al. 2021",
     applies=always,
+    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,

@@ -49,7 +49,8 @@ class Program:
 
     Attributes:
         tables: By path, score units `[member, state_from, state_to]`.
-        lag_weight: Selector weights, adding up to 1 over all lags; lag 1 is the parent, lag 0 a query token.
+        lag_weight: Selector weights, adding up to 1 over all lags; lag 1 is the parent, lag 0 a token that is
+            no state: a query's own, or the one that begins the sequence.
         match_bonus: By how much the log weight of a match is above that of another token at its lag.
         base: What does not depend on any token (scores).
         means: By path, what it adds in the mean (scores) `[member, state_to]`.
@@ -92,7 +93,7 @@ def composed_tables(subject: Subject) -> Tables:
 
     The virtual heads of Elhage et al. (2021); gains of norms are folded in at their mean scale.
     """
-    if len(subject.batch.read) < subject.batch.tokens.shape[1]:
+    if len(subject.batch.read) < subject.batch.tokens.shape[1] - subject.batch.first:
         return {}  # what the first head does at positions that are not read is not recorded
     weights = float64_weights(subject)
     n_layers, n_heads = subject.config.n_layers, subject.config.n_heads

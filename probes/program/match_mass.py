@@ -47,7 +47,7 @@ def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[MatchM
     def mass_of(pattern: Tensor, part: Batch, sequences: slice) -> Float[Tensor, "model head"]:
         del part
         some = match[sequences]
-        rows = pattern[:, : len(some), :, batch.read, :real]
+        rows = pattern[:, : len(some), :, batch.read, batch.keys]
         return einsum(rows, some.to(rows.dtype), "m b h read key, b read key -> m b h").double().sum(1)
 
     def of_layer(at: str, model: HookedDecoder) -> Sums:

@@ -87,9 +87,9 @@ def _pairs(batch: Batch) -> tuple[Int[np.ndarray, " end"], Pairs, Pairs]:
 def _by_key(
     batch: Batch, weight: Float[Tensor, " lag"]
 ) -> tuple[Float[Tensor, "read key"], Float[Tensor, ""]]:
-    """A selector's weight on each token a prediction knows, and on a query token itself."""
+    """A selector's weight on each token a prediction knows, and on one that is no state (lag 0)."""
     lag = _lags(batch)
-    return weight[lag.clamp_min(0)] * (lag >= 1), weight[0] * batch.parent_lag
+    return weight[lag.clamp_min(0)] * (lag >= 1), weight[0] * (batch.parent_lag + batch.first)
 
 
 def _lags(batch: Batch) -> Int[Tensor, "read key"]:
@@ -109,6 +109,8 @@ def fit_lags(subject: Subject) -> Float[np.ndarray, "member layer head lag"]:
     key = int(batch.known[-1]) + 1 - np.arange(lags)  # of the last prediction, by lag
     inside = (key >= 0) & (key < attention.last_mass.shape[-1])
     start = np.where(inside, attention.last_mass[..., np.where(inside, key, 0)], 0.0)
+    if batch.first:
+        start[..., 0] = attention.lag_mass[..., 0]
     weight: np.ndarray = np.where(observed > 0, np.maximum(start, 1e-30), 0.0)
     weight[~(observed > 0).any(-1)] = np.nan
     farthest = batch.known.numpy() + 1

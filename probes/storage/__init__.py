@@ -106,6 +106,7 @@ probe = Probe(
     question="Which path holds the bigram, how much of it, and in what rank?",
     cites="Shapley 1953",
     applies=applies,
+    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,

@@ -13,7 +13,6 @@ from mechmarkov.probing.effects import (
     positions_in_turn,
     predictions,
     sequences_for,
-    with_history,
 )
 from mechmarkov.probing.recording import PATHS, SCORES
 from mechmarkov.probing.subject import Subject
@@ -98,7 +97,7 @@ def by_parent(subject: Subject) -> xr.Dataset:
             for state in states:
                 history = context.clone()
                 history[every, batch.known[at]] = state
-                run = predictions(subject, chunk.model, batch, with_history(batch, history))
+                run = predictions(subject, chunk.model, batch, batch.with_history(history))
                 runs.append(run[:, every, at])
             set_to = torch.stack(runs, dim=2)  # member, sequence, parent, next state
             mean = (set_to * weight[:, None]).sum(2, keepdim=True)

@@ -46,7 +46,8 @@ def test_float32_is_near_float64():
 
 @pytest.mark.parametrize("n_models", [None, 3])
 @pytest.mark.parametrize("case", CASES)
-def test_fused_equals_spelled_out(case, n_models):
+def test_fused_equals_spelled_out(case, n_models, monkeypatch):
+    monkeypatch.setattr(attention, "MAX_SPELLED_OUT", 0)
     decoder = decoder_of(config_of(case), n_models=n_models).double()
     tokens = tokens_of(decoder.config)
     fused, fused_gradients = losses_and_gradients(decoder, tokens, [])
@@ -57,8 +58,20 @@ def test_fused_equals_spelled_out(case, n_models):
         assert torch.allclose(fused_gradients[name], gradient, rtol=1e-9, atol=1e-10), name
 
 
-def test_second_derivatives_need_the_mathematical_kernel_or_a_hook():
+@pytest.mark.parametrize("case", CASES)
+def test_looking_at_a_small_pass_changes_no_bit_of_it(case):
+    decoder = decoder_of(config_of(case))
+    tokens = tokens_of(decoder.config)
+    unseen, unseen_gradients = losses_and_gradients(decoder, tokens, [])
+    seen, gradients = losses_and_gradients(decoder, tokens, [(lambda _: True, look)])
+    assert torch.equal(unseen, seen)
+    assert all(torch.equal(unseen_gradients[name], gradient) for name, gradient in gradients.items())
+    assert torch.equal(decoder(tokens), decoder.run_with_cache(tokens)[0])
+
+
+def test_second_derivatives_need_the_mathematical_kernel_or_a_hook(monkeypatch):
     """Torch's fused CPU kernel has no second derivative; spelled out, or by the "math" kernel, it has."""
+    monkeypatch.setattr(attention, "MAX_SPELLED_OUT", 0)
     decoder = decoder_of(config_of("relative", n_layers=1)).double()
     tokens, weight = tokens_of(decoder.config), decoder.blocks[0].attn.W_Q
 

@@ -53,13 +53,13 @@ def test_attention_is_computed_where_an_intervention_reaches_it(monkeypatch):
     config = config_of("gelu and LN")
     model, tokens = decoder_of(config), tokens_of(config)
     computed = []
-    sdpa = Attention._sdpa
+    spelled_out = Attention._explicit
 
-    def counted(self, q, k, v):
+    def counted(self, q, k, v, visible):
         computed.append([block.attn for block in model.blocks].index(self))
-        return sdpa(self, q, k, v)
+        return spelled_out(self, q, k, v, visible)
 
-    monkeypatch.setattr(Attention, "_sdpa", counted)
+    monkeypatch.setattr(Attention, "_explicit", counted)
 
     def layers_of(intervention):
         computed.clear()

@@ -109,7 +109,7 @@ def test_windows_and_lags_count_states_only():
     assert with_it.to(torch.device("cpu")).first == with_it.head(1).first == 1
 
 
-def test_probes_that_take_every_token_for_a_state_do_not_apply(tmp_path, capsys, trained):
+def test_what_is_measured_and_what_says_why_not(tmp_path, capsys, trained):
     folder, _ = trained
     out, report = tmp_path / "run.pt", tmp_path / "report"
     source = SOURCE.model_dump_json()
@@ -119,11 +119,10 @@ def test_probes_that_take_every_token_for_a_state_do_not_apply(tmp_path, capsys,
     assert "a beginning-of-sequence token" in capsys.readouterr().out
     main(["probe", str(out), "--sequences", "32", "--jobs", "1", "--out", str(report)])
     summary = json.loads((report / "summary.json").read_text())
-    assert list(summary["probes"]) == ["behaviour"]
+    expected = {"ablation", "alignment", "attention", "behaviour", "induction", "program", "storage"}
+    assert set(summary["probes"]) >= expected
     assert not summary["failed"]
-    why = "sequences begin with a beginning-of-sequence token, which is no state"
-    assert set(summary["skipped"].values()) == {why}
-    assert "attention" in summary["skipped"]
+    assert "this probe computes with sequences of states only" in summary["skipped"]["landscape"]
     assert (report / "report.html").stat().st_size > 10_000
 
 
@@ -163,6 +162,28 @@ def test_what_does_not_go_with_it_is_refused(tmp_path, trained):
     saved(tmp_path / "x.pt", data)
     with pytest.raises(RunFileError, match="has 3 states and a beginning-of-sequence token"):
         mm.runs.schema.check_consistent(type(run.model).model_validate(data), SOURCE, run.objective)
+
+
+def test_a_live_model_is_the_same_run(tmp_path, trained):
+    folder, model = trained
+    states = imported(folder).run.states
+    run = mm.Run.from_model(model, source=SOURCE, tokens={0: 1, 1: 2, 2: 3}, bos=BOS)
+    assert run.objective == Objective(bos=True)
+    assert run.provenance["tokens"] == TOKENS.tolist()
+    assert all(torch.equal(run.states[name], value) for name, value in states.items())
+    recorder = mm.Recorder(tmp_path / "run.pt", source=SOURCE, tokens={0: 1, 1: 2, 2: 3}, bos=BOS)
+    recorder(0, model)
+    kept = recorder.finish(1, model)
+    assert (kept.objective.bos, kept.steps.tolist()) == (True, [0, 1])
+    mm.Recorder(tmp_path / "run.pt", source=SOURCE, tokens={0: 1, 1: 2, 2: 3}, bos=BOS, resume=True)
+    with pytest.raises(
+        ValueError, match="without bos 4 tokens remain for 3 of the source: map them with tok"
+    ):
+        mm.Run.from_model(model, source=SOURCE, bos=BOS)
+    with pytest.raises(ValueError, match="bos is 9, expected a token below d_vocab 5"):
+        mm.Run.from_model(model, source=SOURCE, bos=9)
+    with pytest.raises(ValueError, match="bos is 1, but tokens gives that token to a state"):
+        mm.Run.from_model(model, source=SOURCE, tokens={0: 1, 1: 2, 2: 3}, bos=1)
 
 
 def test_a_live_model_of_states_and_the_token(trained):

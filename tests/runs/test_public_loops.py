@@ -1,6 +1,8 @@
 """Loops with the surface of public code are recorded, and end with the bits that they have unrecorded."""
 
+import re
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import torch
@@ -103,3 +105,30 @@ def test_a_window_that_nobody_says_is_one_warning_that_names_given(tmp_path):
     ) as told:
         recorder(0, model)
     assert len(told) == 1
+
+
+@pytest.mark.system
+def test_the_readmes_example_as_it_stands_with_a_model_that_has_a_loss(tmp_path, monkeypatch, few_nulls):
+    readme = Path(__file__).parents[2] / "README.md"
+    (example,) = re.findall(r"```python\n([^`]*mm\.Recorder.*?)```", readme.read_text("utf-8"), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("input.txt").write_text("abacab cabbac " * 200, "utf-8")
+    source = mm.Observed.read("input.txt")
+    model = mingpt(vocab_size=source.n_states)
+    optimiser = torch.optim.AdamW(model.parameters())
+
+    def train_step(model, batch):
+        _, loss = model(batch[:, :-1].contiguous(), batch[:, 1:].contiguous())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+
+    batches = [source.sample(4, 10, generator=torch.Generator().manual_seed(n)) for n in range(3)]
+    exec(
+        compile(example, str(readme), "exec"), {"model": model, "batches": batches, "train_step": train_step}
+    )
+    run = mm.load("mine.pt")
+    assert run.steps.tolist() == [0, 1, 2, 3]
+    tokens = source.sample(4, 9, generator=torch.Generator().manual_seed(3))
+    torch.testing.assert_close(run.decoder()(tokens), model.eval()(tokens)[0], rtol=1e-5, atol=1e-5)
+    assert Path("mine.html").stat().st_size > 1_000_000

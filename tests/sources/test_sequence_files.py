@@ -282,3 +282,19 @@ def test_files_of_other_kinds_are_told_what_to_do(tmp_path, name, said):
     (tmp_path / name).write_bytes(b"ab" * 100)
     with pytest.raises(ValueError, match=rf"^{name} is .*, expected a text, .*: .*{said}"):
         Observed.read(tmp_path / name)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_column_and_the_sequence_of_each_row(tmp_path, suffix):
+    rows = {"page": list("abcaab" * 40), "visitor": [1] * 100 + [2] * 140, "when": list(range(240))}
+    path = tmp_path / f"visits.{suffix}"
+    table = pd.DataFrame(rows)
+    table.to_csv(path, index=False) if suffix == "csv" else table.to_parquet(path)
+    both = {"column": "page", "sequence": "visitor"}
+    assert Observed.read(path, order=1, **both).lengths == (100, 140)
+    with pytest.raises(ValueError, match=r"^column is None, expected one of page, when: column="):
+        Observed.read(path, sequence="visitor")
+    with pytest.raises(ValueError, match=r"^sequence is 'who', expected one of page, visitor, when$"):
+        Observed.read(path, column="page", sequence="who")
+    with pytest.raises(ValueError, match=r"^column is 'page', expected one of visitor, when$"):
+        Observed.read(path, column="page", sequence="page")

@@ -99,6 +99,16 @@ NUMBERS = {
     **dict.fromkeys(("eps", "norm_eps", "layer_norm_eps", "layer_norm_epsilon", "ln_eps"), "eps"),
     **dict.fromkeys(("rope_theta", "rope_base", "rope_base_freq", "rotary_base"), "rotary_base"),
 }
+# An activation by its name; another one is asked about.
+ACTIVATION = (
+    "act_fn", "act", "activation", "activation_fn", "activation_function", "activation_type", "hidden_act",
+    "hidden_activation", "mlp_activation", "nonlinearity", "act_func", "act_name",
+)  # fmt: skip
+ACTIVATIONS = {
+    **{name: name for name in ("gelu", "gelu_new", "relu", "silu")},
+    **dict.fromkeys(("gelu_tanh", "gelu_pytorch_tanh", "gelu_approx", "newgelu", "new_gelu"), "gelu_new"),
+    "swish": "silu",
+}
 # What says that such a setting is at its usual value, by its field.
 USUAL: dict[str | None, tuple[Any, ...]] = {
     None: (0, -1),
@@ -119,6 +129,13 @@ def check_settings(config: Mapping[str, Any], where: str, given: Mapping[str, An
     Raises:
         RunFileError: Naming the setting, and the field that would say what it means.
     """
+    for name in ACTIVATION:
+        value = config.get(name)
+        if value is not None and "act_fn" not in given and not activation({name: value}):
+            raise RunFileError(
+                f"{where}: {name} is {shown(value)}, which no weight shows: say what it means with "
+                f"--set act_fn={layout.EXAMPLES['act_fn']}"
+            )
     for name, value in config.items():
         if name not in MEANINGS or _is_usual(name, value, config):
             continue
@@ -150,9 +167,16 @@ def numbers(config: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if type(value) in (int, float)}
 
 
+def activation(config: Mapping[str, Any]) -> dict[str, str]:
+    """`act_fn`, where a setting says it by the name of an activation."""
+    said = (config.get(name) for name in ACTIVATION)
+    name = next((ACTIVATIONS.get(value.lower()) for value in said if type(value) is str), None)
+    return {} if name is None else {"act_fn": name}
+
+
 def unread(configs: Mapping[str, Mapping[str, Any]], known: Iterable[str]) -> list[str]:
     """The settings of a file that nothing reads, with the dict that each is in."""
-    read = {*known, *MEANINGS, *NUMBERS, *TRAINING}
+    read = {*known, *MEANINGS, *NUMBERS, *ACTIVATION, *TRAINING}
     return [
         printable(f"{where}.{name}", NAME_CHARACTERS)
         for where, config in configs.items()

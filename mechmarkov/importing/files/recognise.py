@@ -50,9 +50,26 @@ def planned(
 ) -> tuple[str, ImportPlan, list[str]]:
     """The layout of weights, how they become a HookedDecoder, and what of the settings is not used.
 
+    A context that is shorter than the table of positions is taken: what is computed on it stays.
+
     Raises:
         ValueError: As of the layout, and for settings that no weight shows and nobody explains.
     """
+    try:
+        return _planned(shapes, around, given, called)
+    except layout.DisagreementError as error:
+        n_ctx = error.given
+        shorter = error.name == "n_ctx" and type(n_ctx) is type(error.found) is int
+        if not shorter or not 1 <= n_ctx < error.found:
+            raise
+    rest = {name: value for name, value in given.items() if name != "n_ctx"}
+    name, plan, notes = _planned(shapes, around, rest, called)
+    return name, layout.shortened(plan, n_ctx), notes
+
+
+def _planned(
+    shapes: Shapes, around: Sequence[Mapping[Any, Any]], given: Mapping[str, Any], called: Called
+) -> tuple[str, ImportPlan, list[str]]:
     found = configs.configs_of(around)
     of_transformers = found.get(folders.CONFIG, {})
     if "model_type" in of_transformers:
@@ -95,6 +112,8 @@ def _of_gpt(
     for where, config in found.items():
         configs.check_settings(config, where, given)
         said = gpt2.fields_of_nanogpt(config, strict=where == "model_args")
+        if given.get("act_fn") is not None:  # what a name such as "gelu" means the caller knows better
+            said.pop("act_fn", None)
         theirs = {ours: name for name, ours in gpt2.NANOGPT.items() if name in config}
         names = {**{field: f"{where}: {theirs.get(field, field)}" for field in said}, **names}
         fields = {**said, **fields}
@@ -106,7 +125,10 @@ def _of_gpt(
         raise RunFileError(
             f"{names[error.name]} is {shown(error.given)}, but it is {shown(error.found)} by the shapes"
         ) from error
-    return plan, _unused(found, {*gpt2.NANOGPT, *gpt2.NANOGPT_HARMLESS}, plan, given)
+    notes = _unused(found, {*gpt2.NANOGPT, *gpt2.NANOGPT_HARMLESS}, plan, given)
+    if "act_fn" in fields:
+        notes.insert(0, f"act_fn is {fields['act_fn']}, as a setting in the file says")
+    return plan, notes
 
 
 def _unused(
@@ -122,8 +144,10 @@ def _unused(
     return notes
 
 
-def of_no_layout(content: Any, outside: Mapping[str, Any]) -> RunFileError:
-    """Returns what is said of a file in which no weights have names of a known layout."""
+def of_no_layout(content: Any, outside: Mapping[str, Any], is_table: bool) -> RunFileError:
+    """Returns what is said of a file in which no weights have names of a known layout or of a table."""
+    if is_table and (names := _names(content)):
+        return nothing_fits(names, "no line of the table of names fits an embedding: the weights are called")
     model_type = outside.get(folders.CONFIG, {}).get("model_type")
     if model_type is not None and model_type not in hugging_face.KINDS:
         return hugging_face.unknown(model_type)

@@ -9,7 +9,8 @@ from mechmarkov.safe.plain_data import INTEGERS
 MAX_STEP = 1 << 62
 STEPS = (
     "global_step", "iter_num", "step", "iteration", "iter", "itr", "it", "step_count", "iter_count",
-    "training_step", "train_step", "current_step", "current_iter",
+    "training_step", "train_step", "current_step", "current_iter", "cur_step", "n_step", "n_iter", "n_steps",
+    "num_steps", "steps", "iterations", "step_num", "optimizer_step", "update", "num_updates", "n_updates",
 )  # fmt: skip
 EPOCH = "epoch"  # counts where nothing else does
 STEPS_OF_HISTORY = tuple(f"{name}s" for name in (*STEPS, EPOCH))

@@ -38,10 +38,11 @@ def _norm_scale(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[N
 
     def everywhere(scale: Tensor, part: Batch, sequences: slice) -> Float[Tensor, " model"]:
         del part, sequences
-        return scale.double().flatten(2).mean(2).sum(1) / n
+        return scale[..., batch.first :, :].double().flatten(2).mean(2).sum(1) / n
 
     def where_read(scale: Tensor, part: Batch, sequences: slice) -> Float[Tensor, " model"]:
-        return everywhere(scale[..., batch.read, :], part, sequences)
+        del part, sequences
+        return scale[..., batch.read, :].double().flatten(2).mean(2).sum(1) / n
 
     # A value circuit is read where its keys are; the final norm where the prediction is.
     points = {
@@ -73,7 +74,7 @@ def _mlp_by_parent(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorde
 # The outputs at the positions that are read.
 SCORES: Quantity[Scores] = Quantity("scores", _scores)
 
-# By norm ("blocks.0.ln1", …, "ln_final"), at all positions; of the final norm at those that are read.
+# By norm ("blocks.0.ln1", …, "ln_final"), from the first state on; of the final norm at those that are read.
 NORM_SCALE: Quantity[NormScale] = Quantity("norm_scale", _norm_scale)
 
 # Given the parent state; NaN for a parent that is never seen; no layers where no layer has an MLP.

@@ -26,15 +26,15 @@ class AttentionStats:
     the shares.
 
     Attributes:
-        lag_mass: Mean attention at each lag (0 is a query token itself; 1 the parent), over the predictions
-            that reach that far back.
+        lag_mass: Mean attention at each lag (1 is the parent; 0 a token that is no state: a query's own, or
+            the one that begins the sequence), over the predictions that reach that far back.
         previous_token: Mean attention on key t - 1.
         first_token: Mean attention on the first token, over predictions that know more than two tokens; NaN
             where none does.
         selector: How often the most attended real token is the parent.
         effective_tokens: Mean of exp(entropy of the attention of a prediction).
         spread: Mean over sequences of max S - min S over real tokens, for the last prediction.
-        last_mass: Mean attention of the last prediction on each position.
+        last_mass: Mean attention of the last prediction on each position, from the first state on.
         position_share: Share of the variance of the last prediction's attention logits that position
             alone explains; NaN where the logits are constant.
         token_share: The same for the attended token alone.
@@ -60,6 +60,7 @@ class AttentionSums(Sums):
     def __init__(self, batch: Batch, n_states: int, window: int | None, at: str) -> None:
         self.batch, self.n_states, self.at = batch, n_states, at
         self.seen, self.last = batch.seen(window), int(batch.read[-1])
+        self.seen_keys = slice(self.seen.start + batch.first, self.seen.stop + batch.first)
         self.sums = Totals()
 
     def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:
@@ -73,7 +74,7 @@ class AttentionSums(Sums):
     def add_scores(self, scores: Float[Tensor, "model batch head query key"], part: Batch) -> None:
         """Attention logits of a chunk of sequences."""
         # Shifted by each head's first logit: a common offset would cost the variance its digits.
-        last = scores[..., self.last, self.seen].double()
+        last = scores[..., self.last, self.seen_keys].double()
         if "shift" not in self.sums:
             self.sums["shift"] = last[:, :1, :, :1].clone()
         last = last - self.sums["shift"]
@@ -86,15 +87,14 @@ class AttentionSums(Sums):
     def add_pattern(self, pattern: Float[Tensor, "model batch head query key"], part: Batch) -> None:
         """Attention of a chunk of sequences."""
         rows = pattern[..., part.read, :]
-        real = part.history.shape[1]
         self.sums.add("mean_pattern", rows.sum(1))
         entropy = torch.special.entr(rows).sum(-1)
         self.sums.add("effective", entropy.exp().mean(-1).sum(1))
-        hit = rows[..., :real].argmax(-1) == part.known
+        hit = rows[..., part.keys].argmax(-1) == part.known
         self.sums.add("selector", hit.double().mean(-1).sum(1))
-        last = rows[..., -1, self.seen]
+        last = rows[..., -1, self.seen_keys]
         self.sums.add("spread", (last.amax(-1) - last.amin(-1)).sum(1))
-        last = rows[..., -1, :real]
+        last = rows[..., -1, part.keys]
         token = torch.nn.functional.one_hot(part.history, self.n_states).to(last.dtype)
         mean_token = einsum(last, token, "m b h key, b key state -> m b h state").double()
         self.sums.add("token_mean", mean_token.sum(1))
@@ -102,8 +102,10 @@ class AttentionSums(Sums):
 
     def lag_mass(self) -> Float[Tensor, "model head lag"]:
         """Mean attention at each lag over the predictions that reach that far back."""
-        mean = self.sums["mean_pattern"] / len(self.batch.tokens)
-        read, n_keys = self.batch.read, mean.shape[-1]
+        begins = self.batch.first
+        whole = self.sums["mean_pattern"] / len(self.batch.tokens)
+        mean = whole[..., begins:]
+        read, n_keys = self.batch.read - begins, mean.shape[-1]
         shift = 1 - self.batch.parent_lag
         lag = read[:, None] - torch.arange(n_keys, device=read.device)[None, :] + shift
         out = mean.new_zeros(*mean.shape[:2], n_keys + 1)
@@ -112,12 +114,15 @@ class AttentionSums(Sums):
         flat = rearrange(mean * inside, "m h query key -> m h (query key)")
         out.index_add_(2, index, flat)
         count = mean.new_zeros(n_keys + 1).index_add_(0, index, inside.double().flatten())
-        return out / count.clamp_min(1)
+        found = out / count.clamp_min(1)
+        if begins:
+            found[..., 0] = whole[..., 0].mean(-1)
+        return found
 
     def finish(self) -> Arrays:
         """The fields of `AttentionStats` for this layer, `[model, head, ...]`."""
         n, sums = len(self.batch.tokens), self.sums
-        mean = sums["mean_pattern"] / n
+        mean = sums["mean_pattern"][..., self.batch.first :] / n
         lag_mass = self.lag_mass()
         first = 2 - self.batch.parent_lag
         before = lag_mass[..., first : first + 1].sum(-1)  # 0 where the context is one token

@@ -12,7 +12,13 @@ from mechmarkov.utils.text import shown
 
 def matrices_of(machine: Any) -> Matrices:
     """The matrices of an epsilon-machine of the package `emic`, its symbols and causal states sorted."""
-    edges = [(state.id, edge) for state in machine.states for edge in state.transitions]
+    try:
+        edges = [(state.id, edge) for state in machine.states for edge in state.transitions]
+    except (AttributeError, TypeError):
+        raise ValueError(
+            f"machine is {shown(machine)}, expected one of the package emic; labelled matrices are taken by "
+            "mm.HiddenMarkov.from_matrices(T)"
+        ) from None
     hidden = {name: i for i, name in enumerate(sorted(state.id for state in machine.states))}
     symbols = {x: i for i, x in enumerate(sorted({edge.symbol for _, edge in edges}))}
     T = np.zeros((len(symbols), len(hidden), len(hidden)))

@@ -44,15 +44,15 @@ def read(path: Path, *, column: Any, sequence: Any, lines: bool | None, limit: i
         )
     if lines:
         return _lines(path, limit)
-    names, example = _names_of_text(path) if is_text else _names_of_parquet(path)
-    only = column is None and len(names := [one for one in names if one != sequence]) == 1
+    of_file, example = _names_of_text(path) if is_text else _names_of_parquet(path)
+    names = [one for one in of_file if one != sequence]
+    only = column is None and len(names) == 1
     if column is None and not only:
         raise _which(names, example, is_text)
     column = names[0] if only else column
-    known = names if sequence is None else [*names, sequence]
-    for option, value in (("column", column), ("sequence", sequence)):
+    for option, value, known in (("column", column, names), ("sequence", sequence, of_file)):
         if value is not None and known.count(value) != 1:
-            expected = f"one of {_listed(names)}" if value not in known else "a name that one column has"
+            expected = f"one of {_listed(known)}" if value not in known else "a name that one column has"
             raise ColumnError(f"{option} is {shown(value)}, expected {expected}")
     wanted = [column] if sequence is None else [column, sequence]
     states, *groups = (_of_text if is_text else _of_parquet)(path, wanted, limit)
