@@ -140,7 +140,9 @@ def _ratios(
         if (margin <= 0).all():
             break
         raised = np.maximum(margin, 0) * GROWTH**step / floor[below] + 64 * OWN * ratio[pairs]
-        ratio[pairs] += np.where(margin > 0, raised, 0.0)  # and a rounding, which else takes rounds of its own
+        ratio[pairs] += np.where(
+            margin > 0, raised, 0.0
+        )  # and a rounding, which else takes rounds of its own
         bound, worst = reading.multipliers(_directions(pairs, ratio))
     return np.where(margin <= 0, ratio[pairs], np.inf), bound, worst
 
