@@ -344,7 +344,7 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
         if table.shape != (n, n) or not (table >= 0).all() or not (np.abs(table.sum(1) - 1) < 1e-12).all():
             raise ValueError("the table of the proof has no law for each state")
     stored = {name: np.array(values, dtype=np.float64) for name, values in proof["stored"].items()}
-    basis, closed = stored.pop("basis", None), stored.pop("closed", np.zeros((0, 2)))
+    basis, closed = stored.pop("basis", None), stored.pop("closed", np.zeros((0, 4)))
     bound = {"relaxed": Case.of_relaxed, "counts": Case.of_counts}.get(kind, Case.of_sums)
     parents = [start]  # the states that a sequence can have after so many steps
     parents += [start := transitions[start].any(0) for _ in range(c.n_ctx)]
