@@ -10,10 +10,10 @@ Against any one state l, `s_k = delta_k - delta_l` is in `[-off[l, k], off[k, l]
 
     KL(p || q) = log sum_k p_k exp(s_k) - sum_k p_k s_k
 
-is convex in s: over that box it is largest at a vertex. The bound is the smallest over l, as a state of little
-probability moves nothing. Of many states vertices are too many to try: there it is `sum_k p_k phi(s_k)`,
-each term at the larger of its ends, with `phi(x) = exp(x) - x - 1`. And it is at most R² / 8, where no odds
-are off by more than R (Hoeffding's lemma).
+is convex in s: over that box it is largest at a vertex. The bound is the smallest over l, as a state of
+little probability moves nothing. Of many states vertices are too many to try: there it is `sum_k p_k
+phi(s_k)`, each term at the larger of its ends, with `phi(x) = exp(x) - x - 1`. And it is at most R² / 8,
+where no odds are off by more than R (Hoeffding's lemma).
 
 States that the program holds impossible add their odds against l, times p_l, to the sum. Results are
 rounded up by far more than the arithmetic here can be off.

@@ -41,7 +41,9 @@ def test_certificates_of_random_small_models_hold_for_every_sequence(count):
             decoder = run.decoder().double() if unit == EXACT else run.decoder()
             judge = Judge(decoder, run.objective, found.contexts, found.program)
             searched = search(judge, every_history(run)[:1], tokens=1 << 10).nats
-            assert searched <= min(found.worst_kl, at.max() * ROOM + 1e-13)
+            assert searched <= found.worst_kl
+            near = 1e-9 if unit == EXACT else 1e-4  # float32 depends on how many sequences go together
+            assert searched <= at.max() * (1 + near) + 1e-3 * near
             forbidden += not (run.source.P > 0).all()
             if unit == EXACT and run.model.n_heads == 1 and np.isfinite(found.worst_logit_error):
                 assert found.worst_logit_error == pytest.approx(seen["logit_error"], rel=1e-9, abs=1e-9)
