@@ -53,7 +53,7 @@ class Certificate:
         seconds: That it took.
         unit: Unit roundoff of the evaluations that are covered.
         why: Why the program is not certified.
-        exhausted: At how many of the positions that are read, the first, every context was run; 0 with bounds.
+        exhausted: At so many of the positions, the first that are read, every context was run.
     """
 
     program: Program
