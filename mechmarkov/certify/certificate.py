@@ -104,13 +104,19 @@ def certify(
         tokens: Budget of the search for the worst sequence, where there are no bounds.
 
     Raises:
-        ValueError: The program is none, or the source has no sequence of the model's length.
+        ValueError: The program is none, a weight is not finite, or the source has no sequence of the model's
+            length.
         RuntimeError: A prediction was seen that is further off than the bound: a defect of this code.
     """
     began = time.monotonic()
     contexts, given = Contexts.of(run.source, run.objective, run.model), _given(run, program)
     decoder = run.decoder(step).double() if unit == EXACT else run.decoder(step)
     weights = {name: value.double().numpy() for name, value in decoder.state_dict().items()}
+    for name, values in weights.items():
+        if not np.isfinite(values).all():
+            raise ValueError(
+                f"states[{name!r}] holds NaN or infinite values, expected finite weights to certify"
+            )
     found, why = _bounds(Layer(run.model, weights, unit), contexts, run.objective, program, seconds)
     if given is None:
         name = program if isinstance(program, str) else None

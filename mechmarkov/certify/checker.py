@@ -336,6 +336,8 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
     if kind not in kinds:
         raise ValueError(f"the proof is of {kind}, which this model does not give")
     weights = {name: x.double().numpy() for name, x in run.decoder(proof["step"]).state_dict().items()}
+    if not all(np.isfinite(x).all() for x in weights.values()):
+        raise ValueError("the model has weights that are not finite")
     worst = np.zeros(4)
     if kind == "norm":
         worst, reads = np.array([by_norm(c, weights, u), np.inf, np.inf, np.inf]), []

@@ -191,6 +191,27 @@ def test_programs_that_are_none_are_refused_in_one_line():
         assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["walk", "induction"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_weights_that_are_not_finite_are_refused(name, value):
+    """No bound, not even that of a norm, is of such a model, and no proof of it is confirmed."""
+    run = example(name)
+    stored = proof_of(certify(run, tokens=1 << 10), int(run.steps[-1]))
+    run.states["blocks.0.attn.W_O"][-1].view(-1)[0] = value
+    with pytest.raises(
+        ValueError, match=r"^states\['blocks.0.attn.W_O'\] holds NaN or infinite values, expected"
+    ):
+        certify(run)
+    with pytest.raises(ValueError, match=r"^the model has weights that are not finite"):
+        verify(stored, run)
+
+
+def test_a_law_without_a_sequence_is_refused(monkeypatch):
+    monkeypatch.setattr(type(CHAIN), "pi", property(lambda self: np.zeros(3)))
+    with pytest.raises(ValueError, match=r"has no sequence of 6 states: its support is empty"):
+        certify(one_layer("plain"), "parent")
+
+
 def test_the_middle_of_odds_is_least_wrong():
     odds = np.array([[[0.0, 1.0], [0.5, 0.0]]])  # from -0.5 to 1
     law = middle(odds)
