@@ -90,7 +90,7 @@ def table(rows: Sequence[dict[str, str]]) -> list[str]:
     for recipe, own in by_recipe.items():
         bound, seen = [float(row["worst_kl"] or "inf") for row in own], [float(row["seen"]) for row in own]
         certified, shown = sum(value < NEAR for value in bound), sum(value >= NEAR for value in seen)
-        settled = binomtest(certified + shown, len(own)).proportion_ci(0.95, method="exact")
+        settled = binomtest(certified + shown, len(own), alternative="greater").proportion_ci(0.95)
         least = f"{settled.low:.1%}" if len(own) > 1 else "the same"
         counts = (len(own), certified, least, shown, len(own) - certified - shown)
         programs = " ".join(sorted({row["program"] for row in own}))

@@ -102,7 +102,8 @@ class Form:
         ends, rise = (function(low), function(high)), bend * (high - low) ** 2 / 8 * UP
         down = rise if below is None else below(low, high) * UP
         steep = (ends[1] - ends[0]) / np.maximum(high - low, 1e-300)
-        size = np.maximum(np.abs(ends[0]), np.abs(ends[1])) + down + rise
+        # GELU adds what may be near -1 to 1: it is off by a share of its argument, which it never exceeds.
+        size = (ends[0] if name == "1/sqrt" else np.maximum(-low, high)) + down + rise
         rounding = 2 * ELEMENTARY * OWN * (size + np.abs(steep) * np.maximum(-low, high))
         chord = Form(0.0, steep * self.mid, steep[..., None] * self.slope, np.abs(steep) * self.rad).off(1)
         x = chord.bent(ends[0] - steep * low + (rise - down) / 2, (down + rise) / 2 + rounding)

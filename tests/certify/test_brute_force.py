@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
-from certify_cases import every_history, small_run, worst_of_all
+from certify_cases import every_history, one_layer, small_run, worst_of_all
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mechmarkov.certify import EXACT, FLOAT32, certify, proof_of, verify
 from mechmarkov.certify.search import Judge, search
 
+ARCHITECTURES = ("LN and MLP", "RMSPre, tied", "rotary", "Qwen3", "GPT-NeoX")
 ROOM = 1 + 1e-9  # our own rounding of what was seen in float64
 
 
@@ -53,3 +56,14 @@ def test_certificates_of_random_small_models_hold_for_every_sequence(count):
     assert bounded > count
     assert forbidden > 0.2 * bounded
     assert exact > 0.1 * count
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(ARCHITECTURES))
+def test_no_search_finds_more_than_a_certificate_says_in_any_architecture(seed, shape):
+    run = one_layer(shape, seed=seed, scale=0.3, n_ctx=4)
+    found = certify(run, "parent")
+    _, at = worst_of_all(run, found.program.table)
+    assert (at <= found.kl_at).all()
+    judge = Judge(run.decoder(), run.objective, found.contexts, found.program)
+    assert search(judge, every_history(run)[:1], tokens=1 << 10).nats <= found.worst_kl
