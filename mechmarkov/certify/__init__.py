@@ -6,7 +6,7 @@ the worst one that was seen. `verify` checks a proof of it, and shares no code w
 
 from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
 from mechmarkov.certify.certificate import Certificate, certify
-from mechmarkov.certify.checker.checks import verify
+from mechmarkov.certify.checker import verify
 from mechmarkov.certify.proof import load as load_proof
 from mechmarkov.certify.proof import proof_of
 from mechmarkov.certify.proof import save as save_proof

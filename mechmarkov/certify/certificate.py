@@ -17,7 +17,7 @@ from mechmarkov.certify.bounds.layer import Layer
 from mechmarkov.certify.choose import read_off, smallest, worst_contexts
 from mechmarkov.certify.contexts import Contexts
 from mechmarkov.certify.programs import READ_OFF, Program, from_rows, from_source, middle, of_table
-from mechmarkov.certify.search import Found, Judge, largest, search
+from mechmarkov.certify.search import Found, Judge, largest, largest_of_all, search
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective, sequence_length
 from mechmarkov.runs.run import Run
@@ -47,11 +47,13 @@ class Certificate:
         worst_log_ratio: None without bounds, as the next; the smallest and the largest `log(model / program)`
             of a state that the program holds possible; infinite where the model may hold it impossible.
         worst_logit_error: The log odds of no two states are off by more.
-        kl_at: The bound of `worst_kl` at each position that is read; NaN without bounds.
+        kl_at: The bound of `worst_kl` at each position that is read; NaN without bounds. At the first
+            `exhausted` positions it is the largest of every context, as the model was run here.
         seen: The worst prediction that the model itself made.
         seconds: That it took.
         unit: Unit roundoff of the evaluations that are covered.
         why: Why the program is not certified.
+        exhausted: At so many of the positions, the first that are read, every context was run.
     """
 
     program: Program
@@ -65,6 +67,7 @@ class Certificate:
     seconds: float
     unit: float
     why: str | None
+    exhausted: int = 0
 
     @property
     def tier(self) -> str:
@@ -101,13 +104,19 @@ def certify(
         tokens: Budget of the search for the worst sequence, where there are no bounds.
 
     Raises:
-        ValueError: The program is none, or the source has no sequence of the model's length.
+        ValueError: The program is none, a weight is not finite, or the source has no sequence of the model's
+            length.
         RuntimeError: A prediction was seen that is further off than the bound: a defect of this code.
     """
     began = time.monotonic()
     contexts, given = Contexts.of(run.source, run.objective, run.model), _given(run, program)
     decoder = run.decoder(step).double() if unit == EXACT else run.decoder(step)
     weights = {name: value.double().numpy() for name, value in decoder.state_dict().items()}
+    for name, values in weights.items():
+        if not np.isfinite(values).all():
+            raise ValueError(
+                f"states[{name!r}] holds NaN or infinite values, expected finite weights to certify"
+            )
     found, why = _bounds(Layer(run.model, weights, unit), contexts, run.objective, program, seconds)
     if given is None:
         name = program if isinstance(program, str) else None
@@ -120,12 +129,20 @@ def certify(
         if program == "row":
             raise ValueError(f"program is 'row', but {why}")
         chosen = given or _by_samples(run, decoder, contexts, drawn, program)
-        seen = search(Judge(decoder, run.objective, contexts, chosen), drawn, tokens)
+        judge = Judge(decoder, run.objective, contexts, chosen)
+        seen, every = search(judge, drawn, tokens), largest_of_all(judge, tokens)
         softmax = run.objective.kind == "cross_entropy"
         by_norm = norm_bound.largest_kl(run.model, weights, unit) if softmax else None
         kl_at = np.full(len(contexts.reads), np.nan if by_norm is None else by_norm)
+        exhausted = 0 if every is None else len(every.at)
+        if every is not None:
+            at = np.maximum(seen.at, np.pad(every.at, (0, len(kl_at) - exhausted)))
+            kl_at[:exhausted] = at[:exhausted]
+            seen = replace(every if every.nats > seen.nats else seen, at=at)
         took = time.monotonic() - began
-        return Certificate(chosen, contexts, None, by_norm, None, None, kl_at, seen, took, unit, why)
+        return Certificate(
+            chosen, contexts, None, by_norm, None, None, kl_at, seen, took, unit, why, exhausted
+        )
     chosen, of_model, worst = smallest(options)
     judge = Judge(decoder, run.objective, contexts, chosen)
     if of_model.kind == "counts":

@@ -6,19 +6,16 @@ that `delta_k - delta_l <= off[k, l]`. Then, in every context,
 
     log(q_l / p_l)  is from  -log sum_k p_k exp(off[k, l])  to  -log sum_k p_k exp(-off[l, k]).
 
-Let l be the state of the smallest delta, so that `s_k = delta_k - delta_l` is in `[max(0, -off[l, k]), off[k,
-l]]`.
+Against any one state l, `s_k = delta_k - delta_l` is in `[-off[l, k], off[k, l]]`, and
 
     KL(p || q) = log sum_k p_k exp(s_k) - sum_k p_k s_k
 
-is convex in s: over that box it is largest at a vertex. The same holds against any one state l, smallest or
-not, with `s_k` in `[-off[l, k], off[k, l]]`: the bound is the smaller of the largest over the first boxes and
-the smallest over the second, where a state of hardly any probability moves nothing. Of many states vertices
-are too many to try. There the first is at most R² / 8, where no odds are off by more than R (Hoeffding's
-lemma), and the second `sum_k p_k phi(s_k)`, each term at the larger of its ends, with `phi(x) = exp(x) - x -
-1`.
+is convex in s: over that box it is largest at a vertex. The bound is the smallest over l, as a state of
+little probability moves nothing. Of many states vertices are too many to try: there it is `sum_k p_k
+phi(s_k)`, each term at the larger of its ends, with `phi(x) = exp(x) - x - 1`. And it is at most R² / 8,
+where no odds are off by more than R (Hoeffding's lemma).
 
-States that the program holds impossible add their odds against l, times p_l, to the first sum. Results are
+States that the program holds impossible add their odds against l, times p_l, to the sum. Results are
 rounded up by far more than the arithmetic here can be off.
 """
 
@@ -98,20 +95,17 @@ def largest_kl(log_odds: Pairs, law: Laws) -> Float[np.ndarray, "*lead"]:
     off, possible, outside = odds_off(log_odds, law), law > 0, _outside(log_odds, law)
     below = -np.swapaxes(off, -1, -2)  # at [k, l], what delta_k - delta_l is at least
     pairs = possible[..., :, None] & possible[..., None, :]
-    can_be = possible & (off >= np.maximum(0.0, below)).all(-2, where=pairs)  # l the smallest
     finite = possible & (np.isfinite(off) & np.isfinite(below)).all(-2, where=pairs) & np.isfinite(outside)
     weight, more = law[..., :, None], np.where(finite, outside, 0.0) * law
     low, high = (np.where(pairs & finite[..., None, :], ends, 0.0) for ends in (below, off))
     if law.shape[-1] <= MOST_STATES:
-        smallest = _at_vertices(weight, np.maximum(0.0, low), high, more)
         of_any = _at_vertices(weight, low, high, more)
-    else:  # against the smallest the first sum is at least 1, so its logarithm says what is outside
-        smallest = high.max(-2) ** 2 / 8 + np.log1p(more)
+    else:
         of_any = (weight * np.maximum(_phi(low), _phi(high))).sum(-2) + more
-    smallest = np.where(can_be, np.where(finite, smallest, np.inf), 0.0).max(-1)
     of_any = np.where(finite, of_any, np.inf).min(-1)
+    spread = off.max((-2, -1)) ** 2 / 8 + np.log1p((law * outside).max(-1))
     pad = _rounding(np.log(np.where(possible, law, 1.0)))[..., 0, 0]
-    return np.asarray(np.minimum(np.minimum(smallest, of_any) * (1 + 1e-9) + pad, MOST))
+    return np.asarray(np.minimum(np.minimum(spread, of_any) * (1 + 1e-9) + pad, MOST))
 
 
 def _phi(x: Pairs) -> Pairs:

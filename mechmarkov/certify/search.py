@@ -1,11 +1,11 @@
 """The worst sequence of a model, by search: where a program is furthest from it.
 
-Nothing here is a bound. Coordinate ascent over tokens and over stretches of tokens, from several starts at
-once; every sequence that is tried is one that the source can give.
+No search is a bound; only where all contexts are few they are all run. Coordinate ascent over tokens and over
+stretches of tokens, from several starts at once; each sequence that is tried is one that the source can give.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -86,6 +86,29 @@ def largest(judge: Judge, histories: Histories) -> Found:
     nats = judge.nats(histories)
     row, read = np.unravel_index(nats.argmax(), nats.shape)
     return Found(histories[row], int(read), float(nats[row, read]), nats.max(0))
+
+
+def largest_of_all(judge: Judge, tokens: int) -> Found | None:
+    """The worst prediction of every context, at the first positions, where all contexts are few.
+
+    No rounding is covered but that of the model as it was run. `at` has the positions that are read.
+
+    Args:
+        judge: The model and the program.
+        tokens: How many tokens may go through the model.
+    """
+    contexts, histories = judge.contexts, np.flatnonzero(judge.contexts.start)[:, None]
+    while histories.shape[1] < judge.length:
+        before, state = np.nonzero(contexts.transitions[histories[:, -1]])
+        if len(state) * (histories.shape[1] + 1) > tokens:
+            break
+        histories = np.concatenate([histories[before], state[:, None]], 1)
+    reads = tuple(read for read in contexts.reads if read + 1 - contexts.query <= histories.shape[1])
+    if not reads:
+        return None
+    first = Judge(judge.decoder, judge.objective, replace(contexts, reads=reads), judge.program)
+    found = largest(first, histories)
+    return replace(found, history=contexts.completed(found.history[None], judge.length)[0])
 
 
 def search(judge: Judge, starts: Histories, tokens: int, seed: int = 0) -> Found:

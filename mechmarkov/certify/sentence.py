@@ -82,6 +82,12 @@ def sentences(certificate: Certificate) -> list[str]:
             known += [
                 "That is vacuous: a model that finds all states alike does as well."
             ] * certificate.is_vacuous
+        if certificate.exhausted:
+            worst = at_most(float(certificate.kl_at[: certificate.exhausted].max()))
+            known += [
+                f"At the first {certificate.exhausted} positions that are read every context was run: "
+                f"KL(program ‖ model) is at most {worst} nats there, as this machine computes it."
+            ]
         return [
             f"The program is not certified: {certificate.why}.",
             *known,

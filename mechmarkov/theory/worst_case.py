@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float, Int
 Gains = Float[np.ndarray, "*#lead #key state"]
 Allowed = Bool[np.ndarray, "*#lead #key state"]
 Transitions = Bool[np.ndarray, "state_from state_to"]
+Contexts = Int[np.ndarray, "*lead key"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +90,7 @@ def largest_ratio(
     below: Gains,
     allowed: Allowed,
     transitions: Transitions | None = None,
+    begin: Contexts | None = None,
 ) -> Worst:
     """The context with the largest `sum_j above_j(x_j) / sum_j below_j(x_j)`.
 
@@ -100,6 +102,8 @@ def largest_ratio(
             attends to nothing has no mean.
         allowed: As in `largest_sum`.
         transitions: As in `largest_sum`.
+        begin: Allowed contexts to begin with, such as the worst of a problem that is near; None for those of
+            the smallest denominator.
 
     Raises:
         ValueError: The denominator of an allowed context is not positive.
@@ -115,13 +119,17 @@ def largest_ratio(
     above, below, allowed = (
         np.broadcast_to(x, shape).reshape(-1, *shape[-2:]) for x in (above, below, allowed)
     )
-    start = largest_sum(-below, allowed, transitions)
+    if begin is None:
+        start = largest_sum(-below, allowed, transitions)
+    else:
+        begin = begin.reshape(-1, shape[-2])
+        start = Worst(-_total(below, begin), begin)
     exists = start.value > -np.inf
     if (least := 0.0 - start.value[exists].max(initial=-np.inf)) <= 0:
         raise ValueError(
             f"the weights of a context sum to {least:g}, expected a sum above 0: without one there is no mean"
         )
-    value, context = np.full(len(above), -np.inf), start.context
+    value, context = np.full(len(above), -np.inf), start.context.copy()
     # Each round goes on with those whose ratio rises; the others have their answer.
     rises, candidate = np.flatnonzero(exists), start.context[exists]
     while len(rises):  # of finitely many contexts each is taken once at most

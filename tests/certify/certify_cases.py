@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import torch
-from probing_cases import CHAIN, SHAPES, config_of, randomise, run_of
+from probing_cases import CHAIN, RAW_LOG, SHAPES, config_of, randomise, run_of
 
 from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
 from mechmarkov.certify.bounds.every import Bounds, bounds
@@ -12,8 +12,10 @@ from mechmarkov.certify.bounds.layer import Layer
 from mechmarkov.certify.contexts import Contexts
 from mechmarkov.models import HookedDecoder
 from mechmarkov.objectives import Objective
+from mechmarkov.sources import Chain
+from mechmarkov.theory.kernel import kl
 
-SOFTMAX = Objective()
+SOFTMAX, RAW = Objective(), Objective(kind="raw_log", read="last")
 ROUNDING = {EXACT: torch.float64, FLOAT32: torch.float32}
 
 
@@ -22,6 +24,30 @@ def one_layer(shape, objective=SOFTMAX, seed=0, scale=0.5, source=CHAIN, **chang
     own = {"n_ctx": min(6, SHAPES[shape].get("n_ctx", 6)), "n_layers": 1, "d_vocab": source.n_states}
     config = config_of(shape, **(own | query | changes))
     return run_of(randomise(HookedDecoder(config), seed, scale), source=source, objective=objective)
+
+
+def small_run(rng):
+    """A random attention-only model of one layer and its chain, with or without forbidden transitions."""
+    n, heads, length = int(rng.integers(2, 5)), int(rng.integers(1, 4)), int(rng.integers(1, 9))
+    length = min(length, 5) if n == 4 else length
+    objective = [SOFTMAX, RAW, RAW_LOG][rng.integers(3)]
+    P = rng.random((n, n)) * (rng.random((n, n)) < (0.6 if rng.random() < 0.5 else 1.0))
+    np.fill_diagonal(P, P.diagonal() + 0.1)
+    P += 0.1 * np.roll(np.eye(n), 1, axis=1)  # one closed class
+    source = Chain(P / P.sum(1, keepdims=True))
+    shape = str(rng.choice(["plain", "relative", "window", "no positions", "shortformer"]))
+    run = one_layer(
+        shape,
+        objective,
+        seed=int(rng.integers(1 << 30)),
+        scale=float(rng.choice([0.2, 0.6])),
+        source=source,
+        n_heads=heads,
+        n_ctx=max(length, 1 + objective.query),
+    )
+    if objective.kind == "raw_log" and rng.random() < 0.8:  # scores above 0 everywhere
+        run.states["unembed.b_U"] += 6.0
+    return run
 
 
 def layer_of(run, unit=FLOAT32) -> Layer:
@@ -73,3 +99,20 @@ def largest_odds(run, unit=FLOAT32) -> np.ndarray:
                 found[i, parent] = np.where(np.isneginf(here)[:, :, None], -np.inf, odds).max(0)
                 np.fill_diagonal(found[i, parent], 0.0)
     return found
+
+
+def worst_of_all(run, table, unit=FLOAT32) -> tuple[dict[str, float], np.ndarray]:
+    """What a proof of a table claims, of all sequences one by one, and the largest KL at each position."""
+    histories, scores = every_score(run, unit)
+    laws = run.objective.predict(torch.from_numpy(scores)).numpy()
+    p = table[histories[:, np.array(contexts_of(run).reads) - run.objective.query]]
+    with np.errstate(divide="ignore"):
+        ratios = np.log(laws / np.where(p > 0, p, np.nan))  # infinite where the model gives no probability
+    nats, apart = kl(p, laws), np.nanmax(ratios, -1) - np.nanmin(ratios, -1)
+    found = {
+        "worst_kl": nats.max(),
+        "log_ratio_below": -np.nanmin(ratios),
+        "log_ratio_above": np.nanmax(ratios),
+        "logit_error": apart.max(),
+    }
+    return found, nats.max(0)

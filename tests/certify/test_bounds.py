@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from certify_cases import bounds_of, largest_odds, one_layer
+from certify_cases import bounds_of, largest_odds, one_layer, small_run
 from probing_cases import RAW_LOG, SHAPES, run_of
 
 from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
@@ -39,30 +39,6 @@ def test_of_one_head_the_bound_is_what_the_worst_sequence_has(shape):
     single = bounds_of(run, FLOAT32)
     assert is_above(single, odds)  # what is covered in float32 covers exact arithmetic too
     np.testing.assert_allclose(single.log_odds, odds, rtol=0, atol=2e-2)  # sines take most of it
-
-
-def small_run(rng):
-    """A random attention-only model of one layer and its chain, with or without forbidden transitions."""
-    n, heads, length = int(rng.integers(2, 5)), int(rng.integers(1, 4)), int(rng.integers(1, 9))
-    length = min(length, 5) if n == 4 else length
-    objective = [SOFTMAX, RAW, RAW_LOG][rng.integers(3)]
-    P = rng.random((n, n)) * (rng.random((n, n)) < (0.6 if rng.random() < 0.5 else 1.0))
-    np.fill_diagonal(P, P.diagonal() + 0.1)
-    P += 0.1 * np.roll(np.eye(n), 1, axis=1)  # one closed class
-    source = Chain(P / P.sum(1, keepdims=True))
-    shape = str(rng.choice(["plain", "relative", "window", "no positions", "shortformer"]))
-    run = one_layer(
-        shape,
-        objective,
-        seed=int(rng.integers(1 << 30)),
-        scale=float(rng.choice([0.2, 0.6])),
-        source=source,
-        n_heads=heads,
-        n_ctx=max(length, 1 + objective.query),
-    )
-    if objective.kind == "raw_log" and rng.random() < 0.8:  # scores above 0 everywhere
-        run.states["unembed.b_U"] += 6.0
-    return run
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.system)])

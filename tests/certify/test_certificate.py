@@ -1,6 +1,8 @@
 """Certificates: the program that is chosen, what is refused, the search for the worst sequence, the mean."""
 
 import json
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from mechmarkov.certify.contexts import Contexts
 from mechmarkov.certify.expectation import empirical_bernstein, mean_kl
 from mechmarkov.certify.nats import MOST
 from mechmarkov.certify.programs import from_rows, middle
-from mechmarkov.certify.search import Judge, search
+from mechmarkov.certify.search import Judge, largest_of_all, search
 from mechmarkov.certify.sentence import at_most, number_of, sentences
 from mechmarkov.cli import main
 from mechmarkov.models.constructions.context_conditioned import context_conditioned_model
@@ -116,6 +118,32 @@ def test_what_has_no_bound_is_searched():
         verify(stored, run)
 
 
+def test_positions_with_few_contexts_have_every_one_run():
+    """The first positions of two layers: there the largest KL is known, which the search finds too."""
+    run = example("induction")
+    found = certify(run, tokens=1 << 13)
+    assert found.exhausted == 6
+    first = replace(found.contexts, reads=tuple(range(6)))
+    judge = Judge(run.decoder(), run.objective, first, found.program)
+    nats = judge.nats(np.array(list(product(range(3), repeat=6)))).max(0)
+    np.testing.assert_allclose(found.kl_at[:6], nats, rtol=1e-4)
+    assert (found.kl_at[6:] == found.worst_kl).all()
+    assert (found.seen.at[:6] == found.kl_at[:6]).all()
+    assert "At the first 6 positions that are read every context was run" in " ".join(sentences(found))
+
+
+def test_of_few_paths_every_one_is_run_and_of_many_none():
+    run = one_layer("plain", RAW_LOG, source=Circle(n_states=4, p=0.3), scale=0.4, n_ctx=7)
+    run.states["unembed.b_U"] += 6.0
+    found = certify(run, "parent")
+    judge, paths = Judge(run.decoder(), run.objective, found.contexts, found.program), every_history(run)
+    every = largest_of_all(judge, tokens=paths.size)
+    assert every.nats == pytest.approx(judge.nats(paths).max(), rel=1e-4)
+    assert (paths == every.history).all(1).any()
+    assert largest_of_all(judge, tokens=paths.size - 1) is None  # only the last position is read
+    assert found.exhausted == 0
+
+
 def test_without_layers_that_are_known_or_a_final_norm_nothing_is_certified():
     found = certify(example("graph"), tokens=1 << 12)
     assert (found.tier, found.worst_kl) == ("0", None)
@@ -161,6 +189,27 @@ def test_programs_that_are_none_are_refused_in_one_line():
         with pytest.raises(ValueError, match=message) as error:
             certify(run, program)
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["walk", "induction"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_weights_that_are_not_finite_are_refused(name, value):
+    """No bound, not even that of a norm, is of such a model, and no proof of it is confirmed."""
+    run = example(name)
+    stored = proof_of(certify(run, tokens=1 << 10), int(run.steps[-1]))
+    run.states["blocks.0.attn.W_O"][-1].view(-1)[0] = value
+    with pytest.raises(
+        ValueError, match=r"^states\['blocks.0.attn.W_O'\] holds NaN or infinite values, expected"
+    ):
+        certify(run)
+    with pytest.raises(ValueError, match=r"^the model has weights that are not finite"):
+        verify(stored, run)
+
+
+def test_a_law_without_a_sequence_is_refused(monkeypatch):
+    monkeypatch.setattr(type(CHAIN), "pi", property(lambda self: np.zeros(3)))
+    with pytest.raises(ValueError, match=r"has no sequence of 6 states: its support is empty"):
+        certify(one_layer("plain"), "parent")
 
 
 def test_the_middle_of_odds_is_least_wrong():
@@ -266,7 +315,7 @@ def test_without_a_bound_no_proof_is_written(tmp_path, capsys):
 
 
 def test_nothing_seen_is_above_what_a_float32_certificate_says():
-    """A hundred random models, on every sequence, in float32."""
+    """Twenty random models, on every sequence, in float32."""
     rng = np.random.default_rng(0)
     for seed in range(20):
         run = one_layer("plain", seed=seed, scale=float(rng.uniform(0.1, 0.8)), n_ctx=5)

@@ -119,6 +119,7 @@ class Affine:
         below: Callable[[Array, Array], Array],
         above: Callable[[Array, Array], Array],
         least: float = -np.inf,
+        relative: bool = False,
     ) -> "Affine":
         """A function of each number, by its chord.
 
@@ -127,6 +128,8 @@ class Affine:
             below: How far it can be below its chord between two numbers.
             above: How far above.
             least: No number is smaller, for other reasons than its form.
+            relative: Whether an evaluation is off by a share of the function; else of its argument, which
+                the function never exceeds. GELU adds what may be near -1 to 1.
         """
         low, high = np.maximum(self.lower, least), np.maximum(self.upper, least)
         ends = function(low), function(high)
@@ -134,7 +137,8 @@ class Affine:
         rest = ends[0] - slope * low, ends[1] - slope * high
         down, rise = up(below(low, high)), up(above(low, high))
         # What the chord misses at its own ends is rounding.
-        size = np.maximum(np.abs(ends[0]), np.abs(ends[1])) + down + rise
+        largest = np.maximum(np.abs(ends[0]), np.abs(ends[1])) if relative else np.maximum(-low, high)
+        size = largest + down + rise
         rounding = up(ELEMENTARY * OWN * (size + np.abs(slope) * np.maximum(-low, high)))
         remainder = up(np.abs(rest[1] - rest[0]) / 2 + (down + rise) / 2 + rounding)
         chord = Affine(slope * self.mid, slope[..., None] * self.slope, np.abs(slope) * self.rad, EXACT)

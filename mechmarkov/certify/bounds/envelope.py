@@ -125,20 +125,24 @@ def _ratios(
     heads reach, each in its own worst context; one step of `margin / floor` from there makes the inequality
     hold.
     """
-    (above, below), ratio = np.nonzero(pairs), np.zeros(pairs.shape)
+    (above, below), ratio, worst = np.nonzero(pairs), np.zeros(pairs.shape), None
     while True:
-        bound, worst = reading.multipliers(_directions(pairs, ratio))
+        worst = reading.worst(_directions(pairs, ratio), worst)
         scores = reading.by_head(worst)
         index = np.arange(len(above))
         reached = scores[index, above] / scores[index, below]
         if not (reached > ratio[pairs] * RADIUS_ROUNDING).any():
             break
         ratio[pairs] = np.maximum(ratio[pairs], reached)
+    bound, worst = reading.multipliers(_directions(pairs, ratio))
     for step in range(STEPS):
         margin = _margin(reading, pairs, ratio, bound)
         if (margin <= 0).all():
             break
-        ratio[pairs] += np.maximum(margin, 0) * GROWTH**step / floor[below]
+        raised = np.maximum(margin, 0) * GROWTH**step / floor[below] + 64 * OWN * ratio[pairs]
+        ratio[pairs] += np.where(
+            margin > 0, raised, 0.0
+        )  # and a rounding, which else takes rounds of its own
         bound, worst = reading.multipliers(_directions(pairs, ratio))
     return np.where(margin <= 0, ratio[pairs], np.inf), bound, worst
 

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from mechmarkov.certify.bounds.ball import OWN, UNDERFLOW, Ball
 from mechmarkov.certify.bounds.layer import Layer
 from mechmarkov.certify.contexts import Contexts
-from mechmarkov.theory.worst_case import largest_ratio, largest_sum
+from mechmarkov.theory.worst_case import Worst, largest_ratio, largest_sum
 
 ROOM = 1.02  # of all radii: a checker counts roundings in its own way
 SMALL = 1e-34  # weights above that do not underflow in float32
@@ -71,9 +71,9 @@ class Reading:
         Returns:
             The bounds, inf where none was found, and for each the worst context of that head.
         """
-        value = self.value.combined(directions.T).transposed(3, 0, 1, 2)
+        value = self._along(directions)
+        worst = self._worst(value, None)
         weight = np.broadcast_to(self.weight.mid, value.mid.shape)
-        worst = largest_ratio(weight * value.mid, weight, self.allowed, self.transitions)
         total = np.take_along_axis(weight, worst.context[..., None], -1).sum((-2, -1))
         bound, slack = worst.value, np.zeros_like(worst.value)
         for _ in range(TRIES):
@@ -83,6 +83,20 @@ class Reading:
             slack = np.where(excess > 0, np.maximum(GROWTH * slack, 1.5 * excess / total), slack)
             bound = worst.value + slack
         return np.where(excess <= 0, bound, np.inf), worst.context
+
+    def _along(self, directions: Directions) -> Ball:
+        """What each token adds in some directions, `[direction, head, key, token]`."""
+        return self.value.combined(directions.T).transposed(3, 0, 1, 2)
+
+    def _worst(self, value: Ball, begin: Int[np.ndarray, "direction head key"] | None) -> Worst:
+        weight = np.broadcast_to(self.weight.mid, value.mid.shape)
+        return largest_ratio(weight * value.mid, weight, self.allowed, self.transitions, begin)
+
+    def worst(
+        self, directions: Directions, begin: Int[np.ndarray, "direction head key"] | None = None
+    ) -> Int[np.ndarray, "direction head key"]:
+        """The worst contexts that `multipliers` gives, without its bounds; from others that are near."""
+        return self._worst(self._along(directions), begin).context
 
     def _excess(
         self, value: Ball, bound: Float[np.ndarray, "direction head"]
