@@ -8,12 +8,12 @@ import torch
 
 import mechmarkov as mm
 from experiments.random_walks import (
-    direction,
     escapes,
     first_step,
     questions,
     relu_layer,
     small_start,
+    spectrum,
     theorems,
     token_mean_rule,
 )
@@ -39,21 +39,9 @@ def test_a_walk_that_is_not_trapped_is_told(change_training):
     assert set(verdicts(theorems.trapped(True))) == {"against"}
 
 
-def test_another_law_of_the_first_step_is_refused(monkeypatch):
-    profile = first_step.first_step_profile
-    monkeypatch.setattr(first_step, "first_step_profile", lambda K, p, N: profile(K, 1 - p, N + 3))
-    assert "against" in verdicts(first_step.first_step(True))
-
-
 def test_a_trap_at_other_lengths_is_refused(change_training):
     change_training(longer)
     assert verdicts(first_step.one_step(True)) == ["against"]
-
-
-@pytest.mark.usefixtures("shared_runs")
-def test_growth_that_is_not_a_square_root_is_refused(monkeypatch):
-    monkeypatch.setattr(direction, "ETA", 1.5)
-    assert verdicts(direction.direction(True)) == ["against", "against"]
 
 
 @pytest.mark.usefixtures("shared_runs")
@@ -73,7 +61,7 @@ def test_a_closed_form_of_another_trap_is_refused(monkeypatch):
         return theory(**(given | {"position_norm": 1.1 * given["position_norm"]}))
 
     monkeypatch.setattr(predicted_modes, "trap_spectrum", off)
-    assert verdicts(escapes.spectrum(True)) == ["against"]
+    assert verdicts(spectrum.spectrum(True)) == ["against"]
 
 
 @pytest.mark.experiments
