@@ -53,14 +53,12 @@ def test_rates_of_another_trap_are_refused(monkeypatch):
 
 @pytest.mark.usefixtures("shared_runs")
 def test_a_closed_form_of_another_trap_is_refused(monkeypatch):
-    from mechmarkov.probes.landscape import predicted_modes
-
-    theory = predicted_modes.trap_spectrum
+    theory = spectrum.trap_spectrum
 
     def off(**given):
         return theory(**(given | {"position_norm": 1.1 * given["position_norm"]}))
 
-    monkeypatch.setattr(predicted_modes, "trap_spectrum", off)
+    monkeypatch.setattr(spectrum, "trap_spectrum", off)
     assert verdicts(spectrum.spectrum(True)) == ["against"]
 
 
