@@ -155,7 +155,7 @@ def constant_depth(quick: bool) -> Measured:
                 "alone in all "
                 "layers but the last, as theorem 6 assumes",
                 "proved",
-                number=f"excluded at k = {clash[0]}, {clash[1]}",
+                number=f"impossible at k = 1, {clash[0]}, {clash[1]}, {clash[2]} to {clash[7]}",
                 proof=PROOF,
             ),
             Finding(
