@@ -170,7 +170,7 @@ def _formed(case: str, rows: np.ndarray, steps: list[int], theirs: bool) -> Find
     last, near = rows[:, -1], int((rows[:, -1] > NEAR_ONE).sum())
     at100 = rows[:, steps.index(100)]
     return Finding(
-        "becomes_rank_one",
+        "becomes_rank_one" if theirs else "rank_one_below",
         f"{share(near, len(last))} seeds; first of the squared singular values {over_seeds(last)} of "
         "their sum at "
         f"step {steps[-1]}, {over_seeds(at100, 2)} at step 100, {rows[:, 0].mean():.2f} at the start",

@@ -45,5 +45,9 @@ def test_what_is_not_covered_is_told():
     assert f"{first.name}: there is no row random_walks.nothing" in coverage.missing(
         replace(one, items=(lost, *others)), CLAIMS
     )
+    shorter = [item for item in one.items if "random_walks.uninformative_mean" not in item.rows]
+    assert "row random_walks.uninformative_mean is of no part" in coverage.missing(
+        replace(one, items=tuple(shorter)), CLAIMS
+    )
     more = one.inventory | {"lemma": [*one.inventory["lemma"], "Z.9"]}
     assert "lemma Z.9 is not there" in coverage.missing(replace(one, inventory=more), CLAIMS)
