@@ -143,8 +143,9 @@ def extra_layer(quick: bool) -> Measured:
         claims += [
             Finding(
                 "layer_task_1",
-                f"{share(learned(one), n)} seeds; {share(passed, n)} passed 1.0 for a while; cosine of the "
-                f"two answers' rows of A {float(one.agreement.median()):.4f}",
+                f"{share(learned(one), n)} seeds, {int((one.accuracy[-1] >= LEARNED).sum())} at step "
+                f"{LAYER_STEPS}; {share(passed, n)} passed 1.0 for a while; cosine of the two answers' "
+                f"rows of A {float(one.agreement.median()):.4f}",
                 holds(learned(one) > n / 2),
                 f"{how}. The loss leaves the other words alone: both answers' scores grow along one hidden "
                 "direction, and what tells them apart freezes as the loss flattens",
