@@ -76,15 +76,19 @@ def missing(one: Coverage, claims: Sequence[Claim]) -> list[str]:
     return wrong
 
 
-def page() -> str:
-    """The page of what is covered, as Markdown."""
+def page(places: Mapping[str, str]) -> str:
+    """The page of what is covered, as Markdown.
+
+    Args:
+        places: The page on which each row stands.
+    """
     parts = [
         "# What is covered\n\nOf each paper that this project set out from: its parts, and their rows in "
         "[the verdicts](verdicts.md), or why there is none."
     ]
     for key, one in coverage().items():
         cells = [
-            (item.name, item.reason or ", ".join(f"[{row}](verdicts.md#{row})" for row in item.rows))
+            (item.name, item.reason or ", ".join(f"[{row}]({places[row]}#{row})" for row in item.rows))
             for item in one.items
         ]
         told = "Read in full." if one.text else one.because

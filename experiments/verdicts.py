@@ -96,6 +96,12 @@ def own(claims: Sequence[Claim], kind: Kind) -> str:
     return "\n\n".join([head, *sections]) + "\n"
 
 
+def place(claim: Claim) -> str:
+    """The page on which a claim stands."""
+    kind = claim.statement.kind
+    return OWN[kind][0] if kind in OWN else "verdicts.md"
+
+
 def files() -> dict[str, str]:
     """What stands in `docs/`, by file name."""
     claims = committed()
@@ -105,7 +111,7 @@ def files() -> dict[str, str]:
         "corrections.md": corrections(claims),
         "claims.json": as_text(as_data(claims)),
         "claims.schema.json": as_text(schema()),
-        "coverage.md": coverage_page(),
+        "coverage.md": coverage_page({claim.identifier: place(claim) for claim in claims}),
         **pages,
     }
 

@@ -69,6 +69,14 @@ def test_what_is_written_from_the_claims_is_committed(pages, name):
     assert (verdicts.DOCS / name).read_text() == pages[name]
 
 
+def test_every_link_to_a_row_leads_to_it(pages):
+    folded = {name: set(re.findall(r'<details id="([^"]+)"', text)) for name, text in pages.items()}
+    for name in ("coverage.md", "corrections.md"):
+        links = re.findall(r"\]\(([\w-]+\.md)#([\w.]+)\)", pages[name])
+        assert links
+        assert [row for page, row in links if row not in folded[page]] == []
+
+
 def test_what_does_not_stand_is_among_the_corrections(pages):
     for claim in verdicts.committed():
         listed = f"(verdicts.md#{claim.identifier})" in pages["corrections.md"]
