@@ -124,8 +124,8 @@ def _weights(
     off = np.array([[_off(value_matrix(run, step)) for step in marks] for run in runs[1.0, eta]])
     peak = np.array([[attention(run, step).mean(0).max() for step in marks] for run in runs[1.0, eta]])
     uniform = 1 / runs[1.0, eta][0].model.n_ctx
-    flat = (off[:, :3] < CONSTANT).all(1) & (peak[:, :3] < LARGER * uniform).all(1)
-    left = (off[:, 3] > CONSTANT) & (peak[:, 3] > LARGER * uniform)
+    constant = (off[:, :3] < CONSTANT).all(1) & (off[:, 3] > CONSTANT)
+    even = (peak[:, :3] < LARGER * uniform).all(1) & (peak[:, 3] > LARGER * uniform)
     told = ", ".join(f"{step}: {over_seeds(off[:, i], 2)}" for i, step in enumerate(marks))
     seen = ", ".join(f"{step}: {over_seeds(peak[:, i], 2)}" for i, step in enumerate(marks))
     return [
@@ -140,14 +140,14 @@ def _weights(
             "figure_12",
             eta,
             f"|V - mean| / |V| at steps {told}",
-            [bool(x) for x in (flat & left)],
+            [bool(x) for x in constant],
             f"{how}; close to all-ones: below {CONSTANT} until step {marks[2]}, above it at {marks[3]}",
         ),
         _finding(
             "figure_13",
             eta,
             f"largest attention on a token at steps {seen}",
-            [bool(x) for x in (flat & left)],
+            [bool(x) for x in even],
             f"{how}; much larger: {LARGER} times the uniform share, at step {marks[3]} only",
         ),
     ]

@@ -9,9 +9,7 @@ from experiments.state_space.models import parts
 from experiments.state_space.proofs import proofs
 from experiments.state_space.windows import windows
 
-STUDY = Study(
-    Path(__file__).parent, __doc__, [construction, proofs, windows, authors_sizes, parts]
-)
+STUDY = Study(Path(__file__).parent, __doc__, [construction, proofs, windows, authors_sizes, parts])
 
 if __name__ == "__main__":
     STUDY.main()

@@ -72,15 +72,19 @@ def test_escapes_that_prefer_a_class_are_told(monkeypatch):
 
 @pytest.mark.experiments
 def test_without_competing_words_nothing_corrects_the_layer(monkeypatch):
-    monkeypatch.setitem(questions.LOSSES, questions.COMPETING, (questions.RAW_LOG, 1.0))
-    assert verdicts(questions.extra_layer(True))[0] == "against"
+    alone = questions.LAYERS[questions.PRINTED]
+    monkeypatch.setitem(questions.LAYERS, questions.COMPETING, alone)
+    (found,) = [one for one in questions.extra_layer(True).findings if one.key == "layer_competing"]
+    assert found.direction == "against"
 
 
 @pytest.mark.usefixtures("shared_runs")
 @pytest.mark.experiments
 def test_the_calibration_can_fail(monkeypatch):
-    monkeypatch.setattr(small_start, "TIMES_SEQUENCES", 0.02)
-    assert verdicts(small_start.small_start(True))[0] == "against"
+    monkeypatch.setitem(small_start.ETAS, 0.2, small_start.ETAS[small_start.SUMMED])
+    monkeypatch.setattr(small_start, "SUMMED", 0.2)
+    found = {(one.key, one.case): one.direction for one in small_start.small_start(True).findings}
+    assert found["small_start_fair", small_start.ETAS[0.2]] == "against"
 
 
 @pytest.mark.usefixtures("shared_runs")
@@ -88,7 +92,7 @@ def test_the_calibration_can_fail(monkeypatch):
 def test_the_rule_fails_where_the_token_mean_is_misjudged(monkeypatch):
     monkeypatch.setattr(token_mean_rule, "token_mean_variance", lambda P, pi, N: (0.0, 1.0))
     monkeypatch.setattr(token_mean_rule, "population_spread", lambda K, N, p: 0.1)
-    assert verdicts(token_mean_rule.token_mean_rule(True)) == ["against"]
+    assert verdicts(token_mean_rule.token_mean_rule(True)) == ["against", "against"]
 
 
 def test_the_variance_of_a_question_is_by_hand():
