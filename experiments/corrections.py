@@ -27,15 +27,22 @@ TAIL = Path(__file__).parent / "withdrawn.md"
 
 def corrections(claims: Sequence[Claim]) -> str:
     """The page, as Markdown."""
-    parts = [HEAD.read_text()]
+    parts, order = [HEAD.read_text().strip()], list(papers())
+    first: dict[tuple[str, str], int] = {}
+    for i, claim in enumerate(claims):
+        first.setdefault(_key(claim), i)
     for verdict, (title, told) in SECTIONS.items():
         of_papers = [c for c in claims if c.verdict == verdict and c.statement.kind == "paper"]
-        order = list(papers())
-        of_papers.sort(key=lambda c: order.index(c.statement.about))
+        of_papers.sort(key=lambda c: (order.index(c.statement.about), first[_key(c)]))
         parts.append(f"## {title}\n\n{told}")
-        for _, entries in groupby(of_papers, key=lambda c: (c.study, c.finding.key)):
+        for _, entries in groupby(of_papers, key=_key):
             parts.append(_entry(list(entries)))
     return "\n\n".join([*parts, TAIL.read_text().strip()]) + "\n"
+
+
+def _key(claim: Claim) -> tuple[str, str]:
+    """What all cases of one statement share."""
+    return claim.study, claim.finding.key
 
 
 def _entry(claims: Sequence[Claim]) -> str:
