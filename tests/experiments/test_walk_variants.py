@@ -62,13 +62,14 @@ def test_a_query_that_is_not_zero_is_seen_through_the_residual(monkeypatch):
 
 
 def test_a_start_off_zero_moves_attention_with_two_factors(monkeypatch):
-    draw = torch.randn
+    zeros = torch.zeros
 
-    def larger(*size, generator):
-        return 1.0 + draw(*size, generator=generator)
+    def off(*size, requires_grad=False, **options):
+        return (zeros(*size, **options) + 0.1 * requires_grad).requires_grad_(requires_grad)
 
-    monkeypatch.setattr(torch, "randn", larger)  # sd * (1 + z): at sd 0 still zero
-    assert direction(attention_variants.separate_qk(True), "separate_qk_zero") == "against"
+    assert direction(answers.factors(True), "separate_qk_zero") == "for"
+    monkeypatch.setattr(torch, "zeros", off)
+    assert direction(answers.factors(True), "separate_qk_zero") == "against"
 
 
 @pytest.mark.usefixtures("shared_runs")
