@@ -72,7 +72,7 @@ def small_start(quick: bool) -> Measured:
 
 
 def _finding(key: str, eta: float, told: str, hits: Sequence[bool], how: str) -> Finding:
-    """What so many seeds say at a step size; as printed is the paper's own setting."""
+    """What the seeds say at a step size; as printed is the paper's own setting."""
     n = sum(hits)
     evidence: Evidence = "trained at the paper's setting" if eta == PRINTED else "trained at another"
     return Finding(
