@@ -1,16 +1,15 @@
-"""What a paper says, what was found, and the verdict that the two allow.
+"""What was found of a statement, and the verdict that the two allow.
 
 Words about a paper are in a study's `claims.toml`, so that they can be corrected without measuring again.
 What was measured is a `Finding`, made by code. A `Claim` joins them, and its verdict follows by one rule.
 """
 
-import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from scipy.stats import binomtest
+
+from experiments.statements import Kind, Statement, check_one_of
 
 Verdict = Literal[
     "holds",
@@ -23,21 +22,38 @@ Verdict = Literal[
     "not testable here",
 ]
 Direction = Literal["for", "corrected", "against", "untested"]
-Evidence = Literal["derivation", "counterexample", "paper's setting", "other setting"]
-Kind = Literal["paper", "derived", "question"]
-Read = Literal["text", "abstract", "code", "summary", "own"]
+Evidence = Literal[
+    "proved", "computed exactly", "sampled", "trained at the paper's setting", "trained at another"
+]
 
-EXACT: tuple[Evidence, ...] = ("derivation", "counterexample")
+EXACT: tuple[Evidence, ...] = ("proved", "computed exactly")
+THEIRS: Evidence = "trained at the paper's setting"
 ENOUGH_SEEDS = 16  # at the paper's own setting, before a claim can be said not to hold
 NEED_DEFENCE: tuple[Verdict, ...] = ("holds with a correction", "does not hold", "not found in training")
-# How the words of a claim are given: literally, or not.
-FORMS = ('"', "paraphrase: ", "equation: ", "code: ", "own: ")
+MARKS: dict[Evidence, str] = {
+    "proved": "proved",
+    "computed exactly": "computed",
+    "sampled": "sampled",
+    THEIRS: "trained, theirs",
+    "trained at another": "trained, other",
+}
 
 
 def wilson(hits: int, n: int) -> tuple[float, float, float]:
     """A frequency with its 95 % Wilson interval: (low, value, high)."""
     interval = binomtest(int(hits), int(n)).proportion_ci(method="wilson")
     return float(interval.low), float(hits / n), float(interval.high)
+
+
+def share(hits: int, n: int) -> str:
+    """A frequency as text, with its 95 % Wilson interval.
+
+    Example:
+        >>> share(5, 6)
+        '5/6 [0.44, 0.97]'
+    """
+    low, _, high = wilson(hits, n)
+    return f"{hits}/{n} [{low:.2f}, {high:.2f}]"
 
 
 def holds(condition: Any, corrected: Any = False) -> Direction:
@@ -67,95 +83,27 @@ def of_runs(printed: int, weaker: int, n: int) -> tuple[Direction, tuple[int, in
 
 
 @dataclass(frozen=True)
-class Statement:
-    """What is claimed, and by whom.
-
-    Attributes:
-        claim: In one sentence.
-        source: The paper.
-        where: Theorem, figure, abstract or file of the code.
-        words: The exact words in quotes or the equation; else they begin with what they are, "paraphrase: ".
-        read: What was read: the text, its abstract, its public code, or a summary in notes of this project.
-        kind: A claim of the paper, a derivation of ours about it, or a question of ours.
-        stated: The paper's value.
-        paper_setting: What the paper measured or proved it on.
-        differs: What is not the same in our setting.
-        defence: What a defender of the paper would answer.
-    """
-
-    claim: str
-    source: str
-    where: str
-    words: str
-    read: Read
-    kind: Kind = "paper"
-    stated: str = "no number given"
-    paper_setting: str = ""
-    differs: str = ""
-    defence: str = ""
-
-    def __post_init__(self) -> None:
-        """Refuse a statement that does not say whose words it tests."""
-        for name, allowed in (("read", Read), ("kind", Kind)):
-            _check_one_of(allowed, name, getattr(self, name))
-        if not self.words.startswith(FORMS):
-            raise ValueError(f"words begin {self.words[:20]!r}, expected one of {FORMS}: {self.claim}")
-        needed = ["claim", "source", "where"]
-        if self.kind == "paper":
-            needed += ["paper_setting", "differs"]
-        for name in needed:
-            if not getattr(self, name):
-                raise ValueError(f"{name} is missing: {self.claim}")
-
-
-def statements(folder: Path) -> dict[str, Statement]:
-    """A study's statements by key, from `claims.toml`; `[paper.NAME]` holds what claims of one paper share.
-
-    Raises:
-        ValueError: A claim names a paper that is not there, lacks a field or has one of another name.
-        OSError: There is no such file.
-    """
-    data = tomllib.loads((folder / "claims.toml").read_text())
-    papers = data.pop("paper", {})
-    return {key: _statement(key, fields, papers) for key, fields in data.items()}
-
-
-def _statement(key: str, fields: Mapping[str, Any], papers: Mapping[str, Mapping[str, Any]]) -> Statement:
-    if not isinstance(fields, Mapping) or not all(isinstance(text, str) for text in fields.values()):
-        raise ValueError(f"claims.toml: {key} is {fields!r}, expected a table of texts")
-    paper = fields.get("paper")
-    if paper not in papers:
-        raise ValueError(f"claims.toml: {key}.paper is {paper!r}, expected one of {', '.join(papers)}")
-    own = {name: value for name, value in fields.items() if name != "paper"}
-    try:
-        return Statement(**{**papers[paper], **own})
-    except (TypeError, ValueError) as error:  # of a dataclass: a field that is missing or unknown
-        raise ValueError(f"claims.toml: {key}: {error}") from None
-
-
-def _check_one_of(allowed: Any, name: str, value: str) -> None:
-    if value not in get_args(allowed):
-        raise ValueError(f"{name} is {value!r}, expected one of {', '.join(map(repr, get_args(allowed)))}")
-
-
-@dataclass(frozen=True)
 class Finding:
     """What one measurement says of one statement.
 
     Attributes:
         key: Of the statement.
-        measured: The measured value, with its interval.
+        measured: What was measured, with intervals; folded away where `number` says the gist.
         direction: Which way it points, from `holds`; "untested" where it could not be measured.
         our_setting: What it was measured on, and how.
-        evidence: A derivation or an exact computation of what was derived; an exact counterexample; training
-            at the paper's own setting; training at another one.
-        count: In how many of how many runs the statement is true; needed unless the evidence is exact.
+        evidence: A proof; a computation without a random number; a sample of instances; training at the
+            paper's own setting; training at another one.
+        count: In how many of how many runs or instances the statement is true.
         case: Which of several cases, such as "two symbols".
+        number: The one number of the row; by default the count with its interval, else `measured`.
+        sample: Of a sample that is no count: its size and the 95 % interval of what decides.
+        proof: Where the argument stands: a file of the repository, with an anchor.
         data: What the models were trained on; the harness fills it in.
         error: Standard errors of means over evaluation sequences, as shares; the harness fills it in.
 
     Raises:
-        ValueError: Trained runs without a count, or a direction or evidence of another name.
+        ValueError: Evidence without what it needs: a proof, a count of runs, the interval of a sample; or a
+            direction or evidence of another name.
     """
 
     key: str
@@ -165,20 +113,30 @@ class Finding:
     evidence: Evidence
     count: tuple[int, int] | None = None
     case: str = ""
+    number: str = ""
+    sample: tuple[int, float, float] | None = None
+    proof: str = ""
     data: str = ""
     error: str = ""
 
     def __post_init__(self) -> None:
-        """Trained runs are judged by their count's interval, so they must have one."""
-        _check_one_of(Direction, f"{self.key}: direction", self.direction)
-        _check_one_of(Evidence, f"{self.key}: evidence", self.evidence)
+        """Each kind of evidence must come with what bears it."""
+        check_one_of(Direction, f"{self.key}: direction", self.direction)
+        check_one_of(Evidence, f"{self.key}: evidence", self.evidence)
         if self.count is not None:
             hits, n = map(int, self.count)  # numpy's too
             if not 0 <= hits <= n or n == 0:
                 raise ValueError(f"{self.key}: count is {hits} of {n} runs, expected at most all of some")
             object.__setattr__(self, "count", (hits, n))
-        elif self.direction != "untested" and self.evidence not in EXACT:
+        if self.direction == "untested":
+            return
+        sampled = self.count is not None or (self.evidence == "sampled" and self.sample is not None)
+        if self.evidence in EXACT and (self.count or self.sample):
+            raise ValueError(f"{self.key}: evidence is {self.evidence!r}, which has no interval, but a count")
+        if self.evidence not in EXACT and not sampled:
             raise ValueError(f"{self.key}: evidence is {self.evidence!r} and there is no count of runs")
+        if (self.evidence == "proved") != bool(self.proof):
+            raise ValueError(f"{self.key}: evidence is {self.evidence!r} and the proof at {self.proof!r}")
 
     @property
     def leaning(self) -> int:
@@ -190,23 +148,38 @@ class Finding:
         hits, n = self.count
         return (2 * hits > n) - (2 * hits < n)
 
+    @property
+    def gist(self) -> str:
+        """The one number of the row."""
+        if self.number or self.direction == "untested":
+            return self.number or "–"
+        return self.measured if self.count is None else share(*self.count)
 
-def verdict(kind: Kind, finding: Finding) -> Verdict:
+
+def verdict(kind: Kind, finding: Finding, has_a_measure: bool = True) -> Verdict:
     """The one rule.
 
     A count's 95 % interval (Wilson) decides, and one that includes one half decides nothing. A fair coin
     decides in one of eight draws of 4 runs, one of sixteen of 5, at most one of twelve of more. A claim of a
-    paper does not hold where there is a derivation or a counterexample, or the paper's own setting with at
-    least 16 seeds; elsewhere it was not found in training.
+    paper does not hold where there is a proof or an exact counterexample, or the paper's own setting with at
+    least 16 seeds; elsewhere it was not found in training. Where the paper says nothing that would decide, a
+    threshold is ours: it can neither correct the paper nor refute it.
+
+    Args:
+        kind: Of the statement.
+        finding: What was measured of it.
+        has_a_measure: Whether the paper says what would decide.
 
     Example:
-        >>> seen = dict(key="a", measured="", our_setting="", evidence="other setting")
+        >>> seen = dict(key="a", measured="", our_setting="", evidence="trained at another")
         >>> verdict("paper", Finding(direction="for", count=(3, 3), **seen))
         'undecided'
         >>> verdict("paper", Finding(direction="against", count=(0, 30), **seen))
         'not found in training'
+        >>> verdict("paper", Finding(direction="corrected", count=(30, 30), **seen), has_a_measure=False)
+        'undecided'
     """
-    direction, n = finding.direction, 0
+    direction, n, exact = finding.direction, 0, finding.evidence in EXACT
     if direction == "untested":
         return "not testable here"
     if finding.count is not None:
@@ -220,41 +193,66 @@ def verdict(kind: Kind, finding: Finding) -> Verdict:
             direction = "for"
     if kind == "question":
         return "our question: no" if direction == "against" else "our question: yes"
-    if direction != "against":
-        return "holds" if direction == "for" else "holds with a correction"
-    own = finding.evidence == "paper's setting" and n >= ENOUGH_SEEDS
-    return "does not hold" if finding.evidence in EXACT or own else "not found in training"
+    if direction == "for":
+        return "holds"
+    if direction == "corrected":
+        return "holds with a correction" if exact or has_a_measure else "undecided"
+    if exact or (finding.evidence == THEIRS and n >= ENOUGH_SEEDS and has_a_measure):
+        return "does not hold"
+    return "undecided" if finding.evidence == "sampled" else "not found in training"
 
 
 @dataclass(frozen=True)
 class Claim:
     """A statement, what was found of it, and the command that finds it again.
 
+    Attributes:
+        statement: What is claimed.
+        finding: What was found.
+        study: The folder.
+        measurement: The one of its measurements, as `--only` names it.
+        case_id: The finding's case, as the row's identifier names it.
+
     Raises:
-        ValueError: The verdict is not the statement's own, and nothing says what a defender would answer.
+        ValueError: The verdict is not the statement's own, and nothing says what a defender would answer, or
+            what holds instead.
     """
 
     statement: Statement
     finding: Finding
-    command: str
+    study: str
+    measurement: str
+    case_id: str = ""
 
     def __post_init__(self) -> None:
-        """A verdict against a paper must carry the answer to it."""
-        if self.statement.kind == "paper" and self.verdict in NEED_DEFENCE and not self.statement.defence:
+        """A verdict against a paper must carry the answer to it, and what holds instead."""
+        if self.statement.kind != "paper" or self.verdict not in NEED_DEFENCE:
+            return
+        if not self.statement.defence:
             raise ValueError(f"{self.finding.key} {self.verdict}: it needs a line of defence")
+        if self.verdict != "not found in training" and not self.statement.equation:
+            raise ValueError(f"{self.finding.key} {self.verdict}: it needs the equation that says why")
+
+    @property
+    def identifier(self) -> str:
+        """The row's name, which does not change with its words: `random_walks.direction_P`."""
+        parts = [self.study, self.finding.key, self.case_id]
+        return ".".join(part for part in parts if part)
+
+    @property
+    def command(self) -> str:
+        """What measures it again."""
+        return f"python -m experiments.{self.study} --only {self.measurement}"
 
     @property
     def verdict(self) -> Verdict:
         """What statement and finding allow to be said."""
-        return verdict(self.statement.kind, self.finding)
+        return verdict(self.statement.kind, self.finding, self.statement.has_a_measure)
 
     @property
     def strength(self) -> str:
-        """How strong the evidence is, at a glance."""
-        marks = {"paper's setting": "●● paper's setting", "other setting": "● other setting"}
-        if self.finding.direction == "untested":
-            return "none"
-        return marks.get(self.finding.evidence, "●●● exact")
+        """The kind of evidence, in a word or two."""
+        return "none" if self.finding.direction == "untested" else MARKS[self.finding.evidence]
 
     @property
     def text(self) -> str:

@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
@@ -24,10 +24,12 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
 import mechmarkov as mm
-from experiments.claims import Claim, Finding, statements, wilson
+from experiments.claims import EXACT, Claim, Finding
 from experiments.claims_table import details, table
+from experiments.exactness import is_exact, no_random_numbers, refuse_samples
 from experiments.picture import draw
 from experiments.sampling_error import note_training, noting
+from experiments.statements import cases, statements
 from mechmarkov.utils.threads import cores, threads
 
 EVALUATION_SEED = 2_000_000_000  # a CPU generator keeps 32 bits; training seeds are small
@@ -40,17 +42,6 @@ class Measured:
 
     findings: Sequence[Finding]
     figures: Mapping[str, go.Figure] = field(default_factory=dict)
-
-
-def share(hits: int, n: int) -> str:
-    """A frequency as text, with its 95 % Wilson interval.
-
-    Example:
-        >>> share(5, 6)
-        '5/6 [0.44, 0.97]'
-    """
-    low, _, high = wilson(hits, n)
-    return f"{hits}/{n} [{low:.2f}, {high:.2f}]"
 
 
 def over_seeds(values: Sequence[float] | Float[np.ndarray, " seed"], digits: int = 3) -> str:
@@ -171,6 +162,7 @@ def trained(recipes: Sequence[mm.Recipe], seeds: Sequence[int]) -> list[list[mm.
         ValueError: A run diverged.
     """
     for recipe in recipes:
+        refuse_samples(recipe.data.population, recipe.name)
         note_training(recipe, len(seeds))
     members = [mm.Member(recipe, seed) for recipe in recipes for seed in seeds]
     folder = _runs_folder.get()
@@ -237,7 +229,8 @@ def save(folder: Path, name: str, measured: Measured, seconds: float) -> None:
 def load(folder: Path, name: str) -> tuple[list[Finding], float]:
     """A measurement's findings and the seconds it took. Raises FileNotFoundError before its first run."""
     record = json.loads((folder / "results" / f"{name}.json").read_text())
-    found = [row | ({"count": tuple(row["count"])} if "count" in row else {}) for row in record["findings"]]
+    tuples = ("count", "sample")
+    found = [{k: tuple(v) if k in tuples else v for k, v in row.items()} for row in record["findings"]]
     return [Finding(**row) for row in found], record["seconds"]
 
 
@@ -267,20 +260,36 @@ class Study:
         return [measure.__name__ for measure in self.measures]
 
     def measure(self, name: str, quick: bool) -> Measured:
-        """One measurement, its findings with what it was trained on and the errors of its means."""
-        with noting() as noted:
-            measured = self.measures[self.names.index(name)](quick)
+        """One measurement, its findings with what it was trained on and the errors of its means.
+
+        Raises:
+            ValueError: A finding is said to be exact, and the measurement is not marked so.
+            RandomNumberError: It is marked so, and drew a random number.
+        """
+        measure = self.measures[self.names.index(name)]
+        exact = is_exact(measure)
+        with noting() as noted, no_random_numbers() if exact else nullcontext():
+            measured = measure(quick)
+        for found in measured.findings:
+            if found.evidence in EXACT and not exact and found.direction != "untested":
+                raise ValueError(
+                    f"{name}: {found.key} is {found.evidence}, and {name} is not marked @exactly"
+                )
         findings = [replace(f, data=noted.data, error=noted.error) for f in measured.findings]
         return replace(measured, findings=findings)
 
     def claims(self, name: str, findings: Sequence[Finding]) -> list[Claim]:
         """The claims that findings are about. Raises ValueError for one without a statement."""
-        said = statements(self.folder)
+        said, named = statements(self.folder), cases(self.folder)
         for found in findings:
             if found.key not in said:
                 raise ValueError(f"claims.toml has no [{found.key}], of which {name} is a finding")
-        command = f"python -m experiments.{self.folder.name} --only {name}"
-        return [Claim(said[found.key], found, command) for found in findings]
+            if found.case and found.case not in named:
+                raise ValueError(f"claims.toml has no name for the case {found.case!r} in [cases]")
+        return [
+            Claim(said[found.key], found, self.folder.name, name, named.get(found.case, ""))
+            for found in findings
+        ]
 
     def committed(self, folder: Path | None = None) -> list[Claim]:
         """The claims of all committed results, in the order of the page."""
@@ -343,9 +352,8 @@ class Study:
         if quick and not measured.findings:
             print(f"{name}: there is no quick run of it\n")
             return
-        print(
-            f"{table(self.claims(name, measured.findings))}\n\n{name}: {seconds:.0f} s of processor time\n",
-            flush=True,
-        )
+        claims = self.claims(name, measured.findings)
+        numbers = "\n".join(f"{claim.identifier}: {claim.finding.measured}" for claim in claims)
+        print(f"{table(claims)}\n\n{numbers}\n\n{name}: {seconds:.0f} s of processor time\n", flush=True)
         if out is not None:
             save(out, name, measured, seconds)

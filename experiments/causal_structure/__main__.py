@@ -2,14 +2,16 @@
 
 from pathlib import Path
 
-from experiments.causal_structure.confused import confused
-from experiments.causal_structure.gradient import gradient
+from experiments.causal_structure.confused import confused, exclusive_or
+from experiments.causal_structure.gradient import gradient, itself
 from experiments.causal_structure.ordinary import ordinary
 from experiments.causal_structure.several import several
 from experiments.causal_structure.stages import stages
 from experiments.harness import Study
 
-STUDY = Study(Path(__file__).parent, __doc__, [gradient, confused, stages, ordinary, several])
+STUDY = Study(
+    Path(__file__).parent, __doc__, [gradient, itself, exclusive_or, confused, stages, ordinary, several]
+)
 
 if __name__ == "__main__":
     STUDY.main()

@@ -5,9 +5,9 @@ import plotly.graph_objects as go
 
 import mechmarkov as mm
 from experiments.causal_structure.shared import RECIPES, away, recovered
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import bands, titled
-from experiments.harness import Measured, over_seeds, share, trained
+from experiments.harness import Measured, over_seeds, trained
 
 FULL, QUICK = (1500, 16), (200, 2)  # steps, seeds
 
@@ -32,7 +32,7 @@ def ordinary(quick: bool) -> Measured:
             f"{over_seeds(far[:, 0])} nats from the law, counts of tokens {far[0, 1]:.3g}",
             holds(named == seeds),
             f"named: more true edges than edges moved at random have, at 1 %; {setting}",
-            "other setting",
+            "trained at another",
             (named, seeds),
         )
     ]

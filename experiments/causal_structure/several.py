@@ -5,9 +5,9 @@ import plotly.graph_objects as go
 
 import mechmarkov as mm
 from experiments.causal_structure.shared import RECIPES, away, recovered
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import bands, titled
-from experiments.harness import Measured, over_seeds, share, trained
+from experiments.harness import Measured, over_seeds, trained
 
 FULL, QUICK = (1000, 16), (300, 2)  # steps, seeds
 
@@ -31,7 +31,7 @@ def several(quick: bool) -> Measured:
             f"{far[0, 1]:.3g}",
             holds(nearer == seeds),
             f"mean KL from counts along the graph; {setting}",
-            "other setting",
+            "trained at another",
             (nearer, seeds),
         ),
         Finding(
@@ -40,7 +40,7 @@ def several(quick: bool) -> Measured:
             holds(whole == seeds),
             "edges: more than a third of a position's mean attention, which has two parents, in either head; "
             f"{setting}",
-            "other setting",
+            "trained at another",
             (whole, seeds),
         ),
     ]

@@ -13,9 +13,9 @@ from experiments.causal_structure.shared import (
     recipe,
     recovered,
 )
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import bands, titled
-from experiments.harness import Measured, kept, over_seeds, share, trained
+from experiments.harness import Measured, kept, over_seeds, trained
 
 FULL, QUICK = 16, 2
 KINDS = ("random trees", "path")
@@ -51,7 +51,7 @@ def of_kind(kind: str, graphs: list[Parents], figure: go.Figure) -> list[Finding
             f"all edges in {share(whole, n)}; share of edges {over_seeds(edges[:, -1])}",
             holds(whole == n),
             f"edges: more than half of a position's mean attention, after the first stage; {of}",
-            "other setting",
+            "trained at another",
             (whole, n),
             case=kind,
         ),
@@ -61,7 +61,7 @@ def of_kind(kind: str, graphs: list[Parents], figure: go.Figure) -> list[Finding
             f"first, {over_seeds(tokens)} for counts of tokens",
             holds(nearer == n),
             f"mean KL from counts along the graph, outputs with eps added; {of}",
-            "other setting",
+            "trained at another",
             (nearer, n),
             case=kind,
         ),

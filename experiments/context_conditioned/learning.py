@@ -8,10 +8,10 @@ from jaxtyping import Float, Int
 from scipy.special import softmax
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.context_conditioned.theory import determined
 from experiments.figures import style, titled
-from experiments.harness import Measured, over_seeds, share, trained
+from experiments.harness import Measured, over_seeds, trained
 from mechmarkov.models.constructions.context_conditioned import TRAINED, read_scores
 from mechmarkov.theory.context_conditioned import next_laws
 
@@ -80,7 +80,7 @@ def learning(quick: bool) -> Measured:
                 f"{share(learned, draws)} base chains; error {over_seeds(together[:, 0])}",
                 holds(learned == draws),
                 f"{setting}; found: no entry is wrong by {NEAR:g}",
-                "other setting",
+                "trained at another",
                 count=(learned, draws),
             ),
             Finding(
@@ -89,7 +89,7 @@ def learning(quick: bool) -> Measured:
                 f"{over_seeds(pairs[:, 1])}",
                 holds(lost == draws),
                 f"{setting}; prompts hold states 0 and 1 or states 2 and 3 alone",
-                "other setting",
+                "trained at another",
                 count=(lost, draws),
             ),
             Finding(
@@ -98,7 +98,7 @@ def learning(quick: bool) -> Measured:
                 holds(good == len(runs)),
                 "the recipe context-conditioned-k3: 3 states, prompts of 16 that the chain samples, 512 "
                 f"a step, 300 steps of Adam; found: no entry is wrong by {NEAR:g}",
-                "other setting",
+                "trained at another",
                 count=(good, len(runs)),
             ),
         ],

@@ -7,10 +7,11 @@ from jaxtyping import Float, Int
 from scipy.special import expit
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.context_conditioned.theory import invades, two_state_counts
+from experiments.exactness import exactly
 from experiments.figures import marker, style, titled
-from experiments.harness import Measured, over_seeds, share
+from experiments.harness import Measured, over_seeds
 
 FILLED = 0.95  # of the context by one state: past where both prefer themselves and the rarer may still grow
 WEAK = (0.1, 0.2, 0.3)  # the base chain's probability of the weak state, in both rows
@@ -31,6 +32,7 @@ def filled(base: Float[np.ndarray, "2 2"], length: int) -> Float[np.ndarray, "po
     return np.stack([(law * (share <= 1 - FILLED)).sum(1), (law * (share >= FILLED)).sum(1)], axis=1)
 
 
+@exactly
 def winners(quick: bool) -> Measured:
     """A grid of base chains: a state fills the context more and more often iff it prefers itself."""
     length = 200 if quick else 1000
@@ -63,7 +65,8 @@ def winners(quick: bool) -> Measured:
                 f"{means[-1]:.1%} of {length}",
                 holds(means[-1] < means[98] < means[8]),
                 f"two states, each row of the base chain gives the weak one {WEAK[2]:g}; exact law of counts",
-                "derivation",
+                "computed exactly",
+                number=f"{means[8]:.1%}, {means[98]:.1%}, {means[-1]:.1%}",
             ),
             Finding(
                 "who_wins",
@@ -71,7 +74,7 @@ def winners(quick: bool) -> Measured:
                 holds(agree == cells),
                 f"two states; a state is {FILLED:.0%} of the context more often after {length} tokens than "
                 f"after {length // 4 + 2} iff its row of the base chain has it above the other; exact law",
-                "derivation",
+                "computed exactly",
             ),
             Finding(
                 "how_fast",
@@ -79,7 +82,8 @@ def winners(quick: bool) -> Measured:
                 holds((off < TOLERANCE).all() and (off < before).all()),
                 f"slope of the logarithm of its expected count over the last doubling; within {TOLERANCE:g}, "
                 f"and nearer than at {length // 4}; weak state {', '.join(f'{p:g}' for p in WEAK)}",
-                "derivation",
+                "computed exactly",
+                number=grown,
             ),
         ],
         {"winners": figure},
@@ -138,7 +142,7 @@ def trajectories(quick: bool) -> Measured:
         f"{GROUPS} groups of {runs // GROUPS} trajectories of {lengths[-1]:,} tokens, each row of the base "
         f"chain ({1 - p:g}, {p:g}); root mean square error of Pr(1); by the counts {-p / (1 - p) / 2:.2f} "
         "after state 0 and 0 after state 1",
-        "other setting",
+        "trained at another",
         count=(slower, GROUPS),
     )
     return Measured([finding], {"trajectories": figure})

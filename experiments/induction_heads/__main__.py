@@ -4,8 +4,9 @@ from pathlib import Path
 
 from experiments.harness import Study
 from experiments.induction_heads.depths import depths
-from experiments.induction_heads.further import positions, posterior
+from experiments.induction_heads.further import add_one, equal_tokens, positions, posterior
 from experiments.induction_heads.minimal_claims import minimal_model
+from experiments.induction_heads.minimal_exact import minimal_exact
 from experiments.induction_heads.phases import phases
 from experiments.induction_heads.public_claims import public_settings
 from experiments.induction_heads.rotary import rotary
@@ -14,7 +15,19 @@ from experiments.induction_heads.variants import unigrams
 STUDY = Study(
     Path(__file__).parent,
     __doc__,
-    [phases, public_settings, depths, unigrams, minimal_model, posterior, positions, rotary],
+    [
+        phases,
+        public_settings,
+        depths,
+        unigrams,
+        minimal_model,
+        minimal_exact,
+        add_one,
+        posterior,
+        equal_tokens,
+        positions,
+        rotary,
+    ],
 )
 
 if __name__ == "__main__":

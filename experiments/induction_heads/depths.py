@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
-from experiments.harness import Measured, over_seeds, share, trained
+from experiments.claims import Finding, holds, share
+from experiments.harness import Measured, over_seeds, trained
 from experiments.induction_heads.panels import strips
 from experiments.induction_heads.shared import distances, gained, recipe, setting
 from mechmarkov.models.components import head_index
@@ -47,7 +47,7 @@ def depth_claims(n: int, ways: Mapping[int, Float[np.ndarray, " seed"]], how: st
             "share of the bigram's gain over the unigram, last quarter of positions; one head can weigh "
             "tokens by lag and by its own token, which is worth something, but no key knows what came "
             f"before it; {how}",
-            "other setting",
+            "trained at another",
             (fail, len(shallow)),
             case=f"{n} symbols",
         ),
@@ -64,7 +64,7 @@ def depth_claims(n: int, ways: Mapping[int, Float[np.ndarray, " seed"]], how: st
                 + "; ".join(f"{d} layers {over_seeds(way)}" for d, way in ways.items() if d > 1),
                 holds(reach == len(every)),
                 f"the same; {how}",
-                "other setting",
+                "trained at another",
                 (reach, len(every)),
                 case=f"{n} symbols",
             )
@@ -92,7 +92,7 @@ def place_claims(places: Mapping[int, Sequence[tuple[int, int] | None]], how: st
             holds(later == len(every)),
             "probe `induction`, by edit and by cutting the path (surely half of the score must go); layers "
             f"are numbered from 0; {how}",
-            "other setting",
+            "trained at another",
             (later, len(every)),
         ),
     ]
@@ -103,7 +103,7 @@ def place_claims(places: Mapping[int, Sequence[tuple[int, int] | None]], how: st
                 f"{share(lowest, len(free))} circuits in more than two layers",
                 holds(lowest == len(free)),
                 f"the same; {how}",
-                "other setting",
+                "trained at another",
                 (lowest, len(free)),
             )
         )

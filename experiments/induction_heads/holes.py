@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 import mechmarkov as mm
-from experiments.claims import Evidence, Finding, holds
-from experiments.harness import evaluation, exact, over_seeds, share
+from experiments.claims import Evidence, Finding, holds, share
+from experiments.harness import evaluation, exact, over_seeds
 from experiments.induction_heads.shared import BIGRAM, UNIGRAM
 from experiments.sampling_error import over_sequences
 from mechmarkov.theory.kernel import kl
@@ -50,7 +50,7 @@ def look(run: mm.Run) -> dict[str, float]:
 
 
 def previous_claim(
-    symbols: str, seen: Sequence[dict[str, float]], how: str, evidence: Evidence = "other setting"
+    symbols: str, seen: Sequence[dict[str, float]], how: str, evidence: Evidence = "trained at another"
 ) -> Finding:
     """Whether the models that reach the bigram look at the previous token at all."""
     there = [run for run in seen if run["gained"] > HALF]

@@ -30,8 +30,10 @@ def public_settings(quick: bool) -> Measured:
             f"rate {public.LEARNING_RATE:g}, dropout {public.DROPOUT} of embeddings, lag vectors, patterns "
             f"and outputs, weight decay on matrices alone, {public.STEPS} steps; {seeds} seeds, on a CPU"
         )
-        findings += phase_claims(name, data, how, "paper's setting")
-        findings.append(previous_claim(name, [look(run) for run in runs], how, "paper's setting"))
+        findings += phase_claims(name, data, how, "trained at the paper's setting")
+        findings.append(
+            previous_claim(name, [look(run) for run in runs], how, "trained at the paper's setting")
+        )
         gains = np.stack([gained(one).clip(LOWEST) for one in data], axis=1)
         panels[SYMBOLS[n]] = (data[0]["step"].values, {"share of the bigram's gain": gains})
     figures = {"public": over_training(panels, "At the public settings", "share")} if panels else {}

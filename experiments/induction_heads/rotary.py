@@ -3,8 +3,8 @@
 import numpy as np
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
-from experiments.harness import Measured, over_seeds, share, trained
+from experiments.claims import Finding, holds, share
+from experiments.harness import Measured, over_seeds, trained
 from experiments.induction_heads.depths import circuit
 from experiments.induction_heads.panels import over_training
 from experiments.induction_heads.shared import distances, gained, recipe
@@ -45,7 +45,7 @@ def rotary(quick: bool) -> Measured:
         "the in-context bigram gains over the unigram. Width 32, four heads of 8, two of keys and values, "
         f"RMSNorm, rotary positions, attention only; three symbols, length 32, batch 32, learning rate 8e-3, "
         f"{steps} steps; {seeds} seeds, on a CPU",
-        "other setting",
+        "trained at another",
         (pairs, seeds),
     )
     figure = over_training(

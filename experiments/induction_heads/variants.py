@@ -7,17 +7,8 @@ import torch
 from jaxtyping import Float
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
-from experiments.harness import (
-    EVALUATION_SEED,
-    Measured,
-    evaluation,
-    first_time,
-    over_seeds,
-    share,
-    trained,
-    when,
-)
+from experiments.claims import Finding, holds, share
+from experiments.harness import EVALUATION_SEED, Measured, evaluation, first_time, over_seeds, trained, when
 from experiments.induction_heads import minimal
 from experiments.induction_heads.minimal_claims import RATES
 from experiments.induction_heads.panels import over_training
@@ -58,7 +49,7 @@ def compare(n: int, model: str, times: Times, how: str) -> list[Finding]:
                 f"step {when(times[name])}, on chains {when(chains)}; sooner in {share(faster, count)} seeds",
                 holds(faster == count),
                 how,
-                "other setting",
+                "trained at another",
                 (faster, count),
                 f"{model}, {n} symbols, {name}",
             )
@@ -128,7 +119,7 @@ def independent_claim(runs: list[mm.Run], attention: Float[np.ndarray, "step see
         f"previous token {over_seeds(attention[-1])}",
         holds(reached == len(runs)),
         f"there it is the exact posterior mean; last quarter of positions; {how}",
-        "other setting",
+        "trained at another",
         (reached, len(runs)),
     )
 

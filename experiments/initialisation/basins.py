@@ -1,9 +1,11 @@
 """The theorems on `(e, w)`: energy, basins and Gaussian starts of the flow, and of real decoders' weights."""
 
 import numpy as np
+from jaxtyping import Float
 
-from experiments.claims import Finding, holds, wilson
-from experiments.harness import Measured, share
+from experiments.claims import Finding, holds, share
+from experiments.exactness import exactly
+from experiments.harness import Measured
 from experiments.initialisation import flow as flows
 from experiments.initialisation import networks as nets
 from experiments.initialisation import pictures
@@ -13,14 +15,22 @@ CHAINS = [(0.1, 0.1), (0.9, 0.9)]  # those of the authors' figure
 AGREE = 0.97  # what a border has to get right, at the low end of the interval, to be called the border
 
 
+def spread(n: int, first: tuple[float, float], second: tuple[float, float]) -> Float[np.ndarray, "start 2"]:
+    """Points spread evenly over a rectangle, none of them random: the R2 sequence (Roberts 2018)."""
+    plastic = 1.324717957244746  # the root of x³ = x + 1
+    unit = (np.arange(1, n + 1)[:, None] * np.array([1 / plastic, 1 / plastic**2])) % 1
+    low, high = np.array([first, second]).T
+    return low + (high - low) * unit
+
+
+@exactly
 def basins(quick: bool) -> Measured:
     """Energy is kept along lines of the flow, and tells with w where they end."""
     starts = 100 if quick else 250
-    rng = np.random.default_rng(0)
     figure = pictures.planes(CHAINS, "Where gradient flow in (e, w) ends", (-3, 3), 3)
     drift, right, found, signs = 0.0, 0, [], []
     for column, (p, q) in enumerate(CHAINS, 1):
-        at = np.stack([rng.uniform(0.02, 3, starts), rng.uniform(-3, 3, starts)], 1)
+        at = spread(starts, (0.02, 3), (-3, 3))
         paths = [flows.flow(float(e), float(w), p, q) for e, w in at]
         drift = max([drift, *(float(np.ptp(canonical.energy(path.e, path.w))) for path in paths)])
         hits = sum(
@@ -29,7 +39,7 @@ def basins(quick: bool) -> Measured:
         )
         stuck = sum(path.end == "unigram" for path in paths)
         right += hits
-        found.append(f"p = q = {p:g}: {share(hits, starts)}, {stuck} of them stuck")
+        found.append(f"p = q = {p:g}: {hits} of {starts}, {stuck} of them stuck")
         for path in paths[:28]:
             pictures.add_path(figure, column, path.e, path.w)
         pictures.add_starts(figure, column, at, [path.end for path in paths])
@@ -46,21 +56,24 @@ def basins(quick: bool) -> Measured:
             f"largest change along {2 * starts} lines: {drift:.0e}",
             holds(drift < 1e-5),
             how + "; holds below 1e-5, ten thousand times the tolerance of one step",
-            "derivation",
+            "computed exactly",
+            number=f"changes by at most {drift:.0e}",
         ),
         Finding(
             "energy_tells",
             "; ".join(found),
             holds(right == 2 * starts),
             how + "; agreement of the predicted basin with the end of the integrated line",
-            "derivation",
+            "computed exactly",
+            number=f"{right} of {2 * starts} starts",
         ),
         Finding(
             "sides_at_e_0",
             f"sign of the change of the loss right at 7 of 7 w for {sum(signs)} of {len(signs)} chains",
             holds(all(signs)),
             "loss at e = 0.1 against e = 0, seven w from -2.5 to 2",
-            "derivation",
+            "computed exactly",
+            number=f"7 of 7 w, {sum(signs)} of {len(signs)} chains",
         ),
     ]
     return Measured(claims, {"basins": figure})
@@ -86,17 +99,18 @@ def gaussian(quick: bool) -> Measured:
         "for p + q > 1",
         holds(right),
         f"flow from e, w ~ N(0, 0.01^2), as in the authors' code, p and q in {grid}",
-        "derivation",
+        "sampled",
+        (ends[True] + total[False] - ends[False], total[True] + total[False]),
     )
     return Measured([claim])
 
 
+@exactly
 def networks(quick: bool) -> Measured:
     """The same starts as weights of real decoders: which border, and what an MLP bias does to the trap."""
     n, steps = (15, 800) if quick else (120, 1500)
     chains = [(0.2, 0.3), (0.5, 0.8)]
-    rng = np.random.default_rng(2)
-    at = np.stack([rng.uniform(0.05, 1.5, 2 * n), rng.uniform(-1.6, 0.9, 2 * n)], 1)
+    at = spread(2 * n, (0.05, 1.5), (-1.6, 0.9))
     starts = [(float(e), float(w), *chains[i // n]) for i, (e, w) in enumerate(at)]
     stuck = nets.descend(starts, trained=nets.WEIGHTS, lr=0.2, steps=steps) > 0.5
     said = {
@@ -141,30 +155,32 @@ def _invariant(quick: bool) -> Finding:
         holds(fine[0] < 0.6 * coarse[0]),
         f"(p, q) = (0.5, 0.8), start at e = 1.4, w = -1.2, gradient descent in float64 for a time of {time}; "
         "what is conserved by the flow changes in proportion to the step size",
-        "derivation",
+        "computed exactly",
+        number=f"{coarse[0]:.1e}, and {fine[0]:.1e} at half the step",
     )
 
 
 def _border(hits: dict[int, int], n: int, how: str, enough: float) -> Finding:
-    low = {stretch: wilson(hit, n)[0] for stretch, hit in hits.items()}
-    stretched = low[nets.STRETCH] > enough and hits[nets.STRETCH] > hits[1]
+    stretched = hits[nets.STRETCH] > enough * n and hits[nets.STRETCH] > hits[1]
     return Finding(
         "weights_border",
-        f"end as predicted: {share(hits[nets.STRETCH], n)} from (e / 4, w), {share(hits[1], n)} from (e, w)",
+        f"end as predicted: {hits[nets.STRETCH]} of {n} from (e / 4, w), {hits[1]} from (e, w)",
         holds(stretched),
         f"{how}, no biases but the unembedding's; with one embedding vector that a token switches on, as in "
         "the authors' code, the factor is sqrt 8 in place of 4",
-        "derivation",
+        "computed exactly",
+        number=f"{hits[nets.STRETCH]} of {n}, {hits[1]} from (e, w)",
     )
 
 
 def _trap(without: int, biased: int, n: int, how: str) -> Finding:
     return Finding(
         "stuck_below",
-        f"at the unigram: {share(without, n)} without biases in the MLP (as the authors' models), "
-        f"{share(biased, n)} with an input bias that is trained",
+        f"at the unigram: {without} of {n} without biases in the MLP (as the authors' models), "
+        f"{biased} with an input bias that is trained",
         holds(without > n / 2),
         f"{how}; the starts at (0.2, 0.3) that the corrected border calls stuck. As e shrinks the bias "
         "falls to a negative constant, which turns the hidden units off: w is 0, and e grows again",
-        "derivation",
+        "computed exactly",
+        number=f"{without} of {n} at the unigram",
     )

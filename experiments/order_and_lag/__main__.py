@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from experiments.harness import Study
+from experiments.order_and_lag.constant_depth import constant_depth, induction_rank
 from experiments.order_and_lag.construction import construction
 from experiments.order_and_lag.heads import heads
 from experiments.order_and_lag.hidden_tasks import hidden_tasks
@@ -15,7 +16,19 @@ from experiments.order_and_lag.stages import gradients, stages
 STUDY = Study(
     Path(__file__).parent,
     __doc__,
-    [n_grams, construction, orders, heads, stages, gradients, lags, mixtures, hidden_tasks],
+    [
+        n_grams,
+        constant_depth,
+        induction_rank,
+        construction,
+        orders,
+        heads,
+        stages,
+        gradients,
+        lags,
+        mixtures,
+        hidden_tasks,
+    ],
 )
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def heads(quick: bool) -> Measured:
             holds(all(ordered.values())),
             "mean attention of layer 0's head by how far back the key is; holds where each of the k keys "
             f"has {MORE} times as much as any key further back",
-            "other setting",
+            "trained at another",
             (
                 sum(
                     min(one[1 : order + 1]) > MORE * max(one[order + 1 :])
@@ -90,7 +90,7 @@ def second_layer(found: dict[int, list[mm.Run]]) -> Finding:
         "induction score of k matched tokens: attention on the matches beyond what lag and tokens, and "
         "matches of k - 1, explain; holds above 97.5 % of 20 fresh models of the shape. Attention of the "
         "last query",
-        "other setting",
+        "trained at another",
         (
             sum(value > null for values in scores.values() for value, null in values),
             sum(map(len, scores.values())),

@@ -12,9 +12,9 @@ from mechmarkov.probes.belief.claims import is_carried, is_used
 from mechmarkov.probes.belief.measure import measure
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import bands, titled
-from experiments.harness import Measured, evaluation, exact, over_seeds, predictions, share, trained
+from experiments.harness import Measured, evaluation, exact, over_seeds, predictions, trained
 from experiments.order_and_lag.shared import RECIPES
 from experiments.sampling_error import over_sequences
 from mechmarkov.theory.kernel import kl
@@ -81,7 +81,7 @@ def hidden_tasks(quick: bool) -> Measured:
             f"loss above the exact filter's, nats (without inference) by tokens seen: {by_position}",
             holds(inferred == seeds),
             f"{how}; below {LEFT:g} of the KL from the exact filter of {of_blind[late].mean():.3g} nats",
-            "other setting",
+            "trained at another",
             (inferred, seeds),
         ),
         *_belief(runs, how),
@@ -121,7 +121,7 @@ def _belief(runs: list[mm.Run], how: str) -> list[Finding]:
             holds(2 * carried > seeds),
             f"{how}; probe `belief` over 9 pairs of task and state, {PROBED} sequences: R² surely of at "
             "least 0.9 and at least half of what the law of the next token and the last 8 tokens leave open",
-            "other setting",
+            "trained at another",
             (carried, seeds),
         ),
         Finding(
@@ -130,7 +130,7 @@ def _belief(runs: list[mm.Run], how: str) -> list[Finding]:
             f"{over_seeds(clean)}, random directions {over_seeds(random)}",
             holds(2 * used > seeds),
             f"{how}; probe `belief`: forced below half of the smaller of the other two",
-            "other setting",
+            "trained at another",
             (used, seeds),
         ),
     ]

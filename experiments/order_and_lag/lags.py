@@ -82,7 +82,7 @@ def _prediction_claims(
             "KL in nats from the exact mean over lags by their posterior to the model, mean over positions, "
             "median over seeds [smallest, largest]; holds where the deepest, with a head for every lag, are "
             f"below {FOUND} of what the rows at all lags score, mixed by the prior; {settings}",
-            "other setting",
+            "trained at another",
             (sum(one < FOUND * gain for one in far[max(runs)]), len(far[max(runs)])),
         ),
         Finding(
@@ -90,7 +90,7 @@ def _prediction_claims(
             text,
             holds(any(right[shape] for shape in runs if shape[0] == 1)),
             "as above, for one layer",
-            "other setting",
+            "trained at another",
             (sum(one < FOUND * gain for one in shallow), len(shallow)),
         ),
     ]
@@ -123,7 +123,7 @@ def _attention_claim(runs: Runs, tokens: Int[Tensor, "batch position"], settings
         "the fresh models: attention leans to the selected lag, but not by its posterior weight, since the "
         "work is spread over heads and layers, and the token at lag 1 is there without attention; "
         f"{settings}",
-        "other setting",
+        "trained at another",
         count,
     )
 

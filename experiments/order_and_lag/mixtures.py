@@ -79,7 +79,7 @@ def explained(own: dict[int, list[Phase]], fresh: dict[int, list[Phase]], settin
         "share of the variance of predictions that the best mixture explains. Holds where it is above "
         f"{EXPLAINED} for every run, with a correction where that is so on the run's own chains alone: what "
         f"a model does with a chain it cannot retrieve is none of the four; {settings}",
-        "other setting",
+        "trained at another",
         (
             sum(one > EXPLAINED for share in shares for each in share.values() for one in each),
             sum(len(each) for share in shares for each in share.values()),
@@ -99,7 +99,7 @@ def few_and_many(fresh: dict[int, list[Phase]], settings: str) -> Finding:
         "weight of the two retrieving algorithms in the fit, on sequences of chains that no run has seen, "
         "where retrieval and inference differ; holds where it is above one half for the fewest and below "
         f"for the most chains, for every seed; {settings}",
-        "other setting",
+        "trained at another",
         (
             sum(r > 0.5 for r in retrieval[few]) + sum(r < 0.5 for r in retrieval[many]),
             len(retrieval[few]) + len(retrieval[many]),
@@ -122,7 +122,7 @@ def unigrams_first(own: dict[int, list[Phase]], settings: str) -> Finding:
         holds(all(in_turn)),
         "step of the checkpoint at which a unigram algorithm is first nearest by KL, and from which on a "
         f"bigram one is; on sequences of the run's own chains; {settings}",
-        "other setting",
+        "trained at another",
         (sum(in_turn), len(in_turn)),
     )
 
@@ -156,7 +156,7 @@ def use_of_bigrams(own: dict[int, list[Phase]], settings: str) -> Finding:
         "nearest, and at the end. A shuffled context is like no chain's, so that less than 1 is left even "
         f"for a model that is a bigram algorithm on real ones; holds where it grows from below {UNUSED} to "
         f"above {GROWN}; {settings}",
-        "other setting",
+        "trained at another",
         (sum(grown), len(grown)),
     )
 
@@ -185,7 +185,7 @@ def transient(fresh: dict[int, list[Phase]], settings: str) -> Finding:
         f"end, by seed; holds where for some N it was above {PEAK} and falls for every seed, 95 % intervals "
         "apart. Where it does not fall, training here may be too short to tell: the paper's is a hundred "
         f"times as long; {settings}",
-        "other setting",
+        "trained at another",
         (len(gone), len(gone)) if all(gone) else None,
     )
 

@@ -80,7 +80,7 @@ def orders(quick: bool) -> Measured:
             table(deep),
             holds(all(is_the_k_gram(run) for runs in deep.values() for run in runs)),
             how,
-            "other setting",
+            "trained at another",
             (sum(is_the_k_gram(run) for runs in deep.values() for run in runs), sum(map(len, deep.values()))),
         ),
     ]
@@ -91,7 +91,7 @@ def orders(quick: bool) -> Measured:
                 table(shallow),
                 holds(not any(fails)),
                 how + ". Training some weights is no bound for all: this is one width and one recipe",
-                "other setting",
+                "trained at another",
                 (len(fails) - sum(fails), len(fails)),
             )
         )

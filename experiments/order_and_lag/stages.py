@@ -50,7 +50,7 @@ def stages(quick: bool) -> Measured:
         f"chains of order {order}, two layers of one head: the predictor that is nearest by KL at each of "
         f"{runs[0].n_steps} checkpoints; holds where unigram, bigram and so on come first nearest in that "
         "order, none left out",
-        "other setting",
+        "trained at another",
         (sum(in_turn(one, expected) for one in passed), len(passed)),
     )
     return Measured([claim], {"stages": over_training(runs[0])})
@@ -96,7 +96,9 @@ def gradients(quick: bool) -> Measured:
             "two sampling errors. Heads that are not in use are uniform, and keys hold what heads carry. "
             "The comparison is the same prediction with the unused head already in its later place: that is "
             "no stationary point. Holds where the norm at the longest T is below a tenth of that",
-            "derivation",
+            "sampled",
+            sample=(sequences, *keys["unigram"][-1][1:]),
+            number=_norm(keys["unigram"][-1]),
         ),
         Finding(
             "own_token_keys",
@@ -108,10 +110,18 @@ def gradients(quick: bool) -> Measured:
             "pi_b)] at the unigram, E[1(x_{t-1} = a)(P(b | x_{t-1}, x_t) - P(b | x_t))] at the bigram. Each "
             "is a covariance of tokens with a mean over random kernels that is not zero, since chains that "
             "switch visit their states evenly and weigh more than those that stay: the point is left",
-            "derivation",
+            "sampled",
+            sample=(sequences, *own["unigram"][-1][1:]),
+            number=_norm(own["unigram"][-1]),
         ),
     ]
     return Measured(claims, {"gradients": over_length(lengths, keys, own, ready, limits)})
+
+
+def _norm(found: Norm) -> str:
+    """A norm with its interval, as text."""
+    value, low, high = found
+    return f"{value:.4f} [{low:.4f}, {high:.4f}]"
 
 
 def norms(

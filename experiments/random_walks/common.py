@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 import mechmarkov as mm
-from experiments.harness import evaluation, wilson
+from experiments.claims import wilson
+from experiments.harness import evaluation
 from experiments.sampling_error import over_sequences
 from mechmarkov.theory import kernel
 
@@ -46,9 +47,12 @@ def curve(run: mm.Run, name: str) -> Float[np.ndarray, " step"]:
 def attention(run: mm.Run, step: int) -> Float[np.ndarray, "sequence lag"]:
     """Attention of the query, lag 1 (the parent) first, on one walk from each state."""
     K, length = run.source.n_states, run.model.n_ctx
-    states = evaluation(run.source, 16 * K, length)
-    first = [int((states[:, 0] == k).nonzero()[0]) for k in range(K) if (states[:, 0] == k).any()]
-    tokens = torch.cat([states[first, :-1], torch.full((len(first), 1), K)], 1)
+    if isinstance(run.source, mm.Circle) and run.source.p == 1:
+        states = (torch.arange(K)[:, None] + torch.arange(length)) % K
+    else:
+        states = evaluation(run.source, 16 * K, length)
+        states = states[[int((states[:, 0] == k).nonzero()[0]) for k in states[:, 0].unique()]]
+    tokens = torch.cat([states[:, :-1], torch.full((len(states), 1), K)], 1)
     _, cache = run.decoder(step).run_with_cache(tokens, names_filter="blocks.0.attn.hook_pattern")
     pattern = cache["blocks.0.attn.hook_pattern"][:, 0, -1, :-1]
     return pattern.double().numpy()[:, ::-1]

@@ -1,46 +1,16 @@
-"""The first step: its closed form, and over which (K, N) one step is enough at p = 1."""
+"""Over which (K, N) one step is enough at p = 1."""
 
 import numpy as np
 import plotly.graph_objects as go
 
 import mechmarkov as mm
 from experiments.claims import Finding, holds
+from experiments.exactness import exactly
 from experiments.figures import titled
 from experiments.harness import Measured
-from experiments.random_walks.common import FLOAT64, POPULATION, value_matrix
-from mechmarkov.theory.walk.first_step import first_step_profile
 
 
-def first_step(quick: bool) -> Measured:
-    """The closed form of the first step against the trained first step."""
-    claims = []
-    for p, n_train, n_ctx in ((0.5, 1000, 97), (0.5, 10_000 if quick else 200_000, 97), (1.0, 0, 96)):
-        data = POPULATION if p == 1 else f"data={{n_train={n_train}}}"
-        changes = [f"source.p={p}", "steps=1", "checkpoints=[1]", f"model.n_ctx={n_ctx}", data, FLOAT64]
-        run = mm.train(mm.load_recipe("walk-k6-half").with_set(changes), seed=0)
-        V, K = value_matrix(run, 1), run.source.n_states
-        profile = first_step_profile(K, p, n_ctx)[1]
-        displacement = (np.arange(K)[:, None] - np.arange(K)[None, :]) % K
-        exact = profile[displacement] / (0.1 * n_ctx * K)  # eta / (eps N K), eta = 1, eps = 0.1
-        error = float(np.abs(V - exact).max() / exact.max())
-        # An entry is a mean over sequences of (count of x) [label y] / (eps N), and a fraction 1/K of them
-        # has that label: its relative sampling error is about sqrt(K / n); 5 of those cover all entries.
-        bound = 5 * np.sqrt(K / n_train) if n_train else 1e-6  # float32 checkpoints
-        label = f"{n_train} sequences" if n_train else "the whole population"
-        claims.append(
-            Finding(
-                "first_step_law",
-                f"p={p:g}, N={n_ctx}, {label}: largest relative difference {error:.1e} (bound {bound:.1e})",
-                holds(error < bound),
-                "V after one step from zero against eta v_d / (eps N K); the bound is 5 sampling errors, or "
-                "float32 storage",
-                "derivation",
-                case=label,
-            )
-        )
-    return Measured(claims)
-
-
+@exactly
 def one_step(quick: bool) -> Measured:
     """At p = 1: accuracy after a single step, over a grid of (K, N)."""
     states = [3, 6, 7] if quick else [*range(3, 13)]
@@ -62,7 +32,8 @@ def one_step(quick: bool) -> Measured:
         holds(bool((enough == ~divides).all() and flat[divides].all())),
         f"K from {min(states)} to {max(states)}, N from {min(lengths)} to {max(lengths)}; one step from "
         "zero on the whole population, float64, the reduced system; equal scores share the hit",
-        "derivation",
+        "computed exactly",
+        number=f"{int((enough == ~divides).sum())} of {accuracy.size} (K, N)",
     )
     figure = go.Figure(
         go.Heatmap(

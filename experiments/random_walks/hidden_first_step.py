@@ -7,6 +7,7 @@ from itertools import combinations, permutations
 import numpy as np
 
 from experiments.claims import Finding, holds
+from experiments.exactness import exactly
 from experiments.harness import Measured
 
 Matrix = list[list[Fraction]]
@@ -91,16 +92,17 @@ def connected_graphs(n: int) -> Iterator[Matrix]:
 
 
 def weighted_graphs() -> Iterator[Matrix]:
-    """Random weights: products, products between two sides, and any."""
-    rng = np.random.default_rng(0)
-    for _ in range(WEIGHTED):
-        u = rng.integers(1, 9, 5)
-        sides = np.arange(5) < rng.integers(1, 5)
-        any_weights = rng.integers(1, 9, (5, 5))
+    """Weights of 5 nodes: products, products between two sides, and others; no two of the first alike."""
+    node = np.arange(5)
+    for n in range(WEIGHTED):
+        u = 1 + (n // 5**node) % 5
+        sides = node < 1 + n % 4
+        any_weights = 1 + ((n + 1) * node[:, None] + (n // 3) * node**2) % 7
         for W in (np.outer(u, u), np.outer(u, u) * (sides[:, None] != sides), any_weights + any_weights.T):
             yield [[Fraction(int(weight)) for weight in row] for row in W]
 
 
+@exactly
 def hidden_first_step(quick: bool) -> Measured:
     """The rules for circles and graphs against exact sums, in fractions."""
     last, graphs_last = (QUICK_LAST, 7) if quick else (LAST, GRAPHS_LAST)
@@ -121,7 +123,7 @@ def hidden_first_step(quick: bool) -> Measured:
         f"K from {circles[0]} to {circles[-1]}, N from 2 to {last}, p = {', '.join(map(str, CHANCES))}; "
         "uniform start",
         f"all {len(simple)} connected graphs of {nodes[0]} to {nodes[-1]} nodes, and {3 * WEIGHTED} of 5 "
-        f"nodes with random weights and loops; N from 2 to {graphs_last}, stationary start",
+        f"nodes with weights and loops; N from 2 to {graphs_last}, stationary start",
     )
     return Measured(
         [
@@ -131,7 +133,8 @@ def hidden_first_step(quick: bool) -> Measured:
                 f"hidden in {sum(said for said, _ in found)}",
                 holds(all(said == rule for said, rule in found)),
                 f"{setting}; exact fractions",
-                "derivation",
+                "computed exactly",
+                number=f"{sum(said == rule for said, rule in found)} of {len(found)} walks",
             )
             for key, found, setting in zip(
                 ("hidden_circles", "hidden_graphs"), (of_circles, of_graphs), settings, strict=True

@@ -31,7 +31,7 @@ def larger_start(quick: bool) -> Measured:
             f"share of seeds with accuracy above 0.45: {_text(fair)}",
             holds(fair[LARGE][0] > 0.9),
             f"{how}. A start that already looks at one far position stays there: V learns P^m for that lag",
-            "other setting",
+            "trained at another",
             (round(fair[LARGE][1] * seeds), seeds),
         ),
         Finding(
@@ -39,7 +39,7 @@ def larger_start(quick: bool) -> Measured:
             f"share of seeds with accuracy above 0.95: {_text(sure)}",
             holds(sure[LARGE][1] < 0.1, corrected=sure[sds[0]][1] < 0.1),
             f"{how}. Any lag will do at p = 1, so a start that looks at one position has solved it",
-            "other setting",
+            "trained at another",
             (seeds - round(sure[LARGE][1] * seeds), seeds),
         ),
     ]

@@ -41,7 +41,7 @@ def pretraining(quick: bool) -> Measured:
                 f"both sentences right, below 0.35 nats. {knew} of {len(starts)} had learned from the words "
                 "that the second fruit is not the first. It helps where that attention is of use to the "
                 "answer, and is no cure",
-                "other setting",
+                "trained at another",
                 (round(after[1] * len(starts)), len(starts)),
             )
         ],

@@ -59,6 +59,7 @@ def train(
     steps: int,
     biases: bool,
     sequences: int = 1024,
+    unit_columns: bool = True,
 ) -> Trained:
     """Full-batch gradient descent on a mean loss, from a start of sd 0.01.
 
@@ -69,7 +70,7 @@ def train(
         [source.sample(sequences, length, generator=torch.Generator().manual_seed(10_000 + s)) for s in seeds]
     )
     labels: Int[Tensor, "stack batch"] = drawn[..., -1]
-    shape = WalkShape(source.n_states, length, unit_columns=True)
+    shape = WalkShape(source.n_states, length, unit_columns=unit_columns)
     model = ReluLayer(shape, seeds, std=0.01, biases=biases)
     x, accuracy = model.one_hot(drawn), []
     parameters = list(model.parameters())

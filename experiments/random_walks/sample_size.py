@@ -64,7 +64,7 @@ def sample_size(quick: bool) -> Measured:
             + ", ".join(f"{name}: {n or 'none'}" for name, n in enough.items())
             + f". Attention on the parent at the smallest size {parents[sizes[0]]:.2f}, at the largest "
             f"{parents[sizes[-1]]:.3f}",
-            "other setting",
+            "trained at another",
             (sum(_model_accuracy(run) > ENOUGH for run in runs[sizes[-1]]), len(seeds)),
         ),
         Finding(
@@ -72,7 +72,7 @@ def sample_size(quick: bool) -> Measured:
             shown,
             holds(better and (enough[ALL] or 0) < (enough[MODEL] or np.inf)),
             "the table reads N - 1 = 96 transitions a sequence, the model one label a sequence",
-            "other setting",
+            "trained at another",
             (sum(rules[ALL](run, sizes[0]) > _model_accuracy(run) for run in runs[sizes[0]]), len(seeds)),
         ),
     ]

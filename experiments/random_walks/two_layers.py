@@ -47,7 +47,7 @@ def two_layers(quick: bool) -> Measured:
             shown,
             holds(not any(learned[one])),
             f"{how}. A random start is off the saddle, and any lag class will do",
-            "other setting",
+            "trained at another",
             (len(seeds) - sum(learned[one]), len(seeds)),
         ),
         Finding(
@@ -56,7 +56,7 @@ def two_layers(quick: bool) -> Measured:
             holds(all(learned[two]) and np.median(half_way[two]) < np.median(half_way[one])),
             f"{how}. Under a causal mask a flat first layer weighs early tokens more: the token mean that "
             "the second layer reads is no longer the same for every label",
-            "other setting",
+            "trained at another",
             (sum(b < a for a, b in zip(half_way[one], half_way[two], strict=True)), len(seeds)),
         ),
     ]

@@ -3,8 +3,8 @@
 import numpy as np
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
-from experiments.harness import Measured, over_seeds, share, trained
+from experiments.claims import Finding, holds, share
+from experiments.harness import Measured, over_seeds, trained
 from experiments.random_walks.common import FLOAT64, POPULATION, curve, value_matrix
 
 K, N, STEPS, N_TRAIN = 3, 6, 1000, 1000
@@ -41,7 +41,7 @@ def dense_without_noise(quick: bool) -> Measured:
         holds(hits == len(exact)),
         f"{len(exact)} chains on {K} states, entries of P at least 0.1, N = {N}, all {K**N} sequences at "
         f"their probabilities, zero start, step size 1, {STEPS} steps, float64; within: {NEAR:g}",
-        "other setting",
+        "trained at another",
         (hits, len(exact)),
     )
     return Measured([finding])

@@ -6,8 +6,8 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from experiments.claims import Finding, holds
-from experiments.harness import Measured, over_seeds, share
+from experiments.claims import Finding, holds, share
+from experiments.harness import Measured, over_seeds
 
 K, EPS = 6, 0.1
 TRAPPED, FREE = 13, 12  # N: K divides N - 1, and does not
@@ -104,7 +104,8 @@ def zero_start_depth(quick: bool) -> Measured:
                 f"K = {K}, N = {TRAPPED}, residual stream, causal mask, equal weight on all walks, float64. "
                 "Constant V1 adds the same vector to every token, so layer 2 sees the token mean, which is "
                 "the same for every label; averaged over the walks every gradient is constant again",
-                "derivation",
+                "sampled",
+                (sum(value < ROUNDING for value in off), len(off)),
             ),
             Finding(
                 "zero_start_two_layers_sample",
@@ -113,7 +114,7 @@ def zero_start_depth(quick: bool) -> Measured:
                 holds(left > len(spread) / 2),
                 "1000 sampled walks, eta = 1, float64, otherwise as above. Uneven counts of the walks leave "
                 "the symmetric set; what they add does not grow into a prediction",
-                "other setting",
+                "trained at another",
                 (left, len(spread)),
             ),
         ]

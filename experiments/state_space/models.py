@@ -3,9 +3,9 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import log_reference, marker, titled
-from experiments.harness import Measured, over_seeds, share, trained
+from experiments.harness import Measured, over_seeds, trained
 from experiments.state_space.shared import LEARNED, distances, recipe, setting
 
 # What MambaZero leaves out; its softmax stays, where the paper divides scores by their sum.
@@ -40,7 +40,7 @@ def parts(quick: bool) -> Measured:
             holds(2 * alike > seeds),
             f"{rule}a match: at most {SAME:g} times the median with all parts; "
             + setting(varied["convolution and state alone"], seeds),
-            "other setting",
+            "trained at another",
             (alike, seeds),
         ),
         Finding(
@@ -49,7 +49,7 @@ def parts(quick: bool) -> Measured:
             holds(short == seeds),
             rule + "one head with a vector for each lag, and an MLP of 64; "
             f"{setting(varied['transformer of one layer'], seeds).split(', d_model')[0]}, d_model 16",
-            "other setting",
+            "trained at another",
             (short, seeds),
         ),
     ]

@@ -6,9 +6,9 @@ import numpy as np
 import plotly.graph_objects as go
 from jaxtyping import Float
 
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import log_reference, marker, titled
-from experiments.harness import Measured, over_seeds, share, trained
+from experiments.harness import Measured, over_seeds, trained
 from experiments.state_space.shared import LEARNED, distances, recipe, setting
 
 # Higher orders have more to count: longer sequences, larger batches, and the MLP of the authors' model.
@@ -46,7 +46,7 @@ def findings(order: int, away: Mapping[int, Float[np.ndarray, " seed"]], how: st
                 holds(hits == len(every)),
                 "KL from the add-β estimator, over that of the best predictor of one order less; learned: "
                 f"below {LEARNED:g}; {how}",
-                "other setting",
+                "trained at another",
                 (hits, len(every)),
                 case=f"order {order}",
             )

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import mechmarkov as mm
-from experiments.claims import Evidence, Finding, holds
-from experiments.harness import Measured, attention_share, over_seeds, share, trained
+from experiments.claims import Evidence, Finding, holds, share
+from experiments.harness import Measured, attention_share, over_seeds, trained
 from experiments.unigram_trap.fates import Fate, fate, share_bars
 from experiments.unigram_trap.models import SLIGHT
 
@@ -74,7 +74,11 @@ def _how(case: Case, n: int) -> str:
 
 def _evidence(case: Case) -> Evidence:
     # The public code computes in float16: with as many predictions a step, runs stay that leave in float32.
-    return "paper's setting" if case[3] == PAPER_LENGTH and case[0] == REDUCED else "other setting"
+    return (
+        "trained at the paper's setting"
+        if case[3] == PAPER_LENGTH and case[0] == REDUCED
+        else "trained at another"
+    )
 
 
 def _ends(case: Case, end: Fate) -> Finding:

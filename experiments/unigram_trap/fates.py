@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float
 
 import mechmarkov as mm
+from experiments.claims import share, wilson
 from experiments.figures import fill, intervals, titled
-from experiments.harness import evaluation, share, trained, wilson
+from experiments.harness import evaluation, trained
 from experiments.sampling_error import over_sequences
 from mechmarkov.theory.kernel import kl
 

@@ -48,7 +48,7 @@ def paths(quick: bool) -> Measured:
                 f"share of the head at most {np.abs(head).max():.4f} in size",
                 holds(slight),
                 how,
-                "other setting",
+                "trained at another",
                 (int((np.abs(head) < SLIGHT).sum()), len(head)),
             ),
             Finding(
@@ -56,7 +56,7 @@ def paths(quick: bool) -> Measured:
                 told,
                 holds(all(_explained(part) for part in parts.values())),
                 f"direct and MLP together hold more than {1 - SLIGHT:g}; a negative share takes away. {how}",
-                "other setting",
+                "trained at another",
                 (sum(_explained(one[None]) for part in parts.values() for one in part), len(head)),
             ),
         ],
@@ -118,7 +118,7 @@ def depth(quick: bool) -> Measured:
                 holds(hits == 0, corrected=most_escape),
                 f"p = 0.5, q = 0.8, tied, {seeds} seeds, 500 steps as in the public code, T = 32 where it "
                 f"has 512, no norm; deeper than one together: {hits}/{total} [{low:.2f}, {high:.2f}]",
-                "other setting",
+                "trained at another",
                 (total - hits, total),
             )
         ],

@@ -8,9 +8,9 @@ from mechmarkov.probes.storage.measure import shares
 from plotly.subplots import make_subplots
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import REFERENCE, style
-from experiments.harness import Measured, share
+from experiments.harness import Measured
 from experiments.unigram_trap.fates import Fate, fate, fates, share_bars, varied
 from mechmarkov.theory.canonical import CANCELS
 
@@ -57,7 +57,7 @@ def phase(quick: bool) -> Measured:
                 f"stuck {share(hits, total)}: {each}",
                 holds(hits > total / 2 if stuck else hits == 0),
                 how,
-                "other setting",
+                "trained at another",
                 (total - hits, total) if not stuck else (hits, total),
             )
         )
@@ -123,7 +123,7 @@ def leaving(quick: bool) -> Measured:
             "scaling up gradients that are next to nothing. At eps = 1e-8 it scales sampling noise up to "
             "steps of the learning rate, and the MLP's weights walk at random along the flat directions of "
             "the minimum",
-            "other setting",
+            "trained at another",
             (hits[1][1] - hits[1][0], hits[1][1]),
         ),
         _crossing(walks, where),
@@ -149,7 +149,7 @@ def _crossing(walks: list["_Walk"], where: str) -> Finding:
         "embeddings is 4 pi0 pi1 (p + q - 1)(1 + 2 w |w|), which changes sign there. A run has left when "
         f"its slope is {MOVED:g} of the bigram's; through the head if that holds more than half of what it "
         "has learned at the end (Shapley). Weights are kept every 20 steps",
-        "other setting",
+        "trained at another",
         (len(after), max(1, len(by_mlp))),
     )
 

@@ -56,7 +56,7 @@ def triggers(quick: bool) -> Measured:
                 holds(slower),
                 f"{len(ends[name])} seeds, {name} of 12 states; holds if the ranges over seeds are apart, "
                 "with a correction if the median comes later",
-                "other setting",
+                "trained at another",
                 (sum(b > a for a, b in zip(head[FREQUENT], head[name], strict=False)), len(ends[name])),
             )
         )
@@ -67,7 +67,7 @@ def triggers(quick: bool) -> Measured:
             "untested",
             "mm.TriggerBigram has fixed triggers: with random ones the exact predictor has to weigh which "
             "states are triggers, and has no closed form here",
-            "other setting",
+            "trained at another",
         )
     )
     return Measured(claims, {"triggers": _figure(found)})
@@ -127,7 +127,7 @@ def outputs(quick: bool) -> Measured:
         holds(worse and min(drop) > max(map(abs, uniform_drop))),
         f"{len(from_uniform)} seeds, step {last}, 256 fresh sequences, median and range over seeds; outputs "
         "by the triggers' mean row of the bigram (paper: each trigger's own row)",
-        "other setting",
+        "trained at another",
         (sum(a < min(at["uniform", "uniform"]) for a in at["bigram", "uniform"]), len(from_bigram)),
     )
     return Measured([claim])

@@ -90,7 +90,7 @@ def freezing(quick: bool) -> Measured:
         ),
     ]
     claims = [
-        Finding(key, measured, holds(hits == n), how, "other setting", (hits, n))
+        Finding(key, measured, holds(hits == n), how, "trained at another", (hits, n))
         for key, measured, hits in rows
     ]
     means = {

@@ -8,9 +8,9 @@ import plotly.graph_objects as go
 import torch
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import PALETTE, REFERENCE, titled
-from experiments.harness import Measured, share, trained
+from experiments.harness import Measured, trained
 from experiments.sampling_error import over_sequences
 from experiments.where_is_the_bigram.births import fleet
 from experiments.where_is_the_bigram.shared import recipe
@@ -78,7 +78,7 @@ def layers(quick: bool) -> Measured:
                     f"{share(hits, len(runs))} seeds; " + _means(runs, index, unit),
                     holds(hits == len(runs)),
                     how,
-                    "other setting",
+                    "trained at another",
                     (hits, len(runs)),
                     case=name,
                 )

@@ -9,9 +9,9 @@ from jaxtyping import Float
 from plotly.subplots import make_subplots
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import marker, style, titled
-from experiments.harness import Measured, share
+from experiments.harness import Measured
 from experiments.where_is_the_bigram.layers import fully_trained, judged
 from mechmarkov.interventions.weights import spectrum, truncate
 
@@ -65,7 +65,7 @@ def ranks(quick: bool) -> Measured:
             f"{_said(mlp_for_context)} seeds; more for the bigram in {share(more, n)} seeds",
             holds(more == n),
             how,
-            "other setting",
+            "trained at another",
             (more, n),
         ),
         Finding(
@@ -78,7 +78,7 @@ def ranks(quick: bool) -> Measured:
             + f"; so in {share(apart, n)} seeds",
             holds(apart == n),
             how,
-            "other setting",
+            "trained at another",
             (apart, n),
         ),
     ]

@@ -56,7 +56,7 @@ def first_step(quick: bool) -> Measured:
         "; ".join(f"d={width}: {over_seeds(values)}" for width, values in found.items()),
         holds(widest > STORED),
         f"copy recall after one step; {how}. Chance is 1/12; holds above {STORED:g} at the largest width",
-        "other setting",
+        "trained at another",
         (sum(value > STORED for value in found[widths[-1]]), seeds),
     )
     figure = lines(

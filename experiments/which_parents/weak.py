@@ -4,9 +4,9 @@ import numpy as np
 import plotly.graph_objects as go
 import torch
 
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.figures import bands, style, titled
-from experiments.harness import EVALUATION_SEED, Measured, over_seeds, share
+from experiments.harness import EVALUATION_SEED, Measured, over_seeds
 from experiments.which_parents.criterion import BETA, GAMMA
 from experiments.which_parents.kernel_model import EPS, Weights, agreement, started
 from experiments.which_parents.shared import LENGTH, SEQUENCES, UNSEEN, away, signed_sequences
@@ -74,7 +74,7 @@ def weak(quick: bool) -> Measured:
                 holds(chosen == seeds),
                 f"{seeds} seeds; β = {beta}, γ = {gamma}; shares (400 steps at {RATE:g}), heads (100 at "
                 f"300), scale (100 at 3); {SETTING}",
-                "other setting",
+                "trained at another",
                 (chosen, seeds),
                 case=f"β = {beta}, γ = {gamma}",
             )
@@ -100,6 +100,6 @@ def at_once(seeds: int) -> Finding:
         f"{over_seeds(excess('weak', end.end))} nats from the law",
         holds(found == seeds),
         f"{seeds} seeds; β = {BETA}, γ = {GAMMA}; {AT_ONCE[0].steps} steps at 1 for all parts; {SETTING}",
-        "other setting",
+        "trained at another",
         (found, seeds),
     )

@@ -8,6 +8,7 @@ import torch
 
 import mechmarkov as mm
 from experiments.claims import Finding, holds, wilson
+from experiments.exactness import exactly
 from experiments.harness import Measured, Study, first_time, keep_runs, kept, trained, when
 
 
@@ -84,9 +85,10 @@ def test_a_run_that_diverges_is_an_error(recipe):
         trained([recipe.with_set(["init.scheme=normal", "init.std=1"])], [0])
 
 
+@exactly
 def quick_or_not(quick: bool) -> Measured:
     """A measurement that says how it was called."""
-    return Measured([Finding("quick", str(quick), holds(quick), "by asking", "derivation")])
+    return Measured([Finding("quick", str(quick), holds(quick), "by asking", "computed exactly")])
 
 
 @pytest.fixture
@@ -94,7 +96,7 @@ def folder(tmp_path):
     (tmp_path / "claims.toml").write_text(
         """
 [paper.own]
-source = "here"
+about = "shi2025"
 where = "this file"
 words = "own: it is quick"
 read = "own"
@@ -112,7 +114,7 @@ def test_the_command_line_prints_what_it_measures(folder, capsys):
     study = Study(folder, "about", [quick_or_not])
     study.main(["--quick", "--only", "quick_or_not"])
     printed = capsys.readouterr().out
-    assert "| it is quick | here, this file |" in printed
+    assert ".quick) | this file |" in printed
     assert "**holds**" in printed
     assert [path.name for path in folder.iterdir()] == ["claims.toml"]
 

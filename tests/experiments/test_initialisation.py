@@ -58,9 +58,9 @@ def test_untrained_models_do_not_show_the_guideline(monkeypatch):
 
 def test_ranks_are_judged_by_the_share_of_the_first():
     rows = np.array([[0.3, 0.995], [0.3, 0.997]])
-    assert models._formed("W", rows, "").direction == "for"
-    assert models._formed("W", rows - 0.1, "").count == (0, 2)
-    assert models._formed("W", rows[:, [0, 0]], "").direction == "against"
+    assert models._formed("W", rows, [0, 100], True).direction == "for"
+    assert models._formed("W", rows - 0.1, [0, 100], True).count == (0, 2)
+    assert models._formed("W", rows[:, [0, 0]], [0, 100], False).direction == "against"
     assert models._kept("W", rows[:, [1, 1]], "").direction == "for"
     assert models._kept("W", rows, "").direction == "against"
 

@@ -2,19 +2,20 @@
 
 import pytest
 
-from experiments.claims import statements, verdict
+from experiments.claims import verdict
 from experiments.harness import load
+from experiments.statements import statements
 from experiments.verdicts import studies
 
 # Under two seconds each: one or more of every folder, as a smoke test. All: `make test-experiments`.
 SMOKE = {
     "causal_structure": {"confused"},
     "context_conditioned": {"mapping", "winners"},
-    "induction_heads": {"posterior"},
+    "induction_heads": {"add_one", "equal_tokens"},
     "initialisation": {"gaussian"},
-    "order_and_lag": {"construction", "n_grams"},
-    "random_walks": {"trapped", "direction", "rounding", "token_mean", "graphs", "hidden_first_step"},
-    "state_space": {"construction"},
+    "order_and_lag": {"construction", "constant_depth", "n_grams"},
+    "random_walks": {"trapped", "any_loss", "which_token", "rounding", "mean_stays", "hidden_first_step"},
+    "state_space": {"construction", "proofs"},
     "unigram_trap": {"points"},
     "where_is_the_bigram": {"first_step"},
     "which_parents": {"criterion"},

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 import mechmarkov as mm
-from experiments.claims import Claim, Finding, Statement
-from experiments.claims_table import details, table
+from experiments.claims import Claim, Finding
+from experiments.claims_table import details
 from experiments.harness import Measured, Study, load, save, trained
 from experiments.sampling_error import noting, over_sequences
+from experiments.statements import Statement
 
 
 def drawn(rng, sequences=40, positions=6):
@@ -50,8 +51,8 @@ def a_loss(quick):
     mean = over_sequences(np.array([[0.0], [2.0], [1.0], [1.0]]))
     return Measured(
         [
-            Finding("in_nats", f"{mean:.2f} nats", "for", "ours", "derivation"),
-            Finding("no_nats", "3/3 seeds", "for", "ours", "derivation"),
+            Finding("in_nats", f"{mean:.2f} nats", "for", "ours", "sampled", (4, 4)),
+            Finding("no_nats", "3/3 seeds", "for", "ours", "sampled", (3, 3)),
         ]
     )
 
@@ -62,13 +63,12 @@ def test_a_table_shows_the_error_beside_the_nats(tmp_path):
     measured = study.measure("a_loss", quick=True)
     save(tmp_path, "a_loss", measured, 1)
     assert load(tmp_path, "a_loss")[0] == measured.findings
-    said = Statement("it falls", "Someone 2024", "abstract", "own: it falls", "own", kind="question")
-    claims = [Claim(said, finding, "") for finding in measured.findings]
+    said = Statement("it falls", "shi2025", "abstract", "own: it falls", "own", kind="question")
+    claims = [Claim(said, finding, "study", "a_loss") for finding in measured.findings]
     error = "40.8% of a mean, at most 40.8%, over 4 sequences"  # sqrt(2/3) / 2
-    assert f"1.00 nats (standard error {error})" in table(claims)
-    assert "| 3/3 seeds |" in table(claims)
     shown = details(claims)
-    assert f"- Standard error of means: {error}" in shown
+    assert f"- Measured: 1.00 nats (standard error {error})" in shown
+    assert "- Measured: 3/3 seeds\n" in shown
     batch = "8 fresh sequences a step, others for each of 2 seeds"
     assert f"- Trained on: {batch}; the whole law of the chain" in shown
 

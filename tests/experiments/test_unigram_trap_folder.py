@@ -1,4 +1,4 @@
-"""Makkuva et al. 2025: every check can fail, and the points and tokens are what the theory says."""
+"""Makkuva et al. 2025: every check can fail, and the points are what the theory says."""
 
 import dataclasses
 
@@ -11,7 +11,6 @@ import mechmarkov as mm
 from experiments.unigram_trap import data, landscape, models, precision, training
 from experiments.unigram_trap.fates import Fate, fate, varied
 from experiments.unigram_trap.points import Loss, bigram_model, closed_form, model, population
-from experiments.unigram_trap.tokens import byte_pairs, merged
 
 
 def ended(*stuck: bool) -> Fate:
@@ -43,19 +42,6 @@ def test_depth_and_windows_are_judged_by_the_runs(monkeypatch):
     monkeypatch.setattr(data, "fates", turned)
     assert set(verdicts(models.depth(True)).values()) == {"against"}
     assert set(verdicts(data.order_two(True)).values()) == {"against"}
-
-
-def test_tokens_that_do_not_help_do_not_hold(monkeypatch):
-    # Stuck where there are more than two tokens.
-    monkeypatch.setattr(
-        data, "fates", lambda recipes, seeds: [ended(*[r.source.n_states > 2] * seeds) for r in recipes]
-    )
-    found = [*verdicts(data.tokens(True)).values()]
-    assert found[0] == "against"
-    # A dictionary of the two symbols alone, again and again.
-    plain = data.byte_pairs(mm.Binary(p=0.8, q=0.8), 0, 10_000)[0]
-    monkeypatch.setattr(data, "byte_pairs", lambda *_: [plain] * 7)
-    assert [*verdicts(data.tokens(True)).values()][1:] == ["against"] * 2
 
 
 @pytest.mark.experiments
@@ -163,24 +149,3 @@ def test_a_fresh_model_is_stuck_and_a_handset_one_is_not():
     assert ends.gap == pytest.approx(run.source.unigram_entropy - run.source.entropy_rate, rel=0.05)
     exact = mm.Run.from_model(bigram_model(run.source, tied=True), source=run.source)
     assert fate([exact]).excess == pytest.approx([0.0], abs=1e-9)
-
-
-def test_merges_are_those_of_a_loop():
-    rng = np.random.default_rng(0)
-    for left, right in ((1, 1), (0, 1), (1, 0)):
-        ids = rng.integers(0, 2, 500)
-        out, i = [], 0
-        while i < len(ids):
-            pair = i + 1 < len(ids) and (ids[i], ids[i + 1]) == (left, right)
-            out.append(2 if pair else int(ids[i]))
-            i += 2 if pair else 1
-        assert merged(ids, left, right, new=2).tolist() == out
-
-
-def test_tokens_keep_every_symbol_and_lose_no_information():
-    source = mm.Binary(p=0.8, q=0.8)
-    steps = byte_pairs(source, 6, 100_000)
-    assert {int(t.lengths[t.ids].sum()) for t in steps} == {100_000}
-    # 1e5 symbols: a standard error of 0.002 nats.
-    assert steps[-1].entropy(1) == pytest.approx(source.entropy_rate, abs=0.01)
-    assert steps[0].unigram() == pytest.approx(source.unigram_entropy, abs=0.001)

@@ -27,14 +27,14 @@ def test_the_study_has_60_lines():
 def test_the_quick_run_prints_its_verdict(study, capsys):
     study.main(["--quick"])
     printed = capsys.readouterr().out
-    assert "| The unigram is learned before the bigram |" in printed
+    assert "| [The unigram is learned before the bigram](" in printed
     assert "**undecided**" in printed  # two seeds decide nothing
     assert "2/2 [0.34, 1.00] seeds" in printed
 
 
 @pytest.mark.experiments
 def test_the_full_run_writes_the_page(study):
-    (study.folder / "reading.md").write_text("# First the unigram\n\n{table}\n")
+    (study.folder / "reading.md").write_text("# First the unigram\n\n{table}\n\n{details}\n")
     study.main(["--out", str(study.folder)])
     ((finding,), seconds) = load(study.folder, "unigram_first")
     assert finding.leaning == 1
