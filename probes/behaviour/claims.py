@@ -25,6 +25,7 @@ from mechmarkov.probing.score import Score
 REACHED = 0.9  # of the way from the unigram's loss to the best: a tenth is left at most
 ALIKE = 1e-3  # of that way; a law that is nearly the best may be nearer still
 FAR_NATS = 0.05  # after a state or at a position from which a law is surely not imitated there
+FEW = 0.1  # of the positions: a law that fails in so few is named without them
 MOST = 0.5  # of the predictions: a law that holds in fewer is not told as holding somewhere
 COLDEST_TOLD, HOTTEST_TOLD = 1 / 8, 8.0  # beyond, predictions are nearly certain, or nearly uniform
 MAX_ERROR_SHARE = 0.25  # of the way from chance to the best: a wider interval cannot say "at chance"
@@ -162,10 +163,14 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
                 continue
             bad, good = (Where(**{axis: _chosen(places, which)}) for which in (fails, holds))
             worst, most = (int(np.where(which, value, -np.inf).argmax()) for which in (fails, holds))
+            share = float(fails.sum() / known.sum())
             ends = [normal_interval(float(value[i]), float(error[i]), least=0.0) for i in (worst, most)]
             yield Claim(
                 _SUBJECT, "fails_at", (name,), float(value[worst]), ends[0], unit="nats", where=bad,
-                because=(Condition("near elsewhere", value=float(value[most]), unit="nats"),),
+                because=(
+                    Condition("near elsewhere", value=float(value[most]), unit="nats"),
+                    Condition("share of places", axis == "states" or share > FEW, share, "share"),
+                ),
             )  # fmt: skip
             yield Claim(_SUBJECT, "imitates", (name,), float(value[most]), ends[1], unit="nats", where=good)
             return
@@ -247,8 +252,10 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
         if like is not None and closest.is_shown and closest.condition("coincide"):
             like = replace(like, object=closest.object)
         if fails is not None and reaches is not None and fails.object == reaches.object and not tempered:
-            like, has = fails, True
-        tempered = None if has and not fails else tempered
+            many = fails.condition("share of places")
+            if many is not None and many.holds:
+                like, has = fails, True
+        tempered = None if has and like is not fails else tempered
         answer = tempered or (like if like is not None and (has or like.is_shown) else closest)
         shown = ours.where("imitates")
         bars = {claim.object[0]: claim.value for claim in shown if claim.value is not None}

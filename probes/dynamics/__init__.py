@@ -74,6 +74,7 @@ CALLED = {
     BEST: "the best law",
     "previous_token_head": "a previous-token head",
     "induction_head": "an induction head",
+    "graph_head": "a head along the graph",
 }
 
 
@@ -90,6 +91,8 @@ FORMULAS = {
     "t_previous_token_head": "where every sequence has a chain of its own, the first kept step with a head's "
     "previous-token score more than halfway from uniform attention's to 1",
     "t_induction_head": "likewise with a head's induction score above half of an ideal head's",
+    "t_graph_head": "likewise with a head's attention on the parents of a graph of positions more than "
+    "halfway from uniform attention's to 1",
     "first": "the earliest of these events",
 }
 

@@ -130,7 +130,8 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     """Returns how did it get there: the events between kept steps."""
     ours = Claims(tuple(claims)).where(probe="dynamics")
     events = ours.where("came_by")
-    came = tuple(claim for claim in events if claim.value is not None)
+    timed = tuple(claim for claim in events if claim.value is not None)
+    came = tuple(claim for claim in timed if claim.is_shown) or timed
     seen = tuple(claim for claim in came if claim.interval and claim.interval[0] < claim.interval[1])
     answer = seen or came or tuple(claim for claim in events if claim.status != "does not apply")
     if not answer:

@@ -1,5 +1,7 @@
 """Progress towards each event, phases, gradients and the scores of other probes, at each step."""
 
+from typing import Any
+
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
@@ -24,9 +26,8 @@ from .trajectory import score_trajectory, segments
 
 EVENTS = ("unigram", "selection", "bigram")
 BEST = "best"  # another event, where a better law than the bigram is known
-NO_ERROR = ("selection", "previous_token_head")  # events by attention, which is not measured by sequence
-# Two more, where every sequence has a chain of its own: the halves of an induction circuit.
-HEADS = ("previous_token_head", "induction_head")
+# Events by attention, which is not measured by sequence.
+NO_ERROR = ("selection", "previous_token_head", "graph_head")
 
 # Probes whose scores are followed; those that do not apply are left out.
 FOLLOWED = ("behaviour", "attention", "alignment", "induction", "program")
@@ -39,8 +40,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `progress` [axis, event]: from 0 to 1 (unigram, bigram: share of nats; selection: of attention); NaN
         for an event that has no meaning here, for which attrs hold `no_<event>`;
         `progress_error` [axis, event]: its standard error over sequences (of selection, which is not measured
-        by sequence, 0). `previous_token_head` and `induction_head` are two more events where sequences have a
-        chain each: the attention of the best such head, from uniform attention's to the ideal's;
+        by sequence, 0). `previous_token_head`, `induction_head` and `graph_head` are more events where
+        sequences have a chain each: the best such head's attention, from uniform attention's to the ideal's;
         and for the steps of a run `nearest` [step]: the index in `predictor` of the nearest one;
         `kl` [step, predictor] (nats), from `behaviour`;
         `gradient` [step] (loss per unit of parameter) and `scaled_gradient` [step]: over its largest;
@@ -52,9 +53,9 @@ def measure(subject: Subject) -> xr.Dataset:
     behaviour, attention = subject.result("behaviour"), subject.result("attention")
     events = [*EVENTS, BEST] if _better_law(subject) else list(EVENTS)
     progress, error, reasons = _progress(subject, attention, events)
-    if (of_heads := _of_heads(subject)) is not None:
-        events = [*events, *HEADS]
-        progress, error = (np.concatenate(pair, 1) for pair in zip((progress, error), of_heads, strict=True))
+    for name, (of_head, its_error) in _of_heads(subject).items():
+        events = [*events, name]
+        progress, error = np.column_stack([progress, of_head]), np.column_stack([error, its_error])
     data = xr.Dataset(
         variables("share", (axis, "event"), progress=progress, progress_error=error),
         coords={axis: subject.coordinates, "event": events},
@@ -140,30 +141,35 @@ def _progress(
     return progress, error, reasons
 
 
-def _of_heads(
-    subject: Subject,
-) -> tuple[Float[np.ndarray, "member event"], Float[np.ndarray, "member event"]] | None:
-    """Progress of the best previous-token and the best induction head, from uniform attention to the ideal.
+def _of_heads(subject: Subject) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Progress of the best head of a circuit from uniform attention to the ideal, and its error, [axis] each.
 
-    None where sequences share a chain, or no head could be either.
+    Of sources that draw a chain for each sequence: of a previous-token head, of an induction head, and of one
+    that attends along the graph where there is a graph.
     """
-    induction = plugins.load("induction", Probe, registered()) if "induction" in registered() else None
-    if induction is None or not subject.source.redraws or induction.applies(subject) is not None:
-        return None
-    if why_no_value_circuit(subject.decoder) is not None:  # a state space, which has no patterns of its own
-        return None
-    data = subject.result("induction")
-    chance = float(data["previous_chance"])
-    previous = (data["previous_token"].max(("layer", "head")).values - chance) / (1 - chance)
-    first = data.isel(matched=0)
-    ideal = float(first["ideal"])
-    if not ideal > 0:
-        return None
-    score = first["induction"].stack(one=("layer", "head"))
-    best = score.argmax("one")
-    at = score.isel(one=best).values / ideal
-    error = first["induction_error"].stack(one=("layer", "head")).isel(one=best).values / ideal
-    return np.stack([previous, at], 1), np.stack([np.zeros_like(error), error], 1)
+    known, found = registered(), dict[str, tuple[np.ndarray, np.ndarray]]()
+    # A state space has no attention of its own.
+    if not subject.source.redraws or why_no_value_circuit(subject.decoder) is not None:
+        return found
+    applying = {name: plugins.load(name, Probe, known) for name in ("induction", "graph") if name in known}
+    data = {name: subject.result(name) for name, probe in applying.items() if probe.applies(subject) is None}
+    if (induction := data.get("induction")) is not None:
+        found["previous_token_head"] = _from_uniform(
+            induction["previous_token"], induction["previous_chance"]
+        )
+        first = induction.isel(matched=0).stack(one=("layer", "head"))
+        if (ideal := float(first["ideal"])) > 0:
+            best = first.isel(one=first["induction"].argmax("one"))
+            found["induction_head"] = best["induction"].values / ideal, best["induction_error"].values / ideal
+    if (graph := data.get("graph")) is not None:
+        found["graph_head"] = _from_uniform(graph["parent_attention"], graph.attrs["uniform"])
+    return found
+
+
+def _from_uniform(mass: xr.DataArray, chance: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the best head's attention as a share of the way from uniform attention's, without its error."""
+    progress = (mass.max(("layer", "head")).values - float(chance)) / (1 - float(chance))
+    return progress, np.zeros_like(progress)
 
 
 def _followed(subject: Subject) -> tuple[xr.DataArray, list[str]]:

@@ -58,7 +58,9 @@ def test_the_home_of_the_bigram_is_not_said_to_be_that_of_a_better_law():
     result, shown = screen(model, source)
     assert shown.badge == "solved"
     assert result["ablation"].data["effect"].sel(component="L0H0", measure="loss", kind="mean")[-1] > 0.05
-    assert shown.title == "Learned the 3-gram, but not at position 0"  # where one token is known
+    assert shown.title == "Learned the 3-gram"
+    fails = result.claims.first("fails_at")
+    assert fails.where.positions == (0,)  # where one token is known, a tile says
     _, of_bigram = screen(direct_table(LOG_P, 16))
     assert of_bigram.title == "Learned the bigram: in the direct path"
 
@@ -77,7 +79,8 @@ def test_the_law_that_a_tile_names_is_among_its_bars():
     """It comes behind the predictors of one token in the list of all."""
     model, source = two_lags()
     learned = screen(model, source, ["behaviour"])[1].tiles[0]
-    assert learned.answer == "The 3-gram, but not at position 0"
+    assert learned.answer == "The 3-gram"
+    assert learned.sentence.startswith("It is not the 3-gram at position 0")
     assert next(bar.label for bar in learned.bars) == "3-gram"
     assert "bigram" in {bar.label for bar in learned.bars}
     fresh = screen(induction_pair(3, 16), mm.DirichletChains(n_states=3), ["behaviour"])[1].tiles[0]

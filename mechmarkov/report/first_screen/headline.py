@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from mechmarkov.claims.arbiter import is_on_scores
 from mechmarkov.claims.claim import Claim, Claims, said_by
-from mechmarkov.claims.tile import LIVES, QUESTIONS, STUCK, Tile
+from mechmarkov.claims.tile import LEARNED, LIVES, QUESTIONS, STUCK, Tile
 from mechmarkov.models.components import head_index, mlp_index
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.first_screen.verdict import Badge, badge, is_as_right, is_exact
@@ -73,6 +73,10 @@ def headline(result: Findings) -> Headline:
     step = result.steps[-1] if result.steps else 0
     note = words.not_judged(missing_probes(result), dict(result.failed)) if _would_count(result, word) else ""
     shown = [worded(tile) for tile in tiles]
+    reaches = claims.first("reaches", probe="behaviour")
+    if word == "solved" and reaches is not None and not reaches.is_shown:
+        answer = words.circuit_of(reaches)
+        shown = [replace(tile, answer=answer) if tile.question == LEARNED else tile for tile in shown]
     if "dynamics" in result.skipped and len(result.steps) == 1:
         shown.insert(min(2, len(shown)), one_step())
     return Headline(step, word, said, shown, note, judged, named_parts(tiles))

@@ -100,6 +100,7 @@ CONDITIONS: dict[str, Phrase] = {
     "possible": _silent,
     "chance": _silent,
     "at chance": _fixed("It is right as often as chance"),
+    "share of places": _silent,
     "near elsewhere": lambda c: f"Elsewhere it is at most {nats(c.value)} away",
     "left at that temperature": lambda c: f"At that temperature {nats(c.value)} are left",
     "at its own temperature": lambda c: f"At its own temperature it is {nats(c.value)} away",

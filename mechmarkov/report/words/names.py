@@ -37,6 +37,7 @@ EVENTS = {
     "selection": "attention on the parent",
     "previous_token_head": "a previous-token head",
     "induction_head": "an induction head",
+    "graph_head": "a head along the graph",
 }
 
 

@@ -26,7 +26,12 @@ from mechmarkov.report.words.sentences import sentence
 from mechmarkov.utils.text import format_number, listed
 
 MAX_BARS = 5
-ATTENTION = ("selection", "previous_token_head", "induction_head")  # events of heads: halfway to the ideal
+ATTENTION = (
+    "selection",
+    "previous_token_head",
+    "induction_head",
+    "graph_head",
+)  # events of heads: halfway to the ideal
 MAX_ANSWER_WORDS, MAX_TILE_WORDS = 12, 40
 PICTURES = {
     "kl": "KL from exact predictors, nats",
@@ -211,6 +216,7 @@ def bare_event(claim: Claim) -> str:
         "best": "best law",
         "previous_token_head": "previous-token head",
         "induction_head": "induction head",
+        "graph_head": "head along the graph",
     }
     return names.get(claim.object[0], claim.object[0])
 
@@ -220,8 +226,8 @@ def _number(claim: Claim | None) -> tuple[str, Score | None]:
     if claim is None or claim.value is None:
         return "", None
     words = {
-        "imitates": "nats (KL) from it",
-        "is_closest_to": "nats (KL) from it",
+        "imitates": f"nats (KL) from {law(claim.object[0])}" if claim.object else "",
+        "is_closest_to": f"nats (KL) from {law(claim.object[0])}" if claim.object else "",
         "fails_at": "nats (KL) there",
         "tempers": "temperature, 1 is exact",
         "reaches": "nats above the best possible",

@@ -23,6 +23,8 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     reaches = claims.where("reaches", probe="behaviour")[0]
     best = bare_law(reaches.object[0])
     closest, fails = (claims.first(name, probe="behaviour") for name in ("is_closest_to", "fails_at"))
+    if fails is not None and (few := fails.condition("share of places")) is not None and not few.holds:
+        fails = None  # a tile says where
     if word == "solved":
         learned = "Learned the" if reaches.is_shown else "Has the circuit of the"
         name = bare_law(closest.object[0]) if closest is not None and reaches.is_shown else best
@@ -50,6 +52,11 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     return f"The unigram and the {best} coincide within 0.01 nats"
 
 
+def circuit_of(reaches: Claim) -> str:
+    """Returns the answer to what was learned, of a circuit whose loss has another optimum than its law."""
+    return f"The circuit of {law(reaches.object[0])}"
+
+
 def _another(claims: Claims, best: str, closest: Claim | None) -> str:
     """Neither unigram nor best; the law that it is closest to, and whether its loss is above the unigram's."""
     value, _, high = progress(claims)
@@ -69,7 +76,10 @@ def _with(said: str, ways: Sequence[str]) -> str:
 
 def how(claims: Claims, lives: Tile | None) -> list[str]:
     """Returns who does it: the answer to "Where does it live?" in ever fewer words; [] where none is named."""
+    best = claims.where("reaches", probe="behaviour")[0].object
     shown = [] if lives is None else [claim for claim in lives.answer if claim.is_shown]
+    # Where the bigram is stored says nothing of a better law.
+    shown = [claim for claim in shown if claim.relation != "stores" or claim.object == best]
     told = [text for claim in shown if (text := in_short(claim, claims))]
     feeds = next((claim for claim in shown if claim.relation == "feeds"), None)
     shorter = []

@@ -19,7 +19,7 @@ from mechmarkov.report.words.phrases.premises import (
 )
 from mechmarkov.utils.text import clean, listed
 
-HEADS = ("previous_token_head", "induction_head")  # events
+HEADS = ("previous_token_head", "induction_head", "graph_head")  # events
 
 
 def _trapped(claim: Claim) -> str:
