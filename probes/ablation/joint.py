@@ -105,4 +105,5 @@ def resampled_interval(
         whole = float((losses(every) - clean).mean())
         found = [(losses(keep) - clean[keep.numpy()]).mean() for keep in draws]
     reach = float(stdtrit(DRAWS - 1, 1 - 0.025 / among) * np.std(found, ddof=1))
-    return whole - reach, whole + reach
+    least = -float(clean.mean())  # no loss is below zero
+    return max(least, whole - reach), whole + reach

@@ -54,3 +54,15 @@ def test_heads_that_attend_alike_in_two_layers_are_a_group():
     data, _ = needed(heads_and_direct([0.5, 0.5, 0.0]))
     groups = [tuple(data["group_head"].values[row]) for row in data["in_group"].values]
     assert groups == [("L0H0", "L0H1", "L0H2")]  # all three read the parent: one group, named once
+
+
+@pytest.mark.usefixtures("few_nulls")
+def test_an_effect_takes_no_loss_below_zero():
+    """Of a chain whose every step is known the loss is nearly 0, so that no cut can lower it."""
+    cycle = 0.998 * np.roll(np.eye(3), 1, axis=1) + 0.002 / 3
+    model = lookup_tables.direct_table(torch.tensor(np.log(cycle), dtype=torch.float32), 12)
+    result = mm.probe(
+        mm.Run.from_model(model, source=mm.Chain(cycle.tolist())), probes=["ablation"], sequences=4
+    )
+    clean = float(result["ablation"].data["clean"].sel(measure="loss")[-1])
+    assert result.claims.first("is_needed_most").interval[0] >= -clean - 1e-12
