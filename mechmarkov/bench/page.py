@@ -16,6 +16,7 @@ from mechmarkov.probing.figure import Figure
 from mechmarkov.report.cards import figure_card
 from mechmarkov.report.figures import heatmap
 from mechmarkov.report.html import fill
+from mechmarkov.report.words.grids import of_bench
 from mechmarkov.utils.files import replacing
 from mechmarkov.utils.text import counted, markdown, markdown_code, spreadsheet
 
@@ -89,10 +90,17 @@ def render(found: Benchmark) -> str:
         maps=cards[: len(scored)],
         scatters=cards[len(scored) :],
         scores=scores,
+        conclusion=_conclusion(found),
         others=others,
         meanings=SCORES,
         seeds=found.scores.sizes["seed"],
     )
+
+
+def _conclusion(found: Benchmark) -> str:
+    """The methods that are first by correlation, of those that claim effects."""
+    claimed = found.summary()["pearson"].dropna()
+    return of_bench("correlation with exact effects in nats", claimed.to_dict())
 
 
 def tables(found: Benchmark) -> str:

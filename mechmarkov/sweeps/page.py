@@ -14,6 +14,7 @@ from mechmarkov.probing.figure import Figure
 from mechmarkov.report.cards import figure_card
 from mechmarkov.report.figures import lines
 from mechmarkov.report.html import fill, write_page
+from mechmarkov.report.words.grids import of_sweep
 from mechmarkov.sweeps.phase import MAX_REASON, cell_names, cells_of, happened, places, undecided
 from mechmarkov.sweeps.spec import Phase
 from mechmarkov.utils.text import format_number, label
@@ -78,7 +79,15 @@ def write(
     if known:
         _share_range([figure.content for figure in known])
         cards.append(figure_card("figure-curves", known[0], drawn))
-    content = {"cards": cards, "cells": cells, "event": phase.event, "most": 0 if few else MAX_RUNS_DRAWN}
+    came = happened(table, phase.event)
+    conclusion = of_sweep(phase.event, [[came[row] for row in rows] for rows in where.values()])
+    content = {
+        "conclusion": conclusion,
+        "cards": cards,
+        "cells": cells,
+        "event": phase.event,
+        "most": 0 if few else MAX_RUNS_DRAWN,
+    }
     write_page(lambda: fill("sweep.html.j2", cards, steps=range(len(cells)), title=title, **content), path)
 
 
