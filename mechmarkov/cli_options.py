@@ -41,7 +41,7 @@ def names_of(option: str, text: str | None) -> list[str] | None:
 
 
 def steps_of(text: str) -> Literal["last", "all"] | list[int]:
-    """Which checkpoints `--steps` means."""
+    """Returns which checkpoints `--steps` means."""
     if text == "last" or text == "all":
         return text  # type: ignore[return-value]  # narrowed by the comparison, which mypy does not see
     try:

@@ -69,7 +69,7 @@ class Objective(Fields):
 
     @property
     def unit(self) -> str:
-        """Of the loss: nats, but of squares."""
+        """Returns the unit of the loss: nats, or squared score for squares."""
         return "squared score" if self.kind == "squared" else "nats"
 
     def expected_loss(

@@ -73,7 +73,7 @@ def _is_own(name: str, file: str) -> bool:
 
 
 def _is_elsewhere(name: str, file: str) -> bool:
-    """Whether there is another module of that name: one of Python's, or in another folder of the path."""
+    """Returns whether another module has that name: one of Python's, or in another folder of the path."""
     if name in sys.stdlib_module_names:
         return True
     for folder in sys.path:

@@ -168,7 +168,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
-    """Which head attends along the graph, and how much of it."""
+    """Returns which head attends along the graph, and how much of it."""
     del scores
     last = last_model(data)
     best, edges = _best(last), int(last["true_edge"].sum())

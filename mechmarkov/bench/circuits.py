@@ -82,7 +82,7 @@ def induction_with_decoy(n_states: int, n_ctx: int) -> HookedDecoder:
 
 @torch.no_grad()
 def contrary_induction(n_ctx: int, *, gain: float = 4.0) -> HookedDecoder:
-    """Of two states: what follows either state, less what follows the other one, is what follows this one.
+    """Build induction for two states: what follows either, less what follows the other one, is predicted.
 
     One head of the second layer attends to the keys whose previous token is the other state, and lowers what
     stands there. A second head attends to all keys, and raises it twice as much. Trained two-symbol models

@@ -68,7 +68,7 @@ class Certificate:
 
     @property
     def tier(self) -> str:
-        """How far it got: `1` support functions, `1b` relaxed behind them, `2` a final norm, `0` no bound."""
+        """The certificate's tier: `1` support functions, `1b` relaxed, `2` a final norm, `0` no bound."""
         if self.bounds is None:
             return "0" if self.worst_kl is None else "2"
         return "1b" if self.bounds.kind == "relaxed" else "1"

@@ -65,7 +65,7 @@ class Contexts:
         return self.n_tokens - 1 if self.query else parent
 
     def allowed(self, read: int, parent: int) -> Bool[np.ndarray, "key token"]:
-        """Which tokens each key up to the query may have, given the parent."""
+        """Returns which tokens each key up to the query may have, given the parent."""
         mask = np.zeros((read + 1, self.n_tokens), dtype=bool)
         mask[:, : self.n_states] = True
         mask[0, : self.n_states] &= self.start
@@ -98,7 +98,7 @@ class Contexts:
         return bool(reached[parent])
 
     def are_allowed(self, histories: Int[np.ndarray, "batch position"]) -> Bool[np.ndarray, " batch"]:
-        """Which sequences of states these contexts include."""
+        """Returns which sequences of states these contexts include."""
         moves = self.transitions[histories[:, :-1], histories[:, 1:]]
         return np.asarray(self.start[histories[:, 0]] & moves.all(1))
 

@@ -183,7 +183,7 @@ class Hessian:
 
     @property
     def is_difference(self) -> bool:
-        """Whether products are differences of gradients; never of losses with a kink in the scores."""
+        """Returns whether products are differences of gradients; not of losses with a kink in the scores."""
         smooth = self.surface.objective.kind in ("cross_entropy", "squared")
         large = self.surface.pattern * self._sequences >= MIN_DIFFERENCE_PATTERN
         return smooth and large and self.surface.walk is None

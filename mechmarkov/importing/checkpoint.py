@@ -90,7 +90,7 @@ def read_checkpoints(
 
 
 def _opened(path: Path) -> tuple[ForeignFile | folders.Parts, dict[str, Any]]:
-    """What a path holds, and what lies beside: a config, the state of a training, texts of safetensors."""
+    """Returns what a path holds and what lies next to it: a config, training state, safetensors' texts."""
     if path.name in (shared_folder.RUN, shared_folder.WEIGHTS) and path.with_name(shared_folder.RUN).exists():
         raise RunFileError(
             "is in a folder that `save_folder` wrote, a run already: probe that folder as it is"

@@ -63,7 +63,7 @@ class Attention(Mixer, name="attention"):
     def forward(
         self, query_input: Tensor, key_input: Tensor, value_input: Tensor, *context: Context
     ) -> Float[Tensor, "*stack batch position d_model"]:
-        """As `Mixer.forward`; all at once, where nothing looks at what is between."""
+        """Returns what `Mixer.forward` returns; all at once, where nothing looks at what is between."""
         is_plain = key_input is query_input and query_input.ndim == self.W_O.ndim  # not split by head
         is_single = query_input.dtype == value_input.dtype == torch.float32
         if self.fused_layer is None or not is_plain or not is_single or context or self._is_looked_into():
@@ -113,7 +113,7 @@ class Attention(Mixer, name="attention"):
         return x if norm is None else norm(x)
 
     def read_by(self, side: str, x: Tensor) -> Tensor:
-        """As `Mixer.read_by`, through the norms of queries and keys where there are some."""
+        """Returns what `Mixer.read_by` returns, through the norms of queries and keys, if any."""
         return self._normed(side, super().read_by(side, x))
 
     def _relative_scores(

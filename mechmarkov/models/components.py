@@ -118,7 +118,7 @@ class Output:
 
 
 def output_of(config: DecoderConfig, name: str) -> Output:
-    """Where a component's output is hooked; a ValueError for `direct` and `bias`, which have no point."""
+    """Returns where a component's output is hooked; ValueError for `direct` and `bias`, which have none."""
     check_component(config, name)
     if head := head_index(name):
         return Output(f"blocks.{head[0]}.attn.hook_z", head)

@@ -168,7 +168,7 @@ class DecoderConfig(Fields):
         return self
 
     def _check_state_space(self) -> None:
-        """What a mixer of `STATE_SPACES` must have and cannot have."""
+        """Check what a mixer of `STATE_SPACES` must have and cannot have."""
         mixer = f"where mixer is {self.mixer!r}"
         if self.d_state is None:
             raise ValueError(f"d_state is None, expected the size of a state {mixer}")

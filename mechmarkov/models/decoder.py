@@ -20,7 +20,7 @@ ROTARY_BUFFERS = ("attn.rotary_sin", "attn.rotary_cos")
 
 
 def is_derived(name: str, config: DecoderConfig) -> bool:
-    """Whether a name is of such a buffer; rotary tables are not where the model has other positions."""
+    """Returns whether a name is of such a buffer; rotary tables are not if the model has other positions."""
     rotary = config.positional_embedding_type == "rotary"
     return name.endswith(MASK_BUFFERS + ROTARY_BUFFERS if rotary else MASK_BUFFERS)
 

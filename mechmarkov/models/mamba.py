@@ -113,7 +113,7 @@ class Mamba(Mixer, name="mamba"):
             self.add_module(f"hook_{name}", HookPoint())
 
     def _build_selection(self, stack: tuple[int, ...]) -> None:
-        """What Δ and the decay are computed by."""
+        """Build what Δ and the decay are computed by."""
         self._read("dt", stack, 1)
         self.A_log = parameter(stack, self.config.n_heads, 1)
 

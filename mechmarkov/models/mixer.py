@@ -82,7 +82,7 @@ class Mixer(nn.Module):
         self.hook_z = HookPoint()
 
     def read_shape(self, side: str) -> tuple[int, int]:
-        """How many heads, or groups of them, have an input (`side` Q, K or V) of their own, and its width."""
+        """Returns how many heads, or groups, have their own input (`side` Q, K or V), and its width."""
         heads = self.config.n_heads if side == "Q" else self.config.n_key_value_heads or self.config.n_heads
         return heads, self.config.d_head
 
@@ -110,7 +110,7 @@ class Mixer(nn.Module):
         return super().__getattr__(name)
 
     def per_head(self, x: Tensor, axis: int = -2) -> Tensor:
-        """What groups of heads share, `kv_head` at `axis`, as one entry for each head; else as it is."""
+        """Returns what groups of heads share, `kv_head` at `axis`, an entry for each head; else unchanged."""
         repeats = self.config.n_heads // x.shape[axis]
         return x if repeats == 1 else x.repeat_interleave(repeats, axis)
 
@@ -143,7 +143,7 @@ class Mixer(nn.Module):
     def value_circuit(
         self, x: Float[Tensor, "*stack row d_model"]
     ) -> Float[Tensor, "*stack head row d_model"]:
-        """What each head writes for the vectors that it reads: `x @ W_V @ W_O`, in the dtype of `x`."""
+        """Returns what each head writes for vectors that it reads: `x @ W_V @ W_O`, in the dtype of `x`."""
         return x.unsqueeze(-3) @ self.W_V.to(x.dtype) @ self.W_O.to(x.dtype)
 
     def read_by(

@@ -74,7 +74,7 @@ class Batch:
         return slice(first if first < real else 0, real)
 
     def visible(self, window: int | None) -> Bool[Tensor, "read key"]:
-        """Which tokens each prediction may look at: known ones, through a window of so many back."""
+        """Returns which tokens each prediction may look at: known ones, within a window."""
         key = torch.arange(self.history.shape[1], device=self.read.device)
         seen = key <= self.known[:, None]
         return seen if window is None else seen & (self.read[:, None] - self.first - key <= window)

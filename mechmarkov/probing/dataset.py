@@ -68,7 +68,7 @@ def best_heads(values: xr.DataArray) -> dict[Hashable, xr.DataArray]:
 
 
 def is_nearest(kl: xr.DataArray) -> xr.DataArray:
-    """Which predictors are the nearest to a model, from KLs (nats) along `predictor`; several of equal ones.
+    """Returns which predictors are nearest to a model, from KLs (nats) along `predictor`; several if equal.
 
     Example:
         >>> is_nearest(xr.DataArray([0.5, 0.1, 0.1], dims="predictor")).values

@@ -59,7 +59,7 @@ class Probe:
     with_bos: bool = False
 
     def __post_init__(self) -> None:
-        """What a reader sees of the probe is text."""
+        """Check that what a reader sees of the probe is text."""
         for name in ("name", "question", "cites", "formula"):
             if not is_utf8(text := getattr(self, name)):
                 raise TypeError(f"{name} is {shown(text)}, expected a text")

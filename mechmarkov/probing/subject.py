@@ -52,7 +52,7 @@ class Question(Protocol):
 
 
 def why_not(probe: Question, subject: "Subject") -> str | None:
-    """Why a probe does not apply to a subject, or None.
+    """Returns why a probe does not apply to a subject, or None.
 
     A probe that does not know of a beginning-of-sequence token (`Probe.with_bos`) would take it for a state.
     """
@@ -340,7 +340,7 @@ def _sequences(subject: Subject) -> dict[str, Tensor]:
 
 
 def _checksums(subject: Subject) -> dict[str, int]:
-    """Of every weight and sequence, and the number of hooks at every hook point."""
+    """Returns checksums of every weight and sequence, and the number of hooks at every hook point."""
     tensors = {**subject.decoder.state_dict(), **_sequences(subject)}
     found = {name: zlib.crc32(tensor.detach().cpu().numpy().tobytes()) for name, tensor in tensors.items()}
     points = {name: one for name, one in subject.decoder.named_modules() if isinstance(one, HookPoint)}

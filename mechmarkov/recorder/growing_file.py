@@ -81,7 +81,7 @@ class GrowingFile:
         return join_recording([*merged, *self._memory.values()])
 
     def rest(self) -> Run | None:
-        """As many of the checkpoints as can be had, None where there are none."""
+        """Returns all checkpoints that can be had, None where there are none."""
         in_memory = list(self._memory.values())
         for read in (self.whole, lambda: load(self.path), lambda: join_recording(in_memory)):
             try:

@@ -57,7 +57,7 @@ class ProbeCard:
 
     @property
     def stands(self) -> Literal["outside", "within", "unknown"]:
-        """Whether one of the three headline scores is outside its null, or all that have one are within."""
+        """Returns whether one of the three headline scores is outside its null, or all with one within."""
         first = list(self.outcome.scores.values())[:HEADLINE_SCORES]
         known = [stands for score in first if (stands := standing(score))]
         if not known:

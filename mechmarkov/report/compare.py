@@ -98,7 +98,7 @@ def render(results: Mapping[str, Findings]) -> str:
 
 
 def _where(result: Findings, title: str) -> str:
-    """Which steps were probed, where the title does not say it."""
+    """Returns which steps were probed, where the title does not say it."""
     steps = result.steps
     if len(steps) > 1:
         return f"probed at {len(steps)} steps from {steps[0]} to {steps[-1]}, scores at the last"

@@ -186,7 +186,7 @@ def _command(result: Findings) -> str:
 
 
 def _facts(run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is known of the run, name and text; a group's members stand under their own names."""
+    """Yields what is known of the run, name and text; a group's members stand under their own names."""
     for name, value in run.items():
         if isinstance(value, Mapping):
             yield from ((key.replace("_", " "), fact) for key, fact in _facts(value))

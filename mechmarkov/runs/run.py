@@ -366,7 +366,7 @@ def check_source(source: object) -> None:
 
 
 def _why_not_logits(objective: Objective) -> str | None:
-    """Why a decoder's outputs are not logits of the next token; None if they are."""
+    """Returns why a decoder's outputs are not logits of the next token; None if they are."""
     if objective.query:
         return "the model predicts a state at a query token: its outputs elsewhere are untrained"
     if objective.kind != "cross_entropy":

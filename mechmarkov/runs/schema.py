@@ -245,7 +245,7 @@ def _check_finite(tensor: Tensor, name: str, steps: Tensor) -> None:
 
 
 def _finite(tensor: Tensor) -> bool:
-    """Whether all values are; NaN and infinity show in the extremes, so no mask of that size is needed."""
+    """Returns whether all values are finite; NaN and infinity show in the extremes, without a large mask."""
     return tensor.numel() == 0 or all(bool(extreme.isfinite()) for extreme in tensor.aminmax())
 
 

@@ -151,7 +151,7 @@ class ForeignFile:
 
 
 def read(path: Path) -> ForeignFile:
-    """What a file of `torch.save` (.pt, .pth, .bin, …) or of safetensors holds, checked from the outside in.
+    """Returns what a file of `torch.save` (.pt, .pth, .bin, …) or safetensors holds, checked from outside in.
 
     Raises:
         RunFileError: For a file that is missing, damaged, of another format (with what to do), or holds

@@ -208,7 +208,7 @@ class Observed(StoredSequences):
 
     @cached_property
     def training_blocks(self) -> Bool[np.ndarray, " block"]:
-        """Which blocks are not held out."""
+        """Returns which blocks are not held out."""
         return stretches.training(self.blocks, self.held_out)
 
     @cached_property
@@ -330,7 +330,7 @@ class Observed(StoredSequences):
         return {}  # by length: where a stretch of a training block may begin
 
     def held_out_length(self, length: int) -> int:
-        """As long, or as long as the sequences are; see `Source.held_out_length`."""
+        """Returns this length, or the sequences' if that is less; see `Source.held_out_length`."""
         enough = stretches.reach(self.blocks, self.training_blocks) >= length
         if enough or stretches.longer_block(self.blocks, self.lengths, self.held_out, length) is not None:
             return length

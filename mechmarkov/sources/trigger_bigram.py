@@ -221,7 +221,7 @@ class TriggerBigram(ByMatrix, Stationary):
         return f"Bigram on {self.n_states} states, the successors of {named} redrawn per sequence"
 
     def step_law(self, m: int) -> Float[np.ndarray, "state_from state_to"]:
-        """As `start` says, a mean over draws or the global chain's; see `Stationary.step_law`."""
+        """Returns a mean over draws or the global chain's law, as `start` says; see `Stationary.step_law`."""
         check_steps(m)
         if self.start == "global":
             return np.linalg.matrix_power(self.global_chain, m)

@@ -180,7 +180,7 @@ class Recipe(Written):
         return data
 
     def to_keep(self) -> dict[str, Any]:
-        """As `to_data`, but without what follows from other fields and was not written.
+        """Returns what `to_data` returns, without what follows from other fields and was not written.
 
         So a change of what is read back leads to the recipe that the same change of this one leads to.
         """

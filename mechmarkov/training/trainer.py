@@ -167,7 +167,7 @@ class _Loop:
         return measures
 
     def _slope(self, tokens: Tensor, targets: Tensor) -> tuple[Measures, Float[Tensor, "stack number"]]:
-        """What is measured on sequences, and the gradient of the loss on them, which a scaler multiplies."""
+        """Returns measures on sequences, and the gradient of their loss, which a scaler multiplies."""
         measures = self.learner.measure(tokens, targets, self.batches.weights)
         losses = measures["loss"] if self.scaler is None else measures["loss"] * self.scaler.factor
         parameters, masks = self.learner.parameters, self.learner.masks

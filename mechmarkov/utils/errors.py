@@ -258,7 +258,7 @@ def number_of(name: str, value: Any, expected: str, *, least: float, most: float
 
 
 def generator_in(value: Any, depth: int = 8) -> str | None:
-    """Where nested plain data hold a generator, as the rest of a name: "", "[2]", ".at"; None where nowhere.
+    """Returns where nested plain data hold a generator, as the rest of a name: "", "[2]", ".at"; or None.
 
     Pydantic makes a list of a generator, and never ends where that does not. Of a list that begins with a
     number or a text the rest is taken to be alike.

@@ -43,7 +43,7 @@ def forked(
     meanwhile: Callable[[], None] = lambda: None,
     stop: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Any, Any]]:
-    """What `work` returns for each argument, with the argument, in the order in which they end.
+    """Yields what `work` returns for each argument, with the argument, in the order in which they end.
 
     It works in copies of this process or in threads of it; here, if there is one job.
 
@@ -96,7 +96,7 @@ def forked(
 
 @contextmanager
 def without_interruptions() -> Iterator[None]:
-    """What is begun in the block never sees Ctrl-C, not while it imports either; here it comes afterwards."""
+    """Keep Ctrl-C from what is begun in the block, also while it imports; here it comes afterwards."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -119,7 +119,7 @@ def follow_parent() -> None:
 
 
 def begin_spawned(given: Any) -> None:
-    """What a new process does first, before it imports for seconds what its work needs.
+    """Begin a new process: what comes first, before it imports for seconds what its work needs.
 
     In a module that imports little: until this runs, a process whose parent was killed does not know it.
     """

@@ -88,7 +88,7 @@ def quoted(name: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    r"""Why something failed, in one line: what the system says, or how the message begins.
+    r"""Returns why something failed, in one line: what the system says, or how the message begins.
 
     >>> reason(ValueError("first\nsecond")), reason(FileNotFoundError(2, "No such file", "a"))
     ('first', 'No such file')

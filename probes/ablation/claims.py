@@ -140,7 +140,7 @@ def _group_needed(data: xr.Dataset, effects: dict[str, float], single: Interval)
 
 
 def _of_parts(data: xr.Dataset) -> Iterator[Claim]:
-    """What each part is worth; of one that does harm less than nothing."""
+    """Yields what each part is worth; of one that does harm less than nothing."""
     effects = ranked(data)
     for name in sorted(effects, key=lambda part: -abs(effects[part])):
         low, high = interval_at(data, "effect", component=name, **MEAN_LOSS)

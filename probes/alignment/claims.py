@@ -54,7 +54,7 @@ def target_of(best: xr.Dataset) -> tuple[str, np.ndarray]:
 
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
-    """Which paths have the target in their weights, or come nearest to it."""
+    """Returns which paths have the target in their weights, or come nearest to it."""
     best = of_best_path(data)
     path, lag = str(best["path"].item()), int(best["attended_lag"])
     target, _ = target_of(best)

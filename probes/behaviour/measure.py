@@ -204,7 +204,7 @@ def _losses(q: np.ndarray, onehot: np.ndarray) -> np.ndarray:
 
 
 def _components(subject: Subject) -> np.ndarray | None:
-    """Which chain of a mixture each sequence most likely comes from; None for other sources."""
+    """Returns which chain of a mixture each sequence most likely comes from; None for other sources."""
     if not isinstance(subject.source, ChainMixture):
         return None
     return np.asarray(subject.source.posterior(subject.batch.history.numpy())[:, -1].argmax(-1))

@@ -151,7 +151,7 @@ def measure(subject: Subject) -> xr.Dataset:
 
 
 def mean_kls(last: xr.Dataset) -> tuple[float, float, float]:
-    """Of one model, clean, moved in random directions and with a forced state (nats, mean over states)."""
+    """Returns a model's KL clean, moved in random directions and with a forced state (nats, mean)."""
     clean, random, forced = (float(last[f"{name}_kl"].mean()) for name in ("clean", "random", "forced"))
     return clean, random, forced
 

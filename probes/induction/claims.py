@@ -134,7 +134,7 @@ def _feeds(last: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...], feeders: 
 def _carries(
     data: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...], feeders: tuple[str, ...]
 ) -> Iterator[Claim]:
-    """What KL from the reference gains when the path from the feeders to the keys is cut."""
+    """Yields what KL from the reference gains when the path from the feeders to the keys is cut."""
     intact, cut = float(head["kl_intact"]), float(head["kl_cut"].sel(input="K"))
     low, high = normal_interval(cut - intact, float(head["kl_error"].sel(input="K")))
     simpler, apart = float(data["kl_simpler"]), NORMAL_95 * float(head["simpler_error"])
@@ -211,7 +211,7 @@ def _lookalikes(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:
-    """Where it lives, if an induction circuit is shown and predictions need it, with what else is needed."""
+    """Returns the circuit's place, if an induction circuit is shown and needed, with what else is needed."""
     everything = Claims(tuple(claims))
     circuit = circuit_of(everything)
     if circuit is None:

@@ -211,7 +211,7 @@ def _spectrum(ends: Ends) -> xr.Dataset:
 
 
 def _predicted(predicted: Predicted, ends: Ends) -> xr.Dataset:
-    """What theory says of the spectrum, and how far the measured one is from it, where it has all paths."""
+    """Returns what theory says of the spectrum, and the measured one's distance, if that has all paths."""
     if not predicted.applies:
         return xr.Dataset(attrs={"point": predicted.point, "other_paths": predicted.others})
     found = variables(CURVATURE, (), predicted_min=predicted.low)

@@ -121,7 +121,7 @@ def parts(batch: Batch) -> list[tuple[slice, Batch]]:
 def contributions(
     program: Program, batch: Batch, member: int
 ) -> Iterator[Float[np.ndarray, "batch read state_to"]]:
-    """What each path of one program adds to the scores of a few sequences, in the order of its tables."""
+    """Yields what each path of a program adds to scores of a few sequences, in the order of its tables."""
     states = torch.nn.functional.one_hot(batch.history, program.base.shape[-1]).double()
     seen: dict[tuple[str, ...], Tensor] = {(): states}  # by the selections made, one after the other
     parents = states[:, batch.known]

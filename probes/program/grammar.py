@@ -67,7 +67,7 @@ class Context:
         return torch.nn.functional.one_hot(self.history, self.n_states).double()
 
     def counts(self, order: int) -> Scores:
-        """How often each state followed the last `order - 1` tokens before; for order 1, how often at all."""
+        """Returns how often each state followed the last `order - 1` tokens; for order 1, at all."""
         if order not in self._counted:
             self._counted[order] = self._count(order)
         return self._counted[order]

@@ -21,7 +21,7 @@ MIN_SEQUENCES = 8
 
 
 def matches(batch: Batch) -> Bool[Tensor, "batch read known_position"]:
-    """Which tokens have the prediction's parent as their predecessor."""
+    """Returns which tokens have the prediction's parent as their predecessor."""
     before = pad(batch.history[:, :-1], (1, 0), value=-1)
     return before[:, None, :] == batch.parents[..., None]
 

@@ -241,7 +241,7 @@ def _predict(subject: Subject, scores: np.ndarray) -> np.ndarray:
 
 
 def _left(fresh: Batch, nats: np.ndarray, model: np.ndarray, mean: np.ndarray) -> Row:
-    """What one program leaves of its model, from KL(model ‖ program) at each prediction `[batch, read]`."""
+    """Returns what a program leaves of its model, from KL(model ‖ program) `[batch, read]`."""
     after, after_error = mean_after(fresh.parents.numpy(), nats, len(mean))
     left = float(nats.mean())
     kl_mean = max(0.0, float(kl(model, mean).mean()))

@@ -93,7 +93,7 @@ def _by_key(
 
 
 def _lags(batch: Batch) -> Int[Tensor, "read key"]:
-    """How far each token is in front of what a prediction is of; not positive for those it does not know."""
+    """Returns each token's distance before the predicted one; not positive for tokens not yet known."""
     return batch.known[:, None] + 1 - torch.arange(batch.history.shape[1])
 
 

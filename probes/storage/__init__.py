@@ -65,7 +65,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 
 
 def _why_no_home(data: xr.Dataset) -> str:
-    """Why no path is named at the last step."""
+    """Returns why no path is named at the last step."""
     last = last_model(data)
     nats = float(last["gain"])
     if nats < MIN_GAIN_NATS:

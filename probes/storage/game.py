@@ -109,7 +109,7 @@ class Coalitions:
         return torch.cat(found).numpy()
 
     def pulls(self, members: Bool[np.ndarray, "coalition path"]) -> Float[np.ndarray, "coalition sequence"]:
-        """What each sequence's part in the means of the removed paths changes of a coalition's mean KL.
+        """Returns what each sequence's part in removed paths' means changes of a coalition's mean KL.
 
         To first order (the infinitesimal jackknife, Efron 1982); 0 on average over sequences.
         """

@@ -78,24 +78,24 @@ def reads_parent(last: xr.Dataset) -> bool:
 
 
 def is_stored(last: xr.Dataset) -> bool:
-    """Whether one model's following the parent may be left, nearly all, without transitions to copy."""
+    """Returns whether a model may follow the parent nearly as well without transitions to copy."""
     surely_less = last.sizes["path"] > 1 and float(last["stored_share"][2]) < MIN_NAMED_STORED_SHARE
     return is_half_stored(last) and not surely_less
 
 
 def is_half_stored(last: xr.Dataset) -> bool:
-    """Whether at least half of following the parent is left where the context shows no transition to copy."""
+    """Returns whether at least half of following the parent is left without a transition to copy."""
     return float(last["stored_gain"]) >= MIN_STORED_SHARE * float(last["parent_gain"])
 
 
 def is_stored_open(last: xr.Dataset) -> bool:
-    """Whether sequences leave open that half of following the parent needs no transition before it."""
+    """Returns whether it is open that half of following the parent needs no transition before it."""
     _, low, high = (float(value) for value in last["stored_share"])
     return low < MIN_STORED_SHARE <= high
 
 
 def positions_changed(last: xr.Dataset) -> np.ndarray:
-    """Whether setting the parent changes one model's predictions, at each position that was measured."""
+    """Returns whether setting the parent changes a model's predictions, at each measured position."""
     at = last["parent_change_at"].values
     return np.asarray(at[np.isfinite(at)] >= MIN_GAIN_NATS)
 

@@ -57,7 +57,7 @@ def _premises(data: xr.Dataset, last: xr.Dataset) -> Iterator[Condition]:
 
 
 def _way_out(data: xr.Dataset, last: xr.Dataset) -> Iterator[Condition]:
-    """Why a model is not trapped."""
+    """Yields why a model is not trapped."""
     start = str(last.attrs["start"])
     if data.attrs["shifts"]:
         if start == "zero" and not last.attrs["stays"]:

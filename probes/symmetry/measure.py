@@ -175,7 +175,7 @@ def _length(subject: Subject) -> int:
 
 
 def why_not_the_walk(subject: Subject) -> str | None:
-    """Why the symmetric trap, which is the walk model's, says nothing of a model; None where it does."""
+    """Returns why the walk model's symmetric trap says nothing of a model; None where it does."""
     if walk_parts(subject.run) is not None:
         return None
     if not subject.objective.query:

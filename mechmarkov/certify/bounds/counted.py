@@ -15,7 +15,7 @@ from mechmarkov.certify.bounds.reading import Reading
 
 
 def why_no_counts(reading: Reading) -> str | None:
-    """Why a query's scores are not counts times a row, or None."""
+    """Returns why a query's scores are not counts times a row, or None."""
     value, n = reading.value, reading.base.mid.shape[-1]
     if len(reading.weight.mid) > 1:
         return f"it has {len(reading.weight.mid)} heads, expected one"

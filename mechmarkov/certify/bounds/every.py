@@ -55,7 +55,7 @@ class Bounds:
 
 
 def why_no_bounds(config: DecoderConfig, n_states: int, softmax: bool) -> str | None:
-    """Why there are no bounds for a model, or None."""
+    """Returns why there are no bounds for a model, or None."""
     if (why := why_no_layer(config)) is not None:
         return why
     if config.d_vocab_out != n_states:
@@ -120,7 +120,7 @@ def bounds(layer: Layer, contexts: Contexts, softmax: bool, seconds: float = np.
 def _stored(
     found: dict[tuple[int, int], Envelope], shape: tuple[int, int]
 ) -> dict[str, Float[np.ndarray, "..."]]:
-    """What all keep, as arrays `[read, parent, ...]`; what only some have, as rows behind their place."""
+    """Returns what all keep, as arrays `[read, parent, ...]`; what some have, as rows behind their place."""
     rows: list[np.ndarray] = []
     stored: dict[str, np.ndarray] = {}
     for where, one in found.items():

@@ -23,7 +23,7 @@ Weights = Mapping[str, Float[np.ndarray, "..."]]
 
 
 def why_no_layer(config: DecoderConfig) -> str | None:
-    """Why a model has no such tables, or None."""
+    """Returns why a model has no such tables, or None."""
     if config.mixer != "attention":
         return f"its mixer is {config.mixer!r}: bounds are known for attention alone"
     if config.n_layers > 1:
@@ -149,7 +149,7 @@ class Layer:
 
     @cached_property
     def written(self) -> Ball:
-        """What a head would write if it read one token at one key alone, `[head, key, token, d_model]`.
+        """Returns what a head would write if it read only a token at a key, `[head, key, token, d_model]`.
 
         The rounding of attention's sums over all keys is in it: a head's output is a mean of numbers in these
         balls, by weights in those of `attention`.

@@ -69,7 +69,7 @@ class Case:
         return mu.sum(-1) + (2 + mu.shape[-1]) * OWN * np.abs(mu).sum(-1)
 
     def read_of(self, value: Form) -> Form:
-        """What the heads read, where exponentials that underflow are off by a share of the largest."""
+        """Returns what the heads read, if exponentials that underflow are off by a share of the largest."""
         lost = 2.0**-120 if value.u and self.weight[0][self.weight[1] > 0].min() < 1e-34 else 0.0
         return value.off(0, 4 * (self.read + 1) * lost * value.size.max((1, 2), keepdims=True))
 

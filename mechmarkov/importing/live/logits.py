@@ -65,7 +65,7 @@ def ask(model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype) -> Ans
 
 
 def outputs(model: nn.Module, tokens: Tokens, dtype: torch.dtype) -> Iterator[Any]:
-    """What a model returns, asked in each way in turn, or the exception with which it fails."""
+    """Yields what a model returns, asked in each way in turn, or the exception with which it fails."""
     tokens = tokens.contiguous().to(
         next(model.parameters()).device
     )  # a loss may flatten its targets with `view`
@@ -77,7 +77,7 @@ def outputs(model: nn.Module, tokens: Tokens, dtype: torch.dtype) -> Iterator[An
 
 
 def _is_of(y: Tensor, positions: torch.Size, width: int) -> bool:
-    """Whether these are numbers `[*positions, width]`, axes of length one and flattened ones allowed."""
+    """Returns whether these are numbers `[*positions, width]`; with axes of length one or flattened."""
     return (
         y.is_floating_point()
         and y.ndim > 1

@@ -37,7 +37,7 @@ def settings_of(config: Any) -> dict[str, Any] | None:
 
 
 def _attributes(config: Any) -> Iterator[tuple[str, Any]]:
-    """What an object and its class keep, with neither methods nor private names."""
+    """Yields what an object and its class keep, with neither methods nor private names."""
     kinds = (config if isinstance(config, type) else type(config)).__mro__[:-1]
     for kind in reversed(kinds):
         for name, value in vars(kind).items():

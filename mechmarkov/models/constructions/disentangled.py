@@ -48,7 +48,7 @@ class DisentangledShape:
 
     @property
     def widths(self) -> tuple[int, int, int]:
-        """Of the stream that the first layer reads, the second layer reads, and the unembedding reads."""
+        """Returns widths of the stream that the first layer, the second layer and the unembedding read."""
         first = self.n_states + self.n_ctx
         second = first * (1 + self.heads[0])
         return first, second, second * (1 + self.heads[1])

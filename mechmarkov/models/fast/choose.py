@@ -53,7 +53,7 @@ def is_one_hot_faster(config: DecoderConfig) -> bool:
 
 
 def is_fused_layer_faster(config: DecoderConfig, device: torch.device | str) -> bool:
-    """Whether a whole layer of attention is: its queries and keys are neither turned nor normalised."""
+    """Returns whether a whole layer of attention is: queries and keys are neither turned nor normalised."""
     is_plain = config.positional_embedding_type != "rotary" and not config.use_qk_norm
     return is_plain and is_fused_attention_faster(config, device)
 

@@ -76,7 +76,7 @@ class LensSurface(LensWeights):
         self.labels, self.not_logits = other.labels, other.not_logits
 
     def to(self: Surface, *args: Any, print_details: bool = False, **kwargs: Any) -> Surface:  # noqa: ARG002
-        """As torch's `to`; `print_details`, which HookedTransformer takes, changes nothing."""
+        """Move the model as torch's `to` does; HookedTransformer's `print_details` changes nothing."""
         return super().to(*args, **kwargs)
 
     def as_lens(self: Surface) -> Surface:

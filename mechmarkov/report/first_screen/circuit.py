@@ -160,7 +160,7 @@ def certain(data: xr.Dataset) -> set[tuple[str, str]]:
 
 
 def path_effects(data: xr.Dataset, name: str = "path_effect") -> dict[tuple[str, str], float]:
-    """How much the last step's loss rises (nats) with one path at its mean, at zero where it has none."""
+    """Returns the rise of the last step's loss (nats) with one path at its mean, or zero if it has none."""
     now = data[name][-1].sel(measure="loss").transpose("path_kind", "path")
     values = np.full(data.sizes["path"], np.nan)
     for kind in ("zero", "mean"):

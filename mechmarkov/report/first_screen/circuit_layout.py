@@ -106,7 +106,7 @@ def bend(
 
 
 def _way_past(boxes: Sequence[Box], start: float, end: float) -> float:
-    """Where a path makes the least detour past boxes: outside them all, or in a gap that is wide enough."""
+    """Returns where a path makes the least detour past boxes: outside them all, or in a wide enough gap."""
     edges = sorted((box.x - box.width / 2, box.x + box.width / 2) for box in boxes)
     ways, right = [edges[0][0] - _CLEARANCE], edges[0][1]
     for left, far in edges[1:]:

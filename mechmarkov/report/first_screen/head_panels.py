@@ -118,7 +118,7 @@ def _inside(now: Findings, name: str) -> list[Figure]:
 
 
 def ideal_keys(now: Findings, name: str, tokens: Sequence[str]) -> tuple[str, Bool[np.ndarray, "query key"]]:
-    """What an ideal head in the place of a named one is called, and what it reads; nothing of others."""
+    """Returns the name of an ideal head in the place of a named one, and what it reads; nothing of others."""
     n = len(tokens)
     claims = now.claims
     head = claims.first("is_induction_head", subject=name, status="shown")

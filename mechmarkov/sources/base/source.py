@@ -171,7 +171,7 @@ class Source(Fields, ABC):
         return self
 
     def advice(self, n_states: int) -> str:
-        """How the source may be made one of so many states, as the end of a message; "" where it may not."""
+        """Returns how the source gets `n_states` states, as the end of a message; "" where it may not."""
         del n_states
         return ""
 
@@ -198,7 +198,7 @@ class Source(Fields, ABC):
         return fact_table(self.title(), known)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are of one kind with equal arguments; pydantic's own would compare derived arrays."""
+        """Returns whether both have one kind and equal arguments; pydantic's own compares derived arrays."""
         return type(self) is type(other) and self._arguments() == other._arguments()
 
     def __hash__(self) -> int:

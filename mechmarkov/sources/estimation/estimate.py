@@ -239,7 +239,7 @@ def choose(blocks: Blocks, train: Bool[np.ndarray, " block"], order: int | None 
 def _counts_without(
     blocks: Blocks, fold: Int[np.ndarray, " token"], at: Int[np.ndarray, " held"], order: int
 ) -> tuple[Float[np.ndarray, " held"], Float[np.ndarray, " held"]]:
-    """How often the history before each token came with that token, and at all, in the other folds."""
+    """Returns how often the history before each token came with it, and at all, in the other folds."""
     after = blocks.grams[order].index
     whole = (after >= 0) & (fold >= 0)
     before = np.roll(blocks.grams[order - 1].index, 1) if order else np.zeros_like(after)

@@ -158,7 +158,7 @@ def emit(laws: Float64[Tensor, "source state"], path: Sequences, generator: Numb
 def random_maps(
     cdf: Float64[Tensor, "chain state_from state_to"], u: Float64[Tensor, "batch step"]
 ) -> tuple[Int64[Tensor, "map state_from"], Int64[Tensor, "batch step"]]:
-    """Where each step's uniform number would take each state: maps, and which of them each step has."""
+    """Returns where each step's uniform number takes each state: maps, and which of them each step has."""
     # [chain, numbers]: one chain sees the numbers of all sequences, many chains their own.
     numbers = u.reshape(len(cdf), -1)
     if cdf[0].numel() < numbers.shape[1]:
@@ -197,7 +197,7 @@ def _table_of_maps(
 def _rank(
     bounds: Float64[Tensor, "chain bound"], u: Float64[Tensor, "chain number"]
 ) -> Int64[Tensor, "chain number"]:
-    """How many bounds each number has reached, of its chain's, which are sorted and the last of which is 1.
+    """Returns how many bounds of its chain each number has reached; they are sorted, and the last is 1.
 
     The bounds of the chains before it are counted too.
     """

@@ -13,7 +13,7 @@ MAX_SEQUENCES = 1 << 16
 
 
 def is_permutation(source: Source) -> bool:
-    """Whether a source is a deterministic chain whose states take turns: one sequence for each start."""
+    """Returns whether a source is a deterministic chain whose states take turns: one sequence per start."""
     P = getattr(source, "P", None)
     return P is not None and bool(((P == 0) | (P == 1)).all()) and bool((P.sum(0) == 1).all())
 
