@@ -26,7 +26,7 @@ from mechmarkov.utils.files import check_writable
     "--arithmetic",
     type=click.Choice(["float32", "exact"]),
     default="float32",
-    help="Which evaluations are covered: in float32 and exact arithmetic, or the latter alone.",
+    help="Which evaluations are covered: in float32 and exact arithmetic, or only the latter.",
 )
 @click.option("--out", type=PATH, default="proof.json", help="File.")
 def certify(

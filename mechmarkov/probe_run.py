@@ -255,7 +255,7 @@ def probe(
     if len(subject.batch.tokens) < FEW_SEQUENCES:
         few = counted(len(subject.batch.tokens), "sequence")
         warnings += (
-            f"evaluated on {few} alone: with fewer than {FEW_SEQUENCES}, intervals are too narrow, and "
+            f"evaluated on only {few}: with fewer than {FEW_SEQUENCES}, intervals are too narrow, and "
             "effects of means too small",
         )
     evaluation = {"sequences": len(subject.batch.tokens), "their seed": seed if tokens is None else "given"}

@@ -1,6 +1,6 @@
 """A file of one's own that hides a package: told by its path, where it makes an import fail.
 
-A `datasets.py` beside a script is what `import datasets` finds, in every library that asks for the package.
+A `datasets.py` next to a script is what `import datasets` finds, in every library that asks for the package.
 """
 
 import os

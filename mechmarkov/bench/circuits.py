@@ -146,7 +146,7 @@ def rotated(decoder: HookedDecoder, *, seed: int) -> HookedDecoder:
 
 @torch.no_grad()
 def trap(table: Table, n_ctx: int) -> HookedDecoder:
-    """A head that attends to all tokens alike, and writes the unigram of a chain whatever it reads.
+    """A head that attends to all tokens equally, and writes the unigram of a chain whatever it reads.
 
     Example:
         >>> chain = torch.tensor([[0.9, 0.1], [0.1, 0.9]]).log()

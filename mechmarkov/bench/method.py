@@ -37,7 +37,7 @@ class Method:
 
 
 def registered() -> list[str]:
-    """The names of all registered methods, ours and others' alike."""
+    """The names of all registered methods, ours and others'."""
     return list(plugins.registered(GROUP))
 
 

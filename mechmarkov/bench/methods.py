@@ -1,4 +1,4 @@
-"""Methods that claim effects: published ones, small enough to be read beside the paper, and our probes."""
+"""Methods that claim effects: published ones, small enough to be read next to the paper, and our probes."""
 
 import zlib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`mm.bench.run`: methods × cases × seeds, every claim beside its exact effect."""
+"""`mm.bench.run`: methods × cases × seeds, every claim next to its exact effect."""
 
 import time
 from collections.abc import Callable, Sequence

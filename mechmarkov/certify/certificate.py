@@ -75,7 +75,7 @@ class Certificate:
 
     @property
     def is_vacuous(self) -> bool:
-        """Returns whether the bound is no better than for a model that finds all states alike."""
+        """Returns whether the bound is no better than for a model that finds all states equally likely."""
         return self.worst_kl is not None and self.worst_kl >= math.log(self.contexts.n_states)
 
 

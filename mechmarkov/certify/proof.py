@@ -1,4 +1,4 @@
-"""Certificates as files: what a checker needs beside the run, and what a person reads first."""
+"""Certificates as files: what a checker needs besides the run, and what a person reads first."""
 
 import json
 import os

@@ -149,7 +149,7 @@ def _fitted_circuit(one: Claim, other: Claim) -> bool:
 
 
 def _near_and_not(one: Claim, other: Claim) -> bool:
-    """The best law is reached, and surely not imitated."""
+    """The best law is reached, and clearly not imitated."""
     return (
         one.is_shown
         and one.relation == "reaches"

@@ -150,7 +150,7 @@ def _checkpoint(
 ) -> Checkpoint:
     plans, left_out = _own_weights(one, without)
     # Names are final from here on. A user's own table of names would rename `plans` here, keep what the file
-    # calls each for `one.called`, and have `_chosen` look for what it knows beside `recognise.LAYOUTS`.
+    # calls each for `one.called`, and have `_chosen` look for what it knows besides `recognise.LAYOUTS`.
     shapes = {name: plan.shape for name, plan in plans.items()}
     if names is None:
         name, plan, unused = recognise.planned(shapes, [*one.around, outside], given, one.called)
@@ -177,7 +177,7 @@ def _checkpoint(
 
 
 def _own_weights(one: StateDict, without: Sequence[str]) -> tuple[dict[str, TensorPlan], list[str]]:
-    """The weights of the model, and the names of those beside that are left out."""
+    """The weights of the model, and the names of those next to it that are left out."""
     names = {name: (name, one.called(name)) for name in one.plans} | {name: (name,) for name in one.beside}
     for begin in without:
         if not any(_begins(x, begin) for both in names.values() for x in both):
@@ -194,7 +194,7 @@ def _begins(name: str, begin: str) -> bool:
 
 
 def _check_head(one: StateDict, plan: ImportPlan, without: Sequence[str]) -> None:
-    """Refuse to take the embedding for the unembedding where a matrix beside the model may be that."""
+    """Refuse to take the embedding for the unembedding where a matrix next to the model may be that."""
     if "tied" not in plan.assumed:
         return
     for name in one.beside:
@@ -203,7 +203,7 @@ def _check_head(one: StateDict, plan: ImportPlan, without: Sequence[str]) -> Non
             continue
         if len(beside.shape) == 2 and beside.dtype.is_floating_point:
             raise RunFileError(
-                f"the model in it ({one.prefix}…) has no unembedding, and {quoted(name)} beside it may be "
+                f"the model in it ({one.prefix}…) has no unembedding, and {quoted(name)} next to it may be "
                 f"that: save both in one module, or --without {shlex.quote(printable(name, NAME_CHARACTERS))}"
             )
 

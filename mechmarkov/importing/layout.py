@@ -218,7 +218,7 @@ def head_size(n_heads: Any, width: int, called: str) -> int:
     """The width of each head, where `n_heads` share a width that the file calls `called`.
 
     Raises:
-        RunFileError: If so many heads cannot share it.
+        RunFileError: If that many heads cannot share it.
     """
     if type(n_heads) is not int or n_heads < 1 or width % n_heads:
         raise RunFileError(f"n_heads is {shown(n_heads)}, expected a divisor of {called}")

@@ -247,5 +247,5 @@ def pick(
 
 
 def picked_config(config: DecoderConfig, n_tokens: int, n_states: int) -> DecoderConfig:
-    """The shape of a model of so many tokens, of which so many are predicted."""
+    """The shape of a model of that many tokens, of which only some are predicted."""
     return config.model_copy(update={"d_vocab": n_tokens, "d_vocab_out": n_states})

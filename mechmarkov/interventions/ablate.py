@@ -109,7 +109,7 @@ def ablate_path(
 ) -> Iterator[HookedDecoder]:
     """Replace a component's output in what one later component reads, and nowhere else.
 
-    This cuts the direct path, through the residual stream alone. What the sender tells the receiver through
+    This cuts the direct path, only through the residual stream. What the sender tells the receiver through
     other components stays (path patching, Wang et al. 2022, section 3.1; Goldowsky-Dill et al. 2023).
 
     Args:

@@ -54,7 +54,7 @@ class Reading:
 def fit_reading(
     stream: Float[np.ndarray, "row d_model"], beliefs: Float[np.ndarray, "row hidden"]
 ) -> Reading:
-    """The least-squares reading of beliefs from the stream; the shortest one where several fit alike.
+    """The least-squares reading of beliefs from the stream; the shortest one where several fit equally.
 
     Example:
         >>> beliefs = np.array([[0.1, 0.9], [0.5, 0.5], [0.8, 0.2]])

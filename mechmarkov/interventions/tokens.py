@@ -20,7 +20,7 @@ def donors(
     """For every token, the index of a sequence with the same label at the same position.
 
     The sequences that share a label at a position form a random cycle, so that none is its own donor unless
-    it is alone. With one label for all this is resampling; with the tokens as labels, resampling with the
+    there is no other. With one label this is resampling; with the tokens as labels, resampling with the
     same current token.
 
     Example:

@@ -137,7 +137,7 @@ class Attention(Mixer, name="attention"):
             return self.fused(q, k, v, 1 / self.config.score_scale, self.window)
         free = self.window is None and not relative
         causal = free and n_queries == n_keys
-        needs_mask = not causal and not (free and n_queries == 1)  # the last query alone sees every key
+        needs_mask = not causal and not (free and n_queries == 1)  # only the last query sees every key
         mask = causal_mask(n_queries, n_keys, self.window, q.device) if needs_mask else None
         if relative and mask is not None:
             mask = self._relative_scores(q, n_keys).masked_fill(~mask, -torch.inf).flatten(0, -4)
@@ -170,7 +170,7 @@ class Attention(Mixer, name="attention"):
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
-    """SDPA over `[batch, head, position, d_head]`, so many of the batch at once as a kernel can address."""
+    """SDPA over `[batch, head, position, d_head]`, as much of the batch at once as a kernel can address."""
     if len(q) <= MAX_FUSED_BATCH:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
     some = [slice(i, i + MAX_FUSED_BATCH) for i in range(0, len(q), MAX_FUSED_BATCH)]

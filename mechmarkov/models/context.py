@@ -1,4 +1,4 @@
-"""What a pass has beside its own tokens: masked tokens, and keys and values of earlier passes."""
+"""What a pass has besides its own tokens: masked tokens, and keys and values of earlier passes."""
 
 from dataclasses import dataclass
 from typing import Any

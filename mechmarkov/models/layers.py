@@ -125,7 +125,7 @@ class PosEmbed(nn.Module):
     ) -> Float[Tensor, "*stack_batch position d_model"]:
         """The position vector of each token: one memory for all sequences, unless some are masked.
 
-        So many positions come before; with a mask, over all of them, positions are counted over visible
+        That many positions come before; with a mask, over all of them, positions are counted over visible
         tokens, and the vectors of the others are zero.
         """
         length = tokens.shape[-1]

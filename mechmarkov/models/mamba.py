@@ -78,7 +78,7 @@ class Mamba(Mixer, name="mamba"):
             alike. Biases are `b_conv_V` and so on.
         A_log: `[*stack, head, 1]`. `W_dt` is `[*stack, head, d_model, 1]`, `D` `[*stack, head]`.
         hook_conv_v: `[*stack, batch, position, head, d_head]`, what the convolution and its activation make
-            of `hook_v`; `hook_conv_q` and `hook_conv_k` alike.
+            of `hook_v`; `hook_conv_q` and `hook_conv_k` too.
         hook_delta: Δ, `[*stack, batch, position, head]`.
         hook_log_decay: `log a_t`, `[*stack, batch, position, head, 1]`.
         hook_effective: M, `[*stack, batch, head, query, key]`, with its signs.

@@ -36,7 +36,7 @@ class Mixer(nn.Module):
         has_attention_weights: Whether there are `hook_attn_scores` and `hook_pattern` `[*stack, batch, head,
             query, key]`. Without them, recording leaves the layer out and interventions on attention
             refuse it.
-        takes_last_queries: Whether `mix` takes queries of the last positions beside all keys and values.
+        takes_last_queries: Whether `mix` takes queries of the last positions with all keys and values.
         takes_context: Whether `mix` takes a `Context`: masked keys, and keys of earlier passes.
         is_ungrouped: Whether keys and values that heads share are computed for each head, with equal results
             (HookedTransformer's `ungroup_grouped_query_attention`).

@@ -67,10 +67,10 @@ class Batch:
         return (self.known[:, None] + 1 >= lag).double().mean(0)
 
     def seen(self, window: int | None) -> slice:
-        """The history positions that the last prediction may look at, through a window of so many back."""
+        """The history positions that the last prediction may look at, through a window."""
         real = self.history.shape[1]
         first = 0 if window is None else max(0, int(self.read[-1]) - self.first - window)
-        # A query token that sees itself alone: all of them, unseen.
+        # A query token that sees only itself: all of them, unseen.
         return slice(first if first < real else 0, real)
 
     def visible(self, window: int | None) -> Bool[Tensor, "read key"]:
@@ -80,7 +80,7 @@ class Batch:
         return seen if window is None else seen & (self.read[:, None] - self.first - key <= window)
 
     def head(self, sequences: int) -> "Batch":
-        """The first so many sequences."""
+        """The first `count` sequences."""
         return self.part(slice(0, sequences))
 
     def part(self, sequences: slice) -> "Batch":

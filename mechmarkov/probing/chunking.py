@@ -84,7 +84,7 @@ def in_chunks_that_fit(work: Callable[[int], Found], what: str, elements: int) -
     """Do `work(elements)`; each time that memory runs out, again in chunks of a quarter.
 
     Args:
-        work: What cuts its passes into chunks of so many elements.
+        work: What cuts its passes into chunks of that many elements.
         what: Its name, for people.
         elements: Of the first chunks.
 

@@ -1,4 +1,4 @@
-"""What the datasets of all probes share: units, the last model, the best head, scores beside their nulls."""
+"""What the datasets of all probes share: units, the last model, the best head, scores next to their nulls."""
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
@@ -78,7 +78,7 @@ def is_nearest(kl: xr.DataArray) -> xr.DataArray:
 
 
 def imitates(kl: xr.DataArray, error: xr.DataArray) -> bool | None:
-    """Returns whether a model surely predicts like its nearest predictor, from KLs (nats) along `predictor`.
+    """Returns whether a model clearly predicts like its nearest predictor, from KLs (nats) along `predictor`.
 
     It does within 0.01 nats, or a tenth of the distance to the next predictor that is no equal.
 
@@ -121,7 +121,7 @@ def score_with_null(
     interval: tuple[float, float] | None = None,
     reason: str | None = None,
 ) -> Score:
-    """The last model's value of a quantity, beside the same quantity of the null models, where there are any.
+    """The last model's value of a quantity, next to that of the null models, where there are any.
 
     Args:
         quantity: Reads one value of each model, `[axis]`, from `data` or from `null`.

@@ -62,7 +62,7 @@ class Truth:
         return [(law, torch.special.entr(law).sum(-1)) for law in (self.bigram, self.unigram)]
 
     def last(self) -> "Truth":
-        """The last prediction of each sequence alone."""
+        """Only the last prediction of each sequence."""
         return Truth(self.targets[:, -1:], self.bigram[:, -1:], self.unigram[:, -1:])
 
     def judge(

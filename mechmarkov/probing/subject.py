@@ -35,7 +35,7 @@ from mechmarkov.utils.memory import give_freed_memory_back
 EVALUATION_SEED = 0x9E3779B9
 CPU = torch.device("cpu")
 OF_BOS = "sequences begin with a beginning-of-sequence token, which is no state"
-GPU_CHUNKS = 32  # a GPU takes so many chunks of a CPU at once: activations of 256 MB
+GPU_CHUNKS = 32  # a GPU takes this many chunks of a CPU at once: activations of 256 MB
 
 MOST_SEQUENCES = 1_000_000  # that may be asked for
 STEPS = "'last', 'all' or a list of training steps"
@@ -203,7 +203,7 @@ class Subject:
             if not self._recorded:
                 try:
                     self._record([*STANDARD, *self.records])
-                except Exception:  # one probe's quantity may be at fault: it fails alone, when it is read
+                except Exception:  # one probe's quantity may be at fault: only it fails, when it is read
                     self._record(STANDARD)
             if quantity not in self._recorded:
                 self._record([quantity])
@@ -298,7 +298,7 @@ class Subject:
         run, tensors = self.run, {**self.decoder.state_dict(), **_sequences(self)}
         start = (run.recipe or {}).get("init")
         configs = [part.model_dump(mode="json") for part in (run.model, run.source, run.objective)]
-        optimiser = (run.recipe or {}).get("optimiser")  # of which `symmetry` asks what it leaves alone
+        optimiser = (run.recipe or {}).get("optimiser")  # of which `symmetry` asks what it leaves unchanged
         kind = optimiser.get("kind") if isinstance(optimiser, dict) else None
         decides = [probe, *configs, run.trainable, start, kind, self.coordinates]
         decides += [self.device.type] * (self.device != CPU)  # it rounds otherwise

@@ -11,7 +11,7 @@ MAX_UNMERGED_BYTES = 256 << 20
 
 
 class GrowingFile:
-    """Checkpoints of one recording: in one file, in files that wait beside it, and in memory.
+    """Checkpoints of one recording: in one file, in files that wait next to it, and in memory.
 
     See `mechmarkov.runs.growth` for the files. Checkpoints stay in memory until they are merged, up to
     256 MB: they are then not read again, which takes longer than converting, and a full disk loses none.

@@ -19,7 +19,7 @@ from mechmarkov.report.words.differences import differences
 from mechmarkov.utils.errors import path_of
 from mechmarkov.utils.text import error_line
 
-MAX_DRAWN_RUNS = 4  # runs side by side; of more, the page has the scores alone
+MAX_DRAWN_RUNS = 4  # runs side by side; of more, the page has only the scores
 
 
 @dataclass(frozen=True)

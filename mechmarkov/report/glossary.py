@@ -30,7 +30,7 @@ RANGES = {
 LESS_CHANCE = ("induction_score", "repeated_score")  # probabilities less what chance gives
 DIVERGENCES = {"kl", "fidelity"}
 DIVERGENCE = "from 0, where the two laws are equal"
-EXCESS = "0 at the best possible; below it by the error of sampling alone"
+EXCESS = "0 at the best possible; below it only by the error of sampling"
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def fitted_target(
     target: Float[np.ndarray, "state_from state_to"],
     aim: str,
 ) -> tuple[Float[np.ndarray, "state_from state_to"], str]:
-    """A target at the scale that fits a table best, and what to say of it; as it is beside a table of zeros.
+    """A target at the scale that fits a table best, and what to say of it; as it is next to a table of zeros.
 
     Args:
         table: Of the model, centred.

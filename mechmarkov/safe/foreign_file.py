@@ -86,7 +86,7 @@ class ForeignFile:
         content: Its outermost dict, list or tuple.
         sizes: Bytes of each storage.
         types: What the file calls the type of each, where it has names of its own.
-        notes: Texts that safetensors keep beside the tensors.
+        notes: Texts that safetensors keep next to the tensors.
         is_safetensors: Whether it is of safetensors, else of `torch.save`.
     """
 

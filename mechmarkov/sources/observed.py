@@ -1,4 +1,4 @@
-"""A source that is known by its sequences alone: its law is an estimate."""
+"""A source that is known only by its sequences: its law is an estimate."""
 
 import os
 import warnings
@@ -53,8 +53,8 @@ class Observed(StoredSequences):
         relabel: Integers that occur are states in their order, so that 1, 2, 3, or -1 and 1, begin at 0.
         alphabet: The states' names in their order, where the data do not show all of them; also a vocabulary,
             `{symbol: number}` or its inverse. Names that are integers say which integer is which state.
-        max_states: Keep so many states, at most 2000: the most frequent, and one for the rest.
-        limit: Take the first so many states, where there are more than 2 million.
+        max_states: The number of states to keep, at most 2000: the most frequent, and one for the rest.
+        limit: The number of states to take from the start, where there are more than 2 million.
         block: States in a block, at least a context and one more. By default a fiftieth of the data, and of
             20 sequences or more at least the longest.
         held_out: "every_fifth" block, or the "last_tenth" of them, as nanoGPT holds out.
@@ -349,7 +349,7 @@ class Observed(StoredSequences):
         return torch.tensor(self.tokens, device=device)[starts[:, None] + torch.arange(length, device=device)]
 
     def _room(self, length: int, chosen: Bool[np.ndarray, " block"]) -> Bool[np.ndarray, " token"]:
-        """At which tokens a stretch of so many may begin, within a piece of one of the chosen blocks."""
+        """At which tokens a stretch of that many may begin, within a piece of one of the chosen blocks."""
         left = stretches.room(self.blocks, chosen)
         if left.max() < length:
             longest = int(left.max())

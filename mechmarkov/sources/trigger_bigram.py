@@ -190,7 +190,7 @@ class TriggerBigram(ByMatrix, Stationary):
     def draws(self) -> Draws:
         """Every draw of the outputs, with the stationary law of the chain it makes.
 
-        Watched at its triggers alone, a chain has few states. What is visited between two triggers is the
+        Watched only at its triggers, a chain has few states. What is visited between two triggers is the
         same in all chains.
         """
         P, t, rest = self.given, self._triggers, np.delete(np.arange(self.n_states), self.triggers)

@@ -2,7 +2,7 @@
 
 The reduced model of Nichani, Damian & Lee (2024, arXiv 2402.14735) reads N states, the last of which is the
 query q, uniform and independent of the others. Its first layer attends by a table `A` of positions and puts
-the mean state `h_i = sum_j softmax(A_i)_j x_{s_j}` beside position i. Its second attends with scores
+the mean state `h_i = sum_j softmax(A_i)_j x_{s_j}` next to position i. Its second attends with scores
 `beta h_i[q]`, and the output is the attended frequency of each state, the loss `-log(output + eps)`. At
 `A = 0`, to first order in beta,
 

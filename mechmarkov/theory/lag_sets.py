@@ -36,7 +36,7 @@ LagSet = tuple[int, ...]
 
 
 def lag_sets(window: int, most: int) -> list[LagSet]:
-    """All sets of at most so many lags of a window, the empty one first.
+    """All sets of at most that many lags of a window, the empty one first.
 
     Example:
         >>> lag_sets(3, 2)

@@ -84,7 +84,7 @@ def train_members(
         device: As in `train`.
         start: As in `train`. Not with `paths`: what resumes a training does not say where it began.
         paths: A file for each member, in folders that exist. A member is saved there when its stack is done;
-            until then what is needed to resume is kept beside its stack's first path, and the same call after
+            until then what is needed to resume is next to its stack's first path, and the same call after
             an interruption goes on from there, to the same bits. A stack whose files are all there is read.
         progress: As in `train`; steps are counted over all stacks.
         save_every: As in `train`.
@@ -237,7 +237,7 @@ class _Told:
         self._steps: Any = [0] * (stacks + 1) if alone else RawArray("q", stacks + 1)
 
     def step(self, stack: int, step: int) -> None:
-        """A stack has taken so many steps."""
+        """A stack has taken `steps` steps."""
         if self._steps[-1]:
             raise _StoppedError
         self._steps[stack] = step

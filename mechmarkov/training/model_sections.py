@@ -90,7 +90,7 @@ class DisentangledSection(Fields, TrainedAsDecoder):
 
     def requirements(self) -> Iterator[Requirement]:
         """Yields what the rest of the recipe must say."""
-        last = "{key} is {value!r}, expected {expected!r}: the last token is the query, and it alone predicts"
+        last = "{key} is {value!r}, expected {expected!r}: the last token is the query, and only it predicts"
         yield "objective.query", (False,), last
         yield "objective.read", ("last",), last
         message = "init.scheme is {value!r}, expected 'zero' or 'normal' for the disentangled model"
@@ -141,7 +141,7 @@ class ContextConditionedSection(Fields, TrainedAsDecoder):
         return context_conditioned.context_conditioned_config(n_states, self.n_ctx)
 
     def trainable(self, n_states: int) -> Slices | None:
-        """The keys' weights alone."""
+        """Only the keys' weights."""
         del n_states
         return {context_conditioned.TRAINED: None}
 

@@ -49,7 +49,7 @@ class AdamW(Fields):
     """AdamW; the defaults are Makkuva et al.'s (arXiv 2402.04161, their code).
 
     Attributes:
-        weight_decay: Of matrices alone (`is_decayed`).
+        weight_decay: The rate for matrices; other parameters do not decay (`is_decayed`).
         schedule: `one_cycle` is torch's `OneCycleLR` without its momentum cycle: a cosine from
             `lr / div_factor` up to `lr` over the fraction `warmup` of the steps, then a cosine down to
             `lr / div_factor / final_div_factor`.

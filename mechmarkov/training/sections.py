@@ -64,7 +64,7 @@ class Checkpoints(Fields):
 
     Attributes:
         log: About that many steps, spaced evenly in the logarithm.
-        every: Every so many steps.
+        every: Steps from one to the next.
         at: These steps, those beyond the last left out; a bare list in TOML.
     """
 

@@ -31,7 +31,7 @@ class Fitted:
         checkpoints: Step to tensors `[stack, ...]` under HookedTransformer's names.
         frozen: The decoder's other tensors, the same for all members at all steps, without those axes.
         metrics: Name to `[recorded step, stack]`; entry i is of the weights after i steps.
-        seconds: Wall time, of this session alone where training was resumed.
+        seconds: Wall time, of only this session where training was resumed.
         device: Where it was trained.
     """
 
@@ -69,7 +69,7 @@ def fit(
 ) -> Fitted:
     """Train the members of a fleet as one stack.
 
-    A member starts from the same weights and sees the same data, bit for bit, as when it is trained alone;
+    A member starts from the same weights and sees the same data, bit for bit, as if trained by itself;
     afterwards the two differ by the rounding of a different order of summation, which grows near a saddle.
 
     Args:
@@ -148,7 +148,7 @@ class _Loop:
         self.keep_checkpoint()
 
     def _update(self, lr: Tensor, *drawn: Tensor) -> Measures:
-        """Move the weights; a function of tensors alone, as a CUDA graph needs it."""
+        """Move the weights; a function of only tensors, as a CUDA graph needs it."""
         tokens, targets = self.fixed or self._split(*drawn)
         groups = self.recipe.data.groups
         if groups is None:

@@ -63,7 +63,7 @@ def measure(subject: Subject) -> xr.Dataset:
         current token there ("same_token"); a head's attention made uniform or put on the parent. NaN where a
         kind is none for a component, or cannot change it;
         `path_effect` [axis, path, path_kind, measure], with `sender` and `receiver`: the same in what one
-        later component reads, and nowhere else; of models before the last, means and zeroed positions alone;
+        later component reads, and nowhere else; of models before the last, only means and zeroed positions;
         `window_effect` [axis, window, measure]: no head sees beyond that lag (1 is the parent);
         `shuffle_effect` [axis, shuffle, measure]: the context in another order, for the last prediction;
         `swap_kl` [axis, row] (nats), `swap_followed` [axis], `swap_followed_at` [axis, position]
@@ -126,7 +126,7 @@ def of_paths(subject: Subject, batch: Batch, importance: dict[str, float], *, is
     """`path_effect` [axis, path, path_kind, measure], with the `sender` and `receiver` of each path.
 
     Where there are very many paths, those between the components of most `importance`; `paths_left_out` says
-    how many are not there. Of models before the last, whose paths only the circuit draws, means alone.
+    how many are not there. Of models before the last, whose paths only the circuit draws, only means.
     """
     everything = paths(subject.decoder)
     chosen = _main_paths(everything, importance) if len(everything) > MAX_PATHS else everything
@@ -227,7 +227,7 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
     apart = np.where(differs, torch.cat(found).numpy(), np.nan)
     new, old, new_before, old_before, stays = apart.swapaxes(0, 1)
     kl = np.stack([new, old], 1)  # member, row, sequence
-    # Not by `new` alone: a blunter prediction is nearer to both laws.
+    # Not only by `new`: a blunter prediction is nearer to both laws.
     towards = new - old < new_before - old_before
     followed = np.where(stays == 1, 0.5, towards & (new < old)) + 0 * new
     where = at.numpy()[differs]

@@ -26,7 +26,7 @@ MIN_ATTENDED_MASS = 0.5
 
 
 def best_path(data: xr.Dataset) -> xr.DataArray:
-    """For each model the path that alone predicts the chain best: by the most nats better than the unigram.
+    """For each model the path that by itself predicts the chain best: by the most nats below the unigram.
 
     Not by the smallest KL: far lags are near the unigram whatever the weights, and would win with nothing.
     """

@@ -144,7 +144,7 @@ def _compare(
 def _predictions(
     subject: Subject, circuit: np.ndarray, lag: np.ndarray, mass: np.ndarray, n_lags: int
 ) -> np.ndarray:
-    """Returns what each path alone predicts after each state, all others at their mean on these sequences."""
+    """Returns what each path by itself predicts after each state, all others at their mean here."""
     mean_scores = subject.recorded(SCORES).mean((1, 2))[:, None, None, :]
     own_mean = np.einsum("api,apij->apj", _frequencies(subject, n_lags)[lag - 1], circuit)
     scores = mass[..., None, None] * circuit - (mass[..., None] * own_mean)[:, :, None, :] + mean_scores

@@ -24,7 +24,7 @@ from mechmarkov.probing.score import Score
 
 REACHED = 0.9  # of the way from the unigram's loss to the best: a tenth is left at most
 ALIKE = 1e-3  # of that way; a law that is nearly the best may be nearer still
-FAR_NATS = 0.05  # after a state or at a position from which a law is surely not imitated there
+FAR_NATS = 0.05  # after a state or at a position from which a law is clearly not imitated there
 MOST = 0.5  # of the predictions: a law that holds in fewer is not told as holding somewhere
 COLDEST_TOLD, HOTTEST_TOLD = 1 / 8, 8.0  # beyond, predictions are nearly certain, or nearly uniform
 MAX_ERROR_SHARE = 0.25  # of the way from chance to the best: a wider interval cannot say "at chance"
@@ -58,7 +58,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
 
 
 def _closest(data: xr.Dataset, last: xr.Dataset) -> Claim:
-    """The nearest law; with those that coincide with it, and those that are not surely further away."""
+    """The nearest law; with those that coincide with it, and those that are not clearly further away."""
     name, equals = nearest(data)
     value, rest = float(last["kl"].sel(predictor=name)), last["kl"].drop_sel(predictor=[name, *equals])
     ties = [
@@ -100,7 +100,7 @@ def _imitates(last: xr.Dataset, scores: dict[str, Score], name: str) -> Claim:
 
 
 def _is_on_its_way(last: xr.Dataset) -> bool:
-    """Returns whether a tenth of the way from the unigram to the best law is surely behind it."""
+    """Returns whether a tenth of the way from the unigram to the best law is clearly behind it."""
     return 1 - float(last["left"]) - NORMAL_95 * float(last["left_error"]) > 1 - REACHED
 
 

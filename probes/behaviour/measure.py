@@ -185,7 +185,7 @@ def _tempered(
     model: Float[np.ndarray, "member batch read state"],
     exact: dict[str, Float[np.ndarray, "batch read state"]],
 ) -> Variables:
-    """The best temperature beside each exact predictor and KL there, on as many predictions as tell it."""
+    """The best temperature next to each exact predictor and KL there, on as many predictions as tell it."""
     reads = slice(None, None, max(1, model.shape[1] * model.shape[2] // TEMPERED_PREDICTIONS))
     groups, found = _components(subject), []
     for q in model[:, :, reads]:

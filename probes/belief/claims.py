@@ -15,7 +15,7 @@ from .measure import DETERMINED, SAME_LAW, mean_kls
 
 CARRIED_R2 = 0.9  # from here on the stream carries the belief, if it also tells
 CARRIED_BEYOND = 0.5  # of what predictions and tokens leave open
-ROUNDING = 1e-6  # of an R²: streams that are no further apart are alike, and the earliest is named
+ROUNDING = 1e-6  # of an R²: streams that are no further apart are equal, and the earliest is named
 
 _STATUS: dict[bool | None, Status] = {True: "shown", None: "open", False: "excluded"}
 
@@ -45,7 +45,7 @@ def _named(last: xr.Dataset) -> int:
 
 
 def is_used(last: xr.Dataset) -> bool | None:
-    """Returns whether predictions surely follow the belief when it is forced.
+    """Returns whether predictions clearly follow the belief when it is forced.
 
     None if sequences do not tell, or all hidden states have one law, so that there is nothing to follow.
     """

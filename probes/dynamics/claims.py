@@ -78,7 +78,7 @@ def _before(events: dict[str, Event]) -> Iterator[Claim]:
 
 
 def _lost(data: xr.Dataset, name: str) -> Claim:
-    """Returns what is surely not there at the end, or only was away for some steps."""
+    """Returns what is clearly not there at the end, or only was away for some steps."""
     progress = float(data["progress"].sel(event=name)[-1])
     half = NORMAL_95 * float(data["progress_error"].sel(event=name)[-1])
     status: Status = "shown" if progress + half < 0.5 else "excluded" if progress - half > 0.5 else "open"

@@ -8,7 +8,7 @@ from mechmarkov.probing.chunking import chunked
 from mechmarkov.probing.subject import Subject
 
 SEQUENCES = 64  # a norm that is read to two digits
-FORWARD_PASSES_HELD = 4  # a backward pass holds so many times what a forward pass does
+FORWARD_PASSES_HELD = 4  # a backward pass holds this many times what a forward pass does
 
 
 def gradient_norms(subject: Subject, sequences: int = SEQUENCES) -> Float[np.ndarray, " member"]:

@@ -2,7 +2,7 @@
 
 For a query t with token x_t, the keys that an ideal head attends to are M(t) = {s <= t: x_(s-1) = x_t}: those
 that follow a copy of the current token. A head's induction score is E[sum of A(t, s) over s in M(t)], less
-what its attention by lag and by token alone puts there (`matches`). It is an induction head if
+what its attention by lag and by token puts there (`matches`). It is an induction head if
 editing nothing but a key's predecessor moves its attention to that key (`checks`); the previous-token head
 that feeds it is the one whose cut from its keys takes that away (`paths`).
 """
@@ -200,7 +200,7 @@ FORMULAS = {
     "induction_score_*": "the same for 2 or 3 tokens, less what one fewer explains; max over heads",
     "previous_token_score": "max over heads of E[A(t, t − 1)], over all tokens t but a query",
     "previous_token_head": "the head with the previous token score",
-    "feeders": "earlier heads whose cut from the induction head's keys takes over half of its score, surely",
+    "feeders": "earlier heads whose cut from the induction head's keys clearly takes over half of its score",
     "duplicate_token_score": "max over heads of E[attention on earlier copies of the token]",
     "copying_score": "Σλ / Σ|λ|, λ the eigenvalues of OV",
     "k_composition": "|W_OV W_QK| / (|W_OV| |W_QK|), W_OV the feeder's, into the head's keys",
@@ -221,7 +221,7 @@ probe = Probe(
     figures=figures.draw,
     formulas=FORMULAS,
     formula="induction score = E[attention on keys whose predecessor is the current token] − the same "
-    "expected from lag and tokens alone\n"
+    "expected only from lag and tokens\n"
     "predecessor effect = how far editing only a key's predecessor moves the attention to it; 1 "
     "for an ideal head\n"
     "composition of W_A into W_B = |W_A W_B| / (|W_A| |W_B|) · copying = Σλ / Σ|λ|, λ the "

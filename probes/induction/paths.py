@@ -40,7 +40,7 @@ class Paths:
         intact: The induction score of the head, with nothing cut.
         key_cut: The same with an earlier head's output cut from its keys.
         feeder: The earlier head whose cut takes the most, as (layer, head); (-1, -1) where there is none.
-        feeds: 1 for the heads that feed it: each whose cut alone surely takes half of the score; else the
+        feeds: 1 for the heads that feed it: each whose own cut clearly takes half of the score; otherwise the
             fewest that take half together, of which none can be left out (heads that stand in for each
             other); else `feeder`.
         intact_after: `intact` of the queries whose token is each state; `ideal_after`: of an ideal head.
@@ -265,7 +265,7 @@ def trace(
             continue
         decoder = substack(subject.decoder, slice(member, member + 1))
         means = _mean_outputs(decoder, reference, reader[0], subject.chunk_elements)
-        decoder.set_use_split_qkv_input(True)  # on the part alone
+        decoder.set_use_split_qkv_input(True)  # only on the part
         decoder.set_ungroup_grouped_query_attention(True)  # an input for each head
         cut = partial(cut_of, decoder, means, reader)
         surprise, out = _run(decoder, batch, matches, reader, [])

@@ -32,7 +32,7 @@ class InductionReference:
     """What does not depend on the model.
 
     Attributes:
-        matches: Of the first sequences of the batch; attention is read on these alone.
+        matches: Of the first sequences of the batch; attention is read only on these.
         ideal: The score of a head that is uniform on the matches.
         queries: How many queries have a match.
         previous_chance: The previous-token score of uniform attention.

@@ -40,7 +40,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 
 
 FORMULAS = {
-    "kl_model_program": "E[KL(model ‖ best program found)], on fresh sequences; its interval is theirs alone",
+    "kl_model_program": "E[KL(model ‖ best program found)], on fresh sequences; its interval is only theirs",
     "program": "the terms of the best program found, one after the other; other sequences may choose others",
     "program_numbers": "fitted numbers of the best program found",
     "program_predictor": "the exact predictor nearest to the model",

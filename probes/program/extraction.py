@@ -38,7 +38,7 @@ from mechmarkov.probing.value_circuits import (
 
 from .selectors import fit_lags, fit_matches, selected
 
-# That a selector reads together, to bound memory: more short sequences, and of long ones at least so many.
+# That a selector reads together, to bound memory: more short sequences, and of long ones at least this many.
 TOKENS_AT_ONCE, SEQUENCES_AT_ONCE = 1 << 13, 32
 MAX_COMPOSED = 16  # pairs of heads, those with the largest tables
 

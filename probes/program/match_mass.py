@@ -15,7 +15,7 @@ from mechmarkov.probing.recording.quantity import Arrays
 
 MatchMass = Float[np.ndarray, "member layer head"]
 
-# Pairs of query and key that are looked at, to bound memory; of so many sequences at least.
+# Pairs of query and key that are looked at, to bound memory; of this many sequences at least.
 MAX_PAIRS = 1 << 21
 MIN_SEQUENCES = 8
 

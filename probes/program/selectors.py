@@ -50,7 +50,7 @@ def selected(
 def _of_matches(
     batch: Batch, table: Float[Tensor, "read key"], tokens: Float[Tensor, "batch key column"]
 ) -> Float[Tensor, "batch read column"]:
-    """The sum over matches alone, of what stands there by the selector's weight."""
+    """The sum over only the matches, of what stands there by the selector's weight."""
     parents, n_states = batch.parents, int(batch.history.max()) + 1
     if n_states <= MAX_STATES_AT_ONCE:  # the sums behind each state by one GEMM; a prediction takes its own
         before = one_hot(batch.history[:, :-1], n_states).double()

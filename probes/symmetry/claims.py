@@ -78,7 +78,7 @@ def _way_out(data: xr.Dataset, last: xr.Dataset) -> Iterator[Condition]:
 
 
 def _reduced(last: xr.Dataset) -> Iterator[Condition]:
-    """The reduced system beside the run."""
+    """The reduced system next to the run."""
     if "reduced_gap" in last:
         yield Condition("reduced system's spread", value=float(last["reduced_spread"]), unit="probability")
         yield Condition("away from the reduced system", value=float(last["reduced_gap"]), unit="share")

@@ -231,7 +231,7 @@ def test_the_command_line_certifies_and_verifies(tmp_path, capsys):
     table = tmp_path / "table.json"
     table.write_text(json.dumps(np.full((6, 6), 1 / 6).tolist()))
     main(["certify", str(path), "--program", str(table), "--arithmetic", "exact", "--out", str(out)])
-    assert "exact arithmetic alone" in capsys.readouterr().out
+    assert "only exact arithmetic" in capsys.readouterr().out
     stored = json.loads(out.read_text())
     stored["claims"]["worst_kl"] /= 2
     out.write_text(json.dumps(stored))

@@ -1,4 +1,4 @@
-"""One head that reads tokens by their identity alone: its scores are counts times the current token's row.
+"""One head that reads tokens only by their identity: its scores are counts times the current token's row.
 
 A head without positions that copies what it reads has the raw scores `z_k = sum over keys with x_j = k of
 w_j(k) u_j(k)`, up to a factor. Where `w_j(k) u_j(k)` is from `low_k` to `high_k` at all keys, `z_k` is from

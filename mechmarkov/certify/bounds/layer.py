@@ -25,7 +25,7 @@ Weights = Mapping[str, Float[np.ndarray, "..."]]
 def why_no_layer(config: DecoderConfig) -> str | None:
     """Returns why a model has no such tables, or None."""
     if config.mixer != "attention":
-        return f"its mixer is {config.mixer!r}: bounds are known for attention alone"
+        return f"its mixer is {config.mixer!r}: bounds are known only for attention"
     if config.n_layers > 1:
         return (
             f"it has {config.n_layers} layers, and the second reads sums over contexts: no table holds them"

@@ -219,7 +219,7 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
     basis, closed = stored.pop("basis", None), stored.pop("closed", np.zeros((0, 2)))
     bound = {"relaxed": Case.of_relaxed, "counts": Case.of_counts}.get(kind, Case.of_sums)
     worst, reached = np.zeros(4), [np.array(contexts["start"])]
-    for _ in range(config.n_ctx):  # the states that a sequence can have after so many steps
+    for _ in range(config.n_ctx):  # the states that a sequence can have after this many steps
         reached.append(np.array(contexts["transitions"])[reached[-1]].any(0))
     for i, read in enumerate(contexts["reads"]):
         for parent in np.flatnonzero(reached[read - contexts["query"]]).tolist():

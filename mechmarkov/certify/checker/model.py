@@ -1,6 +1,6 @@
 """The model that a checker evaluates: one attention layer as tables, and forms that say how far they are off.
 
-With `checks` this is all that a sceptic reads; it shares no code with the search and needs numpy alone.
+With `checks` this is all that a sceptic reads; it shares no code with the search and needs only numpy.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Masks and rotary tables that lie beside weights: they must be those that the config makes."""
+"""Masks and rotary tables that lie next to weights: they must be those that the config makes."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Folders that training code writes: a model in one file or in parts, its config, and what lies beside it."""
+"""Folders that training code writes: a model in a file or in parts, its config, and what lies next to it."""
 
 import json
 import math

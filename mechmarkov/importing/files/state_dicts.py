@@ -29,7 +29,7 @@ class Layouts:
         marks: Names of which every model of a layout has one, the longest first.
         recognises: Whether names, without what stands before them, are of a layout.
         is_mark: Whether a name is one that every model has, where no list can tell.
-        heads: Names of an unembedding that may lie beside the module of all other weights.
+        heads: Names of an unembedding that may lie next to the module of all other weights.
     """
 
     marks: tuple[str, ...]

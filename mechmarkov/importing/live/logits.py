@@ -31,7 +31,7 @@ class Answer:
 
 
 def ask(model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype) -> Answer:
-    """A model's logits of tokens, which it may give alone, in a tuple, a dict or an object of fields.
+    """A model's logits of tokens, which it may give bare, in a tuple, a dict or an object of fields.
 
     It is asked with the tokens, then with what its forward pass has for logits (`get_logits=True`), then with
     targets, then with both: nanoGPT gives the last position only where there are no targets.
@@ -59,7 +59,7 @@ def ask(model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype) -> Ans
     if last:
         return Answer(last, last=True)
     raise ValueError(
-        f"{type(model).__name__} {told}: expected logits {[*tokens.shape, width]}, alone, in a tuple, in a "
+        f"{type(model).__name__} {told}: expected logits {[*tokens.shape, width]}, bare, in a tuple, in a "
         "dict or in an object of fields"
     )
 

@@ -20,7 +20,7 @@ Names = Mapping[str, Any]  # as people write it
 MISSING = "missing"  # the one key that is not a weight's
 FILLS = ("zeros", "ones", "identity")
 BIASES = re.compile(r".*\.(b|_?b_\w+)")
-# The keys of a line beside `to`: their types, and these in words.
+# The keys of a line besides `to`: their types, and these in words.
 TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "transpose": ((bool,), "true or false"),
     "split": ((str,), "'parts' or 'heads'"),

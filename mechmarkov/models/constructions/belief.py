@@ -16,7 +16,7 @@ from jaxtyping import Float
 from mechmarkov.models.constructions.lookup_tables import embedding_frame, write_piecewise_linear
 from mechmarkov.models.decoder import HookedDecoder
 
-GATE = 2.0  # added to a number at its own position alone; numbers are at most 1
+GATE = 2.0  # added to a number only at its own position; numbers are at most 1
 KNOT_DIGITS = 7  # beliefs that agree so far are one knot of the piecewise linear function
 
 

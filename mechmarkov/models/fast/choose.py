@@ -67,7 +67,7 @@ def is_thin(x: Tensor, weight: Tensor, transposed: bool = False) -> bool:
     """Returns whether `x @ weight`, or one of its gradients, has so few columns that its transpose is faster.
 
     So it is where `x` lies transposed in memory, or where the result shall (`transposed`). In training
-    alone: without gradients, equal rows of `x` stay equal to the last bit.
+    only: without gradients, equal rows of `x` stay equal to the last bit.
     """
     plain = x.dtype == weight.dtype and not torch.is_autocast_enabled("cpu")
     thin = plain and (transposed or x.stride(-1) != 1 or min(weight.shape[-2:]) <= THIN_COLUMNS)

@@ -43,7 +43,7 @@ class LensConfig(SimpleNamespace):
 
 
 def lens_config(config: DecoderConfig, **found: Any) -> LensConfig:
-    """A decoder's config with what TransformerLens' tools ask beside it."""
+    """A decoder's config with what TransformerLens' tools ask besides it."""
     return LensConfig(
         **config.model_dump(),
         n_params=hidden_weights(config),

@@ -36,7 +36,7 @@ class Labels:
     def to_str_tokens(
         self,
         input: Any,  # noqa: A002 - HookedTransformer's name
-        prepend_bos: bool | None = None,  # noqa: ARG002 - of text alone
+        prepend_bos: bool | None = None,  # noqa: ARG002 - only of text
         padding_side: str | None = None,  # noqa: ARG002
     ) -> Any:
         """Each token's label.
@@ -91,7 +91,7 @@ class Labels:
         single_token: str | int | Tensor,
         input: Any,  # noqa: A002 - HookedTransformer's name
         mode: str = "first",
-        prepend_bos: bool | None = None,  # noqa: ARG002 - of text alone
+        prepend_bos: bool | None = None,  # noqa: ARG002 - only of text
         padding_side: str | None = None,  # noqa: ARG002
     ) -> int:
         """The first or the last position of a token, or of a label, in `[pos]` or `[1, pos]`.

@@ -1,4 +1,4 @@
-"""What TransformerLens' tools call on a model, beside its weights.
+"""What TransformerLens' tools call on a model, besides its weights.
 
 `ActivationCache`, `patching` and the like take any `HookedRootModule` that has `cfg` and HookedTransformer's
 weight properties. They index activations as `[:, position]`. On a stack that is silently the wrong axis, so a

@@ -61,7 +61,7 @@ class Quantity(Generic[Found]):
 
     Attributes:
         name: For people.
-        begin: Makes the recorder for a stack, a batch, and a source with so many states.
+        begin: Makes the recorder for a stack, a batch, and a source with that many states.
         reads_attention: Whether it does not exist where no layer has attention weights.
     """
 

@@ -1,6 +1,6 @@
 """Where the components, the paths and the numbers of a circuit's picture lie, so that no text covers another.
 
-Everything is in pixels of a phone's screen, from the bottom left up; a wider screen stretches x alone, which
+Everything is in pixels of a phone's screen, from the bottom left up; a wider screen stretches only x, which
 brings nothing nearer to anything.
 """
 
@@ -125,7 +125,7 @@ def free_place(
 ) -> tuple[int, Box] | None:
     """The point of a path whose number covers no other text, and the number's box.
 
-    Beside the path, nearest to its middle, where that covers none of `lines`. Else on it, far from the
+    Next to the path, nearest to its middle, where that covers none of `lines`. Else on it, far from the
     arrow's head. None where it has no room.
     """
     from_middle = sorted(range(len(x)), key=lambda i: abs(i - len(x) // 2))

@@ -103,7 +103,7 @@ def upper(sentence: str) -> str:
 
 
 def verb(names: Sequence[str], singular: str, plural: str) -> str:
-    """Returns the form of a verb for so many subjects."""
+    """Returns the form of a verb for a number of subjects."""
     return singular if len(names) == 1 else plural
 
 

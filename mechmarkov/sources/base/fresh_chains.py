@@ -24,7 +24,7 @@ class FreshChains(Source):
         return True
 
     def sample_chains(self, batch: int, *, generator: Numbers, device: Device = "cpu") -> Chains:
-        """Draw transition matrices alone; for a higher order, kernels with a row a history."""
+        """Draw only transition matrices; for a higher order, kernels with a row a history."""
         check_request(batch, 1, generator, device)
         return self._chains(batch, generator, device)
 

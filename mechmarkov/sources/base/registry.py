@@ -1,4 +1,4 @@
-"""Which sources there are: every entry point of the group `mechmarkov.sources`, ours and others' alike."""
+"""Which sources there are: every entry point of the group `mechmarkov.sources`, ours and others'."""
 
 from collections.abc import Callable, Mapping
 from functools import cache

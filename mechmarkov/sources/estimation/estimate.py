@@ -42,7 +42,7 @@ class Blocks:
     def of(
         cls, states: Int[np.ndarray, " token"], lengths: Sequence[int], size: int, n_states: int
     ) -> "Blocks":
-        """Cut sequences into pieces of at least `size` states, and gather short ones in blocks of so many."""
+        """Cut sequences into pieces of at least `size` states, and gather short ones in such blocks."""
         parts = [max(1, length // size) for length in lengths]
         cuts = [np.diff(np.linspace(0, n, k + 1).astype(int)) for n, k in zip(lengths, parts, strict=True)]
         pieces = np.concatenate(cuts)
@@ -103,7 +103,7 @@ class Estimate:
     smoothing: Smoothing
 
     def counts(self, order: int) -> csr_array:
-        """Returns how often each state follows each history of so many states, `[history, state_to]`."""
+        """Returns how often each state follows each history of that many states, `[history, state_to]`."""
         blocks, K = self.blocks, self.blocks.n_states
         after = blocks.grams[order].index
         whole = after >= 0

@@ -8,7 +8,7 @@ for Markov chains by exchange: Besag & Mondal 2013, Biometrics 69, 488.)
 
 The statistic is the likelihood ratio of a chain for each sequence against one for all, a chain's rows drawn
 from Dirichlet laws around the pooled rows. The ratio at the best chains (Anderson & Goodman 1957) would be
-large for every sequence that is short beside the number of states, whatever its chain.
+large for every sequence that is short compared with the number of states, whatever its chain.
 """
 
 from collections.abc import Sequence
@@ -132,7 +132,7 @@ def _exchange(
     draws: int,
     rng: np.random.Generator,
 ) -> Int[np.ndarray, "draw sequence position"]:
-    """The sequences with their futures dealt out anew at every position, so many times."""
+    """The sequences with their futures dealt out anew at every position, that many times."""
     whose = np.tile(np.arange(len(paths)), (draws, 1))  # path is being followed
     found = np.empty((draws, *paths.shape), dtype=paths.dtype)
     for t, context in enumerate(contexts):

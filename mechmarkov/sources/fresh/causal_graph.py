@@ -153,7 +153,7 @@ class CausalGraph(FreshChains):
 
     def _paths(self, P: Chains, length: int, generator: Numbers) -> Sequences:
         if length != self.length:
-            raise ValueError(f"length is {length}, expected {self.length}: the graph has so many positions")
+            raise ValueError(f"length is {length}, expected {self.length}: the graph has that many positions")
         u = uniform(generator, P.device, len(P), length)
         rows = cumulative(P)
         alike = torch.arange(1, self.n_states + 1, device=P.device, dtype=torch.float64) / self.n_states

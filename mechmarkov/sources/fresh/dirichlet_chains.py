@@ -33,7 +33,7 @@ class DirichletChains(FreshChains):
             uniform (Rajaraman et al. 2024). Above 1 rows are independent and the start uniform.
 
     Raises:
-        ValueError: naming the field and what is wrong with it; with rows alike a uniform start
+        ValueError: naming the field and what is wrong with it; with equal rows a uniform start
             would not be a token like the others.
 
     Example:
@@ -106,7 +106,7 @@ class DirichletChains(FreshChains):
         return rules
 
     def best(self) -> Predictor | str:
-        """Smoothed counts, with a uniform start or rows alike; else it has no closed form."""
+        """Smoothed counts, with a uniform start or equal rows; otherwise it has no closed form."""
         if self.order > 1:
             return self.predictors()[f"in_context_order_{self.order}"]
         if self.rows == "alike":

@@ -30,7 +30,7 @@ def check_fixed(source: Source) -> FixedChain:
 
 
 def n_sequences(source: Source, length: int) -> int:
-    """Returns how many sequences of so many states have positive probability.
+    """Returns how many sequences of that many states have positive probability.
 
     Raises:
         ValueError: The source is not a fixed chain, or there are more than `MAX_SEQUENCES`.
@@ -50,7 +50,7 @@ def n_sequences(source: Source, length: int) -> int:
         if ends.sum() > MAX_SEQUENCES:
             raise ValueError(
                 f"{source.title()!r} has more than {MAX_SEQUENCES} sequences of {length} states, expected at "
-                "most so many"
+                "most that many"
             )
     return int(ends.sum())
 
