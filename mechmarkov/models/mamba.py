@@ -75,7 +75,7 @@ class Mamba(Mixer, name="mamba"):
     Attributes:
         W_Q: `[*stack, n_groups, d_model, d_state]`, of `C`, and `W_K` of `B`; `_W_Q` where heads share.
         conv_V: `[*stack, head, d_head, d_conv]`, the last entry for a position itself; `conv_Q` and `conv_K`
-            alike. Biases are `b_conv_V` and so on.
+            too. Biases are `b_conv_V` and so on.
         A_log: `[*stack, head, 1]`. `W_dt` is `[*stack, head, d_model, 1]`, `D` `[*stack, head]`.
         hook_conv_v: `[*stack, batch, position, head, d_head]`, what the convolution and its activation make
             of `hook_v`; `hook_conv_q` and `hook_conv_k` too.
