@@ -35,7 +35,7 @@ def with_law_error(
     not use the law.
 
     Args:
-        scores: Of the law itself.
+        scores: The scores of the law itself.
         subject: What they were measured on.
         source: Its source.
         ask: The probe's scores on a subject.

@@ -94,7 +94,7 @@ def certify(
         run: The run.
         program: `constant`, `parent` or `row`, read off the model, an exact predictor of the source by its
             name, or a table with the law after each state. None for the smallest that is near the model.
-        step: Of the run.
+        step: The step of the run.
         seconds: Budget of the bounds.
         unit: Which evaluations of the model are covered: those in float32 and those in exact arithmetic
             (`ball.FLOAT32`), or the latter only (`ball.EXACT`).

@@ -19,8 +19,8 @@ class Contexts:
     The parent is the last state that is known: the query's own token, or the one in front of a query token.
 
     Attributes:
-        n_states: Of the source.
-        n_tokens: Of the model: the states and, where there is one, the query token, the last.
+        n_states: The number of states of the source.
+        n_tokens: The number of tokens: the states and, where there is one, the query token, the last.
         reads: The positions whose output is a prediction.
         start: The states that a sequence may begin with.
         transitions: Which state may follow which.

@@ -25,7 +25,7 @@ def proof_of(certificate: Certificate, step: int) -> dict[str, Any]:
 
     Args:
         certificate: With a bound.
-        step: Of the run that it is about.
+        step: The step of the run that it is about.
 
     Raises:
         ValueError: It has none; the message says why.

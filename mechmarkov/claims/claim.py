@@ -83,7 +83,7 @@ class Condition:
         name: What was checked, one of `mechmarkov.report.words.conditions.CONDITIONS`.
         holds: The outcome; None where it is open.
         value: The number, where there is one.
-        unit: Of the number.
+        unit: The unit of the number.
         words: Names that the condition is about, such as a predictor.
     """
 
@@ -113,7 +113,7 @@ class Claim:
         value: The number that decides, None where there is none.
         interval: Its 95 % interval.
         null: Its value by chance, or (low, middle, high) over fresh models.
-        unit: Of the value.
+        unit: The unit of the value.
         status: Whether the relation is shown to hold, shown not to hold, left open, or has no meaning here.
         evidence: By what kind of measurement.
         where: For which states, positions and steps.

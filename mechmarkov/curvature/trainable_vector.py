@@ -114,7 +114,7 @@ class Symmetry:
     attended to equally. Where there are shifts, the subspace is theirs.
 
     Attributes:
-        generators: Of the chain's automorphisms.
+        generators: The generators of the chain's automorphisms.
         order: How many automorphisms there are, the identity among them.
         shifts: Whether sequences can be shifted along the cycle.
         acts: Whether relabelling acts on the trained numbers (not where embeddings are frozen in some way).

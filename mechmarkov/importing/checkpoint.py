@@ -62,7 +62,7 @@ def read_checkpoints(
         given: Fields of the config that it does not tell.
         weights: Which of several models in it.
         without: Weights that the model does not use: their names, or what these begin with.
-        names: Of a model with names of its own, which weight is which.
+        names: For a model with names of its own, which weight is which.
 
     Raises:
         RunFileError: For a file that cannot be trusted, and for a model that a HookedDecoder cannot express.

@@ -46,9 +46,9 @@ class Checkpoints:
     """Which checkpoints are meant.
 
     Attributes:
-        paths: Of files and folders, in the order of the arguments.
+        paths: The paths of files and folders, in the order of the arguments.
         notes: What the user should know of it, a line each.
-        steps: Those of folders that are named by them.
+        steps: The steps of folders that are named by them.
     """
 
     paths: list[Path]

@@ -195,7 +195,7 @@ class Picked:
     Attributes:
         states: Its weights `[step, ...]`.
         difference: Between its logits of the states and the whole model's, at the last step.
-        tokens: Of each state, and of the query.
+        tokens: The token of each state, and of the query.
         left_out: The largest probability of tokens that are not states, in the whole model at the last step.
     """
 
@@ -224,7 +224,7 @@ def pick(
         config: The shape of the whole model.
         ours: That of the part, from `picked_config`.
         states: Weights of the whole `[step, ...]`.
-        tokens: Of each state that is predicted, and of the query or of the sequence's beginning.
+        tokens: The token of each state that is predicted, and of the query or of the sequence's beginning.
         drawn: Sequences of states `[batch, position]` with those tokens, as `example_tokens` draws them.
 
     Raises:

@@ -116,10 +116,10 @@ def ablate_path(
         model: A model or a stack.
         sender: `embed`, `pos_embed`, a head or an MLP.
         receiver: `L1H0.Q`, `L1H0.K`, `L1H0.V`, an MLP, or `logits`.
-        kind: As for `ablate`.
-        reference: As for `ablate`.
-        seed: As for `ablate`.
-        positions: As for `ablate`; those of the sender's output.
+        kind: The kind, as for `ablate`.
+        reference: The reference, as for `ablate`.
+        seed: The seed, as for `ablate`.
+        positions: What they are for `ablate`; those of the sender's output.
 
     Raises:
         ValueError: As `ablate` does, and if the sender does not come before the receiver.

@@ -52,7 +52,7 @@ def shuffle_context(
         history: The states before a prediction; the last is its parent.
         which: `"all"` tokens in random order; `"all but last"`: the parent stays in place; `"last only"`: the
             parent changes places with a random earlier token, the others stay.
-        seed: Of the random order.
+        seed: The seed of the random order.
 
     Raises:
         ValueError: For an unknown `which`.

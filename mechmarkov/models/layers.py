@@ -152,10 +152,10 @@ class Norm(nn.Module):
     """LayerNorm and RMSNorm, with weights ("LN", "RMS") or without ("LNPre", "RMSPre").
 
     Args:
-        config: Of the model.
-        stack: As of every layer.
+        config: The configuration of the model.
+        stack: The stack, as in every layer.
         kind: By default the model's.
-        width: Of the axis; by default `d_model`.
+        width: The width of the axis; by default `d_model`.
     """
 
     def __init__(

@@ -128,8 +128,8 @@ class Mixer(nn.Module):
         Args:
             query_input: `[*stack, batch, position, d_model]`, or with a head axis before `d_model` where the
                 inputs were split by head.
-            key_input: The same for keys.
-            value_input: The same for values.
+            key_input: That of keys.
+            value_input: That of values.
 
         A mixer that `takes_context` is given one last, where a pass has one.
         """

@@ -119,7 +119,7 @@ def draw(
         source: Where the sequences come from.
         objective: Says whether a query token ends the input, and which positions are read.
         config: The model; its `n_ctx` is the length of the input, or less where sequences are shorter.
-        seed: Of the generator.
+        seed: The seed of the generator.
         sequences: How many; by default as many as give 65 536 predictions, between 64 and 512, and fewer
             where the probabilities of all models would take more than 512 MB.
         models: How many will predict.
@@ -147,7 +147,7 @@ def batch_of(
     Args:
         states: The sequences, each as long as the model's context and, without a query token, one longer.
             Shorter ones, where every position is read: then the model's last positions are not.
-        n_states: Of the source.
+        n_states: The number of states of the source.
         objective: Says whether a query token ends the input, and which positions are read.
         config: The model.
 

@@ -126,8 +126,8 @@ def score_with_null(
     Args:
         quantity: Reads one value of each model, `[axis]`, from `data` or from `null`.
         data: What a probe measured of a run.
-        null: The same of fresh models.
-        unit: Of the quantity.
+        null: That of fresh models.
+        unit: The unit of the quantity.
         interval: The 95 % interval of the value.
         reason: Why there is no value, where it is not finite.
     """

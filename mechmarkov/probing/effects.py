@@ -176,7 +176,7 @@ def effects(
         batch: The sequences.
         interventions: By their coordinates along `dims`; combinations that are left out are NaN.
         dims: What tells interventions apart.
-        name: Of the variable.
+        name: The name of the variable.
 
     Returns:
         `clean` [axis, measure], and `name` with its 95 % bootstrap interval over sequences, `name_low` and

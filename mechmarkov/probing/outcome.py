@@ -29,7 +29,7 @@ class Outcome:
     Attributes:
         probe: Which.
         data: What it measured.
-        null: The same on null models.
+        null: Data of null models.
         scores: By name.
         claims: What it says, consistent with the claims of the other probes.
         verdict: The first two sentences of it.

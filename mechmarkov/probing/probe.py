@@ -22,7 +22,7 @@ class Probe:
     """One question about a run.
 
     Attributes:
-        name: As in `mechmarkov probe --probes name`.
+        name: The name, as in `mechmarkov probe --probes name`.
         question: What it answers, in one sentence.
         cites: Where its formulas come from.
         applies: None, or one line why the probe does not apply to a subject.
@@ -33,7 +33,7 @@ class Probe:
         headline: The tiles it gives the first screen, from all claims of the result.
         figures: Pictures of the data.
         formula: How the headline scores are computed, a line each, in plain text; `cites` is the source.
-        formulas: The same of single scores, by name or by a pattern such as `share_*`.
+        formulas: Those of single scores, by name or by a pattern such as `share_*`.
         records: Quantities it reads that are not in `mechmarkov.probing.recording.record.STANDARD`; all
             probes' are recorded in one pass.
         has_null: Whether fresh models say what chance gives; where not, `scores` gets None for their data.

@@ -84,7 +84,7 @@ class Subject:
         find: How `result` finds another probe by name.
         device: Where the models run while they are recorded; all else is on the CPU.
         records: Quantities that the first pass records, together with the standard ones.
-        chunk_elements: Of the largest activation of a forward pass, for `mechmarkov.probing.chunking`.
+        chunk_elements: The size of a forward pass's largest activation, for `mechmarkov.probing.chunking`.
         keeps_nulls: Whether what null models measure is read from disk where it is there, and kept there.
     """
 
@@ -119,7 +119,7 @@ class Subject:
         Args:
             run: The run.
             steps: "last", "all", or training steps the run has.
-            seed: Of the evaluation batch; a run's training data come from other generators.
+            seed: The seed of the evaluation batch; a run's training data come from other generators.
             sequences: How many; None for a number that gives 65 536 predictions, between 64 and 512 (`draw`).
             tokens: Sequences of states instead (`mechmarkov.probing.batch.batch_of`).
             options: `find`, `records`, `device`, `chunk_elements` and `keeps_nulls`, as they are attributes.

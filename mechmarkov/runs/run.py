@@ -197,7 +197,7 @@ class Run:
                 positions may be far longer.
             given: Fields of the config that the model does not say, as `mechmarkov import --set` gives them:
                 `{"n_heads": 2, "window": 8}`.
-            names: Of a model with names of its own, which weight is which: see the page
+            names: For a model with names of its own, which weight is which: see the page
                 "My model has names of its own" and `mechmarkov.importing.names.table`.
             step: The training step that the model is at; `joined` makes one run of several. One that is not
                 given stands as step 0, and the run's title says that it is unknown.

@@ -47,7 +47,7 @@ class Observed(StoredSequences):
         order: How many states back the law looks, 0 to 5; by default the lowest order that no higher one
             beats by more than two standard errors over blocks, and by more nats in all than there are states.
             `choice` has the losses of all.
-        each: Of a list or a column of texts: whether each is a "state", or a sequence of the states that
+        each: For a list or a column of texts: whether each is a "state", or a sequence of the states that
             its "character"s or "word"s are; of one text, its "character"s or "word"s. Words that are all
             integers are those integers.
         relabel: Integers that occur are states in their order, so that 1, 2, 3, or -1 and 1, begin at 0.
@@ -144,15 +144,15 @@ class Observed(StoredSequences):
 
         Args:
             path: The file.
-            unit: Of a text: its "character"s, or its "word"s and punctuation marks; characters by default,
+            unit: For a text: its "character"s, or its "word"s and punctuation marks; characters by default,
                 unless it holds only numbers.
             lines: Whether each line is a sequence, of a text or of a table without names. By default a text
                 is one sequence, unless its lines are all of one length or without white space.
-            dtype: Of bare numbers, such as the "uint16" of nanoGPT's `train.bin`.
-            column: Of a table: the one that holds the states; not needed where it is the only one.
-            sequence: Of a table: the column that says which sequence a row belongs to.
-            each: Of a column of texts: as of `Observed`.
-            options: As of `Observed`.
+            dtype: The type of bare numbers, such as the "uint16" of nanoGPT's `train.bin`.
+            column: For a table: the one that holds the states; not needed where it is the only one.
+            sequence: For a table: the column that says which sequence a row belongs to.
+            each: For a column of texts: as for `Observed`.
+            options: Those of `Observed`.
 
         Raises:
             TypeError: A path that is not one.

@@ -47,7 +47,7 @@ def tree_pair_laws(
     """The law of the states at any two positions of a tree or forest, whose roots are independent draws.
 
     Args:
-        parents: Of each position, at most one, below it.
+        parents: The parent of each position, at most one, below it.
         P: The chain along edges.
         root: The law of a root.
 
@@ -99,7 +99,7 @@ def finite_scores(
 
     Args:
         states: Those of the graph's positions; the query comes after them.
-        weights: Of each sequence, summing to 1: its probability where all are enumerated.
+        weights: The weights of each sequence, summing to 1: its probability where all are enumerated.
         P: The chain along edges.
         eps: Inside the logarithm of the loss.
     """

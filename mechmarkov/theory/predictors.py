@@ -153,7 +153,7 @@ def in_context_graph(
     Args:
         tokens: The states so far, fewer than there are `parents`.
         n_states: K.
-        parents: Of every position, below it; the first is the highest digit of a row's number.
+        parents: The parents of every position, below it; the first is the highest digit of a row's number.
         concentration: a.
 
     Example:

@@ -98,8 +98,8 @@ def largest_ratio(
         above: What each state adds to the numerator at each key.
         below: What it adds to the denominator. A context whose sum is not positive is an error: a head that
             attends to nothing has no mean.
-        allowed: As in `largest_sum`.
-        transitions: As in `largest_sum`.
+        allowed: The allowed states, as in `largest_sum`.
+        transitions: The transitions, as in `largest_sum`.
 
     Raises:
         ValueError: The denominator of an allowed context is not positive.

@@ -153,8 +153,8 @@ class StackOptimiser:
         """Take a step. What it remembers changes in place.
 
         Args:
-            gradients: As `flatten` returns them.
-            lr: As `rates` returns them.
+            gradients: What `flatten` returns.
+            lr: What `rates` returns.
             taken: Members that take the step; the others stay as they are. None for all.
         """
         kept = None

@@ -16,7 +16,7 @@ def gradient_norms(subject: Subject, sequences: int = SEQUENCES) -> Float[np.nda
 
     Args:
         subject: Models and batch; a recipe's weight decay is not part of the loss.
-        sequences: Of the batch, from its start.
+        sequences: The sequences of the batch, from its start.
 
     Returns:
         For each model, nats (or the objective's unit) per unit of parameter.

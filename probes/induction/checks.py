@@ -120,7 +120,7 @@ def predecessor_effect(
     Args:
         decoder: A stack.
         batch: Sequences to edit; at most 64 are used.
-        elements: Of the largest activation of a forward pass.
+        elements: The number of elements of the largest activation of a forward pass.
 
     Returns:
         NaN where fewer than two sequences have a query and a key to edit.

@@ -85,7 +85,7 @@ def find_matches(batch: Batch, n_states: int, *, window: int | None = None) -> M
 
     Args:
         batch: The sequences; what lag and tokens explain is averaged over them.
-        n_states: Of the source.
+        n_states: The number of states of the source.
         window: How far back the model sees, if not to the start.
     """
     x, n_read = batch.history.int(), len(batch.read)

@@ -124,7 +124,7 @@ def follow(
 
     Args:
         steps: The steps the run has kept.
-        amplitude: Of the run at these.
+        amplitude: The amplitude of the run at these.
         path: Predicted at every step from the first at which the run's is seen.
         eta: Step size.
         linear: Up to what amplitude linear theory holds.

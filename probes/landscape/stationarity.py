@@ -117,7 +117,7 @@ def judge(
         surface: The loss.
         member: Which model.
         gradients: Its gradient over each group of sequences.
-        ends: Of its Hessian's spectrum.
+        ends: The ends of its Hessian's spectrum.
         hessian: The Hessian itself.
         symmetry: What is inside, and not judged.
         fresh: The loss over other sequences; None where `surface` has all there are.

@@ -41,7 +41,7 @@ class Context:
     Attributes:
         history: The states, `[batch, known_position]`.
         known: The last known position of each prediction.
-        n_states: Of the source.
+        n_states: The number of states of the source.
     """
 
     history: Int[Tensor, "batch known_position"]

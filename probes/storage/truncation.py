@@ -30,7 +30,7 @@ class Truncations:
         ranks: Tried.
         kept: The rank that was really kept (directions of equal singular value go together).
         parts: What the loss owes to each of `PARTS`, in nats.
-        whole: The same of the models as they are.
+        whole: The measures of the models as they are.
         full: Each weight's full rank.
     """
 

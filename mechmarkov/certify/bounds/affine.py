@@ -26,7 +26,7 @@ class Affine:
         mid: `[*lead, d]`.
         slope: `[*lead, d, symbol]`.
         rad: What is left, `[*lead, d]`.
-        unit: As in `Ball`.
+        unit: The unit, as in `Ball`.
     """
 
     mid: Array

@@ -72,9 +72,9 @@ def differences(
 
     Args:
         layer: The model.
-        reading: Of the residual stream.
+        reading: The reading of the residual stream.
         stream: What attention reads at the query, `[d_model]`.
-        basis: Of the box.
+        basis: The basis of the box.
         multipliers: `reading.multipliers` of all axes, then of all axes reversed.
         pieces: Along the longest axis; shorter axes are cut into fewer.
     """

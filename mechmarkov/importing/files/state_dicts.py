@@ -89,9 +89,9 @@ class Found:
 
     Attributes:
         members: Its weights, at several training steps where it is a history.
-        steps: Of a history, where keys of its dict say them.
+        steps: The steps of a history, where keys of its dict say them.
         place: The keys on the way, and the parts of the prefix of one model.
-        identity: The same for one thing that the file holds in two places.
+        identity: A name for one thing that the file holds in two places.
     """
 
     members: tuple[StateDict, ...]

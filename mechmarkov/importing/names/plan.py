@@ -38,7 +38,7 @@ def plan_import(
     """The model that weights, a table of their names and fields of its config describe.
 
     Args:
-        shapes: Of every weight, by its own name.
+        shapes: The shape of every weight, by its own name.
         names: Which weight is which of HookedTransformer's; see `mechmarkov.importing.names.table`.
         given: Fields of a `DecoderConfig` that shapes do not tell, or `n_ctx` for fewer positions.
         optional: Weights that no line need name, such as the buffers of a live model.

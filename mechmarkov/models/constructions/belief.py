@@ -33,7 +33,7 @@ def belief_model(
     Args:
         beliefs: `beliefs[t]` after each history of t + 1 tokens, numbered to the base of the number of
             tokens, the oldest first. As many as the context is long.
-        laws: Of the next token in each hidden state; all on one line between two of them.
+        laws: The laws of the next token in each hidden state; all on one line between two of them.
         carries: Whether the first block writes the belief to the stream.
         reads: Whether the prediction is made from it; else from the tokens.
 

@@ -26,7 +26,7 @@ class DisentangledShape:
     Attributes:
         n_states: Number of states, K.
         n_ctx: Length of the input, N.
-        heads: Of each layer.
+        heads: The number of heads in each layer.
         form: `full` trains all of both layers' `A` and the unembedding. `reduced` trains, of the first layer,
             the scores of pairs of positions and, of the second, those of the query's state against the state
             that the first head has put next to a key; it outputs the attention-weighted frequency of each

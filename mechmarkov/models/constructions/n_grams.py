@@ -41,7 +41,7 @@ def n_gram_model(
             MLP knows one history. "digits": one head in one layer weighs the last k tokens as the digits of
             one number, and the MLP is a piecewise linear function of it.
         sharpness: The attention logit of what a head attends to; that of other keys is 0.
-        dtype: Of the weights.
+        dtype: The dtype of the weights.
 
     Raises:
         ValueError: The kernel has not K entries along every axis, or a law does not sum to 1.

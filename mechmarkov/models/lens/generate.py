@@ -56,11 +56,11 @@ def generate(
         temperature: 0 takes the likeliest token.
         freq_penalty: Taken from a token's logit for each time that it is in the sequence.
         use_past_kv_cache: Changes nothing here.
-        prepend_bos: As of `HookedDecoder.forward`.
-        padding_side: As of `HookedDecoder.forward`.
+        prepend_bos: What it is in `HookedDecoder.forward`.
+        padding_side: What it is in `HookedDecoder.forward`.
         return_type: "input": as what was given; "tokens", "embeds", or "str": labels with spaces between.
         verbose: Show a bar on a terminal.
-        seed: Of the draws. None: torch's own generator, from which HookedTransformer draws.
+        seed: The seed of the draws. None: torch's own generator, from which HookedTransformer draws.
         **generation_kwargs: `output_logits=True` returns transformers' `GenerateDecoderOnlyOutput`. Others
             are ignored with a warning, as by HookedTransformer.
 

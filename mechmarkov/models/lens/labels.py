@@ -43,8 +43,8 @@ class Labels:
 
         Args:
             input: Tokens `[pos]` or `[1, pos]`, a tensor, an array or numbers; or a list of such sequences.
-            prepend_bos: As of `HookedDecoder.forward`.
-            padding_side: As of `HookedDecoder.forward`.
+            prepend_bos: What it is in `HookedDecoder.forward`.
+            padding_side: What it is in `HookedDecoder.forward`.
 
         Returns:
             A list of strings; of a list of sequences, a list for each.

@@ -55,7 +55,7 @@ class PathSums(Sums):
     Args:
         decoder: The models.
         batch: All sequences.
-        n_states: Of the source.
+        n_states: The number of states of the source.
         names: The paths.
         kept: Which of the positions that are read are kept.
     """

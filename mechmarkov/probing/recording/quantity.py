@@ -96,7 +96,7 @@ class PerSequence:
     One tensor, made once: small ones kept between the large ones of the passes would fragment the heap.
 
     Args:
-        n_sequences: Of all chunks together.
+        n_sequences: The number of sequences of all chunks together.
         dim: The axis of the sequences.
 
     Example:

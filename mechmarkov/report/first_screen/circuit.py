@@ -59,7 +59,7 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
     0.01 nats, all are drawn faintly.
 
     Args:
-        result: Of the probes; its last step is drawn.
+        result: The result of the probes; its last step is drawn.
         scale: What the widest path is worth (nats), the largest effect by default.
 
     Raises:

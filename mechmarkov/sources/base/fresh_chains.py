@@ -62,8 +62,8 @@ def dirichlet_rows(
     """Independent draws from a symmetric Dirichlet law, every entry above zero.
 
     Args:
-        shape: Of the draws, the last axis the states.
-        concentration: Of every entry; however small.
+        shape: The shape of the draws, the last axis the states.
+        concentration: The concentration of every entry; however small.
         generator: The only source of randomness.
         device: Where the generator lives.
     """

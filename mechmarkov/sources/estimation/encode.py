@@ -33,8 +33,8 @@ class Encoded:
 
     Attributes:
         states: `[token]`, from 0.
-        lengths: Of the sequences.
-        names: Of the states.
+        lengths: The lengths of the sequences.
+        names: The states' names.
     """
 
     states: Int[np.ndarray, " token"]

@@ -80,7 +80,7 @@ class Grams:
     """The runs of n states that occur.
 
     Attributes:
-        codes: Of each, ascending: the number of its first n - 1 states times K, plus the last state.
+        codes: The code of each, ascending: the number of its first n - 1 states times K, plus the last state.
         index: The number of the run that ends at each token; -1 where a piece begins too late for one.
     """
 
@@ -179,7 +179,7 @@ class Choice:
         order: The lowest that no higher one beats by more than two standard errors over blocks, and by more
             nats in all than there are states.
         smoothing: The better of both at that order.
-        losses: Of each order from 0 up, with its better smoothing, on held-out blocks (nats a state).
+        losses: One for each order from 0 up, with its better smoothing, on held-out blocks (nats a state).
         errors: The standard error, over blocks, of each loss's difference from the chosen order's.
     """
 

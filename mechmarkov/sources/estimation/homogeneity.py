@@ -37,7 +37,7 @@ class Homogeneity:
         p_value: How often sequences with their ends exchanged have as large a likelihood ratio, at least
             `1 / (DRAWS + 1)`.
         gain: By how much a chain for each sequence fits better than in exchanged ones (nats a state).
-        order: Of the law that is tested.
+        order: The order of the law that is tested.
         sequences: How many were looked at.
     """
 
@@ -59,11 +59,11 @@ def homogeneity(
     """Test whether sequences come from one law of some order, at least 1; None for fewer than two sequences.
 
     Args:
-        states: Of all sequences, one after the other.
-        lengths: Of the sequences.
+        states: The states of all sequences, one after the other.
+        lengths: The lengths of the sequences.
         n_states: How many there may be.
         order: How many states back the one law looks. If its true order is higher, the test says so too.
-        seed: Of the exchanges.
+        seed: The seed of the exchanges.
         draws: How often ends are exchanged.
 
     Example:

@@ -80,7 +80,7 @@ def check_meaning(text: str, name: str, unit: Unit | None, lines: bool | None) -
 
     Args:
         text: The whole of it.
-        name: Of the file.
+        name: The name of the file.
         unit: What the user said of it; None for nothing.
         lines: Whether the user said that lines are sequences; None for nothing.
 

@@ -21,7 +21,7 @@ class DirichletChains(FreshChains):
 
     Args:
         n_states: Number of states.
-        concentration: Of every entry of the Dirichlet law; 1 is uniform over laws.
+        concentration: The concentration of every entry of the Dirichlet law; 1 is uniform over laws.
         start: `"stationary"` starts each sequence in its chain's stationary law, as the paper does. The first
             state then says a little about the chain, and smoothed counts are a close approximation of the
             posterior mean. `"uniform"` starts say nothing, and smoothed counts are exact.
