@@ -71,7 +71,7 @@ TRIALS = (
 
 @dataclass(frozen=True)
 class Compatibility:
-    """What `compat` returns: a table that shows itself.
+    """The table that `compat` returns, which shows itself.
 
     Attributes:
         trials: The tools that were tried.

@@ -192,9 +192,9 @@ def prose() -> str:
     return "\n".join(parts)
 
 
-def test_docstrings_of_functions_begin_with_what_is_done_or_returned():
-    functions = ((name, node, text) for name, node, text in docstrings() if hasattr(node, "args"))
-    assert [f"{name}.{node.name}" for name, node, text in functions if {*text.split()[:1]} & OPENINGS] == []
+def test_docstrings_of_functions_and_classes_begin_with_what_is_done_or_returned():
+    named = ((f"{name}.{node.name}", text) for name, node, text in docstrings() if hasattr(node, "name"))
+    assert [name for name, text in named if {*text.split()[:1]} & OPENINGS] == []
 
 
 def test_entries_of_arguments_begin_with_an_article_or_a_noun():

@@ -41,7 +41,7 @@ SCORERS: dict[str, Callable[[Case, Any], dict[str, float]]] = {
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """What the benchmark measured.
+    """The measurements of the benchmark.
 
     Attributes:
         scores: Each of `SCORES`, processor `seconds` and forward `passes`, `[method_name, case, seed]`; NaN

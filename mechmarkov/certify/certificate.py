@@ -35,7 +35,7 @@ Histories = Int[np.ndarray, "batch known_position"]
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """What holds for every sequence, and the worst one that was seen.
+    """A statement about every sequence, and the worst sequence that was seen.
 
     Attributes:
         program: What the model is compared with.

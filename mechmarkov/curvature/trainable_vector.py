@@ -31,7 +31,7 @@ TOKEN_AXIS = {"embed.W_E": -2, "unembed.W_U": -1, "unembed.b_U": -1}
 
 @dataclass(frozen=True)
 class Coordinates:
-    """Where the trainable parameters of a decoder lie; a tied tensor is there once.
+    """The places of a decoder's trainable parameters; a tied tensor is there once.
 
     Attributes:
         spans: Name to `(start, stop)` per axis of an unstacked tensor.

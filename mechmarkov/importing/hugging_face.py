@@ -63,7 +63,7 @@ BUFFER = re.compile(r".*\.(rotary_emb\.inv_freq|attention\.(bias|masked_bias))")
 
 @dataclass(frozen=True)
 class Family:
-    """What models of one type compute, whatever their config says.
+    """The facts about models of one type that hold whatever their config says.
 
     Attributes:
         architecture: The class in transformers.

@@ -43,7 +43,7 @@ NUMBER = re.compile(r"([A-Za-z]*)[-_= ]*([0-9]+)")
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Which checkpoints are meant.
+    """The checkpoints that are meant.
 
     Attributes:
         paths: The paths of files and folders, in the order of the arguments.

@@ -94,7 +94,7 @@ def check_component(config: DecoderConfig, name: str) -> None:
 
 @dataclass(frozen=True)
 class Output:
-    """Where a component's output is hooked; a head's is a slice of its layer's `hook_z`.
+    """The hook of a component's output; a head's is a slice of its layer's `hook_z`.
 
     Attributes:
         hook: The name of the hook point.

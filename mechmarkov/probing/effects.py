@@ -35,7 +35,7 @@ MEASURES = ("loss", "kl_bigram", "kl_unigram")
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What predictions are judged by.
+    """The references that predictions are judged by.
 
     Attributes:
         targets: The next states.

@@ -24,7 +24,7 @@ SCHEMA_VERSION = 1  # of `summary.json`, whose schema is `mechmarkov/report/summ
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What one probe found.
+    """The findings of one probe.
 
     Attributes:
         probe: Which.

@@ -43,7 +43,7 @@ STEPS = "'last', 'all' or a list of training steps"
 
 @runtime_checkable
 class Question(Protocol):
-    """What a subject asks of a probe: whether it applies, and what it measures."""
+    """A subject's questions to a probe: whether it applies, and what it measures."""
 
     @property
     def applies(self) -> "Callable[[Subject], str | None]": ...
@@ -62,7 +62,7 @@ def why_not(probe: Question, subject: "Subject") -> str | None:
 
 
 class DoesNotApplyError(ValueError):
-    """What a probe reads does not exist in this model: the probe is skipped, not failed."""
+    """A model lacks what a probe reads: the probe is skipped, not failed."""
 
 
 def check_run(run: object) -> None:
@@ -73,7 +73,7 @@ def check_run(run: object) -> None:
 
 @dataclass(eq=False, repr=False)
 class Subject:
-    """What a probe looks at: models of one shape, and data whose law is known.
+    """The object of a probe: models of one shape, and data whose law is known.
 
     Attributes:
         run: The run.

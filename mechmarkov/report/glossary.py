@@ -35,7 +35,7 @@ EXCESS = "0 at the best possible; below it only by the error of sampling"
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a score is, in the words of its probe."""
+    """The explanation of a score, in the words of its probe."""
 
     formula: tuple[str, ...]
     unit: str

@@ -74,12 +74,12 @@ class NumpyType:
 
 
 class PassedOver:
-    """What a file holds and nobody here asks for: an array of numpy, a path, a set, a date."""
+    """An object of a file that nobody here asks for: an array of numpy, a path, a set, a date."""
 
 
 @dataclass(frozen=True)
 class ForeignFile:
-    """What a file describes; where it would hold a tensor stands a `TensorPlan`.
+    """The description in a file; where it would hold a tensor stands a `TensorPlan`.
 
     Attributes:
         path: Where it is.

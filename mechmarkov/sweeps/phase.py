@@ -30,7 +30,7 @@ LEGEND = "runs where it happens of all decided runs, Wilson's 95 % interval; –
 
 @dataclass(frozen=True)
 class Share:
-    """How often something happened, with the ends of Wilson's 95 % interval, which are NaN where n is 0."""
+    """The share of runs with an event, with the ends of Wilson's 95 % interval, NaN where n is 0."""
 
     hits: int
     n: int  # of how many

@@ -20,7 +20,7 @@ FORMAT = "mechmarkov.sweep-row"
 
 @dataclass(frozen=True)
 class Store:
-    """Where rows and runs are kept.
+    """The place where rows and runs are kept.
 
     Attributes:
         folder: The folder of the sweep; `rows/KEY.json` and, where they are kept, `runs/KEY.pt` are in it.

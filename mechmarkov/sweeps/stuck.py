@@ -40,7 +40,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Stuck:
-    """Whether a model has less than half of the gain over the unigram.
+    """The verdict whether a model has less than half of the gain over the unigram.
 
     Attributes:
         value: None where it cannot be decided.

@@ -61,7 +61,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Settings:
-    """How tasks are carried out.
+    """The settings by which tasks are carried out.
 
     Attributes:
         device: `auto`, `cpu` or `cuda`.

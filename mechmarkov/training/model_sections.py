@@ -28,7 +28,7 @@ Requirement = tuple[str, tuple[Any, ...], str]
 
 
 class TrainedAsDecoder:
-    """What the sections have in common whose model is trained as any decoder is."""
+    """A base of the sections whose model is trained as any decoder is."""
 
     shares_stacks: ClassVar[bool] = True
 

@@ -24,7 +24,7 @@ Snapshot = Callable[[], dict[str, Any]]
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What training gave, on the CPU.
+    """The result of training, on the CPU.
 
     Attributes:
         members: What was trained, in the order of the stack.

@@ -133,7 +133,7 @@ def measure(subject: Subject) -> xr.Dataset:
 
 @dataclass(frozen=True, eq=False)
 class _Rare:
-    """What states that the batch shows too rarely add to means over it, weighted by `pi` (nats).
+    """The part of states that the batch shows too rarely in means over it, weighted by `pi` (nats).
 
     Attributes:
         common: Whether a prediction of the batch counts, `[batch, read]`.

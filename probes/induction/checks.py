@@ -24,7 +24,7 @@ CHECK_SEED = 0x1D
 
 @dataclass(frozen=True, eq=False)
 class PredecessorEffect:
-    """How far a key's predecessor by itself moves attention to it: 1 for an ideal induction head, else 0.
+    """The effect of only a key's predecessor on attention to it: 1 for an ideal induction head, else 0.
 
     Attributes:
         effect: Sum of moved shares of attention over the sum of what uniform-on-matches would move.

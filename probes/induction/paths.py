@@ -33,7 +33,7 @@ MIN_MASS = 1e-6  # of a key: attention that is exactly zero has no logarithm
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """What cutting paths into one head of each model does; NaN for models without such a head.
+    """The effects of cutting paths into one head of each model; NaN for models without such a head.
 
     Attributes:
         sequences: How many all of this is a mean over.

@@ -29,7 +29,7 @@ from .matches import Matches, find_matches, sequences_for
 
 @dataclass(frozen=True, eq=False)
 class InductionReference:
-    """What does not depend on the model.
+    """The values that do not depend on the model.
 
     Attributes:
         matches: The matches of the first sequences of the batch; attention is read only on these.

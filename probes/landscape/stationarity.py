@@ -62,7 +62,7 @@ class End(NamedTuple):
 
 @dataclass(frozen=True)
 class Judgement:
-    """What kind of point a model is at, outside the symmetric subspace.
+    """The kind of point that a model is at, outside the symmetric subspace.
 
     Attributes:
         kind: "minimum" (perhaps with flat directions), "saddle", "undecided" or "not stationary".

@@ -36,7 +36,7 @@ Scores = Float[Tensor, "batch read state"]
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What a program may look at, for some predictions of some sequences.
+    """The inputs that a program may look at, for some predictions of some sequences.
 
     Attributes:
         history: The states, `[batch, known_position]`.

@@ -24,7 +24,7 @@ COARSE, FINE = 8, 16
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """How far apart the odds of any two states can be, at each position and after each parent.
+    """The distances between the odds of any two states, at each position and after each parent.
 
     Attributes:
         kind: `logits` or `raw scores` of an attention-only layer, `relaxed` where something stands behind it,

@@ -27,7 +27,7 @@ Directions = Float[np.ndarray, "direction state"]
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What the heads of one query read, over all contexts with one parent.
+    """The reading of one query's heads, over all contexts with one parent.
 
     Attributes:
         weight: Attention weights, `[head, key, token]`.

@@ -23,7 +23,7 @@ NUMBERED = re.compile(
 
 @dataclass(frozen=True)
 class Layouts:
-    """Which names are known.
+    """The known names.
 
     Attributes:
         marks: Names of which every model of a layout has one, the longest first.

@@ -22,7 +22,7 @@ DTYPES = (torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class Difference:
-    """How far the logits of two models are apart.
+    """The distance between the logits of two models.
 
     Attributes:
         largest: The largest absolute difference.

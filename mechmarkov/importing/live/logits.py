@@ -19,7 +19,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model returned that may be its logits.
+    """Tensors that a model returned and that may be its logits.
 
     Attributes:
         candidates: Tensors of that shape, `[batch, position, d_vocab_out]`; with `last` of one position.

@@ -41,7 +41,7 @@ FURTHER: dict[str, Callable[[Any], bool]] = {
 
 @dataclass(frozen=True)
 class Line:
-    r"""What a table says of the weights that a pattern matches.
+    r"""A line of a table, about the weights that a pattern matches.
 
     Attributes:
         pattern: Matches the whole of a weight's name.

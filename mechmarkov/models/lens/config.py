@@ -18,7 +18,7 @@ SWITCHES = (
 
 
 class LensConfig(SimpleNamespace):
-    """What `HookedDecoder.cfg` returns: a copy of the config, which cannot be written to."""
+    """The config that `HookedDecoder.cfg` returns: a copy, which cannot be written to."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse a change that would be ignored, and say what makes it."""

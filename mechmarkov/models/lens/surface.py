@@ -38,7 +38,7 @@ Surface = TypeVar("Surface", bound="LensSurface")
 
 
 class LensSurface(LensWeights):
-    """What TransformerLens' tools need of a model; a stack refuses what would go wrong."""
+    """The part of a model that TransformerLens' tools need; a stack refuses what would go wrong."""
 
     is_lens = False  # made by `as_lens`
     not_logits: str | None = None  # why outputs are no logits of the next token; `Run.decoder` knows

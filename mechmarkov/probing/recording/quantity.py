@@ -44,7 +44,7 @@ class Sums(ABC):
 
 @dataclass(frozen=True)
 class Recorder(Generic[Found]):
-    """How one quantity of one stack is recorded.
+    """A recorder of one quantity of one stack.
 
     Attributes:
         sums: Makes the sums of some models of the stack.
@@ -91,7 +91,7 @@ class Totals(dict[str, Tensor]):
 
 
 class PerSequence:
-    """What is kept of every sequence, filled in chunk after chunk.
+    """The values of every sequence, filled in chunk after chunk.
 
     One tensor, made once: small ones kept between the large ones of the passes would fragment the heap.
 

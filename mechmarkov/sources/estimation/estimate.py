@@ -173,7 +173,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which order and smoothing predict held-out blocks best.
+    """The order and smoothing that predict held-out blocks best.
 
     Attributes:
         order: The lowest that no higher one beats by more than two standard errors over blocks, and by more

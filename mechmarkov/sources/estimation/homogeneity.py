@@ -31,7 +31,7 @@ class OneLawWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Homogeneity:
-    """How the sequences compare with sequences of one law.
+    """The comparison of sequences with sequences of one law.
 
     Attributes:
         p_value: How often sequences with their ends exchanged have as large a likelihood ratio, at least
