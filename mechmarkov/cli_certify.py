@@ -71,7 +71,9 @@ def _program(text: str | None) -> Any:
     except ValueError as error:
         raise ValueError(f"--program is not JSON: {error}") from None
     if not isinstance(table, list) or not all(isinstance(row, list) for row in table):
-        raise ValueError("--program is no table, expected a list with a list of probabilities for each state")
+        raise ValueError(
+            "--program is not a table, expected a list with a list of probabilities for each state"
+        )
     return table
 
 

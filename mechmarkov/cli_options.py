@@ -51,5 +51,5 @@ def steps_of(text: str) -> Literal["last", "all"] | list[int]:
 
 
 def told(path: object) -> str:
-    """A path as it is printed: bytes of its name that are no text are shown by their code."""
+    """A path as it is printed: bytes of its name that are not text are shown by their code."""
     return printable(str(path), MAX_PATH_CHARACTERS)

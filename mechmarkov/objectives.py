@@ -45,7 +45,7 @@ class Objective(Fields):
 
     @property
     def n_extra(self) -> int:
-        """Returns how many tokens of a sequence are no states."""
+        """Returns how many tokens of a sequence are not states."""
         return int(self.query) + int(self.bos)
 
     def loss(

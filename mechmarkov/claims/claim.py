@@ -145,7 +145,7 @@ class Claim:
     probe: str = ""
 
     def __post_init__(self) -> None:
-        """Plain, finite values only; a number that is not finite is no value."""
+        """Plain, finite values only; a number that is not finite is not a value."""
         for name, known in (
             ("relation", tuple(RELATIONS)),
             ("status", get_args(Status)),

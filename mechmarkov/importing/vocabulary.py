@@ -68,7 +68,7 @@ def _pairs_of_map(tokens: Mapping[str | int, int], source: Source) -> list[tuple
     for state, token in tokens.items():
         if type(token) is not int or token < 0:
             raise RunFileError(f"tokens[{state!r}] is {token!r}, expected a token of the model")
-    numbered: dict[str | int, str] = dict(enumerate(source.labels))  # a number is no label
+    numbered: dict[str | int, str] = dict(enumerate(source.labels))  # integers are not labels
     return [(numbered.get(state, str(state)), token) for state, token in tokens.items()]
 
 

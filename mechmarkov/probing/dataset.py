@@ -80,7 +80,7 @@ def is_nearest(kl: xr.DataArray) -> xr.DataArray:
 def imitates(kl: xr.DataArray, error: xr.DataArray) -> bool | None:
     """Returns whether a model clearly predicts like its nearest predictor, from KLs (nats) along `predictor`.
 
-    It does within 0.01 nats, or a tenth of the distance to the next predictor that is no equal.
+    It does within 0.01 nats, or a tenth of the distance to the next predictor that is not its equal.
 
     Args:
         kl: From each predictor.

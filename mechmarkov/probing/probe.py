@@ -38,7 +38,7 @@ class Probe:
             probes' are recorded in one pass.
         has_null: Whether fresh models say what chance gives; where not, `scores` gets None for their data.
         on_request: Whether it is put to a run only if it is named, because it takes long.
-        with_bos: Whether it measures models whose sequences begin with a token that is no state
+        with_bos: Whether it measures models whose sequences begin with a token that is not a state
             (`Objective.bos`); where not, it does not apply to them.
     """
 

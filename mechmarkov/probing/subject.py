@@ -34,7 +34,7 @@ from mechmarkov.utils.memory import give_freed_memory_back
 
 EVALUATION_SEED = 0x9E3779B9
 CPU = torch.device("cpu")
-OF_BOS = "sequences begin with a beginning-of-sequence token, which is no state"
+OF_BOS = "sequences begin with a beginning-of-sequence token, which is not a state"
 GPU_CHUNKS = 32  # a GPU takes this many chunks of a CPU at once: activations of 256 MB
 
 MOST_SEQUENCES = 1_000_000  # that may be asked for
@@ -66,7 +66,7 @@ class DoesNotApplyError(ValueError):
 
 
 def check_run(run: object) -> None:
-    """Refuse what is no run, such as the path of one."""
+    """Raise a TypeError unless `run` is a Run, such as for the path of one."""
     if not isinstance(run, Run):
         raise TypeError(f"run is a {type(run).__name__}, expected a Run: mm.load(path) reads one from a file")
 

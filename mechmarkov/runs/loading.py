@@ -98,4 +98,6 @@ def check_replaces_run(path: str | os.PathLike[str]) -> None:
             schema.parse(safe_file.read(path))
         except RunFileError:
             with safe_file.naming(path):
-                raise RunFileError("exists and is no run, expected a new file or a run to replace") from None
+                raise RunFileError(
+                    "exists and is not a run, expected a new file or a run to replace"
+                ) from None

@@ -191,7 +191,7 @@ class Run:
             source: What it was trained on.
             objective: What it was trained for; by default cross-entropy at every position.
             tokens: The model's token of each state, by its number or label, and of "query" where there is
-                a query token; by default token i is state i. Tokens that are no state can then neither be
+                a query token; by default token i is state i. Tokens that are not states can then neither be
                 read nor predicted (`mechmarkov.importing.vocabulary`).
             n_ctx: The length of the context that it was trained on; by default its config's, which for rotary
                 positions may be far longer.

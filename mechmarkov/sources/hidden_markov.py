@@ -102,7 +102,7 @@ class HiddenMarkov(Stationary):
                 symbols, sorted, are the states.
 
         Raises:
-            ValueError: One line, for another shape, entries that are no probabilities, and rows whose sum
+            ValueError: One line, for another shape, entries that are not probabilities, and rows whose sum
                 over symbols is not 1.
 
         Example:

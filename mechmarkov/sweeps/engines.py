@@ -132,7 +132,7 @@ def on_ray(tasks: Sequence[Task], work: Work, cluster: Cluster) -> Iterator[Outc
         return
     ray = _ray()
     _check_answers(cluster.address)
-    if cluster.address == "local":  # a cluster of our own making tells nobody of it
+    if cluster.address == "local":  # a cluster that we start reports no usage
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)

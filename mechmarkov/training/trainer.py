@@ -172,7 +172,7 @@ class _Loop:
         losses = measures["loss"] if self.scaler is None else measures["loss"] * self.scaler.factor
         parameters, masks = self.learner.parameters, self.learner.masks
         found = torch.autograd.grad(losses.sum(), list(parameters.values()))
-        gradients = [  # of what may move: the rest is no part of the gradient's length
+        gradients = [  # of what may move: the rest is not part of the gradient's length
             torch.where(masks[name], gradient, 0.0) if name in masks else gradient
             for name, gradient in zip(parameters, found, strict=True)
         ]

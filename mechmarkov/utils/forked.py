@@ -20,7 +20,7 @@ shared: Any = None  # of a process that was not copied: what its pool shares wit
 def can_fork() -> bool:
     """Returns whether this process may start copies of itself that compute, gradients included.
 
-    On Linux, where it is no daemon of another, and while no GPU is in use: neither CUDA nor the threads that
+    On Linux, where it is not another's daemon, and while no GPU is in use: neither CUDA nor the threads that
     autograd starts for a GPU, at the first gradient on whatever device, work in a copy.
     """
     if sys.platform != "linux" or multiprocessing.current_process().daemon:
@@ -89,9 +89,7 @@ def forked(
                 pool.shutdown(cancel_futures=True)
                 raise
     except BrokenProcessPool:
-        raise RuntimeError(
-            f"a process was ended from outside, perhaps for want of memory: {advice}"
-        ) from None
+        raise RuntimeError(f"a process was killed, possibly out of memory: {advice}") from None
 
 
 @contextmanager

@@ -12,7 +12,7 @@ NAME_CHARACTERS = 60  # of a name or a value in a message
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MINUS = "\N{MINUS SIGN}"
-# Control characters are no text, bidirectional controls make a label read as what it is not, and lone
+# Control characters are not text, bidirectional controls make a label read as what it is not, and lone
 # surrogates cannot be written as UTF-8. Joiners and accents stay.
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"

@@ -13,7 +13,7 @@ REPEAT_SECONDS = 1.0  # again and again, for code that swallows the first
 
 
 def check_time_limit(seconds: float | None) -> None:
-    """Refuse a limit that the system's timer cannot keep; None is no limit."""
+    """Refuse a limit that the system's timer cannot keep; None sets none."""
     if seconds is not None:
         expected = f"seconds from {LEAST_SECONDS:g} to {MOST_SECONDS:g}"
         number_of("time_limit", seconds, expected, least=LEAST_SECONDS, most=MOST_SECONDS)
@@ -21,7 +21,7 @@ def check_time_limit(seconds: float | None) -> None:
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """End a block with a TimeoutError after that many seconds of wall time; None is no limit.
+    """End a block with a TimeoutError after that many seconds of wall time; None sets no limit.
 
     A single call into compiled code is not interrupted: the error comes when it returns.
 

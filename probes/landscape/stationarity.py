@@ -37,7 +37,7 @@ DENSE_TOLERANCE = 1e-9
 LANCZOS_STEPS = 8
 # Fewer, once a step changes it by less than this share.
 SAME_NATS = 3e-3
-NO_SIGN = 1e-4  # of the largest: sequences that are no population, and weights in float32, leave as much
+NO_SIGN = 1e-4  # of the largest: sequences that are not a population, and weights in float32, leave as much
 DESCENT_STEPS = 20  # of L-BFGS, from what looks like a minimum with flat directions
 DESCENT = {"maxiter": DESCENT_STEPS, "gtol": 0.0, "ftol": 0.0}
 # What sampling makes of that is the mean of this many draws; up to this many times it may be noise.

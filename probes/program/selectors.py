@@ -20,7 +20,7 @@ from .match_mass import MATCH_MASS, MAX_PAIRS, MIN_SEQUENCES
 LAG_ROUNDS = 60  # of the lag fit: exact from the first for attention that is a softmax over lags
 MATCH_ROUNDS = 8
 MATCH_SEQUENCES = 32  # for the fit of two kinds of numbers, not for a measurement
-MAX_LOG_ODDS = 25.0  # e^-25 of a softmax is nothing, and 1 less that is no 1 in float64
+MAX_LOG_ODDS = 25.0  # e^-25 of a softmax is nothing, and 1 less that is not 1 in float64
 MAX_STATES_AT_ONCE = 8  # of more states so few pairs of tokens match that they are added one by one
 
 Pairs = Int[np.ndarray, " pair"]  # int32: of long sequences there are millions

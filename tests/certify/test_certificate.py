@@ -240,7 +240,7 @@ def test_the_command_line_certifies_and_verifies(tmp_path, capsys):
         (["verify", str(path), str(path)], "is not a proof"),
         (["verify", str(tmp_path / "none.json"), str(path)], "No such file"),
         (["certify", str(path), "--program", "[[1]", "--out", str(out)], "--program is not JSON"),
-        (["certify", str(path), "--program", "[1]", "--out", str(out)], "--program is no table"),
+        (["certify", str(path), "--program", "[1]", "--out", str(out)], "--program is not a table"),
         (["certify", str(path), "--seconds", "0", "--out", str(out)], "seconds"),
         (["certify", str(path), "--step", "7", "--out", str(out)], "step is 7, expected"),
     ):

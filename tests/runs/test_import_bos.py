@@ -121,7 +121,7 @@ def test_probes_that_take_every_token_for_a_state_do_not_apply(tmp_path, capsys,
     summary = json.loads((report / "summary.json").read_text())
     assert list(summary["probes"]) == ["behaviour"]
     assert not summary["failed"]
-    why = "sequences begin with a beginning-of-sequence token, which is no state"
+    why = "sequences begin with a beginning-of-sequence token, which is not a state"
     assert set(summary["skipped"].values()) == {why}
     assert "attention" in summary["skipped"]
     assert (report / "report.html").stat().st_size > 10_000

@@ -61,7 +61,7 @@ def why_no_bounds(config: DecoderConfig, n_states: int, softmax: bool) -> str | 
     if config.d_vocab_out != n_states:
         return f"it predicts {config.d_vocab_out} tokens of {n_states} states"
     if not softmax and not _adds_up(config):
-        return "its scores are no logits and a norm or an MLP stands behind attention: no bounds are known"
+        return "its scores are not logits and a norm or an MLP stands behind attention: no bounds are known"
     return None
 
 

@@ -60,7 +60,7 @@ class Layer:
         return Ball(np.broadcast_to(tokens.mid, shape), np.broadcast_to(tokens.rad, shape), self.unit)
 
     def norm(self, name: str, x: Ball) -> Ball:
-        """A norm of the model by its name, `ln_final` or `blocks.0.ln1`; none is no change."""
+        """A norm of the model by its name, `ln_final` or `blocks.0.ln1`; none changes nothing."""
         kind = self.config.normalization_type
         if kind is None:
             return x

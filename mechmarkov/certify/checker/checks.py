@@ -135,7 +135,7 @@ class Case:
         """Upper bounds of log((q_k / n_k) / (q_l / n_l)), of one head that scores each token as itself."""
         (value, base), (weight, rad) = self.in_scores(), self.weight
         if len(weight) > 1 or base.size.any() or value.size[..., ~np.eye(len(base.mid), dtype=bool)].any():
-            raise ValueError("the scores are no counts times a row")
+            raise ValueError("the scores are not counts times a row")
         seen = weight[0].any(1)
         own = [np.diagonal(side, axis1=2, axis2=3)[0] for side in (value.low, value.high)]
         low, high = ((weight - rad)[0] * own[0])[seen], ((weight + rad)[0] * own[1])[seen]

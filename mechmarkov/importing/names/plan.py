@@ -119,7 +119,9 @@ def _check_targets(inner: Shapes) -> None:
         if not OURS.fullmatch(name):
             layer = next(iter(re.findall(r"\d+", name)), "0")
             near = near_misses(name, [known.replace(".N.", f".{layer}.") for known in KNOWN])
-            raise RunFileError(f"names: {quoted(name)} is no name of HookedTransformer's{near}; see {PAGE}")
+            raise RunFileError(
+                f"names: {quoted(name)} is not a name of HookedTransformer's{near}; see {PAGE}"
+            )
 
 
 def _fields(inner: Shapes, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

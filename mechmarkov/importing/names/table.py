@@ -161,7 +161,7 @@ def _line(key: str, value: Any) -> Line:
     try:
         re.compile(key)
     except re.error as error:
-        raise RunFileError(f"names has {shown(key)}, which is no regular expression: {error}") from None
+        raise RunFileError(f"names has {shown(key)}, which is not a regular expression: {error}") from None
     _check_types(key, said)
     rest: dict[str, Any] = {
         name: float(x) if name in ("scale", "add") else x for name, x in said.items() if name != "to"

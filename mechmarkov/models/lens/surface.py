@@ -41,7 +41,7 @@ class LensSurface(LensWeights):
     """The part of a model that TransformerLens' tools need; a stack refuses what would go wrong."""
 
     is_lens = False  # made by `as_lens`
-    not_logits: str | None = None  # why outputs are no logits of the next token; `Run.decoder` knows
+    not_logits: str | None = None  # why outputs are not logits of the next token; `Run.decoder` knows
     generate = generate
     process_weights_ = process_weights_
     loss_fn = staticmethod(next_token_loss)

@@ -19,7 +19,7 @@ PARTS = {
     "bias": "the output bias",
     MODEL: "the model",
 }
-# Predictors whose names are no nouns.
+# Predictors whose names are not nouns.
 LAWS = {
     "uniform": "uniform law",
     "all words": "law of all words",

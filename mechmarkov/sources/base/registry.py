@@ -73,7 +73,7 @@ def source_from_data(data: Mapping[str, Any]) -> Source:
     The kind is looked up among the registered sources: ours and those of other installed packages.
 
     Raises:
-        TypeError: It is no dict.
+        TypeError: It is not a dict.
         ValueError: naming the field, its value and what was expected; for an unknown kind, those that exist.
 
     Example:

@@ -215,7 +215,7 @@ class Source(Fields, ABC):
 
 
 def check_question(tokens: Tokens, n_states: int, length: int) -> None:
-    """Refuse tokens that are no states, or go beyond the place before the answer, which is the last one."""
+    """Refuse tokens that are not states, or go beyond the place before the answer, which is the last one."""
     predictors.check_tokens(tokens, n_states)
     if tokens.shape[1] >= length:
         raise ValueError(
