@@ -27,7 +27,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 
     Raises:
         ValueError: The limit is not positive or above 10⁸ seconds, or this is not the main thread of a POSIX
-            system, where only that can interrupt itself.
+            system, the only one that can interrupt itself.
         TimeoutError: The block took longer.
 
     Example:

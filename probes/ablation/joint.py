@@ -83,7 +83,7 @@ def resampled_interval(
 ) -> tuple[float, float]:
     """The 95 % interval of the effect of a component's mean on the last model's loss.
 
-    Of the largest `among` several it holds whichever that is (Bonferroni).
+    Of the largest of `among` parts it holds whichever that is (Bonferroni).
 
     The mean that replaces the output is that of the same sequences, so that effects of single sequences are
     not independent: sequences are drawn with replacement, and the mean is taken anew (Efron's bootstrap, with

@@ -159,7 +159,7 @@ def _checked(
 
 
 def attend_back(attn: Any, head: int, n: int, n_ctx: int, back: dict[int, float], sharpness: float) -> None:
-    """Attend some numbers of tokens back, each with the exponential of its value as its weight."""
+    """Attend to tokens some steps back, each with the exponential of its value as its weight."""
     positions = torch.arange(n_ctx)
     attn.W_K[head, n + positions, positions] = 1.0
     for lag, log_weight in back.items():
