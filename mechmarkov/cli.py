@@ -31,7 +31,7 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "sh
 @click.group(context_settings=SETTINGS)
 @click.version_option(package_name="mechmarkov", message="%(prog)s %(version)s")
 def cli() -> None:
-    """What a small transformer learned from Markov data, where it lives and why it is stuck."""
+    """Show what a small transformer learned from Markov data, where it lives and why it is stuck."""
 
 
 @cli.command()
@@ -175,7 +175,7 @@ def probe(
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
-    """What each run is called on a page of several: its file's name, with its folder's where names repeat."""
+    """Returns each run's name on a page of several: its file's, with its folder's where names repeat."""
     if len(runs) < 2:
         return ["run"]
     for parts in range(1, max(len(run.parts) for run in runs) + 1):

@@ -26,7 +26,7 @@ from mechmarkov.utils.files import check_writable
     "--arithmetic",
     type=click.Choice(["float32", "exact"]),
     default="float32",
-    help="Which evaluations are covered: in float32 and exact arithmetic, or the latter alone.",
+    help="Which evaluations are covered: in float32 and exact arithmetic, or only the latter.",
 )
 @click.option("--out", type=PATH, default="proof.json", help="File.")
 def certify(
@@ -71,7 +71,9 @@ def _program(text: str | None) -> Any:
     except ValueError as error:
         raise ValueError(f"--program is not JSON: {error}") from None
     if not isinstance(table, list) or not all(isinstance(row, list) for row in table):
-        raise ValueError("--program is no table, expected a list with a list of probabilities for each state")
+        raise ValueError(
+            "--program is not a table, expected a list with a list of probabilities for each state"
+        )
     return table
 
 

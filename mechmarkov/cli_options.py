@@ -41,7 +41,7 @@ def names_of(option: str, text: str | None) -> list[str] | None:
 
 
 def steps_of(text: str) -> Literal["last", "all"] | list[int]:
-    """Which checkpoints `--steps` means."""
+    """Returns which checkpoints `--steps` means."""
     if text == "last" or text == "all":
         return text  # type: ignore[return-value]  # narrowed by the comparison, which mypy does not see
     try:
@@ -51,5 +51,5 @@ def steps_of(text: str) -> Literal["last", "all"] | list[int]:
 
 
 def told(path: object) -> str:
-    """A path as it is printed: bytes of its name that are no text are shown by their code."""
+    """A path as it is printed: bytes of its name that are not text are shown by their code."""
     return printable(str(path), MAX_PATH_CHARACTERS)

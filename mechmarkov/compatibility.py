@@ -71,7 +71,7 @@ TRIALS = (
 
 @dataclass(frozen=True)
 class Compatibility:
-    """What `compat` returns: a table that shows itself.
+    """The table that `compat` returns, which shows itself.
 
     Attributes:
         trials: The tools that were tried.
@@ -101,7 +101,7 @@ def _columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def compat() -> Compatibility:
-    """Which tools of other people run on a run's model, and whether you have the versions that were tried.
+    """Returns which tools of others run on a run's model, and whether you have the versions that were tried.
 
     Every row is a test. What is not in the table was not tried. `HookedDecoder.as_lens` says what it adds. A
     second table has what HookedTransformer offers and a HookedDecoder leaves out on purpose.

@@ -31,11 +31,11 @@ def with_law_error(
     The law is estimated again from blocks drawn with replacement, and the probe is put to the same models and
     sequences with each of these laws. The variance over draws is added to that of the interval, on both
     sides, and the interval reaches as far as without the bias that the draws show. Order and smoothing stay
-    as they are, so their choice is not in the error. A probe whose scores the first draw leaves alone does
+    as they are, so their choice is not in the error. A probe whose scores the first draw does not change does
     not use the law.
 
     Args:
-        scores: Of the law itself.
+        scores: The scores of the law itself.
         subject: What they were measured on.
         source: Its source.
         ask: The probe's scores on a subject.

@@ -12,7 +12,7 @@ from torch import Tensor
 from mechmarkov.sources import Source
 from mechmarkov.utils.config import Fields, Number, Truth
 
-MAX_STATES_FIRST_AXIS = 16  # up to so many, softmax is three times as fast along the first axis as the last
+MAX_STATES_FIRST_AXIS = 16  # up to this many, softmax is three times as fast along the first axis as the last
 
 
 class Objective(Fields):
@@ -23,11 +23,11 @@ class Objective(Fields):
             `normalised_log` (`-log(score_y / sum + eps)` over scores floored at 0) or `squared`
             (squared distance of the scores to the one-hot target).
         eps: The floor inside the logarithm of the two log kinds.
-        read: Which positions are predictions: every one, or the last alone.
+        read: Which positions are predictions: every one, or only the last.
         query: Whether sequences end in an extra query token, id `K = d_vocab - 1`, which stands in for
             the state to be predicted.
         bos: Whether sequences begin with an extra token, id `K = d_vocab - 1`, before the first state. What
-            is predicted from that token alone is not scored. Written to files only where it is true.
+            is predicted from only that token is not scored. Written to files only where it is true.
     """
 
     kind: Literal["cross_entropy", "raw_log", "normalised_log", "squared"] = "cross_entropy"
@@ -45,7 +45,7 @@ class Objective(Fields):
 
     @property
     def n_extra(self) -> int:
-        """Returns how many tokens of a sequence are no states."""
+        """Returns how many tokens of a sequence are not states."""
         return int(self.query) + int(self.bos)
 
     def beginning(self) -> "Objective":
@@ -73,7 +73,7 @@ class Objective(Fields):
 
     @property
     def unit(self) -> str:
-        """Of the loss: nats, but of squares."""
+        """Returns the unit of the loss: nats, or squared score for squares."""
         return "squared score" if self.kind == "squared" else "nats"
 
     def expected_loss(
@@ -138,7 +138,7 @@ def evaluated_length(source: Source, objective: Objective, n_ctx: int) -> int:
     """States of a sequence to evaluate on: those of training, or all there are where the data have fewer.
 
     A model that predicts at every position is as good at those that shorter sequences reach. One that is read
-    at its last position alone is not: there as many are needed, and the source refuses them.
+    only at its last position is not: there as many are needed, and the source refuses them.
     """
     length = sequence_length(objective, n_ctx)
     if objective.query or objective.read == "last":

@@ -11,9 +11,9 @@ Every route is exact for the law of a fixed chain; they differ in how many seque
 
 The walk model is of the last kind, as is one layer with relative positions and no window, and two layers
 without positions: two orders of the same tokens give two outputs. The tests show two for each. A walk model
-whose positions have equal logits reads counts alone; so it is after its first step from zero, whose loss
+whose positions have equal logits reads only counts; so it is after its first step from zero, whose loss
 is then a sum over counts for any P, K and N, and no longer after the second. On a circle from a zero start
-displacements alone matter, and a K-th of the sequences is enough (`model.form = "reduced"`).
+only displacements matter, and a K-th of the sequences is enough (`model.form = "reduced"`).
 """
 
 from collections.abc import Sequence
@@ -30,10 +30,10 @@ from mechmarkov.sources.sampling.whole_law import check_fixed, n_sequences, whol
 
 
 def memory_of(config: DecoderConfig) -> Memory | None:
-    """Returns what a decoder's output at a position depends on beside the position, whatever its weights are.
+    """Returns what a decoder's output depends on besides the position, for any weights.
 
     Returns:
-        `"counts"`: the last token and how often each came before. An integer: the last so many tokens.
+        `"counts"`: the last token and how often each came before. An integer: that many last tokens.
         None: all of them, in their order.
 
     Example:

@@ -17,7 +17,7 @@ FIRST = (
 
 
 def registered() -> dict[str, EntryPoint]:
-    """The entry points by probe name, ours and others' alike.
+    """The entry points by probe name, ours and others'.
 
     Raises:
         ValueError: If two distributions register one name; the message names both.

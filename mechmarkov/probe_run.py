@@ -112,7 +112,7 @@ def probe(
             then takes its place; None for all that are registered, but
             for those that take long (`Probe.on_request`).
         steps: "last", "all", or training steps the run has kept.
-        seed: Of the evaluation batch.
+        seed: The seed of the evaluation batch.
         sequences: How many evaluation sequences are drawn; None for 65 536 predictions' worth, between 64 and
             512.
         tokens: Sequences of states to evaluate on instead, each as long as the model's context and, where no
@@ -255,7 +255,7 @@ def probe(
     if len(subject.batch.tokens) < FEW_SEQUENCES:
         few = counted(len(subject.batch.tokens), "sequence")
         warnings += (
-            f"evaluated on {few} alone: with fewer than {FEW_SEQUENCES}, intervals are too narrow, and "
+            f"evaluated on only {few}: with fewer than {FEW_SEQUENCES}, intervals are too narrow, and "
             "effects of means too small",
         )
     evaluation = {"sequences": len(subject.batch.tokens), "their seed": seed if tokens is None else "given"}

@@ -1,6 +1,6 @@
 """A file of one's own that hides a package: told by its path, where it makes an import fail.
 
-A `datasets.py` beside a script is what `import datasets` finds, in every library that asks for the package.
+A `datasets.py` next to a script is what `import datasets` finds, in every library that asks for the package.
 """
 
 import os
@@ -73,7 +73,7 @@ def _is_own(name: str, file: str) -> bool:
 
 
 def _is_elsewhere(name: str, file: str) -> bool:
-    """Whether there is another module of that name: one of Python's, or in another folder of the path."""
+    """Returns whether another module has that name: one of Python's, or in another folder of the path."""
     if name in sys.stdlib_module_names:
         return True
     for folder in sys.path:

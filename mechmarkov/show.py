@@ -97,7 +97,7 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
 
 
 def kernel(run: Run, *, step: int = -1, sequences: int | None = None) -> go.Figure:
-    """The transition matrix that the model implies beside that of its source, on one colour scale.
+    """The transition matrix that the model implies next to that of its source, on one colour scale.
 
     Args:
         run: The run.

@@ -1,4 +1,4 @@
-"""How degenerate is the loss at the model? Its learning coefficient, beside what is known exactly."""
+"""How degenerate is the loss at the model? Its learning coefficient, next to what is known exactly."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -35,7 +35,7 @@ HALF = 0.5  # of the way, from which the bigram counts as come
 MAX_STEPS = 8  # checkpoints that are measured; the others are NaN
 SEQUENCES = 64  # on which a stream is looked at
 CHAINS, BURN_IN, DRAWS = 8, 500, 1000
-EARLIER = 4  # chains at steps before the last are so many times shorter
+EARLIER = 4  # chains at steps before the last are this many times shorter
 PLATEAU_NATS = 1e-6  # a model farther from the unigram, KL on average, is not at its plateau
 NO_DEGENERACY, EXACT = "no degeneracy: half the parameters", "the exact value"
 TABLE = ("unembed.W_U", "unembed.b_U")
@@ -196,7 +196,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     value, exact = float(last["llc"].mean()), float(last["exact"])
     chains = last.sizes["chain"]
     error = stdtrit(chains - 1, 0.975) * float(last["llc"].std(ddof=1)) / np.sqrt(chains)
-    # What the estimator misses of a table that is known, it may miss here: chains alone do not show it.
+    # What the estimator misses of a table that is known, it may miss here: chains do not show it.
     missed = abs(value) * abs(float(data["calibration"].mean() / data["calibration_exact"]) - 1)
     reach = float(np.hypot(error, missed))
     half, of_table = float(last["parameters"]) / 2, float(data["calibration_exact"])
@@ -219,7 +219,7 @@ def is_mixed(last: xr.Dataset) -> bool:
 
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
-    """The coefficient beside half the parameters, its exact value, and how well the estimator does."""
+    """The coefficient next to half the parameters, its exact value, and how well the estimator does."""
     last, llc = last_model(data), scores["llc"]
     exact, size = float(last["exact"]), int(data["parameters"])
     calibrated, mixed = is_calibrated(data), is_mixed(last)
@@ -292,7 +292,7 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
 
 
 def figures(data: xr.Dataset) -> list[Figure]:
-    """Estimates beside exact values, and over training."""
+    """Estimates next to exact values, and over training."""
     last = last_model(data)
     values = {
         "this model": float(last["llc"].mean()),

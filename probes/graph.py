@@ -138,7 +138,7 @@ def _together(last: xr.Dataset) -> int:
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
-    """Precision and recall of the head whose edges are the graph's, beside those of moved edges."""
+    """Precision and recall of the head whose edges are the graph's, next to those of moved edges."""
     del null
     last = last_model(data)
     best, edges = _best(last), int(last["true_edge"].sum())
@@ -168,7 +168,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
-    """Which head attends along the graph, and how much of it."""
+    """Returns which head attends along the graph, and how much of it."""
     del scores
     last = last_model(data)
     best, edges = _best(last), int(last["true_edge"].sum())
@@ -204,7 +204,7 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
 
 
 def figures(data: xr.Dataset) -> list[Figure]:
-    """The mean attention of the head nearest to the graph, beside the graph; its edges over training."""
+    """The mean attention of the head nearest to the graph, next to the graph; its edges over training."""
     last = last_model(data)
     best = _best(last)
     true = last["true_edge"].values
@@ -219,7 +219,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
         value_title="attention",
         names=(head_name(best), "the graph"),
     )
-    caption = "Each position's mean attention, beside its parents. Roots have none: their rows are empty."
+    caption = "Each position's mean attention, next to its parents. Roots have none: their rows are empty."
     of_each = _best(data)
     series = {
         "recall": of_each["recovered"].values / true.sum(),

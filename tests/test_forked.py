@@ -52,7 +52,7 @@ def test_a_process_that_is_killed_is_said():
     def work(name: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(RuntimeError, match="ended from outside, perhaps for want of memory: eat less"):
+    with pytest.raises(RuntimeError, match="killed, possibly out of memory: eat less"):
         dict(forked(work, ["a", "b"], 2, copied=True, advice="eat less"))
 
 

@@ -9,7 +9,7 @@ SCRIPT = '<script src="plotly.min.js"></script>\n'
 
 
 def markdown(path: Path) -> str:
-    """The page of a notebook; plotly's figures draw themselves with the script that lies beside it.
+    """The page of a notebook; plotly's figures draw themselves with the script that lies next to it.
 
     Raises:
         ValueError: A cell that raised, or one that was not executed.

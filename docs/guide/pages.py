@@ -89,7 +89,7 @@ class _Links(HTMLParser):
 
 
 def check(site: Path) -> list[str]:
-    """Links of a site's pages to files it does not have; Zensical looks at links to pages alone."""
+    """Links of a site's pages to files it does not have; Zensical looks only at links to pages."""
     missing = []
     for page in sorted(site.rglob("*.html")):
         if page.name == "404.html":  # its links are from the root of a server

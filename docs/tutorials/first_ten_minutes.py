@@ -15,7 +15,7 @@
 #
 # Shi & Cao (NeurIPS 2025) train one attention layer on walks on a circle of six states: with probability p
 # the next state is one further clockwise, else one back. We take such a model, ask what it learned, and
-# read the answers beside what chance would give. You need to have read no code.
+# read the answers next to what chance would give. You need to have read no code.
 
 # %%
 import tempfile

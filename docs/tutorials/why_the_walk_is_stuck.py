@@ -55,7 +55,7 @@ for *tokens, label in sequences.tolist():
 # %% [markdown]
 # ## The first gradient, exactly
 #
-# On a circle the first step of the value matrix V depends on the displacement from token to label alone,
+# On a circle the first step of the value matrix V depends only on the displacement from token to label,
 # and is one FFT. Below it is for p = 1/2, for p = 1, and for p = 1 with one token less or more. A flat
 # profile says nothing of the label; "information" is the share of it that is not flat.
 

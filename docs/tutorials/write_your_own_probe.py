@@ -14,7 +14,7 @@
 #
 # The first tutorial met a model that is right as often as can be and yet 0.22 nats from the source. Our
 # question: *how much probability does it give to states that cannot come next?* We make a probe of it, test
-# it on circuits with known answers, give it a null, and put it beside the others in a report. What each
+# it on circuits with known answers, give it a null, and put it next to the others in a report. What each
 # part of a probe is for is on [the page about probes](../write-a-probe.md).
 
 # %%
@@ -71,12 +71,12 @@ def measure(subject):
 
 
 # %% [markdown]
-# What goes beside what? The score beside untrained models, and a claim, and a picture.
+# What goes next to what? The score next to untrained models, and a claim, and a picture.
 
 
 # %%
 def scores(data, null):
-    """The leak at the last step, beside untrained models and beside the uniform prediction."""
+    """The leak at the last step, next to untrained models and to the uniform prediction."""
     band = None if null is None else null_band(null["leak"].mean("position"))
     value = float(data["leak"][-1].mean())
     uniform = float(data["uniform"])
@@ -145,7 +145,7 @@ assert "no one transition matrix" in why
 # %% [markdown]
 # ## Ask it
 #
-# Beside a registered one, by its name:
+# Next to a registered one, by its name:
 
 # %%
 result = mm.probe(mm.example("walk"), [probe, "behaviour"], sequences=64)
@@ -155,7 +155,7 @@ print(result["leak"].scores["leak"])
 # %% [markdown]
 # ## Register it
 #
-# So far this notebook alone knows it. `mechmarkov probe`, reports and other people find probes by an entry
+# So far only this notebook knows it. `mechmarkov probe`, reports and other people find probes by an entry
 # point, so yours needs a package: two files, and `pip install`. We write the functions above to a file; you
 # would have them there from the start.
 

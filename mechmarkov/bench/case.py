@@ -30,13 +30,13 @@ class Case:
     one later component reads, `L0H0→L1H0.K`.
 
     Attributes:
-        name: Of the case.
+        name: The name of the case.
         question: What it asks of a method, in one sentence.
         model: The model, in float64 and without gradients of its weights.
         clean: The sequences that effects are measured on.
-        corrupt: As many others of the same source, which corrupt values are taken from.
+        corrupt: Others of the same source, as many, which corrupt values are taken from.
         law: The exact law of the next state behind each clean prediction (probability).
-        corrupt_law: The same of the corrupt sequences.
+        corrupt_law: The law of the corrupt sequences.
         read: The positions that predict.
         objective: How the model's outputs are read.
         source: What the sequences are drawn from.
@@ -121,11 +121,11 @@ def case_of(
     """A case of a model, with sequences drawn from its source.
 
     Args:
-        name: Of the case.
+        name: The name of the case.
         question: What it asks of a method.
         model: A single model; it is changed to float64.
         source: Where sequences come from.
-        seed: Of the sequences.
+        seed: The seed of the sequences.
         objective: How the model's outputs are read; by default as next-token logits.
         predictor: Which of the source's predictors is the exact law; in context where it redraws its chain.
         known: `empty`, `carries`, `subspace`, `features` and `coefficient` of the case.

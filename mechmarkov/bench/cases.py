@@ -102,7 +102,7 @@ def plateau_case(seed: int, name: str, question: str, **shape: int) -> Case:
 
 
 def bundled_case(seed: int, name: str, question: str) -> Case:
-    """The last checkpoint of a bundled run; the seed draws the sequences alone."""
+    """The last checkpoint of a bundled run; the seed draws only the sequences."""
     run = example(name.removeprefix("bundled-"))
     return case_of(name, question, run.decoder(step=-1), run.source, seed=seed, objective=run.objective)
 
@@ -142,7 +142,7 @@ _CASES: dict[str, tuple[str, Callable[..., Case]]] = {
         partial(table_case, build=backup_table),
     ),
     "induction": (
-        "Is the pair of heads found beside a head that attends as sharply and is not read?",
+        "Is the pair of heads found next to a head that attends as sharply and is not read?",
         partial(in_context_case, build=partial(induction_with_decoy, 3), source=DirichletChains(n_states=3)),
     ),
     "contrary": (
@@ -164,7 +164,7 @@ _CASES: dict[str, tuple[str, Callable[..., Case]]] = {
         partial(table_case, build=plateau, empty=True),
     ),
     "trap": (
-        "Is nothing claimed of a head that attends to all alike and writes the same whatever it reads?",
+        "Is nothing claimed of a head that attends to all equally and writes the same whatever it reads?",
         partial(table_case, build=trap, empty=True),
     ),
     "tied-plateau": (
@@ -180,7 +180,7 @@ _CASES: dict[str, tuple[str, Callable[..., Case]]] = {
         partial(belief_case, carries=True),
     ),
     "no-belief": (
-        "Is no belief claimed of a model that predicts as well from the tokens alone?",
+        "Is no belief claimed of a model that predicts as well from only the tokens?",
         partial(belief_case, carries=False),
     ),
     "bundled-walk": ("Is the head of the walk found?", bundled_case),

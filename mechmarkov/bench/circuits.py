@@ -82,7 +82,7 @@ def induction_with_decoy(n_states: int, n_ctx: int) -> HookedDecoder:
 
 @torch.no_grad()
 def contrary_induction(n_ctx: int, *, gain: float = 4.0) -> HookedDecoder:
-    """Of two states: what follows either state, less what follows the other one, is what follows this one.
+    """Build induction for two states: what follows either, less what follows the other one, is predicted.
 
     One head of the second layer attends to the keys whose previous token is the other state, and lowers what
     stands there. A second head attends to all keys, and raises it twice as much. Trained two-symbol models
@@ -146,7 +146,7 @@ def rotated(decoder: HookedDecoder, *, seed: int) -> HookedDecoder:
 
 @torch.no_grad()
 def trap(table: Table, n_ctx: int) -> HookedDecoder:
-    """A head that attends to all tokens alike, and writes the unigram of a chain whatever it reads.
+    """A head that attends to all tokens equally, and writes the unigram of a chain whatever it reads.
 
     Example:
         >>> chain = torch.tensor([[0.9, 0.1], [0.1, 0.9]]).log()

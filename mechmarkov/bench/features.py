@@ -19,7 +19,7 @@ from mechmarkov.interventions.belief import streams
 
 NO_FEATURES = "no features are known in this case"
 WIDTH = 2  # latents for each dimension of the stream
-L1 = 0.03  # penalty of the latents' sum, beside the squared error
+L1 = 0.03  # penalty of the latents' sum, besides the squared error
 STEPS, RATE = 400, 2e-2
 Directions = Float[np.ndarray, "feature d_model"]
 

@@ -19,14 +19,14 @@ class Method:
     """An interpretability method.
 
     Attributes:
-        name: Of the method.
+        name: The name of the method.
         of: What its claims are about.
         claims: From a case to a number for every node or edge, above 0 where it says that the model needs it;
             of beliefs, to a `Claim`; of a subspace, to an orthonormal `[d_model, rank]`; of features, to
             directions `[feature, d_model]`; of coefficients, to one number. Where it can say nothing of a
             case, one sentence why.
         cites: Where it comes from.
-        unit: Of its numbers; only claims in nats are scored by their size.
+        unit: The unit of its numbers; only claims in nats are scored by their size.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Method:
 
 
 def registered() -> list[str]:
-    """The names of all registered methods, ours and others' alike."""
+    """The names of all registered methods, ours and others'."""
     return list(plugins.registered(GROUP))
 
 

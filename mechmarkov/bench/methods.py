@@ -1,4 +1,4 @@
-"""Methods that claim effects: published ones, small enough to be read beside the paper, and our probes."""
+"""Methods that claim effects: published ones, small enough to be read next to the paper, and our probes."""
 
 import zlib
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def activation_patching(case: Case) -> dict[str, float]:
 
 
 def direct_logit_attribution(case: Case) -> dict[str, float]:
-    """What a node writes to the logits itself: those of the law less their mean, clean less corrupt."""
+    """Returns what a node itself writes to the law's logits less their mean, clean less corrupt."""
     weight = case.model.folded_unembedding()
     found = {}
     for name, difference in case.differences.items():

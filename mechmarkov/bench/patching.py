@@ -57,7 +57,7 @@ def content_of(case: Case, what: str) -> str:
 
 
 def exact_effects(case: Case) -> dict[str, Effects]:
-    """Of `nodes` and `edges`, kept on disk."""
+    """Returns the effects of `nodes` and `edges`, kept on disk."""
 
     def measure() -> xr.Dataset:
         found = {"nodes": node_effects(case), "edges": edge_effects(case)}
@@ -99,7 +99,7 @@ def corrupt_edges(case: Case, names: Iterable[str]) -> Iterator[None]:
 
 
 def losses(case: Case) -> Float[np.ndarray, " batch"]:
-    """Of every clean sequence, by the model as it is now."""
+    """Returns the loss of every clean sequence, by the model as it is now."""
     with torch.no_grad():
         return np.asarray(case.loss(case.model(case.clean)).numpy())
 

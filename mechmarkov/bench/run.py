@@ -1,4 +1,4 @@
-"""`mm.bench.run`: methods × cases × seeds, every claim beside its exact effect."""
+"""`mm.bench.run`: methods × cases × seeds, every claim next to its exact effect."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ SCORERS: dict[str, Callable[[Case, Any], dict[str, float]]] = {
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """What the benchmark measured.
+    """The measurements of the benchmark.
 
     Attributes:
         scores: Each of `SCORES`, processor `seconds` and forward `passes`, `[method_name, case, seed]`; NaN

@@ -136,7 +136,7 @@ def _order(case: Case, claims: Mapping[str, float], in_nats: bool) -> tuple[str,
 
 
 def _distance(shares: Float[np.ndarray, " size"]) -> float:
-    """How far circuits are from the model, mean over sizes; 1 at most, which is that of no edge at all."""
+    """Returns how far circuits are from the model, mean over sizes; at most 1, that of no edge at all."""
     return float(np.minimum(1, np.abs(1 - shares)).mean())
 
 

@@ -35,7 +35,7 @@ Histories = Int[np.ndarray, "batch known_position"]
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """What holds for every sequence, and the worst one that was seen.
+    """A statement about every sequence, and the worst sequence that was seen.
 
     Attributes:
         program: What the model is compared with.
@@ -71,14 +71,14 @@ class Certificate:
 
     @property
     def tier(self) -> str:
-        """How far it got: `1` support functions, `1b` relaxed behind them, `2` a final norm, `0` no bound."""
+        """The certificate's tier: `1` support functions, `1b` relaxed, `2` a final norm, `0` no bound."""
         if self.bounds is None:
             return "0" if self.worst_kl is None else "2"
         return "1b" if self.bounds.kind == "relaxed" else "1"
 
     @property
     def is_vacuous(self) -> bool:
-        """Returns whether the bound is no better than for a model that finds all states alike."""
+        """Returns whether the bound is no better than for a model that finds all states equally likely."""
         return self.worst_kl is not None and self.worst_kl >= math.log(self.contexts.n_states)
 
 
@@ -97,7 +97,7 @@ def certify(
         run: The run.
         program: `constant`, `parent` or `row`, read off the model, an exact predictor of the source by its
             name, or a table with the law after each state. None for the smallest that is near the model.
-        step: Of the run.
+        step: The step of the run.
         seconds: Budget of the bounds.
         unit: Which evaluations of the model are covered: those in float32 and those in exact arithmetic
             (`ball.FLOAT32`), or the latter only (`ball.EXACT`).

@@ -83,7 +83,7 @@ def worst_contexts(
         bounds: The model's.
         contexts: That it can meet.
         objective: How scores are read.
-        most: So many at most.
+        most: The largest number of them.
 
     Returns:
         The sequences, and KL(program ‖ model) at each position, by scores that were computed in float64.

@@ -19,8 +19,8 @@ class Contexts:
     The parent is the last state that is known: the query's own token, or the one in front of a query token.
 
     Attributes:
-        n_states: Of the source.
-        n_tokens: Of the model: the states and, where there is one, the query token, the last.
+        n_states: The number of states of the source.
+        n_tokens: The number of tokens: the states and, where there is one, the query token, the last.
         reads: The positions whose output is a prediction.
         start: The states that a sequence may begin with.
         transitions: Which state may follow which.
@@ -65,7 +65,7 @@ class Contexts:
         return self.n_tokens - 1 if self.query else parent
 
     def allowed(self, read: int, parent: int) -> Bool[np.ndarray, "key token"]:
-        """Which tokens each key up to the query may have, given the parent."""
+        """Returns which tokens each key up to the query may have, given the parent."""
         mask = np.zeros((read + 1, self.n_tokens), dtype=bool)
         mask[:, : self.n_states] = True
         mask[0, : self.n_states] &= self.start
@@ -98,7 +98,7 @@ class Contexts:
         return bool(reached[parent])
 
     def are_allowed(self, histories: Int[np.ndarray, "batch position"]) -> Bool[np.ndarray, " batch"]:
-        """Which sequences of states these contexts include."""
+        """Returns which sequences of states these contexts include."""
         moves = self.transitions[histories[:, :-1], histories[:, 1:]]
         return np.asarray(self.start[histories[:, 0]] & moves.all(1))
 

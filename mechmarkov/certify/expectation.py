@@ -60,9 +60,9 @@ def mean_kl(run: Run, certificate: Certificate, step: int = -1, sequences: int =
 
     Args:
         run: The run.
-        certificate: Of the run at that step. Its `worst_kl` bounds each sequence; without one that is what
+        certificate: The one at that step. Its `worst_kl` bounds each sequence; without one that is what
             floored probabilities leave.
-        step: Of the run.
+        step: The step of the run.
         sequences: How many are drawn.
     """
     decoder, contexts = run.decoder(step), certificate.contexts

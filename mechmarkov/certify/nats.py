@@ -65,8 +65,8 @@ def log_ratios(log_odds: Pairs, law: Laws) -> tuple[Laws, Laws]:
     """The smallest and the largest `log(q / p)` of each state; 0 of states that the program holds impossible.
 
     Args:
-        log_odds: As in `odds_off`.
-        law: As in `odds_off`.
+        log_odds: The log odds, as in `odds_off`.
+        law: The law, as in `odds_off`.
     """
     off, possible = odds_off(log_odds, law), law > 0
     with np.errstate(over="ignore"):
@@ -84,8 +84,8 @@ def largest_kl(log_odds: Pairs, law: Laws) -> Float[np.ndarray, "*lead"]:
     """The most that `KL(p || q)` can be, in nats, where no probability of q counts as less than 1e-12.
 
     Args:
-        log_odds: As in `odds_off`.
-        law: As in `odds_off`.
+        log_odds: The log odds, as in `odds_off`.
+        law: The law, as in `odds_off`.
 
     Example:
         >>> fair, off = np.array([0.5, 0.5]), np.array([[0.0, 0.2], [0.2, 0.0]])

@@ -93,7 +93,7 @@ def from_rows(rows: Sequence[Sequence[Any]], n_states: int) -> Program:
 
 
 def from_source(name: str, source: Source) -> Program:
-    """An exact predictor of the source: a table where it looks at the parent alone.
+    """An exact predictor of the source: a table where it looks only at the parent.
 
     Raises:
         ValueError: There is none of that name; the message lists those there are.

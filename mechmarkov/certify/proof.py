@@ -1,4 +1,4 @@
-"""Certificates as files: what a checker needs beside the run, and what a person reads first."""
+"""Certificates as files: what a checker needs besides the run, and what a person reads first."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def proof_of(certificate: Certificate, step: int) -> dict[str, Any]:
 
     Args:
         certificate: With a bound.
-        step: Of the run that it is about.
+        step: The step of the run that it is about.
 
     Raises:
         ValueError: It has none; the message says why.

@@ -118,7 +118,7 @@ def search(judge: Judge, starts: Histories, tokens: int, seed: int = 0) -> Found
         judge: The model and the program.
         starts: Sequences to start from; those that are worst already are taken.
         tokens: How many tokens may go through the model.
-        seed: Of the order in which changes are tried.
+        seed: The seed of the order in which changes are tried.
     """
     rng, contexts = np.random.default_rng(seed), judge.contexts
     histories = np.unique(np.concatenate([starts, contexts.plain(judge.length)]), axis=0)

@@ -98,12 +98,12 @@ def sentences(certificate: Certificate) -> list[str]:
     whole = program.table is None or bool((program.table > 0).all())
     whose = "log-probabilities" if whole else "log-probabilities of the states that it holds possible"
     within = f"within {at_most(ratio, 2)} nats of" if ratio < math.inf else "without a bound from"
-    covered = "every evaluation in float32" if bounds.unit == FLOAT32 else "exact arithmetic alone"
+    covered = "every evaluation in float32" if bounds.unit == FLOAT32 else "only exact arithmetic"
     which = f"each of the {number_of(certificate.contexts)} sequences {which}"
     return [
         f"On {which}, {whose} are {within} {called}.",
         f"KL(program ‖ model) is at most {at_most(worst_kl)} nats.",
-        *["That is vacuous: a model that finds all states alike does as well."] * certificate.is_vacuous,
+        *["That is vacuous: the uniform prediction does as well."] * certificate.is_vacuous,
         f"The largest that was seen is {seen.nats:.3g}.",
         f"The bound covers {covered}.",
     ]

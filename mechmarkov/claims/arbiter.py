@@ -149,7 +149,7 @@ def _fitted_circuit(one: Claim, other: Claim) -> bool:
 
 
 def _near_and_not(one: Claim, other: Claim) -> bool:
-    """The best law is reached, and surely not imitated."""
+    """The best law is reached, and clearly not imitated."""
     return (
         one.is_shown
         and one.relation == "reaches"
@@ -161,7 +161,7 @@ def _near_and_not(one: Claim, other: Claim) -> bool:
 
 
 def is_on_scores(claim: Claim) -> bool:
-    """Whether a claim is about a model whose loss is on scores, with another optimum than cross-entropy."""
+    """Returns whether a claim's model has a loss on scores, with another optimum than cross-entropy."""
     condition = claim.condition("loss on scores")
     return condition is not None and bool(condition.holds)
 

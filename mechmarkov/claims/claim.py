@@ -28,7 +28,7 @@ RELATIONS = {
     "reaches": "S is v nats above the loss of O, the best exact law, at most a tenth of what the unigram is",
     "is_on_the_way_to": "S has taken the share v of the way from the unigram's expected loss to O's",
     "is_right": "S predicts the next state right with probability v; O: what is the best possible",
-    "fails_at": "S is surely v nats away from the law O in these states or positions, though near elsewhere",
+    "fails_at": "S is clearly v nats away from the law O in these states or positions, though near elsewhere",
     "attends_to": "head S gives the token O the share v of its attention, most of it",
     "attends_evenly": "no head of S tells one token from another: attentions differ by v at most",
     "attends_by": "head S chooses its keys by O (lag classes, tokens), which explain the share v",
@@ -52,8 +52,8 @@ RELATIONS = {
     "leaves_by": "S leaves the saddle by step v",
     "lies_in": "the canonical coordinates of S lie in the basin of O",
     "came_by": "S passed halfway to O between the interval's steps; v is the first kept step past it",
-    "came_before": "S passed halfway to what it came to surely before O did",
-    "was_lost": "S is surely no longer there at the last probed step",
+    "came_before": "S clearly passed halfway to what it came to before O did",
+    "was_lost": "S is clearly no longer there at the last probed step",
     "passed": "S was nearest to the law O from one step to another",
     "explains": "the program S leaves all but the share v of the model's predictions unexplained",
     "carries_belief": "the belief over O is read linearly from the stream S with R² v, beyond what tokens",
@@ -77,13 +77,13 @@ class Where:
 
 @dataclass(frozen=True)
 class Condition:
-    """A premise that was checked, or a number that a claim stands beside.
+    """A premise that was checked, or a number that a claim stands next to.
 
     Attributes:
         name: What was checked, one of `mechmarkov.report.words.conditions.CONDITIONS`.
         holds: The outcome; None where it is open.
         value: The number, where there is one.
-        unit: Of the number.
+        unit: The unit of the number.
         words: Names that the condition is about, such as a predictor.
     """
 
@@ -113,11 +113,11 @@ class Claim:
         value: The number that decides, None where there is none.
         interval: Its 95 % interval.
         null: Its value by chance, or (low, middle, high) over fresh models.
-        unit: Of the value.
+        unit: The unit of the value.
         status: Whether the relation is shown to hold, shown not to hold, left open, or has no meaning here.
         evidence: By what kind of measurement.
         where: For which states, positions and steps.
-        because: Premises that were checked, and numbers beside it.
+        because: Premises that were checked, and numbers next to it.
         against: The claim that made this one open.
         probe: Who says it.
 
@@ -145,7 +145,7 @@ class Claim:
     probe: str = ""
 
     def __post_init__(self) -> None:
-        """Plain, finite values only; a number that is not finite is no value."""
+        """Plain, finite values only; a number that is not finite is not a value."""
         for name, known in (
             ("relation", tuple(RELATIONS)),
             ("status", get_args(Status)),

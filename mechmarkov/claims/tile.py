@@ -23,7 +23,7 @@ class Tile:
         number: The claim whose value is shown with its null.
         bars: Names and values of a small picture, in one unit.
         picture: What the bars are: a key of `mechmarkov.report.words.tiles.PICTURES`.
-        rank: Of two answers to a question that with the lower rank is shown.
+        rank: A number; of two answers to a question that with the lower one is shown.
         of_run: Whether it is about the whole run, whatever the slider shows.
     """
 

@@ -40,7 +40,7 @@ def learning_coefficient(
     Args:
         losses: The loss of several parameter vectors at once (nats).
         theta: The point.
-        seed: Of the chains.
+        seed: The seed of the chains.
         n_beta: Predictions times inverse temperature.
         localisation: γ, how strongly chains are held near the point.
         chains: How many start there.

@@ -31,7 +31,7 @@ SOLVED_NATS = 0.01
 # Rows of a dense Hessian at once.
 MAX_ROWS = 16
 
-# From so many attention weights on, a product with the Hessian is a difference of gradients, for which fused
+# From this many attention weights, a product with the Hessian is a difference of gradients, for which fused
 # kernels keep nothing of that size. From one side it is off by 1e-8 to 2e-7 of itself at T = 1024. Along the
 # sharpest directions of large weights that may be 1e-5, and Lanczos asks for 1e-4 of the largest eigenvalue.
 # A larger step has a larger error, a smaller one more rounding.
@@ -54,7 +54,7 @@ class LossSurface:
         objective: The loss.
         coordinates: What the numbers are.
         frozen: The decoder's tensors, of one model.
-        decoder: Runs all models but a walk's, whose own form costs the query's attention alone.
+        decoder: Runs all models but a walk's, whose own form costs only the query's attention.
         walk: The parts of a walk model.
     """
 
@@ -77,12 +77,12 @@ class LossSurface:
         return torch.cat([self._mean_losses(part, tokens, law, **options) for part in parts])
 
     def at_once(self, sequences: int) -> int:
-        """Returns how many models go through so many sequences together."""
+        """Returns how many models go through that many sequences together."""
         return max(1, MAX_PATTERN // (self.pattern * sequences))
 
     @property
     def pattern(self) -> int:
-        """Attention weights of one model on one sequence: of a walk, those of the query alone."""
+        """Attention weights of one model on one sequence: of a walk, only those of the query."""
         length = self.population.tokens.shape[-1]
         return length if self.walk is not None else self.decoder.config.n_heads * length**2
 
@@ -183,7 +183,7 @@ class Hessian:
 
     @property
     def is_difference(self) -> bool:
-        """Whether products are differences of gradients; never of losses with a kink in the scores."""
+        """Returns whether products are differences of gradients; not of losses with a kink in the scores."""
         smooth = self.surface.objective.kind in ("cross_entropy", "squared")
         large = self.surface.pattern * self._sequences >= MIN_DIFFERENCE_PATTERN
         return smooth and large and self.surface.walk is None

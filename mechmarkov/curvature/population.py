@@ -35,7 +35,7 @@ class Population:
         history: The states behind the last prediction.
         read: The model's positions whose output is a prediction.
         exact: Whether these are all the sequences there are, at their probabilities.
-        relabellings: In which each drawn sequence is there; the identity alone where the group is too large.
+        relabellings: In which each drawn sequence is there; only the identity where the group is too large.
     """
 
     tokens: Int[Tensor, "group sequence position"]
@@ -106,7 +106,7 @@ def _relabelled(states: Int[Tensor, "sequence position"], group: Sequence[Permut
 
 
 def _all_sequences(source: FixedChain, length: int, room: int) -> Int[Tensor, "sequence position"] | None:
-    """Every sequence of a deterministic chain, if they are alike in probability and not too many."""
+    """Every sequence of a deterministic chain, if they are equally probable and not too many."""
     starts = np.flatnonzero(source.pi)
     deterministic = np.isin(source.P[starts], (0.0, 1.0)).all()
     if not deterministic or len(starts) > room or np.ptp(source.pi[starts]) > 1e-12:

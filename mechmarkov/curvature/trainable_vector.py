@@ -1,4 +1,4 @@
-"""The trainable parameters of a run as one vector, and which of its directions a symmetry leaves alone."""
+"""The trainable parameters of a run as one vector, and which directions a symmetry leaves unchanged."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ TOKEN_AXIS = {"embed.W_E": -2, "unembed.W_U": -1, "unembed.b_U": -1}
 
 @dataclass(frozen=True)
 class Coordinates:
-    """Where the trainable parameters of a decoder lie; a tied tensor is there once.
+    """The places of a decoder's trainable parameters; a tied tensor is there once.
 
     Attributes:
         spans: Name to `(start, stop)` per axis of an unstacked tensor.
@@ -109,12 +109,12 @@ class Symmetry:
     model relabelled too, the loss. For a walk model on a cycle of K states that is walked deterministically,
     with K dividing N - 1, there is a stronger one: shift all tokens along the cycle and all positions with
     them, and each sequence is again itself, its label unchanged. That holds of every sample, not of the
-    population alone, and it is what theorem 4.1 of Shi & Cao rests on. Gradient descent that starts in the
-    subspace that a symmetry leaves alone stays there: for shifts, V with constant rows and all tokens
-    attended to alike. Where there are shifts, the subspace is theirs.
+    population only, and it is what theorem 4.1 of Shi & Cao rests on. Gradient descent that starts in the
+    subspace that a symmetry leaves unchanged stays there: for shifts, V with constant rows and all tokens
+    attended to equally. Where there are shifts, the subspace is theirs.
 
     Attributes:
-        generators: Of the chain's automorphisms.
+        generators: The generators of the chain's automorphisms.
         order: How many automorphisms there are, the identity among them.
         shifts: Whether sequences can be shifted along the cycle.
         acts: Whether relabelling acts on the trained numbers (not where embeddings are frozen in some way).
@@ -135,11 +135,11 @@ class Symmetry:
 
     @property
     def trivial(self) -> bool:
-        """Returns whether nothing is known to be left alone, so that there is nothing to project out."""
+        """Returns whether nothing is known to be left unchanged, so that there is nothing to project out."""
         return not self.acts or (self.order == 1 and not self.shifts)
 
     def at(self, theta: Float[Tensor, " coordinate"]) -> "Symmetry":
-        """These symmetries if weights are (nearly) left alone by them; else none.
+        """These symmetries if they leave weights (nearly) unchanged; otherwise none.
 
         The Hessian keeps the inside and the outside of the symmetric subspace apart only in that subspace.
         A walk model is always judged so: its weights grow without end inside.
@@ -150,7 +150,7 @@ class Symmetry:
         return replace(self, acts=False)
 
     def inside(self, vectors: Float[Tensor, "*lead coordinate"]) -> Float[Tensor, "*lead coordinate"]:
-        """The part of vectors that the symmetries leave alone; all of it where there are none."""
+        """The part of vectors that the symmetries leave unchanged; all of it where there are none."""
         if self.trivial:
             return vectors.clone()
         orbit = torch.from_numpy(self.orbit).to(vectors.device)

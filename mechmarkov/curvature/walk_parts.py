@@ -10,7 +10,7 @@ from mechmarkov.runs.run import Run
 
 @dataclass(frozen=True, eq=False)
 class WalkParts:
-    """Where the walk model's parts lie; states may be numbered in another order than coordinates.
+    """The places of the walk model's parts; states may be numbered in another order than coordinates.
 
     Attributes:
         read_at: The coordinate of the residual stream that each state's embedding sets.

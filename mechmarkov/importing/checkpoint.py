@@ -62,7 +62,7 @@ def read_checkpoints(
         given: Fields of the config that it does not tell.
         weights: Which of several models in it.
         without: Weights that the model does not use: their names, or what these begin with.
-        names: Of a model with names of its own, which weight is which.
+        names: For a model with names of its own, which weight is which.
 
     Raises:
         RunFileError: For a file that cannot be trusted, and for a model that a HookedDecoder cannot express.
@@ -90,7 +90,7 @@ def read_checkpoints(
 
 
 def _opened(path: Path) -> tuple[ForeignFile | folders.Parts, dict[str, Any]]:
-    """What a path holds, and what lies beside: a config, the state of a training, texts of safetensors."""
+    """Returns what a path holds and what lies next to it: a config, training state, safetensors' texts."""
     if path.name in (shared_folder.RUN, shared_folder.WEIGHTS) and path.with_name(shared_folder.RUN).exists():
         raise RunFileError(
             "is in a folder that `save_folder` wrote, a run already: probe that folder as it is"
@@ -150,7 +150,7 @@ def _checkpoint(
 ) -> Checkpoint:
     plans, left_out = _own_weights(one, without)
     # Names are final from here on. A user's own table of names would rename `plans` here, keep what the file
-    # calls each for `one.called`, and have `_chosen` look for what it knows beside `recognise.LAYOUTS`.
+    # calls each for `one.called`, and have `_chosen` look for what it knows besides `recognise.LAYOUTS`.
     shapes = {name: plan.shape for name, plan in plans.items()}
     if names is None:
         name, plan, unused = recognise.planned(shapes, [*one.around, outside], given, one.called)
@@ -177,7 +177,7 @@ def _checkpoint(
 
 
 def _own_weights(one: StateDict, without: Sequence[str]) -> tuple[dict[str, TensorPlan], list[str]]:
-    """The weights of the model, and the names of those beside that are left out."""
+    """The weights of the model, and the names of those next to it that are left out."""
     names = {name: (name, one.called(name)) for name in one.plans} | {name: (name,) for name in one.beside}
     for begin in without:
         if not any(_begins(x, begin) for both in names.values() for x in both):
@@ -194,7 +194,7 @@ def _begins(name: str, begin: str) -> bool:
 
 
 def _check_head(one: StateDict, plan: ImportPlan, without: Sequence[str]) -> None:
-    """Refuse to take the embedding for the unembedding where a matrix beside the model may be that."""
+    """Refuse to take the embedding for the unembedding where a matrix next to the model may be that."""
     if "tied" not in plan.assumed:
         return
     for name in one.beside:
@@ -203,7 +203,7 @@ def _check_head(one: StateDict, plan: ImportPlan, without: Sequence[str]) -> Non
             continue
         if len(beside.shape) == 2 and beside.dtype.is_floating_point:
             raise RunFileError(
-                f"the model in it ({one.prefix}…) has no unembedding, and {quoted(name)} beside it may be "
+                f"the model in it ({one.prefix}…) has no unembedding, and {quoted(name)} next to it may be "
                 f"that: save both in one module, or --without {shlex.quote(printable(name, NAME_CHARACTERS))}"
             )
 

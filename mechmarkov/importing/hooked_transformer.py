@@ -54,7 +54,7 @@ def plan_import(
 
 
 def told(fields: Mapping[str, Any], has_config: bool) -> set[str]:
-    """What `layout.assumptions` need not name: fields that are given, and what their program fixes."""
+    """Returns what `layout.assumptions` need not name: given fields, and what their program fixes."""
     window = {"window"} if "use_local_attn" in fields else set()  # HookedTransformer's way to say it
     return {*fields, *window, *({"norms"} if has_config else ())}
 

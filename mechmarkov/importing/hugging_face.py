@@ -1,6 +1,6 @@
 """Decoders of transformers other than GPT-2: those with Llama's names, and GPT-NeoX.
 
-Their weights are read by a bridge's names (`linear_layers`), so a bridge around one of them is read alike.
+Their weights are read by a bridge's names (`linear_layers`), so a bridge around one is read in the same way.
 """
 
 import re
@@ -63,7 +63,7 @@ BUFFER = re.compile(r".*\.(rotary_emb\.inv_freq|attention\.(bias|masked_bias))")
 
 @dataclass(frozen=True)
 class Family:
-    """What models of one type compute, whatever their config says.
+    """The facts about models of one type that hold whatever their config says.
 
     Attributes:
         architecture: The class in transformers.
@@ -71,7 +71,7 @@ class Family:
         fixed: Fields of our config that no field of theirs tells.
         eps: The name of the norms' epsilon.
         rotary: The names of the rotary fields.
-        harmless: Names that this family alone has and that change nothing.
+        harmless: Names that only this family has and that change nothing.
         rotary_share: The share of a head that turns, where the config does not say; None if it is the whole.
         is_gemma: Whether embeddings are scaled by `sqrt(d_model)` and gains of norms are one more.
     """

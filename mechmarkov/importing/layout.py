@@ -98,7 +98,7 @@ class ImportPlan:
 def assumptions(config: DecoderConfig, said: Container[str]) -> dict[str, Any]:
     """Returns what no weight of such a model shows and nobody says, with what is taken.
 
-    Soft caps and the place of the norms are no fields of a config: a HookedDecoder has one way for each.
+    Soft caps and the place of the norms are not fields of a config: a HookedDecoder has one way for each.
 
     Example:
         >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
@@ -230,7 +230,7 @@ def head_size(n_heads: Any, width: int, called: str) -> int:
     """The width of each head, where `n_heads` share a width that the file calls `called`.
 
     Raises:
-        RunFileError: If so many heads cannot share it.
+        RunFileError: If that many heads cannot share it.
     """
     if type(n_heads) is not int or n_heads < 1 or width % n_heads:
         raise RunFileError(f"n_heads is {shown(n_heads)}, expected a divisor of {called}")

@@ -150,11 +150,11 @@ def plan(
     """Returns how linear layers become a HookedDecoder.
 
     Args:
-        shapes: Of every weight.
+        shapes: The shape of every weight.
         config: The shape of the model.
         transposed: Whether `attn.o` and the layers of an MLP are `[d_out, d_in]`, as all others are.
-        assumed: As of `ImportPlan`.
-        may_tie: As of `ImportPlan`; without it a model that has no `unembed` has its embedding's transpose.
+        assumed: The assumptions of `ImportPlan`.
+        may_tie: The flag of `ImportPlan`; without it a model without `unembed` has the embedding's transpose.
         embed_scale: What embeddings are multiplied by where they enter the model (Gemma).
         norm_offset: What is added to the gains of norms (Gemma).
         norms_may_lack_bias: Whether a bias that a norm lacks is zero (nanoGPT).

@@ -57,7 +57,7 @@ def converted(
         live: The model.
         n_ctx: The length of the context that it was trained on, where its config has a longer one.
         given: Fields of the config that the model does not say.
-        names: Of a model with names of its own; see `mechmarkov.importing.names`.
+        names: For a model with names of its own, which weight is which; see `mechmarkov.importing.names`.
 
     Raises:
         ValueError: For a stack, a config that cannot be expressed, parameters that are missing, unknown or of

@@ -94,7 +94,7 @@ def _fields(config: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _channels(config: DecoderConfig) -> tuple[int, int]:
-    """How many channels there are, and numbers of `B` and of `C` at a position that lie beside them."""
+    """Returns the number of channels, and of the numbers of `B` and of `C` next to them at a position."""
     assert config.n_groups is not None
     assert config.d_state is not None
     shared = config.n_groups * config.d_state if config.mixer == "mamba" else 0

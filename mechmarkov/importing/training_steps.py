@@ -18,7 +18,7 @@ SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 MAX_FILES = 100_000
 MAX_DEPTH = 4  # of folders in a folder
 MAX_NAMED = 12  # in a note
-# What training code writes beside a model: optimisers, random states, data of nanoGPT.
+# What training code writes next to a model: optimisers, random states, data of nanoGPT.
 COMPANIONS = re.compile(
     r"(optim\w*|sched\w*|lr_sched\w*|scaler\w*|rng_state\w*|random_state\w*|sampler\w*|training_args"
     r"|custom_checkpoint\w*|dataloader\w*)\.[a-z]+|(train|val|valid|test)\.bin|.*_optim_states\.pt"
@@ -43,12 +43,12 @@ NUMBER = re.compile(r"([A-Za-z]*)[-_= ]*([0-9]+)")
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Which checkpoints are meant.
+    """The checkpoints that are meant.
 
     Attributes:
-        paths: Of files and folders, in the order of the arguments.
+        paths: The paths of files and folders, in the order of the arguments.
         notes: What the user should know of it, a line each.
-        steps: Those of folders that are named by them.
+        steps: The steps of folders that are named by them.
     """
 
     paths: list[Path]
@@ -65,7 +65,7 @@ def checkpoints(arguments: Sequence[str | os.PathLike[str]]) -> Checkpoints:
     """The checkpoints that files, folders and patterns name; `~` is the home folder.
 
     A folder of one model (`model.safetensors` or `pytorch_model.bin`, in one piece or in parts) is one
-    checkpoint. Where folders named by a step lie in a folder, they are its checkpoints, whatever lies beside
+    checkpoint. Where folders named by a step lie in a folder, they are its checkpoints, whatever lies next to
     them. Any other folder stands for the checkpoint files in it, or for the one folder inside that has some.
 
     Raises:
@@ -171,7 +171,7 @@ def _left_out(folder: Path, entries: Sequence[Path], names: list[str]) -> tuple[
         names = [*names[: MAX_NAMED - 1], f"{len(names) - MAX_NAMED + 1} more"]
     notes = [f"checkpoints of {_name(folder)}: {listed(names)}"]
     if beside := [path.name for path in _files(entries)]:
-        notes.append(f"left out beside them: {listed(beside[:MAX_NAMED])}")
+        notes.append(f"left out next to them: {listed(beside[:MAX_NAMED])}")
         if final := [folder / name for name in folders.WEIGHTS if (folder / name).exists()]:
             notes[-1] += f": {_name(final[0])} gives the model in it"
     return tuple(notes)

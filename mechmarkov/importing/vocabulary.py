@@ -83,7 +83,7 @@ def _pairs_of_map(tokens: Mapping[str | int, int], source: Source) -> list[tuple
     for state, token in tokens.items():
         if type(token) is not int or token < 0:
             raise RunFileError(f"tokens[{state!r}] is {token!r}, expected a token of the model")
-    numbered: dict[str | int, str] = dict(enumerate(source.labels))  # a number is no label
+    numbered: dict[str | int, str] = dict(enumerate(source.labels))  # integers are not labels
     return [(numbered.get(state, str(state)), token) for state, token in tokens.items()]
 
 
@@ -221,7 +221,7 @@ class Picked:
     Attributes:
         states: Its weights `[step, ...]`.
         difference: Between its logits of the states and the whole model's, at the last step.
-        tokens: Of each state, and of the query.
+        tokens: The token of each state, and of the query.
         left_out: The largest probability of tokens that are not states, in the whole model at the last step.
     """
 
@@ -250,7 +250,7 @@ def pick(
         config: The shape of the whole model.
         ours: That of the part, from `picked_config`.
         states: Weights of the whole `[step, ...]`.
-        tokens: Of each state that is predicted, and of the query or of the sequence's beginning.
+        tokens: The token of each state that is predicted, and of the query or of the sequence's beginning.
         drawn: Sequences of states `[batch, position]` with those tokens, as `example_tokens` draws them.
 
     Raises:
@@ -273,5 +273,5 @@ def pick(
 
 
 def picked_config(config: DecoderConfig, n_tokens: int, n_states: int) -> DecoderConfig:
-    """The shape of a model of so many tokens, of which so many are predicted."""
+    """The shape of a model of that many tokens, of which only some are predicted."""
     return config.model_copy(update={"d_vocab": n_tokens, "d_vocab_out": n_states})

@@ -109,17 +109,17 @@ def ablate_path(
 ) -> Iterator[HookedDecoder]:
     """Replace a component's output in what one later component reads, and nowhere else.
 
-    This cuts the direct path, through the residual stream alone. What the sender tells the receiver through
+    This cuts the direct path, only through the residual stream. What the sender tells the receiver through
     other components stays (path patching, Wang et al. 2022, section 3.1; Goldowsky-Dill et al. 2023).
 
     Args:
         model: A model or a stack.
         sender: `embed`, `pos_embed`, a head or an MLP.
         receiver: `L1H0.Q`, `L1H0.K`, `L1H0.V`, an MLP, or `logits`.
-        kind: As for `ablate`.
-        reference: As for `ablate`.
-        seed: As for `ablate`.
-        positions: As for `ablate`; those of the sender's output.
+        kind: The kind, as for `ablate`.
+        reference: The reference, as for `ablate`.
+        seed: The seed, as for `ablate`.
+        positions: What they are for `ablate`; those of the sender's output.
 
     Raises:
         ValueError: As `ablate` does, and if the sender does not come before the receiver.

@@ -38,7 +38,7 @@ def attribution_patching(
     Args:
         model: A model or a stack.
         clean: Tokens `[batch, position]`; of a stack, `[n_models, batch, position]` too.
-        corrupted: As many tokens.
+        corrupted: Tokens of the same shape.
         metric: From logits `[*stack, batch, position, d_vocab_out]` to one number, of a stack to one for each
             member `[n_models]`.
         of: "residual", the stream before each layer; "heads", the output `z` of each; or "mlps".

@@ -54,7 +54,7 @@ class Reading:
 def fit_reading(
     stream: Float[np.ndarray, "row d_model"], beliefs: Float[np.ndarray, "row hidden"]
 ) -> Reading:
-    """The least-squares reading of beliefs from the stream; the shortest one where several fit alike.
+    """The least-squares reading of beliefs from the stream; the shortest one where several fit equally.
 
     Example:
         >>> beliefs = np.array([[0.1, 0.9], [0.5, 0.5], [0.8, 0.2]])
@@ -137,7 +137,7 @@ def force_state(
         source: What the model was trained on; `source.laws_of_hidden(tokens)[:, :, state]` is what it should
             then predict.
         control: A seed: every move is replaced by one as long in a random direction of the data.
-        seed: Of the 256 sequences that the reading is fitted to.
+        seed: The seed of the 256 sequences that the reading is fitted to.
 
     Raises:
         TypeError: The model is not one, such as a run.

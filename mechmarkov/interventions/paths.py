@@ -1,4 +1,4 @@
-"""Paths: what one component's output is to one later component, through the residual stream alone.
+"""Paths: what one component's output is to one later component, only through the residual stream.
 
 Replacing it there and nowhere else is path patching (Wang et al. 2022, section 3.1; Goldowsky-Dill et al.
 2023). Senders are `embed`, `pos_embed`, heads and MLPs; receivers are `logits`, MLPs and the inputs of heads:
@@ -72,7 +72,7 @@ def replace_path(
 
         def edit(x: Tensor, hook: object) -> Tensor:
             del hook
-            before = at.read(x)  # in the last layer it may be the last positions alone
+            before = at.read(x)  # in the last layer it may be only the last positions
             return at.replaced(x, before + added()[..., -before.shape[-2] :, :])
 
         stack.enter_context(reached(model, sender))
@@ -158,7 +158,7 @@ def _is_shortformer_position(model: HookedDecoder, sender: str) -> bool:
 def _why_no_path(model: HookedDecoder, sender: str, receiver: str) -> str | None:
     reader, side = split_input(receiver)
     if _is_shortformer_position(model, sender) and side not in ("Q", "K"):
-        return f"pos_embed does not reach {receiver}: shortformer positions go to queries and keys alone"
+        return f"pos_embed does not reach {receiver}: shortformer positions go only to queries and keys"
     parallel = model.config.parallel_attn_mlp
     read_at = 2 * model.config.n_layers if receiver == "logits" else _depth(reader, parallel)
     return None if _depth(sender, parallel) < read_at else f"{sender} does not come before {receiver}"

@@ -25,8 +25,8 @@ def marked(
         positions: Numbers, from the end if negative; or true and false, `[position]`, `[batch, position]` or,
             of a stack, `[n_models, batch, position]`.
         lead: The axes before the position.
-        length: Of the sequences.
-        device: Of the result.
+        length: The length of the sequences.
+        device: The device of the result.
 
     Raises:
         ValueError: Naming a position that is not there, or a shape that does not fit.

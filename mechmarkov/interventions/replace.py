@@ -103,7 +103,7 @@ def _mean(x: Activation) -> Activation:
 def _reference_mean(
     x: Activation, mean: Float[Tensor, "*stack 1 reference_position d"], length: int
 ) -> Activation:
-    """The mean over a reference at the positions of `x`, the last of so many (`HookedDecoder.forward`)."""
+    """The mean over a reference at the positions of `x`, the last of that many (`HookedDecoder.forward`)."""
     if mean.shape[-2] < length:
         raise ValueError(f"reference has {mean.shape[-2]} positions, expected at least {length}")
     return mean[..., length - x.shape[-2] : length, :].expand_as(x)
@@ -133,4 +133,4 @@ def _resampled(
     before = torch.cat([tokens[..., :1], tokens[..., :-1]], dim=-1)
     states = torch.where(tokens < model.config.d_vocab_out, tokens, before)
     donor = donors(states if same else torch.zeros_like(states), seed=seed)
-    return x.gather(-3, donor[..., -x.shape[-2] :, None].expand_as(x))  # x may be the last positions alone
+    return x.gather(-3, donor[..., -x.shape[-2] :, None].expand_as(x))  # x may be only the last positions

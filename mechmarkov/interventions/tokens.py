@@ -20,7 +20,7 @@ def donors(
     """For every token, the index of a sequence with the same label at the same position.
 
     The sequences that share a label at a position form a random cycle, so that none is its own donor unless
-    it is alone. With one label for all this is resampling; with the tokens as labels, resampling with the
+    there is no other. With one label this is resampling; with the tokens as labels, resampling with the
     same current token.
 
     Example:
@@ -52,7 +52,7 @@ def shuffle_context(
         history: The states before a prediction; the last is its parent.
         which: `"all"` tokens in random order; `"all but last"`: the parent stays in place; `"last only"`: the
             parent changes places with a random earlier token, the others stay.
-        seed: Of the random order.
+        seed: The seed of the random order.
 
     Raises:
         ValueError: For an unknown `which`.

@@ -2,7 +2,7 @@
 
 from mechmarkov.shadowed import explaining
 
-with explaining():  # it imports most of what a file beside a script may hide
+with explaining():  # it imports most of what a file next to a script may hide
     import transformer_lens as transformer_lens
 
 from mechmarkov.models.config import DecoderConfig

@@ -66,7 +66,7 @@ class Attention(Mixer, name="attention"):
     def forward(
         self, query_input: Tensor, key_input: Tensor, value_input: Tensor, *context: Context
     ) -> Float[Tensor, "*stack batch position d_model"]:
-        """As `Mixer.forward`; all at once, where nothing looks at what is between."""
+        """Returns what `Mixer.forward` returns; all at once, where nothing looks at what is between."""
         is_plain = key_input is query_input and query_input.ndim == self.W_O.ndim  # not split by head
         is_single = query_input.dtype == value_input.dtype == torch.float32
         if self.fused_layer is None or not is_plain or not is_single or context or self._is_looked_into():
@@ -121,7 +121,7 @@ class Attention(Mixer, name="attention"):
         return x if norm is None else norm(x)
 
     def read_by(self, side: str, x: Tensor) -> Tensor:
-        """As `Mixer.read_by`, through the norms of queries and keys where there are some."""
+        """Returns what `Mixer.read_by` returns, through the norms of queries and keys, if any."""
         return self._normed(side, super().read_by(side, x))
 
     def _relative_scores(
@@ -145,7 +145,7 @@ class Attention(Mixer, name="attention"):
             return self.fused(q, k, v, 1 / self.config.score_scale, self.window)
         free = self.window is None and not relative
         causal = free and n_queries == n_keys
-        needs_mask = not causal and not (free and n_queries == 1)  # the last query alone sees every key
+        needs_mask = not causal and not (free and n_queries == 1)  # only the last query sees every key
         mask = causal_mask(n_queries, n_keys, self.window, q.device) if needs_mask else None
         if relative and mask is not None:
             mask = self._relative_scores(q, n_keys).masked_fill(~mask, -torch.inf).flatten(0, -4)
@@ -178,7 +178,7 @@ class Attention(Mixer, name="attention"):
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
-    """SDPA over `[batch, head, position, d_head]`, so many of the batch at once as a kernel can address."""
+    """SDPA over `[batch, head, position, d_head]`, as much of the batch at once as a kernel can address."""
     if len(q) <= MAX_FUSED_BATCH:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
     some = [slice(i, i + MAX_FUSED_BATCH) for i in range(0, len(q), MAX_FUSED_BATCH)]

@@ -54,7 +54,7 @@ class Block(nn.Module):
     ) -> Tensor:
         """The residual stream after this layer, `[*stack, batch, position, d_model]`.
 
-        Shortformer's positions are added to queries and keys. With `last` only so many of the last positions
+        Shortformer's positions are added to queries and keys. With `last` only that many last positions
         are computed.
         """
         resid_pre = self.hook_resid_pre(resid_pre)

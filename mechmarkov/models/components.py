@@ -94,7 +94,7 @@ def check_component(config: DecoderConfig, name: str) -> None:
 
 @dataclass(frozen=True)
 class Output:
-    """Where a component's output is hooked; a head's is a slice of its layer's `hook_z`.
+    """The hook of a component's output; a head's is a slice of its layer's `hook_z`.
 
     Attributes:
         hook: The name of the hook point.
@@ -118,7 +118,7 @@ class Output:
 
 
 def output_of(config: DecoderConfig, name: str) -> Output:
-    """Where a component's output is hooked; a ValueError for `direct` and `bias`, which have no point."""
+    """Returns where a component's output is hooked; ValueError for `direct` and `bias`, which have none."""
     check_component(config, name)
     if head := head_index(name):
         return Output(f"blocks.{head[0]}.attn.hook_z", head)

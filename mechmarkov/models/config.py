@@ -37,7 +37,7 @@ class DecoderConfig(Fields):
     limited to the last `window + 1` tokens, the query's own among them), `mixer` (what moves information
     between positions, by its name in `mechmarkov.models.mixer.MIXERS`) and the positional embedding types
     `"relative"` (a learned vector per head and lag, added to the key) and `"none"`, the default of a mixer
-    `"mamba"` (Mamba-2) or `"mamba1"` (Mamba). These two alone have `d_state` (of a head, or of a channel in
+    `"mamba"` (Mamba-2) or `"mamba1"` (Mamba). Only these two have `d_state` (of a head, or of a channel in
     Mamba), `d_conv` (the convolution's window; with 1 no position reaches another), `n_groups` (of heads that
     share `B` and `C`), `dt_rank` (Mamba's), `conv_act_fn`, `use_gate` and `use_gate_norm`. There are
     `n_heads * d_head` channels.
@@ -108,7 +108,7 @@ class DecoderConfig(Fields):
             raise ValueError(
                 f"n_heads is not given and d_head {d_head} does not divide d_model {d_model}: give n_heads"
             )
-        # A missing or wrong width is refused under its own name alone, not under its dependants' too.
+        # A missing or wrong width is refused only under its own name, not under its dependants' too.
         d_model, d_head = d_model or 1, d_head or 1
         fill("n_heads", max(1, d_model // d_head))
         fill("d_vocab_out", width("d_vocab") or 1)
@@ -168,7 +168,7 @@ class DecoderConfig(Fields):
         return self
 
     def _check_state_space(self) -> None:
-        """What a mixer of `STATE_SPACES` must have and cannot have."""
+        """Check what a mixer of `STATE_SPACES` must have and cannot have."""
         mixer = f"where mixer is {self.mixer!r}"
         if self.d_state is None:
             raise ValueError(f"d_state is None, expected the size of a state {mixer}")

@@ -1,4 +1,4 @@
-"""What a pass has beside its own tokens: masked tokens, and keys and values of earlier passes."""
+"""What a pass has besides its own tokens: masked tokens, and keys and values of earlier passes."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ UNKNOWN_TOKEN = -1  # stands for each token of a pass that begins from a residua
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What queries of one layer read beyond the causal mask.
+    """The inputs of one layer's queries beyond the causal mask.
 
     Attributes:
         visible: False for a token that no query attends to; None where all are visible. It has the tokens

@@ -1,4 +1,4 @@
-"""HookedDecoder: a decoder-only transformer, alone or as a stack of models of one shape."""
+"""HookedDecoder: a decoder-only transformer, single or as a stack of models of one shape."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ ROTARY_BUFFERS = ("attn.rotary_sin", "attn.rotary_cos")
 
 
 def is_derived(name: str, config: DecoderConfig) -> bool:
-    """Whether a name is of such a buffer; rotary tables are not where the model has other positions."""
+    """Returns whether a name is of such a buffer; rotary tables are not if the model has other positions."""
     rotary = config.positional_embedding_type == "rotary"
     return name.endswith(MASK_BUFFERS + ROTARY_BUFFERS if rotary else MASK_BUFFERS)
 
@@ -91,13 +91,13 @@ class HookedDecoder(Inputs):
         Args:
             input: Tokens `[batch, position]`, or one sequence `[position]`; for a stack shared by all
                 members, or `[n_models, batch, position]` to give each member its own. With `start_at_layer`
-                the residual stream `[batch, position, d_model]`, `[n_models, …]` alike.
+                the residual stream `[batch, position, d_model]`, `[n_models, …]` the same.
             return_type: `"logits"`, `"loss"` (next-token cross-entropy in nats), `"both"` (an `Output` of the
                 two) or None (nothing, for caching).
             loss_per_token: The loss of each position but the last, `[*stack, batch, position - 1]`, for their
                 mean.
-            prepend_bos: Of text alone, as in HookedTransformer: to tokens nothing is prepended.
-            padding_side: Of text alone, as in HookedTransformer.
+            prepend_bos: For text only, as in HookedTransformer: to tokens nothing is prepended.
+            padding_side: For text only, as in HookedTransformer.
             start_at_layer: Begin at this layer, whose input is given; from the end if negative. `n_layers`
                 unembeds what is given.
             tokens: With `start_at_layer`, for a loss, and for `ablate(kind="same_token")`.
@@ -108,7 +108,7 @@ class HookedDecoder(Inputs):
             stop_at_layer: Return the residual stream before this layer; from the end if negative.
             past_kv_cache: A `TransformerLensKeyValueCache` of this model, whose tokens come before these. No
                 stack has one.
-            read: Positions in ascending order, whose logits alone are returned. The last layer then computes
+            read: Positions in ascending order; only their logits are returned. The last layer then computes
                 no position before them, and its hooks see the queries and outputs from the first of them on.
 
         Returns:

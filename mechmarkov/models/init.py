@@ -31,7 +31,7 @@ def initialise(
     std: float | Sequence[float] = 0.02,
     zero: Sequence[Sequence[str]] | None = None,
 ) -> None:
-    """Set every parameter of a decoder in place; a member of a stack starts as it would alone.
+    """Set every parameter of a decoder in place; a member of a stack starts as it would by itself.
 
     Args:
         decoder: A single model (one seed) or a stack (one seed a member).

@@ -125,7 +125,7 @@ class PosEmbed(nn.Module):
     ) -> Float[Tensor, "*stack_batch position d_model"]:
         """The position vector of each token: one memory for all sequences, unless some are masked.
 
-        So many positions come before; with a mask, over all of them, positions are counted over visible
+        That many positions come before; with a mask, over all of them, positions are counted over visible
         tokens, and the vectors of the others are zero.
         """
         length = tokens.shape[-1]
@@ -152,10 +152,10 @@ class Norm(nn.Module):
     """LayerNorm and RMSNorm, with weights ("LN", "RMS") or without ("LNPre", "RMSPre").
 
     Args:
-        config: Of the model.
-        stack: As of every layer.
+        config: The configuration of the model.
+        stack: The stack, as in every layer.
         kind: By default the model's.
-        width: Of the axis; by default `d_model`.
+        width: The width of the axis; by default `d_model`.
     """
 
     def __init__(

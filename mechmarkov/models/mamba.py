@@ -75,10 +75,10 @@ class Mamba(Mixer, name="mamba"):
     Attributes:
         W_Q: `[*stack, n_groups, d_model, d_state]`, of `C`, and `W_K` of `B`; `_W_Q` where heads share.
         conv_V: `[*stack, head, d_head, d_conv]`, the last entry for a position itself; `conv_Q` and `conv_K`
-            alike. Biases are `b_conv_V` and so on.
+            too. Biases are `b_conv_V` and so on.
         A_log: `[*stack, head, 1]`. `W_dt` is `[*stack, head, d_model, 1]`, `D` `[*stack, head]`.
         hook_conv_v: `[*stack, batch, position, head, d_head]`, what the convolution and its activation make
-            of `hook_v`; `hook_conv_q` and `hook_conv_k` alike.
+            of `hook_v`; `hook_conv_q` and `hook_conv_k` too.
         hook_delta: Δ, `[*stack, batch, position, head]`.
         hook_log_decay: `log a_t`, `[*stack, batch, position, head, 1]`.
         hook_effective: M, `[*stack, batch, head, query, key]`, with its signs.
@@ -113,7 +113,7 @@ class Mamba(Mixer, name="mamba"):
             self.add_module(f"hook_{name}", HookPoint())
 
     def _build_selection(self, stack: tuple[int, ...]) -> None:
-        """What Δ and the decay are computed by."""
+        """Build what Δ and the decay are computed by."""
         self._read("dt", stack, 1)
         self.A_log = parameter(stack, self.config.n_heads, 1)
 

@@ -36,7 +36,7 @@ class Mixer(nn.Module):
         has_attention_weights: Whether there are `hook_attn_scores` and `hook_pattern` `[*stack, batch, head,
             query, key]`. Without them, recording leaves the layer out and interventions on attention
             refuse it.
-        takes_last_queries: Whether `mix` takes queries of the last positions beside all keys and values.
+        takes_last_queries: Whether `mix` takes queries of the last positions with all keys and values.
         takes_context: Whether `mix` takes a `Context`: masked keys, and keys of earlier passes.
         is_ungrouped: Whether keys and values that heads share are computed for each head, with equal results
             (HookedTransformer's `ungroup_grouped_query_attention`).
@@ -82,7 +82,7 @@ class Mixer(nn.Module):
         self.hook_z = HookPoint()
 
     def read_shape(self, side: str) -> tuple[int, int]:
-        """How many heads, or groups of them, have an input (`side` Q, K or V) of their own, and its width."""
+        """Returns how many heads, or groups, have their own input (`side` Q, K or V), and its width."""
         heads = self.config.n_heads if side == "Q" else self.config.n_key_value_heads or self.config.n_heads
         return heads, self.config.d_head
 
@@ -110,7 +110,7 @@ class Mixer(nn.Module):
         return super().__getattr__(name)
 
     def per_head(self, x: Tensor, axis: int = -2) -> Tensor:
-        """What groups of heads share, `kv_head` at `axis`, as one entry for each head; else as it is."""
+        """Returns what groups of heads share, `kv_head` at `axis`, an entry for each head; else unchanged."""
         repeats = self.config.n_heads // x.shape[axis]
         return x if repeats == 1 else x.repeat_interleave(repeats, axis)
 
@@ -128,8 +128,8 @@ class Mixer(nn.Module):
         Args:
             query_input: `[*stack, batch, position, d_model]`, or with a head axis before `d_model` where the
                 inputs were split by head.
-            key_input: The same for keys.
-            value_input: The same for values.
+            key_input: That of keys.
+            value_input: That of values.
 
         A mixer that `takes_context` is given one last, where a pass has one.
         """
@@ -143,7 +143,7 @@ class Mixer(nn.Module):
     def value_circuit(
         self, x: Float[Tensor, "*stack row d_model"]
     ) -> Float[Tensor, "*stack head row d_model"]:
-        """What each head writes for the vectors that it reads: `x @ W_V @ W_O`, in the dtype of `x`."""
+        """Returns what each head writes for vectors that it reads: `x @ W_V @ W_O`, in the dtype of `x`."""
         return x.unsqueeze(-3) @ self.W_V.to(x.dtype) @ self.W_O.to(x.dtype)
 
     def read_by(

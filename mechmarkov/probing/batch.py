@@ -72,14 +72,14 @@ class Batch:
         return (self.known[:, None] + 1 >= lag).double().mean(0)
 
     def seen(self, window: int | None) -> slice:
-        """The history positions that the last prediction may look at, through a window of so many back."""
+        """The history positions that the last prediction may look at, through a window."""
         real = self.history.shape[1]
         first = 0 if window is None else max(0, int(self.read[-1]) - self.first - window)
-        # A query token that sees itself alone: all of them, unseen.
+        # A query token that sees only itself: all of them, unseen.
         return slice(first if first < real else 0, real)
 
     def visible(self, window: int | None) -> Bool[Tensor, "read key"]:
-        """Which tokens each prediction may look at: known ones, through a window of so many back."""
+        """Returns which tokens each prediction may look at: known ones, within a window."""
         key = torch.arange(self.history.shape[1], device=self.read.device)
         seen = key <= self.known[:, None]
         return seen if window is None else seen & (self.read[:, None] - self.first - key <= window)
@@ -95,7 +95,7 @@ class Batch:
         return torch.cat([self.tokens[:, : self.first], history, self.tokens[:, self.keys.stop :]], dim=1)
 
     def head(self, sequences: int) -> "Batch":
-        """The first so many sequences."""
+        """The first `count` sequences."""
         return self.part(slice(0, sequences))
 
     def part(self, sequences: slice) -> "Batch":
@@ -134,7 +134,7 @@ def draw(
         source: Where the sequences come from.
         objective: Says whether a query token ends the input, and which positions are read.
         config: The model; its `n_ctx` is the length of the input, or less where sequences are shorter.
-        seed: Of the generator.
+        seed: The seed of the generator.
         sequences: How many; by default as many as give 65 536 predictions, between 64 and 512, and fewer
             where the probabilities of all models would take more than 512 MB.
         models: How many will predict.
@@ -161,7 +161,7 @@ def batch_of(
     Args:
         states: The sequences, each as long as the model's context and, without a query token, one longer.
             Shorter ones, where every position is read: then the model's last positions are not.
-        n_states: Of the source.
+        n_states: The number of states of the source.
         objective: Says whether a query token ends the input, and which positions are read.
         config: The model.
 

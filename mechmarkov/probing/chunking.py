@@ -61,7 +61,7 @@ def chunked(
     Args:
         stack: The models.
         tokens: The sequences.
-        elements: Of one layer's largest activation in a chunk; one model and one sequence always go.
+        elements: The size of a layer's largest activation in a chunk; one model and one sequence always go.
         per_token: Elements of that activation for one token of one model; by default those of attention
             weights, the residual stream or an MLP.
         sequences: How many go at once; on a CPU by default as many as keep one model's operands in its cache.
@@ -84,9 +84,9 @@ def in_chunks_that_fit(work: Callable[[int], Found], what: str, elements: int) -
     """Do `work(elements)`; each time that memory runs out, again in chunks of a quarter.
 
     Args:
-        work: What cuts its passes into chunks of so many elements.
+        work: What cuts its passes into chunks of that many elements.
         what: Its name, for people.
-        elements: Of the first chunks.
+        elements: The number of elements of the first chunks.
 
     Raises:
         MemoryError, RuntimeError: If memory is out with the smallest chunks too.

@@ -1,4 +1,4 @@
-"""What the datasets of all probes share: units, the last model, the best head, scores beside their nulls."""
+"""What the datasets of all probes share: units, the last model, the best head, scores next to their nulls."""
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
@@ -68,7 +68,7 @@ def best_heads(values: xr.DataArray) -> dict[Hashable, xr.DataArray]:
 
 
 def is_nearest(kl: xr.DataArray) -> xr.DataArray:
-    """Which predictors are the nearest to a model, from KLs (nats) along `predictor`; several of equal ones.
+    """Returns which predictors are nearest to a model, from KLs (nats) along `predictor`; several if equal.
 
     Example:
         >>> is_nearest(xr.DataArray([0.5, 0.1, 0.1], dims="predictor")).values
@@ -78,9 +78,9 @@ def is_nearest(kl: xr.DataArray) -> xr.DataArray:
 
 
 def imitates(kl: xr.DataArray, error: xr.DataArray) -> bool | None:
-    """Returns whether a model surely predicts like its nearest predictor, from KLs (nats) along `predictor`.
+    """Returns whether a model clearly predicts like its nearest predictor, from KLs (nats) along `predictor`.
 
-    It does within 0.01 nats, or a tenth of the distance to the next predictor that is no equal.
+    It does within 0.01 nats, or a tenth of the distance to the next predictor that is not its equal.
 
     Args:
         kl: From each predictor.
@@ -121,13 +121,13 @@ def score_with_null(
     interval: tuple[float, float] | None = None,
     reason: str | None = None,
 ) -> Score:
-    """The last model's value of a quantity, beside the same quantity of the null models, where there are any.
+    """The last model's value of a quantity, next to that of the null models, where there are any.
 
     Args:
         quantity: Reads one value of each model, `[axis]`, from `data` or from `null`.
         data: What a probe measured of a run.
-        null: The same of fresh models.
-        unit: Of the quantity.
+        null: That of fresh models.
+        unit: The unit of the quantity.
         interval: The 95 % interval of the value.
         reason: Why there is no value, where it is not finite.
     """

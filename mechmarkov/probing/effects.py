@@ -35,7 +35,7 @@ MEASURES = ("loss", "kl_bigram", "kl_unigram")
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What predictions are judged by.
+    """The references that predictions are judged by.
 
     Attributes:
         targets: The next states.
@@ -62,7 +62,7 @@ class Truth:
         return [(law, torch.special.entr(law).sum(-1)) for law in (self.bigram, self.unigram)]
 
     def last(self) -> "Truth":
-        """The last prediction of each sequence alone."""
+        """Only the last prediction of each sequence."""
         return Truth(self.targets[:, -1:], self.bigram[:, -1:], self.unigram[:, -1:])
 
     def judge(
@@ -171,7 +171,7 @@ def effects(
         batch: The sequences.
         interventions: By their coordinates along `dims`; combinations that are left out are NaN.
         dims: What tells interventions apart.
-        name: Of the variable.
+        name: The name of the variable.
 
     Returns:
         `clean` [axis, measure], and `name` with its 95 % bootstrap interval over sequences, `name_low` and

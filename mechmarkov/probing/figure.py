@@ -16,7 +16,7 @@ class AttentionView:
         tokens: The labels of the positions.
         patterns: Attention of each head, queries in rows.
         head_labels: "L0H0", ….
-        others: The same heads on other sequences, for a reader to choose from.
+        others: Views of these heads on other sequences, for a reader to choose from.
         ideal: The keys that an ideal head in each one's place reads, which the thumbnails outline.
         n_keys: How many keys the last position sees; the number of tokens, unless these are a context's end.
             Colours are multiples of the uniform attention on them.

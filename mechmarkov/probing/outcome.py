@@ -24,12 +24,12 @@ SCHEMA_VERSION = 1  # of `summary.json`, whose schema is `mechmarkov/report/summ
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What one probe found.
+    """The findings of one probe.
 
     Attributes:
         probe: Which.
         data: What it measured.
-        null: The same on null models.
+        null: Data of null models.
         scores: By name.
         claims: What it says, consistent with the claims of the other probes.
         verdict: The first two sentences of it.

@@ -15,7 +15,7 @@ MAX_SYMMETRY_STATES = 256
 
 
 def why_no_table(source: Source) -> str | None:
-    """Why no one table of successors could be held in weights, or None."""
+    """Returns why no one table of successors could be held in weights, or None."""
     if source.redraws:
         return "the source redraws its chain for every sequence, so no fixed table could hold it"
     if not isinstance(source, Stationary):
@@ -24,7 +24,7 @@ def why_no_table(source: Source) -> str | None:
 
 
 def why_no_bigram(source: Source) -> str | None:
-    """Why there is no bigram to be stored in weights, or None; for a chain there always is."""
+    """Returns why there is no bigram to be stored in weights, or None; for a chain there always is."""
     if isinstance(source, FixedChain) or not isinstance(source, Stationary):
         return why_no_table(source)
     # Rows that are the unigram, up to the rounding of a few hundred float64 additions.
@@ -34,7 +34,7 @@ def why_no_bigram(source: Source) -> str | None:
 
 
 def why_no_chain(source: Source, so: str) -> str | None:
-    """Why the source is not one first-order chain, or None.
+    """Returns why the source is not one first-order chain, or None.
 
     Args:
         source: The source.
@@ -57,7 +57,7 @@ def why_no_chain(source: Source, so: str) -> str | None:
 
 
 def why_no_value_circuit(decoder: HookedDecoder) -> str | None:
-    """Why no head's values say by a table of tokens what it writes, or None."""
+    """Returns why no head's values say by a table of tokens what it writes, or None."""
     mixers: list[Any] = [block.attn for block in cast("list[Any]", decoder.blocks)]
     if any(mixer.is_linear for mixer in mixers):
         return None
@@ -66,7 +66,7 @@ def why_no_value_circuit(decoder: HookedDecoder) -> str | None:
 
 
 def why_no_token_is_read(decoder: HookedDecoder) -> str | None:
-    """Why attention says of no token that it is read, or None: what stands at a position is of several."""
+    """Returns why attention does not tell which token is read, or None: a position holds parts of several."""
     if why_no_value_circuit(decoder) is None or (tokens := decoder.config.d_conv or 1) == 1:
         return None
     return f"a position holds a convolution of its last {tokens} tokens: attention does not say which is read"

@@ -22,7 +22,7 @@ class Probe:
     """One question about a run.
 
     Attributes:
-        name: As in `mechmarkov probe --probes name`.
+        name: The name, as in `mechmarkov probe --probes name`.
         question: What it answers, in one sentence.
         cites: Where its formulas come from.
         applies: None, or one line why the probe does not apply to a subject.
@@ -33,12 +33,12 @@ class Probe:
         headline: The tiles it gives the first screen, from all claims of the result.
         figures: Pictures of the data.
         formula: How the headline scores are computed, a line each, in plain text; `cites` is the source.
-        formulas: The same of single scores, by name or by a pattern such as `share_*`.
+        formulas: Those of single scores, by name or by a pattern such as `share_*`.
         records: Quantities it reads that are not in `mechmarkov.probing.recording.record.STANDARD`; all
             probes' are recorded in one pass.
         has_null: Whether fresh models say what chance gives; where not, `scores` gets None for their data.
         on_request: Whether it is put to a run only if it is named, because it takes long.
-        with_bos: Whether it measures models whose sequences begin with a token that is no state
+        with_bos: Whether it measures models whose sequences begin with a token that is not a state
             (`Objective.bos`); where not, it does not apply to them.
     """
 
@@ -59,7 +59,7 @@ class Probe:
     with_bos: bool = False
 
     def __post_init__(self) -> None:
-        """What a reader sees of the probe is text."""
+        """Check that what a reader sees of the probe is text."""
         for name in ("name", "question", "cites", "formula"):
             if not is_utf8(text := getattr(self, name)):
                 raise TypeError(f"{name} is {shown(text)}, expected a text")

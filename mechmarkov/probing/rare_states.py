@@ -26,7 +26,7 @@ SEED = 0x3A7E
 
 @dataclass(frozen=True, eq=False)
 class RareStates:
-    """What models predict after states that the batch shows too rarely.
+    """The predictions of models after states that the batch shows too rarely.
 
     Attributes:
         states: Which, and their stationary probabilities `pi`.

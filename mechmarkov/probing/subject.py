@@ -46,7 +46,7 @@ STEPS = "'last', 'all' or a list of training steps"
 
 @runtime_checkable
 class Question(Protocol):
-    """What a subject asks of a probe: whether it applies, and what it measures."""
+    """A subject's questions to a probe: whether it applies, and what it measures."""
 
     @property
     def applies(self) -> "Callable[[Subject], str | None]": ...
@@ -55,7 +55,7 @@ class Question(Protocol):
 
 
 def why_not(probe: Question, subject: "Subject") -> str | None:
-    """Why a probe does not apply to a subject, or None.
+    """Returns why a probe does not apply to a subject, or None.
 
     A probe that does not know of a beginning-of-sequence token (`Probe.with_bos`) would take it for a state.
     """
@@ -65,18 +65,18 @@ def why_not(probe: Question, subject: "Subject") -> str | None:
 
 
 class DoesNotApplyError(ValueError):
-    """What a probe reads does not exist in this model: the probe is skipped, not failed."""
+    """A model lacks what a probe reads: the probe is skipped, not failed."""
 
 
 def check_run(run: object) -> None:
-    """Refuse what is no run, such as the path of one."""
+    """Raise a TypeError unless `run` is a Run, such as for the path of one."""
     if not isinstance(run, Run):
         raise TypeError(f"run is a {type(run).__name__}, expected a Run: mm.load(path) reads one from a file")
 
 
 @dataclass(eq=False, repr=False)
 class Subject:
-    """What a probe looks at: models of one shape, and data whose law is known.
+    """The object of a probe: models of one shape, and data whose law is known.
 
     Attributes:
         run: The run.
@@ -87,7 +87,7 @@ class Subject:
         find: How `result` finds another probe by name.
         device: Where the models run while they are recorded; all else is on the CPU.
         records: Quantities that the first pass records, together with the standard ones.
-        chunk_elements: Of the largest activation of a forward pass, for `mechmarkov.probing.chunking`.
+        chunk_elements: The size of a forward pass's largest activation, for `mechmarkov.probing.chunking`.
         keeps_nulls: Whether what null models measure is read from disk where it is there, and kept there.
     """
 
@@ -122,7 +122,7 @@ class Subject:
         Args:
             run: The run.
             steps: "last", "all", or training steps the run has.
-            seed: Of the evaluation batch; a run's training data come from other generators.
+            seed: The seed of the evaluation batch; a run's training data come from other generators.
             sequences: How many; None for a number that gives 65 536 predictions, between 64 and 512 (`draw`).
             tokens: Sequences of states instead (`mechmarkov.probing.batch.batch_of`).
             options: `find`, `records`, `device`, `chunk_elements` and `keeps_nulls`, as they are attributes.
@@ -202,7 +202,7 @@ class Subject:
             if not self._recorded:
                 try:
                     self._record([*STANDARD, *self.records])
-                except Exception:  # one probe's quantity may be at fault: it fails alone, when it is read
+                except Exception:  # one probe's quantity may be at fault: only it fails, when it is read
                     self._record(STANDARD)
             if quantity not in self._recorded:
                 self._record([quantity])
@@ -297,7 +297,7 @@ class Subject:
         run, tensors = self.run, {**self.decoder.state_dict(), **_sequences(self)}
         start = (run.recipe or {}).get("init")
         configs = [part.model_dump(mode="json") for part in (run.model, run.source, run.objective)]
-        optimiser = (run.recipe or {}).get("optimiser")  # of which `symmetry` asks what it leaves alone
+        optimiser = (run.recipe or {}).get("optimiser")  # of which `symmetry` asks what it leaves unchanged
         kind = optimiser.get("kind") if isinstance(optimiser, dict) else None
         decides = [probe, *configs, run.trainable, start, kind, self.coordinates]
         decides += [self.device.type] * (self.device != CPU)  # it rounds otherwise
@@ -339,7 +339,7 @@ def _sequences(subject: Subject) -> dict[str, Tensor]:
 
 
 def _checksums(subject: Subject) -> dict[str, int]:
-    """Of every weight and sequence, and the number of hooks at every hook point."""
+    """Returns checksums of every weight and sequence, and the number of hooks at every hook point."""
     tensors = {**subject.decoder.state_dict(), **_sequences(subject)}
     found = {name: zlib.crc32(tensor.detach().cpu().numpy().tobytes()) for name, tensor in tensors.items()}
     points = {name: one for name, one in subject.decoder.named_modules() if isinstance(one, HookPoint)}

@@ -43,7 +43,7 @@ def _norm(
 def head_output(
     subject: Subject, weights: Weights, layer: int, head: int, x: Float[np.ndarray, "member state d_model"]
 ) -> Float[np.ndarray, "member state d_model"]:
-    """What a head writes where it reads only `x`: `x W_V W_O`; zero where `Mixer.is_linear` is not."""
+    """Returns what a head writes if it reads only `x`: `x W_V W_O`; zero where `Mixer.is_linear` is not."""
     block: Any = subject.decoder.blocks[layer]
     if not block.attn.is_linear:
         return np.zeros_like(x)

@@ -11,7 +11,7 @@ MAX_UNMERGED_BYTES = 256 << 20
 
 
 class GrowingFile:
-    """Checkpoints of one recording: in one file, in files that wait beside it, and in memory.
+    """Checkpoints of one recording: in one file, in files that wait next to it, and in memory.
 
     See `mechmarkov.runs.growth` for the files. Checkpoints stay in memory until they are merged, up to
     256 MB: they are then not read again, which takes longer than converting, and a full disk loses none.
@@ -81,7 +81,7 @@ class GrowingFile:
         return join_recording([*merged, *self._memory.values()])
 
     def rest(self) -> Run | None:
-        """As many of the checkpoints as can be had, None where there are none."""
+        """Returns all checkpoints that can be had, None where there are none."""
         in_memory = list(self._memory.values())
         for read in (self.whole, lambda: load(self.path), lambda: join_recording(in_memory)):
             try:

@@ -51,10 +51,10 @@ class Recorder:
 
     Args:
         path: The run file to write. `Recorder.finish` leaves this one file; until then the latest
-            checkpoints are in a folder beside it, `run.pt.steps/`, which `mm.load` reads too.
+            checkpoints are in a folder next to it, `run.pt.steps/`, which `mm.load` reads too.
         source: What the model is trained on.
         at: The steps to keep: "log2" (0, 1, 2, 4, 8, …, the default) or a list of steps.
-        every: Instead of `at`: every so many steps, from 0 on.
+        every: Instead of `at`: the steps between checkpoints, from 0 on.
         probes: Names of probes to put to every checkpoint.
         log: Called with the numbers among their scores, `{"mechmarkov/parent_score": 0.97}`, and `step=`.
             A name that two of the probes have carries the probe's: `mechmarkov/attention/best_lag`.

@@ -11,7 +11,7 @@ from mechmarkov.result import Result
 
 @runtime_checkable
 class Log(Protocol):
-    """What takes scores: `wandb.log`, or a function that writes them elsewhere."""
+    """A function that takes scores: `wandb.log`, or one that writes them elsewhere."""
 
     def __call__(self, scores: dict[str, float], /, *, step: int) -> object: ...
 

@@ -29,7 +29,7 @@ def multiples(pattern: Float[np.ndarray, "*head query key"], n_keys: int) -> np.
 
 
 def shown_end(shown: int, positions: int) -> str:
-    """What a caption says where a figure shows the end of a context; nothing where it shows all of it.
+    """Returns what a caption says if a figure shows only the end of a context; nothing if it shows all of it.
 
     >>> shown_end(24, 97), shown_end(24, 24)
     (' The last 24 of 97 positions are shown.', '')

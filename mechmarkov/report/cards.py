@@ -57,7 +57,7 @@ class ProbeCard:
 
     @property
     def stands(self) -> Literal["outside", "within", "unknown"]:
-        """Whether one of the three headline scores is outside its null, or all that have one are within."""
+        """Returns whether one of the three headline scores is outside its null, or all with one within."""
         first = list(self.outcome.scores.values())[:HEADLINE_SCORES]
         known = [stands for score in first if (stands := standing(score))]
         if not known:
@@ -149,7 +149,7 @@ def is_flat(view: AttentionView) -> bool:
 
 
 def _with_words(figure: Figure) -> dict[str, Any]:
-    """A figure's data, and its title and caption, which may name what is shown at one step alone."""
+    """A figure's data, and its title and caption, which may name what is shown at only one step."""
     title, caption = text.clean(figure.title), text.clean(figure.caption)
     words = {"title": text.shorten(title, MAX_TITLE), "caption": text.shorten(caption, MAX_TEXT)}
     return figure_data(figure) | words

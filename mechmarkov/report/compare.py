@@ -19,7 +19,7 @@ from mechmarkov.report.words.differences import differences
 from mechmarkov.utils.errors import path_of
 from mechmarkov.utils.text import error_line
 
-MAX_DRAWN_RUNS = 4  # runs side by side; of more, the page has the scores alone
+MAX_DRAWN_RUNS = 4  # runs side by side; of more, the page has only the scores
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def render(results: Mapping[str, Findings]) -> str:
 
 
 def _where(result: Findings, title: str) -> str:
-    """Which steps were probed, where the title does not say it."""
+    """Returns which steps were probed, where the title does not say it."""
     steps = result.steps
     if len(steps) > 1:
         return f"probed at {len(steps)} steps from {steps[0]} to {steps[-1]}, scores at the last"

@@ -115,7 +115,7 @@ def matched(
     names: tuple[str, str] = ("the model", "the target"),
     diverging: bool = False,
 ) -> go.Figure:
-    """A table of the model beside the one it should be and their difference, on one scale of colours.
+    """A table of the model next to the one it should be and their difference, on one scale of colours.
 
     >>> float(matched(np.eye(2), np.eye(2), ["a", "b"]).data[2].z.max())
     0.0
@@ -259,7 +259,7 @@ def bars(
         "name": _text(y_title),
         "showlegend": False,
     }
-    room = max(0.0, (_MIN_BARS - len(values)) / 2)  # beside few bars, so that one alone is not a wall
+    room = max(0.0, (_MIN_BARS - len(values)) / 2)  # next to few bars, so that a single one is not a wall
     low, high = -0.5 - room, len(values) - 0.5 + room
     layout = _layout(title, *((y_title, x_title) if lie else (x_title, y_title)))
     ticks = _ticks(names, len(names) if lie else _MAX_TICKS)
@@ -295,7 +295,7 @@ def annotate(figure: go.Figure, x: float, y: float, text: str, size: int = 11, *
 
 
 def colorbar(title: str) -> dict[str, object]:
-    """The bar beside a heat map that says which value a colour is; its title is along it."""
+    """The bar next to a heat map that says which value a colour is; its title is along it."""
     return {"title": {"text": _text(title), "side": "right"}, "thickness": 12, "outlinewidth": 0}
 
 

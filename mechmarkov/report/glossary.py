@@ -30,12 +30,12 @@ RANGES = {
 LESS_CHANCE = ("induction_score", "repeated_score")  # probabilities less what chance gives
 DIVERGENCES = {"kl", "fidelity"}
 DIVERGENCE = "from 0, where the two laws are equal"
-EXCESS = "0 at the best possible; below it by the error of sampling alone"
+EXCESS = "0 at the best possible; below it only by the error of sampling"
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a score is, in the words of its probe."""
+    """The explanation of a score, in the words of its probe."""
 
     formula: tuple[str, ...]
     unit: str

@@ -175,7 +175,7 @@ def _command(result: Findings) -> str:
     evaluation, steps = result.run.get("evaluation", {}), ",".join(map(str, result.steps))
     words = ["mechmarkov probe", str(result.run.get("file", "run.pt"))]
     named = [*result.outcomes, *result.failed] or [*result.skipped]
-    # A name asks for a probe that else runs on request alone, and was skipped.
+    # A name asks for a probe that otherwise runs only on request, and was skipped.
     on_request = any(outcome.probe.on_request for outcome in result.outcomes.values())
     if on_request or {*named, *result.skipped} != {*registered()}:
         words.append(f"--probes {','.join(named)}")
@@ -186,7 +186,7 @@ def _command(result: Findings) -> str:
 
 
 def _facts(run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is known of the run, name and text; a group's members stand under their own names."""
+    """Yields what is known of the run, name and text; a group's members stand under their own names."""
     for name, value in run.items():
         if isinstance(value, Mapping):
             yield from ((key.replace("_", " "), fact) for key, fact in _facts(value))

@@ -30,9 +30,9 @@ def over_training(
     """Lines over the training steps; no figure where `data` is of fewer than two steps.
 
     Args:
-        title: Of the figure.
+        title: The title of the figure.
         caption: What to read from it.
-        data: Of a run at its probed steps.
+        data: The data of a run at its probed steps.
         series: Name to values `[step]`.
         y_title: What the values are, with their unit.
         score: The score that the values are, for its null.
@@ -74,10 +74,10 @@ def fitted_target(
     target: Float[np.ndarray, "state_from state_to"],
     aim: str,
 ) -> tuple[Float[np.ndarray, "state_from state_to"], str]:
-    """A target at the scale that fits a table best, and what to say of it; as it is beside a table of zeros.
+    """A target at the scale that fits a table best, and what to say of it; as it is next to a table of zeros.
 
     Args:
-        table: Of the model, centred.
+        table: The table of the model, centred.
         target: What it should be up to scale, centred likewise.
         aim: The target's name.
 

@@ -15,7 +15,7 @@ def share_scales(figures: Sequence[Any]) -> None:
     That is the y axis, or x where bars lie. They lie in all figures if they do in one: whether their names
     fit under them is not the same everywhere.
 
-    Anything that is not a plotly figure is left alone.
+    Anything that is not a plotly figure stays as it is.
     """
     plots = [figure for figure in figures if isinstance(figure, go.Figure)]
     if len(plots) < 2:

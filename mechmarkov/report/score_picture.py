@@ -16,7 +16,7 @@ _LOWEST |= dict.fromkeys(("cosine", "correlation"), -1.0)
 
 @dataclass(frozen=True)
 class ScorePicture:
-    """Where a score's marks lie on its scale, in percent of the scale's width, and the same in words."""
+    """The places of a score's marks on its scale, in percent of the scale's width, and the same in words."""
 
     value: float
     zero: float

@@ -19,7 +19,7 @@ def symlog(
 
 
 def is_symlog(figure: go.Figure) -> bool:
-    """Whether a figure's x axis is training steps on a symlog scale, as `figures.lines` draws them."""
+    """Returns whether a figure's x axis is steps on a symlog scale, as `figures.lines` draws them."""
     return bool((figure.layout.meta or {}).get("symlog"))
 
 

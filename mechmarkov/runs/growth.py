@@ -14,7 +14,7 @@ CHECKPOINT = re.compile(r"step-(\d{1,18})\.pt")
 
 
 def folder_of(path: str | os.PathLike[str]) -> Path:
-    """The folder beside a run file that holds the checkpoints it does not."""
+    """The folder next to a run file that holds the checkpoints it does not."""
     path = Path(path)
     return path.parent / f"{path.name}.steps"
 
@@ -25,7 +25,7 @@ def checkpoint_path(path: str | os.PathLike[str], step: int) -> Path:
 
 
 def waiting(path: str | os.PathLike[str]) -> dict[int, Path]:
-    """The checkpoints that wait beside a run file, by their steps, ascending."""
+    """The checkpoints that wait next to a run file, by their steps, ascending."""
     try:
         names = os.listdir(folder_of(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -35,7 +35,7 @@ def waiting(path: str | os.PathLike[str]) -> dict[int, Path]:
 
 
 def remove(path: str | os.PathLike[str]) -> None:
-    """Remove the checkpoints beside a run file that holds them, and the folder if nothing else is in it."""
+    """Remove the checkpoints next to a run file that holds them, and the folder if nothing else is in it."""
     for checkpoint in waiting(path).values():
         checkpoint.unlink()
     with contextlib.suppress(OSError):

@@ -62,7 +62,7 @@ def import_run(
         bos: The token that every sequence begins with: so does every sequence of the run (`Objective.bos`).
         weights: Which of several models in a file, by its key there ("ema"), or by what its names begin with.
         without: Weights that the model does not use, by their names or by what these begin with.
-        names: Of models with names of their own, which weight is which of HookedTransformer's; see
+        names: For models with names of their own, which weight is which of HookedTransformer's; see
             `Run.from_model`.
 
     Raises:

@@ -60,7 +60,7 @@ def load(path: str | os.PathLike[str]) -> Run:
 
 
 def load_file(path: str | os.PathLike[str]) -> Run:
-    """Read one run file, without the checkpoints that wait beside it."""
+    """Read one run file, without the checkpoints that wait next to it."""
     data = safe_file.read(path)
     with safe_file.naming(Path(path)):
         fields = schema.parse(data)
@@ -76,12 +76,12 @@ def join_recording(runs: Sequence[Run]) -> Run:
 
 
 def _check_same_recording(run: Run, first: Run, path: Path) -> None:
-    """Refuse a checkpoint that lies beside a run file which another recording wrote."""
+    """Refuse a checkpoint that lies next to a run file which another recording wrote."""
     ours, theirs = run.provenance.get("recording"), first.provenance.get("recording")
     if ours is None or ours != theirs:
         with safe_file.naming(path):
             raise RunFileError(
-                f"provenance.recording is {ours!r}, but the run file beside it has {theirs!r}: "
+                f"provenance.recording is {ours!r}, but the run file next to it has {theirs!r}: "
                 "remove the folder or restore its run file"
             )
 
@@ -98,4 +98,6 @@ def check_replaces_run(path: str | os.PathLike[str]) -> None:
             schema.parse(safe_file.read(path))
         except RunFileError:
             with safe_file.naming(path):
-                raise RunFileError("exists and is no run, expected a new file or a run to replace") from None
+                raise RunFileError(
+                    "exists and is not a run, expected a new file or a run to replace"
+                ) from None

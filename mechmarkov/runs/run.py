@@ -192,7 +192,7 @@ class Run:
             source: What it was trained on.
             objective: What it was trained for; by default cross-entropy at every position.
             tokens: The model's token of each state, by its number or label, and of "query" where there is
-                a query token; by default token i is state i. Tokens that are no state can then neither be
+                a query token; by default token i is state i. Tokens that are not states can then neither be
                 read nor predicted (`mechmarkov.importing.vocabulary`).
             bos: The model's token that every sequence begins with: so does every sequence of the run
                 (`Objective.bos`). The other tokens are then the states in order, unless `tokens` says which.
@@ -200,7 +200,7 @@ class Run:
                 positions may be far longer.
             given: Fields of the config that the model does not say, as `mechmarkov import --set` gives them:
                 `{"n_heads": 2, "window": 8}`.
-            names: Of a model with names of its own, which weight is which: see the page
+            names: For a model with names of its own, which weight is which: see the page
                 "My model has names of its own" and `mechmarkov.importing.names.table`.
             step: The training step that the model is at; `joined` makes one run of several. One that is not
                 given stands as step 0, and the run's title says that it is unknown.
@@ -374,7 +374,7 @@ def check_source(source: object) -> None:
 
 
 def _why_not_logits(objective: Objective) -> str | None:
-    """Why a decoder's outputs are not logits of the next token; None if they are."""
+    """Returns why a decoder's outputs are not logits of the next token; None if they are."""
     if objective.query:
         return "the model predicts a state at a query token: its outputs elsewhere are untrained"
     if objective.kind != "cross_entropy":

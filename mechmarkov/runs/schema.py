@@ -184,7 +184,7 @@ def _tensor(value: Any, path: str, dtype: torch.dtype) -> Tensor:
 
 
 def _ascending(values: Tensor, path: str, least: int) -> Tensor:
-    """Training steps: at least so many, from 0 up, each after the one before."""
+    """Training steps: at least that many, from 0 up, each after the one before."""
     if values.ndim != 1 or len(values) < least:
         raise RunFileError(f"{path} has shape {list(values.shape)}, expected [n] with n of at least {least}")
     for start in range(0, len(values), CHUNK_STEPS):
@@ -245,7 +245,7 @@ def _check_finite(tensor: Tensor, name: str, steps: Tensor) -> None:
 
 
 def _finite(tensor: Tensor) -> bool:
-    """Whether all values are; NaN and infinity show in the extremes, so no mask of that size is needed."""
+    """Returns whether all values are finite; NaN and infinity show in the extremes, without a large mask."""
     return tensor.numel() == 0 or all(bool(extreme.isfinite()) for extreme in tensor.aminmax())
 
 

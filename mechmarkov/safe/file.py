@@ -179,7 +179,7 @@ def read_archive(
     `check_names` may refuse an archive of another program by the names in it.
     """
     with refusing("cannot be read", OSError):
-        file = open(path, "rb")  # noqa: SIM115 - an error on opening is no damage
+        file = open(path, "rb")  # noqa: SIM115 - an error on opening is not damage
     with file:
         if file.read(4) != b"PK\x03\x04":
             raise RunFileError("is not a file written by torch.save" if size else "is empty")

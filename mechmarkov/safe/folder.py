@@ -34,7 +34,7 @@ def write(folder: str | os.PathLike[str], data: dict[str, Any], pages: Mapping[s
         RunFileError: One line that begins with the path, for a value that may not be stored, a folder that is
             there already or a place that cannot be written.
     """
-    from safetensors.torch import save  # with numpy's and torch's bridges, for this alone
+    from safetensors.torch import save  # with numpy's and torch's bridges, only for this
 
     folder = Path(folder)
     with naming(folder):

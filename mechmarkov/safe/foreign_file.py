@@ -73,19 +73,19 @@ class NumpyType:
 
 
 class PassedOver:
-    """What a file holds and nobody here asks for: an array of numpy, a path, a set, a date."""
+    """An object of a file that nobody here asks for: an array of numpy, a path, a set, a date."""
 
 
 @dataclass(frozen=True)
 class ForeignFile:
-    """What a file describes; where it would hold a tensor stands a `TensorPlan`.
+    """The description in a file; where it would hold a tensor stands a `TensorPlan`.
 
     Attributes:
         path: Where it is.
         content: Its outermost dict, list or tuple.
         sizes: Bytes of each storage.
         types: What the file calls the type of each, where it has names of its own.
-        notes: Texts that safetensors keep beside the tensors.
+        notes: Texts that safetensors keep next to the tensors.
         is_safetensors: Whether it is of safetensors, else of `torch.save`.
     """
 
@@ -150,7 +150,7 @@ class ForeignFile:
 
 
 def read(path: Path) -> ForeignFile:
-    """What a file of `torch.save` (.pt, .pth, .bin, …) or of safetensors holds, checked from the outside in.
+    """Returns what a file of `torch.save` (.pt, .pth, .bin, …) or safetensors holds, checked from outside in.
 
     Raises:
         RunFileError: For a file that is missing, damaged, of another format (with what to do), or holds

@@ -1,6 +1,6 @@
 """Sources of Markov data: samplers that know their law.
 
-Kinds are looked up among entry points (`base.registry`); our families are named here for `import` alone.
+Kinds are looked up among entry points (`base.registry`); our families are named here only for `import`.
 """
 
 from mechmarkov.sources.base.fixed_chain import FixedChain as FixedChain

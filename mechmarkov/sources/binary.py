@@ -11,7 +11,7 @@ from mechmarkov.sources.base.source import Probability, Source
 
 
 class TwoStates(Source):
-    """What chains on two states have in common: `p = Pr(1 | 0)` and `q = Pr(0 | 1)`."""
+    """A base of chains on two states: `p = Pr(1 | 0)` and `q = Pr(0 | 1)`."""
 
     p: Probability
     q: Probability

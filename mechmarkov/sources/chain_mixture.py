@@ -35,7 +35,7 @@ class ChainMixture(Source):
 
     Args:
         chains: Transition matrices on the same states, as in `Chain`: `[chain, state_from, state_to]`.
-        weights: How likely each chain is; by default alike.
+        weights: How likely each chain is; by default equally.
 
     A sequence of its own chain could be predicted by finding out which it is (retrieval) or by counting, as
     if the chain were unheard of (inference), and either from tokens or from pairs of tokens: Park et al.'s

@@ -19,8 +19,8 @@ from mechmarkov.theory.predictors import NextLaws, Tokens
 class ContextConditionedChain(ByMatrix):
     """`Pr(next = k)` is proportional to `n_k P[q, k]`: q is the last state, `n_k` how often k has come.
 
-    Ildiz et al. 2024 (arXiv 2402.13512). The first K tokens are all states in a random order, each order
-    alike; then the sequence goes on from its own tokens, as one attention layer does that samples. A state
+    Ildiz et al. 2024 (arXiv 2402.13512). The first K tokens are all states in a uniformly random order;
+    then the sequence goes on from its own tokens, as one attention layer does that samples. A state
     that is frequent comes more often, so that a few may fill the context: each sequence has its own end.
 
     Args:

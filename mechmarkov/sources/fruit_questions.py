@@ -42,7 +42,7 @@ class FruitQuestions(Source):
     States are the 19 words of both tasks. A sequence is a whole sentence with its answer, 17 or 19 words,
     and there are but 32 or 2 of them, so every predictor is exact, by enumeration. What may be asked of the
     words is not a chain: `unigram` and `bigram` are means over the places of a sentence, `position` knows the
-    place alone, and `bag_of_words` the words so far, but not their order: that answers task 1, not task 2.
+    place only, and `bag_of_words` the words so far, but not their order: that answers task 1, not task 2.
 
     Example:
         >>> import torch
@@ -134,7 +134,7 @@ class FruitQuestions(Source):
         return read_only(np.eye(self.n_states)[self.sentences[:, 1:]].mean(0))
 
     def predictors(self) -> dict[str, Predictor]:
-        """Uniform, unigram, bigram, the place alone, the words without their order, and all there is."""
+        """Uniform, unigram, bigram, the place by itself, the words without their order, and all there is."""
         places = "a mean over the places of a sentence, exact"
         bag = "bag of words: the place, and the words so far in any order, exact"
         everything = "all words: everything so far, exact"
@@ -142,7 +142,7 @@ class FruitQuestions(Source):
             uniform_rule(self.n_states, "word"),
             Predictor("unigram", f"unigram: {places}", True, self._unigram),
             Predictor("bigram", f"bigram: the current word's successors, {places}", True, self._bigram),
-            Predictor("position", "position: the place alone, exact", True, self._position),
+            Predictor("position", "position: only the place, exact", True, self._position),
             Predictor("bag_of_words", bag, True, partial(self._given_words, ordered=False)),
             Predictor("all_words", everything, True, partial(self._given_words, ordered=True)),
         )

@@ -44,7 +44,7 @@ class Graph(FixedChain):
         weights: `[state_from, state_to]`, 0 where there is no edge; an edge from a node to itself is on the
             diagonal. Either these or `edges` are given.
         edges: `[from, to]` or `[from, to, weight]` each; without a weight it has 1.
-        n_states: Beside `edges`, the number of nodes.
+        n_states: With `edges`, the number of nodes.
         directed: Whether an edge leads one way only; otherwise `weights` are symmetric.
         labels: The nodes' names, for people; by default their numbers.
 
@@ -100,9 +100,7 @@ class Graph(FixedChain):
             given = "neither" if self.weights is None else "both"
             raise ValueError(f"of weights and edges {given} are given, expected one of the two")
         if (self.edges is None) != (self.nodes is None):
-            raise ValueError(
-                f"n_states is {self.nodes}, expected a number beside edges and none beside weights"
-            )
+            raise ValueError(f"n_states is {self.nodes}, expected a number with edges and none with weights")
         if self.names is not None and (
             len(self.names) != self.n_states or len(set(self.names)) != self.n_states
         ):
@@ -140,7 +138,7 @@ class Graph(FixedChain):
         """Number of nodes."""
         if self.weights is not None:
             return len(self.weights)
-        assert self.nodes is not None  # given beside edges, or there is no graph
+        assert self.nodes is not None  # given with edges, or there is no graph
         return self.nodes
 
     @property

@@ -35,7 +35,7 @@ class HiddenMarkov(Stationary):
     """A stationary hidden chain; each token is drawn from the law that belongs to its hidden state.
 
     Args:
-        transitions: Of the hidden chain, `[hidden_from, hidden_to]`, as in `Chain`.
+        transitions: The transitions of the hidden chain, `[hidden_from, hidden_to]`, as in `Chain`.
         emissions: The law of the token in each hidden state, `[hidden, state]`.
 
     What is known of the hidden state after some tokens, the belief, follows from the forward filter, and so
@@ -102,7 +102,7 @@ class HiddenMarkov(Stationary):
                 symbols, sorted, are the states.
 
         Raises:
-            ValueError: One line, for another shape, entries that are no probabilities, and rows whose sum
+            ValueError: One line, for another shape, entries that are not probabilities, and rows whose sum
                 over symbols is not 1.
 
         Example:

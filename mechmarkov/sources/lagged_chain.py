@@ -14,7 +14,7 @@ class LaggedChain(ByMatrix, Lagged):
     """`Pr(x_t = j | x_{t - lag} = i) = P[i][j]`: `lag` independent stationary chains, interleaved.
 
     Args:
-        P: As in `Chain`. In Python it is `lag_law`; `P` is there the law of neighbours, as for every source,
+        P: The matrix, as in `Chain`; in Python `lag_law`. There `P` is the law of neighbours, as everywhere,
             which is `pi` in every row unless `lag` is 1.
         lag: 1 is `Chain(P)`, to the same tokens.
 

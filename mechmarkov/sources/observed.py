@@ -1,4 +1,4 @@
-"""A source that is known by its sequences alone: its law is an estimate."""
+"""A source that is known only by its sequences: its law is an estimate."""
 
 import os
 import warnings
@@ -47,14 +47,14 @@ class Observed(StoredSequences):
         order: How many states back the law looks, 0 to 5; by default the lowest order that no higher one
             beats by more than two standard errors over blocks, and by more nats in all than there are states.
             `choice` has the losses of all.
-        each: Of a list or a column of texts: whether each is a "state", or a sequence of the states that
+        each: For a list or a column of texts: whether each is a "state", or a sequence of the states that
             its "character"s or "word"s are; of one text, its "character"s or "word"s. Words that are all
             integers are those integers.
         relabel: Integers that occur are states in their order, so that 1, 2, 3, or -1 and 1, begin at 0.
         alphabet: The states' names in their order, where the data do not show all of them; also a vocabulary,
             `{symbol: number}` or its inverse. Names that are integers say which integer is which state.
-        max_states: Keep so many states, at most 2000: the most frequent, and one for the rest.
-        limit: Take the first so many states, where there are more than 2 million.
+        max_states: The number of states to keep, at most 2000: the most frequent, and one for the rest.
+        limit: The number of states to take from the start, where there are more than 2 million.
         block: States in a block, at least a context and one more. By default a fiftieth of the data, and of
             20 sequences or more at least the longest.
         held_out: "every_fifth" block, or the "last_tenth" of them, as nanoGPT holds out.
@@ -144,15 +144,15 @@ class Observed(StoredSequences):
 
         Args:
             path: The file.
-            unit: Of a text: its "character"s, or its "word"s and punctuation marks; characters by default,
+            unit: For a text: its "character"s, or its "word"s and punctuation marks; characters by default,
                 unless it holds only numbers.
             lines: Whether each line is a sequence, of a text or of a table without names. By default a text
                 is one sequence, unless its lines are all of one length or without white space.
-            dtype: Of bare numbers, such as the "uint16" of nanoGPT's `train.bin`.
-            column: Of a table: the one that holds the states; not needed where it is the only one.
-            sequence: Of a table: the column that says which sequence a row belongs to.
-            each: Of a column of texts: as of `Observed`.
-            options: As of `Observed`.
+            dtype: The type of bare numbers, such as the "uint16" of nanoGPT's `train.bin`.
+            column: For a table: the one that holds the states; not needed where it is the only one.
+            sequence: For a table: the column that says which sequence a row belongs to.
+            each: For a column of texts: as for `Observed`.
+            options: Those of `Observed`.
 
         Raises:
             TypeError: A path that is not one.
@@ -208,7 +208,7 @@ class Observed(StoredSequences):
 
     @cached_property
     def training_blocks(self) -> Bool[np.ndarray, " block"]:
-        """Which blocks are not held out."""
+        """Returns which blocks are not held out."""
         return stretches.training(self.blocks, self.held_out)
 
     @cached_property
@@ -330,7 +330,7 @@ class Observed(StoredSequences):
         return {}  # by length: where a stretch of a training block may begin
 
     def held_out_length(self, length: int) -> int:
-        """As long, or as long as the sequences are; see `Source.held_out_length`."""
+        """Returns this length, or the sequences' if that is less; see `Source.held_out_length`."""
         enough = stretches.reach(self.blocks, self.training_blocks) >= length
         if enough or stretches.longer_block(self.blocks, self.lengths, self.held_out, length) is not None:
             return length
@@ -349,7 +349,7 @@ class Observed(StoredSequences):
         return torch.tensor(self.tokens, device=device)[starts[:, None] + torch.arange(length, device=device)]
 
     def _room(self, length: int, chosen: Bool[np.ndarray, " block"]) -> Bool[np.ndarray, " token"]:
-        """At which tokens a stretch of so many may begin, within a piece of one of the chosen blocks."""
+        """At which tokens a stretch of that many may begin, within a piece of one of the chosen blocks."""
         left = stretches.room(self.blocks, chosen)
         if left.max() < length:
             longest = int(left.max())

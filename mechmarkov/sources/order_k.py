@@ -17,7 +17,7 @@ from mechmarkov.sources.sampling.histories import sample_histories
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table
 from mechmarkov.theory import predictors
 
-# The chain of histories is a matrix of so many rows, whose stationary law takes a second.
+# The chain of histories is a matrix of this many rows, whose stationary law takes a second.
 MAX_HISTORIES = 1 << 10
 SHOWN = 4  # histories of a class, and classes, that an error names
 

@@ -32,7 +32,7 @@ class SelectiveLag(ByMatrix, Stationary):
         P: Transition matrix, as in `Chain`. In Python it is `lag_law`; `P` is there the law of neighbours,
             as for every source: the mean over the lags, of which only lag 1 tells neighbours apart.
         lags: At least two different ones.
-        weights: How likely each lag is; by default alike.
+        weights: How likely each lag is; by default equally.
 
     A sequence of lag k is k independent stationary chains, taking turns, so every state has the stationary
     law of `P`, whatever the lag. The process is stationary but not ergodic: a sequence keeps its lag.

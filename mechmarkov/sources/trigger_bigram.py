@@ -190,7 +190,7 @@ class TriggerBigram(ByMatrix, Stationary):
     def draws(self) -> Draws:
         """Every draw of the outputs, with the stationary law of the chain it makes.
 
-        Watched at its triggers alone, a chain has few states. What is visited between two triggers is the
+        Watched only at its triggers, a chain has few states. What is visited between two triggers is the
         same in all chains.
         """
         P, t, rest = self.given, self._triggers, np.delete(np.arange(self.n_states), self.triggers)
@@ -221,7 +221,7 @@ class TriggerBigram(ByMatrix, Stationary):
         return f"Bigram on {self.n_states} states, the successors of {named} redrawn per sequence"
 
     def step_law(self, m: int) -> Float[np.ndarray, "state_from state_to"]:
-        """As `start` says, a mean over draws or the global chain's; see `Stationary.step_law`."""
+        """Returns a mean over draws or the global chain's law, as `start` says; see `Stationary.step_law`."""
         check_steps(m)
         if self.start == "global":
             return np.linalg.matrix_power(self.global_chain, m)

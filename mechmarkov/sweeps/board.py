@@ -29,11 +29,11 @@ class Board:
             self._write(HEAD)
 
     def progress_of(self, task: Task) -> Callable[[int, int], None] | None:
-        """What a fleet calls after every step: its share of the runs moves the bar, where that is shown."""
+        """Returns what a fleet calls after every step: its share of the runs moves the bar, if shown."""
         return (lambda step, steps: self.moved(len(task.items) * step / steps)) if self.show else None
 
     def moved(self, runs: float) -> None:
-        """How many runs' worth of the unfinished fleets is trained."""
+        """Set how many runs' worth of the unfinished fleets is trained."""
         self.part = runs
         self._draw()
 

@@ -29,7 +29,7 @@ class Cluster:
     """A Ray cluster, and the resources that each task takes of it.
 
     Attributes:
-        address: As `ray.init` takes it: `auto` (the cluster this machine belongs to), `HOST:PORT`,
+        address: The address for `ray.init`: `auto` (the cluster this machine belongs to), `HOST:PORT`,
             `ray://HOST:PORT`, or `local` for one of this machine's cores that lives as long as the sweep.
         gpus_per_task: GPUs that Ray keeps for a task, or a part of one; with any it trains there, with none
             on the processor.
@@ -132,7 +132,7 @@ def on_ray(tasks: Sequence[Task], work: Work, cluster: Cluster) -> Iterator[Outc
         return
     ray = _ray()
     _check_answers(cluster.address)
-    if cluster.address == "local":  # a cluster of our own making tells nobody of it
+    if cluster.address == "local":  # a cluster that we start reports no usage
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)

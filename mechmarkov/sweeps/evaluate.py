@@ -41,7 +41,7 @@ class Evaluation:
 
 
 class Outputs(Subject):
-    """A subject whose outputs alone are computed: fused passes, and nothing recorded."""
+    """A subject of which only outputs are computed: fused passes, and nothing recorded."""
 
     @cached_property
     def probabilities(self) -> Float[np.ndarray, "member batch read state"]:
@@ -69,7 +69,7 @@ def evaluate(
     steps: Literal["last", "all"] = "last",
     device: torch.device | str = "cpu",
 ) -> list[Evaluation]:
-    """Scores of runs of one recipe, which differ in their seed alone.
+    """Scores of runs of one recipe, which differ only in their seed.
 
     `behaviour` is that of `mm.probe` at the last step, of the same evaluation data and the same null models.
 

@@ -60,7 +60,7 @@ def write(
         picture: The phase diagram of the table.
         table: One row a run (`mechmarkov.sweeps.table.table`).
         phase: What the diagram shows.
-        path: The page; reports and runs are looked for in the folder `runs` beside it.
+        path: The page; reports and runs are looked for in the folder `runs` next to it.
         curves: The `step` and `loss` of a run by its key, for those that have them.
         levels: The losses of exact predictors by a run's key, by name, in nats.
     """

@@ -30,7 +30,7 @@ LEGEND = "runs where it happens of all decided runs, Wilson's 95 % interval; –
 
 @dataclass(frozen=True)
 class Share:
-    """How often something happened, with the ends of Wilson's 95 % interval, which are NaN where n is 0."""
+    """The share of runs with an event, with the ends of Wilson's 95 % interval, NaN where n is 0."""
 
     hits: int
     n: int  # of how many
@@ -45,7 +45,7 @@ Counts = dict[Where, Share]
 
 
 def share(happened: Sequence[bool | None], reasons: Sequence[str | None] = ()) -> Share:
-    """How often something happened, with Wilson's 95 % interval; None is counted apart, with its reasons.
+    """Returns a share of events, with Wilson's 95 % interval; None is counted apart, with its reasons.
 
     Example:
         >>> found = share([True, True, False, None])
@@ -186,7 +186,7 @@ def happened(table: pa.Table, event: str) -> list[bool | None]:
 
 
 def undecided(table: pa.Table, event: str) -> list[str | None]:
-    """Why an event is undecided, for each run; None where it is not, or nothing is said."""
+    """Returns why an event is undecided, for each run; None where it is not, or nothing is said."""
     name = f"{event}.reason"
     return list(table[name].to_pylist()) if name in table.column_names else [None] * table.num_rows
 

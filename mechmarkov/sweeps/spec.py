@@ -261,7 +261,7 @@ def load_sweep(sweep: Sweep | Mapping[str, Any] | str | Path) -> Sweep:
 
 
 def _choices(sweep: Sweep) -> Iterator[Values]:
-    """What each point changes."""
+    """Yields what each point changes."""
     if sweep.grid or not sweep.list:  # a product of nothing is one point that changes nothing
         for values in itertools.product(*sweep.grid.values()):
             yield dict(zip(sweep.grid, values, strict=True))

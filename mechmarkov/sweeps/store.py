@@ -20,10 +20,10 @@ FORMAT = "mechmarkov.sweep-row"
 
 @dataclass(frozen=True)
 class Store:
-    """Where rows and runs are kept.
+    """The place where rows and runs are kept.
 
     Attributes:
-        folder: Of the sweep; `rows/KEY.json` and, where they are kept, `runs/KEY.pt` are in it.
+        folder: The folder of the sweep; `rows/KEY.json` and, where they are kept, `runs/KEY.pt` are in it.
     """
 
     folder: Path

@@ -28,7 +28,7 @@ class Line:
     Attributes:
         predictor: The one to be learned.
         expected: Whether losses are expected ones; else those of the sampled next states.
-        loss: Of that predictor, in nats: 0 for expected losses, which are counted from it.
+        loss: The predictor's loss, in nats: 0 for expected losses, which are counted from it.
         half: Half of its gain over the unigram, in nats.
     """
 
@@ -40,7 +40,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Stuck:
-    """Whether a model has less than half of the gain over the unigram.
+    """The verdict whether a model has less than half of the gain over the unigram.
 
     Attributes:
         value: None where it cannot be decided.

@@ -61,7 +61,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Settings:
-    """How tasks are carried out.
+    """The settings by which tasks are carried out.
 
     Attributes:
         device: `auto`, `cpu` or `cuda`.
@@ -69,7 +69,7 @@ class Settings:
         keep_runs: Whether `run.pt` files come back too.
         cores: Stacks that train at once on a processor; None for as many as this process may use.
         memory: Bytes for all of these; None for what `train_members` takes.
-        gpu_share: Of a GPU, where several tasks share one.
+        gpu_share: A share of a GPU, where several tasks share one.
         scratch: A folder for the snapshots that an interrupted task resumes from, None for none.
     """
 
@@ -96,7 +96,7 @@ def training_curve(
     """The loss in training at up to 50 steps, evenly on a symlog axis: each the mean since the one before.
 
     Args:
-        metrics: Of a run; None is returned where they have no `loss`.
+        metrics: The metrics of a run; None is returned where they have no `loss`.
     """
     loss = metrics.get("loss")
     if loss is None or not len(loss["step"]):

@@ -2,8 +2,8 @@
 
 Setting: arXiv 2406.03072. Trained tied one-layer models on a binary chain are of rank one along one
 direction, and their log-odds of state 1 after state x are `s x + c` with `s = e² (1 + 2 w |w|)`: `e` the size
-of the embedding, `2 w |w|` what the MLP makes of it, `c` free. The loss depends on `(e, w)` through `s`
-alone, has its minimum, the bigram, at `s*`, and the unigram wherever `s = 0`.
+of the embedding, `2 w |w|` what the MLP makes of it, `c` free. The loss depends on `(e, w)` only through
+`s`, has its minimum, the bigram, at `s*`, and the unigram wherever `s = 0`.
 """
 
 from typing import Literal
@@ -29,7 +29,7 @@ def slope(e: Float[np.ndarray, "*n"], w: Float[np.ndarray, "*n"]) -> Float[np.nd
 def best_slope(p: float, q: float) -> float:
     """`s* = log((1-p)(1-q) / (p q))`, the bigram's; infinite for probabilities 0 and 1.
 
-    NaN where one is 0 and the other 1: one state alone is ever predicted from, and every slope is as good.
+    NaN where one is 0 and the other 1: only one state is ever predicted from, and every slope is as good.
 
     Example:
         >>> round(best_slope(0.2, 0.3), 4)  # p + q < 1: a state raises its own odds

@@ -2,7 +2,7 @@
 
 The reduced model of Nichani, Damian & Lee (2024, arXiv 2402.14735) reads N states, the last of which is the
 query q, uniform and independent of the others. Its first layer attends by a table `A` of positions and puts
-the mean state `h_i = sum_j softmax(A_i)_j x_{s_j}` beside position i. Its second attends with scores
+the mean state `h_i = sum_j softmax(A_i)_j x_{s_j}` next to position i. Its second attends with scores
 `beta h_i[q]`, and the output is the attended frequency of each state, the loss `-log(output + eps)`. At
 `A = 0`, to first order in beta,
 
@@ -47,7 +47,7 @@ def tree_pair_laws(
     """The law of the states at any two positions of a tree or forest, whose roots are independent draws.
 
     Args:
-        parents: Of each position, at most one, below it.
+        parents: The parent of each position, at most one, below it.
         P: The chain along edges.
         root: The law of a root.
 
@@ -99,7 +99,7 @@ def finite_scores(
 
     Args:
         states: Those of the graph's positions; the query comes after them.
-        weights: Of each sequence, summing to 1: its probability where all are enumerated.
+        weights: The weights of each sequence, summing to 1: its probability where all are enumerated.
         P: The chain along edges.
         eps: Inside the logarithm of the loss.
     """

@@ -111,7 +111,7 @@ def kernel_kl(model: Tables, P: Matrix, pi: Float[np.ndarray, " state_from"]) ->
 
 
 def argmax_sets(table: Tables) -> Bool[np.ndarray, "..."]:
-    """Which entries are their row's maximum, ties (to 1e-6 of the largest entry) included."""
+    """Returns which entries are their row's maximum, ties (to 1e-6 of the largest entry) included."""
     largest = np.abs(table).max((-2, -1), keepdims=True)
     return np.asarray(table >= table.max(-1, keepdims=True) - TIE * largest)
 

@@ -36,7 +36,7 @@ LagSet = tuple[int, ...]
 
 
 def lag_sets(window: int, most: int) -> list[LagSet]:
-    """All sets of at most so many lags of a window, the empty one first.
+    """All sets of at most that many lags of a window, the empty one first.
 
     Example:
         >>> lag_sets(3, 2)
@@ -104,7 +104,7 @@ def selection_score(joint: Joint, lags: LagSet, power: int = 2) -> Float[np.ndar
     Args:
         joint: `window_law`.
         lags: S; the empty set has 0.
-        power: Of the probability of the states at S.
+        power: The power of the probability of the states at S.
 
     Example:
         >>> copies = window_law(np.array([[[1 - 1e-9, 1e-9], [1e-9, 1 - 1e-9]]]))
@@ -153,7 +153,7 @@ def finite_scores(
         kernel_values: K_S(i) of every key, for exact or for graded agreement.
         keys: Their states.
         answer: π, the law of the answer.
-        weights: Of each sequence, summing to 1: its probability where all are enumerated.
+        weights: The weights of each sequence, summing to 1: its probability where all are enumerated.
         eps: Inside the logarithm of the loss.
     """
     hot = np.eye(answer.shape[1])[keys]

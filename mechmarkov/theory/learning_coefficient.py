@@ -50,8 +50,8 @@ def of_canonical_line(P: Matrix, slopes: tuple[float, float]) -> float | None:
     another half; the MLP's weights count nothing.
 
     Args:
-        P: Of two states.
-        slopes: Of embeddings above 0, and below.
+        P: The matrix of two states.
+        slopes: The slopes of embeddings above 0, and below.
 
     Example:
         >>> P = np.array([[0.3, 0.7], [0.8, 0.2]])  # p + q > 1

@@ -8,7 +8,7 @@ from scipy.special import softmax
 def posterior(
     evidence: Float[np.ndarray, "cause batch position"], prior: Float[np.ndarray, " cause"]
 ) -> Float[np.ndarray, "batch position cause"]:
-    """How likely each cause is after each position, from the log probability of each token under each cause.
+    """Returns each cause's probability after each position, from tokens' log probabilities under each cause.
 
     Where no cause is left that could have made the tokens, it is the prior.
 

@@ -1,7 +1,7 @@
 """The predictors a model may imitate: the law of the next token from some part of the past.
 
 Each function takes tokens `[batch, position]` and returns probabilities `[batch, position, state]`: the law
-of the token *after* each position, read from `tokens[:, :position + 1]` alone. Tokens are states `0 .. K-1`;
+of the token *after* each position, read only from `tokens[:, :position + 1]`. Tokens are states `0 .. K-1`;
 anything else is a ValueError, because a negative index would silently read another state.
 """
 
@@ -117,7 +117,7 @@ def in_context_bigram(tokens: Tokens, n_states: int, concentration: float = 1.0)
 
 
 def in_context_order(tokens: Tokens, n_states: int, order: int, concentration: float = 1.0) -> NextLaws:
-    """Smoothed counts of what followed the last `order` tokens; uniform where there are not so many yet.
+    """Smoothed counts of what followed the last `order` tokens; uniform where there are fewer as yet.
 
     The conditional k-gram of Rajaraman et al. 2024 (arXiv 2407.17686), smoothed. The exact posterior mean
     when every row of an order-k kernel is drawn from Dirichlet(a) and the first k tokens are uniform. Holds
@@ -153,7 +153,7 @@ def in_context_graph(
     Args:
         tokens: The states so far, fewer than there are `parents`.
         n_states: K.
-        parents: Of every position, below it; the first is the highest digit of a row's number.
+        parents: The parents of every position, below it; the first is the highest digit of a row's number.
         concentration: a.
 
     Example:
@@ -183,7 +183,7 @@ def switching(tokens: Tokens) -> NextLaws:
     """Two states: after s switches and n stays the next one differs with probability `(s + 1) / (s + n + 2)`.
 
     The exact posterior mean for a symmetric binary chain that switches with a probability drawn uniformly
-    from [0, 1] and starts in either state alike.
+    from [0, 1] and starts in either state with equal probability.
 
     Example:
         >>> switching(np.array([[0, 1, 0]]))[0, 2].tolist()

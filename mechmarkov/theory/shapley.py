@@ -57,7 +57,7 @@ def sampled(
         worth: The worth of coalitions, given as rows of members.
         players: How many there are.
         permutations: How many orders, in pairs of an order and its reverse (Mitchell et al. 2022).
-        seed: Of the orders.
+        seed: The seed of the orders.
 
     Raises:
         ValueError: For fewer than two pairs, which have no standard error.

@@ -1,4 +1,4 @@
-"""What a group of permutations leaves alone: orbits, and matrices that commute with it.
+"""What a group of permutations leaves unchanged: orbits, and matrices that commute with it.
 
 A permutation `g` relabels states; a table `C[i, j]` commutes with the group iff `C[g i, g j] = C[i, j]`, that
 is iff it is constant on the orbits of ordered pairs (the orbitals). On a circle these are the circulant
@@ -45,7 +45,7 @@ def orbitals(generators: Sequence[Permutation], n_states: int) -> Int[np.ndarray
 def orbit_mean(
     values: Float[np.ndarray, "*lead point"], orbit: Int[np.ndarray, " point"]
 ) -> Float[np.ndarray, "*lead point"]:
-    """Each value replaced by the mean over its orbit: the projection on what the group leaves alone."""
+    """Each value replaced by the mean over its orbit: the projection on what the group leaves unchanged."""
     flat = values.reshape(-1, len(orbit))
     count = np.bincount(orbit)
     rows = [(np.bincount(orbit, row, len(count)) / count)[orbit] for row in flat]

@@ -54,7 +54,7 @@ class StepAsGraph:
         return self._found
 
     def _watched(self, function: Callable[..., Found]) -> Found:
-        """As it is, to see whether it waits: recording that fails, and leaves CUDA unusable."""
+        """Run as it is, to see whether it waits: recording that fails, and leaves CUDA unusable."""
         mode = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

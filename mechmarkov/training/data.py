@@ -36,12 +36,12 @@ def sequences_of(recipe: Recipe) -> int:
 
 
 class Batches:
-    """Batches for every step of a stack, `[stack, batch, state]` each; a member's are those it has alone.
+    """Batches for every step of a stack, `[stack, batch, state]` each; a member's are those it has by itself.
 
     Attributes:
         fixed: The training set where there is one: `[stack, batch, state]`, or `[batch, state]` where shared.
         weights: What each target of the fixed sequences stands for (`population_law`), `[stack, batch, read]`
-            or `[batch, read]`; None where each counts alike.
+            or `[batch, read]`; None where each counts the same.
     """
 
     def __init__(self, members: Sequence[Member], length: int, device: torch.device) -> None:

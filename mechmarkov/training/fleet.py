@@ -81,13 +81,13 @@ def train_members(
 
     Args:
         members: What to train.
-        device: As in `train`.
-        start: As in `train`. Not with `paths`: what resumes a training does not say where it began.
+        device: The device, as in `train`.
+        start: The one of `train`, not with `paths`: what resumes a training does not say where it began.
         paths: A file for each member, in folders that exist. A member is saved there when its stack is done;
-            until then what is needed to resume is kept beside its stack's first path, and the same call after
+            until then what is needed to resume is next to its stack's first path, and the same call after
             an interruption goes on from there, to the same bits. A stack whose files are all there is read.
-        progress: As in `train`; steps are counted over all stacks.
-        save_every: As in `train`.
+        progress: The progress bar, as in `train`; steps are counted over all stacks.
+        save_every: The number of steps, as in `train`.
         memory: Bytes that all stacks that train at once may take together, by estimate (`member_bytes`). By
             default 2 GB, or one model where that is more; on a GPU 70 % of what is free. A larger fleet is
             split.
@@ -237,7 +237,7 @@ class _Told:
         self._steps: Any = [0] * (stacks + 1) if alone else RawArray("q", stacks + 1)
 
     def step(self, stack: int, step: int) -> None:
-        """A stack has taken so many steps."""
+        """A stack has taken `steps` steps."""
         if self._steps[-1]:
             raise _StoppedError
         self._steps[stack] = step

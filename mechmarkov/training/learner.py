@@ -37,7 +37,7 @@ def with_errors(
         parts: What was measured on each group, and its gradient.
 
     Returns:
-        The means, with `loss_error`, `gradient_norm` and `gradient_norm_error` beside them, and the gradient.
+        The means, with `loss_error`, `gradient_norm` and `gradient_norm_error`, and the gradient.
     """
     n = len(parts)
     means = {name: torch.stack([one[name] for one, _ in parts]).mean(0) for name in parts[0][0]}
@@ -73,7 +73,7 @@ class Learner(Protocol):
     ) -> Measures:
         """Mean loss of each member in nats, with its gradient graph, and what else is cheap to know.
 
-        Weights are what `population_law` gives; without them each sequence counts alike.
+        Weights are what `population_law` gives; without them each sequence counts the same.
         """
 
     def export(self) -> dict[str, Tensor]:
@@ -84,7 +84,7 @@ class DecoderLearner:
     """A stack of decoders, each started from its seed.
 
     Args:
-        members: A model each, which starts as it does alone; they share shape, objective and precision.
+        members: A model each, which starts as it does by itself; they share shape, objective and precision.
         device: Where the stack lives.
         start: Weights that every member starts from instead, without the stack axis.
 

@@ -1,4 +1,4 @@
-"""Which models may train as one stack: recipes of one shape that differ in numbers alone."""
+"""Which models may train as one stack: recipes of one shape that differ only in numbers."""
 
 import json
 from collections.abc import Sequence

@@ -28,7 +28,7 @@ Requirement = tuple[str, tuple[Any, ...], str]
 
 
 class TrainedAsDecoder:
-    """What the sections have in common whose model is trained as any decoder is."""
+    """A base of the sections whose model is trained as any decoder is."""
 
     shares_stacks: ClassVar[bool] = True
 
@@ -57,7 +57,7 @@ class DecoderSection(DecoderConfig, TrainedAsDecoder):
         return {k: None if k in may_be_none and v == "none" else v for k, v in data.items()}
 
     def requirements(self) -> Iterator[Requirement]:
-        """What the rest of the recipe must say: nothing."""
+        """Yields what the rest of the recipe must say: nothing."""
         yield from ()
 
     def decoder_config(self, n_states: int) -> DecoderConfig:
@@ -89,8 +89,8 @@ class DisentangledSection(Fields, TrainedAsDecoder):
     key_start: float = Field(default=1.0, ge=0, le=1e3)
 
     def requirements(self) -> Iterator[Requirement]:
-        """What the rest of the recipe must say."""
-        last = "{key} is {value!r}, expected {expected!r}: the last token is the query, and it alone predicts"
+        """Yields what the rest of the recipe must say."""
+        last = "{key} is {value!r}, expected {expected!r}: the last token is the query, and only it predicts"
         yield "objective.query", (False,), last
         yield "objective.read", ("last",), last
         message = "init.scheme is {value!r}, expected 'zero' or 'normal' for the disentangled model"
@@ -128,7 +128,7 @@ class ContextConditionedSection(Fields, TrainedAsDecoder):
     n_ctx: Integer = Field(ge=2, le=1 << 16)
 
     def requirements(self) -> Iterator[Requirement]:
-        """What the rest of the recipe must say."""
+        """Yields what the rest of the recipe must say."""
         law = "{key} is {value!r}, but this model's outputs are a law, expected {expected!r}"
         yield "objective.kind", ("raw_log",), law
         yield "objective.query", (False,), law
@@ -141,7 +141,7 @@ class ContextConditionedSection(Fields, TrainedAsDecoder):
         return context_conditioned.context_conditioned_config(n_states, self.n_ctx)
 
     def trainable(self, n_states: int) -> Slices | None:
-        """The keys' weights alone."""
+        """Only the keys' weights."""
         del n_states
         return {context_conditioned.TRAINED: None}
 
@@ -169,11 +169,11 @@ class WalkSection(Fields):
 
     @property
     def shares_stacks(self) -> bool:
-        """Whether members train together; the reduced form is the same for every seed, integrated once."""
+        """Returns whether members train together; the reduced form is integrated once."""
         return self.form != "reduced"
 
     def requirements(self) -> Iterator[Requirement]:
-        """What the rest of the recipe must say."""
+        """Yields what the rest of the recipe must say."""
         message = "objective.query is false, expected true: the walk model has a query token"
         yield "objective.query", (True,), message
         message = "init.scheme is {value!r}, expected 'zero' or 'normal' for the walk model"
@@ -256,7 +256,7 @@ def _activation_bytes(config: DecoderConfig, sequences: int, length: int) -> int
 
 @lru_cache(maxsize=64)  # every member of a fleet asks
 def _saved_bytes(config: DecoderConfig, sequences: int) -> int:
-    """What autograd saves of a forward pass over sequences of `n_ctx` tokens, counted without memory."""
+    """Returns what autograd saves of a forward pass on `n_ctx` tokens a sequence, counted without memory."""
     saved: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class AdamW(Fields):
     """AdamW; the defaults are Makkuva et al.'s (arXiv 2402.04161, their code).
 
     Attributes:
-        weight_decay: Of matrices alone (`is_decayed`).
+        weight_decay: The rate for matrices; other parameters do not decay (`is_decayed`).
         schedule: `one_cycle` is torch's `OneCycleLR` without its momentum cycle: a cosine from
             `lr / div_factor` up to `lr` over the fraction `warmup` of the steps, then a cosine down to
             `lr / div_factor / final_div_factor`.
@@ -153,8 +153,8 @@ class StackOptimiser:
         """Take a step. What it remembers changes in place.
 
         Args:
-            gradients: As `flatten` returns them.
-            lr: As `rates` returns them.
+            gradients: What `flatten` returns.
+            lr: What `rates` returns.
             taken: Members that take the step; the others stay as they are. None for all.
         """
         kept = None

@@ -40,7 +40,7 @@ class Recipe(Written):
     gradients of float16 from vanishing (one factor a member). `frozen` names parameters by how they end
     (`b_V` is that of every layer): they stay at their start, and a layer whose bias stays at zero has none.
     `compile` runs the decoder through `torch.compile`, which needs a C++ compiler on the CPU and pays off for
-    long trainings alone.
+    long trainings only.
 
     Example:
         >>> recipe = load_recipe("walk-k6-half").with_set(["steps=5", "source.p=0.25"])
@@ -180,7 +180,7 @@ class Recipe(Written):
         return data
 
     def to_keep(self) -> dict[str, Any]:
-        """As `to_data`, but without what follows from other fields and was not written.
+        """Returns what `to_data` returns, without what follows from other fields and was not written.
 
         So a change of what is read back leads to the recipe that the same change of this one leads to.
         """

@@ -55,7 +55,7 @@ def clear(folder: Path, recipe: dict[str, Any], seeds: Sequence[int]) -> None:
 
 
 def _identity(members: Sequence[Member], device: torch.device) -> dict[str, Any]:
-    """Which stack it is; a recipe that members share is written once."""
+    """Returns which stack it is; a recipe that members share is written once."""
     recipes = {id(member.recipe): member.recipe for member in members}
     order = list(recipes)
     return {

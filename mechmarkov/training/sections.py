@@ -19,7 +19,7 @@ def check_one(example: str, **given: Any) -> None:
 
 
 class Init(Fields):
-    """Where weights start (`mechmarkov.models.init`); other models than `decoder` take `zero` or `normal`.
+    """The start of weights (`mechmarkov.models.init`); other models than `decoder` take `zero` or `normal`.
 
     `zero` names parameters that start at zero whatever the scheme, as in `["blocks.1.attn.W_O"]`.
     """
@@ -30,7 +30,7 @@ class Init(Fields):
 
 
 class Data(Fields):
-    """What a step trains on; exactly one of `batch`, `n_train` and `population`.
+    """The data that a step trains on; exactly one of `batch`, `n_train` and `population`.
 
     Attributes:
         batch: That many fresh sequences every step.
@@ -64,7 +64,7 @@ class Checkpoints(Fields):
 
     Attributes:
         log: About that many steps, spaced evenly in the logarithm.
-        every: Every so many steps.
+        every: Steps from one to the next.
         at: These steps, those beyond the last left out; a bare list in TOML.
     """
 

@@ -76,7 +76,7 @@ def train(
         recipe: A recipe, its data, a TOML file, or the name of a shipped recipe.
         seed: What weights and data are drawn from; 0 by default.
         seeds: Several seeds instead, trained as a fleet. A member starts from the same weights and sees the
-            same data, bit for bit, as when it is trained alone; afterwards the two differ by the rounding of
+            same data, bit for bit, as if trained by itself; afterwards the two differ by the rounding of
             another order of summation, which near a saddle decides later which way it leaves.
         device: `auto` (CUDA where there is any), `cpu` or `cuda`.
         start: A run of a decoder of that shape, whose last weights training starts from, instead of

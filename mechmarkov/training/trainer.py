@@ -24,14 +24,14 @@ Snapshot = Callable[[], dict[str, Any]]
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What training gave, on the CPU.
+    """The result of training, on the CPU.
 
     Attributes:
         members: What was trained, in the order of the stack.
         checkpoints: Step to tensors `[stack, ...]` under HookedTransformer's names.
         frozen: The decoder's other tensors, the same for all members at all steps, without those axes.
         metrics: Name to `[recorded step, stack]`; entry i is of the weights after i steps.
-        seconds: Wall time, of this session alone where training was resumed.
+        seconds: Wall time, of only this session where training was resumed.
         device: Where it was trained.
     """
 
@@ -69,7 +69,7 @@ def fit(
 ) -> Fitted:
     """Train the members of a fleet as one stack.
 
-    A member starts from the same weights and sees the same data, bit for bit, as when it is trained alone;
+    A member starts from the same weights and sees the same data, bit for bit, as if trained by itself;
     afterwards the two differ by the rounding of a different order of summation, which grows near a saddle.
 
     Args:
@@ -148,7 +148,7 @@ class _Loop:
         self.keep_checkpoint()
 
     def _update(self, lr: Tensor, *drawn: Tensor) -> Measures:
-        """Move the weights; a function of tensors alone, as a CUDA graph needs it."""
+        """Move the weights; a function of only tensors, as a CUDA graph needs it."""
         tokens, targets = self.fixed or self._split(*drawn)
         groups = self.recipe.data.groups
         if groups is None:
@@ -167,12 +167,12 @@ class _Loop:
         return measures
 
     def _slope(self, tokens: Tensor, targets: Tensor) -> tuple[Measures, Float[Tensor, "stack number"]]:
-        """What is measured on sequences, and the gradient of the loss on them, which a scaler multiplies."""
+        """Returns measures on sequences, and the gradient of their loss, which a scaler multiplies."""
         measures = self.learner.measure(tokens, targets, self.batches.weights)
         losses = measures["loss"] if self.scaler is None else measures["loss"] * self.scaler.factor
         parameters, masks = self.learner.parameters, self.learner.masks
         found = torch.autograd.grad(losses.sum(), list(parameters.values()))
-        gradients = [  # of what may move: the rest is no part of the gradient's length
+        gradients = [  # of what may move: the rest is not part of the gradient's length
             torch.where(masks[name], gradient, 0.0) if name in masks else gradient
             for name, gradient in zip(parameters, found, strict=True)
         ]

@@ -31,7 +31,7 @@ class WalkLearner:
     """A stack of walk models in their own form; exports the decoder they are.
 
     Args:
-        members: A model each, which starts as it does alone: at zero, or with trained weights N(0, std²).
+        members: A model each, which starts as it does by itself: at zero, or with trained weights N(0, std²).
             (`u = W p_N / |p_N|` has that law where `W` has it.)
         device: Where the stack lives.
     """

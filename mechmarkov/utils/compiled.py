@@ -48,7 +48,7 @@ class _Kept(FunctionCache):  # type: ignore[misc]
         self._cache_file = _Checked(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, signature: Any, target: Any) -> Any:
-        """What was compiled for a signature; None, to compile it, where there is nothing or it is damaged."""
+        """Returns what was compiled for a signature; None, to compile it, if that is missing or damaged."""
         try:
             return super().load_overload(signature, target)
         except Exception:  # whatever a damaged pickle breaks

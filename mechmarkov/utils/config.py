@@ -64,5 +64,5 @@ class Fields(BaseModel):
             vars(cls.__init__)["__pydantic_base_init__"] = True
         super().__init_subclass__(**options)
 
-    # What pydantic looks at: not to be called on data from files, and a signature of the fields alone.
+    # What pydantic looks at: not to be called on data from files, and a signature of only the fields.
     vars(__init__).update(__pydantic_base_init__=True, __signature__=inspect.signature(BaseModel.__init__))

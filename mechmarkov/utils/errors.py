@@ -204,7 +204,7 @@ def list_of(name: str, value: Any, expected: str, *, most: int = MOST_ITEMS) -> 
 
     Raises:
         TypeError: Anything else, a text and a dict too.
-        ValueError: More than so many items.
+        ValueError: More than that many items.
 
     Example:
         >>> list_of("seeds", range(3), "a list of seeds")
@@ -258,10 +258,10 @@ def number_of(name: str, value: Any, expected: str, *, least: float, most: float
 
 
 def generator_in(value: Any, depth: int = 8) -> str | None:
-    """Where nested plain data hold a generator, as the rest of a name: "", "[2]", ".at"; None where nowhere.
+    """Returns where nested plain data hold a generator, as the rest of a name: "", "[2]", ".at"; or None.
 
     Pydantic makes a list of a generator, and never ends where that does not. Of a list that begins with a
-    number or a text the rest is taken to be alike.
+    number or a text the rest is taken to be the same.
 
     Example:
         >>> generator_in({"at": (i for i in range(3))}), generator_in([[0.5, 0.5], [0.5, 0.5]])

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-# What stands beside a file until that is whole: ".run.pt.<machine>-<process>-<random>.tmp".
+# What stands next to a file until that is whole: ".run.pt.<machine>-<process>-<random>.tmp".
 TEMPORARY = re.compile(r"\..+\.(?:([0-9a-f]{8})-(\d+)-[a-z0-9_]{8}|[0-9a-f]{12})\.tmp")
 A_DAY = 86400.0  # after which nobody is still writing
 _cleared: set[str] = set()

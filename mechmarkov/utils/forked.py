@@ -20,7 +20,7 @@ shared: Any = None  # of a process that was not copied: what its pool shares wit
 def can_fork() -> bool:
     """Returns whether this process may start copies of itself that compute, gradients included.
 
-    On Linux, where it is no daemon of another, and while no GPU is in use: neither CUDA nor the threads that
+    On Linux, where it is not another's daemon, and while no GPU is in use: neither CUDA nor the threads that
     autograd starts for a GPU, at the first gradient on whatever device, work in a copy.
     """
     if sys.platform != "linux" or multiprocessing.current_process().daemon:
@@ -43,7 +43,7 @@ def forked(
     meanwhile: Callable[[], None] = lambda: None,
     stop: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Any, Any]]:
-    """What `work` returns for each argument, with the argument, in the order in which they end.
+    """Yields what `work` returns for each argument, with the argument, in the order in which they end.
 
     It works in copies of this process or in threads of it; here, if there is one job.
 
@@ -89,14 +89,12 @@ def forked(
                 pool.shutdown(cancel_futures=True)
                 raise
     except BrokenProcessPool:
-        raise RuntimeError(
-            f"a process was ended from outside, perhaps for want of memory: {advice}"
-        ) from None
+        raise RuntimeError(f"a process was killed, possibly out of memory: {advice}") from None
 
 
 @contextmanager
 def without_interruptions() -> Iterator[None]:
-    """What is begun in the block never sees Ctrl-C, not while it imports either; here it comes afterwards."""
+    """Keep Ctrl-C from what is begun in the block, also while it imports; here it comes afterwards."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -119,7 +117,7 @@ def follow_parent() -> None:
 
 
 def begin_spawned(given: Any) -> None:
-    """What a new process does first, before it imports for seconds what its work needs.
+    """Begin a new process: what comes first, before it imports for seconds what its work needs.
 
     In a module that imports little: until this runs, a process whose parent was killed does not know it.
     """

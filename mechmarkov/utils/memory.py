@@ -47,7 +47,7 @@ def _glibc() -> ctypes.PyDLL | None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error is a failed allocation, which torch reports on the CPU by a plain RuntimeError.
+    """Returns whether an error is a failed allocation: on the CPU torch raises a plain RuntimeError.
 
     Example:
         >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes differ"))

@@ -1,4 +1,4 @@
-"""Plugins: what installed distributions register in an entry-point group, ours and others' alike."""
+"""Plugins: what installed distributions register in an entry-point group, ours and others'."""
 
 import ast
 from collections.abc import Mapping

@@ -12,8 +12,8 @@ NAME_CHARACTERS = 60  # of a name or a value in a message
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MINUS = "\N{MINUS SIGN}"
-# Control characters are no text, bidirectional controls make a label read as what it is not, and lone
-# surrogates cannot be written as UTF-8. Joiners and accents are left alone.
+# Control characters are not text, bidirectional controls make a label read as what it is not, and lone
+# surrogates cannot be written as UTF-8. Joiners and accents stay.
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
 )
@@ -88,7 +88,7 @@ def quoted(name: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    r"""Why something failed, in one line: what the system says, or how the message begins.
+    r"""Returns why something failed, in one line: what the system says, or how the message begins.
 
     >>> reason(ValueError("first\nsecond")), reason(FileNotFoundError(2, "No such file", "a"))
     ('first', 'No such file')
@@ -194,7 +194,7 @@ def words(name: str) -> str:
 
 
 def format_number(value: float | int, digits: int = 4) -> str:
-    """Returns a number with so many significant digits: whole ones whole, tiny and huge as powers of ten.
+    """Returns a number with that many significant digits: whole ones whole, tiny and huge as powers of ten.
 
     What is not 1 is not written as 1: it has a digit more, or is said to be above or below.
 
@@ -257,7 +257,7 @@ def _beside(value: float, finer: str, least: float, digits: int) -> str:
 
 
 def format_range(low: float, high: float, digits: int = 4) -> str:
-    """Returns a range of numbers as text, one number where both ends are shown alike.
+    """Returns a range of numbers as text, one number where both ends are shown as the same.
 
     >>> format_range(-0.25, 0.5), format_range(2, 2.00001)
     ('−0.25 to 0.5', '2')

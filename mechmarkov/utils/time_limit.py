@@ -13,7 +13,7 @@ REPEAT_SECONDS = 1.0  # again and again, for code that swallows the first
 
 
 def check_time_limit(seconds: float | None) -> None:
-    """Refuse a limit that the system's timer cannot keep; None is no limit."""
+    """Refuse a limit that the system's timer cannot keep; None sets none."""
     if seconds is not None:
         expected = f"seconds from {LEAST_SECONDS:g} to {MOST_SECONDS:g}"
         number_of("time_limit", seconds, expected, least=LEAST_SECONDS, most=MOST_SECONDS)
@@ -21,13 +21,13 @@ def check_time_limit(seconds: float | None) -> None:
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """End a block with a TimeoutError after so many seconds of wall time; None is no limit.
+    """End a block with a TimeoutError after that many seconds of wall time; None sets no limit.
 
     A single call into compiled code is not interrupted: the error comes when it returns.
 
     Raises:
         ValueError: The limit is not positive or above 10⁸ seconds, or this is not the main thread of a POSIX
-            system, which alone can interrupt itself.
+            system, the only one that can interrupt itself.
         TimeoutError: The block took longer.
 
     Example:
@@ -44,7 +44,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         expected = f"a positive number, at most {MOST_SECONDS:g}"
         raise ValueError(f"the time limit is {seconds} s, expected {expected}")
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        raise ValueError("a time limit works in the main thread of Linux or macOS alone: leave it out")
+        raise ValueError("a time limit works in the main thread of Linux or macOS only: leave it out")
 
     def end(_: int, __: FrameType | None) -> None:
         raise TimeoutError(f"took longer than the limit of {seconds:g} s")

@@ -63,7 +63,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         else Score(None, "", reason=why),
         "self_repair": _largest_of(data, "self_repair", "part", "parts that no later part reads"),
         "redundancy": _largest_of(data, "redundancy", "pair", "pairs whose effects add up"),
-        "history_effect": Score(order, "nats", 0.0, around, "a model of the parent alone"),
+        "history_effect": Score(order, "nats", 0.0, around, "a model of only the parent"),
         "parent_swap_followed": swap_followed(data),
     }
 
@@ -71,7 +71,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 FORMULAS = {
     "largest_effect_component": "the part with the largest effect",
     "largest_effect_components": "that part and those within its interval, and it within theirs",
-    "self_repair": "max over parts of (effect of its direct path alone − effect of the part)",
+    "self_repair": "max over parts of (effect of only its direct path − effect of the part)",
     "redundancy": "max over pairs of (effect of both − effect of one − effect of the other)",
     "history_effect": "E[loss with all but the last token shuffled] − E[loss], at the last prediction",
     "parent_swap_followed": "share of predictions that another parent, put in its place, moves from the true "

@@ -55,7 +55,7 @@ def largest_effect(data: xr.Dataset) -> tuple[str, float, Interval]:
 
 
 def matters(value: float, interval: Interval) -> bool:
-    """Returns whether an effect is surely above zero, and large enough to be named."""
+    """Returns whether an effect is clearly above zero, and large enough to be named."""
     return value > MIN_EFFECT_NATS and interval[0] > 0
 
 
@@ -83,7 +83,7 @@ def swap_followed(data: xr.Dataset) -> Score:
 
 
 def _needed_most(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
-    """The part whose mean costs the most, with those that tie; open or excluded where none surely matters."""
+    """The part whose mean costs the most, with those that tie; open or excluded if none clearly matters."""
     name, value, interval = largest_effect(data)
     effects, score = ranked(data), scores["largest_effect"]
     clean = Condition("loss", value=float(last_model(data)["clean"].sel(measure="loss")), unit="nats")
@@ -107,7 +107,7 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
         )  # fmt: skip
     ends = {part: interval_at(data, "effect", component=part, **MEAN_LOSS) for part in effects}
     little = all(high < MIN_EFFECT_NATS for _, high in ends.values())
-    if not little and interval[1] < MIN_EFFECT_NATS:  # what is surely worth nothing; another one may be
+    if not little and interval[1] < MIN_EFFECT_NATS:  # what is clearly worth nothing; another one may be
         name = max(ends, key=lambda part: ends[part][1])
         value, interval = effects[name], ends[name]
     harm = [Condition("does harm")] * any(low < -MIN_EFFECT_NATS for low, _ in ends.values())
@@ -118,7 +118,7 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
 
 
 def _group_needed(data: xr.Dataset, effects: dict[str, float], single: Interval) -> Claim | None:
-    """The group of heads that is surely worth more than any part, and twice what its heads are one by one."""
+    """The group of heads clearly worth more than any part, and twice what its heads are one by one."""
     if "group_effect" not in data:
         return None
     worth, best = last_model(data)["group_effect"].values, None
@@ -140,7 +140,7 @@ def _group_needed(data: xr.Dataset, effects: dict[str, float], single: Interval)
 
 
 def _of_parts(data: xr.Dataset) -> Iterator[Claim]:
-    """What each part is worth; of one that does harm less than nothing."""
+    """Yields what each part is worth; of one that does harm less than nothing."""
     effects = ranked(data)
     for name in sorted(effects, key=lambda part: -abs(effects[part])):
         low, high = interval_at(data, "effect", component=name, **MEAN_LOSS)
@@ -208,7 +208,7 @@ def _stand_in(data: xr.Dataset) -> Iterator[Claim]:
 
 
 def _most(data: xr.Dataset, name: str, dim: str, *, of: str) -> str | None:
-    """Returns where `name` is largest, if it is surely above 0 and not small next to the effect `of`."""
+    """Returns where `name` is largest, if it is clearly above 0 and not small next to the effect `of`."""
     last = last_model(data)
     if not last.sizes[dim]:
         return None

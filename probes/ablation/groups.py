@@ -1,4 +1,4 @@
-"""Groups of heads, ablated together: those of a layer, all of them, and those that attend alike.
+"""Groups of heads, ablated together: those of a layer, all of them, and those that attend in the same way.
 
 Of heads that do the same, each by itself is worth next to nothing: the others go on (Wang et al. 2022,
 section 3.3, found such backup heads). Singles and pairs miss a group of three or more.
@@ -22,7 +22,7 @@ from mechmarkov.probing.effects import MEASURES, changes
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import interval
 
-MAX_DISTANCE = 0.1  # mean total variation between the attention of two heads that attend alike
+MAX_DISTANCE = 0.1  # mean total variation between the attention of two heads that attend in the same way
 SEQUENCES = 16  # whose attention is compared
 LOSS = MEASURES.index("loss")
 
@@ -30,7 +30,7 @@ Group = tuple[str, ...]
 
 
 def groups_of(subject: Subject, batch: Batch) -> list[Group]:
-    """Returns the groups of two heads or more: each layer's, all, those that attend alike."""
+    """Returns the groups of two heads or more: each layer's, all, those that attend in the same way."""
     config = subject.config
     every = tuple(head_names(config))
     layers = [
@@ -41,7 +41,7 @@ def groups_of(subject: Subject, batch: Batch) -> list[Group]:
 
 
 def _alike(subject: Subject, batch: Batch, names: Group) -> list[Group]:
-    """Heads of the last model that attend alike: the components of the graph of such pairs."""
+    """Heads of the last model that attend in the same way: the components of the graph of such pairs."""
     patterns: list[torch.Tensor] = []
     hooks = [
         (f"blocks.{layer}.attn.hook_pattern", lambda x, hook: patterns.append(x.detach()))

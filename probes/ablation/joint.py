@@ -1,7 +1,7 @@
 """What components do together: two at once, and each without what later ones change.
 
 An ablation at the mean says too little of a component that another one stands in for. So pairs are ablated
-together (redundancy), and the direct path to the logits is cut alone, which leaves later components no chance
+together (redundancy), and the direct path to the logits is cut, which leaves later components no chance
 to repair it (self-repair: McGrath et al. 2023, arXiv 2307.15771).
 """
 
@@ -30,7 +30,7 @@ LOSS = MEASURES.index("loss")
 
 @torch.no_grad()
 def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr.Dataset:
-    """Two components at their mean together, and the direct path of each alone; effects on the loss.
+    """Two components at their mean together, and only the direct path of each; effects on the loss.
 
     Returns, with the two names of each pair as `pair_first` and `pair_second`:
         `joint_effect`, `redundancy` [axis, pair] (nats): the loss with both at their mean, less the loss
@@ -83,7 +83,7 @@ def resampled_interval(
 ) -> tuple[float, float]:
     """The 95 % interval of the effect of a component's mean on the last model's loss.
 
-    Of the largest `among` so many it holds whichever that is (Bonferroni).
+    Of the largest of `among` parts it holds whichever that is (Bonferroni).
 
     The mean that replaces the output is that of the same sequences, so that effects of single sequences are
     not independent: sequences are drawn with replacement, and the mean is taken anew (Efron's bootstrap, with

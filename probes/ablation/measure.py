@@ -126,7 +126,7 @@ def of_paths(subject: Subject, batch: Batch, importance: dict[str, float], *, is
     """`path_effect` [axis, path, path_kind, measure], with the `sender` and `receiver` of each path.
 
     Where there are very many paths, those between the components of most `importance`; `paths_left_out` says
-    how many are not there. Of models before the last, whose paths only the circuit draws, means alone.
+    how many are not there. Of models before the last, whose paths only the circuit draws, only means.
     """
     everything = paths(subject.decoder)
     chosen = _main_paths(everything, importance) if len(everything) > MAX_PATHS else everything
@@ -229,7 +229,7 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
     apart = np.where(differs, torch.cat(found).numpy(), np.nan)
     new, old, new_before, old_before, stays = apart.swapaxes(0, 1)
     kl = np.stack([new, old], 1)  # member, row, sequence
-    # Not by `new` alone: a blunter prediction is nearer to both laws.
+    # Not only by `new`: a blunter prediction is nearer to both laws.
     towards = new - old < new_before - old_before
     followed = np.where(stays == 1, 0.5, towards & (new < old)) + 0 * new
     where = at.numpy()[differs]

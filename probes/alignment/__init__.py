@@ -34,7 +34,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     elif target == "P":
         no_slope = "P has zeros, so log P is not finite: probabilities are compared"
     else:
-        no_slope = "all rows of the target are alike: there is nothing to have a slope on"
+        no_slope = "all rows of the target are equal: there is nothing to have a slope on"
     constant = "the circuit is constant: it says nothing of the state, whatever the lag"
     result = {"path": Score(str(best["path"].item()), "")}
     if data.attrs["n_states"] > 2:  # at two states a double-centred table has one degree of freedom: ±1
@@ -57,7 +57,7 @@ def law_name(data: xr.Dataset, m: int) -> str:
 
 
 def figures(data: xr.Dataset) -> list[Figure]:
-    """The best path's circuit beside its target, and alignment over training."""
+    """The best path's circuit next to its target, and alignment over training."""
     labels = [str(label) for label in data.attrs["labels"]]
     best = of_best_path(data)
     path, m = str(best["path"].item()), int(best["attended_lag"])
@@ -69,7 +69,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
     )
     target, said = fitted_target(circuit, k.double_centred(target), aim)
     pair = matched(circuit, target, labels, row_title="state read", column_title="next state", diverging=True)
-    title = f"Value circuit of {path} beside {aim}"
+    title = f"Value circuit of {path} next to {aim}"
     return [
         Figure(title, f"Double-centred. {said}", "plotly", pair, key="value circuit"),
         *over_training(
@@ -84,10 +84,10 @@ def figures(data: xr.Dataset) -> list[Figure]:
 
 
 FORMULAS = {
-    "path": "the path whose C alone predicts best",
+    "path": "the path whose C by itself predicts best",
     "kernel_slope": "least-squares slope of C on log P, both double-centred",
     "kernel_cosine": "⟨C, T⟩ / (|C| |T|), both double-centred; of predictions where log P is infinite",
-    "kernel_kl": "Σᵢ πᵢ KL(Pᵢ ‖ prediction of C alone for i)",
+    "kernel_kl": "Σᵢ πᵢ KL(Pᵢ ‖ prediction of only C for i)",
     "best_lag": "the m whose law of m steps C is nearest to",
     "recall": "share of states i with argmax Cᵢ = argmax Pᵢ",
     "circulant_share": "|projection of C on circulant matrices|² / |C|², C centred by row under a softmax",
@@ -109,5 +109,5 @@ probe = Probe(
     formula="C = W_E W_V W_O W_U, rows: state read, columns: next state (Elhage et al. 2021)\n"
     "target T = log P under cross-entropy, √P under −log(score + ε), P under squared error\n"
     "kernel cosine = ⟨C, T⟩ / (|C| |T|), both double-centred · kernel KL = Σᵢ πᵢ KL(Pᵢ ‖ prediction of C "
-    "alone for i)",
+    "only C for i)",
 )

@@ -26,7 +26,7 @@ MIN_ATTENDED_MASS = 0.5
 
 
 def best_path(data: xr.Dataset) -> xr.DataArray:
-    """For each model the path that alone predicts the chain best: by the most nats better than the unigram.
+    """For each model the path that by itself predicts the chain best: by the most nats below the unigram.
 
     Not by the smallest KL: far lags are near the unigram whatever the weights, and would win with nothing.
     """
@@ -54,7 +54,7 @@ def target_of(best: xr.Dataset) -> tuple[str, np.ndarray]:
 
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
-    """Which paths have the target in their weights, or come nearest to it."""
+    """Returns which paths have the target in their weights, or come nearest to it."""
     best = of_best_path(data)
     path, lag = str(best["path"].item()), int(best["attended_lag"])
     target, _ = target_of(best)

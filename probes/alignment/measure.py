@@ -144,7 +144,7 @@ def _compare(
 def _predictions(
     subject: Subject, circuit: np.ndarray, lag: np.ndarray, mass: np.ndarray, n_lags: int
 ) -> np.ndarray:
-    """Returns what each path alone predicts after each state, all others at their mean on these sequences."""
+    """Returns what each path by itself predicts after each state, all others at their mean here."""
     mean_scores = subject.recorded(SCORES).mean((1, 2))[:, None, None, :]
     own_mean = np.einsum("api,apij->apj", _frequencies(subject, n_lags)[lag - 1], circuit)
     scores = mass[..., None, None] * circuit - (mass[..., None] * own_mean)[:, :, None, :] + mean_scores
@@ -152,7 +152,7 @@ def _predictions(
 
 
 def _attended(subject: Subject, paths: list[str], same: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where each path reads, and with how much attention: a head's most attended lag, else the parent.
+    """Returns where each path reads, and with what attention: a head's most attended lag, else the parent.
 
     A lag that few predictions reach counts as little as they are: a head that always looks at the first
     token looks at no lag. Lags with one and the same P^m tell the same, so that their attention adds up.
@@ -173,7 +173,7 @@ def _attended(subject: Subject, paths: list[str], same: np.ndarray) -> tuple[np.
 
 
 def _same_lags(source: Stationary, n_lags: int) -> np.ndarray:
-    """Which of the lags 0, 1, … have the same law of m steps, `[lag, lag]`; 0, a query token, has none."""
+    """Returns which of lags 0, 1, … have the same law of m steps, `[lag, lag]`; 0, the query, has none."""
     laws = np.stack(list(islice(source.step_laws(), n_lags))).reshape(n_lags, -1)
     same = cdist(laws, laws, "chebyshev") < TIE
     same[0] = same[:, 0] = False
@@ -181,7 +181,7 @@ def _same_lags(source: Stationary, n_lags: int) -> np.ndarray:
 
 
 def _frequencies(subject: Subject, n_lags: int) -> np.ndarray:
-    """How often each state is at each of the first lags of the predictions that reach it, `[lag, state]`."""
+    """Returns each state's frequency at each first lag of predictions that reach it, `[lag, state]`."""
     history, known = subject.batch.history, subject.batch.known
     states = [history[:, known[known >= m - 1] - (m - 1)].flatten() for m in range(1, n_lags + 1)]
     return np.stack([np.bincount(x.numpy(), minlength=subject.source.n_states) / len(x) for x in states])

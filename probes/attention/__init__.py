@@ -134,7 +134,7 @@ probe = Probe(
     figures=figures,
     formulas=FORMULAS,
     formula="parent score = max over heads of E[A(t, parent of the predicted token)]; lag 1 is the parent, "
-    "unless the next token depends on another one alone\n"
+    "unless the next token depends on another one only\n"
     "spread = max over heads of E[max S − min S over the tokens], S the last prediction's attention; 0 in "
     "the trap (Shi & Cao, theorem 4.1)\n"
     "effective tokens = exp of the entropy of the parent head's attention",

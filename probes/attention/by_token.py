@@ -1,4 +1,4 @@
-"""What tokens alone say of attention: the QK table of the weights, and what tokens explain of the logits."""
+"""What tokens say of attention: the QK table of the weights, and what tokens explain of the logits."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +31,7 @@ ALIKE = np.log(2)  # of two logits: one key gets less than twice what the other 
 
 @torch.no_grad()
 def qk_tables(subject: Subject) -> Float[np.ndarray, "member layer head state_from state_to"]:
-    """Attention logits by the embeddings alone: `(W_E W_Q + b_Q) (W_E W_K + b_K)^T / scale`.
+    """Attention logits only by the embeddings: `(W_E W_Q + b_Q) (W_E W_K + b_K)^T / scale`.
 
     The QK circuit of Elhage et al. (2021), without what positions and earlier layers add; norms take each
     embedding as it is. Rows are the query's token, columns the key's; each row less its mean, which a softmax

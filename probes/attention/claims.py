@@ -153,7 +153,7 @@ def _lag_classes(last: xr.Dataset, known: int, beside: tuple[Condition, ...]) ->
 def _none_stands_out(
     data: xr.Dataset, last: xr.Dataset, known: int, beside: tuple[Condition, ...]
 ) -> Iterator[Claim]:
-    """What the most attended lag and the parent get, where no head settles on one."""
+    """Yields what the most attended lag and the parent get, where no head settles on one."""
     lag = best_lag(data)
     mass = last["lag_mass"].sel(lag=lag)
     places = {lag: best_heads(mass)}

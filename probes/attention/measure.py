@@ -36,7 +36,7 @@ def measure(subject: Subject) -> xr.Dataset:
         `effective_tokens` (tokens), `token_mean_variance` [axis, layer, head];
         `first_token` [axis, layer, head] (probability): mean attention on the first token;
         `qk_table` [axis, layer, head, state_from, state_to] (score units): attention logits by embeddings
-        alone; `token_scores` [.., state_from, state_to], `token_pair_share` [axis, layer, head]: the table of
+        only; `token_scores` [.., state_from, state_to], `token_pair_share` [axis, layer, head]: the table of
         query and key tokens that fits the logits best, and the share of their variance that it explains;
         `example` [axis, sequence, layer, head, query, key_shown] (probability): attention on the end of the
         first sequences, whose states are `example_token` [sequence, key_shown]; null models have none of

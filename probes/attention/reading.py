@@ -54,7 +54,7 @@ def uniform_share(last: xr.Dataset) -> float:
 
 
 def is_flat(last: xr.Dataset) -> bool:
-    """Whether no head of one model tells real tokens apart: not in the last prediction, nor over all."""
+    """Returns whether no head of one model tells real tokens apart, in the last prediction and over all."""
     if float(last["spread"].max()) >= FLAT_SHARE * uniform_share(last):
         return False
     if last.attrs["predictions"] == 1:

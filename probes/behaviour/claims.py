@@ -41,7 +41,7 @@ def nearest(data: xr.Dataset) -> tuple[str, list[str]]:
 
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
-    """Which laws are imitated and where not, at which temperature, and how much is missing to the best."""
+    """Returns which laws are imitated and where not, at which temperature, and the excess over the best."""
     last = last_model(data)
     closest = _closest(data, last)
     somewhere = list(_somewhere(data, last))
@@ -59,7 +59,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
 
 
 def _closest(data: xr.Dataset, last: xr.Dataset) -> Claim:
-    """The nearest law; with those that coincide with it, and those that are not surely further away."""
+    """The nearest law; with those that coincide with it, and those that are not clearly further away."""
     name, equals = nearest(data)
     value, rest = float(last["kl"].sel(predictor=name)), last["kl"].drop_sel(predictor=[name, *equals])
     ties = [
@@ -101,7 +101,7 @@ def _imitates(last: xr.Dataset, scores: dict[str, Score], name: str) -> Claim:
 
 
 def _is_on_its_way(last: xr.Dataset) -> bool:
-    """Returns whether a tenth of the way from the unigram to the best law is surely behind it."""
+    """Returns whether a tenth of the way from the unigram to the best law is clearly behind it."""
     return 1 - float(last["left"]) - NORMAL_95 * float(last["left_error"]) > 1 - REACHED
 
 
@@ -143,7 +143,7 @@ def _at_chance(last: xr.Dataset) -> bool:
 
 
 def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
-    """Where the best law, or the nearest, is imitated and where it surely is not, by state or position."""
+    """Yields where the best or nearest law is imitated and where it clearly is not, by state or position."""
     closest, equals = nearest(data)
     best = str(data.attrs.get("best", closest))
     # Of a model that is another law everywhere, the places where that is the best law say nothing.
@@ -204,7 +204,7 @@ def _tempered(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
 
 
 def _way(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Iterator[Claim]:
-    """How much is missing to the best law, as nats and as a share of the way from the unigram's loss."""
+    """Yields how much is missing to the best law, in nats and as a share of the way from the unigram."""
     best = str(data.attrs.get("best", data["predictor_loss"].idxmin("predictor").item()))
     excess, gap = float(last["excess"]), float(data["gap"])
     value = 1 - float(last["left"])

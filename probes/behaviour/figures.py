@@ -20,7 +20,7 @@ def draw(data: xr.Dataset) -> list[Figure]:
             "How far the model is from each exact predictor",
             "KL from the predictor to the model, mean over sequences and positions. Zero is imitation.",
             "plotly",
-            bars(names, last["kl"].values, y_title="KL (nats)", lie=True),  # alike in every run
+            bars(names, last["kl"].values, y_title="KL (nats)", lie=True),  # the same in every run
         ),
         *over_training(
             "KL over training",
@@ -57,6 +57,6 @@ def draw(data: xr.Dataset) -> list[Figure]:
             value_title="probability",
             names=("the model", "the source"),
         )
-        caption = f"Mean prediction after each {before}, beside P."
+        caption = f"Mean prediction after each {before}, next to P."
         drawn.append(Figure("The transition matrix, implied and true", caption, "plotly", pair))
     return drawn

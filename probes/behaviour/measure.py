@@ -133,7 +133,7 @@ def measure(subject: Subject) -> xr.Dataset:
 
 @dataclass(frozen=True, eq=False)
 class _Rare:
-    """What states that the batch shows too rarely add to means over it, weighted by `pi` (nats).
+    """The part of states that the batch shows too rarely in means over it, weighted by `pi` (nats).
 
     Attributes:
         common: Whether a prediction of the batch counts, `[batch, read]`.
@@ -185,7 +185,7 @@ def _tempered(
     model: Float[np.ndarray, "member batch read state"],
     exact: dict[str, Float[np.ndarray, "batch read state"]],
 ) -> Variables:
-    """The best temperature beside each exact predictor and KL there, on as many predictions as tell it."""
+    """The best temperature next to each exact predictor and KL there, on as many predictions as tell it."""
     reads = slice(None, None, max(1, model.shape[1] * model.shape[2] // TEMPERED_PREDICTIONS))
     groups, found = _components(subject), []
     for q in model[:, :, reads]:
@@ -204,7 +204,7 @@ def _losses(q: np.ndarray, onehot: np.ndarray) -> np.ndarray:
 
 
 def _components(subject: Subject) -> np.ndarray | None:
-    """Which chain of a mixture each sequence most likely comes from; None for other sources."""
+    """Returns which chain of a mixture each sequence most likely comes from; None for other sources."""
     if not isinstance(subject.source, ChainMixture):
         return None
     return np.asarray(subject.source.posterior(subject.batch.history.numpy())[:, -1].argmax(-1))

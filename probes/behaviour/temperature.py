@@ -1,4 +1,4 @@
-"""The temperature at which predictions are nearest to a law: "right, but half as sure" is no other law.
+"""The temperature at which predictions are nearest to a law: "right, but half as sure" is not another law.
 
 For predictions q at inverse temperature s, `q_s = softmax(s log q)`, KL(p ‖ q_s) is convex in s. Its slope is
 `E_{q_s}[log q] - E_p[log q]` and its curvature the variance of log q under q_s, so that Newton's method finds

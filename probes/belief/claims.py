@@ -15,13 +15,13 @@ from .measure import DETERMINED, SAME_LAW, mean_kls
 
 CARRIED_R2 = 0.9  # from here on the stream carries the belief, if it also tells
 CARRIED_BEYOND = 0.5  # of what predictions and tokens leave open
-ROUNDING = 1e-6  # of an R²: streams that are no further apart are alike, and the earliest is named
+ROUNDING = 1e-6  # of an R²: streams that are no further apart are equal, and the earliest is named
 
 _STATUS: dict[bool | None, Status] = {True: "shown", None: "open", False: "excluded"}
 
 
 def _holding(last: xr.Dataset) -> tuple[Bool[np.ndarray, " stream"], Bool[np.ndarray, " stream"]]:
-    """Which streams surely hold the belief beyond what predictions and tokens tell, and which may."""
+    """Returns which streams clearly hold the belief beyond what predictions and tokens tell, or may."""
     left = np.where(np.isnan(last["beyond"]), np.nan, 1 - float(last["baseline_r2"]))
     low, high = last["r2_low"].values, last["r2_high"].values
     surely = (low >= CARRIED_R2) & (1 - (1 - low) / left >= CARRIED_BEYOND)
@@ -39,13 +39,13 @@ def is_carried(last: xr.Dataset) -> bool | None:
 
 
 def _named(last: xr.Dataset) -> int:
-    """Of a model, the best stream if that surely holds the belief, else the one with the largest R²."""
+    """Returns a model's best stream if that clearly holds the belief, else the one with the largest R²."""
     best, r2 = int(last["best"]), last["r2"].values
     return best if _holding(last)[0][best] else int(np.argmax(r2 >= r2.max() - ROUNDING))
 
 
 def is_used(last: xr.Dataset) -> bool | None:
-    """Returns whether predictions surely follow the belief when it is forced.
+    """Returns whether predictions clearly follow the belief when it is forced.
 
     None if sequences do not tell, or all hidden states have one law, so that there is nothing to follow.
     """
@@ -56,7 +56,7 @@ def is_used(last: xr.Dataset) -> bool | None:
 
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
-    """Whether the belief is carried, whether that is more than predicting, and what forcing a state does."""
+    """Returns whether the belief is carried, whether beyond predictions, and what forcing a state does."""
     del scores
     last = last_model(data)
     named = _named(last)

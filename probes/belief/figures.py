@@ -56,7 +56,7 @@ def draw(data: xr.Dataset) -> list[Figure]:
 
 
 def geometry(exact: np.ndarray, image: np.ndarray) -> go.Figure:
-    """Beliefs beside their image, coloured alike; three hidden states on a triangle, two as a diagonal."""
+    """Beliefs next to their image, in equal colours: three hidden states on a triangle, two as a diagonal."""
     shares = np.clip(np.pad(exact, ((0, 0), (0, 3 - exact.shape[1]))), 0, 1)
     colours = [f"rgb({r:.0f},{g:.0f},{b:.0f})" for r, g, b in 40 + 200 * shares]
     flat = exact.shape[1] < len(CORNERS)

@@ -64,7 +64,7 @@ def measure(subject: Subject) -> xr.Dataset:
         `laws_apart` (nats): KL from the law under a hidden state to the mean over states, averaged;
         `exact` [point, drawn] and `image` [axis, point, drawn] (probability): beliefs, and held-out readings
         of the best stream;
-        of a hidden chain `attention_r2` [axis, layer], of the stream after each block's attention, beside
+        of a hidden chain `attention_r2` [axis, layer], of the stream after each block's attention, next to
         `additive_r2` of the best sum of an update for each of the last 8 tokens, and `carried_r2` of the sum
         of updates carried on by the chain (shares): what one layer of attention can make;
         of runs, with a state forced at the best stream: `clean_kl`, `forced_kl`, `random_kl` [axis, hidden]
@@ -151,7 +151,7 @@ def measure(subject: Subject) -> xr.Dataset:
 
 
 def mean_kls(last: xr.Dataset) -> tuple[float, float, float]:
-    """Of one model, clean, moved in random directions and with a forced state (nats, mean over states)."""
+    """Returns a model's KL clean, moved in random directions and with a forced state (nats, mean)."""
     clean, random, forced = (float(last[f"{name}_kl"].mean()) for name in ("clean", "random", "forced"))
     return clean, random, forced
 

@@ -80,7 +80,7 @@ FORMULAS = {
     "worst_logit_error": "max over all sequences and pairs of states of |error of log odds|, an upper bound",
     "mean_kl_bound": "E[KL(program ‖ model)] ≤ mean + √(2 var log(2/δ) / n) + 7 worst_kl log(2/δ) / 3(n − 1)",
     "mean_kl": "mean KL(program ‖ model) over fresh sequences",
-    "tier": "1: support functions; 1b: what is behind attention relaxed; 2: a final norm alone; 0: no bound",
+    "tier": "1: support functions; 1b: what is behind attention relaxed; 2: only a final norm; 0: no bound",
     "certified_program": "the smallest program within 0.001 nats in the worst case, else the nearest",
     "seconds": "the time that the search took",
     "witness": "the last states in front of the worst prediction that was seen",

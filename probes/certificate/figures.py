@@ -1,4 +1,4 @@
-"""Pictures of a certificate: the bound by position beside what was seen, and the worst sequence."""
+"""Pictures of a certificate: the bound by position next to what was seen, and the worst sequence."""
 
 import numpy as np
 import xarray as xr

@@ -9,8 +9,8 @@ induction circuit: the best head's attention on the previous token, and its indu
 ideal head's. Whoever has the bigram has the unigram, and whoever has the best law has both: a run that goes
 straight to the bigram, and never predicts like the unigram, passes both at once.
 
-An event lies between two kept steps. Its interval goes from the last kept step at which it surely has not
-happened to the first at which it surely has, by the sampling error of its progress. What was not seen may
+An event lies between two kept steps. Its interval goes from the last kept step at which it clearly has not
+happened to the first at which it clearly has, by the sampling error of its progress. What was not seen may
 have happened all the same: it is open where the interval of its progress reaches above one half at any step.
 An event is lost again where that interval is below one half at any later step. The error of selection is not
 known, as attention is not measured by sequence. What is there at the first probed step was not seen to
@@ -61,7 +61,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         result[f"t_{name}"] = score
     why = "none of the events is in the probed steps"
     if undecided:
-        why = "nothing is surely more than halfway in the probed steps"
+        why = "nothing is clearly more than halfway in the probed steps"
     if events:
         why = f"what there is was there from step {int(data['step'][0])}, the first probed"
     first = first_of(events)

@@ -68,7 +68,7 @@ def _came(data: xr.Dataset, name: str, event: Event) -> Claim:
 
 
 def _before(events: dict[str, Event]) -> Iterator[Claim]:
-    """What surely came first, before those whose interval begins where its own has ended."""
+    """Yields what came first: its interval ends before those of the others begin."""
     first = first_of(events)
     came = {name: event for name, event in events.items() if not event.from_start}
     by = max((events[name].by for name in first), default=0)
@@ -78,7 +78,7 @@ def _before(events: dict[str, Event]) -> Iterator[Claim]:
 
 
 def _lost(data: xr.Dataset, name: str) -> Claim:
-    """Returns what is surely not there at the end, or only was away for some steps."""
+    """Returns what is clearly not there at the end, or only was away for some steps."""
     progress = float(data["progress"].sel(event=name)[-1])
     half = NORMAL_95 * float(data["progress_error"].sel(event=name)[-1])
     status: Status = "shown" if progress + half < 0.5 else "excluded" if progress - half > 0.5 else "open"
@@ -94,7 +94,7 @@ def _lost(data: xr.Dataset, name: str) -> Claim:
 
 
 def _not_seen(data: xr.Dataset, came: set[str]) -> Iterator[Claim]:
-    """What did not come by the last step, may have come, or cannot be seen to come here."""
+    """Yields what did not come by the last step, may have come, or cannot be seen to come here."""
     undecided, last = may_have_come(data), int(data["step"][-1])
     steps = Where(steps=(int(data["step"][0]), last))
     for name in map(str, data["event"].values):

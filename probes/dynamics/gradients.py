@@ -8,7 +8,7 @@ from mechmarkov.probing.chunking import chunked
 from mechmarkov.probing.subject import Subject
 
 SEQUENCES = 64  # a norm that is read to two digits
-FORWARD_PASSES_HELD = 4  # a backward pass holds so many times what a forward pass does
+FORWARD_PASSES_HELD = 4  # a backward pass holds this many times what a forward pass does
 
 
 def gradient_norms(subject: Subject, sequences: int = SEQUENCES) -> Float[np.ndarray, " member"]:
@@ -16,7 +16,7 @@ def gradient_norms(subject: Subject, sequences: int = SEQUENCES) -> Float[np.nda
 
     Args:
         subject: Models and batch; a recipe's weight decay is not part of the loss.
-        sequences: Of the batch, from its start.
+        sequences: The sequences of the batch, from its start.
 
     Returns:
         For each model, nats (or the objective's unit) per unit of parameter.

@@ -52,10 +52,10 @@ class Event:
     Attributes:
         step: The first kept step at which it does.
         after: The last kept step before it might hold; the first kept step if it might from the start.
-        by: The first kept step from `step` on at which it surely holds; the last one if it never surely does.
-        kept: Whether it is surely lost at no step from `by` on; from `step` on if it never surely holds.
-        sure: Whether it surely holds at any step from `step` on.
-        throughout: Whether it surely holds at every step from `by` on.
+        by: The first kept step from `step` on at which it clearly holds; the last if it never clearly does.
+        kept: Whether it is clearly lost at no step from `by` on; from `step` on if it never clearly holds.
+        sure: Whether it clearly holds at any step from `step` on.
+        throughout: Whether it clearly holds at every step from `by` on.
     """
 
     step: int

@@ -2,7 +2,7 @@
 
 For a query t with token x_t, the keys that an ideal head attends to are M(t) = {s <= t: x_(s-1) = x_t}: those
 that follow a copy of the current token. A head's induction score is E[sum of A(t, s) over s in M(t)], less
-what its attention by lag and by token alone puts there (`matches`). It is an induction head if
+what its attention by lag and by token puts there (`matches`). It is an induction head if
 editing nothing but a key's predecessor moves its attention to that key (`checks`); the previous-token head
 that feeds it is the one whose cut from its keys takes that away (`paths`).
 """
@@ -45,7 +45,7 @@ NO_EDIT = "no query has a key behind it to edit and a match before that"
 
 
 def applies(subject: Subject) -> str | None:
-    """Where some query has two keys with a predecessor: with fewer there is nothing to choose from."""
+    """Returns whether some query has two keys with a predecessor: fewer leave nothing to choose from."""
     known = subject.batch.history.shape[1]
     if known < 3:
         return f"a context of {known} known token{'s' * (known > 1)} has no two keys with a predecessor"
@@ -53,7 +53,7 @@ def applies(subject: Subject) -> str | None:
 
 
 def has_null(subject: Subject) -> bool:
-    """Whether one head could feed another, or a convolution feeds it: in one layer of attention none does."""
+    """Returns whether one head could feed another, or a convolution feeds it: not in a single layer."""
     return subject.config.n_layers > 1 or why_no_value_circuit(subject.decoder) is not None
 
 
@@ -71,7 +71,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     no_match = "no query has a key that matches it"
 
     def of_head(variable: str, unit: str, reason: str, **options: Any) -> Score:
-        """Of the induction head of each model, for matches of one token."""
+        """Returns a score of each model's induction head, for matches of one token."""
 
         def quantity(d: xr.Dataset) -> xr.DataArray:
             values = d[variable].sel(matched=1) if "matched" in d[variable].dims else d[variable]
@@ -118,7 +118,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 
 
 def _no_head(last: xr.Dataset) -> str:
-    """Why there is no induction head, for one model."""
+    """Returns why there is no induction head, for one model."""
     _, effect = _best(last["effect"])
     if not np.isfinite(effect):
         return NO_EDIT
@@ -140,7 +140,7 @@ def _feeders(head: xr.Dataset, last: xr.Dataset) -> Score:
 
 
 def _no_feeder(head: xr.Dataset, keys: str) -> str:
-    """What is left of a head's score without all earlier heads in its keys, or why that cannot be said."""
+    """Returns what is left of a head's score without earlier heads in its keys, or why that is unknown."""
     low, high = (float(head["earlier_left"].sel(estimate=end)) for end in ("low", "high"))
     if strongest_feeder(head) is None:
         return f"no earlier head feeds {keys}"
@@ -163,7 +163,7 @@ def _previous_token_head(head: xr.Dataset, last: xr.Dataset) -> Score:
 
 
 def _composition(head: xr.Dataset, name: str) -> Score:
-    """Of the feeder with the head's keys; of the most composed earlier head, where patching names none."""
+    """Returns the composition with the head's keys of the feeder, or of the most composed earlier head."""
     unit, index = "composition", head_index(name)
     assert index is not None
     feeder = strongest_feeder(head) if feeders_of(head) else None
@@ -200,7 +200,7 @@ FORMULAS = {
     "induction_score_*": "the same for 2 or 3 tokens, less what one fewer explains; max over heads",
     "previous_token_score": "max over heads of E[A(t, t − 1)], over all tokens t but a query",
     "previous_token_head": "the head with the previous token score",
-    "feeders": "earlier heads whose cut from the induction head's keys takes over half of its score, surely",
+    "feeders": "earlier heads whose cut from the induction head's keys clearly takes over half of its score",
     "duplicate_token_score": "max over heads of E[attention on earlier copies of the token]",
     "copying_score": "Σλ / Σ|λ|, λ the eigenvalues of OV",
     "k_composition": "|W_OV W_QK| / (|W_OV| |W_QK|), W_OV the feeder's, into the head's keys",
@@ -222,7 +222,7 @@ probe = Probe(
     figures=figures.draw,
     formulas=FORMULAS,
     formula="induction score = E[attention on keys whose predecessor is the current token] − the same "
-    "expected from lag and tokens alone\n"
+    "expected only from lag and tokens\n"
     "predecessor effect = how far editing only a key's predecessor moves the attention to it; 1 "
     "for an ideal head\n"
     "composition of W_A into W_B = |W_A W_B| / (|W_A| |W_B|) · copying = Σλ / Σ|λ|, λ the "

@@ -24,7 +24,7 @@ CHECK_SEED = 0x1D
 
 @dataclass(frozen=True, eq=False)
 class PredecessorEffect:
-    """How far a key's predecessor alone moves attention to it: 1 for an ideal induction head, else 0.
+    """The effect of only a key's predecessor on attention to it: 1 for an ideal induction head, else 0.
 
     Attributes:
         effect: Sum of moved shares of attention over the sum of what uniform-on-matches would move.
@@ -112,7 +112,7 @@ def predecessor_effect(
 
     Per sequence one query and one key s behind it. The query's token and the key's predecessor are each set
     to either of two states v and w; what counts is the interaction `(f[v,v] - f[v,w] + f[w,w] - f[w,v]) / 2`
-    of `f[token, predecessor]`, in which a preference for a token or for a predecessor alone cancels. Here f
+    of `f[token, predecessor]`, in which a preference for only a token or only a predecessor cancels. Here f
     is the attention to the key as a share of that and of the attention to all keys before the edit: those
     the edit cannot reach, so f moves only if the key itself does, and not because a neighbour drew attention.
     A head that is uniform on matches moves `1 / (1 + matches before)`.
@@ -120,7 +120,7 @@ def predecessor_effect(
     Args:
         decoder: A stack.
         batch: Sequences to edit; at most 64 are used.
-        elements: Of the largest activation of a forward pass.
+        elements: The number of elements of the largest activation of a forward pass.
 
     Returns:
         NaN where fewer than two sequences have a query and a key to edit.

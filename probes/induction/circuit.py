@@ -22,7 +22,7 @@ def induction_heads(data: xr.Dataset) -> dict[Hashable, xr.DataArray]:
 
     Among all heads, where a predecessor moves none.
     """
-    score = data["induction"].sel(matched=1).fillna(-1.0).round(6)  # of heads alike the first
+    score = data["induction"].sel(matched=1).fillna(-1.0).round(6)  # of equal heads the first
     return best_heads(score + 10.0 * is_moved(data))
 
 
@@ -58,7 +58,7 @@ def strongest_feeder(reader: xr.Dataset) -> dict[str, int] | None:
 
 
 def feeders_of(reader: xr.Dataset) -> list[dict[str, int]]:
-    """The heads that feed a head by its keys, if cutting them there surely takes most of the score."""
+    """The heads that feed a head by its keys, if cutting them there clearly takes most of the score."""
     if not float(reader["key_left"].sel(estimate="high")) < MAX_SHARE_LEFT:
         return []
     feeds = reader["feeds"].transpose("from_layer", "from_head").values

@@ -30,7 +30,7 @@ MIN_ATTENTION = 0.5
 MIN_EFFECT_NATS = 0.01
 
 # A head finds matches after a state if its score there is more than this share of an ideal head's, and misses
-# them if less than the other: and so its log odds of a match, as a share of the best state's. The score alone
+# them if less than the other: and so its log odds of a match, as a share of the best state's. That score
 # is smaller where matches are few. Where an ideal head scores less than the third there is nothing to find.
 MIN_FOUND_SHARE, MAX_MISSED_SHARE = 0.5, 0.2
 MIN_IDEAL = 0.05
@@ -83,7 +83,7 @@ def _is_head(data: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...], scores:
 
 
 def _no_head(last: xr.Dataset) -> Claim:
-    """No head that a predecessor moves, surely or perhaps; or one that it moves the other way."""
+    """No head that a predecessor moves, clearly or perhaps; or one that it moves the other way."""
     largest = best_heads(last["effect"])
     effect, high = (float(last[name].isel(largest)) for name in ("effect", "effect_high"))
     if not np.isfinite(effect):
@@ -94,7 +94,7 @@ def _no_head(last: xr.Dataset) -> Claim:
     beside = [Condition("no strong circuit")] * (MIN_MOVED_SHARE < most < MIN_IDEAL_SHARE)
     lowest = best_heads(-last["effect"])
     value, low = float(last["effect"].isel(lowest)), float(last["effect_low"].isel(lowest))
-    if value + (value - low) < -MIN_MOVED_SHARE:  # surely the other way
+    if value + (value - low) < -MIN_MOVED_SHARE:  # clearly the other way
         name = head_name(lowest)
         beside.append(Condition("moves the other way", value=value, unit="of the ideal", words=(name,)))
     around = (2 * effect - high, high)
@@ -134,7 +134,7 @@ def _feeds(last: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...], feeders: 
 def _carries(
     data: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...], feeders: tuple[str, ...]
 ) -> Iterator[Claim]:
-    """What KL from the reference gains when the path from the feeders to the keys is cut."""
+    """Yields what KL from the reference gains when the path from the feeders to the keys is cut."""
     intact, cut = float(head["kl_intact"]), float(head["kl_cut"].sel(input="K"))
     low, high = normal_interval(cut - intact, float(head["kl_error"].sel(input="K")))
     simpler, apart = float(data["kl_simpler"]), NORMAL_95 * float(head["simpler_error"])
@@ -189,7 +189,7 @@ def _partial(data: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...]) -> Iter
 
 
 def _lookalikes(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
-    """Heads that a score alone would take for parts of a circuit."""
+    """Heads that a score by itself would take for parts of a circuit."""
     score = last["induction"].sel(matched=1)
     best = best_heads(score)
     if float(score.isel(best)) > 0.1 * float(data["ideal"].sel(matched=1)) > 0:
@@ -211,7 +211,7 @@ def _lookalikes(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:
-    """Where it lives, if an induction circuit is shown and predictions need it, with what else is needed."""
+    """Returns the circuit's place, if an induction circuit is shown and needed, with what else is needed."""
     everything = Claims(tuple(claims))
     circuit = circuit_of(everything)
     if circuit is None:

@@ -1,4 +1,4 @@
-"""What the weights alone say of a circuit: composition of heads, copying, and what chance gives."""
+"""What the weights by themselves say of a circuit: composition of heads, copying, and what chance gives."""
 
 from typing import Any, Literal, cast, get_args
 

@@ -98,7 +98,7 @@ def _cut_figure(data: xr.Dataset) -> Figure:
     return Figure(
         f"Cutting {feeder} from {head}",
         f"KL from the {in_words(data.attrs['reference'])} to the model, whole and with one path cut. The cut "
-        f"sets the output of {feeder} to its mean in one input of {head} alone.",
+        f"sets the output of {feeder} to its mean in only one input of {head}.",
         "plotly",
         bars(
             ["whole", *(f"{feeder} → {words[str(into)]}" for into in reader["input"].values)],

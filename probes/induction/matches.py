@@ -1,4 +1,4 @@
-"""Where an induction head would look, and what lag and tokens alone already say of it.
+"""Where an induction head would look, and what only lag and tokens already say of it.
 
 A key *matches k tokens* of a query if the k tokens before the key are the last k tokens the query knows
 (Rajaraman et al. 2024; k = 1 is the induction head of Olsson et al. 2022, whose key's predecessor is the
@@ -7,7 +7,7 @@ are mostly preceded by it, so that a duplicate-token head scores without any ind
 is compared with what is expected of it:
 
 - among the keys of the same sequence that carry the same token (and match k - 1 tokens), the share that
-  match. Given the chain, a key's predecessor depends on the key's token alone, so this is all that tokens
+  match. Given the chain, a key's predecessor depends only on the key's token, so this is all that tokens
   can tell, also where every sequence has a chain of its own; a head that only tells tokens apart scores
   exactly 0, and so does a (k - 1)-token head at k;
 - plus what is left of that on average over all queries at the same lag and tokens: little for a chain of
@@ -56,7 +56,7 @@ class Matches:
     count: Int[Tensor, "k batch read"]
 
     def part(self, sequences: slice, most: int = MAX_MATCHED) -> "Matches":
-        """Matches of up to so many tokens, of some sequences."""
+        """Matches of up to that many tokens, of some sequences."""
         return Matches(*(x[:most, sequences] for x in (self.match, self.surprise, self.count)))
 
     def to(self, device: torch.device) -> "Matches":
@@ -85,7 +85,7 @@ def find_matches(batch: Batch, n_states: int, *, window: int | None = None) -> M
 
     Args:
         batch: The sequences; what lag and tokens explain is averaged over them.
-        n_states: Of the source.
+        n_states: The number of states of the source.
         window: How far back the model sees, if not to the start.
     """
     x, n_read = batch.history.int(), len(batch.read)
@@ -127,7 +127,7 @@ def _unexplained(
 def _cells(
     batch: Batch, read: Int[Tensor, " pair"], key: Int[Tensor, " pair"], n_states: int
 ) -> Int[Tensor, "batch pair"]:
-    """A number for the lag and the tokens of each query and key; for the lag alone where data are few."""
+    """A number for the lag and the tokens of each query and key; for only the lag where data are few."""
     x, known = batch.history.int(), batch.known[read]
     lag = (known - key).int().expand(len(x), -1)
     if len(x) * len(batch.read) < 2 * PAIRS_A_CELL * n_states**2:  # half of the keys are ahead

@@ -33,14 +33,14 @@ MIN_MASS = 1e-6  # of a key: attention that is exactly zero has no logarithm
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """What cutting paths into one head of each model does; NaN for models without such a head.
+    """The effects of cutting paths into one head of each model; NaN for models without such a head.
 
     Attributes:
         sequences: How many all of this is a mean over.
         intact: The induction score of the head, with nothing cut.
-        key_cut: The same with an earlier head's output cut from its keys.
+        key_cut: That with an earlier head's output cut from its keys.
         feeder: The earlier head whose cut takes the most, as (layer, head); (-1, -1) where there is none.
-        feeds: 1 for the heads that feed it: each whose cut alone surely takes half of the score; else the
+        feeds: 1 for the heads that feed it: each whose own cut clearly takes half of the score; otherwise the
             fewest that take half together, of which none can be left out (heads that stand in for each
             other); else `feeder`.
         intact_after: `intact` of the queries whose token is each state; `ideal_after`: of an ideal head.
@@ -49,9 +49,9 @@ class Paths:
         cut: The induction score with all that feed it cut from the head's queries, keys or values; the same
             cut is made in the heads that tie with it.
         key_left: `cut` of the keys as a share of `intact`, with the ends of its 95 % interval over sequences.
-        earlier_left: The same with all earlier heads cut from the keys, where no head is seen to feed it.
+        earlier_left: That with all earlier heads cut from the keys, where no head is seen to feed it.
         kl_intact: KL from the reference predictor to the model, in nats.
-        kl_cut: The same with what feeds it cut from queries, keys or values.
+        kl_cut: That with what feeds it cut from queries, keys or values.
         kl_error: Standard error over sequences of the difference.
         kl_simpler: KL from the reference predictor to a simpler one, on the same sequences.
         simpler_error: Standard error over sequences of `kl_simpler` less `kl_intact`.
@@ -264,7 +264,7 @@ def trace(
             continue
         decoder = substack(subject.decoder, slice(member, member + 1))
         means = _mean_outputs(decoder, reference, reader[0], subject.chunk_elements)
-        decoder.set_use_split_qkv_input(True)  # on the part alone
+        decoder.set_use_split_qkv_input(True)  # only on the part
         decoder.set_ungroup_grouped_query_attention(True)  # an input for each head
         cut = partial(cut_of, decoder, means, reader)
         surprise, out = _run(decoder, batch, matches, reader, [])

@@ -29,10 +29,10 @@ from .matches import Matches, find_matches, sequences_for
 
 @dataclass(frozen=True, eq=False)
 class InductionReference:
-    """What does not depend on the model.
+    """The values that do not depend on the model.
 
     Attributes:
-        matches: Of the first sequences of the batch; attention is read on these alone.
+        matches: The matches of the first sequences of the batch; attention is read only on these.
         ideal: The score of a head that is uniform on the matches.
         queries: How many queries have a match.
         previous_chance: The previous-token score of uniform attention.
@@ -57,7 +57,7 @@ class InductionStats:
         fidelity: `KL(uniform on the matches ‖ attention)` in nats; attention is floored at 1e-12.
         previous_token: Mean attention of tokens from the second on to the one before them.
         duplicate_token: Mean attention of those tokens to earlier copies of themselves.
-        reference: The same of an ideal head and by chance.
+        reference: The values of an ideal head and by chance.
     """
 
     mass: Float[np.ndarray, "member layer head k"]

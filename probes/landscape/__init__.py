@@ -4,7 +4,7 @@ The chain is known, so the loss is the expected one under the exact law of each 
 along the direction of the smallest eigenvalue is measured on sequences that did not choose that direction.
 
 The null of the whole probe would be the Hessians of 24 models: too dear for what it says. Fresh models give
-`grad_norm` a null; eigenvalues stand beside exact predictions where theory knows the point.
+`grad_norm` a null; eigenvalues stand next to exact predictions where theory knows the point.
 """
 
 import numpy as np
@@ -94,7 +94,7 @@ def _eigenvalue(data: xr.Dataset, name: str) -> tuple[float, tuple[float, float]
 
 
 def _with_theory(data: xr.Dataset, name: str, unit: str, why: str) -> Score:
-    """An observed value beside what linear theory predicts of it."""
+    """An observed value next to what linear theory predicts of it."""
     observed, predicted = (float(data[f"{who}_{name}"]) for who in ("observed", "predicted"))
     reason = None if np.isfinite(observed) else why
     return Score(observed, unit, predicted, null_kind=LINEAR_THEORY, reason=reason)

@@ -21,7 +21,7 @@ class CanonicalFit:
     Attributes:
         e: `|E_1 - E_0|`, so that `e²` is what the embedding itself adds to the slope of the log-odds.
         w: From `2 w |w| e²`, what the MLP adds to that slope; NaN without an embedding.
-        slope: Of the model: log-odds of state 1 after state 1 less those after state 0, mean over contexts.
+        slope: The model's slope: log-odds of state 1 after state 1 less those after state 0, a mean.
         fit_error: Root mean square difference between the model's log-odds and the line `s x + c` that the
             coordinates give, with the best c.
         log_odds_sd: Standard deviation of the model's log-odds, to hold that against.

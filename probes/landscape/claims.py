@@ -57,7 +57,7 @@ def _where(data: xr.Dataset) -> Iterator[Condition]:
 
 
 def _moving(data: xr.Dataset, why: str) -> Iterator[Condition]:
-    """Why the point is not stationary."""
+    """Yields why the point is not stationary."""
     unit = str(data.attrs["loss_unit"])
     if why == "zeros":
         yield Condition("the law has zeros")
@@ -70,7 +70,7 @@ def _moving(data: xr.Dataset, why: str) -> Iterator[Condition]:
 
 
 def _of_kind(data: xr.Dataset, kind: str, why: str) -> Iterator[Condition]:
-    """What stands beside a minimum, a saddle or what may be either."""
+    """Yields what stands next to a minimum, a saddle or what may be either."""
     largest = float(data["largest"].sel(end="value"))
     unit = str(data["largest"].attrs["unit"])
     yield Condition("largest eigenvalue", value=largest, unit=unit)
@@ -97,12 +97,12 @@ def is_flat(data: xr.Dataset) -> bool:
 
 
 def is_sampled(data: xr.Dataset) -> bool:
-    """Whether sequences are a sample, so that eigenvalues have intervals; else they are all there are."""
+    """Returns whether sequences are a sample, so that eigenvalues have intervals; else they are all."""
     return bool(data.attrs["sampled"])
 
 
 def _theory(data: xr.Dataset) -> Iterator[Condition]:
-    """What theory says of the point, and how far it is off."""
+    """Yields what theory says of the point, and how far it is off."""
     if "point" not in data.attrs:
         return
     point = (str(data.attrs["point"]),)
@@ -138,7 +138,7 @@ def unigram_kind(data: xr.Dataset) -> str:
 
 
 def _unigram(data: xr.Dataset) -> Iterator[Condition]:
-    """What the unigram point of this model would be, where the run is not there."""
+    """Yields what the unigram point of this model would be, where the run is not there."""
     if "unigram_curvature" in data and "point" not in data.attrs:
         growth = float(data.attrs["unigram_growth"])
         yield Condition("the unigram point would be", value=growth, words=(unigram_kind(data),))

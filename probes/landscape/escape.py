@@ -26,7 +26,7 @@ RATE = "1 / (step size times steps)"
 MIN_AMPLITUDE = 1e-12
 # A run has left when its amplitude is this large.
 ESCAPED = 1.0
-# Linear theory is extrapolated for so many steps beyond the last one that was kept.
+# Linear theory is extrapolated for this many steps beyond the last one that was kept.
 EXTRA_STEPS = 1_000
 # Where that ends early.
 MAX_AMPLITUDE = 1e3
@@ -96,7 +96,7 @@ def _from_trap(
     bands, classes = lag_class_modes(subject, coordinates, walk)
     by_token = walk_numbers(walk, coordinates, torch.from_numpy(classes))[1][:, :-1]  # logits a unit of each
     band, of_class = bands @ thetas[first], classes @ thetas[first]
-    # Attention within a class grows by its own pull alone.
+    # Attention within a class grows only by its own pull.
     within = logits[first, :-1] - logits[first, :-1].mean() - of_class @ by_token
     path: list[float] = []
     for t in range(int(steps[-1] - steps[first]) + EXTRA_STEPS):
@@ -120,11 +120,11 @@ def follow(
     eta: float,
     linear: float,
 ) -> xr.Dataset:
-    """A run's amplitude beside a predicted one.
+    """A run's amplitude next to a predicted one.
 
     Args:
         steps: The steps the run has kept.
-        amplitude: Of the run at these.
+        amplitude: The amplitude of the run at these.
         path: Predicted at every step from the first at which the run's is seen.
         eta: Step size.
         linear: Up to what amplitude linear theory holds.

@@ -10,7 +10,7 @@ from scipy.linalg import eigh_tridiagonal
 from mechmarkov.curvature.loss_surface import Hessian
 from mechmarkov.curvature.trainable_vector import Symmetry
 
-# Up to so many trainable parameters the Hessian is written out; beyond, Lanczos finds its ends.
+# Up to this many trainable parameters the Hessian is written out; beyond, Lanczos finds its ends.
 DENSE = 300
 # Largest residual, as a share of the largest eigenvalue.
 LANCZOS_TOLERANCE = 1e-4
@@ -18,7 +18,7 @@ LANCZOS_TOLERANCE = 1e-4
 MIN_PRODUCTS, MAX_PRODUCTS = 12, 400
 # What is left of a product below this share of the largest eigenvalue is rounding: the space is exhausted.
 ROUNDING = 1e-10
-# Below this share of the largest, eigenvalues crowd at zero: the smallest alone is sought, for the next ones
+# Below this share of the largest, eigenvalues crowd at zero: only the smallest is sought, for the next ones
 # would take hundreds of products and tell nothing.
 CROWDED = 1e-3
 

@@ -77,7 +77,7 @@ def _axis(*points: float) -> Float[np.ndarray, " point"]:
 def _walk_points(
     subject: Subject, surface: LossSurface, walk: WalkParts, theta: Float[Tensor, " coordinate"]
 ) -> tuple[Tensor, Tensor] | str:
-    """Flat attention with V constant, and attention on the parent with V the root of P; |V| alike."""
+    """Flat attention with V constant, and attention on the parent with V the root of P; both of one |V|."""
     source = subject.source
     assert isinstance(source, FixedChain)
     if subject.objective.kind == "cross_entropy" or not np.allclose(source.pi, source.pi[0]):

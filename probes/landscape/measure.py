@@ -1,4 +1,4 @@
-"""Gradient and curvature of the loss over the population, beside what theory says of the point."""
+"""Gradient and curvature of the loss over the population, next to what theory says of the point."""
 
 import dataclasses
 import re
@@ -51,7 +51,7 @@ def measure(subject: Subject) -> xr.Dataset:
         `resolution`, `least_curvature`, `flat_limit`: below what size eigenvalues are zero up to rounding,
         from what size negative ones are sure to grow, and up to what size they are flat;
         `nats_away`, `sampling_nats` (nats): how far the loss is from the stationary point of its quadratic
-        model, and what sampling alone makes of it; `excess` (nats): KL from the exact law of the next state;
+        model, and what sampling makes of it; `excess` (nats): KL from the exact law of the next state;
         `descent` (nats): by how much a few steps lower the loss, where a minimum with flat directions was in
         question;
         `predicted_spectrum` [rank], `growth` [mode], `overlap` (share of the lowest eigenvectors in the
@@ -149,7 +149,7 @@ def _of_last_model(
     predicted = predict(subject, surface, symmetry, last) if judged.kind != "not stationary" else None
     if predicted is not None:
         found.append(_predicted(predicted, ends))
-    # Of the whole model: a mode that the symmetries leave alone is a way out too.
+    # Of the whole model: a mode that the symmetries leave unchanged is a way out too.
     criterion = unigram_criterion(subject, dataclasses.replace(symmetry, acts=False))
     if criterion is not None:
         attrs = {"unigram_growth": criterion.growth, "tied": subject.config.tied}
@@ -211,7 +211,7 @@ def _spectrum(ends: Ends) -> xr.Dataset:
 
 
 def _predicted(predicted: Predicted, ends: Ends) -> xr.Dataset:
-    """What theory says of the spectrum, and how far the measured one is from it, where it has all paths."""
+    """Returns what theory says of the spectrum, and the measured one's distance, if that has all paths."""
     if not predicted.applies:
         return xr.Dataset(attrs={"point": predicted.point, "other_paths": predicted.others})
     found = variables(CURVATURE, (), predicted_min=predicted.low)

@@ -21,11 +21,11 @@ from mechmarkov.theory.unigram_trap import UnigramPoint, unigram_point
 from mechmarkov.theory.walk.trap_spectrum import TrapSpectrum, trap_spectrum
 
 # A model is at the trap if attention and V vary by less than this share. It is at the unigram point if its
-# predictions and its bias are within so many nats of it, and no embedding's squared length is more than this.
+# predictions and its bias are within this many nats of it, and no embedding's squared length is above this.
 MAX_TRAP_SHARE = 0.01
 MAX_UNIGRAM_NATS = 1e-3
 MAX_UNIGRAM_SQUARE = 0.05  # curvature along an unembedding is at most half as much
-# What attention and MLPs add to an embedding, at most, as a share of it: theory has the straight path alone.
+# What attention and MLPs add to an embedding, at most, as a share of it: theory has only the straight path.
 MAX_OTHER_PATHS = 0.05
 
 

@@ -23,7 +23,7 @@ from .hessian_spectrum import LANCZOS_TOLERANCE, Ends
 Kind = Literal["minimum", "saddle", "undecided", "not stationary"]
 Why = Literal["", "descent", "zeros", "kink", "unseen"]
 
-# A point counts as stationary if the quadratic model puts the stationary point's loss within so many nats: a
+# A point counts as stationary if the quadratic model puts the stationary point's loss within these nats: a
 # fifth of what counts as something to explain elsewhere, and less than training on a thousand sequences
 # leaves.
 STATIONARY_NATS = 2e-3
@@ -37,10 +37,10 @@ DENSE_TOLERANCE = 1e-9
 LANCZOS_STEPS = 8
 # Fewer, once a step changes it by less than this share.
 SAME_NATS = 3e-3
-NO_SIGN = 1e-4  # of the largest: sequences that are no population, and weights in float32, leave as much
+NO_SIGN = 1e-4  # of the largest: sequences that are not a population, and weights in float32, leave as much
 DESCENT_STEPS = 20  # of L-BFGS, from what looks like a minimum with flat directions
 DESCENT = {"maxiter": DESCENT_STEPS, "gtol": 0.0, "ftol": 0.0}
-# What sampling makes of that is the mean of so many draws; up to so many times it may be noise.
+# What sampling makes of that is the mean of this many draws; up to this many times it may be noise.
 NOISE_DRAWS = 4
 MAX_NOISES = 4
 # Step of the central difference that gives a curvature on a part of the sequences.
@@ -62,16 +62,16 @@ class End(NamedTuple):
 
 @dataclass(frozen=True)
 class Judgement:
-    """What kind of point a model is at, outside the symmetric subspace.
+    """The kind of point that a model is at, outside the symmetric subspace.
 
     Attributes:
         kind: "minimum" (perhaps with flat directions), "saddle", "undecided" or "not stationary".
         nats_away: How far the loss is from that of the stationary point of the quadratic model there.
-        noise: What sampling alone makes of that; 0 for a whole population.
+        noise: The part that sampling by itself makes of that; 0 for a whole population.
         min: The smallest eigenvalue.
         max: The largest.
         resolution: Eigenvalues of less than this size are zero up to rounding.
-        least_curvature: A direction grows if its curvature is surely below minus this: what is left of the
+        least_curvature: A direction grows if its curvature is clearly below minus this: what is left of the
             gradient bends directions by as much that are flat at the stationary point itself.
         flat_limit: A minimum has no curvature below minus this.
         why: What decided against the curvature: a few steps lower the loss by `descent`; the law has zeros,
@@ -109,7 +109,7 @@ def judge(
 ) -> Judgement:
     """The kind of point that a model is at.
 
-    A saddle has a direction whose curvature is surely negative, on sequences that did not choose it. A
+    A saddle has a direction whose curvature is clearly negative, on sequences that did not choose it. A
     minimum has none, and none that could be far below zero. All else is undecided, a spectrum that is zero
     or a gradient that sampling hides among it.
 
@@ -117,7 +117,7 @@ def judge(
         surface: The loss.
         member: Which model.
         gradients: Its gradient over each group of sequences.
-        ends: Of its Hessian's spectrum.
+        ends: The ends of its Hessian's spectrum.
         hessian: The Hessian itself.
         symmetry: What is inside, and not judged.
         fresh: The loss over other sequences; None where `surface` has all there are.
@@ -133,7 +133,7 @@ def judge(
         noise = float(np.mean([nats_away(hessian, symmetry, row, scale) for row in _as_noisy(outside)]))
     resolution = scale * (DENSE_TOLERANCE if ends.method == "dense" else LANCZOS_TOLERANCE)
     least, greatest = ends_of_population(surface, fresh, member, ends, resolution)
-    # Probabilities that are so many nats from where they should be are off by sqrt(2 nats) (Pinsker), and
+    # Probabilities that are this many nats from where they should be are off by sqrt(2 nats) (Pinsker), and
     # the part of the Hessian that they multiply by as large a share. Weights that were fitted to these very
     # sequences are still as far off as sampling makes them.
     bent = float(np.sqrt(2 * max(away, noise)))

@@ -15,7 +15,7 @@ from .measure import CONSTANT_NATS
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
-    """What the best program leaves, its size, and what exact predictors and the weights' tables leave."""
+    """Returns what the best program, exact predictors and the weights' tables leave, and its size."""
     last = last_model(data)
     nats, kl_mean = float(last["kl"]), float(last["kl_mean"])
     interval = normal_interval(nats, float(last["kl_error"]), least=0.0)
@@ -40,7 +40,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 
 
 FORMULAS = {
-    "kl_model_program": "E[KL(model ‖ best program found)], on fresh sequences; its interval is theirs alone",
+    "kl_model_program": "E[KL(model ‖ best program found)], on fresh sequences; its interval is only theirs",
     "program": "the terms of the best program found, one after the other; other sequences may choose others",
     "program_numbers": "fitted numbers of the best program found",
     "program_predictor": "the exact predictor nearest to the model",

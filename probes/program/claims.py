@@ -121,7 +121,7 @@ def _reads(last: xr.Dataset, path: str) -> Condition:
 
 
 def _fails(last: xr.Dataset) -> Iterator[Claim]:
-    """Where the program surely leaves more than anywhere else."""
+    """Yields where the program clearly leaves more than anywhere else."""
     if float(last["kl"]) < NEAR_NATS:
         return
     labels = [str(label) for label in last.attrs["labels"]]

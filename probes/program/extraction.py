@@ -38,7 +38,7 @@ from mechmarkov.probing.value_circuits import (
 
 from .selectors import fit_lags, fit_matches, selected
 
-# That a selector reads together, to bound memory: more short sequences, and of long ones at least so many.
+# That a selector reads together, to bound memory: more short sequences, and of long ones at least this many.
 TOKENS_AT_ONCE, SEQUENCES_AT_ONCE = 1 << 13, 32
 MAX_COMPOSED = 16  # pairs of heads, those with the largest tables
 
@@ -122,7 +122,7 @@ def parts(batch: Batch) -> list[tuple[slice, Batch]]:
 def contributions(
     program: Program, batch: Batch, member: int
 ) -> Iterator[Float[np.ndarray, "batch read state_to"]]:
-    """What each path of one program adds to the scores of a few sequences, in the order of its tables."""
+    """Yields what each path of a program adds to scores of a few sequences, in the order of its tables."""
     states = torch.nn.functional.one_hot(batch.history, program.base.shape[-1]).double()
     seen: dict[tuple[str, ...], Tensor] = {(): states}  # by the selections made, one after the other
     parents = states[:, batch.known]

@@ -24,11 +24,11 @@ RIDGE = 1e-7  # unseen rows of a table stay 0
 MIN_GAIN_NATS, MIN_GAIN_SHARE = 5e-4, 2e-3
 DONE_NATS, DONE_SHARE = 2e-4, 2e-4
 
-# Of terms that leave nearly as little as the best, at most so many times as much, that with the fewest
+# Of terms that leave nearly as little as the best, at most this many times as much, that with the fewest
 # numbers is taken.
 NEARLY = 1.1
 # A term with fewer numbers that takes off nearly this share of what the best does is tried with all refitted:
-# alone it cannot undo the bias.
+# by itself it cannot undo the bias.
 WORTH_A_REFIT = 0.9
 
 
@@ -40,7 +40,7 @@ class Fitted:
         terms: Its terms, in the order that they were added.
         bias: A score for each state.
         parameters: The numbers of each term.
-        left: KL on the sequences that chose the terms, in nats: with the bias alone, and after each term.
+        left: KL on the sequences that chose the terms, in nats: with only the bias, and after each term.
     """
 
     terms: tuple[Term, ...]

@@ -36,12 +36,12 @@ Scores = Float[Tensor, "batch read state"]
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What a program may look at, for some predictions of some sequences.
+    """The inputs that a program may look at, for some predictions of some sequences.
 
     Attributes:
         history: The states, `[batch, known_position]`.
         known: The last known position of each prediction.
-        n_states: Of the source.
+        n_states: The number of states of the source.
     """
 
     history: Int[Tensor, "batch known_position"]
@@ -67,7 +67,7 @@ class Context:
         return torch.nn.functional.one_hot(self.history, self.n_states).double()
 
     def counts(self, order: int) -> Scores:
-        """How often each state followed the last `order - 1` tokens before; for order 1, how often at all."""
+        """Returns how often each state followed the last `order - 1` tokens; for order 1, at all."""
         if order not in self._counted:
             self._counted[order] = self._count(order)
         return self._counted[order]
@@ -98,7 +98,7 @@ class Context:
 
 
 class Term(ABC):
-    """One term of a program, whose numbers are in so many tensors."""
+    """One term of a program, whose numbers are in several tensors."""
 
     tensors: ClassVar[int]
 
@@ -150,7 +150,7 @@ class Table(Term):
         return cell
 
     def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
-        """The table that fits alone."""
+        """The table that fits by itself."""
         return [_proportional(self._cell(context), (context.n_states + 1) ** len(self.lags), law, now)]
 
     def scores(self, context: Context, parameters: Parameters) -> Scores:
@@ -166,7 +166,7 @@ class Position(Term):
     tensors: ClassVar[int] = 1
 
     def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
-        """The biases that fit alone."""
+        """The biases that fit by themselves."""
         cell = context.part_of_context.expand(len(context.history), -1)
         return [_proportional(cell, POSITION_PARTS, law, now)]
 
@@ -219,7 +219,7 @@ class WeightedRow(Term):
         return (context.counts(1) + log_a.clamp(-30, 12).exp()).log()
 
     def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
-        """Little added to the counts, and the table that fits beside them."""
+        """Little added to the counts, and the table that fits next to them."""
         n, log_a = context.n_states, torch.tensor([-6.0]).double()
         weighted = (now.log() + self._log_counts(context, log_a)).softmax(-1)
         return [log_a, _proportional(context.token(1), n + 1, law, weighted)]
@@ -237,7 +237,7 @@ class LagHead(Term):
     tensors: ClassVar[int] = 2
 
     def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
-        """All lags alike, and the parent's table."""
+        """All lags equally, and the parent's table."""
         n = context.n_states
         table = _proportional(context.token(1), n + 1, law, now)[:n]
         return [torch.zeros(MAX_HEAD_LAGS + 1, dtype=torch.float64), table]
@@ -300,7 +300,7 @@ class MatchHead(Term):
 
 
 def terms(n_states: int, length: int) -> list[Term]:
-    """The terms that a program may have, for a source and a context of so many known tokens."""
+    """The terms that a program may have, for a source and a context of that many known tokens."""
     found: list[Term] = []
     if n_states <= MAX_STATES:
         found += [Table((lag,)) for lag in range(1, min(MAX_BACK, length) + 1)]

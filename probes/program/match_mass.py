@@ -15,13 +15,13 @@ from mechmarkov.probing.recording.quantity import Arrays
 
 MatchMass = Float[np.ndarray, "member layer head"]
 
-# Pairs of query and key that are looked at, to bound memory; of so many sequences at least.
+# Pairs of query and key that are looked at, to bound memory; of this many sequences at least.
 MAX_PAIRS = 1 << 21
 MIN_SEQUENCES = 8
 
 
 def matches(batch: Batch) -> Bool[Tensor, "batch read known_position"]:
-    """Which tokens have the prediction's parent as their predecessor."""
+    """Returns which tokens have the prediction's parent as their predecessor."""
     before = pad(batch.history[:, :-1], (1, 0), value=-1)
     return before[:, None, :] == batch.parents[..., None]
 

@@ -62,14 +62,14 @@ def measure(subject: Subject) -> xr.Dataset:
     Returns, over [axis]:
         what `compare` measures of the program that is read from the weights, and of a run, not of its null:
         `kl` (nats) and its standard error over sequences `kl_error`: KL(model ‖ the fitted program);
-        `explained` (share): 1 - kl / kl_mean; negative where the mean alone does better, NaN where the
+        `explained` (share): 1 - kl / kl_mean; negative where the mean by itself does better, NaN where the
         predictions are constant;
         `kl_at` [.., position], `kl_after` [.., state_from] (nats): KL by position and by parent state;
         `kl_at_error`, `kl_after_error` (nats): their standard errors over sequences;
         `kl_predictor` [.., predictor] (nats): KL(model ‖ an exact predictor);
         `numbers`: how many were fitted;
         for the last model, which chose the terms: `kl_terms` [term] (nats), KL on the choosing sequences
-        with the bias alone and after each term is added, and `numbers_of_term` [term]; `term_table`
+        with only the bias and after each term is added, and `numbers_of_term` [term]; `term_table`
         [term, state_from, state_to] (scores): the table of each term that has one of single tokens;
         and `worst_*` [rank]: the predictions where the fitted program fails most, with the last tokens in
         front of them (-1 in front of the first), `worst_model` and `worst_program` (probability).
@@ -241,7 +241,7 @@ def _predict(subject: Subject, scores: np.ndarray) -> np.ndarray:
 
 
 def _left(fresh: Batch, nats: np.ndarray, model: np.ndarray, mean: np.ndarray) -> Row:
-    """What one program leaves of its model, from KL(model ‖ program) at each prediction `[batch, read]`."""
+    """Returns what a program leaves of its model, from KL(model ‖ program) `[batch, read]`."""
     after, after_error = mean_after(fresh.parents.numpy(), nats, len(mean))
     left = float(nats.mean())
     kl_mean = max(0.0, float(kl(model, mean).mean()))

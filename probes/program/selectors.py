@@ -20,7 +20,7 @@ from .match_mass import MATCH_MASS, MAX_PAIRS, MIN_SEQUENCES
 LAG_ROUNDS = 60  # of the lag fit: exact from the first for attention that is a softmax over lags
 MATCH_ROUNDS = 8
 MATCH_SEQUENCES = 32  # for the fit of two kinds of numbers, not for a measurement
-MAX_LOG_ODDS = 25.0  # e^-25 of a softmax is nothing, and 1 less that is no 1 in float64
+MAX_LOG_ODDS = 25.0  # e^-25 of a softmax is nothing, and 1 less that is not 1 in float64
 MAX_STATES_AT_ONCE = 8  # of more states so few pairs of tokens match that they are added one by one
 
 Pairs = Int[np.ndarray, " pair"]  # int32: of long sequences there are millions
@@ -50,7 +50,7 @@ def selected(
 def _of_matches(
     batch: Batch, table: Float[Tensor, "read key"], tokens: Float[Tensor, "batch key column"]
 ) -> Float[Tensor, "batch read column"]:
-    """The sum over matches alone, of what stands there by the selector's weight."""
+    """The sum over only the matches, of what stands there by the selector's weight."""
     parents, n_states = batch.parents, int(batch.history.max()) + 1
     if n_states <= MAX_STATES_AT_ONCE:  # the sums behind each state by one GEMM; a prediction takes its own
         before = one_hot(batch.history[:, :-1], n_states).double()
@@ -93,7 +93,7 @@ def _by_key(
 
 
 def _lags(batch: Batch) -> Int[Tensor, "read key"]:
-    """How far each token is in front of what a prediction is of; not positive for those it does not know."""
+    """Returns each token's distance before the predicted one; not positive for tokens not yet known."""
     return batch.known[:, None] + 1 - torch.arange(batch.history.shape[1])
 
 

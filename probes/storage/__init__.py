@@ -65,7 +65,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 
 
 def _why_no_home(data: xr.Dataset) -> str:
-    """Why no path is named at the last step."""
+    """Returns why no path is named at the last step."""
     last = last_model(data)
     nats = float(last["gain"])
     if nats < MIN_GAIN_NATS:
@@ -93,7 +93,7 @@ def _sum_of(last: xr.Dataset, paths: list[str]) -> str:
 
 
 FORMULAS = {
-    "bigram_home": "the largest shares of paths that alone bring the model nearer, until they hold 60 %",
+    "bigram_home": "the largest shares of paths that by themselves bring it nearer, until they hold 60 %",
     "gain": "v(all paths)",
     "parent_gain": "KL(new parent's row ‖ prediction) before − after the parent is set, over positions",
     "stored_gain": "parent_gain in contexts of independent states",

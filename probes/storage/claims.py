@@ -99,7 +99,7 @@ def _others(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
 
 
 def _shares(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
-    """What each path holds."""
+    """Yields what each path holds."""
     inside = {path for group in cancelling(last) for path in group}
     for path in map(str, data["path"].values):
         if path in inside:
@@ -113,7 +113,7 @@ def _shares(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
 
 
 def _alone(data: xr.Dataset, last: xr.Dataset, home: str) -> Iterator[Condition]:
-    """What is left with the home only, and without it."""
+    """Yields what is left with the home only, and without it."""
     if data.sizes["path"] < 2:
         return
     yield Condition("with it only", value=float(last["kl_only"].sel(path=home)), unit="nats", words=(home,))
@@ -139,7 +139,7 @@ def _rank(data: xr.Dataset, home: str) -> Iterator[Condition]:
 
 
 def _no_home(data: xr.Dataset, last: xr.Dataset, worth: tuple[Condition, ...]) -> Claim:
-    """Why no path is named."""
+    """Returns why no path is named."""
     reason, status, names, value, interval = _reason(data, last)
     beside = [*worth, *_alone_of(last, names)]
     if not reads_parent(last):

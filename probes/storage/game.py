@@ -35,7 +35,7 @@ GRADIENT_SEQUENCES = 64  # a gradient needs its second digit
 MAX_NET_SHARE = 0.5
 # Paths smaller than this share of what all add together have nothing to cancel.
 MIN_SIZE_SHARE = 0.1
-# Pairs whose net shares differ by less cancel alike: which of them does is arbitrary.
+# Pairs whose net shares differ by less cancel equally: which of them does is arbitrary.
 TIED_NET_SHARE = 0.02
 
 
@@ -47,8 +47,8 @@ class Shares:
         empty: KL from the exact bigram to the model with every path at its mean.
         full: To the model as it is.
         gain: `empty - full`, and what the sequence's part in the data means changes of its mean.
-        only: With that path alone as it is.
-        without: With that path alone at its mean.
+        only: KL with only that path as it is.
+        without: KL with only that path at its mean.
         worth: Shapley values; they add up to `empty - full` in every sequence.
         spread: `worth`, and what the sequence's part in the data means changes of its mean: intervals are
             over these, as the means are those of the same sequences.
@@ -109,7 +109,7 @@ class Coalitions:
         return torch.cat(found).numpy()
 
     def pulls(self, members: Bool[np.ndarray, "coalition path"]) -> Float[np.ndarray, "coalition sequence"]:
-        """What each sequence's part in the means of the removed paths changes of a coalition's mean KL.
+        """Returns what each sequence's part in removed paths' means changes of a coalition's mean KL.
 
         To first order (the infinitesimal jackknife, Efron 1982); 0 on average over sequences.
         """
@@ -157,7 +157,7 @@ def _groups(gram: Float[np.ndarray, "path path"]) -> np.ndarray:
 
 
 def ends(subject: Subject, member: int) -> Float[np.ndarray, "end sequence"]:
-    """KL of the empty and of the full coalition alone: what nulls are asked for."""
+    """KL of only the empty and the full coalition: what nulls are asked for."""
     game = Coalitions(subject, member, MAX_SCORES // (2 * len(subject.decoder) * subject.source.n_states))
     return game.kl(np.array([[False], [True]]).repeat(len(game.moves), 1))
 

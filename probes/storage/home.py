@@ -12,7 +12,7 @@ from .game import MIN_GAIN_NATS
 # is not a majority: half and half is held by both.
 MIN_HOME_SHARE = 0.9
 
-TIED_SHARE = 0.02  # shares that differ by less are equal: the larger of the two is not named alone
+TIED_SHARE = 0.02  # shares that differ by less are equal: the larger of the two is not the only one named
 MIN_NAMED_SHARE = 0.02  # a negative share is named from this size on
 
 # A model that reads the parent at fewer positions does so for want of another token, as at the first.
@@ -20,7 +20,7 @@ MIN_POSITION_SHARE = 0.25
 
 # Of what setting the parent does, at least so much is left in a context without transitions.
 MIN_STORED_SHARE = 0.5
-# Where surely less is left, a path that copies from the context may have the larger share: none is named.
+# Where clearly less is left, a path that copies from the context may have the larger share: none is named.
 MIN_NAMED_STORED_SHARE = 0.95
 
 # A smaller share of the way to the bigram, or of following the parent, is next to nothing.
@@ -33,7 +33,7 @@ MIN_KEPT_SHARE = 0.9  # of the bigram part of the loss, at `rank_90`
 
 
 def homes_of(data: xr.Dataset) -> list[str]:
-    """The paths that hold the bigram at the last step; none if they do at others' scale alone."""
+    """The paths that hold the bigram at the last step; none if they do only at others' scale."""
     return [] if needs_others_scale(last_model(data)) else largest_holders(data)
 
 
@@ -46,7 +46,7 @@ def needs_others_scale(last: xr.Dataset) -> bool:
 def largest_holders(data: xr.Dataset) -> list[str]:
     """The paths with the largest shares at the last step, the largest first.
 
-    Paths that cancel count as one, with what is left of them. A path that alone brings the model no nearer
+    Paths that cancel count as one, with what is left of them. A path that by itself brings it no nearer
     than none is named only where those that do hold too little. None where there are less than 0.01 nats to
     share, or the parent is not what they come from: a head that reads P² two tokens back is nearer to the
     bigram than nothing, but holds another table. None where some of the bigram comes from the context, as
@@ -78,24 +78,24 @@ def reads_parent(last: xr.Dataset) -> bool:
 
 
 def is_stored(last: xr.Dataset) -> bool:
-    """Whether one model's following the parent may be left, nearly all, without transitions to copy."""
+    """Returns whether a model may follow the parent nearly as well without transitions to copy."""
     surely_less = last.sizes["path"] > 1 and float(last["stored_share"][2]) < MIN_NAMED_STORED_SHARE
     return is_half_stored(last) and not surely_less
 
 
 def is_half_stored(last: xr.Dataset) -> bool:
-    """Whether at least half of following the parent is left where the context shows no transition to copy."""
+    """Returns whether at least half of following the parent is left without a transition to copy."""
     return float(last["stored_gain"]) >= MIN_STORED_SHARE * float(last["parent_gain"])
 
 
 def is_stored_open(last: xr.Dataset) -> bool:
-    """Whether sequences leave open that half of following the parent needs no transition before it."""
+    """Returns whether it is open that half of following the parent needs no transition before it."""
     _, low, high = (float(value) for value in last["stored_share"])
     return low < MIN_STORED_SHARE <= high
 
 
 def positions_changed(last: xr.Dataset) -> np.ndarray:
-    """Whether setting the parent changes one model's predictions, at each position that was measured."""
+    """Returns whether setting the parent changes a model's predictions, at each measured position."""
     at = last["parent_change_at"].values
     return np.asarray(at[np.isfinite(at)] >= MIN_GAIN_NATS)
 
@@ -106,7 +106,7 @@ def is_changed(last: xr.Dataset) -> bool:
 
 
 def held_alone(last: xr.Dataset) -> list[str]:
-    """The path that alone would be nearest to the bigram, if it is nearer than all paths and than none."""
+    """The path that by itself would be nearest to the bigram, if nearer than all paths and than none."""
     only, ends = last["kl_only"], min(float(last["kl_empty"]), float(last["kl_full"]))
     nearest = str(only["path"].values[int(only.argmin("path"))])
     return [nearest] * (float(only.min()) <= ends - MIN_GAIN_NATS)

@@ -56,7 +56,7 @@ def measure(subject: Subject) -> xr.Dataset:
 
 
 def gains(subject: Subject) -> xr.Dataset:
-    """`kl_empty`, `kl_full` and `gain` [axis] (nats) alone: what null models are asked for."""
+    """`kl_empty`, `kl_full` and `gain` [axis] (nats) only: what null models are asked for."""
     empty, full = np.stack([ends(subject, i) for i in range(len(subject.decoder))], axis=1)
     return _gain(subject, empty, full, empty - full)
 

@@ -2,7 +2,7 @@
 
 What a path adds to the logits is divided by the final norm's scale, and that is taken from the model as it
 ran. A part that writes nothing the unembedding reads can still set it: then the others hold the bigram at its
-scale alone. So everything but the home is replaced, in what the final norm reads, and the norm computes anew.
+scale only. So everything but the home is replaced, in what the final norm reads, and the norm computes anew.
 """
 
 from contextlib import ExitStack
@@ -24,7 +24,7 @@ from .home import largest_holders
 
 @torch.no_grad()
 def by_own_scale(subject: Subject, data: xr.Dataset) -> xr.Dataset:
-    """KL from the bigram with the home alone, at the whole model's scale and at its own.
+    """KL from the bigram with only the home, at the whole model's scale and at its own.
 
     Returns:
         `home_only`, `home_rescaled` [axis] (nats); NaN where no norm is before the unembedding, or there is

@@ -30,7 +30,7 @@ class Truncations:
         ranks: Tried.
         kept: The rank that was really kept (directions of equal singular value go together).
         parts: What the loss owes to each of `PARTS`, in nats.
-        whole: The same of the models as they are.
+        whole: The measures of the models as they are.
         full: Each weight's full rank.
     """
 
@@ -49,7 +49,7 @@ def loss_parts(
 ) -> Float[np.ndarray, "member part"]:
     """The loss split by what predictions depend on, `PARTS`, in nats.
 
-    With the mean prediction alone the expected loss (under the exact law of the next state) is below that of
+    With only the mean prediction the expected loss (under the exact law of the next state) is below that of
     the uniform predictor by the unigram part; with the mean prediction given the current state it is lower
     by the bigram part; with the prediction itself, by the context part. They add up to log K less the loss.
     Behind a first-order chain the context has nothing to tell, so its part is what its noise costs, at
@@ -100,6 +100,6 @@ def curves(subject: Subject, batch: Batch) -> Truncations:
 
 
 def _ranks(full: int, most: int) -> list[int]:
-    """0, 1, 2, 3, 4, 6, 8, 12, … and the full rank; at most so many (but never fewer than three)."""
+    """0, 1, 2, 3, 4, 6, 8, 12, … and the full rank; at most that many (but never fewer than three)."""
     between = [rank for power in range(full.bit_length()) for rank in (2 << power, 3 << power) if rank < full]
     return sorted({0, min(1, full), full, *between[: max(0, most - 3)]})

@@ -1,7 +1,7 @@
 """Why is it stuck, or why is it not: the symmetries of the data, and what they let a first gradient see.
 
 The symmetric trap is the walk model's (Shi & Cao 2025): there the state reaches the output through the token
-mean alone. A model with any other path for it learns where the walk model does not, so that of other models
+mean only. A model with any other path for it learns where the walk model does not, so that of other models
 `trapped` has no value.
 """
 

@@ -57,7 +57,7 @@ def _premises(data: xr.Dataset, last: xr.Dataset) -> Iterator[Condition]:
 
 
 def _way_out(data: xr.Dataset, last: xr.Dataset) -> Iterator[Condition]:
-    """Why a model is not trapped."""
+    """Yields why a model is not trapped."""
     start = str(last.attrs["start"])
     if data.attrs["shifts"]:
         if start == "zero" and not last.attrs["stays"]:
@@ -78,7 +78,7 @@ def _way_out(data: xr.Dataset, last: xr.Dataset) -> Iterator[Condition]:
 
 
 def _reduced(last: xr.Dataset) -> Iterator[Condition]:
-    """The reduced system beside the run."""
+    """The reduced system next to the run."""
     if "reduced_gap" in last:
         yield Condition("reduced system's spread", value=float(last["reduced_spread"]), unit="probability")
         yield Condition("away from the reduced system", value=float(last["reduced_gap"]), unit="share")

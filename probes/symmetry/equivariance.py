@@ -1,4 +1,4 @@
-"""Does a model treat relabelled states alike?"""
+"""Does a model treat relabelled states equally?"""
 
 import numpy as np
 import torch

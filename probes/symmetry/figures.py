@@ -26,7 +26,7 @@ def draw(data: xr.Dataset) -> list[Figure]:
     return [
         Figure(
             "The first gradient of V, from zero",
-            "How many earlier tokens are in each state, by label: exact. Rows alike are a first step that "
+            "How many earlier tokens are in each state, by label: exact. Equal rows are a first step that "
             "tells nothing.",
             "plotly",
             heatmap(first, labels, labels, row_title="label", column_title=read, value_title="tokens"),

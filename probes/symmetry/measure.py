@@ -44,14 +44,14 @@ def measure(subject: Subject) -> xr.Dataset:
         `equivariance_error` (share; NaN without symmetries or for zero scores);
         `symmetric_share` (share of squared norm; NaN for a zero circuit): of all token-to-logit circuits;
         `gradient_norm` (loss / weight) and `gradient_outside`, the share of its squared norm outside
-        what the symmetries leave alone (trainable parameters only; NaN where that is not defined);
+        what the symmetries leave unchanged (trainable parameters only; NaN where that is not defined);
         `attention_spread`: max S - min S over tokens of any head, in units of a token's mean share;
         `circuit_variation`: the share of the circuits' norm that depends on the state read;
         `excess` (nats): KL from the exact law of the next state to the predictions;
         `trapped`: the premises of theorem 4.1 hold (attrs `does_not_apply` is empty, the start is not random,
         the first gradient is flat and no gradient leaves the subspace), attention is flat, the rows of the
         circuit are constant, and there is something left to learn;
-        `reduced_spread`, `reduced_gap`: of the reduced walk beside the run, where there is one.
+        `reduced_spread`, `reduced_gap`: of the reduced walk next to the run, where there is one.
     And of the source: `first_step` [state_to, state_from] (tokens), the exact first gradient of V up to its
     factor; `first_step_information` (share); `one_step_accuracy`, `token_mean_accuracy` and `chance`
     (probability; intervals in attrs); `between_class`, `token_mean_variance` (squared probability).
@@ -89,7 +89,7 @@ def _attention_spread(subject: Subject) -> np.ndarray:
     """Max S - min S over tokens of any head, in units of a token's mean share, [axis]."""
     attention = subject.recorded(ATTENTION)
     seen = subject.batch.seen(subject.config.window)
-    uniform = attention.last_mass[..., seen].mean(-1)  # 0 where a query sees itself alone
+    uniform = attention.last_mass[..., seen].mean(-1)  # 0 where a query sees only itself
     return np.asarray((attention.spread / np.where(uniform > 0, uniform, 1)).max((1, 2)))
 
 
@@ -106,7 +106,7 @@ def _of_scores(
     symmetry: Symmetry,
     circuits: Float[np.ndarray, "axis path state_from state_to"],
 ) -> Variables:
-    """Returns how alike relabelled states are treated, by the scores and by the circuits."""
+    """Returns how equally relabelled states are treated, by the scores and by the circuits."""
     axis, source = subject.axis, subject.source
     assert isinstance(source, FixedChain)
     shares = commutant_share(circuits, orbitals(symmetry.generators, source.n_states))
@@ -124,7 +124,7 @@ def _of_scores(
 
 
 def _is_flat(first_step: Float[np.ndarray, "state_to state_from"]) -> bool:
-    """Returns whether the first gradient of V has constant rows: all states alike, whatever the label."""
+    """Returns whether the first gradient of V has constant rows: all states the same, whatever the label."""
     varying = first_step - first_step.mean(1, keepdims=True)
     return float((varying**2).sum()) < FLAT_INFORMATION * float((first_step**2).sum())
 
@@ -132,7 +132,7 @@ def _is_flat(first_step: Float[np.ndarray, "state_to state_from"]) -> bool:
 def _leaves(surface: LossSurface, symmetry: Symmetry) -> np.ndarray:
     """The share of the gradient that leaves the subspace of the shifts, at the nearest point in it, [axis].
 
-    Over all that is trained. 0 without shifts: then the closed form of the first gradient alone is known.
+    Over all that is trained. 0 without shifts: then only the closed form of the first gradient is known.
     """
     if not symmetry.shifts:
         return np.zeros(len(surface.thetas))
@@ -143,7 +143,7 @@ def _leaves(surface: LossSurface, symmetry: Symmetry) -> np.ndarray:
 
 
 def _of_gradient(axis: str, surface: LossSurface, symmetry: Symmetry) -> Variables:
-    """The size of the gradient, and how much of it is outside what the symmetries leave alone."""
+    """The size of the gradient, and how much of it is outside what the symmetries leave unchanged."""
     gradient = surface.gradients().mean(1)
     total, outside = (g.square().sum(-1) for g in (gradient, symmetry.outside(gradient)))
     share = torch.full_like(total, torch.nan) if symmetry.trivial else outside / total
@@ -152,7 +152,7 @@ def _of_gradient(axis: str, surface: LossSurface, symmetry: Symmetry) -> Variabl
 
 
 def _of_source(subject: Subject, population: Population) -> xr.Dataset:
-    """Returns what the source alone says: its first gradient, and what the token mean tells of the label."""
+    """Returns what the source says: its first gradient, and what the token mean tells of the label."""
     source, length = subject.source, _length(subject)
     assert isinstance(source, FixedChain)
     pi = np.array(source.pi)
@@ -175,12 +175,12 @@ def _length(subject: Subject) -> int:
 
 
 def why_not_the_walk(subject: Subject) -> str | None:
-    """Why the symmetric trap, which is the walk model's, says nothing of a model; None where it does."""
+    """Returns why the walk model's symmetric trap says nothing of a model; None where it does."""
     if walk_parts(subject.run) is not None:
         return None
     if not subject.objective.query:
         return "each token can also reach the output past the token mean, by its own residual stream"
-    return "it is not the walk model of one-hot tokens, whose token mean alone reaches the output"
+    return "it is not the walk model of one-hot tokens, of which only the token mean reaches the output"
 
 
 def _attributes(subject: Subject, symmetry: Symmetry) -> dict[str, object]:

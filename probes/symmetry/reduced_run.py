@@ -1,4 +1,4 @@
-"""The reduced walk integrated beside a run: what gradient descent does where symmetry is exact."""
+"""The reduced walk integrated next to a run: what gradient descent does where symmetry is exact."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What can be read off the token mean alone, on sequences that nothing was fitted to."""
+"""What can be read off only the token mean, on sequences that nothing was fitted to."""
 
 import numpy as np
 import torch

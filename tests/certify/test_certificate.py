@@ -280,7 +280,7 @@ def test_the_command_line_certifies_and_verifies(tmp_path, capsys):
     table = tmp_path / "table.json"
     table.write_text(json.dumps(np.full((6, 6), 1 / 6).tolist()))
     main(["certify", str(path), "--program", str(table), "--arithmetic", "exact", "--out", str(out)])
-    assert "exact arithmetic alone" in capsys.readouterr().out
+    assert "only exact arithmetic" in capsys.readouterr().out
     stored = json.loads(out.read_text())
     stored["claims"]["worst_kl"] /= 2
     out.write_text(json.dumps(stored))
@@ -289,7 +289,7 @@ def test_the_command_line_certifies_and_verifies(tmp_path, capsys):
         (["verify", str(path), str(path)], "is not a proof"),
         (["verify", str(tmp_path / "none.json"), str(path)], "No such file"),
         (["certify", str(path), "--program", "[[1]", "--out", str(out)], "--program is not JSON"),
-        (["certify", str(path), "--program", "[1]", "--out", str(out)], "--program is no table"),
+        (["certify", str(path), "--program", "[1]", "--out", str(out)], "--program is not a table"),
         (["certify", str(path), "--seconds", "0", "--out", str(out)], "seconds"),
         (["certify", str(path), "--step", "7", "--out", str(out)], "step is 7, expected"),
     ):

@@ -325,7 +325,7 @@ def test_what_one_sequence_cannot_give_is_refused():
 def test_shortformer_positions_do_not_reach_what_they_are_not_added_to():
     model = decoder_of("shortformer")
     with (
-        pytest.raises(ValueError, match="go to queries and keys alone"),
+        pytest.raises(ValueError, match="go only to queries and keys"),
         ablate_path(model, "pos_embed", "logits"),
     ):
         pass

@@ -101,7 +101,7 @@ def test_figures_show_the_best_circuit_beside_its_target():
     path = outcome.scores["path"].value
     m = int(outcome.data["attended_lag"].sel(path=path)[-1])
     named = "log P" + (f" of P^{m}" if m > 1 else "")
-    assert figures[0].title == f"Value circuit of {path} beside {named}"
+    assert figures[0].title == f"Value circuit of {path} next to {named}"
     circuit = centre(outcome.data["circuit"].sel(path=path)[-1].values)
     drawn = [np.array(trace.z, dtype=float) for trace in figures[0].content.data]
     assert drawn[0] == pytest.approx(circuit)

@@ -45,7 +45,7 @@ def test_nothing_surely_happened_is_not_nothing_happened():
     assert 0.5 - half < float(found.data["progress"].sel(event="bigram")[-1]) < 0.5
     assert found.claims.first("came_by", object="bigram").status == "open"
     assert found.scores["t_bigram"].reason == "whether the bigram is halfway by step 10 is open"
-    assert found.scores["first"].reason == "nothing is surely more than halfway in the probed steps"
+    assert found.scores["first"].reason == "nothing is clearly more than halfway in the probed steps"
 
 
 @pytest.mark.parametrize(("error", "is_open"), [(0.1, True), (0.001, False)])

@@ -236,7 +236,7 @@ def test_uniform_rows_leave_nothing_to_align_with():
     assert result.failed == {}
     slope = result["alignment"].scores["kernel_slope"]
     assert slope.value is None
-    assert "alike" in slope.reason
+    assert "equal" in slope.reason
     assert holds_none(result)
 
 

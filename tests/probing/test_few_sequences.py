@@ -15,7 +15,7 @@ def test_a_probe_answers_or_says_how_many_sequences_it_needs(example, sequences)
         assert f"sequences is {sequences}, expected at least " in why, name
     assert {"ablation", "program"} <= {*result.failed}
     assert "storage" not in result.outcomes
-    assert any(f"evaluated on {sequences} sequence" in warning for warning in result.warnings)
+    assert any(f"evaluated on only {sequences} sequence" in warning for warning in result.warnings)
     for outcome in result.outcomes.values():
         for score in outcome.scores.values():
             assert score.interval is None or score.interval[0] <= score.interval[1]

@@ -75,7 +75,7 @@ def test_a_trainers_folder_stands_for_its_checkpoints(tmp_path, capsys, trainer_
     printed = capsys.readouterr().out
     assert "checkpoint-2, checkpoint-4 and checkpoint-6" in printed
     assert (
-        f"left out beside them: model.safetensors: {folder}/model.safetensors gives the model in it"
+        f"left out next to them: model.safetensors: {folder}/model.safetensors gives the model in it"
         in printed
     )
     run = load(tmp_path / "run.pt")
@@ -255,7 +255,7 @@ def test_a_folder_per_step(tmp_path):
     saved(tmp_path / "ck" / "final.pt", state)
     result = import_run([tmp_path / "ck"], source=SOURCE, given=NANO)
     assert result.run.steps.tolist() == [20, 100]
-    assert "left out beside them: final.pt" in result.notes
+    assert "left out next to them: final.pt" in result.notes
     saved(tmp_path / "ck" / "20" / "ema.pt", state)
     with pytest.raises(
         RunFileError, match=r"ck/20: holds ema\.pt and model\.pt: say which, such as '.*ck/\*/ema"

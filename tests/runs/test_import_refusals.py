@@ -92,7 +92,7 @@ def test_only_a_run_is_replaced(capsys, tmp_path, monkeypatch):
             main(command if out == "run.pt" else [*command, "--out", out])
         assert end.value.code == 2
         said = capsys.readouterr().err
-        assert said == f"error: {out}: exists and is no run, expected a new file or a run to replace\n"
+        assert said == f"error: {out}: exists and is not a run, expected a new file or a run to replace\n"
         assert Path(out).read_bytes() == checkpoint
     example("walk").save("run.pt")
     main(command)

@@ -130,7 +130,7 @@ def test_a_head_beside_the_model_is_not_taken_for_a_tied_one(tmp_path):
     bare = {name: value for name, value in below("gpt.").items() if "lm_head" not in name}
     data = {**bare, "head.weight": STATE["lm_head.weight"]}
     line = refusal(tmp_path, data)
-    assert '(gpt.…) has no unembedding, and "head.weight" beside it may be that' in line
+    assert '(gpt.…) has no unembedding, and "head.weight" next to it may be that' in line
     assert line.endswith("--without head.weight")
     assert imported(tmp_path, data, without=["head.weight"]).run.provenance["assumed"]["tied"] is True
 

@@ -228,7 +228,11 @@ WRONG: list[tuple[dict, dict, str]] = [
     ({"missing": {}}, {}, 'b_Q, blocks.1.attn.b_K, …: "missing": "zeros" where the model has no such'),
     ({r".*\.out\.weight": ""}, {}, "match 'stack.0.attention.out.weight', expected one of them"),
     ({"tokens.weight": ""}, {}, "it has no embed.W_E"),
-    ({"positions": "embeds.W_pos"}, {}, "is no name of HookedTransformer's, did you mean pos_embed.W_pos?"),
+    (
+        {"positions": "embeds.W_pos"},
+        {},
+        "is not a name of HookedTransformer's, did you mean pos_embed.W_pos?",
+    ),
     ({"positions": "unembed.W_U"}, {}, 'names: "positions" and "readout.weight" are both unembed.W_U'),
     (
         {"positions": "pos_embed.W_pos transposed"},
@@ -237,7 +241,7 @@ WRONG: list[tuple[dict, dict, str]] = [
     ),
     ({"positions": 3}, {}, "names['positions'] is 3, expected a name such as 'embed.W_E'"),
     ({"positions": r"pos_embed.\3"}, {}, "invalid group reference 3"),
-    ({"(": "embed.W_E"}, {}, "names has '(', which is no regular expression: "),
+    ({"(": "embed.W_E"}, {}, "names has '(', which is not a regular expression: "),
     ({"missing": "ones"}, {}, "names['missing'] is 'ones', expected 'zeros' for all biases, or "),
     (positions(transposed=True), {}, "has 'transposed', expected some of to, transpose, split, head, rows"),
     (positions(transpose=1), {}, "names['positions'].transpose is 1, expected true or false"),

@@ -232,7 +232,7 @@ def test_checkpoints_of_another_recording_are_refused(tmp_path):
     assert list(growth.waiting(tmp_path / "run.pt")) == [1]
     mm.Run.from_model(model, source=SOURCE).save(tmp_path / "run.pt")
     with pytest.raises(
-        ValueError, match=r"step-1\.pt: provenance.recording is '\w+', but the run file beside"
+        ValueError, match=r"step-1\.pt: provenance.recording is '\w+', but the run file next to"
     ):
         mm.load(tmp_path / "run.pt")
 

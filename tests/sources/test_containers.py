@@ -189,7 +189,7 @@ REFUSED = {
     "a list too deep": ([[[0], [1, 1]]] * 60, "[0][0] is a sequence, expected a state"),
     "a list among numbers": ([[0, [1]], [1, 1]] * 60, "[0][1] is a sequence, expected a state"),
     "an empty one": ([[0, 1] * 60, []], "[1] has shape [0], expected a sequence of states"),
-    "numbers among texts": ([0, "a"] * 60, "holds 0 and 'a', expected integers alone or texts alone"),
+    "numbers among texts": ([0, "a"] * 60, "holds 0 and 'a', expected only integers or only texts"),
     "masked": (np.ma.masked_equal([0, 1, 2] * 40, 2), f"[2] is masked, {PLACE}"),
     "missing": (pd.Series([0, pd.NA] * 60, dtype="Int64"), f"[1] is <NA>, {PLACE}"),
     "null": (pa.array([0, None] * 60), f"[1] is None, {PLACE}"),

@@ -101,10 +101,10 @@ TWO = [[0, 1], [1, 0]]
 MISTAKES = {
     "neither": ({}, "of weights and edges neither are given, expected one of the two"),
     "both": ({"weights": TWO, "edges": [[0, 1]], "n_states": 2}, "of weights and edges both are given"),
-    "no n_states": ({"edges": [[0, 1]]}, "n_states is None, expected a number beside edges"),
+    "no n_states": ({"edges": [[0, 1]]}, "n_states is None, expected a number with edges"),
     "n_states beside weights": (
         {"weights": TWO, "n_states": 2},
-        "n_states is 2, expected a number beside edges",
+        "n_states is 2, expected a number with edges",
     ),
     "one node": ({"weights": [[1]]}, "weights has 1 rows, expected 2 to 4096"),
     "one node by edges": ({"edges": [[0, 0]], "n_states": 1}, "greater than or equal to 2"),

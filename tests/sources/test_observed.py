@@ -263,7 +263,7 @@ REFUSED = [
     ([3] * 200, "tokens hold one state, '3', expected at least 2"),
     ("ab" * 50, "tokens hold 99 transitions, expected at least 100"),
     ([[0, 1]] * 99, "tokens hold 99 transitions, expected at least 100"),
-    ([[0, 1], ["a"]], r"tokens\[1\] holds 'a' and tokens\[0\] 0, expected integers alone or texts alone"),
+    ([[0, 1], ["a"]], r"tokens\[1\] holds 'a' and tokens\[0\] 0, expected only integers or only texts"),
     ([[0, 1], 1], r"tokens\[1\] is one symbol, expected a sequence as the others are"),
     (np.array(3), "tokens is one symbol, 3, expected a sequence"),
     (np.full(200, 2**64 - 1, "u8"), r"tokens\[0\] is 18446744073709551615, expected at most 92233"),

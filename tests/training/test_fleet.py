@@ -267,7 +267,7 @@ def test_a_stack_that_ended_before_an_interruption_is_read_and_not_trained_again
 def test_a_stack_whose_process_is_killed_is_told(monkeypatch):
     monkeypatch.setattr(fleet_of_runs, "LEAST_TOKENS_IN_PROCESSES", 1)
     monkeypatch.setattr(fleet_of_runs, "fit", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
-    with pytest.raises(RuntimeError, match=r"ended from outside, perhaps for want of memory: memory=\.\.\."):
+    with pytest.raises(RuntimeError, match=r"killed, possibly out of memory: memory=\.\.\."):
         train_members(members_of(BASE, range(4)), device="cpu", at_once=2)
 
 

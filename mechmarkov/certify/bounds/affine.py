@@ -26,7 +26,7 @@ class Affine:
         mid: `[*lead, d]`.
         slope: `[*lead, d, symbol]`.
         rad: What is left, `[*lead, d]`.
-        unit: As in `Ball`.
+        unit: The unit, as in `Ball`.
     """
 
     mid: Array
@@ -55,7 +55,7 @@ class Affine:
         return self.mid - self.spread - OWN * self.size
 
     def _made(self, mid: Array, slope: Array, rad: Array, operations: int) -> "Affine":
-        """The result of so many operations on each number, rounded."""
+        """The result of a number of operations on each number, rounded."""
         size = np.abs(mid) + np.abs(slope).sum(-1) + rad
         return Affine(mid, slope, up(rad + gamma(operations, self.unit) * size), self.unit)
 

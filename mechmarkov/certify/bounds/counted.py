@@ -1,4 +1,4 @@
-"""One head that reads tokens by their identity alone: its scores are counts times the current token's row.
+"""One head that reads tokens only by their identity: its scores are counts times the current token's row.
 
 A head without positions that copies what it reads has the raw scores `z_k = sum over keys with x_j = k of
 w_j(k) u_j(k)`, up to a factor. Where `w_j(k) u_j(k)` is from `low_k` to `high_k` at all keys, `z_k` is from
@@ -15,7 +15,7 @@ from mechmarkov.certify.bounds.reading import Reading
 
 
 def why_no_counts(reading: Reading) -> str | None:
-    """Why a query's scores are not counts times a row, or None."""
+    """Returns why a query's scores are not counts times a row, or None."""
     value, n = reading.value, reading.base.mid.shape[-1]
     if len(reading.weight.mid) > 1:
         return f"it has {len(reading.weight.mid)} heads, expected one"

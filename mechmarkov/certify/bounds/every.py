@@ -24,7 +24,7 @@ COARSE, FINE = 8, 16
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """How far apart the odds of any two states can be, at each position and after each parent.
+    """The distances between the odds of any two states, at each position and after each parent.
 
     Attributes:
         kind: `logits` or `raw scores` of an attention-only layer, `relaxed` where something stands behind it,
@@ -55,13 +55,13 @@ class Bounds:
 
 
 def why_no_bounds(config: DecoderConfig, n_states: int, softmax: bool) -> str | None:
-    """Why there are no bounds for a model, or None."""
+    """Returns why there are no bounds for a model, or None."""
     if (why := why_no_layer(config)) is not None:
         return why
     if config.d_vocab_out != n_states:
         return f"it predicts {config.d_vocab_out} tokens of {n_states} states"
     if not softmax and not _adds_up(config):
-        return "its scores are no logits and a norm or an MLP stands behind attention: no bounds are known"
+        return "its scores are not logits and a norm or an MLP stands behind attention: no bounds are known"
     return None
 
 
@@ -120,7 +120,7 @@ def bounds(layer: Layer, contexts: Contexts, softmax: bool, seconds: float = np.
 def _stored(
     found: dict[tuple[int, int], Envelope], shape: tuple[int, int]
 ) -> dict[str, Float[np.ndarray, "..."]]:
-    """What all keep, as arrays `[read, parent, ...]`; what only some have, as rows behind their place."""
+    """Returns what all keep, as arrays `[read, parent, ...]`; what some have, as rows behind their place."""
     rows: list[np.ndarray] = []
     stored: dict[str, np.ndarray] = {}
     for where, one in found.items():

@@ -23,9 +23,9 @@ Weights = Mapping[str, Float[np.ndarray, "..."]]
 
 
 def why_no_layer(config: DecoderConfig) -> str | None:
-    """Why a model has no such tables, or None."""
+    """Returns why a model has no such tables, or None."""
     if config.mixer != "attention":
-        return f"its mixer is {config.mixer!r}: bounds are known for attention alone"
+        return f"its mixer is {config.mixer!r}: bounds are known only for attention"
     if config.n_layers > 1:
         return (
             f"it has {config.n_layers} layers, and the second reads sums over contexts: no table holds them"
@@ -60,7 +60,7 @@ class Layer:
         return Ball(np.broadcast_to(tokens.mid, shape), np.broadcast_to(tokens.rad, shape), self.unit)
 
     def norm(self, name: str, x: Ball) -> Ball:
-        """A norm of the model by its name, `ln_final` or `blocks.0.ln1`; none is no change."""
+        """A norm of the model by its name, `ln_final` or `blocks.0.ln1`; none changes nothing."""
         kind = self.config.normalization_type
         if kind is None:
             return x
@@ -149,7 +149,7 @@ class Layer:
 
     @cached_property
     def written(self) -> Ball:
-        """What a head would write if it read one token at one key alone, `[head, key, token, d_model]`.
+        """Returns what a head would write if it read only a token at a key, `[head, key, token, d_model]`.
 
         The rounding of attention's sums over all keys is in it: a head's output is a mean of numbers in these
         balls, by weights in those of `attention`.

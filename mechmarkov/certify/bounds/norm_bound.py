@@ -1,4 +1,4 @@
-"""What a final norm alone says of every sequence, however many layers stand in front of it.
+"""What a final norm by itself says of every sequence, however many layers stand in front of it.
 
 A normalised stream has length `sqrt(d_model)` at most, whatever it comes from. So a logit difference is at
 most `sqrt(d) |w (U_k - U_l)|` and what the biases add (Cauchy and Schwarz), a probability is bounded from

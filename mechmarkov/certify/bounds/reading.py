@@ -27,7 +27,7 @@ Directions = Float[np.ndarray, "direction state"]
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What the heads of one query read, over all contexts with one parent.
+    """The reading of one query's heads, over all contexts with one parent.
 
     Attributes:
         weight: Attention weights, `[head, key, token]`.
@@ -45,7 +45,7 @@ class Reading:
 
     @staticmethod
     def of(layer: Layer, contexts: Contexts, read: int, parent: int, scored: bool = True) -> "Reading":
-        """What the query at a position reads: of the scores, or of the residual stream if not `scored`."""
+        """Returns a query's reading at a position: of scores, or of the residual stream if not `scored`."""
         token, first = contexts.token(parent), layer.first_key(read)
         value = layer.scored if scored else layer.written
         weight, value = layer.attention(read, token), value[:, first : read + 1]
@@ -112,7 +112,7 @@ class Reading:
         return largest_sum(gain, self.allowed, self.transitions).value + rounding
 
     def outputs(self, contexts: Int[np.ndarray, "*lead key"]) -> Float[np.ndarray, "*lead output"]:
-        """What is there behind the heads in some contexts: scores, or the residual stream; of midpoints."""
+        """Returns what follows the heads in some contexts: scores, or the residual stream; of midpoints."""
         return self.by_head(np.repeat(contexts[..., None, :], len(self.weight.mid), -2))
 
     def by_head(self, contexts: Int[np.ndarray, "*lead head key"]) -> Float[np.ndarray, "*lead output"]:

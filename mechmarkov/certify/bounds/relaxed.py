@@ -21,7 +21,7 @@ from mechmarkov.certify.bounds.ball import EXACT, OWN, Ball, up
 from mechmarkov.certify.bounds.layer import Layer
 from mechmarkov.certify.bounds.reading import Reading
 
-CUT_AXES = 2  # a box is cut along so many axes at most
+CUT_AXES = 2  # a box is cut along this many axes at most
 MAX_CLOSINGS = 8  # of a pair of states
 
 Basis = Float[np.ndarray, "d_model axis"]
@@ -30,7 +30,7 @@ Basis = Float[np.ndarray, "d_model axis"]
 def longest_axes(reading: Reading) -> Basis:
     """An orthonormal basis whose first axes are the longest of what attention writes.
 
-    They are those of what a token at a key adds, by its attention: positions shift all contexts alike.
+    They are those of what a token at a key adds, by its attention: positions shift all contexts equally.
     """
     weight, value = reading.weight.mid[..., None], reading.value.mid
     seen = reading.allowed[None, :, :, None]
@@ -72,9 +72,9 @@ def differences(
 
     Args:
         layer: The model.
-        reading: Of the residual stream.
+        reading: The reading of the residual stream.
         stream: What attention reads at the query, `[d_model]`.
-        basis: Of the box.
+        basis: The basis of the box.
         multipliers: `reading.multipliers` of all axes, then of all axes reversed.
         pieces: Along the longest axis; shorter axes are cut into fewer.
     """
@@ -143,7 +143,7 @@ def scores_at(
 
 
 def _constant(ball: Ball, like: Affine) -> Affine:
-    """Numbers that depend on no symbol, beside forms that do."""
+    """Numbers that depend on no symbol, next to forms that do."""
     mid, rad = (np.broadcast_to(part, like.mid.shape) for part in (ball.mid, ball.rad))
     return Affine(mid, np.zeros_like(like.slope), rad, like.unit)
 

@@ -1,4 +1,4 @@
-"""Masks and rotary tables that lie beside weights: they must be those that the config makes."""
+"""Masks and rotary tables that lie next to weights: they must be those that the config makes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -57,7 +57,7 @@ def check_mask(name: str, value: Tensor, config: DecoderConfig) -> None:
 
 
 def _seen(mask: Tensor) -> Bool[Tensor, "mask query key"]:
-    """Which keys a mask lets be seen, of 0 and 1, of true and false, or of what is added to scores."""
+    """Returns which keys a mask shows, of 0 and 1, of true and false, or of what is added to scores."""
     seen = mask > -1 if bool((mask < 0).any()) else mask != 0
     return seen if bool(seen[0, 0, 0]) else ~seen  # a position sees itself, so that is what "seen" looks like
 

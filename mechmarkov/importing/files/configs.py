@@ -1,4 +1,4 @@
-"""Settings of a model as people save them beside its weights, whoever named them.
+"""Settings of a model as people save them next to its weights, whoever named them.
 
 Some change what a model computes and leave no trace in its weights. One of these that nobody explains is
 refused.

@@ -1,4 +1,4 @@
-"""Folders that training code writes: a model in one file or in parts, its config, and what lies beside it."""
+"""Folders that training code writes: a model in a file or in parts, its config, and what lies next to it."""
 
 import json
 import math
@@ -43,7 +43,7 @@ class Parts:
     def tensors(
         self, plans: Mapping[str, TensorPlan], masks: frozenset[str] = frozenset()
     ) -> dict[str, Tensor]:
-        """As `ForeignFile.tensors`."""
+        """Returns the tensors that `ForeignFile.tensors` returns."""
         by_file: dict[int, dict[str, TensorPlan]] = {}
         for name, plan in plans.items():
             by_file.setdefault(id(self.owners[id(plan)]), {})[name] = plan
@@ -53,7 +53,7 @@ class Parts:
         return {name: read[name] for name in plans}
 
     def integers(self, plan: TensorPlan) -> list[int]:
-        """As `ForeignFile.integers`."""
+        """Returns the integers that `ForeignFile.integers` returns."""
         return self.owners[id(plan)].integers(plan)
 
 
@@ -137,7 +137,7 @@ def config_of(folder: Path) -> dict[str, Any] | None:
 
 
 def beside(folder: Path) -> dict[str, Any]:
-    """What lies beside weights, by its name: a config and the state of a training, where they are there.
+    """Returns what lies next to weights, by its name: a config and the state of a training, if there.
 
     Raises:
         RunFileError: As of `config_of`.

@@ -106,7 +106,7 @@ def _of_lens(
 def _of_gpt(
     module: Any, shapes: Shapes, found: Mapping[str, Any], given: Mapping[str, Any], called: Called
 ) -> tuple[ImportPlan, list[str]]:
-    """A layout with nanoGPT's settings, or with somebody's own beside them."""
+    """A layout with nanoGPT's settings, or with somebody's own next to them."""
     fields: dict[str, Any] = {}
     names: dict[str, str] = {}
     for where, config in found.items():

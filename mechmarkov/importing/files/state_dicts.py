@@ -23,13 +23,13 @@ NUMBERED = re.compile(
 
 @dataclass(frozen=True)
 class Layouts:
-    """Which names are known.
+    """The known names.
 
     Attributes:
         marks: Names of which every model of a layout has one, the longest first.
         recognises: Whether names, without what stands before them, are of a layout.
         is_mark: Whether a name is one that every model has, where no list can tell.
-        heads: Names of an unembedding that may lie beside the module of all other weights.
+        heads: Names of an unembedding that may lie next to the module of all other weights.
     """
 
     marks: tuple[str, ...]
@@ -89,9 +89,9 @@ class Found:
 
     Attributes:
         members: Its weights, at several training steps where it is a history.
-        steps: Of a history, where keys of its dict say them.
+        steps: The steps of a history, where keys of its dict say them.
         place: The keys on the way, and the parts of the prefix of one model.
-        identity: The same for one thing that the file holds in two places.
+        identity: A name for one thing that the file holds in two places.
     """
 
     members: tuple[StateDict, ...]

@@ -14,7 +14,7 @@ STEPS = (
 )  # fmt: skip
 EPOCH = "epoch"  # counts where nothing else does
 STEPS_OF_HISTORY = tuple(f"{name}s" for name in (*STEPS, EPOCH))
-# Dicts beside the weights that may hold the step.
+# Dicts next to the weights that may hold the step.
 STATES = ("trainer_state", "trainer", "state", "meta", "metadata", "info", "progress")
 
 
@@ -42,7 +42,7 @@ def step_of(around: Iterable[Mapping[Any, Any]], file: Numbers) -> tuple[int | N
 def steps_of_history(
     around: Iterable[Mapping[Any, Any]], length: int, file: Numbers
 ) -> tuple[tuple[int, ...] | None, str]:
-    """The training steps that a list beside a history says, one for each of its models, and its name."""
+    """The training steps that a list next to a history says, one for each of its models, and its name."""
     for one in around:
         for name in (*STEPS_OF_HISTORY, *STEPS, EPOCH):
             value: Any = one.get(name)

@@ -22,7 +22,7 @@ DTYPES = (torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class Difference:
-    """How far the logits of two models are apart.
+    """The distance between the logits of two models.
 
     Attributes:
         largest: The largest absolute difference.
@@ -111,7 +111,7 @@ def compare(
 
 
 def nearest(live: Inside, decoders: Iterable[HookedDecoder]) -> tuple[int, int | None, HookedDecoder]:
-    """Which of several conversions has a live model's logits, by sequences of tokens drawn alike.
+    """Returns which of several conversions has a live model's logits, for the same sequences of tokens.
 
     They are compared in float64 where the model can: it tells gelu from its tanh form at small weights too.
 

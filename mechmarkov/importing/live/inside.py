@@ -44,7 +44,7 @@ def inside(model: nn.Module, whole: bool = False) -> Inside:
     With `whole` it is the module itself, without wrappers: a table of names says what its weights are.
 
     Raises:
-        ValueError: It is no module, or one without weights, or one whose weights are spread over processes.
+        ValueError: Not a module, or one without weights, or one whose weights are spread over processes.
             It holds several models, or other weights next to one: the attribute to pass is named.
     """
     if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:

@@ -19,7 +19,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model returned that may be its logits.
+    """Tensors that a model returned and that may be its logits.
 
     Attributes:
         candidates: Tensors of that shape, `[batch, position, d_vocab_out]`; with `last` of one position.
@@ -31,7 +31,7 @@ class Answer:
 
 
 def ask(model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype) -> Answer:
-    """A model's logits of tokens, which it may give alone, in a tuple, a dict or an object of fields.
+    """A model's logits of tokens, which it may give bare, in a tuple, a dict or an object of fields.
 
     It is asked with the tokens, then with what its forward pass has for logits (`get_logits=True`), then with
     targets, then with both: nanoGPT gives the last position only where there are no targets.
@@ -59,13 +59,13 @@ def ask(model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype) -> Ans
     if last:
         return Answer(last, last=True)
     raise ValueError(
-        f"{type(model).__name__} {told}: expected logits {[*tokens.shape, width]}, alone, in a tuple, in a "
+        f"{type(model).__name__} {told}: expected logits {[*tokens.shape, width]}, bare, in a tuple, in a "
         "dict or in an object of fields"
     )
 
 
 def outputs(model: nn.Module, tokens: Tokens, dtype: torch.dtype) -> Iterator[Any]:
-    """What a model returns, asked in each way in turn, or the exception with which it fails."""
+    """Yields what a model returns, asked in each way in turn, or the exception with which it fails."""
     tokens = tokens.contiguous().to(
         next(model.parameters()).device
     )  # a loss may flatten its targets with `view`
@@ -77,7 +77,7 @@ def outputs(model: nn.Module, tokens: Tokens, dtype: torch.dtype) -> Iterator[An
 
 
 def _is_of(y: Tensor, positions: torch.Size, width: int) -> bool:
-    """Whether these are numbers `[*positions, width]`, axes of length one and flattened ones allowed."""
+    """Returns whether these are numbers `[*positions, width]`; with axes of length one or flattened."""
     return (
         y.is_floating_point()
         and y.ndim > 1

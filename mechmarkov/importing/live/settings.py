@@ -11,7 +11,7 @@ from mechmarkov.importing.live.inside import Inside
 
 CONFIGS = ("config", "cfg", "args", "hparams")  # the attributes that a config is kept in
 HEADS = ("n_head", "n_heads", "num_heads", "num_attention_heads", "nhead", "heads", "nh")
-PLAIN = (nn.Module, str, bytes, bool, int, float, list, set, type(None))  # these are no config
+PLAIN = (nn.Module, str, bytes, bool, int, float, list, set, type(None))  # these are not a config
 
 
 def settings_of(config: Any) -> dict[str, Any] | None:
@@ -37,7 +37,7 @@ def settings_of(config: Any) -> dict[str, Any] | None:
 
 
 def _attributes(config: Any) -> Iterator[tuple[str, Any]]:
-    """What an object and its class keep, with neither methods nor private names."""
+    """Yields what an object and its class keep, with neither methods nor private names."""
     kinds = (config if isinstance(config, type) else type(config)).__mro__[:-1]
     for kind in reversed(kinds):
         for name, value in vars(kind).items():

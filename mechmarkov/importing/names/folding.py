@@ -67,7 +67,7 @@ def stored(target: str, given: Mapping[str, Any]) -> str:
 def parts(
     name: str, value: Tensor, line: Line, targets: list[str], width: int | None, given: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], bool]:
-    """What one weight gives by HookedTransformer's names, and whether its name decided the order of its axes.
+    """Returns a weight's parts by HookedTransformer's names, and whether its name gave the order of its axes.
 
     Args:
         name: Its own name.

@@ -38,7 +38,7 @@ def plan_import(
     """The model that weights, a table of their names and fields of its config describe.
 
     Args:
-        shapes: Of every weight, by its own name.
+        shapes: The shape of every weight, by its own name.
         names: Which weight is which of HookedTransformer's; see `mechmarkov.importing.names.table`.
         given: Fields of a `DecoderConfig` that shapes do not tell, or `n_ctx` for fewer positions.
         optional: Weights that no line need name, such as the buffers of a live model.
@@ -119,7 +119,9 @@ def _check_targets(inner: Shapes) -> None:
         if not OURS.fullmatch(name):
             layer = next(iter(re.findall(r"\d+", name)), "0")
             near = near_misses(name, [known.replace(".N.", f".{layer}.") for known in KNOWN])
-            raise RunFileError(f"names: {quoted(name)} is no name of HookedTransformer's{near}; see {PAGE}")
+            raise RunFileError(
+                f"names: {quoted(name)} is not a name of HookedTransformer's{near}; see {PAGE}"
+            )
 
 
 def _fields(inner: Shapes, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -20,7 +20,7 @@ Names = Mapping[str, Any]  # as people write it
 MISSING = "missing"  # the one key that is not a weight's
 FILLS = ("zeros", "ones", "identity")
 BIASES = re.compile(r".*\.(b|_?b_\w+)")
-# The keys of a line beside `to`: their types, and these in words.
+# The keys of a line besides `to`: their types, and these in words.
 TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "transpose": ((bool,), "true or false"),
     "split": ((str,), "'parts' or 'heads'"),
@@ -41,7 +41,7 @@ FURTHER: dict[str, Callable[[Any], bool]] = {
 
 @dataclass(frozen=True)
 class Line:
-    r"""What a table says of the weights that a pattern matches.
+    r"""A line of a table, about the weights that a pattern matches.
 
     Attributes:
         pattern: Matches the whole of a weight's name.
@@ -161,7 +161,7 @@ def _line(key: str, value: Any) -> Line:
     try:
         re.compile(key)
     except re.error as error:
-        raise RunFileError(f"names has {shown(key)}, which is no regular expression: {error}") from None
+        raise RunFileError(f"names has {shown(key)}, which is not a regular expression: {error}") from None
     _check_types(key, said)
     rest: dict[str, Any] = {
         name: float(x) if name in ("scale", "add") else x for name, x in said.items() if name != "to"

@@ -98,7 +98,7 @@ def renamed(
 
 
 def nothing_fits(weights: Iterable[str], begin: str) -> RunFileError:
-    """Returns what is said of weights of unknown meaning: their names beside those that are wanted."""
+    """Returns what is said of weights of unknown meaning: their names next to those that are wanted."""
     stems = list(dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".N", name) for name in weights))
     shown_stems = ", ".join(printable(name, NAME_CHARACTERS) for name in stems[:NAMES_SHOWN])
     more = f", … ({counted(len(stems) - NAMES_SHOWN, 'name')} more)" if len(stems) > NAMES_SHOWN else ""

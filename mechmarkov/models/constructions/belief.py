@@ -16,7 +16,7 @@ from jaxtyping import Float
 from mechmarkov.models.constructions.lookup_tables import embedding_frame, write_piecewise_linear
 from mechmarkov.models.decoder import HookedDecoder
 
-GATE = 2.0  # added to a number at its own position alone; numbers are at most 1
+GATE = 2.0  # added to a number only at its own position; numbers are at most 1
 KNOT_DIGITS = 7  # beliefs that agree so far are one knot of the piecewise linear function
 
 
@@ -33,7 +33,7 @@ def belief_model(
     Args:
         beliefs: `beliefs[t]` after each history of t + 1 tokens, numbered to the base of the number of
             tokens, the oldest first. As many as the context is long.
-        laws: Of the next token in each hidden state; all on one line between two of them.
+        laws: The laws of the next token in each hidden state; all on one line between two of them.
         carries: Whether the first block writes the belief to the stream.
         reads: Whether the prediction is made from it; else from the tokens.
 

@@ -1,4 +1,4 @@
-"""The disentangled two-layer transformer: every layer's output is put beside the stream, not added to it.
+"""The disentangled two-layer transformer: every layer's output is put next to the stream, not added to it.
 
 Nichani, Damian & Lee (2024, arXiv 2402.14735; public code). A token is `[one-hot state; one-hot position]`. A
 head scores `x_q^T A x_k` with one matrix `A`, and its attention-weighted mean of whole streams is appended.
@@ -26,10 +26,10 @@ class DisentangledShape:
     Attributes:
         n_states: Number of states, K.
         n_ctx: Length of the input, N.
-        heads: Of each layer.
+        heads: The number of heads in each layer.
         form: `full` trains all of both layers' `A` and the unembedding. `reduced` trains, of the first layer,
             the scores of pairs of positions and, of the second, those of the query's state against the state
-            that the first head has put beside a key; it outputs the attention-weighted frequency of each
+            that the first head has put next to a key; it outputs the attention-weighted frequency of each
             state, to be read by `objective.kind = "raw_log"`. It has one head a layer.
         key_start: In the reduced form, the second layer's scores start at this times the identity.
     """
@@ -48,7 +48,7 @@ class DisentangledShape:
 
     @property
     def widths(self) -> tuple[int, int, int]:
-        """Of the stream that the first layer reads, the second layer reads, and the unembedding reads."""
+        """Returns widths of the stream that the first layer, the second layer and the unembedding read."""
         first = self.n_states + self.n_ctx
         second = first * (1 + self.heads[0])
         return first, second, second * (1 + self.heads[1])
@@ -101,7 +101,7 @@ def graph_heads(n_states: int, parents: Sequence[Sequence[int]]) -> HookedDecode
     """The reduced form set by hand: the first layer attends to each position's parent, the second counts.
 
     The second layer attends to the keys whose parent has the query's state. Roots attend to all before them;
-    the first position sees itself alone, and is counted as its own child. Each position that the model reads
+    the first position sees only itself, and is counted as its own child. Each position that the model reads
     has at most one of `parents`.
 
     Raises:

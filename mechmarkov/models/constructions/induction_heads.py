@@ -33,7 +33,7 @@ def induction_pair(
     uniform over all keys that have such tokens (with several lags, over those that match most of them).
 
     Args:
-        n_states: Of the source.
+        n_states: The number of states of the source.
         n_ctx: Length of the context.
         lags: How far back the heads of the first layer attend.
         gain: Logits are this times the attention-weighted frequency of each token.

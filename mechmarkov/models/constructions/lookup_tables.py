@@ -42,7 +42,7 @@ def value_table(
     """The table in the head's OV circuit, read at one lag from the predicted token (1 is its parent).
 
     Queries without a token that far back attend to the first token. Queries at other positions than every
-    `every`th attend to all tokens alike.
+    `every`th attend to all tokens equally.
     """
     n, position = len(table), torch.arange(n_ctx)
     decoder = _reading_one_token(n, (position - (lag - 1)).clamp_min(0))
@@ -57,7 +57,7 @@ def content_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> Ho
     """The table in the head's OV circuit, read wherever the state after the current one stands.
 
     The head attends to all tokens one above its own (the last to the first), of whatever distance: a
-    skip-trigram. Where there is none it attends to all tokens alike.
+    skip-trigram. Where there is none it attends to all tokens equally.
     """
     n = len(table)
     decoder = value_table(table, n_ctx)

@@ -41,7 +41,7 @@ def n_gram_model(
             MLP knows one history. "digits": one head in one layer weighs the last k tokens as the digits of
             one number, and the MLP is a piecewise linear function of it.
         sharpness: The attention logit of what a head attends to; that of other keys is 0.
-        dtype: Of the weights.
+        dtype: The dtype of the weights.
 
     Raises:
         ValueError: The kernel has not K entries along every axis, or a law does not sum to 1.
@@ -159,7 +159,7 @@ def _checked(
 
 
 def attend_back(attn: Any, head: int, n: int, n_ctx: int, back: dict[int, float], sharpness: float) -> None:
-    """Attend so many tokens back, each with the exponential of its value as its weight."""
+    """Attend to tokens some steps back, each with the exponential of its value as its weight."""
     positions = torch.arange(n_ctx)
     attn.W_K[head, n + positions, positions] = 1.0
     for lag, log_weight in back.items():

@@ -184,7 +184,7 @@ class WalkModel(nn.Module):
 def walk_decoder_config(shape: WalkShape) -> DecoderConfig:
     """The decoder that holds a walk model: one layer, one head, attention only, no normalisation.
 
-    The query token is id K, with a zero embedding; the unembedding reads the K states alone.
+    The query token is id K, with a zero embedding; the unembedding reads only the K states.
     """
     return handset_config(
         shape.n_states + 1,

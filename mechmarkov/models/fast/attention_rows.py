@@ -166,7 +166,7 @@ def power_of_two(x):
 @no_type_check
 @inlined
 def _set_maxima(rows, shift, sums, queries, keys, n, i, length, window):
-    """Shift each query by its largest score, if the sum of one is no ordinary number; else false."""
+    """Shift each query by its largest score, if the sum of one is not an ordinary number; else false."""
     found = False
     for query in range(i, min(i + WIDTH, length)):
         found = found or not _is_ordinary(sums[query])

@@ -53,7 +53,7 @@ def is_one_hot_faster(config: DecoderConfig) -> bool:
 
 
 def is_fused_layer_faster(config: DecoderConfig, device: torch.device | str) -> bool:
-    """Whether a whole layer of attention is: its queries and keys are neither turned nor normalised."""
+    """Returns whether a whole layer of attention is: queries and keys are neither turned nor normalised."""
     is_plain = config.positional_embedding_type != "rotary" and not config.use_qk_norm
     return is_plain and is_fused_attention_faster(config, device)
 
@@ -67,7 +67,7 @@ def is_thin(x: Tensor, weight: Tensor, transposed: bool = False) -> bool:
     """Returns whether `x @ weight`, or one of its gradients, has so few columns that its transpose is faster.
 
     So it is where `x` lies transposed in memory, or where the result shall (`transposed`). In training
-    alone: without gradients, equal rows of `x` stay equal to the last bit.
+    only: without gradients, equal rows of `x` stay equal to the last bit.
     """
     plain = x.dtype == weight.dtype and not torch.is_autocast_enabled("cpu")
     thin = plain and (transposed or x.stride(-1) != 1 or min(weight.shape[-2:]) <= THIN_COLUMNS)

@@ -46,8 +46,8 @@ def norm_fused(
 
     Args:
         x: In float32, best with tokens last in memory.
-        w: Of each model.
-        b: Of each model.
+        w: The weights of each model.
+        b: The biases of each model.
         eps: What is added to the mean square.
         centred: Whether a token's mean is taken off first: LayerNorm.
 

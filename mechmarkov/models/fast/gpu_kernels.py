@@ -92,7 +92,7 @@ def _gather(
     q, z, top, total, K, V, sequence, rows, first, last, length, window,
     D: tl.constexpr, GROUP: tl.constexpr, IS_MASKED: tl.constexpr, IS_WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """What queries read of the keys from `first` on, some keys at a time."""
+    """Returns what queries read of the keys from `first` on, some keys at a time."""
     for j in range(first, last, GROUP):
         scores = ()
         best = top

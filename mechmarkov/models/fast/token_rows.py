@@ -76,14 +76,14 @@ def as_array(x: Float[Tensor, "*axes"]) -> Float32[np.ndarray, "*axes"]:
 @no_type_check
 @inlined
 def padded(n):
-    """So many tokens and those that are missing to a whole pair of registers."""
+    """That many tokens and those that are missing to a whole pair of registers."""
     return -(-n // PAIR) * PAIR
 
 
 @no_type_check
 @inlined
 def row_length(n):
-    """For rows of so many tokens: a cache line more, or those of a power of two would share a place."""
+    """For rows of that many tokens: a cache line more, or those of a power of two would share a place."""
     return padded(n) + LINE
 
 

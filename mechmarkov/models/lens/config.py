@@ -18,7 +18,7 @@ SWITCHES = (
 
 
 class LensConfig(SimpleNamespace):
-    """What `HookedDecoder.cfg` returns: a copy of the config, which cannot be written to."""
+    """The config that `HookedDecoder.cfg` returns: a copy, which cannot be written to."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse a change that would be ignored, and say what makes it."""
@@ -43,7 +43,7 @@ class LensConfig(SimpleNamespace):
 
 
 def lens_config(config: DecoderConfig, **found: Any) -> LensConfig:
-    """A decoder's config with what TransformerLens' tools ask beside it."""
+    """A decoder's config with what TransformerLens' tools ask besides it."""
     return LensConfig(
         **config.model_dump(),
         n_params=hidden_weights(config),

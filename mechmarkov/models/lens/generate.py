@@ -29,7 +29,7 @@ def generate(
     temperature: float = 1.0,
     freq_penalty: float = 0.0,
     use_past_kv_cache: bool = True,  # noqa: ARG001 - whole sequences are computed, whose results are equal
-    prepend_bos: bool | None = None,  # noqa: ARG001 - of text alone
+    prepend_bos: bool | None = None,  # noqa: ARG001 - only of text
     padding_side: str | None = None,  # noqa: ARG001
     return_type: str = "input",
     verbose: bool = True,
@@ -51,16 +51,16 @@ def generate(
             ended go on with that token.
         eos_token_id: One token, or several of which any ends; the first fills.
         do_sample: False takes the likeliest token.
-        top_k: Draw from so many of the likeliest tokens.
+        top_k: The number of likeliest tokens to draw from.
         top_p: Draw from the likeliest tokens that have this probability together.
         temperature: 0 takes the likeliest token.
         freq_penalty: Taken from a token's logit for each time that it is in the sequence.
         use_past_kv_cache: Changes nothing here.
-        prepend_bos: As of `HookedDecoder.forward`.
-        padding_side: As of `HookedDecoder.forward`.
+        prepend_bos: What it is in `HookedDecoder.forward`.
+        padding_side: What it is in `HookedDecoder.forward`.
         return_type: "input": as what was given; "tokens", "embeds", or "str": labels with spaces between.
         verbose: Show a bar on a terminal.
-        seed: Of the draws. None: torch's own generator, from which HookedTransformer draws.
+        seed: The seed of the draws. None: torch's own generator, from which HookedTransformer draws.
         **generation_kwargs: `output_logits=True` returns transformers' `GenerateDecoderOnlyOutput`. Others
             are ignored with a warning, as by HookedTransformer.
 

@@ -21,7 +21,7 @@ class Inputs(LensSurface):
     def input_to_embed(
         self,
         input: Int[Tensor, "*batch position"],  # noqa: A002 - HookedTransformer's name
-        prepend_bos: bool | None = None,  # noqa: ARG002 - of text alone
+        prepend_bos: bool | None = None,  # noqa: ARG002 - only of text
         padding_side: str | None = None,  # noqa: ARG002
         attention_mask: Tensor | None = None,
         past_kv_cache: Any = None,
@@ -54,7 +54,7 @@ class Inputs(LensSurface):
         self,
         embed: Float[Tensor, "*batch position d_model"],
         pos_offset: int = 0,
-        prepend_bos: bool | None = None,  # noqa: ARG002 - of text alone
+        prepend_bos: bool | None = None,  # noqa: ARG002 - only of text
         attention_mask: Tensor | None = None,
         tokens: Tensor | None = None,  # noqa: ARG002 - the embedding has their shape
         return_shortformer_pos_embed: bool = True,
@@ -63,7 +63,7 @@ class Inputs(LensSurface):
         """Embeddings with positions, from which a pass begins with `start_at_layer=0`.
 
         Returns:
-            The residual stream, and beside it, unless that is not wanted, a shortformer model's positions.
+            The residual stream, and besides it, unless that is not wanted, a shortformer model's positions.
         """
         embed = self._checked_residual(embed, pos_offset)
         positions = self._positions(embed, pos_offset, attention_mask)
@@ -80,7 +80,7 @@ class Inputs(LensSurface):
         return positions
 
     def _contexts(self, residual: Tensor, mask: Tensor | None, cache: Any) -> list[Context]:
-        """Returns what each layer's mixer has beside its inputs."""
+        """Returns what each layer's mixer has besides its inputs."""
         blocks: list[Any] = list(self.blocks)
         given = "attention_mask" if cache is None else "past_kv_cache"
         if without := [type(block.attn).__name__ for block in blocks if not block.attn.takes_context]:
@@ -125,7 +125,7 @@ class Inputs(LensSurface):
         return residual, tokens
 
     def _checked(self, tokens: Tensor, earlier: int = 0) -> Tensor:
-        """Tokens `[*stack, batch, position]` on the model's device, so many after those of earlier passes."""
+        """Tokens `[*stack, batch, position]` on the model's device, after those of earlier passes."""
         if not isinstance(tokens, Tensor):
             raise NoTokenizerError(f"input is a {type(tokens).__name__}")
         m, tokens = self.n_models, _batched(tokens)

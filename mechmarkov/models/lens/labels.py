@@ -36,15 +36,15 @@ class Labels:
     def to_str_tokens(
         self,
         input: Any,  # noqa: A002 - HookedTransformer's name
-        prepend_bos: bool | None = None,  # noqa: ARG002 - of text alone
+        prepend_bos: bool | None = None,  # noqa: ARG002 - only of text
         padding_side: str | None = None,  # noqa: ARG002
     ) -> Any:
         """Each token's label.
 
         Args:
             input: Tokens `[pos]` or `[1, pos]`, a tensor, an array or numbers; or a list of such sequences.
-            prepend_bos: As of `HookedDecoder.forward`.
-            padding_side: As of `HookedDecoder.forward`.
+            prepend_bos: What it is in `HookedDecoder.forward`.
+            padding_side: What it is in `HookedDecoder.forward`.
 
         Returns:
             A list of strings; of a list of sequences, a list for each.
@@ -91,7 +91,7 @@ class Labels:
         single_token: str | int | Tensor,
         input: Any,  # noqa: A002 - HookedTransformer's name
         mode: str = "first",
-        prepend_bos: bool | None = None,  # noqa: ARG002 - of text alone
+        prepend_bos: bool | None = None,  # noqa: ARG002 - only of text
         padding_side: str | None = None,  # noqa: ARG002
     ) -> int:
         """The first or the last position of a token, or of a label, in `[pos]` or `[1, pos]`.

@@ -1,4 +1,4 @@
-"""What TransformerLens' tools call on a model, beside its weights.
+"""What TransformerLens' tools call on a model, besides its weights.
 
 `ActivationCache`, `patching` and the like take any `HookedRootModule` that has `cfg` and HookedTransformer's
 weight properties. They index activations as `[:, position]`. On a stack that is silently the wrong axis, so a
@@ -38,10 +38,10 @@ Surface = TypeVar("Surface", bound="LensSurface")
 
 
 class LensSurface(LensWeights):
-    """What TransformerLens' tools need of a model; a stack refuses what would go wrong."""
+    """The part of a model that TransformerLens' tools need; a stack refuses what would go wrong."""
 
     is_lens = False  # made by `as_lens`
-    not_logits: str | None = None  # why outputs are no logits of the next token; `Run.decoder` knows
+    not_logits: str | None = None  # why outputs are not logits of the next token; `Run.decoder` knows
     generate = generate
     process_weights_ = process_weights_
     loss_fn = staticmethod(next_token_loss)
@@ -76,7 +76,7 @@ class LensSurface(LensWeights):
         self.labels, self.not_logits = other.labels, other.not_logits
 
     def to(self: Surface, *args: Any, print_details: bool = False, **kwargs: Any) -> Surface:  # noqa: ARG002
-        """As torch's `to`; `print_details`, which HookedTransformer takes, changes nothing."""
+        """Move the model as torch's `to` does; HookedTransformer's `print_details` changes nothing."""
         return super().to(*args, **kwargs)
 
     def as_lens(self: Surface) -> Surface:

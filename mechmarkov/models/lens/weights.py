@@ -85,7 +85,7 @@ class LensWeights(Labels, HookedRootModule):  # type: ignore[misc]  # Transforme
     def n_params_total(self) -> int:
         """Returns how many numbers all parameters hold, of a stack those of all its models.
 
-        `cfg.n_params` counts the matrices of attention and MLPs alone.
+        `cfg.n_params` counts only the matrices of attention and MLPs.
         """
         return sum(parameter.numel() for parameter in self.parameters())
 

@@ -36,8 +36,8 @@ class AttentionStats:
         spread: Mean over sequences of max S - min S over real tokens, for the last prediction.
         last_mass: Mean attention of the last prediction on each position, from the first state on.
         position_share: Share of the variance of the last prediction's attention logits that position
-            alone explains; NaN where the logits are constant.
-        token_share: The same for the attended token alone.
+            explains by itself; NaN where the logits are constant.
+        token_share: That of only the attended token.
         token_mean_variance: Variance across sequences of the attention-weighted mean token, summed over
             states.
     """

@@ -27,7 +27,7 @@ KEPT_ELEMENTS = 1 << 23
 
 @dataclass(frozen=True, eq=False)
 class PathOutputs:
-    """What each path adds to the logits, in score units.
+    """The addition of each path to the logits, in score units.
 
     Attributes:
         names: The paths: "direct" (where a state is at the position that is read), "L0H0", "L0.mlp", ….
@@ -50,12 +50,12 @@ def path_names(config: DecoderConfig, batch: Batch) -> tuple[str, ...]:
 
 
 class PathSums(Sums):
-    """What some models add along every path.
+    """The sums of what some models add along every path.
 
     Args:
         decoder: The models.
         batch: All sequences.
-        n_states: Of the source.
+        n_states: The number of states of the source.
         names: The paths.
         kept: Which of the positions that are read are kept.
     """

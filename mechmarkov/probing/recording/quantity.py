@@ -44,7 +44,7 @@ class Sums(ABC):
 
 @dataclass(frozen=True)
 class Recorder(Generic[Found]):
-    """How one quantity of one stack is recorded.
+    """A recorder of one quantity of one stack.
 
     Attributes:
         sums: Makes the sums of some models of the stack.
@@ -61,7 +61,7 @@ class Quantity(Generic[Found]):
 
     Attributes:
         name: For people.
-        begin: Makes the recorder for a stack, a batch, and a source with so many states.
+        begin: Makes the recorder for a stack, a batch, and a source with that many states.
         reads_attention: Whether it does not exist where no layer has attention weights.
     """
 
@@ -91,12 +91,12 @@ class Totals(dict[str, Tensor]):
 
 
 class PerSequence:
-    """What is kept of every sequence, filled in chunk after chunk.
+    """The values of every sequence, filled in chunk after chunk.
 
     One tensor, made once: small ones kept between the large ones of the passes would fragment the heap.
 
     Args:
-        n_sequences: Of all chunks together.
+        n_sequences: The number of sequences of all chunks together.
         dim: The axis of the sequences.
 
     Example:

@@ -32,9 +32,9 @@ def record(
     Args:
         stack: The models.
         batch: The evaluation batch.
-        n_states: Of the source.
+        n_states: The number of states of the source.
         quantities: What is recorded.
-        elements: Of a chunk's largest activation.
+        elements: The number of elements of a chunk's largest activation.
         device: Where the models run, by default where they are. What is found comes to the host when all
             sequences of a chunk of models have gone through.
 

@@ -31,12 +31,12 @@ _KNOWN_AS = {"embed": "the tokens", "pos_embed": "the positions", "logits": "the
 _NAMED: dict[str, Any] = {"bordercolor": PALETTE[1], "borderwidth": 3}
 _OTHER: dict[str, Any] = {"bordercolor": GREY, "borderwidth": 1}
 _CAPTION = (
-    "Numbers: nats lost when that path alone is cut. Colour: the named circuit. "
+    "Numbers: nats lost when only that path is cut. Colour: the named circuit. "
     "Grey: other paths whose interval excludes zero."
 )
-_NO_CAPTION = "All measured paths, faintly: none is surely worth 0.01 nats."
+_NO_CAPTION = "All measured paths, faintly: none is clearly worth 0.01 nats."
 Key = TypeVar("Key")
-NO_CIRCUIT = "No path surely<br>is worth 0.01 nats."
+NO_CIRCUIT = "No path is clearly<br>worth 0.01 nats."
 
 
 def circuit_figures(results: Mapping[Key, Findings]) -> dict[Key, Figure]:
@@ -52,14 +52,14 @@ def circuit_figures(results: Mapping[Key, Findings]) -> dict[Key, Figure]:
 
 
 def circuit(result: Findings, scale: float | None = None) -> go.Figure:
-    """Parts and paths: a path is as wide as the loss rises (nats) when it alone is cut, by `ablation`.
+    """Parts and paths: a path is as wide as the loss rises (nats) when only it is cut, by `ablation`.
 
     The circuit that the verdict names is in colour, with arrowheads and numbers; every other path is grey. A
     path is drawn where its interval excludes zero and it is worth 2 % of the largest. Where none is worth
     0.01 nats, all are drawn faintly.
 
     Args:
-        result: Of the probes; its last step is drawn.
+        result: The result of the probes; its last step is drawn.
         scale: What the widest path is worth (nats), the largest effect by default.
 
     Raises:
@@ -115,7 +115,7 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
         look = {**(_NAMED if name in heads else _OTHER), "borderpad": 4, "bgcolor": "#ffffff"}
         clickable = head_index(name) is not None
         annotate(figure, box.x, box.y, texts[name], 12, name=name, captureevents=clickable, **look)
-    reach += [abs(box.x) + box.width / 2 + 2 for box in taken]  # numbers beside paths among them
+    reach += [abs(box.x) + box.width / 2 + 2 for box in taken]  # numbers next to paths among them
     width = max(width, 2 * max(reach))
     figure.update_layout(
         height=height + 10,
@@ -160,7 +160,7 @@ def certain(data: xr.Dataset) -> set[tuple[str, str]]:
 
 
 def path_effects(data: xr.Dataset, name: str = "path_effect") -> dict[tuple[str, str], float]:
-    """How much the last step's loss rises (nats) with one path at its mean, at zero where it has none."""
+    """Returns the rise of the last step's loss (nats) with one path at its mean, or zero if it has none."""
     now = data[name][-1].sel(measure="loss").transpose("path_kind", "path")
     values = np.full(data.sizes["path"], np.nan)
     for kind in ("zero", "mean"):

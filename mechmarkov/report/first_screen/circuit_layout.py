@@ -1,6 +1,6 @@
 """Where the components, the paths and the numbers of a circuit's picture lie, so that no text covers another.
 
-Everything is in pixels of a phone's screen, from the bottom left up; a wider screen stretches x alone, which
+Everything is in pixels of a phone's screen, from the bottom left up; a wider screen stretches only x, which
 brings nothing nearer to anything.
 """
 
@@ -106,7 +106,7 @@ def bend(
 
 
 def _way_past(boxes: Sequence[Box], start: float, end: float) -> float:
-    """Where a path makes the least detour past boxes: outside them all, or in a gap that is wide enough."""
+    """Returns where a path makes the least detour past boxes: outside them all, or in a wide enough gap."""
     edges = sorted((box.x - box.width / 2, box.x + box.width / 2) for box in boxes)
     ways, right = [edges[0][0] - _CLEARANCE], edges[0][1]
     for left, far in edges[1:]:
@@ -125,7 +125,7 @@ def free_place(
 ) -> tuple[int, Box] | None:
     """The point of a path whose number covers no other text, and the number's box.
 
-    Beside the path, nearest to its middle, where that covers none of `lines`. Else on it, far from the
+    Next to the path, nearest to its middle, where that covers none of `lines`. Else on it, far from the
     arrow's head. None where it has no room.
     """
     from_middle = sorted(range(len(x)), key=lambda i: abs(i - len(x) // 2))

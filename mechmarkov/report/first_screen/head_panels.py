@@ -1,4 +1,4 @@
-"""What a reader gets who chooses a head: its attention, its value circuit beside the target, its worth."""
+"""What a reader gets who chooses a head: its attention, its value circuit next to the target, its worth."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ def _said(now: Findings, name: str) -> str:
 
 
 def _inside(now: Findings, name: str) -> list[Figure]:
-    """Attention on one sequence; where there is one table to hold, the value circuit beside its target."""
+    """Attention on one sequence; where there is one table to hold, the value circuit next to its target."""
     index = head_index(name)
     assert index is not None
     attention = now["attention"].data.isel(step=-1, sequence=0)
@@ -86,7 +86,7 @@ def _inside(now: Findings, name: str) -> list[Figure]:
     n_keys = int(attention["key"].size)
     seen = multiples(pattern, n_keys)
     places = [f"{i}: {token}" for i, token in enumerate(tokens, n_keys - len(tokens))]
-    # Where the last row alone says something, the loss is read there.
+    # Where only the last row says something, the loss is read there.
     if len(tokens) > 1 and seen[:-1].max() < FLAT_LOG2:
         figure = bars(places, pattern[-1], y_title="attention", lie=True).update_xaxes(range=[0, 1.02])
         caption = "Attention of the last position."
@@ -118,7 +118,7 @@ def _inside(now: Findings, name: str) -> list[Figure]:
 
 
 def ideal_keys(now: Findings, name: str, tokens: Sequence[str]) -> tuple[str, Bool[np.ndarray, "query key"]]:
-    """What an ideal head in the place of a named one is called, and what it reads; nothing of others."""
+    """Returns the name of an ideal head in the place of a named one, and what it reads; nothing of others."""
     n = len(tokens)
     claims = now.claims
     head = claims.first("is_induction_head", subject=name, status="shown")

@@ -21,7 +21,7 @@ CIRCUIT_PROBES = ("alignment", "attention")  # that judge whether a circuit is e
 
 @dataclass(frozen=True)
 class Headline:
-    """What the first screen says at one step.
+    """The contents of the first screen at one step.
 
     Attributes:
         step: Which.

@@ -34,8 +34,8 @@ def notes(claims: Claims, name: str, named: Sequence[str] = ()) -> list[str]:
     """Returns what is known of a component, for its box and its panel.
 
     Args:
-        claims: Of all probes.
-        name: Of the component.
+        claims: The claims of all probes.
+        name: The name of the component.
         named: The components that the first screen names: what these do is not called without effect.
     """
     told = []

@@ -16,7 +16,7 @@ def differences(
     """Returns one sentence on how the runs differ, or that they do not.
 
     Args:
-        badges: Of each run, by its name.
+        badges: The badge of each run, by its name.
         claims: Likewise.
         named: The components that each run's first screen names.
     """

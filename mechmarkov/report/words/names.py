@@ -19,7 +19,7 @@ PARTS = {
     "bias": "the output bias",
     MODEL: "the model",
 }
-# Predictors whose names are no nouns.
+# Predictors whose names are not nouns.
 LAWS = {
     "uniform": "uniform law",
     "all words": "law of all words",
@@ -104,7 +104,7 @@ def upper(sentence: str) -> str:
 
 
 def verb(names: Sequence[str], singular: str, plural: str) -> str:
-    """Returns the form of a verb for so many subjects."""
+    """Returns the form of a verb for a number of subjects."""
     return singular if len(names) == 1 else plural
 
 

@@ -260,7 +260,7 @@ def _named(values: Mapping[str, float], picture: str) -> dict[str, float]:
 
 
 def bars_from_zero(values: Mapping[str, float], most: int = MAX_BARS) -> tuple[Bar, ...]:
-    """Returns bars on one scale with a zero, to each of the first so many values."""
+    """Returns bars on one scale with a zero, to each of the first `count` values."""
     known = {name: value for name, value in values.items() if np.isfinite(value)}
     if not known:
         return ()

@@ -17,7 +17,7 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
 
     Args:
         word: The badge.
-        claims: Of all probes, consistent.
+        claims: The claims of all probes, consistent.
         lives: The answer to "Where does it live?".
     """
     reaches = claims.where("reaches", probe="behaviour")[0]

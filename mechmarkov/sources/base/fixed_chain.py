@@ -35,7 +35,7 @@ class FixedChain(Stationary):
 
     @property
     def order(self) -> int | None:
-        """One: the next state depends on the current one alone."""
+        """One: the next state depends only on the current one."""
         return 1
 
     @cached_property
@@ -49,7 +49,7 @@ class FixedChain(Stationary):
         if P.shape != (K, K):
             raise ValueError(f"transition_matrix has shape {list(P.shape)}, expected {[K, K]}")
         wrong = ~((P >= 0).all(1) & (abs(P.sum(1) - 1) <= ROW_TOLERANCE))
-        for i in np.flatnonzero(wrong):  # a loop over entries is slow, so the wrong rows alone
+        for i in np.flatnonzero(wrong):  # a loop over entries is slow, so only the wrong rows
             check_law(P[i].tolist(), f"transition_matrix[{i}]", f"row {i} of transition_matrix")
         return read_only(P)
 

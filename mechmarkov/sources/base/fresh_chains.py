@@ -24,7 +24,7 @@ class FreshChains(Source):
         return True
 
     def sample_chains(self, batch: int, *, generator: Numbers, device: Device = "cpu") -> Chains:
-        """Draw transition matrices alone; for a higher order, kernels with a row a history."""
+        """Draw only transition matrices; for a higher order, kernels with a row a history."""
         check_request(batch, 1, generator, device)
         return self._chains(batch, generator, device)
 
@@ -62,8 +62,8 @@ def dirichlet_rows(
     """Independent draws from a symmetric Dirichlet law, every entry above zero.
 
     Args:
-        shape: Of the draws, the last axis the states.
-        concentration: Of every entry; however small.
+        shape: The shape of the draws, the last axis the states.
+        concentration: The concentration of every entry; however small.
         generator: The only source of randomness.
         device: Where the generator lives.
     """

@@ -31,7 +31,7 @@ def labelled_matrices(T: Any) -> Matrices:
     """Labelled matrices as an array, rows divided by their sums.
 
     Raises:
-        ValueError: One line, for another shape, entries that are no probabilities, and sums that are not 1.
+        ValueError: One line, for another shape, entries that are not probabilities, and sums that are not 1.
     """
     if isinstance(T, Mapping):
         T = [T[symbol] for symbol in sorted(T)]

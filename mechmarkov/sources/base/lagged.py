@@ -18,7 +18,7 @@ from mechmarkov.theory import predictors
 
 
 class Lagged(Stationary):
-    """`x_t` is drawn from the row of `x_{t - lag}`: so many independent stationary chains, interleaved.
+    """`x_t` is drawn from the row of `x_{t - lag}`: that many independent stationary chains, interleaved.
 
     Tokens whose distance is not a multiple of the lag are independent. So every row of `P`, the law of
     neighbours, is `pi` unless the lag is 1; the chain's own table is `lag_law`.

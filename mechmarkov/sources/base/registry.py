@@ -1,4 +1,4 @@
-"""Which sources there are: every entry point of the group `mechmarkov.sources`, ours and others' alike."""
+"""Which sources there are: every entry point of the group `mechmarkov.sources`, ours and others'."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -73,7 +73,7 @@ def source_from_data(data: Mapping[str, Any]) -> Source:
     The kind is looked up among the registered sources: ours and those of other installed packages.
 
     Raises:
-        TypeError: It is no dict.
+        TypeError: It is not a dict.
         ValueError: naming the field, its value and what was expected; for an unknown kind, those that exist.
 
     Example:

@@ -59,7 +59,7 @@ def as_law(values: Sequence[Any], name: str) -> tuple[float, ...]:
     """Numbers of any kind as plain floats, if they are a law; see `check_law`.
 
     Raises:
-        ValueError: naming the entry that is no number, or as `check_law`.
+        ValueError: naming the entry that is not a number, or as `check_law`.
     """
     for j, entry in enumerate(values):
         if isinstance(entry, bool) or not isinstance(entry, numbers.Real):  # "1" is not a number

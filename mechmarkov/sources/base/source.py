@@ -59,9 +59,9 @@ def by_name(*rules: Predictor) -> dict[str, Predictor]:
 
 
 def uniform_rule(n_states: int, state: str = "state") -> Predictor:
-    """Every state alike."""
+    """Every state with equal probability."""
     rule = partial(predictors.uniform, n_states=n_states)
-    return Predictor("uniform", f"uniform: every {state} alike", True, rule)
+    return Predictor("uniform", f"uniform: every {state} equally likely", True, rule)
 
 
 def counting_rules(
@@ -103,7 +103,7 @@ class Source(Fields, ABC):
 
     kind: str
     takes_streams: ClassVar[bool] = False
-    """Whether `sample` draws through `sampling.streams` alone, so that a GPU draws for a stack."""
+    """Whether `sample` draws only through `sampling.streams`, so that a GPU draws for a stack."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
@@ -162,7 +162,7 @@ class Source(Fields, ABC):
         """
 
     def held_out_length(self, length: int) -> int:
-        """States in a sequence to evaluate on, where so many are wanted: as many, or what there is."""
+        """States in a sequence to evaluate on, where that many are wanted: as many, or what there is."""
         return length
 
     def named_only(self, names: Collection[str]) -> "Source":
@@ -171,7 +171,7 @@ class Source(Fields, ABC):
         return self
 
     def advice(self, n_states: int) -> str:
-        """How the source may be made one of so many states, as the end of a message; "" where it may not."""
+        """Returns how the source gets `n_states` states, as the end of a message; "" where it may not."""
         del n_states
         return ""
 
@@ -198,11 +198,11 @@ class Source(Fields, ABC):
         return fact_table(self.title(), known)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are of one kind with equal arguments; pydantic's own would compare derived arrays."""
+        """Returns whether both have one kind and equal arguments; pydantic's own compares derived arrays."""
         return type(self) is type(other) and self._arguments() == other._arguments()
 
     def __hash__(self) -> int:
-        """Equal sources hash alike."""
+        """Equal sources have equal hashes."""
         return hash((type(self), self._arguments()))
 
     def _arguments(self) -> tuple[Any, ...]:
@@ -215,7 +215,7 @@ class Source(Fields, ABC):
 
 
 def check_question(tokens: Tokens, n_states: int, length: int) -> None:
-    """Refuse tokens that are no states, or go beyond the place before the answer, which is the last one."""
+    """Refuse tokens that are not states, or go beyond the place before the answer, which is the last one."""
     predictors.check_tokens(tokens, n_states)
     if tokens.shape[1] >= length:
         raise ValueError(

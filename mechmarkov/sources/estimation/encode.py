@@ -33,8 +33,8 @@ class Encoded:
 
     Attributes:
         states: `[token]`, from 0.
-        lengths: Of the sequences.
-        names: Of the states.
+        lengths: The lengths of the sequences.
+        names: The states' names.
     """
 
     states: Int[np.ndarray, " token"]
@@ -72,7 +72,7 @@ def encode(
             (symbol,), (first,) = one[:1].tolist(), sequences[0][:1].tolist()
             raise ValueError(
                 f"tokens[{number}] holds {shown(symbol)} and tokens[0] {shown(first)}, "
-                "expected integers alone or texts alone"
+                "expected only integers or only texts"
             )
     symbols = np.concatenate(sequences)
     of_characters = each == "character" or (each is None and isinstance(tokens, str))
@@ -123,7 +123,7 @@ def _names(alphabet: Any) -> tuple[str, ...]:
 
 
 def _limited(parts: list[tuple[str, Any]], limit: int | None) -> list[tuple[str, Any]]:
-    """The first so many states, whole sequences and a part of one; at most what a source may hold.
+    """The first `limit` states, whole sequences and a part of one; at most what a source may hold.
 
     Raises:
         OptionError: There are more, and no limit is given.

@@ -42,7 +42,7 @@ class Blocks:
     def of(
         cls, states: Int[np.ndarray, " token"], lengths: Sequence[int], size: int, n_states: int
     ) -> "Blocks":
-        """Cut sequences into pieces of at least `size` states, and gather short ones in blocks of so many."""
+        """Cut sequences into pieces of at least `size` states, and gather short ones in such blocks."""
         parts = [max(1, length // size) for length in lengths]
         cuts = [np.diff(np.linspace(0, n, k + 1).astype(int)) for n, k in zip(lengths, parts, strict=True)]
         pieces = np.concatenate(cuts)
@@ -80,7 +80,7 @@ class Grams:
     """The runs of n states that occur.
 
     Attributes:
-        codes: Of each, ascending: the number of its first n - 1 states times K, plus the last state.
+        codes: The code of each, ascending: the number of its first n - 1 states times K, plus the last state.
         index: The number of the run that ends at each token; -1 where a piece begins too late for one.
     """
 
@@ -103,7 +103,7 @@ class Estimate:
     smoothing: Smoothing
 
     def counts(self, order: int) -> csr_array:
-        """Returns how often each state follows each history of so many states, `[history, state_to]`."""
+        """Returns how often each state follows each history of that many states, `[history, state_to]`."""
         blocks, K = self.blocks, self.blocks.n_states
         after = blocks.grams[order].index
         whole = after >= 0
@@ -173,13 +173,13 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which order and smoothing predict held-out blocks best.
+    """The order and smoothing that predict held-out blocks best.
 
     Attributes:
         order: The lowest that no higher one beats by more than two standard errors over blocks, and by more
             nats in all than there are states.
         smoothing: The better of both at that order.
-        losses: Of each order from 0 up, with its better smoothing, on held-out blocks (nats a state).
+        losses: One for each order from 0 up, with its better smoothing, on held-out blocks (nats a state).
         errors: The standard error, over blocks, of each loss's difference from the chosen order's.
     """
 
@@ -239,7 +239,7 @@ def choose(blocks: Blocks, train: Bool[np.ndarray, " block"], order: int | None 
 def _counts_without(
     blocks: Blocks, fold: Int[np.ndarray, " token"], at: Int[np.ndarray, " held"], order: int
 ) -> tuple[Float[np.ndarray, " held"], Float[np.ndarray, " held"]]:
-    """How often the history before each token came with that token, and at all, in the other folds."""
+    """Returns how often the history before each token came with it, and at all, in the other folds."""
     after = blocks.grams[order].index
     whole = (after >= 0) & (fold >= 0)
     before = np.roll(blocks.grams[order - 1].index, 1) if order else np.zeros_like(after)

@@ -72,7 +72,7 @@ def read(
         what = "which is a .npy file" if suffix == ".npy" else "which holds bare numbers"
         _expect_none(name, what if dtype or suffix == ".npy" else "which is a text", **of_table)
     if dtype is not None or suffix == ".npy":
-        _expect_none(name, "which is no text", **of_text)
+        _expect_none(name, "which is not a text", **of_text)
         return (_array(path) if dtype is None else _bare(path, dtype, limit)), None
     if is_table:
         with naming(path):
@@ -122,7 +122,7 @@ def _text(path: Path, name: str, unit: str | None, limit: int | None) -> str:
     if (at := content.find(b"\0")) >= 0:
         raise OptionError(f"{name} has a NUL byte, at {at}, as no text has", ASKED_TYPE)
     try:
-        text = content.decode("utf-8-sig")  # a mark of byte order is no state
+        text = content.decode("utf-8-sig")  # a mark of byte order is not a state
     except UnicodeDecodeError as error:
         if len(content) == size or error.start < len(content) - 3:
             raise OptionError(

@@ -8,7 +8,7 @@ for Markov chains by exchange: Besag & Mondal 2013, Biometrics 69, 488.)
 
 The statistic is the likelihood ratio of a chain for each sequence against one for all, a chain's rows drawn
 from Dirichlet laws around the pooled rows. The ratio at the best chains (Anderson & Goodman 1957) would be
-large for every sequence that is short beside the number of states, whatever its chain.
+large for every sequence that is short compared with the number of states, whatever its chain.
 """
 
 from collections.abc import Sequence
@@ -31,13 +31,13 @@ class OneLawWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Homogeneity:
-    """How the sequences compare with sequences of one law.
+    """The comparison of sequences with sequences of one law.
 
     Attributes:
         p_value: How often sequences with their ends exchanged have as large a likelihood ratio, at least
             `1 / (DRAWS + 1)`.
         gain: By how much a chain for each sequence fits better than in exchanged ones (nats a state).
-        order: Of the law that is tested.
+        order: The order of the law that is tested.
         sequences: How many were looked at.
     """
 
@@ -59,11 +59,11 @@ def homogeneity(
     """Test whether sequences come from one law of some order, at least 1; None for fewer than two sequences.
 
     Args:
-        states: Of all sequences, one after the other.
-        lengths: Of the sequences.
+        states: The states of all sequences, one after the other.
+        lengths: The lengths of the sequences.
         n_states: How many there may be.
         order: How many states back the one law looks. If its true order is higher, the test says so too.
-        seed: Of the exchanges.
+        seed: The seed of the exchanges.
         draws: How often ends are exchanged.
 
     Example:
@@ -132,7 +132,7 @@ def _exchange(
     draws: int,
     rng: np.random.Generator,
 ) -> Int[np.ndarray, "draw sequence position"]:
-    """The sequences with their futures dealt out anew at every position, so many times."""
+    """The sequences with their futures dealt out anew at every position, that many times."""
     whose = np.tile(np.arange(len(paths)), (draws, 1))  # path is being followed
     found = np.empty((draws, *paths.shape), dtype=paths.dtype)
     for t, context in enumerate(contexts):

@@ -206,7 +206,7 @@ def flat(sequence: Any, where: str) -> Symbols:
         if any(isinstance(one, str) for one in listed):
             text = next(one for one in listed if isinstance(one, str))
             raise ValueError(
-                f"{where} holds {shown(value)} and {shown(text)}, expected integers alone or texts alone"
+                f"{where} holds {shown(value)} and {shown(text)}, expected only integers or only texts"
             )
         whole = all(isinstance(one, bool | int | float) and one == int(one) for one in listed)
         advice = ": np.array(tokens).astype(int)" * whole

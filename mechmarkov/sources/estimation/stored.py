@@ -77,7 +77,7 @@ class StoredSequences(Stationary):
         return renumbered
 
     def advice(self, n_states: int) -> str:
-        """Of states that never occur, of line ends, and of states that the data lack; see `Source.advice`."""
+        """Returns advice on states that never occur, line ends and missing states; see `Source.advice`."""
         occur = [self.labels[state] for state in np.unique(self.tokens)]
         if n_states == len(occur) < self.n_states:
             some = ", ".join(occur[:MAX_LABELS]) + ", …" * (len(occur) > MAX_LABELS)

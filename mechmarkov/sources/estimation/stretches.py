@@ -24,7 +24,7 @@ def default_block(lengths: Sequence[int]) -> int:
 
 
 def training(blocks: Blocks, held_out: str) -> Bool[np.ndarray, " block"]:
-    """Which blocks are not held out.
+    """Returns which blocks are not held out.
 
     Raises:
         ValueError: `held_out` is neither of its words.
@@ -36,7 +36,7 @@ def training(blocks: Blocks, held_out: str) -> Bool[np.ndarray, " block"]:
 
 
 def room(blocks: Blocks, chosen: Bool[np.ndarray, " block"]) -> Int[np.ndarray, " token"]:
-    """How many states a stretch that begins at each token may have, within its piece; 0 in other blocks."""
+    """Returns the longest stretch that begins at each token, within its piece; 0 in other blocks."""
     begins = np.flatnonzero(blocks.place == 0)
     n = len(blocks.place)
     left = np.repeat(np.append(begins[1:], n), np.diff(np.append(begins, n))) - np.arange(n)

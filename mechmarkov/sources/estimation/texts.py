@@ -80,7 +80,7 @@ def check_meaning(text: str, name: str, unit: Unit | None, lines: bool | None) -
 
     Args:
         text: The whole of it.
-        name: Of the file.
+        name: The name of the file.
         unit: What the user said of it; None for nothing.
         lines: Whether the user said that lines are sequences; None for nothing.
 
@@ -112,7 +112,7 @@ def _check_integers(some: list[str], name: str) -> None:
 
 
 def _check_numbers(rows: list[str], count: int, name: str, unit: Unit | None, lines: bool | None) -> None:
-    """Of a text that holds only numbers: single ones on their lines, or several."""
+    """Check a text that holds only numbers: single ones on their lines, or several."""
     said = f"{name} holds {count} numbers"
     if len(rows) == count:  # one on each line, or figures without white space
         if unit is None and lines is None:
@@ -135,7 +135,7 @@ def _check_numbers(rows: list[str], count: int, name: str, unit: Unit | None, li
 
 
 def _check_lines(rows: list[str], name: str, unit: Unit | None) -> None:
-    """Of a text with lines of one length, or without any white space in its lines."""
+    """Check a text with lines of one length, or without any white space in its lines."""
     if len(rows) < MIN_LINES:
         return
     lengths = [len(words(row) if unit == "word" else row) for row in rows]

@@ -29,9 +29,9 @@ class CausalGraph(FreshChains):
 
     Args:
         n_states: Number of states, K.
-        parents: Of each position, `parents[i]` all below i; none for a root. Their number is the length of
+        parents: The parents, `parents[i]` all below i; none for a root. Their number is the length of
             every sequence. The last position is the answer: a model reads those before it.
-        concentration: Of every entry of the Dirichlet law.
+        concentration: The concentration of every entry of the Dirichlet law.
         start: The law of roots. `"uniform"`: they say nothing about the kernel, and counts along the graph
             are the exact posterior mean. `"stationary"`: that of the sequence's chain, as in the authors'
             code, if no position has several parents. A root right before the answer is the query, uniform in
@@ -87,7 +87,7 @@ class CausalGraph(FreshChains):
             length: Number of positions, the answer's among them.
             lags: How far back the parents are, such as `(1, 2)` for a second-order chain; their number is the
                 paper's `n_parents`. The furthest is the highest digit of a row.
-            concentration: Of every entry of the Dirichlet law.
+            concentration: The concentration of every entry of the Dirichlet law.
 
         Raises:
             ValueError: A lag is below 1, twice there, or leaves no position with parents.
@@ -153,7 +153,7 @@ class CausalGraph(FreshChains):
 
     def _paths(self, P: Chains, length: int, generator: Numbers) -> Sequences:
         if length != self.length:
-            raise ValueError(f"length is {length}, expected {self.length}: the graph has so many positions")
+            raise ValueError(f"length is {length}, expected {self.length}: the graph has that many positions")
         u = uniform(generator, P.device, len(P), length)
         rows = cumulative(P)
         alike = torch.arange(1, self.n_states + 1, device=P.device, dtype=torch.float64) / self.n_states

@@ -21,7 +21,7 @@ class DirichletChains(FreshChains):
 
     Args:
         n_states: Number of states.
-        concentration: Of every entry of the Dirichlet law; 1 is uniform over laws.
+        concentration: The concentration of every entry of the Dirichlet law; 1 is uniform over laws.
         start: `"stationary"` starts each sequence in its chain's stationary law, as the paper does. The first
             state then says a little about the chain, and smoothed counts are a close approximation of the
             posterior mean. `"uniform"` starts say nothing, and smoothed counts are exact.
@@ -33,7 +33,7 @@ class DirichletChains(FreshChains):
             uniform (Rajaraman et al. 2024). Above 1 rows are independent and the start uniform.
 
     Raises:
-        ValueError: naming the field and what is wrong with it; with rows alike a uniform start
+        ValueError: naming the field and what is wrong with it; with equal rows a uniform start
             would not be a token like the others.
 
     Example:
@@ -106,7 +106,7 @@ class DirichletChains(FreshChains):
         return rules
 
     def best(self) -> Predictor | str:
-        """Smoothed counts, with a uniform start or rows alike; else it has no closed form."""
+        """Smoothed counts, with a uniform start or equal rows; otherwise it has no closed form."""
         if self.order > 1:
             return self.predictors()[f"in_context_order_{self.order}"]
         if self.rows == "alike":

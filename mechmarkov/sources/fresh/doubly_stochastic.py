@@ -1,4 +1,4 @@
-"""A fresh chain for every sequence in whose stationary law all states are alike."""
+"""A fresh chain for every sequence in whose stationary law all states are equal."""
 
 from functools import cache
 from itertools import permutations

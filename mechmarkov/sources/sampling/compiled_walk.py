@@ -33,7 +33,7 @@ def walk_compiled(
     u: Float64[Tensor, "batch step"],
     start: Int64[Tensor, " batch"],
 ) -> Int64[Tensor, "batch step+1"]:
-    """As `walk`, on a CPU.
+    """Returns what `walk` returns, on a CPU.
 
     Raises:
         ValueError: States, laws or numbers that a path would leave the chain by: the loop checks nothing.

@@ -24,7 +24,7 @@ def sample_histories(
 ) -> Sequences:
     """Draw paths of a chain of higher order: of the first-order chain whose states are histories.
 
-    A history of `order` states is a number with so many digits, the oldest first, to the base of the number
+    A history of `order` states is a number with that many digits, the oldest first, to the base of the number
     of states. For order 1 the paths are those of `sample_paths`. Of several chains each has as many paths as
     the others, side by side.
     """

@@ -93,7 +93,7 @@ def entropy_rate(P: Float[np.ndarray, "state_from state_to"], pi: Float[np.ndarr
 
 
 def reachable(P: Float[np.ndarray, "state_from state_to"]) -> Bool[np.ndarray, "state_from state_to"]:
-    """Which states can be reached from each, itself among them."""
+    """Returns which states can be reached from each, itself among them."""
     reach = (P > 0) | np.eye(len(P), dtype=bool)
     for _ in range(len(P).bit_length()):  # each squaring doubles the length of the paths allowed
         reach = reach.astype(np.float32) @ reach > 0

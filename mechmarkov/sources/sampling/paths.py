@@ -20,7 +20,7 @@ from torch import Tensor
 from mechmarkov.sources.sampling.streams import Numbers, Sequences, uniform
 from mechmarkov.sources.sampling.two_states import walk_two_states
 
-# Maps are made for so many entries at once, whatever the batch: 32 MB, or on a GPU 1 GB.
+# Maps are made for this many entries at once, whatever the batch: 32 MB, or on a GPU 1 GB.
 MAX_ENTRIES, MAX_ENTRIES_GPU = 1 << 22, 1 << 27
 # Of all maps; with more it takes less time to look into one row a step. A chain of several sequences ranks
 # their numbers faster than each of many chains the numbers of one.
@@ -40,7 +40,7 @@ COMPILED: ContextVar[Compiled | None] = ContextVar("compiled", default=None)
 
 
 def at_once(device: torch.device, entries: int) -> int:
-    """For how many sequences to make maps at once, of so many entries each."""
+    """For how many sequences to make maps at once, of that many entries each."""
     return max(1, (MAX_ENTRIES if device.type == "cpu" else MAX_ENTRIES_GPU) // max(1, entries))
 
 
@@ -135,7 +135,7 @@ def _searched(
 
 
 def parts(batch: int, n_chains: int, size: int) -> Iterator[tuple[slice, slice]]:
-    """Parts of about so many sequences, and their chains: one for all, or whole chains."""
+    """Parts of about that many sequences, and their chains: one for all, or whole chains."""
     each = batch // n_chains
     if n_chains > 1:
         size = max(each, size - size % each)
@@ -158,7 +158,7 @@ def emit(laws: Float64[Tensor, "source state"], path: Sequences, generator: Numb
 def random_maps(
     cdf: Float64[Tensor, "chain state_from state_to"], u: Float64[Tensor, "batch step"]
 ) -> tuple[Int64[Tensor, "map state_from"], Int64[Tensor, "batch step"]]:
-    """Where each step's uniform number would take each state: maps, and which of them each step has."""
+    """Returns where each step's uniform number takes each state: maps, and which of them each step has."""
     # [chain, numbers]: one chain sees the numbers of all sequences, many chains their own.
     numbers = u.reshape(len(cdf), -1)
     if cdf[0].numel() < numbers.shape[1]:
@@ -197,7 +197,7 @@ def _table_of_maps(
 def _rank(
     bounds: Float64[Tensor, "chain bound"], u: Float64[Tensor, "chain number"]
 ) -> Int64[Tensor, "chain number"]:
-    """How many bounds each number has reached, of its chain's, which are sorted and the last of which is 1.
+    """Returns how many bounds of its chain each number has reached; they are sorted, and the last is 1.
 
     The bounds of the chains before it are counted too.
     """

@@ -1,6 +1,6 @@
 """Sums over all sequences of a fixed chain by classes of prefixes that a model cannot tell apart.
 
-A causal model reads a prefix. Where its output depends on the prefix through a class alone, and the class of
+A causal model reads a prefix. Where its output depends on the prefix only through a class, and the class of
 a longer prefix follows from that of the shorter one and the state that is added, the law of the classes is a
 dynamic program over positions. Two such classes are
 
@@ -50,14 +50,14 @@ def class_law(
 ) -> tuple[Int64[Tensor, "sequence state"], Float64[Tensor, "sequence read"]]:
     """Sequences in which every class of prefixes meets every next state, and what each position stands for.
 
-    A model whose output depends on the class alone has the population loss
+    A model whose output depends only on the class has the population loss
     `sum(weights * loss(sequence, position)) / positions`. The start is stationary.
 
     Args:
         source: The chain.
         length: States of a sequence, the last target among them.
         memory: What the model's output depends on: `"counts"`, or how many states back, at least 1.
-        read: Whether every state but the first is a target, or the last alone.
+        read: Whether every state but the first is a target, or only the last.
 
     Returns:
         Sequences of positive probability, and weights for each target: they sum to 1 at each position.
@@ -88,7 +88,7 @@ def class_law(
         if len(path) > MAX_SEQUENCES:
             raise ValueError(
                 f"{source.title()!r} has more than {MAX_SEQUENCES} classes of {length} states by "
-                f"{'counts' if memory == 'counts' else f'the last {memory}'}, expected at most so many"
+                f"{'counts' if memory == 'counts' else f'the last {memory}'}, expected at most that many"
             )
         states = np.concatenate([states[path], edges.following[edge, None]], 1)
         classes, ends = after, edges.after[edge]

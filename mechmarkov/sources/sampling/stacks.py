@@ -1,6 +1,6 @@
 """Where a stack's random sequences come from: a generator a member, or counter-based numbers.
 
-A member's sequences are those it would train on alone. On the CPU each member has a `torch.Generator`. On a
+A member's sequences are those it would train on by itself. On a CPU each member has a `torch.Generator`. On a
 GPU that would be launches for every member: numbers are counter-based there (`Streams`), and the data of all
 members are drawn at once. The two give other sequences of the same law.
 """
@@ -23,7 +23,7 @@ from mechmarkov.sources.sampling.paths import MAX_ENTRIES_GPU, sample_paths
 from mechmarkov.sources.sampling.streams import Streams
 
 # A small batch costs as much as a larger one, so that many steps are drawn at once. With generators how many
-# follows from the recipe alone, or a member's data would depend on its neighbours.
+# follows only from the recipe, or a member's data would depend on its neighbours.
 CHUNK_TOKENS = 1 << 16
 MAX_COUNTED_STEPS = 64
 
@@ -38,7 +38,7 @@ class Generators:
         self._generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
 
     def steps_at_once(self, batch: int) -> int:
-        """For how many steps of so many sequences to draw at once."""
+        """For how many steps of that many sequences to draw at once."""
         return max(1, CHUNK_TOKENS // (batch * self._length))
 
     def draw(self, start: int, batch: int) -> Int[Tensor, "stack batch state"]:

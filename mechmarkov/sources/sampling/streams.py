@@ -2,7 +2,7 @@
 
 `Streams` holds a stream for each member of a stack. A number is a function of the member's seed, the row,
 which draw it is, and the column: SplitMix64, whose k-th output mixes `seed + k γ` (Steele, Lea & Flood 2014,
-"Fast splittable pseudorandom number generators", figure 17). A member has the numbers that it has alone, in
+"Fast splittable pseudorandom number generators", figure 17). A member has the numbers it has by itself, in
 whatever stack and however many rows are drawn at once, and nothing has to be kept to go on.
 
 Sources draw through `uniform`, `integers` and `table`. With a `torch.Generator` these are torch's own.
@@ -132,7 +132,7 @@ def uniform(numbers: Numbers, device: Device, *shape: int) -> Float64[Tensor, "r
 
 
 def integers(numbers: Numbers, device: Device, below: int, *shape: int) -> Int64[Tensor, "row ..."]:
-    """Integers from 0 to below a bound, each alike."""
+    """Integers from 0 to below a bound, each equally likely."""
     if isinstance(numbers, Streams):
         return (numbers.uniform(*shape) * below).long()
     return torch.randint(below, shape, generator=numbers, device=device)

@@ -13,7 +13,7 @@ MAX_SEQUENCES = 1 << 16
 
 
 def is_permutation(source: Source) -> bool:
-    """Whether a source is a deterministic chain whose states take turns: one sequence for each start."""
+    """Returns whether a source is a deterministic chain whose states take turns: one sequence per start."""
     P = getattr(source, "P", None)
     return P is not None and bool(((P == 0) | (P == 1)).all()) and bool((P.sum(0) == 1).all())
 
@@ -30,7 +30,7 @@ def check_fixed(source: Source) -> FixedChain:
 
 
 def n_sequences(source: Source, length: int) -> int:
-    """Returns how many sequences of so many states have positive probability.
+    """Returns how many sequences of that many states have positive probability.
 
     Raises:
         ValueError: The source is not a fixed chain, or there are more than `MAX_SEQUENCES`.
@@ -50,7 +50,7 @@ def n_sequences(source: Source, length: int) -> int:
         if ends.sum() > MAX_SEQUENCES:
             raise ValueError(
                 f"{source.title()!r} has more than {MAX_SEQUENCES} sequences of {length} states, expected at "
-                "most so many"
+                "most that many"
             )
     return int(ends.sum())
 

@@ -7,7 +7,7 @@ circulant, all entries of `w_x` stay equal, and what is left is
 
 - `profile` [K]: `V[y, x] = profile[(y - x) mod K]`;
 - `token_logit`: every entry of `w_x`;
-- `position_logits` [N]: `<p_i, w_p>`, the logits that positions alone give.
+- `position_logits` [N]: `<p_i, w_p>`, the logits that positions give by themselves.
 
 (K + N in effect, since the token logit only ever adds to those of the positions that hold a token.) A path
 then matters only through its displacements, how far the label lies ahead of each token. Steps here are

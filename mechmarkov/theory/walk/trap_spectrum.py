@@ -8,7 +8,7 @@ gradient step moves (`mechmarkov.models.constructions.walk`). To second order th
     -|l'(z)|/2 ( 2 S E[sum_i a_i dV[y, x_i]] + alpha S S_N E[sum_i a_i²] )
 
 in moves `a_i` of the tokens' attention logits and `dV` outside of what shifting sequences along the cycle
-leaves alone (V with constant rows, tokens attended to alike): moves whose `a_i` add up to zero, and the rows
+leaves unchanged (V with constant rows, equally attended tokens): moves whose `a_i` add to zero, and the rows
 of whose `dV` do. So the spectrum there is, with `h_pos = |l'| alpha |p|^4 S S_N` and
 `h_tok = |l'| alpha r |p|² S S_N`:
 
