@@ -1,6 +1,10 @@
 """The layout: imports point one way, and what stands where."""
 
 import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -151,3 +155,55 @@ def test_theory_knows_no_torch_and_models_no_data():
     ]
     known = {room(other) for name, others in imports().items() if room(name) == "models" for other in others}
     assert known == {"models", "utils", "shadowed"}
+
+
+OPENINGS = {"What", "Which", "How", "Whether", "Why", "Where", "Of", "As"}
+ENTRY = re.compile(r"^ {4}[*\w]+: (?:Of|As|The same)\b", re.MULTILINE)
+SECTION = re.compile(r"^(?:Args|Attributes):\n((?: {4}.*\n|\n)*)", re.MULTILINE)
+# Words with a plainer one (only, next to, equally, that many, clearly, otherwise), and how often they are
+# left: names of conditions and options, and sentences about results. To be lowered.
+# Pages made from the experiments' own words.
+OF_PAPERS = ("verdicts.md", "corrections.md", "coverage.md", "our-questions.md", "our-derivations.md",
+             "beside-the-papers.md")  # fmt: skip
+WORDS = {"alone": 0, "beside": 2, "alike": 9, "so many": 0, "surely": 5, "else where": 0}
+
+
+def docstrings() -> Iterator[tuple[str, ast.AST, str]]:
+    """Every docstring, with its module and node."""
+    for name, tree in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+                yield name, node, ast.get_docstring(node) or ""
+
+
+@cache
+def prose() -> str:
+    """Comments and texts with a space in them, of the code, and the pages that are written by hand."""
+    parts = [path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md"))
+             if path.name not in OF_PAPERS]  # fmt: skip
+    for name, tree in trees().items():
+        nodes = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+        parts += [value for value in nodes if isinstance(value, str) and " " in value]
+        tokens = tokenize.generate_tokens(io.StringIO(MODULES[name].read_text("utf-8")).readline)
+        parts += [token.string for token in tokens if token.type == tokenize.COMMENT]
+    return "\n".join(parts)
+
+
+def test_docstrings_of_functions_and_classes_begin_with_what_is_done_or_returned():
+    named = ((f"{name}.{node.name}", text) for name, node, text in docstrings() if hasattr(node, "name"))
+    assert [name for name, text in named if {*text.split()[:1]} & OPENINGS] == []
+
+
+def test_entries_of_arguments_begin_with_an_article_or_a_noun():
+    assert [
+        f"{name}: {entry}"
+        for name, _, text in docstrings()
+        for section in SECTION.findall(text + "\n")
+        for entry in ENTRY.findall(section)
+    ] == []
+
+
+@pytest.mark.parametrize(("word", "most"), WORDS.items())
+def test_words_with_a_plainer_one_get_fewer(word: str, most: int):
+    found = len(re.findall(rf"\b{word}\b", prose(), re.IGNORECASE))
+    assert found <= most

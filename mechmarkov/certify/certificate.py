@@ -53,7 +53,7 @@ class Certificate:
         seconds: That it took.
         unit: Unit roundoff of the evaluations that are covered.
         why: Why the program is not certified.
-        exhausted: At so many of the positions, the first that are read, every context was run.
+        exhausted: At this number of positions, the first that are read, every context was run.
     """
 
     program: Program

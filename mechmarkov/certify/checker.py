@@ -349,7 +349,7 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
     stored = {name: np.array(values, dtype=np.float64) for name, values in proof["stored"].items()}
     basis, closed = stored.pop("basis", None), stored.pop("closed", np.zeros((0, 4)))
     bound = {"relaxed": Case.of_relaxed, "counts": Case.of_counts}.get(kind, Case.of_sums)
-    parents = [start]  # the states that a sequence can have after so many steps
+    parents = [start]  # the states that a sequence can have after each step
     parents += [start := transitions[start].any(0) for _ in range(c.n_ctx)]
     for i, read in enumerate(reads):
         for parent in np.flatnonzero(parents[read - query]).tolist():

@@ -78,10 +78,10 @@ def sentences(certificate: Certificate) -> list[str]:
     if bounds is None or worst_kl is None or certificate.worst_log_ratio is None:
         known = ["No bound is known."]
         if worst_kl is not None:
-            known = [f"The final norm alone keeps KL(any program ‖ model) at most {at_most(worst_kl)} nats."]
-            known += [
-                "That is vacuous: a model that finds all states alike does as well."
-            ] * certificate.is_vacuous
+            known = [
+                f"Only the final norm is used: KL(any program ‖ model) is at most {at_most(worst_kl)} nats."
+            ]
+            known += ["That is vacuous: the uniform prediction does as well."] * certificate.is_vacuous
         if certificate.exhausted:
             worst = at_most(float(certificate.kl_at[: certificate.exhausted].max()))
             known += [

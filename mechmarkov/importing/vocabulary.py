@@ -22,7 +22,7 @@ from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
 
 @dataclass(frozen=True)
 class Options:
-    """What a user calls the options of a vocabulary: on the command line, or in Python."""
+    """The names that a user has for the options of a vocabulary: on the command line, or in Python."""
 
     tokens: str
     map: str

@@ -38,7 +38,7 @@ OF_BOS = (
     "every sequence begins with a beginning-of-sequence token, and this probe computes with sequences of "
     "states only"
 )
-GPU_CHUNKS = 32  # a GPU takes so many chunks of a CPU at once: activations of 256 MB
+GPU_CHUNKS = 32  # a GPU takes this number of a CPU's chunks at once: activations of 256 MB
 
 MOST_SEQUENCES = 1_000_000  # that may be asked for
 STEPS = "'last', 'all' or a list of training steps"

@@ -18,7 +18,7 @@ TAR_AT = 257
 WEB_PAGE = re.compile(rb"\s*<(!doctype|html)", re.IGNORECASE)
 
 SAVE_PLAIN = "torch.save({'model': model.state_dict(), 'step': step}, 'new.pt')"
-# What is done with each: {path} is where it is and {new} a file beside it, as Python writes them.
+# What is done with each: {path} is where it is and {new} a file next to it, as Python writes them.
 NAMED = ", and the arrays need names that are known here"
 ARRAYS = "write its arrays as torch.save({{name: tensor, …}}, {new})" + NAMED
 TREE = "torch.save({{k: torch.tensor(numpy.asarray(x)) for k, x in flax.traverse_util.flatten_dict("

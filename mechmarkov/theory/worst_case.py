@@ -100,8 +100,8 @@ def largest_ratio(
         above: What each state adds to the numerator at each key.
         below: What it adds to the denominator. A context whose sum is not positive is an error: a head that
             attends to nothing has no mean.
-        allowed: As in `largest_sum`.
-        transitions: As in `largest_sum`.
+        allowed: The states that a key may have, as in `largest_sum`.
+        transitions: Which state may follow which, as in `largest_sum`.
         begin: Allowed contexts to begin with, such as the worst of a problem that is near; None for those of
             the smallest denominator.
 

@@ -62,7 +62,7 @@ def measure(subject: Subject) -> xr.Dataset:
         current token there ("same_token"); a head's attention made uniform or put on the parent. NaN where a
         kind is none for a component, or cannot change it;
         `path_effect` [axis, path, path_kind, measure], with `sender` and `receiver`: the same in what one
-        later component reads, and nowhere else; of models before the last, means and zeroed positions alone;
+        later component reads, and nowhere else; of models before the last, means and zeroed positions only;
         `window_effect` [axis, window, measure]: no head sees beyond that lag (1 is the parent), but for
         the beginning-of-sequence token;
         `shuffle_effect` [axis, shuffle, measure]: the context in another order, for the last prediction;

@@ -24,7 +24,7 @@ from mechmarkov.probing.score import Score
 
 REACHED = 0.9  # of the way from the unigram's loss to the best: a tenth is left at most
 ALIKE = 1e-3  # of that way; a law that is nearly the best may be nearer still
-FAR_NATS = 0.05  # after a state or at a position from which a law is surely not imitated there
+FAR_NATS = 0.05  # after a state or at a position from which a law is not imitated there
 FEW = 0.1  # of the positions: a law that fails in so few is named without them
 MOST = 0.5  # of the predictions: a law that holds in fewer is not told as holding somewhere
 COLDEST_TOLD, HOTTEST_TOLD = 1 / 8, 8.0  # beyond, predictions are nearly certain, or nearly uniform

@@ -85,7 +85,7 @@ class Reading:
         return np.where(excess <= 0, bound, np.inf), worst.context
 
     def _along(self, directions: Directions) -> Ball:
-        """What each token adds in some directions, `[direction, head, key, token]`."""
+        """Returns what each token adds in some directions, `[direction, head, key, token]`."""
         return self.value.combined(directions.T).transposed(3, 0, 1, 2)
 
     def _worst(self, value: Ball, begin: Int[np.ndarray, "direction head key"] | None) -> Worst:

@@ -56,7 +56,7 @@ class StateDict:
         prefix: What stands before every name.
         plans: By the names without it, and without the parts of wrappers.
         names: What the file calls each.
-        beside: Names of other tensors in their dict.
+        beside: The names of other tensors in their dict.
         around: The dicts that they lie in, from inside out, the first their own.
     """
 

@@ -12,7 +12,7 @@ def of_sweep(event: str, cells: Sequence[Sequence[bool | None]]) -> str:
 
     Args:
         event: Its name.
-        cells: Of each cell, whether it happened in each of its runs; None where that is undecided.
+        cells: Whether, for each cell, it happened in each of its runs; None where that is undecided.
 
     Example:
         >>> of_sweep("learned", [[True, True], [True, False], [False, None]])
@@ -35,7 +35,7 @@ def of_bench(metric: str, scores: Mapping[str, float]) -> str:
 
     Args:
         metric: What the scores are, with its unit.
-        scores: Of each method, the larger the better.
+        scores: The score of each method, the larger the better.
 
     Example:
         >>> of_bench("correlation with exact effects in nats", {"a": 0.9, "b": 0.95, "c": 0.1})
