@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mechmarkov.importing import gpt2, layout, linear_layers, mamba
 from mechmarkov.importing.layout import Called, ImportPlan, Shapes
+from mechmarkov.importing.names.weights import PAGE
 from mechmarkov.models.config import MAX_WIDTH
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
@@ -139,8 +140,10 @@ def unknown(model_type: Any, where: str = layout.FILE) -> RunFileError:
     """Returns what is said of a model of no family."""
     if model_type is None:
         return RunFileError(f"{where}model_type is missing, expected one of {', '.join(KINDS)}")
-    why = f"; {model_type} is not read: {RELATIVES[model_type]}" if model_type in RELATIVES else ""
-    return RunFileError(f"{where}model_type is {shown(model_type)}, expected {', '.join(KINDS)}{why}")
+    why = f"if it computes what one of these does, names= or --names says which weight is which ({PAGE})"
+    if model_type in RELATIVES:
+        why = f"{model_type} is not read: {RELATIVES[model_type]}"
+    return RunFileError(f"{where}model_type is {shown(model_type)}, expected {', '.join(KINDS)}; {why}")
 
 
 def kind_of(config: Mapping[str, Any], where: str = layout.FILE) -> str:

@@ -7,8 +7,9 @@ import torch
 from golden_files import golden
 from run_files import saved
 from test_import_refusals import refused
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, OlmoConfig, OlmoForCausalLM
 
+from mechmarkov.runs import Run
 from mechmarkov.runs.import_run import import_run
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Circle, HiddenMarkov
@@ -121,6 +122,41 @@ def test_what_is_no_file_of_torch(tmp_path, capsys, name):
     assert "torch.save({'model': model.state_dict(), 'step': step}, 'new.pt')" in refused(
         capsys, tmp_path, path
     )
+
+
+def test_a_model_that_is_none():
+    for model in ("ckpt.pt", {"wte.weight": torch.ones(2, 2)}):
+        with pytest.raises(
+            ValueError, match=r"a file of one comes in by mm\.import_run\(\[path\], source=source\)"
+        ):
+            Run.from_model(model, source=SOURCE)
+
+
+def test_a_family_that_is_not_read_may_have_a_table_of_names(tmp_path):
+    """OLMo is a Llama whose norms have no weights: the table says so."""
+    shape = {"vocab_size": 5, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    model = OlmoForCausalLM(
+        OlmoConfig(**shape, intermediate_size=32, max_position_embeddings=8, **special)
+    ).eval()
+    with pytest.raises(RunFileError, match=r"is 'olmo', .* names= or --names says which weight is which"):
+        Run.from_model(model, source=SOURCE)
+    layer = r"model\.layers\.(\d+)\."
+    names = {
+        r"model\.embed_tokens\.weight": "embed.W_E",
+        r"lm_head\.weight": "unembed.W_U",
+        **{rf"{layer}self_attn\.{x}_proj\.weight": rf"blocks.\1.attn.W_{x.upper()}" for x in "qkvo"},
+        rf"{layer}mlp\.gate_proj\.weight": r"blocks.\1.mlp.W_gate",
+        rf"{layer}mlp\.up_proj\.weight": r"blocks.\1.mlp.W_in",
+        rf"{layer}mlp\.down_proj\.weight": r"blocks.\1.mlp.W_out",
+        "missing": "zeros",
+    }
+    given = {"n_heads": 2, "n_ctx": 8, "positional_embedding_type": "rotary", "rotary_adjacent_pairs": False}
+    given |= {"normalization_type": "LNPre", "act_fn": "silu"}
+    run = Run.from_model(model, source=SOURCE, names=names, given=given)
+    tokens = torch.randint(5, (4, 8), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(run.decoder()(tokens), model(tokens).logits, rtol=1e-4, atol=1e-4)
 
 
 def test_a_source_is_asked_for_with_an_example(tmp_path, capsys, nanogpt):

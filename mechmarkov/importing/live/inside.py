@@ -48,7 +48,9 @@ def inside(model: nn.Module, whole: bool = False) -> Inside:
             It holds several models, or other weights next to one: the attribute to pass is named.
     """
     if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
-        raise ValueError(f"model is {shown(model)}, expected a torch module with parameters")
+        file = "; a file of one comes in by mm.import_run([path], source=source)"
+        advice = "" if isinstance(model, nn.Module | type) else file
+        raise ValueError(f"model is {shown(model)}, expected a torch module with parameters{advice}")
     if next(model.parameters()).is_meta:
         raise ValueError("model is on the device meta, expected one with weights")
     _check_whole(model)
