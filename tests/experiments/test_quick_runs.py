@@ -20,7 +20,7 @@ SMOKE = {
     "where_is_the_bigram": {"first_step"},
     "which_parents": {"criterion"},
 }
-NO_QUICK_RUN = {"public_settings", "authors_sizes"}  # 1000 steps or more, or nothing
+NO_QUICK_RUN = {"public_settings", "authors_sizes", "section_f"}  # 1000 steps or more, or nothing
 CASES = [
     pytest.param(
         study,
