@@ -25,16 +25,16 @@ from mechmarkov.certify import certify, proof_of, verify
 from mechmarkov.certify.choose import NEAR
 from mechmarkov.training import load_recipe
 
-# What two cores have time for in an hour or two: a walk on 20 states takes 15 times as long as one on 6.
+# A walk on 20 states takes 15 times as long as one on 6; 59 of 59 settle 95 % with a confidence of 95 %.
 SEEDS = {
     "context-conditioned-k3": 1000,
     **dict.fromkeys(("walk-k6-trap", "walk-k20-trap"), 1),
-    "walk-k6-half": 1000,
-    **dict.fromkeys(("walk-k6-one", "walk-k6-biased", "walk-k6-half-sine", "walk-k6-one-sine"), 100),
-    **dict.fromkeys(("walk-k20-half", "walk-k20-one"), 75),
-    **dict.fromkeys(("binary-p05-q08-tied", "binary-p05-q08-untied", "binary-p02-q03-tied"), 75),
-    **dict.fromkeys(("binary-p02-q03-untied", "binary-p08-q08-tied", "binary-p08-q08-untied"), 75),
-    "binary-p08-q08-tied-gd": 75,
+    **dict.fromkeys(("walk-k6-half", "walk-k6-one", "walk-k6-biased"), 100),
+    **dict.fromkeys(("walk-k6-half-sine", "walk-k6-one-sine"), 100),
+    **dict.fromkeys(("walk-k20-half", "walk-k20-one"), 59),
+    **dict.fromkeys(("binary-p05-q08-tied", "binary-p05-q08-untied", "binary-p02-q03-tied"), 59),
+    **dict.fromkeys(("binary-p02-q03-untied", "binary-p08-q08-tied", "binary-p08-q08-untied"), 59),
+    "binary-p08-q08-tied-gd": 59,
 }
 TOGETHER = 25  # seeds that are trained as one stack
 VERIFIED = 10  # seeds, the first, whose proofs are checked

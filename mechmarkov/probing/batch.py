@@ -85,7 +85,7 @@ class Batch:
         return seen if window is None else seen & (self.read[:, None] - self.first - key <= window)
 
     def extra_visible(self, window: int | None) -> Bool[Tensor, " read"]:
-        """Returns whether each prediction may look at a token that is no state: its query, or the beginning."""
+        """Returns whether each prediction may look at a token that is not a state."""
         if not self.first:
             return torch.full_like(self.read, bool(self.parent_lag), dtype=torch.bool)
         return self.read >= 0 if window is None else self.read <= window

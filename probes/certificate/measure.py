@@ -29,7 +29,7 @@ def measure(subject: Subject) -> xr.Dataset:
         seen; `log_ratio_low`, `log_ratio_high`: of log(model / program); `logit_error`: of the log odds of
         two states; `mean_kl` and `mean_kl_bound`: of E[KL], a sample's and an upper bound; `mean_kl_exact`,
         where a sum over few sequences gives it; `seconds`; `tier`: 1, 1.5 for `1b`, 2, 0 without a bound;
-        `kl_at`, `seen_at` [.., position]: the bound and the largest seen at each position;
+        `kl_at`, `seen_at` [.., position]: the bound (`Certificate.kl_at`) and the largest seen at each;
         and of the last step: `table` [state_from, state_to] (probability; NaN unless the program is a table),
         the worst prediction that was seen: `witness` [token] (states), `witness_program` and `witness_model`
         [state_to] (probability), `witness_attention` [layer, head, query, key] where there are attention

@@ -40,7 +40,7 @@ def holds(form, e, values):
 
 
 @pytest.mark.parametrize("name", list(FUNCTIONS))
-@settings(deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SEEDS, WIDTHS)
 def test_a_function_of_a_form_holds_its_values(name, seed, width):
     rng = np.random.default_rng(seed)
@@ -52,7 +52,7 @@ def test_a_function_of_a_form_holds_its_values(name, seed, width):
         assert holds(through, e, ORACLES[name](torch.tensor(x)).numpy())
 
 
-@settings(deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SEEDS, WIDTHS)
 def test_sums_products_and_norms_hold_their_values(seed, width):
     rng = np.random.default_rng(seed)
@@ -69,7 +69,7 @@ def test_sums_products_and_norms_hold_their_values(seed, width):
             assert holds(normed, e, at / np.sqrt((at**2).mean() + 1e-3))
 
 
-@settings(deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SEEDS)
 def test_forms_hold_what_float32_gives(seed):
     """Numbers that are stored as they are: what is left is the rounding of float32, in another order too."""
@@ -116,7 +116,7 @@ def worst_means(case, value, direction):
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(SEEDS)
 def test_a_multiplier_is_confirmed_only_if_it_holds_in_every_context(seed):
     rng = np.random.default_rng(seed)
