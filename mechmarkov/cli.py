@@ -61,6 +61,9 @@ def train(
     """
     if seed is not None and seeds is not None:
         raise ValueError("--seed and --seeds exclude each other: give one seed, or how many")
+    from mechmarkov.shipped import check_written
+
+    check_written("recipe", recipe)
     from mechmarkov.training import load_recipe
     from mechmarkov.training import train as train_run
 
@@ -118,6 +121,12 @@ def probe(
     called = _names([Path(run) for run in runs])
     folders = [out / name for name in called] if len(called) > 1 else [out]
     check_writable(out / "report.html", *(folder / name for folder in folders for name in FILES))
+    from mechmarkov.shipped import check_example, check_run
+
+    for run in runs:
+        check_run(run)
+    if example is not None:
+        check_example(example)
     from mechmarkov.probe_names import registered
     from mechmarkov.probe_run import probe as probe_run
     from mechmarkov.report.compare import compare
@@ -192,6 +201,9 @@ def _names(runs: Sequence[Path]) -> list[str]:
 @click.argument("run")
 def show(run: str) -> None:
     """Say what RUN holds, a run.pt file, a folder that `save_folder` wrote, or hf://owner/name."""
+    from mechmarkov.shipped import check_run
+
+    check_run(run)
     from mechmarkov.probe_run import describe
     from mechmarkov.runs import load
 
@@ -290,6 +302,9 @@ def sweep(
 
     `mechmarkov list` has the shipped ones. Called again with the same --out, it does only what is missing.
     """
+    from mechmarkov.shipped import check_written
+
+    check_written("sweep", sweep)
     from mechmarkov.sweeps import Cluster
     from mechmarkov.sweeps import sweep as run_sweep
     from mechmarkov.sweeps.run import FLEET

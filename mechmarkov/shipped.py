@@ -1,21 +1,79 @@
-"""What has a name: everything that a command or a recipe calls by one."""
+"""What has a name: everything that a command or a recipe calls by one. Nothing is imported to find it."""
 
-from mechmarkov.bench import registered as methods
-from mechmarkov.bench.cases import QUESTIONS
-from mechmarkov.runs import examples
-from mechmarkov.sources.base.registry import GROUP
-from mechmarkov.sweeps import load_sweep, shipped_sweeps
-from mechmarkov.training import load_recipe, recipes
+import ast
+import errno
+import os
+import tomllib
+from pathlib import Path
+
+from mechmarkov.utils.errors import near_misses
 from mechmarkov.utils.plugins import registered
+
+ROOT = Path(__file__).parent
+WRITTEN = {"recipe": ROOT / "training" / "recipes", "sweep": ROOT / "sweeps" / "examples"}  # in TOML
+CASES = ROOT / "bench" / "cases.py"
+EXAMPLES = {
+    "walk": "a random walk on a circle (p = 1/2, 6 states), learned: it selects the parent",
+    "trap": "the deterministic walk (p = 1), trapped: flat attention, at chance",
+    "induction": "a fresh chain per sequence, two layers: an induction circuit counts pairs in context",
+    "mamba": "a fresh chain per sequence, one layer of Mamba-2: its state counts pairs in context",
+    "graph": "a fresh chain per sequence along a graph of positions: the first layer attends to parents",
+}
 
 
 def names() -> dict[str, dict[str, str]]:
     """Returns what there is of each kind, name to title, by how it is called."""
     return {
-        "recipes: mechmarkov train NAME": {name: load_recipe(name).title for name in recipes()},
-        "sweeps: mechmarkov sweep NAME": {name: load_sweep(name).title for name in shipped_sweeps()},
-        "bundled runs: mechmarkov probe --example NAME": examples(),
-        'kinds of source: {"kind": "NAME", …}': dict.fromkeys(registered(GROUP), ""),
-        "methods: mechmarkov bench --methods NAME": dict.fromkeys(methods(), ""),
-        "cases: mechmarkov bench --cases NAME": QUESTIONS,
+        "recipes: mechmarkov train NAME": titles("recipe"),
+        "sweeps: mechmarkov sweep NAME": titles("sweep"),
+        "bundled runs: mechmarkov probe --example NAME": EXAMPLES,
+        'kinds of source: {"kind": "NAME", …}': dict.fromkeys(registered("mechmarkov.sources"), ""),
+        "methods: mechmarkov bench --methods NAME": dict.fromkeys(registered("mechmarkov.methods"), ""),
+        "cases: mechmarkov bench --cases NAME": questions(),
     }
+
+
+def titles(kind: str) -> dict[str, str]:
+    """Returns the title of each shipped "recipe" or "sweep", by its name."""
+    files = sorted(WRITTEN[kind].glob("*.toml"), key=lambda path: path.stem)
+    return {path.stem: str(tomllib.loads(path.read_text("utf-8")).get("title", "")) for path in files}
+
+
+def questions() -> dict[str, str]:
+    """Returns what each case of the benchmark asks, as the source of the cases states it."""
+    for node in ast.parse(CASES.read_text("utf-8")).body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict):
+            return {
+                ast.literal_eval(name): ast.literal_eval(pair.elts[0])
+                for name, pair in zip(node.value.keys, node.value.values, strict=True)
+                if name is not None and isinstance(pair, ast.Tuple)
+            }
+    return {}
+
+
+def check_written(kind: str, name: str) -> None:
+    """Raise for what is neither a file nor the name of a shipped "recipe" or "sweep"; nothing is read.
+
+    Raises:
+        ValueError: No shipped one has that name.
+        FileNotFoundError: The file is not there.
+    """
+    if name.endswith(".toml") or "/" in name:
+        Path(name).stat()
+    elif name not in (known := titles(kind)):
+        raise ValueError(f"no shipped {kind} is called {name!r}{near_misses(name, list(known))}")
+
+
+def check_example(name: str) -> None:
+    """Raise ValueError unless a bundled run has that name."""
+    if not isinstance(name, str) or name not in EXAMPLES:
+        raise ValueError(f"no bundled run is called {name!r}; there are {', '.join(EXAMPLES)}")
+
+
+def check_run(name: str) -> None:
+    """Raise ValueError unless there is a file, a folder or a recording at that path, or it is on the Hub."""
+    path = Path(name).expanduser()
+    if name.startswith("hf://") or path.exists() or path.with_name(f"{path.name}.steps").exists():
+        return
+    hint = f": --example {name} is bundled" if name in EXAMPLES else ""
+    raise ValueError(f"{name}: cannot be read: {os.strerror(errno.ENOENT)}{hint}")

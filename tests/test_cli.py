@@ -365,3 +365,28 @@ def test_a_probe_may_take_so_long_and_no_longer(trained, tmp_path, capsys):
     assert end.value.code == 1
     assert "attention: failed: TimeoutError: took longer than the limit of 1e-06 s" in capsys.readouterr().err
     assert "TimeoutError" in (tmp_path / "report.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["probe", "missing.pt"], "missing.pt: cannot be read: No such file or directory"),
+        (["probe", "walk"], "walk: cannot be read: No such file or directory: --example walk is bundled"),
+        (["show", "missing.pt"], "missing.pt: cannot be read: No such file or directory"),
+        (["probe", "--example", "nope"], "no bundled run is called 'nope'; there are walk, trap"),
+        (["train", "walk-k6-hal"], "no shipped recipe is called 'walk-k6-hal', did you mean"),
+        (["train", "missing.toml"], "missing.toml: No such file or directory"),
+        (["sweep", "nope"], "no shipped sweep is called 'nope'"),
+        (["list"], ""),
+    ],
+)
+def test_what_needs_no_model_imports_no_torch(words, said, tmp_path):
+    """In a process of its own: this one has imported all of it."""
+    code = "import sys\nfrom mechmarkov.cli import main\n"
+    code += "try: main(sys.argv[1:])\nfinally: print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.stdout.splitlines()[-1] == "False"
+    assert said in done.stderr
+    assert done.returncode == (2 if said else 0)
