@@ -1,7 +1,5 @@
 """The sweep's page: its phase diagram and, for each cell, the runs behind it with their learning curves."""
 
-import html
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from mechmarkov.report.cards import figure_card
 from mechmarkov.report.figures import lines
 from mechmarkov.report.html import fill, write_page
 from mechmarkov.report.words.grids import of_sweep
-from mechmarkov.sweeps.phase import MAX_REASON, cell_names, cells_of, happened, places, undecided
+from mechmarkov.sweeps.phase import MAX_REASON, cell_names, cells_of, happened, headings, places, undecided
 from mechmarkov.sweeps.spec import Phase
 from mechmarkov.utils.text import format_number, label
 
@@ -53,6 +51,8 @@ def write(
     path: Path,
     curves: Mapping[str, Curve],
     levels: Mapping[str, Mapping[str, float]],
+    *,
+    name: str = "",
 ) -> None:
     """Write the page in the report's style, whole or not at all.
 
@@ -63,9 +63,9 @@ def write(
         path: The page; reports and runs are looked for in the folder `runs` next to it.
         curves: The `step` and `loss` of a run by its key, for those that have them.
         levels: The losses of exact predictors by a run's key, by name, in nats.
+        name: The sweep's title.
     """
-    title, _, caption = str(picture.layout.title.text).partition("<br>")
-    title, caption = (html.unescape(re.sub("</?sup>", "", words)) for words in (title, caption))
+    title, caption = headings(phase, name)
     where = cells_of(table, phase)
     cells = []
     for name, rows in zip(cell_names(list(where), phase), where.values(), strict=True):

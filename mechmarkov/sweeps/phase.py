@@ -94,6 +94,12 @@ def places(cells: Sequence[Where]) -> list[tuple[int, int, int]]:
     return [(facets.index(facet), xs.index(x), ys.index(y)) for facet, y, x in cells]
 
 
+def headings(phase: Phase, title: str = "") -> tuple[str, str]:
+    """Returns what the diagram shows, and what stands below that."""
+    words = TITLES.get(phase.event, f"Share of runs where {phase.event} is true")
+    return words, f"{title} · {LEGEND}" if title else LEGEND
+
+
 def figure(found: Counts, phase: Phase, title: str = "") -> go.Figure:
     """A heat map for each facet: colour is the share, the text of a cell its counts and interval."""
     facets, ys, xs = _axes(found)
@@ -130,8 +136,7 @@ def figure(found: Counts, phase: Phase, title: str = "") -> go.Figure:
     picture.update_yaxes(**ticks, tickvals=list(range(len(ys))), ticktext=[_name(y) for y in ys])
     picture.update_xaxes(title_text=_text(_last(phase.x)))
     picture.update_yaxes(title_text=_text(_last(phase.y)), col=1)
-    words = TITLES.get(phase.event, f"Share of runs where {phase.event} is true")
-    below = f"{title} · {LEGEND}" if title else LEGEND
+    words, below = headings(phase, title)
     return picture.update_layout(
         template="none",
         title={"text": f"{_text(words)}<br><sup>{_text(below)}</sup>", "x": 0.02},

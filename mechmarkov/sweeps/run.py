@@ -178,7 +178,7 @@ def _finish(sweep: Sweep, members: dict[str, tuple[Point, Member]], store: Store
         picture = diagram.figure(diagram.counts(found, sweep.phase), sweep.phase, sweep.title)
         curves = {row["key"]: row["curve"] for row in rows if row.get("curve")}
         levels = {key: _levels(point) for key, (point, _) in members.items()}
-        page.write(picture, found, sweep.phase, store.folder / "phase.html", curves, levels)
+        page.write(picture, found, sweep.phase, store.folder / "phase.html", curves, levels, name=sweep.title)
     return Swept(sweep, store.folder, found, picture, trained)
 
 

@@ -17,7 +17,7 @@ from mechmarkov.report.figures import PALETTE, bars, heatmap, matched
 from mechmarkov.report.first_screen.headline import chosen_tiles, named_parts
 from mechmarkov.report.first_screen.readings import notes
 from mechmarkov.report.probe_figures import fitted_target
-from mechmarkov.report.words.sentences import sentence
+from mechmarkov.report.words.sentences import phrase
 from mechmarkov.theory.kernel import FLOOR, double_centred
 
 _HEIGHT = 460  # pixels, in which every position has its name
@@ -72,7 +72,7 @@ _CAPTION = (
 def _said(now: Findings, name: str) -> str:
     """Returns what is known of a head, with the loss that it is worth."""
     needed = now.claims.first("is_needed", subject=name)
-    worth = [] if needed is None else [sentence(needed).removesuffix(".")]
+    worth = [] if needed is None else [phrase(needed)]
     return f"{name}: {', '.join([*notes(now.claims, name, named_parts(chosen_tiles(now))), *worth])}"
 
 

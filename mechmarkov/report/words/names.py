@@ -30,6 +30,7 @@ LAWS = {
     "repeat output": "law that repeats outputs",
     "switching": "switching law",
 }
+BARE_PARTS = {"direct": "direct path", "embed": "embedding", "pos_embed": "positions", "bias": "output bias"}
 EVENTS = {
     "unigram": "the unigram",
     "bigram": "the bigram",
@@ -62,6 +63,15 @@ def part(name: str) -> str:
     if (layer := mlp_index(name)) is not None:
         return f"the MLP of layer {layer}"
     return PARTS.get(name, clean(name))
+
+
+def bare_part(name: str) -> str:
+    """Returns a component's name without an article, as the label of a bar."""
+    return (
+        f"MLP of layer {layer}"
+        if (layer := mlp_index(name)) is not None
+        else BARE_PARTS.get(name, clean(name))
+    )
 
 
 def parts(names: Sequence[str]) -> str:

@@ -12,6 +12,11 @@ SENTENCES = 2  # of a verdict
 IN_PICTURES = ("is_needed", "holds_share", "imitates", "passed")
 
 
+def phrase(claim: Claim) -> str:
+    """Returns the sentence of a claim without its full stop."""
+    return upper(PHRASES[claim.relation](claim))
+
+
 def sentence(claim: Claim) -> str:
     """Returns the sentence of a claim, with a capital letter and a full stop.
 
@@ -19,7 +24,7 @@ def sentence(claim: Claim) -> str:
         >>> sentence(Claim(("L0H0",), "attends_to", ("parent", "current token"), 0.997, unit="probability"))
         'L0H0 gives the parent (the current token) 99.7% of its attention.'
     """
-    return f"{upper(PHRASES[claim.relation](claim))}."
+    return f"{phrase(claim)}."
 
 
 def sentences(claims: Sequence[Claim]) -> list[str]:
@@ -48,7 +53,7 @@ def _is_pictured(claim: Claim) -> bool:
 
 def _premises(claim: Claim) -> Iterator[str]:
     if claim.against is not None:
-        yield f"Against it stands: {upper(PHRASES[claim.against.relation](claim.against))}"
+        yield f"Against it stands: {phrase(claim.against)}"
     for condition in claim.because:
         if text := conditions.sentence(condition):
             yield text

@@ -13,16 +13,16 @@ from mechmarkov.report.symlog import symlog
 from mechmarkov.report.words.names import (
     MAX_NAMED,
     bare_law,
+    bare_part,
     event,
     heads,
     law,
     nats,
-    part,
     parts,
     upper,
 )
 from mechmarkov.report.words.phrases.laws import where
-from mechmarkov.report.words.sentences import sentence
+from mechmarkov.report.words.sentences import phrase, sentence
 from mechmarkov.utils.text import format_number, listed
 
 MAX_BARS = 5
@@ -112,7 +112,7 @@ def short(claim: Claim) -> str:
         'L0H0'
     """
     told = _SHORT.get(claim.relation)
-    return sentence(claim).removesuffix(".") if told is None else told(claim)
+    return phrase(claim) if told is None else told(claim)
 
 
 def _closest(claim: Claim) -> str:
@@ -255,7 +255,7 @@ def _named(values: Mapping[str, float], picture: str) -> dict[str, float]:
         return {bare_law(name): value for name, value in sorted(values.items(), key=lambda item: item[1])}
     if picture in ("effect", "share"):
         order = sorted(values.items(), key=lambda item: -abs(item[1]))
-        return {part(name).removeprefix("the "): value for name, value in order}
+        return {bare_part(name): value for name, value in order}
     return {"this model" if name == MODEL else name: value for name, value in values.items()}
 
 
