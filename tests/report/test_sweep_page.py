@@ -42,7 +42,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     curves = {key: {"step": [0, 9, 99], "loss": [1.0, 0.9, LOSSES[key]]} for key in "abc"}
     levels = {key: {"unigram": 0.69, "best": 0.5} for key in LOSSES}
     picture = figure(counts(table, PHASE), PHASE, "Two cells")
-    write(picture, table, PHASE, folder / "phase.html", curves, levels)
+    write(picture, table, PHASE, folder / "phase.html", curves, levels, name="Two cells")
     return folder / "phase.html"
 
 
@@ -56,6 +56,7 @@ def test_the_page_needs_no_network_and_has_the_axes_and_the_line(page: Path) -> 
     assert re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=", text.replace('href="data:,"', "")) == []
     assert "default-src 'none'" in text
     assert "p + q = 1" in text
+    assert "<p>Stuck in 2 of 4 runs (1 undecided): in every run of 0 cells, in none of 0 cells.</p>" in text
     assert '"text":"p"' in text
     assert '"text":"q"' in text
 
