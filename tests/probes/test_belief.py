@@ -92,7 +92,7 @@ def test_where_the_next_token_tells_the_belief_the_probe_says_so():
     result = probe_quickly(run_of(hidden_belief(TWO, 4), source=TWO), ["belief"])["belief"]
     score = result.scores["beyond_next_token"]
     assert score.value is None
-    assert "nothing is left" in score.reason
+    assert "nothing else is left" in score.reason
     assert result.claims.first("carries_belief").condition("beyond them").holds is None
 
 
