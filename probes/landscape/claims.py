@@ -224,7 +224,8 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
         return []
     largest = point.condition("largest eigenvalue")
     ends = {"smallest": point.value, "largest": None if largest is None else largest.value}
-    bars = {name: value for name, value in ends.items() if value is not None} if len(ends) == 2 else {}
+    known = {name: value for name, value in ends.items() if value is not None}
+    bars = known if point.relation == "is_at" and len(known) == 2 else {}
     leaves = ours.first("leaves_by")
     more = () if leaves is None or leaves.status == "does not apply" else (leaves,)
     return [Tile(STUCK, (point,), more, point, bars, "eigenvalues", rank=3)]

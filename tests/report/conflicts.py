@@ -138,6 +138,17 @@ def stuck_tile_is_the_badge(result: Findings, screen: Headline) -> Iterator[str]
         yield f"{sentence(says)} / {sentence(moves)}"
 
 
+def a_picture_is_of_its_answer(result: Findings, screen: Headline) -> Iterator[str]:
+    """Bars of eigenvalues stand under a kind of point only, and have its value."""
+    del screen
+    for tile in chosen_tiles(result):
+        says = tile.answer[0]
+        if tile.picture == "eigenvalues" and tile.bars and tile.bars.get("smallest") != says.value:
+            yield f"{sentence(says)} / {tile.bars}"
+        if tile.picture == "eigenvalues" and tile.bars and says.relation != "is_at":
+            yield f"{sentence(says)} / {tile.bars}"
+
+
 def what_is_named_is_told(result: Findings, screen: Headline) -> Iterator[str]:
     """Every part that the first screen names is the subject of a claim that is not excluded."""
     for name in screen.named:
@@ -156,5 +167,6 @@ RULES: tuple[Rule, ...] = (
     no_circuit_in_one_place_and_a_circuit_in_another,
     intervals_hold_what_is_said,
     stuck_tile_is_the_badge,
+    a_picture_is_of_its_answer,
     what_is_named_is_told,
 )
