@@ -23,11 +23,13 @@ MOST_ROWS: Final = 4096  # sequences over which the mean is summed exactly
 
 @dataclass(frozen=True)
 class Mean:
-    """E[KL(program ‖ model)] under the source's law, a mean over the positions that are read (nats).
+    """E[KL(program ‖ model)] under the source's law, or of the other direction (nats).
+
+    It is a mean over the positions that are read.
 
     Attributes:
         sample: Over the sequences that were drawn; None where none can be.
-        bound: With probability 1 - `DELTA` the expectation is at most this.
+        bound: With probability 1 - `DELTA` the expectation is at most this; None where sequences have no bound.
         sequences: How many were drawn.
         exact: The expectation, where a sum over few sequences gives it.
         why: Why there is no sample.
@@ -55,7 +57,14 @@ def empirical_bernstein(values: Float[np.ndarray, " sample"], most: float, delta
     return float(values.mean() + spread + 7 * most * log / (3 * (n - 1)))
 
 
-def mean_kl(run: Run, certificate: Certificate, step: int = -1, sequences: int = SEQUENCES) -> Mean:
+def mean_kl(
+    run: Run,
+    certificate: Certificate,
+    step: int = -1,
+    sequences: int = SEQUENCES,
+    *,
+    reverse: bool = False,
+) -> Mean:
     """The mean of what a certificate bounds in the worst case.
 
     Args:
@@ -64,21 +73,26 @@ def mean_kl(run: Run, certificate: Certificate, step: int = -1, sequences: int =
             floored probabilities leave.
         step: The step of the run.
         sequences: How many are drawn.
+        reverse: Whether the mean is of KL(model ‖ program), of which the largest log(model / program) bounds
+            each sequence. Where the program holds a state impossible there is no bound.
     """
     decoder, contexts = run.decoder(step), certificate.contexts
     judge = Judge(decoder, run.objective, contexts, certificate.program)
-    exact = _exact(run, judge)
+    exact = _exact(run, judge, reverse)
     if isinstance(run.source, Observed):
         return Mean(None, None, 0, exact, "the sequences were observed: none can be drawn from their law")
     generator = torch.Generator().manual_seed(SAMPLE_SEED)
     length = sequence_length(run.objective, run.model.n_ctx)
     states = run.source.sample(sequences, length, generator=generator)
-    nats = judge.nats(states[:, : judge.length].numpy()).mean(1)
+    nats = judge.nats(states[:, : judge.length].numpy(), reverse=reverse).mean(1)
     most = MOST if certificate.worst_kl is None else certificate.worst_kl
-    return Mean(float(nats.mean()), empirical_bernstein(nats, most, DELTA), sequences, exact)
+    if reverse:
+        most = np.inf if certificate.worst_log_ratio is None else certificate.worst_log_ratio[1]
+    bound = empirical_bernstein(nats, most, DELTA) if np.isfinite(most) else None
+    return Mean(float(nats.mean()), bound, sequences, exact)
 
 
-def _exact(run: Run, judge: Judge) -> float | None:
+def _exact(run: Run, judge: Judge, reverse: bool) -> float | None:
     """The expectation as a sum over all sequences, where few are enough."""
     try:
         states, weights = population_law(run.source, run.objective, run.model)
@@ -86,5 +100,5 @@ def _exact(run: Run, judge: Judge) -> float | None:
         return None
     if len(states) > MOST_ROWS:
         return None
-    nats = judge.nats(states[:, : judge.length].numpy())
+    nats = judge.nats(states[:, : judge.length].numpy(), reverse=reverse)
     return float((nats * weights.numpy()).mean(1).sum())

@@ -57,11 +57,11 @@ class Judge:
         parts = [self.decoder(part, read=read).double() for part in tokens.split(some)]
         return np.asarray(self.objective.predict(torch.cat(parts)).numpy())
 
-    def nats(self, histories: Histories) -> Float[np.ndarray, "batch read"]:
-        """KL(program ‖ model) of every prediction."""
+    def nats(self, histories: Histories, *, reverse: bool = False) -> Float[np.ndarray, "batch read"]:
+        """KL(program ‖ model) of every prediction; KL(model ‖ program) if `reverse`."""
         known = np.array(self.contexts.reads) - self.contexts.query
-        laws = self.program.rule(histories)[:, known]
-        return np.maximum(kl(laws, self.predictions(histories)), 0.0)
+        both = self.program.rule(histories)[:, known], self.predictions(histories)
+        return np.maximum(kl(*(reversed(both) if reverse else both)), 0.0)
 
 
 @dataclass(frozen=True, eq=False)

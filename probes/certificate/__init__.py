@@ -40,6 +40,9 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         "worst_logit_error": score("logit_error", "nats", infinite),
         "mean_kl_bound": Score(float(last["mean_kl_bound"]), "nats", reason=data.attrs["why_no_mean"] or why),
         "mean_kl": Score(float(last["mean_kl"]), "nats", reason=data.attrs["why_no_mean"] or why),
+        "mean_reverse_kl_bound": Score(
+            float(last["mean_reverse_kl_bound"]), "nats", reason=data.attrs["why_no_mean"] or infinite
+        ),
         "tier": Score(data.attrs["tier"], ""),
         "certified_program": Score(data.attrs["program"], ""),
         "witness": Score(states, ""),
@@ -80,6 +83,7 @@ FORMULAS = {
     "worst_logit_error": "max over all sequences and pairs of states of |error of log odds|, an upper bound",
     "mean_kl_bound": "E[KL(program ‖ model)] ≤ mean + √(2 var log(2/δ) / n) + 7 worst_kl log(2/δ) / 3(n − 1)",
     "mean_kl": "mean KL(program ‖ model) over fresh sequences",
+    "mean_reverse_kl_bound": "E[KL(model ‖ program)], bounded likewise with the largest log(model / program)",
     "tier": "1: support functions; 1b: what is behind attention relaxed; 2: only a final norm; 0: no bound",
     "certified_program": "the smallest program within 0.001 nats in the worst case, else the nearest",
     "seconds": "the time that the search took",

@@ -28,7 +28,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `worst_kl`: KL(program ‖ model) of no prediction is larger; `worst_kl_seen`: the largest that was
         seen; `log_ratio_low`, `log_ratio_high`: of log(model / program); `logit_error`: of the log odds of
         two states; `mean_kl` and `mean_kl_bound`: of E[KL], a sample's and an upper bound; `mean_kl_exact`,
-        where a sum over few sequences gives it; `seconds`; `tier`: 1, 1.5 for `1b`, 2, 0 without a bound;
+        where a sum over few sequences gives it; `mean_reverse_kl` and its bound: the same of
+        E[KL(model ‖ program)]; `seconds`; `tier`: 1, 1.5 for `1b`, 2, 0 without a bound;
         `kl_at`, `seen_at` [.., position]: the bound (`Certificate.kl_at`) and the largest seen at each;
         and of the last step: `table` [state_from, state_to] (probability; NaN unless the program is a table),
         the worst prediction that was seen: `witness` [token] (states), `witness_program` and `witness_model`
@@ -46,12 +47,12 @@ def measure(subject: Subject) -> xr.Dataset:
             continue
         began = time.monotonic()
         found = certify(run, step=step, seconds=left, tokens=SEARCHED_TOKENS if last else EARLIER_TOKENS)
-        mean = mean_kl(run, found, step)
+        mean, reverse = (mean_kl(run, found, step, reverse=turned) for turned in (False, True))
         if last:
             certificate, of_last = found, mean
         else:
             spent += time.monotonic() - began
-        rows.append(_row(found, mean))
+        rows.append(_row(found, mean, reverse))
     of_steps = _by_step(axis, rows[::-1], len(certificate.contexts.reads))
     data = xr.Dataset(
         of_steps | _witness(subject, certificate),
@@ -76,7 +77,7 @@ def measure(subject: Subject) -> xr.Dataset:
     )
 
 
-def _row(found: Certificate, mean: Mean) -> dict[str, Any]:
+def _row(found: Certificate, mean: Mean, reverse: Mean) -> dict[str, Any]:
     """Returns what is kept of one step; None becomes NaN."""
     low, high = found.worst_log_ratio or (None, None)
     return {
@@ -88,6 +89,8 @@ def _row(found: Certificate, mean: Mean) -> dict[str, Any]:
         "mean_kl": mean.sample,
         "mean_kl_bound": mean.bound,
         "mean_kl_exact": mean.exact,
+        "mean_reverse_kl": reverse.sample,
+        "mean_reverse_kl_bound": reverse.bound,
         "seconds": found.seconds,
         "tier": {"0": 0.0, "1": 1.0, "1b": 1.5, "2": 2.0}[found.tier],
         "kl_at": found.kl_at,

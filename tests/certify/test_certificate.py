@@ -250,6 +250,12 @@ def test_a_mean_is_below_its_bound_and_equals_the_sum_over_all():
     assert mean.exact == pytest.approx(exact, rel=1e-9)
     assert abs(mean.sample - exact) < 0.02
     assert exact < mean.bound < mean.sample + 0.2
+    reverse = mean_kl(run, found, reverse=True)
+    exact = float(law @ judge.nats(histories, reverse=True).mean(1))
+    assert reverse.exact == pytest.approx(exact, rel=1e-9)
+    assert exact < reverse.bound < reverse.sample + 0.3
+    assert exact != mean.exact
+    assert judge.nats(histories, reverse=True).max() <= found.worst_log_ratio[1]
     assert len(population_law(run.source, run.objective, run.model)[0]) < 4096
 
 
