@@ -29,7 +29,7 @@ class Mean:
 
     Attributes:
         sample: Over the sequences that were drawn; None where none can be.
-        bound: With probability 1 - `DELTA` the expectation is at most this; None where sequences have no bound.
+        bound: With probability 1 - `DELTA` the expectation is at most this; None without a bound.
         sequences: How many were drawn.
         exact: The expectation, where a sum over few sequences gives it.
         why: Why there is no sample.

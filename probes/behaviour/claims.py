@@ -259,7 +259,8 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
         answer = tempered or (like if like is not None and (has or like.is_shown) else closest)
         shown = ours.where("imitates")
         bars = {claim.object[0]: claim.value for claim in shown if claim.value is not None}
-        more = tuple(claim for claim in (fails, right) if claim is not None)
+        order = (fails, right) if like is fails else (right, fails)
+        more = tuple(claim for claim in order if claim is not None)
         tiles.append(Tile(LEARNED, (answer,), more, like or closest, bars, "kl"))
     if reaches is not None and reaches.value is not None:
         gap = reaches.condition("unigram is told from the best")

@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Evidence, Status
-from mechmarkov.claims.tile import STUCK, Tile
+from mechmarkov.claims.tile import CAME, STUCK, Tile
 from mechmarkov.curvature.loss_surface import SOLVED_NATS
 from mechmarkov.probing.dataset import last_model
 from mechmarkov.probing.score import Score
@@ -228,4 +228,6 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     bars = known if point.relation == "is_at" and len(known) == 2 else {}
     leaves = ours.first("leaves_by")
     more = () if leaves is None or leaves.status == "does not apply" else (leaves,)
-    return [Tile(STUCK, (point,), more, point, bars, "eigenvalues", rank=3)]
+    stuck = Tile(STUCK, (point,), more, point, bars, "eigenvalues", rank=3)
+    left = leaves is not None and leaves.is_shown and leaves.condition("seen") is not None
+    return [stuck, Tile(CAME, more, (), None, of_run=True, rank=2)] if left else [stuck]

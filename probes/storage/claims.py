@@ -33,6 +33,9 @@ from .home import (
 BIGRAM = ("bigram",)
 
 
+ROUNDING = 1e-6  # of a sum of shares, computed from predictions in float32
+
+
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     """Returns where the bigram is held and by how much, or why no path is named."""
     del scores
@@ -46,6 +49,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     if not homes:
         return [_no_home(data, last, worth)]
     share = sum(float(last["net_share"].sel(path=path)) for path in _one_of_each(last, homes))
+    share = 1.0 if abs(share - 1) < ROUNDING else share
     conditions = [
         *worth,
         Condition("what there is of it", full > 0.5 * empty),

@@ -74,7 +74,7 @@ def headline(result: Findings) -> Headline:
     note = words.not_judged(missing_probes(result), dict(result.failed)) if _would_count(result, word) else ""
     shown = [worded(tile) for tile in tiles]
     reaches = claims.first("reaches", probe="behaviour")
-    if word == "solved" and reaches is not None and not reaches.is_shown:
+    if word in ("solved", "partly") and is_exact(claims) and reaches is not None and not reaches.is_shown:
         answer = words.circuit_of(reaches)
         shown = [replace(tile, answer=answer) if tile.question == LEARNED else tile for tile in shown]
     if "dynamics" in result.skipped and len(result.steps) == 1:

@@ -29,7 +29,8 @@ def badge(claims: Claims) -> Badge | None:
     )
     alike = not apart and reaches.status != "excluded" and not same_law
     reached = reaches.is_shown and holds(reaches, "the nearest law is the best")
-    learned = reached or is_exact(claims)
+    exact = is_exact(claims)
+    learned = reached or (exact and progress(claims)[0] >= 0)
     if learned and not alike:
         return "solved"
     if holds(reaches, "no step was made"):
@@ -37,7 +38,9 @@ def badge(claims: Claims) -> Badge | None:
     if alike:
         return None
     value, _, high = progress(claims)
-    if value > UNIGRAM_PROGRESS or learned:
+    if (
+        value > UNIGRAM_PROGRESS or learned or exact
+    ):  # the circuit is all there, with a loss above the unigram's
         return "partly"
     trapped = claims.first("is_trapped_by", status="shown")
     if trapped is not None:

@@ -126,8 +126,10 @@ def _reaches(claim: Claim) -> str:
     if start is not None and start.holds:
         return "not started"
     scores = claim.condition("loss on scores")
-    if claim.is_shown or (scores is not None and scores.holds):
+    if claim.is_shown:
         return f"no: {away}"
+    if scores is not None and scores.holds:
+        return f"its loss has another optimum: {away}"
     return f"not there yet: {away}"
 
 
@@ -143,7 +145,7 @@ def _point(claim: Claim) -> str:
     near = claim.condition("near the best")
     second = claim.condition("to second order only")
     if claim.object == ("minimum",) and second is not None and second.holds and not (near and near.holds):
-        return "at a minimum, to second order"
+        return "at a minimum, or flat, to second order"
     return f"at a {claim.object[0]}"
 
 
@@ -156,7 +158,7 @@ def _stores(claim: Claim) -> str:
         )
     if claim.condition("too little to share"):
         return "too little to place"
-    return "open which part holds it" if claim.status == "open" else "no part holds it"
+    return "open which part holds it" if claim.status == "open" else f"no part holds {law(claim.object[0])}"
 
 
 def _most(claim: Claim) -> str:
@@ -189,17 +191,14 @@ _SHORT: dict[str, Callable[[Claim], str]] = {
 def _came(claims: Sequence[Claim]) -> str:
     """When events came, each by its first sure step."""
     told = []
-    timed = [claim for claim in claims if claim.value is not None]
-    by_step = len(timed) > MAX_NAMED  # said once, before all of them
-    for claim in timed:
+    for claim in claims:
+        if claim.value is None:
+            continue
         lost = " (lost again)" if claim.condition("lost again") else ""
-        if claim.condition("from the first probed step"):
-            told.append(f"{bare_event(claim)} from the start{lost}")
-        else:
-            step = int(claim.interval[1] if claim.interval else claim.value or 0)
-            told.append(f"{bare_event(claim)} {'' if by_step else 'by step '}{step}{lost}")
+        start = claim.condition("from the first probed step")
+        told.append(f"{bare_event(claim)} {'from the start' if start else f'{claim.value:.0f}'}{lost}")
     if told:
-        return upper(f"{'by step: ' * by_step}{', '.join(told)}")
+        return f"Halfway by step: {', '.join(told)}"
     return "Open" if any(claim.status == "open" for claim in claims) else "Not seen"
 
 
@@ -242,7 +241,7 @@ def _number(claim: Claim | None) -> tuple[str, Score | None]:
         "is_trapped_by": "information of the first gradient",
         "is_at": f"smallest Hessian eigenvalue, {claim.unit}",
         "moves": f"{claim.unit} from the stationary point",
-        "came_by": f"steps until {event(claim.object[0]) if claim.object else 'it came'}",
+        "came_by": f"steps until halfway to {event(claim.object[0])}" if claim.object else "steps",
         "carries_belief": "R² of the belief",
     }
     null = claim.null if claim.relation != "feeds" else None

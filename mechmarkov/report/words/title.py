@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from mechmarkov.claims.claim import Claim, Claims
 from mechmarkov.claims.tile import Tile
-from mechmarkov.report.first_screen.verdict import Badge, progress
+from mechmarkov.report.first_screen.verdict import Badge, is_exact, progress
 from mechmarkov.report.words.names import MAX_NAMED, bare_law, heads, law, parts, share, verb
 from mechmarkov.report.words.phrases.laws import where
 from mechmarkov.utils.text import listed
@@ -25,7 +25,7 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     closest, fails = (claims.first(name, probe="behaviour") for name in ("is_closest_to", "fails_at"))
     if fails is not None and (few := fails.condition("share of places")) is not None and not few.holds:
         fails = None  # a tile says where
-    if word == "solved":
+    if word == "solved" or (word == "partly" and is_exact(claims)):
         learned = "Learned the" if reaches.is_shown else "Has the circuit of the"
         name = bare_law(closest.object[0]) if closest is not None and reaches.is_shown else best
         if fails is not None and reaches.is_shown:

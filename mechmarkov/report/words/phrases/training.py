@@ -60,7 +60,7 @@ def _is_at(claim: Claim) -> str:
         count = int(number_of(claim, "growing directions"))
         many = f"{count}{' or more' if growing is not None and growing.holds is False else ''}"
         return f"It is at a saddle with {many} growing {'direction' if count == 1 else 'directions'}{value}"
-    order = ", to second order" if has(claim, "to second order only") and not solved else ""
+    order = ", or flat, to second order" if has(claim, "to second order only") and not solved else ""
     return f"It is at a minimum{order}{value}"
 
 
@@ -118,7 +118,8 @@ def _came_by(claim: Claim) -> str:
         return f"{what} was there at step {int(value_of(start))}, the first probed{lost}"
     low, high = claim.interval or (0, 0)
     sure = "" if claim.is_shown else ", not surely"
-    return f"{what} came between steps {int(low)} and {int(high)}{sure}{lost}"
+    to = event(claim.object[0])
+    return f"It came halfway to {to} between steps {int(low)} and {int(high)}{sure}{lost}"
 
 
 def _before(claim: Claim) -> str:
