@@ -23,6 +23,7 @@ from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, reason
 DEFAULT_EXAMPLE = "walk"
 MAX_SEEDS = 10_000
 MAX_LINE_CHARACTERS = 1000
+MAX_ERROR_CHARACTERS = 2000  # a recipe may have several faults
 MAX_SEQUENCES = 100_000
 FILES = ("report.html", "results.nc", "summary.json")
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
@@ -409,5 +410,5 @@ def _message(error: Exception) -> str:
 
 def _fail(message: str) -> None:
     """End with one line on stderr; names and paths in it may hold what would steer a terminal."""
-    click.echo(f"error: {printable(' '.join(message.split()), MAX_LINE_CHARACTERS)}", err=True)
+    click.echo(f"error: {printable(' '.join(message.split()), MAX_ERROR_CHARACTERS)}", err=True)
     sys.exit(2)

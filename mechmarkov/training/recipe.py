@@ -85,7 +85,7 @@ class Recipe(Written):
         if not isinstance(model, dict) or model.get("kind") != "decoder":
             return model
         if "source" not in info.data or "objective" not in info.data:
-            return model  # which is the error to report
+            return {"d_vocab": 2, **model}  # the fault is the other section's
         n_states, query = info.data["source"].n_states, info.data["objective"].query
         follows = {"d_vocab": n_states + query, "d_vocab_out": n_states}
         for name, value in follows.items():
