@@ -1,4 +1,4 @@
-"""`mechmarkov …`: train, probe, certify, verify, show, import, sweep, bench, probes, list.
+"""`mechmarkov …`: train, probe, certify, verify, show, import, sweep, bench, recipe, probes, list.
 
 Nothing heavy is imported before a command needs it: `mechmarkov --help` loads neither torch nor
 TransformerLens. Bad input ends with one line `error: …` on stderr and exit code 2.
@@ -15,6 +15,7 @@ import click
 
 from mechmarkov.cli_certify import certify, verify
 from mechmarkov.cli_options import DEVICE, DEVICES, PATH, Finite, names_of, number, steps_of, told
+from mechmarkov.cli_recipe import recipe
 from mechmarkov.shadowed import explaining
 from mechmarkov.utils.files import check_writable, plain_stem
 from mechmarkov.utils.memory import is_out_of_memory
@@ -373,6 +374,7 @@ def list_() -> None:
         click.echo("\n".join([title, *lines, ""]))
 
 
+cli.add_command(recipe)
 cli.add_command(certify)
 cli.add_command(verify)
 

@@ -1,6 +1,7 @@
 """Any chain, by its transition matrix."""
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -29,6 +30,7 @@ class Chain(ByMatrix, FixedChain):
     """
 
     kind: Literal["chain"] = "chain"
+    example: ClassVar[Mapping[str, Any]] = {"P": [[0.8, 0.1, 0.1], [0.2, 0.6, 0.2], [0.3, 0.3, 0.4]]}
 
     def __init__(self, P: Any = ..., **data: Any) -> None:
         super().__init__(P, **data)

@@ -60,10 +60,10 @@ def all_faults(error: ValidationError, *models: type[BaseModel]) -> str:
     Example:
         >>> from mechmarkov.training.sections import Data
         >>> try:
-        ...     Data.model_validate({"batch": 0, "sequences": 8})
+        ...     Data.model_validate({"batch": 0, "group": 8})
         ... except ValidationError as error:
         ...     print(all_faults(error, Data))
-        batch is 0, expected at least 1; unknown key sequences, expected one of: batch, n_train, population, groups
+        batch is 0, expected at least 1; unknown key group, did you mean groups?
     """
     details = error.errors(include_url=False)
     faults = list(dict.fromkeys(_complaint(detail, models, "", 0) for detail in details))

@@ -73,7 +73,7 @@ class Written(Fields):
         """From plain values.
 
         Raises:
-            ValueError: The class's `error`, one line that names key, value and what was expected of each fault.
+            ValueError: The class's `error`, one line that names each fault: key, value and what was expected.
         """
         if (where := generator_in(data)) is not None:
             raise cls.error(f"{where.lstrip('.')} is a generator, expected a list")
