@@ -4,18 +4,22 @@ import json
 
 import click
 
-from mechmarkov.shipped import check_source, text
-
 
 class Recipes(click.Group):
     """Commands about recipes; any other word is the name of a shipped recipe, which is printed."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """The command of that name, or the one that prints the recipe of that name."""
-        found = super().get_command(ctx, cmd_name)
-        return found or click.Command(
-            cmd_name, callback=lambda: click.echo(text("recipe", cmd_name), nl=False)
-        )
+        return super().get_command(ctx, cmd_name) or _printing(cmd_name)
+
+
+def _printing(name: str) -> click.Command:
+    def run() -> None:
+        from mechmarkov.shipped import text
+
+        click.echo(text("recipe", name), nl=False)
+
+    return click.Command(name, callback=run)
 
 
 @click.group(cls=Recipes, subcommand_metavar="NAME | COMMAND [ARGS]…")
@@ -45,6 +49,8 @@ def recipe() -> None:
 @click.option("--steps", type=click.IntRange(1), default=1000, metavar="N", help="Steps of the training.")
 def new(source: str, layers: int | None, heads: int, width: int, context: int | None, steps: int) -> None:
     """Print a commented recipe for a decoder on a small example of a source; it trains as it is."""
+    from mechmarkov.shipped import check_source
+
     check_source(source)
     if width % heads:
         raise ValueError(f"--heads is {heads}, expected a divisor of --width, {width}")
