@@ -14,8 +14,8 @@ class Chain(ByMatrix, FixedChain):
     """The chain with transition matrix `P`, `P[i][j] = Pr(next = j | current = i)`; starts are stationary.
 
     Args:
-        P: Nested lists, a numpy array or a tensor `[state_from, state_to]`. Kept as given; the law is that
-            of its rows divided by their sums, which may be off 1 by rounding (1e-6).
+        P: The transition matrix, `[state_from, state_to]`: nested lists, a numpy array or a tensor. Kept as
+            given; the law is that of its rows divided by their sums, which may be off 1 by rounding (1e-6).
 
     Transient states are allowed (`reducible` says so) and never sampled. More than one closed class is
     refused, since the stationary law would not be unique.

@@ -53,7 +53,7 @@ def new_recipe(
         steps: Steps of the training.
 
     Raises:
-        RecipeError: One line, for a source that is not made without data, or numbers that do not fit.
+        RecipeError: One line, for a source that has no example, or numbers that do not fit.
         ValueError: One line, for a source that is not registered.
     """
     if heads < 1 or width % heads:
@@ -89,7 +89,7 @@ def example_of(kind: str) -> Source:
     """The small example of a kind of source.
 
     Raises:
-        RecipeError: It is not made without data.
+        RecipeError: It has none.
         ValueError: No source is registered for the kind.
     """
     check_source(kind)
@@ -97,8 +97,8 @@ def example_of(kind: str) -> Source:
     needed = [field.name for field in fields_of(model) if field.default is ...]
     if needed and not model.example:
         raise RecipeError(
-            f"source {kind!r} is not made without data ({', '.join(needed)}): make it in Python and put it "
-            "in a recipe for another kind, load_recipe(…).with_values({'source': source.model_dump()})"
+            f"source {kind!r} has no example, expected data of your own ({', '.join(needed)}): make it in "
+            "Python and put it in another kind's recipe, load_recipe(…).with_values({'source': source.model_dump()})"
         )
     return source_from_data({"kind": kind, **model.example})
 
