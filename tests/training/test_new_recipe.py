@@ -1,8 +1,6 @@
 """Recipes of one's own: written for every source, printed, and described."""
 
 import json
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -118,13 +116,9 @@ def test_the_schema_takes_every_recipe_and_refuses_a_wrong_one(capsys):
     assert not validator.is_valid(wrong)
 
 
-def test_the_first_recipe_of_one_s_own_is_two_commands(tmp_path):
-    command = [sys.executable, "-m", "mechmarkov"]
-    with (tmp_path / "mine.toml").open("w", encoding="utf-8") as file:
-        words = ["recipe", "new", "--source", "chain", "--width", "8", "--context", "8", "--steps", "2"]
-        subprocess.run([*command, *words], stdout=file, cwd=tmp_path, check=True)
-    done = subprocess.run(
-        [*command, "train", "mine.toml", "--device", "cpu"], cwd=tmp_path, check=True, capture_output=True
-    )
-    assert done.returncode == 0
-    assert (tmp_path / "runs" / "mine" / "run.pt").is_file()
+def test_the_first_recipe_of_one_s_own_is_two_commands(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main(["recipe", "new", "--source", "chain", "--width", "8", "--context", "8", "--steps", "2"])
+    Path("mine.toml").write_text(capsys.readouterr().out, "utf-8")
+    main(["train", "mine.toml", "--device", "cpu"])
+    assert Path("runs", "mine", "run.pt").is_file()
