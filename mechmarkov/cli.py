@@ -1,4 +1,4 @@
-"""`mechmarkov …`: train, probe, certify, verify, show, import, sweep, bench, probes, list.
+"""`mechmarkov …`: train, probe, certify, verify, show, import, sweep, bench, recipe, probes, list.
 
 Nothing heavy is imported before a command needs it: `mechmarkov --help` loads neither torch nor
 TransformerLens. Bad input ends with one line `error: …` on stderr and exit code 2.
@@ -15,6 +15,7 @@ import click
 
 from mechmarkov.cli_certify import certify, verify
 from mechmarkov.cli_options import DEVICE, DEVICES, PATH, Finite, names_of, number, steps_of, told
+from mechmarkov.cli_recipe import recipe
 from mechmarkov.shadowed import explaining
 from mechmarkov.utils.files import check_writable, plain_stem
 from mechmarkov.utils.memory import is_out_of_memory
@@ -23,6 +24,7 @@ from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, reason
 DEFAULT_EXAMPLE = "walk"
 MAX_SEEDS = 10_000
 MAX_LINE_CHARACTERS = 1000
+MAX_ERROR_CHARACTERS = 2000  # a recipe may have several faults
 MAX_SEQUENCES = 100_000
 FILES = ("report.html", "results.nc", "summary.json")
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
@@ -372,6 +374,7 @@ def list_() -> None:
         click.echo("\n".join([title, *lines, ""]))
 
 
+cli.add_command(recipe)
 cli.add_command(certify)
 cli.add_command(verify)
 
@@ -409,5 +412,5 @@ def _message(error: Exception) -> str:
 
 def _fail(message: str) -> None:
     """End with one line on stderr; names and paths in it may hold what would steer a terminal."""
-    click.echo(f"error: {printable(' '.join(message.split()), MAX_LINE_CHARACTERS)}", err=True)
+    click.echo(f"error: {printable(' '.join(message.split()), MAX_ERROR_CHARACTERS)}", err=True)
     sys.exit(2)

@@ -7,10 +7,11 @@ import tomllib
 from pathlib import Path
 
 from mechmarkov.utils.errors import near_misses
-from mechmarkov.utils.plugins import registered
+from mechmarkov.utils.plugins import registered, written_attribute
 
 ROOT = Path(__file__).parent
 WRITTEN = {"recipe": ROOT / "training" / "recipes", "sweep": ROOT / "sweeps" / "examples"}  # in TOML
+SOURCES = "mechmarkov.sources"  # entry points
 CASES = ROOT / "bench" / "cases.py"
 EXAMPLES = {
     "walk": "a random walk on a circle (p = 1/2, 6 states), learned: it selects the parent",
@@ -27,7 +28,7 @@ def names() -> dict[str, dict[str, str]]:
         "recipes: mechmarkov train NAME": titles("recipe"),
         "sweeps: mechmarkov sweep NAME": titles("sweep"),
         "bundled runs: mechmarkov probe --example NAME": EXAMPLES,
-        'kinds of source: {"kind": "NAME", …}': dict.fromkeys(registered("mechmarkov.sources"), ""),
+        "kinds of source and their fields: mechmarkov recipe new --source NAME": sources(),
         "methods: mechmarkov bench --methods NAME": dict.fromkeys(registered("mechmarkov.methods"), ""),
         "cases: mechmarkov bench --cases NAME": questions(),
     }
@@ -37,6 +38,29 @@ def titles(kind: str) -> dict[str, str]:
     """Returns the title of each shipped "recipe" or "sweep", by its name."""
     files = sorted(WRITTEN[kind].glob("*.toml"), key=lambda path: path.stem)
     return {path.stem: str(tomllib.loads(path.read_text("utf-8")).get("title", "")) for path in files}
+
+
+def sources() -> dict[str, str]:
+    """Returns the fields of each kind of source's example, as the class states it; none is loaded."""
+    examples = {kind: written_attribute(entry, "example") for kind, entry in registered(SOURCES).items()}
+    return {kind: ", ".join(found) if isinstance(found, dict) else "" for kind, found in examples.items()}
+
+
+def text(kind: str, name: str) -> str:
+    """The TOML of a shipped "recipe" or "sweep".
+
+    Raises:
+        ValueError: None has that name.
+    """
+    if name not in (known := titles(kind)):
+        raise ValueError(f"no shipped {kind} is called {name!r}{near_misses(name, list(known))}")
+    return (WRITTEN[kind] / f"{name}.toml").read_text("utf-8")
+
+
+def check_source(kind: str) -> None:
+    """Raise ValueError unless a source is registered for a kind; none is loaded."""
+    if kind not in (known := registered(SOURCES)):
+        raise ValueError(f"no source is called {kind!r}{near_misses(kind, list(known))}")
 
 
 def questions() -> dict[str, str]:

@@ -229,6 +229,13 @@ def test_a_folder_in_the_place_of_a_file_is_named(trained, tmp_path, capsys):
         (["probe", "--out", ""], ["--out", "folder"]),
         (["train", "walk-k6-half", "--device", "tpu"], ["tpu", "cuda"]),
         (["show", "."], ["directory"]),
+        (["recipe", "../recipes/mess3"], ["no shipped recipe", "'../recipes/mess3'"]),
+        (["recipe", "mess3", "mess3"], ["unexpected extra argument"]),
+        (["recipe", "new"], ["--source"]),
+        (["recipe", "new", "--source", "observed"], ["'observed'", "data", "states", "names"]),
+        (["recipe", "new", "--source", "chain", "--layers", "0"], ["--layers", "0"]),
+        (["recipe", "new", "--source", "chain", "--layers", "999"], ["model.n_layers", "999", "256"]),
+        (["recipe", "new", "--source", "fruit_questions", "--context", "5"], ["model.n_ctx is 5", "16"]),
         (["nope"], ["nope"]),
         (["probe", "--nope"], ["--nope"]),
     ],
@@ -378,6 +385,13 @@ def test_a_probe_may_take_so_long_and_no_longer(trained, tmp_path, capsys):
         (["train", "missing.toml"], "missing.toml: No such file or directory"),
         (["sweep", "nope"], "no shipped sweep is called 'nope'"),
         (["list"], ""),
+        (["recipe", "walk-k6-half"], ""),
+        (["recipe", "walk-k6-hal"], "no shipped recipe is called 'walk-k6-hal', did you mean"),
+        (["recipe", "new", "--source", "chian"], "no source is called 'chian', did you mean chain?"),
+        (
+            ["recipe", "new", "--source", "chain", "--heads", "3"],
+            "--heads is 3, expected a divisor of",
+        ),
     ],
 )
 def test_what_needs_no_model_imports_no_torch(words, said, tmp_path):

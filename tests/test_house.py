@@ -44,6 +44,7 @@ FLOORS = (
     "bench",
     "cli_options",
     "cli_certify",
+    "cli_recipe",
     "cli",
     "__main__",
 )
@@ -51,6 +52,7 @@ IMPORT = (ast.Import, ast.ImportFrom)
 COMMANDS = {
     "mechmarkov.cli",
     "mechmarkov.cli_certify",
+    "mechmarkov.cli_recipe",
 }  # imports what a command needs when it is called: `--help` loads no torch
 
 
@@ -165,6 +167,7 @@ SECTION = re.compile(r"^(?:Args|Attributes):\n((?: {4}.*\n|\n)*)", re.MULTILINE)
 # Pages made from the experiments' own words.
 OF_PAPERS = ("verdicts.md", "corrections.md", "coverage.md", "our-questions.md", "our-derivations.md",
              "beside-the-papers.md")  # fmt: skip
+OF_MODELS = ("recipes.md",)  # made from docstrings, which are read already
 WORDS = {"alone": 0, "beside": 2, "alike": 9, "so many": 0, "surely": 5, "else where": 0}
 
 
@@ -180,7 +183,7 @@ def docstrings() -> Iterator[tuple[str, ast.AST, str]]:
 def prose() -> str:
     """Comments and texts with a space in them, of the code, and the pages that are written by hand."""
     parts = [path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md"))
-             if path.name not in OF_PAPERS]  # fmt: skip
+             if path.name not in (*OF_PAPERS, *OF_MODELS)]  # fmt: skip
     for name, tree in trees().items():
         nodes = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
         parts += [value for value in nodes if isinstance(value, str) and " " in value]

@@ -48,8 +48,11 @@ def command_line() -> str:
     """The help of every command as one page."""
     blocks = ["# On the command line\n\nWhat `mechmarkov --help` and `mechmarkov COMMAND --help` print.\n"]
     for name, command in cli.commands.items():
-        context = click.Context(command, info_name=f"mechmarkov {name}", max_content_width=100)
-        blocks.append(f"## {name}\n\n```text\n{command.get_help(context)}\n```\n")
+        inner = command.commands if isinstance(command, click.Group) else {}
+        parts = {f"{name} {word}": part for word, part in inner.items()}
+        for words, found in {name: command, **parts}.items():
+            context = click.Context(found, info_name=f"mechmarkov {words}", max_content_width=100)
+            blocks.append(f"## {words}\n\n```text\n{found.get_help(context)}\n```\n")
     return "\n".join(blocks)
 
 

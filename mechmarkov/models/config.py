@@ -42,6 +42,42 @@ class DecoderConfig(Fields):
     share `B` and `C`), `dt_rank` (Mamba's), `conv_act_fn`, `use_gate` and `use_gate_norm`. There are
     `n_heads * d_head` channels.
 
+    Attributes:
+        n_layers: Number of layers.
+        d_model: Width of the residual stream.
+        n_ctx: Number of tokens that the model reads.
+        d_head: Width of a head.
+        n_heads: Number of heads; `d_model // d_head` where it is not given.
+        n_key_value_heads: Number of heads of keys and values, which neighbouring heads share.
+        use_qk_norm: Whether each head's queries and keys have an RMS norm with a gain.
+        d_vocab: Number of tokens that the model reads.
+        d_vocab_out: Number of tokens that it predicts; `d_vocab` where it is not given.
+        d_mlp: Width of the MLP; `4 * d_model` where it is not given.
+        act_fn: Activation of the MLP; `relu` where it is not given.
+        gated_mlp: Whether the MLP has a gate.
+        attn_only: Whether layers have no MLP.
+        parallel_attn_mlp: Whether the MLP reads what attention reads.
+        normalization_type: Norm before each layer's parts and before the unembedding.
+        eps: Added to the variance in a norm.
+        positional_embedding_type: How the model knows positions.
+        rotary_dim: How many dimensions of a head are rotated; `d_head` where it is not given.
+        rotary_base: Base of the rotations' frequencies.
+        rotary_adjacent_pairs: Whether neighbouring dimensions are rotated together.
+        use_attn_scale: Whether attention's scores are divided by `attn_scale`.
+        attn_scale: What scores are divided by; `sqrt(d_head)` where it is not given.
+        initializer_range: Standard deviation that HookedTransformer starts weights with. A recipe's `init`
+            says how ours start.
+        tied: Whether the unembedding is the embedding's transpose.
+        window: How many tokens before its own a query sees; all where it is not given.
+        mixer: What moves information between positions: `attention`, `mamba` (Mamba-2) or `mamba1`.
+        d_state: Size of a state space's state.
+        d_conv: Window of a state space's convolution; 4 where it is not given.
+        n_groups: Number of groups of heads that share `B` and `C`.
+        dt_rank: Rank of Mamba's step sizes.
+        conv_act_fn: Activation after a state space's convolution.
+        use_gate: Whether a state space's output is gated.
+        use_gate_norm: Whether the gated output is normed.
+
     Raises:
         ValueError: naming the field, its value and what was expected.
 

@@ -1,6 +1,7 @@
 """The binary chain."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -11,7 +12,12 @@ from mechmarkov.sources.base.source import Probability, Source
 
 
 class TwoStates(Source):
-    """A base of chains on two states: `p = Pr(1 | 0)` and `q = Pr(0 | 1)`."""
+    """A base of chains on two states: `p = Pr(1 | 0)` and `q = Pr(0 | 1)`.
+
+    Args:
+        p: How likely 1 follows 0.
+        q: How likely 0 follows 1.
+    """
 
     p: Probability
     q: Probability
@@ -45,6 +51,7 @@ class Binary(TwoStates, FixedChain):
     """
 
     kind: Literal["binary"] = "binary"
+    example: ClassVar[Mapping[str, Any]] = {"p": 0.2, "q": 0.3}
 
     def title(self) -> str:
         """`Binary chain, p = 0.5, q = 0.8`."""

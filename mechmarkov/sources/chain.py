@@ -1,6 +1,7 @@
 """Any chain, by its transition matrix."""
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -13,8 +14,8 @@ class Chain(ByMatrix, FixedChain):
     """The chain with transition matrix `P`, `P[i][j] = Pr(next = j | current = i)`; starts are stationary.
 
     Args:
-        P: Nested lists, a numpy array or a tensor `[state_from, state_to]`. Kept as given; the law is that
-            of its rows divided by their sums, which may be off 1 by rounding (1e-6).
+        P: The transition matrix, `[state_from, state_to]`: nested lists, a numpy array or a tensor. Kept as
+            given; the law is that of its rows divided by their sums, which may be off 1 by rounding (1e-6).
 
     Transient states are allowed (`reducible` says so) and never sampled. More than one closed class is
     refused, since the stationary law would not be unique.
@@ -29,6 +30,7 @@ class Chain(ByMatrix, FixedChain):
     """
 
     kind: Literal["chain"] = "chain"
+    example: ClassVar[Mapping[str, Any]] = {"P": [[0.8, 0.1, 0.1], [0.2, 0.6, 0.2], [0.3, 0.3, 0.4]]}
 
     def __init__(self, P: Any = ..., **data: Any) -> None:
         super().__init__(P, **data)

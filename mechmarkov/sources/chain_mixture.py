@@ -1,5 +1,6 @@
 """Some fixed chains, one of them behind every sequence."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -54,6 +55,7 @@ class ChainMixture(Source):
     takes_streams: ClassVar[bool] = True
     hidden: ClassVar[str] = "chains"
     kind: Literal["chain_mixture"] = "chain_mixture"
+    example: ClassVar[Mapping[str, Any]] = {"chains": [[[0.9, 0.1], [0.1, 0.9]], [[0.1, 0.9], [0.9, 0.1]]]}
     chains: Annotated[tuple[Rows, ...], BeforeValidator(as_lists)]
     weights: Annotated[Weights | None, one_for_each("chain", "chains")] = None
 

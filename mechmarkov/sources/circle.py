@@ -1,7 +1,8 @@
 """A random walk on a circle of states."""
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -22,6 +23,10 @@ class Circle(FixedChain):
     number of states it has period 2 at any p: neither is an error. Two states would be one and the same
     neighbour on both sides: that is `Binary(p=1, q=1)`.
 
+    Args:
+        n_states: Number of states, K.
+        p: How likely a step clockwise is.
+
     Example:
         >>> walk = Circle(n_states=6, p=1.0)
         >>> walk.sample(1, 4, generator=torch.Generator().manual_seed(0)).diff() % 6
@@ -32,6 +37,7 @@ class Circle(FixedChain):
 
     takes_streams: ClassVar[bool] = True
     kind: Literal["circle"] = "circle"
+    example: ClassVar[Mapping[str, Any]] = {"n_states": 6, "p": 0.75}
     n_states: Count = Field(ge=3, le=1 << 12)
     p: Probability
 

@@ -1,5 +1,6 @@
 """A chain whose rows are weighted by how often each state has come: what an attention layer samples."""
 
+from collections.abc import Mapping
 from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
@@ -37,6 +38,7 @@ class ContextConditionedChain(ByMatrix):
 
     takes_streams: ClassVar[bool] = True
     kind: Literal["context_conditioned_chain"] = "context_conditioned_chain"
+    example: ClassVar[Mapping[str, Any]] = {"P": [[0.75, 0.25], [0.5, 0.5]]}
 
     def __init__(self, P: Any = ..., **data: Any) -> None:
         super().__init__(P, **data)

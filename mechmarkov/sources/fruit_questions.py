@@ -1,8 +1,9 @@
 """Questions about fruit, as sentences of a fixed length whose last word is the answer."""
 
+from collections.abc import Mapping
 from functools import cached_property, partial
 from itertools import product
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -54,6 +55,7 @@ class FruitQuestions(Source):
 
     takes_streams: ClassVar[bool] = True
     kind: Literal["fruit_questions"] = "fruit_questions"
+    example: ClassVar[Mapping[str, Any]] = {"task": 1}
     task: Annotated[Count, Field(ge=1, le=2)]
 
     @property

@@ -1,9 +1,9 @@
 """A random walk on a weighted graph."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -34,7 +34,8 @@ def _with_weight(edge: Any) -> Any:
     return [*edge, 1.0] if isinstance(edge, list | tuple) and len(edge) == 2 else edge
 
 
-Edge = Annotated[tuple[Count, Count, Real], BeforeValidator(_with_weight)]
+Written = tuple[Count, Count] | tuple[Count, Count, Real]
+Edge = Annotated[tuple[Count, Count, Real], BeforeValidator(_with_weight, json_schema_input_type=Written)]
 
 
 class Graph(FixedChain):
@@ -67,6 +68,10 @@ class Graph(FixedChain):
     model_config = ConfigDict(serialize_by_alias=True)
 
     kind: Literal["graph"] = "graph"
+    example: ClassVar[Mapping[str, Any]] = {
+        "n_states": 4,
+        "edges": [[0, 1], [1, 2], [2, 3], [3, 0], [0, 2, 2.0]],
+    }
     weights: Annotated[Rows, AfterValidator(_weights)] | None = None
     edges: Annotated[tuple[Edge, ...], BeforeValidator(as_lists)] | None = None
     nodes: Count | None = Field(default=None, alias="n_states", ge=2, le=MAX_STATES)

@@ -1,7 +1,7 @@
 """A chain that is not seen, but only what it emits."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar, Literal
@@ -57,6 +57,10 @@ class HiddenMarkov(Stationary):
 
     takes_streams: ClassVar[bool] = True
     kind: Literal["hidden_markov"] = "hidden_markov"
+    example: ClassVar[Mapping[str, Any]] = {
+        "transitions": [[0.9, 0.1], [0.1, 0.9]],
+        "emissions": [[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]],
+    }
     transitions: Transitions
     emissions: Rows
 

@@ -1,6 +1,7 @@
 """Any chain, and the binary chain, whose parent sits at a lag."""
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -16,7 +17,7 @@ class LaggedChain(ByMatrix, Lagged):
     Args:
         P: The matrix, as in `Chain`; in Python `lag_law`. There `P` is the law of neighbours, as everywhere,
             which is `pi` in every row unless `lag` is 1.
-        lag: 1 is `Chain(P)`, to the same tokens.
+        lag: How many tokens back the parent is; 1 is `Chain(P)`, to the same tokens.
 
     Raises:
         ValueError: naming the row, or the field, and what is wrong with it.
@@ -30,6 +31,7 @@ class LaggedChain(ByMatrix, Lagged):
     """
 
     kind: Literal["lagged_chain"] = "lagged_chain"
+    example: ClassVar[Mapping[str, Any]] = {"P": [[0.9, 0.1], [0.4, 0.6]], "lag": 2}
 
     def __init__(self, P: Any = ..., lag: Any = ..., **data: Any) -> None:
         super().__init__(P, **data if lag is ... else {"lag": lag, **data})
@@ -53,6 +55,7 @@ class Switch(TwoStates, Lagged):
     """
 
     kind: Literal["switch"] = "switch"
+    example: ClassVar[Mapping[str, Any]] = {"p": 0.2, "q": 0.3, "lag": 2}
 
     def title(self) -> str:
         """`Switch chain, p = 0.5, q = 0.8, lag 2`."""

@@ -62,6 +62,9 @@ class Observed(StoredSequences):
     A run file holds the sequences with the law. Several sequences are tested for one law
     (`homogeneity`); where they do not seem to have one, there is a warning.
 
+    Attributes:
+        smoothing: The concentrations that stand for counts, one for each order from 0 up, or `add_one`.
+
     Raises:
         TypeError: Bytes, for tokens or a path.
         ValueError: One line, for a gap, one symbol, fewer than 100 transitions, a symbol that the alphabet

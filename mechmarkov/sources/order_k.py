@@ -1,6 +1,6 @@
 """A chain of higher order, by its full kernel."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal
@@ -71,6 +71,7 @@ class OrderK(Stationary):
 
     takes_streams: ClassVar[bool] = True
     kind: Literal["order_k"] = "order_k"
+    example: ClassVar[Mapping[str, Any]] = {"kernel": [[[0.9, 0.1], [0.6, 0.4]], [[0.3, 0.7], [0.1, 0.9]]]}
     kernel: Annotated[tuple[Any, ...], BeforeValidator(_nested)]
 
     def __init__(self, kernel: Any = ..., **data: Any) -> None:

@@ -1,5 +1,6 @@
 """The parent sits further back, and how far is another matter in every sequence."""
 
+from collections.abc import Mapping
 from functools import cached_property, partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -51,6 +52,7 @@ class SelectiveLag(ByMatrix, Stationary):
     takes_streams: ClassVar[bool] = True
     hidden: ClassVar[str] = "lags"
     kind: Literal["selective_lag"] = "selective_lag"
+    example: ClassVar[Mapping[str, Any]] = {"P": [[0.9, 0.1], [0.1, 0.9]], "lags": [1, 2]}
     lags: Annotated[tuple[Count, ...], BeforeValidator(as_lists)]
     weights: Annotated[Weights | None, one_for_each("lag", "lags")] = None
 

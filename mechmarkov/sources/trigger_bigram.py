@@ -1,6 +1,6 @@
 """A bigram in which what follows some tokens, the triggers, is another token in every sequence."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
@@ -93,6 +93,10 @@ class TriggerBigram(ByMatrix, Stationary):
 
     takes_streams: ClassVar[bool] = True
     kind: Literal["trigger_bigram"] = "trigger_bigram"
+    example: ClassVar[Mapping[str, Any]] = {
+        "P": [[0.1, 0.6, 0.3], [0.3, 0.2, 0.5], [0.5, 0.3, 0.2]],
+        "triggers": [0],
+    }
     triggers: Annotated[tuple[Count, ...], BeforeValidator(as_lists)]
     outputs: Outputs = "uniform"
     start: Literal["stationary", "global"] = "stationary"

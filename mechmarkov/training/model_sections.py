@@ -122,7 +122,11 @@ class DisentangledSection(Fields, TrainedAsDecoder):
 
 
 class ContextConditionedSection(Fields, TrainedAsDecoder):
-    """`[model] kind = "context_conditioned"`: Ildiz et al.'s attention layer; K comes from the source."""
+    """`[model] kind = "context_conditioned"`: Ildiz et al.'s attention layer; K comes from the source.
+
+    Attributes:
+        n_ctx: Number of tokens that the model reads.
+    """
 
     kind: Literal["context_conditioned"] = "context_conditioned"
     n_ctx: Integer = Field(ge=2, le=1 << 16)
@@ -157,6 +161,7 @@ class WalkSection(Fields):
         form: `small` and `full` are trained on sequences; `reduced` integrates the K + N numbers that
             describe a deterministic circle exactly, with its symmetry built in.
         unit_columns: Whether the columns that attention reads are scaled to unit length.
+        dtype: The type of its weights and of all that is computed.
     """
 
     kind: Literal["walk"] = "walk"

@@ -39,7 +39,11 @@ def is_decayed(name: str) -> bool:
 
 
 class GradientDescent(Fields):
-    """Plain gradient descent, `x - lr * gradient`."""
+    """Plain gradient descent, `x - lr * gradient`.
+
+    Attributes:
+        lr: The learning rate.
+    """
 
     kind: Literal["gd"] = "gd"
     lr: Rate = 1.0
@@ -49,10 +53,16 @@ class AdamW(Fields):
     """AdamW; the defaults are Makkuva et al.'s (arXiv 2402.04161, their code).
 
     Attributes:
+        lr: The learning rate, at its highest.
+        betas: How slowly the means of gradients and of their squares forget, a number below 1 each.
+        eps: Added to the root of the mean square, by which a step is divided.
         weight_decay: The rate for matrices; other parameters do not decay (`is_decayed`).
         schedule: `one_cycle` is torch's `OneCycleLR` without its momentum cycle: a cosine from
             `lr / div_factor` up to `lr` over the fraction `warmup` of the steps, then a cosine down to
             `lr / div_factor / final_div_factor`.
+        warmup: The fraction of the steps over which the rate rises, for `one_cycle`.
+        div_factor: How many times lower the rate starts, for `one_cycle`.
+        final_div_factor: How many times lower than it started the rate ends, for `one_cycle`.
         max_grad_norm: A longer gradient of all parameters together is shortened to it, as by
             `torch.nn.utils.clip_grad_norm_`.
     """

@@ -35,12 +35,27 @@ class RecipeError(ValueError):
 class Recipe(Written):
     """Everything that decides a training run but its seed; frozen, unknown keys refused.
 
-    `precision` is the type that matrix products compute in, under `torch.autocast`; weights, losses and the
-    optimiser stay in float32. On a CPU float32 is faster: only it has kernels of our own. `grad_scaler` keeps
-    gradients of float16 from vanishing (one factor a member). `frozen` names parameters by how they end
-    (`b_V` is that of every layer): they stay at their start, and a layer whose bias stays at zero has none.
-    `compile` runs the decoder through `torch.compile`, which needs a C++ compiler on the CPU and pays off for
-    long trainings only.
+    Attributes:
+        name: What the recipe is called.
+        title: What it is, in one line.
+        source: What the sequences are drawn from.
+        objective: What the model is trained for.
+        model: Which model is trained.
+        init: How its weights start.
+        optimiser: What moves them.
+        data: The sequences that a step trains on.
+        steps: How often the weights are moved.
+        checkpoints: At which steps weights are kept.
+        trainable: By a parameter's name, the part that is trained: `[start, stop]` for each axis. By default
+            all parameters are.
+        frozen: Parameters that stay at their start, by how their names end (`b_V` is that of every layer). A
+            layer whose bias stays at zero has none.
+        precision: The type that matrix products compute in, under `torch.autocast`. Weights, losses and the
+            optimiser stay in float32. On a CPU float32 is faster: only it has kernels of our own.
+        grad_scaler: Whether losses are scaled, which keeps gradients of float16 from vanishing (one factor a
+            member).
+        compile: Whether the decoder runs through `torch.compile`, which needs a C++ compiler on the CPU and
+            pays off for long trainings only.
 
     Example:
         >>> recipe = load_recipe("walk-k6-half").with_set(["steps=5", "source.p=0.25"])
@@ -85,7 +100,7 @@ class Recipe(Written):
         if not isinstance(model, dict) or model.get("kind") != "decoder":
             return model
         if "source" not in info.data or "objective" not in info.data:
-            return model  # which is the error to report
+            return {"d_vocab": 2, **model}  # the fault is the other section's
         n_states, query = info.data["source"].n_states, info.data["objective"].query
         follows = {"d_vocab": n_states + query, "d_vocab_out": n_states}
         for name, value in follows.items():

@@ -21,7 +21,11 @@ def check_one(example: str, **given: Any) -> None:
 class Init(Fields):
     """The start of weights (`mechmarkov.models.init`); other models than `decoder` take `zero` or `normal`.
 
-    `zero` names parameters that start at zero whatever the scheme, as in `["blocks.1.attn.W_O"]`.
+    Attributes:
+        scheme: `normal` draws every weight from N(0, std²), `gpt2` those that write into the residual stream
+            from a narrower law. `zero`, `guideline` and `rank_one` are described in `mechmarkov.models.init`.
+        std: The standard deviation of weights.
+        zero: Parameters that start at zero whatever the scheme, as in `["blocks.1.attn.W_O"]`.
     """
 
     scheme: Scheme = "gpt2"

@@ -16,6 +16,8 @@ from mechmarkov.utils.text import printable, shown
 Models = Sequence[type[BaseModel]]
 MOST = (1 << 63) - 1  # of an integer that torch takes
 MOST_ITEMS = 1_000_000
+MOST_FAULTS = 6  # of one message
+FAULT_CHARACTERS = 200  # of one of several
 
 
 IN_WORDS = {  # pydantic's
@@ -45,8 +47,35 @@ def one_line(error: ValidationError, *models: type[BaseModel], name: str = "", s
         name: What people call the whole, put before the key.
         skip: How many leading parts of pydantic's location are tags of a union.
     """
-    first = error.errors(include_url=False)[0]
-    loc, kind, context = first["loc"][skip:], first["type"], first.get("ctx", {})
+    return _complaint(error.errors(include_url=False)[0], models, name, skip)
+
+
+def all_faults(error: ValidationError, *models: type[BaseModel]) -> str:
+    """All complaints of a validation in one line, separated by "; ": six, and how many more there are.
+
+    Args:
+        error: What pydantic raised.
+        models: What was being filled, as in `one_line`.
+
+    Example:
+        >>> from mechmarkov.training.sections import Data
+        >>> try:
+        ...     Data.model_validate({"batch": 0, "group": 8})
+        ... except ValidationError as error:
+        ...     print(all_faults(error, Data))
+        batch is 0, expected at least 1; unknown key group, did you mean groups?
+    """
+    details = error.errors(include_url=False)
+    faults = list(dict.fromkeys(_complaint(detail, models, "", 0) for detail in details))
+    if len(faults) == 1:
+        return faults[0]
+    more = [f"and {len(faults) - MOST_FAULTS} more"] if len(faults) > MOST_FAULTS else []
+    return "; ".join([*(printable(fault, FAULT_CHARACTERS) for fault in faults[:MOST_FAULTS]), *more])
+
+
+def _complaint(detail: Mapping[str, Any], models: Models, name: str, skip: int) -> str:
+    """One of pydantic's complaints in our words."""
+    loc, kind, context = detail["loc"][skip:], detail["type"], detail.get("ctx", {})
     names, section_models = _walk(models, loc)
     key = printable(".".join([name, *names] if name else names), 100)
     if kind == "extra_forbidden":
@@ -65,7 +94,7 @@ def one_line(error: ValidationError, *models: type[BaseModel], name: str = "", s
         if names and message.startswith(f"{names[-1]} "):  # a field that names itself
             return key + message.removeprefix(names[-1])
         return f"{key}: {message}" if key else message
-    value, message = shown(first["input"]), printable(first["msg"])
+    value, message = shown(detail["input"]), printable(detail["msg"])
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"{key} is {value}, expected a section"
     if message.startswith("Input should be "):

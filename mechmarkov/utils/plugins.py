@@ -6,7 +6,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Loaded = TypeVar("Loaded")
 
@@ -59,13 +59,7 @@ def written_argument(entry: EntryPoint, keyword: str, position: int) -> str | No
     It reads `probe = Probe("entropy", "How sure is the model?", …)` and `probe = Probe(question="…", …)`.
     None where there is no source, or the text is not written out in it.
     """
-    try:
-        spec = _find(entry.module)
-        source = spec.loader.get_source(entry.module)  # type: ignore[union-attr]  # AttributeError is below
-        body = ast.parse(source).body
-    except (AttributeError, ImportError, SyntaxError, TypeError, ValueError):
-        return None
-    for node in body:
+    for node in _statements(entry):
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if entry.attr in [target.id for target in targets if isinstance(target, ast.Name)]:
@@ -74,6 +68,32 @@ def written_argument(entry: EntryPoint, keyword: str, position: int) -> str | No
                 if given and isinstance(given[0], ast.Constant) and isinstance(given[0].value, str):
                     return given[0].value
     return None
+
+
+def written_attribute(entry: EntryPoint, name: str) -> Any:
+    """A plain value that the source of an entry point's class gives an attribute; None where it does not.
+
+    It reads `class Circle(…): example: ClassVar[…] = {"n_states": 6}`.
+    """
+    classes = [node for node in _statements(entry) if isinstance(node, ast.ClassDef)]
+    bodies = [node.body for node in classes if node.name == entry.attr]
+    for line in (line for body in bodies for line in body if isinstance(line, ast.AnnAssign)):
+        if isinstance(line.target, ast.Name) and line.target.id == name and line.value is not None:
+            try:
+                return ast.literal_eval(line.value)
+            except ValueError:  # worked out when it is imported
+                return None
+    return None
+
+
+def _statements(entry: EntryPoint) -> list[ast.stmt]:
+    """The statements of an entry point's module; none where there is no source."""
+    try:
+        spec = _find(entry.module)
+        source = spec.loader.get_source(entry.module)  # type: ignore[union-attr]  # AttributeError is below
+        return ast.parse(source).body
+    except (AttributeError, ImportError, SyntaxError, TypeError, ValueError):
+        return []
 
 
 def _find(module: str) -> ModuleSpec | None:

@@ -10,11 +10,12 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import ValidationError
 
 from mechmarkov.utils.config import Fields
-from mechmarkov.utils.errors import generator_in, near_misses, one_line
+from mechmarkov.utils.errors import all_faults, generator_in, near_misses
 from mechmarkov.utils.text import printable, shown
 
 MAX_BYTES = 1 << 18  # a chain of 150 states, written out; read in a third of a second
 MAX_DEPTH = 32
+MESSAGE_CHARACTERS = 2000  # of all faults of a file
 W = TypeVar("W", bound="Written")  # `Self` is not for beartype, which checks types in the tests
 KEY_BOUNDARY = re.compile(r"[=,{}\[\]\n]")
 
@@ -72,14 +73,14 @@ class Written(Fields):
         """From plain values.
 
         Raises:
-            ValueError: The class's `error`, one line that names key, value and what was expected.
+            ValueError: The class's `error`, one line that names each fault: key, value and what was expected.
         """
         if (where := generator_in(data)) is not None:
             raise cls.error(f"{where.lstrip('.')} is a generator, expected a list")
         try:
             return cls.model_validate(dict(data))
         except ValidationError as error:
-            raise cls.error(one_line(error, cls)) from None
+            raise cls.error(all_faults(error, cls)) from None
 
     @classmethod
     def from_toml(cls: type[W], path: str | Path) -> W:
@@ -91,7 +92,7 @@ class Written(Fields):
         try:
             return cls.from_data(read_toml(path))
         except ValueError as error:  # the file or what it says
-            raise cls.error(printable(f"{path}: {error}")) from None
+            raise cls.error(printable(f"{path}: {error}", MESSAGE_CHARACTERS)) from None
 
     @classmethod
     def names(cls) -> list[str]:

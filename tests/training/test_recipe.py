@@ -221,10 +221,36 @@ def test_files_that_are_no_recipe(tmp_path):
     with pytest.raises(RecipeError, match=r"broken\.toml: Invalid value"):
         load_recipe(broken)
     broken.write_text("name = 'x'", "utf-8")
-    with pytest.raises(RecipeError, match=r"broken\.toml: source is missing, expected a section$"):
+    sections = "source is missing, expected a section; model is missing, expected a section"
+    with pytest.raises(RecipeError, match=rf"broken\.toml: {sections}; steps is missing, expected an int"):
         load_recipe(broken)
     with pytest.raises(RecipeError, match="no shipped recipe is called 'walk-k6-hlaf', did you mean walk-k6"):
         load_recipe("walk-k6-hlaf")
+
+
+def test_all_faults_are_in_one_message(path):
+    """Each fault of a file, in the words that it has by itself; none of the vocabulary, which follows."""
+    wrong = MINIMAL.replace("p = 0.5\n", "").replace("steps = 7", "steps = 0").replace("d_head", "d_haed")
+    path.write_text(wrong + '[optimiser]\nkind = "adamw"\nlr = "fast"\n', "utf-8")
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path)
+    assert str(caught.value).removeprefix(f"{path}: ").split("; ") == [
+        "source.p is missing, expected a number",
+        "model.d_head is missing, expected an integer of at least 1",
+        "unknown key model.d_haed, did you mean model.d_head?",
+        "optimiser.lr is 'fast', expected a number",
+        "steps is 0, expected at least 1",
+    ]
+
+
+def test_of_many_faults_six_are_named_and_the_rest_counted(path):
+    path.write_text("".join(f"key_{i} = 1\n" for i in range(9)) + MINIMAL, "utf-8")
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path)
+    faults = str(caught.value).split("; ")
+    assert len(faults) == 7
+    assert faults[-1] == "and 3 more"
+    assert all(f"unknown key key_{i}, " in fault for i, fault in enumerate(faults[:6]))
 
 
 def test_checkpoint_steps():

@@ -22,6 +22,9 @@ class Lagged(Stationary):
 
     Tokens whose distance is not a multiple of the lag are independent. So every row of `P`, the law of
     neighbours, is `pi` unless the lag is 1; the chain's own table is `lag_law`.
+
+    Args:
+        lag: How many tokens back the parent is.
     """
 
     takes_streams: ClassVar[bool] = True

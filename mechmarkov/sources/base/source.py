@@ -102,6 +102,8 @@ class Source(Fields, ABC):
     """
 
     kind: str
+    example: ClassVar[Mapping[str, Any]] = {}
+    """Fields of a small one, which a new recipe is written with; none for what is not made without data."""
     takes_streams: ClassVar[bool] = False
     """Whether `sample` draws only through `sampling.streams`, so that a GPU draws for a stack."""
 

@@ -20,7 +20,13 @@ VISIBLE = {" ": "␣", "\n": "↵", "\t": "⇥"}
 
 
 class StoredSequences(Stationary):
-    """A source that holds sequences of its own."""
+    """A source that holds sequences of its own.
+
+    Attributes:
+        states: All states, one after the other, in base64.
+        lengths: How many states each sequence has.
+        names: The states' names.
+    """
 
     states: str = Field(repr=False)
     lengths: Annotated[tuple[Count, ...], Field(max_length=MAX_SEQUENCES, repr=False)]

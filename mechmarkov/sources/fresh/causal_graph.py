@@ -1,7 +1,7 @@
 """Sequences along a known graph of parents, with a fresh kernel for every sequence."""
 
-from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, Strict, model_validator
@@ -50,6 +50,7 @@ class CausalGraph(FreshChains):
 
     takes_streams: ClassVar[bool] = True
     kind: Literal["causal_graph"] = "causal_graph"
+    example: ClassVar[Mapping[str, Any]] = {"n_states": 3, "parents": [[], [0], [0], [1], [2], [3]]}
     n_states: Count = Field(ge=2, le=1 << 10)
     parents: tuple[tuple[Parent, ...], ...] = Field(min_length=2, max_length=MAX_POSITIONS)
     concentration: Real = Field(default=1.0, gt=0, le=1e6)

@@ -1,7 +1,8 @@
 """A fresh chain for every sequence, of first or higher order, or a fresh law of independent tokens."""
 
+from collections.abc import Mapping
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from jaxtyping import Float64
 from pydantic import Field, model_validator
@@ -52,6 +53,7 @@ class DirichletChains(FreshChains):
 
     takes_streams: ClassVar[bool] = True
     kind: Literal["dirichlet_chains"] = "dirichlet_chains"
+    example: ClassVar[Mapping[str, Any]] = {"n_states": 3}
     n_states: Count = Field(ge=2, le=1 << 10)
     concentration: Real = Field(default=1.0, gt=0, le=1e6)
     start: Literal["stationary", "uniform"] = "stationary"

@@ -1,8 +1,9 @@
 """A fresh chain for every sequence in whose stationary law all states are equal."""
 
+from collections.abc import Mapping
 from functools import cache
 from itertools import permutations
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -48,6 +49,7 @@ class DoublyStochastic(FreshChains):
     """
 
     kind: Literal["doubly_stochastic"] = "doubly_stochastic"
+    example: ClassVar[Mapping[str, Any]] = {"n_states": 3}
     takes_streams: ClassVar[bool] = True
     n_states: Count = Field(ge=2, le=1 << 10)
     law: Literal["sinkhorn", "uniform"] = "sinkhorn"

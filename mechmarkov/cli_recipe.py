@@ -1,0 +1,76 @@
+"""`mechmarkov recipe NAME`, `recipe new`, `recipe fields` and `recipe schema`: recipes of one's own."""
+
+import json
+
+import click
+
+
+class Recipes(click.Group):
+    """Commands about recipes; any other word is the name of a shipped recipe, which is printed."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        """The command of that name, or the one that prints the recipe of that name."""
+        return super().get_command(ctx, cmd_name) or _printing(cmd_name)
+
+
+def _printing(name: str) -> click.Command:
+    def run() -> None:
+        from mechmarkov.shipped import text
+
+        click.echo(text("recipe", name), nl=False)
+
+    return click.Command(name, callback=run)
+
+
+@click.group(cls=Recipes, subcommand_metavar="NAME | COMMAND [ARGS]…")
+def recipe() -> None:
+    """Print the shipped recipe NAME, in TOML (`mechmarkov list` has the names), or write one of your own.
+
+    `mechmarkov recipe new --source chain > mine.toml`, then `mechmarkov train mine.toml`.
+    """
+
+
+@recipe.command()
+@click.option("--source", metavar="KIND", required=True, help="Kind of source (`mechmarkov list`).")
+@click.option(
+    "--layers",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Layers.  [1, or 2 for a law a sequence]",
+)
+@click.option("--heads", type=click.IntRange(1), default=1, metavar="N", help="Heads a layer.")
+@click.option("--width", type=click.IntRange(1), default=32, metavar="N", help="Of the residual stream.")
+@click.option(
+    "--context",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Tokens to read.  [64, or the source's]",
+)
+@click.option("--steps", type=click.IntRange(1), default=1000, metavar="N", help="Steps of the training.")
+def new(source: str, layers: int | None, heads: int, width: int, context: int | None, steps: int) -> None:
+    """Print a commented recipe for a decoder on a small example of a source; it trains as it is."""
+    from mechmarkov.shipped import check_source
+
+    check_source(source)
+    if width % heads:
+        raise ValueError(f"--heads is {heads}, expected a divisor of --width, {width}")
+    from mechmarkov.training.new_recipe import new_recipe
+
+    made = new_recipe(source, layers=layers, heads=heads, width=width, context=context, steps=steps)
+    click.echo(made, nl=False)
+
+
+@recipe.command()
+def fields() -> None:
+    """Print all fields of a recipe with type, default, meaning and example, in Markdown."""
+    from mechmarkov.training.recipe_page import page
+
+    click.echo(page(), nl=False)
+
+
+@recipe.command()
+def schema() -> None:
+    """Print the JSON schema of a recipe, by which editors complete and check one."""
+    from mechmarkov.training.recipe_schema import recipe_schema
+
+    click.echo(json.dumps(recipe_schema(), indent=1, ensure_ascii=False))

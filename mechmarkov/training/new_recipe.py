@@ -1,0 +1,138 @@
+"""A recipe for a decoder on any kind of source, in TOML, with a comment for what one would change."""
+
+import json
+import textwrap
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from mechmarkov.objectives import Objective
+from mechmarkov.shipped import check_source
+from mechmarkov.sources.base.registry import load_source, source_from_data
+from mechmarkov.sources.base.source import Source
+from mechmarkov.training.model_sections import DecoderSection
+from mechmarkov.training.optimisers import AdamW
+from mechmarkov.training.recipe import Recipe, RecipeError
+from mechmarkov.training.recipe_fields import RecipeField, fields_of, first_sentence
+from mechmarkov.training.sections import Checkpoints, Data, Init
+
+WIDTH = 100  # of a comment
+SHOWN: dict[str, tuple[str, ...]] = {  # what a person would change; docs/recipes.md has all
+    "": ("frozen", "precision"),
+    "model": (
+        "attn_only", "d_mlp", "act_fn", "normalization_type", "positional_embedding_type", "tied", "window",
+        "mixer",
+    ),
+    "objective": ("kind",),
+    "init": ("scheme", "std"),
+    "optimiser": ("weight_decay", "schedule", "warmup", "max_grad_norm"),
+    "data": ("n_train", "population"),
+    "checkpoints": ("every", "at"),
+}  # fmt: skip
+
+
+def new_recipe(
+    source: str,
+    *,
+    layers: int | None = None,
+    heads: int = 1,
+    width: int = 32,
+    context: int | None = None,
+    steps: int = 1000,
+) -> str:
+    """A commented recipe for a decoder on an example of that kind of source, in TOML; it trains as it is.
+
+    Args:
+        source: A kind of source.
+        layers: Layers; by default 1, and 2 for a source that draws anew for every sequence.
+        heads: Heads a layer.
+        width: Width of the residual stream, a multiple of `heads`.
+        context: Tokens that the model reads; by default 64, or what the source's sequences have.
+        steps: Steps of the training.
+
+    Raises:
+        RecipeError: One line, for a source that has no example, or numbers that do not fit.
+        ValueError: One line, for a source that is not registered.
+    """
+    if heads < 1 or width % heads:
+        raise RecipeError(f"heads is {heads}, expected a divisor of the width, {width}")
+    found = example_of(source)
+    given: dict[str, dict[str, Any]] = {
+        "": {"name": f"my-{source.replace('_', '-')}", "steps": steps},
+        "source": {"kind": source, **type(found).example},
+        "model": {
+            "kind": "decoder",
+            "n_layers": layers or (2 if found.redraws else 1),
+            "d_model": width,
+            "n_heads": heads,
+            "d_head": width // heads,
+            "n_ctx": context or (64 if found.length is None else found.length - 1),
+        },
+        "objective": {"read": "all" if found.length is None else "last"},
+        "init": {},
+        "optimiser": {"kind": "adamw", "lr": AdamW().lr},
+        "data": {"batch": 32},
+        "checkpoints": {"log": 20},
+    }
+    models: dict[str, type[BaseModel]] = {
+        "": Recipe, "source": type(found), "model": DecoderSection, "objective": Objective, "init": Init,
+        "optimiser": AdamW, "data": Data, "checkpoints": Checkpoints,
+    }  # fmt: skip
+    text = "\n".join([f"# {found.title()}.", "# Train it: mechmarkov train FILE", "", *_lines(given, models)])
+    Recipe.from_data(tomllib.loads(text))
+    return text + "\n"
+
+
+def example_of(kind: str) -> Source:
+    """The small example of a kind of source.
+
+    Raises:
+        RecipeError: It has none.
+        ValueError: No source is registered for the kind.
+    """
+    check_source(kind)
+    model = load_source(kind)
+    needed = [field.name for field in fields_of(model) if field.default is ...]
+    if needed and not model.example:
+        raise RecipeError(
+            f"source {kind!r} has no example, expected data of your own ({', '.join(needed)}): make it in "
+            "Python and put it in the recipe of another kind, "
+            "load_recipe(…).with_values({'source': source.model_dump()})"
+        )
+    return source_from_data({"kind": kind, **model.example})
+
+
+def _lines(given: Mapping[str, Mapping[str, Any]], models: Mapping[str, type[BaseModel]]) -> Iterator[str]:
+    for section, model in models.items():
+        values = given[section]
+        if section:
+            yield from ("", f"[{section}]")
+        if "kind" in values:
+            yield f"kind = {toml(values['kind'])}"
+        known = {field.name: field for field in fields_of(model)}
+        for name, value in values.items():
+            if name != "kind":
+                yield from _comment(known[name], value)
+                yield f"{name} = {toml(value)}"
+        for name in SHOWN.get(section, [name for name in known if name not in values]):
+            default = known[name].default
+            yield from _comment(known[name], default)
+            yield f"# {name} = {'…' if default is None or known[name].follows else toml(default)}"
+
+
+def _comment(field: RecipeField, value: Any) -> Iterator[str]:
+    """The field's meaning, its type, and its default where the line below does not show it."""
+    parts = [first_sentence(field.meaning), f"Takes: {field.type}." if field.type else ""]
+    if field.default is None and not field.follows:
+        parts.append("Not given by default.")
+    elif field.default not in (..., value) and not field.follows:
+        parts.append(f"Default: {toml(field.default)}.")
+    text = " ".join(part for part in parts if part)
+    yield from textwrap.wrap(text, WIDTH, initial_indent="# ", subsequent_indent="# ")
+
+
+def toml(value: Any) -> str:
+    """A plain value as TOML writes it, which is JSON's way for all but tables."""
+    return json.dumps(value, ensure_ascii=False)

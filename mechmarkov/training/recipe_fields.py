@@ -1,0 +1,143 @@
+"""What each field of a recipe means, as the models that recipes are made of and their docstrings say."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, PydanticUserError, TypeAdapter
+from pydantic.fields import FieldInfo
+
+from mechmarkov.models.config import FOLLOWING
+from mechmarkov.models.constructions.disentangled import DisentangledShape
+from mechmarkov.models.constructions.walk import WalkShape
+from mechmarkov.objectives import Objective
+from mechmarkov.sources.base.registry import GROUP, load_source
+from mechmarkov.training.model_sections import (
+    ContextConditionedSection,
+    DecoderSection,
+    DisentangledSection,
+    WalkSection,
+)
+from mechmarkov.training.optimisers import AdamW, GradientDescent
+from mechmarkov.training.recipe import Recipe
+from mechmarkov.training.sections import Checkpoints, Data, Init
+from mechmarkov.utils.plugins import registered
+
+SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
+    "source": (),  # any registered one
+    "model": (DecoderSection, DisentangledSection, ContextConditionedSection, WalkSection),
+    "objective": (Objective,),
+    "init": (Init,),
+    "optimiser": (AdamW, GradientDescent),
+    "data": (Data,),
+    "checkpoints": (Checkpoints,),
+}
+SHAPES: dict[type[BaseModel], type] = {  # whose docstrings describe a section's fields
+    DisentangledSection: DisentangledShape,
+    WalkSection: WalkShape,
+}
+FROM_SOURCE = ("d_vocab", "d_vocab_out")  # of a decoder's section
+ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
+HEADINGS = re.compile(r"^(Args|Attributes|Raises|Example|Returns):$", re.MULTILINE)
+TYPES = {"number": "number", "integer": "integer", "string": "text", "boolean": "true or false"}
+
+
+@dataclass(frozen=True)
+class RecipeField:
+    """One field of a recipe.
+
+    Attributes:
+        name: The key as it is written.
+        type: The words for what it takes.
+        default: The plain value without it; `...` where it is required and None
+            where it is left out.
+        meaning: The entry of the class's docstring; empty where it has none.
+    """
+
+    name: str
+    type: str
+    default: Any
+    meaning: str
+
+    @property
+    def follows(self) -> bool:
+        """Returns whether its default follows from other fields."""
+        return self.name in FOLLOWING and self.default in (-1, -1.0, None)
+
+
+def fields_of(model: type[BaseModel]) -> Iterator[RecipeField]:
+    """Yields the fields of one section but its kind, in their order."""
+    meanings = _meanings(model)
+    for key, field in model.model_fields.items():
+        name = field.alias or key
+        if key == "kind" and field.default and isinstance(field.default, str) and model is not Objective:
+            continue
+        if issubclass(model, DecoderSection) and name in FROM_SOURCE:
+            continue
+        default = ... if field.is_required() else field.get_default(call_default_factory=True)
+        default = default.model_dump(mode="json") if isinstance(default, BaseModel) else default
+        yield RecipeField(name, _type(field), default, meanings.get(name, ""))
+
+
+def models() -> Iterator[tuple[str, str, type[BaseModel]]]:
+    """Yields each section with its kind, empty where there is one only, and the model of its fields."""
+    yield "", "", Recipe
+    for section, held in SECTIONS.items():
+        for model in held or [load_source(kind) for kind in registered(GROUP)]:
+            several = not held or len(held) > 1
+            yield section, str(model.model_fields["kind"].default) if several else "", model
+
+
+def first_sentence(text: str) -> str:
+    """Returns the first sentence of a text.
+
+    Example:
+        >>> first_sentence("Width of e.g. a head. More.")
+        'Width of e.g. a head.'
+    """
+    return re.split(r"(?<=[.!?]) (?=[A-Z`\"])", text, maxsplit=1)[0]
+
+
+def _meanings(model: type[BaseModel]) -> dict[str, str]:
+    """The entries of a class's docstring, a base's where the class has none for a field."""
+    found: dict[str, str] = {}
+    described = [SHAPES[model]] if model in SHAPES else []
+    for parent in [*described, *reversed(model.__mro__)]:
+        text = parent.__dict__.get("__doc__") or ""
+        parts = HEADINGS.split(inspect.cleandoc(text))
+        for title, body in zip(parts[1::2], parts[2::2], strict=True):
+            if title in ("Args", "Attributes"):
+                found |= {name: " ".join(entry.split()) for name, entry in ENTRY.findall(body)}
+    return found
+
+
+def _type(field: FieldInfo) -> str:
+    """Words for what a field takes, as its JSON schema says."""
+    try:
+        schema = TypeAdapter(field.rebuild_annotation()).json_schema()
+    except PydanticUserError:  # a type that JSON has no name for
+        return ""
+    return _words(schema)
+
+
+def _words(schema: dict[str, Any]) -> str:
+    if "$ref" in schema or "properties" in schema or "discriminator" in schema:
+        return "section"
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_words(s) for s in schema["anyOf"] if s.get("type") != "null"))
+    if "enum" in schema:
+        return ", ".join(f'"{value}"' for value in schema["enum"])
+    if "const" in schema:
+        return f'"{schema["const"]}"'
+    if schema.get("type") == "array":
+        held = TYPES.get(schema.get("items", {}).get("type", ""))
+        return f"list of {held}s" if held else "list"
+    # Of an optional field with an alias pydantic writes its own names of the bounds.
+    low, high = schema.get("minimum", schema.get("ge")), schema.get("maximum", schema.get("le"))
+    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+    bounds = {"from": low, "above": above, "to": high, "below": below}
+    limits = [f"{word} {value:.15g}" for word, value in bounds.items() if value is not None]
+    words = TYPES.get(schema.get("type", ""), "section" if "type" in schema else "")
+    return " ".join([words, *limits])

@@ -1,0 +1,124 @@
+"""Recipes of one's own: written for every source, printed, and described."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from mechmarkov.cli import main
+from mechmarkov.shipped import sources
+from mechmarkov.sources import Observed
+from mechmarkov.sources.base.registry import GROUP, load_source
+from mechmarkov.training.new_recipe import new_recipe
+from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe, recipes
+from mechmarkov.training.recipe_fields import fields_of, models
+from mechmarkov.training.recipe_page import page
+from mechmarkov.training.recipe_schema import recipe_schema
+from mechmarkov.training.train import train
+from mechmarkov.utils.plugins import registered
+
+ROOT = Path(__file__).parents[2]
+WITH_DATA = "observed"  # has no example
+KINDS = [kind for kind in registered(GROUP) if kind != WITH_DATA]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_command_writes_trains_as_it_is(kind, tmp_path, capsys):
+    main(["recipe", "new", "--source", kind, "--width", "8", "--heads", "2", "--steps", "2"])
+    path = tmp_path / "mine.toml"
+    path.write_text(capsys.readouterr().out, "utf-8")
+    recipe = load_recipe(path)
+    assert (recipe.steps, recipe.source.kind) == (2, kind)
+    config = recipe.decoder_config
+    assert (config.n_layers, config.n_heads, config.d_head) == (2 if recipe.source.redraws else 1, 2, 4)
+    run = train(recipe.with_set(["data.batch=2"]), device="cpu")
+    assert int(run.steps[-1]) == 2
+    assert all(name in tomllib.loads(path.read_text("utf-8"))["source"] for name in load_source(kind).example)
+
+
+def test_what_is_commented_out_is_the_default():
+    """A line with a value says what the recipe does without it, so that nothing changes when it is let in."""
+    for kind in KINDS:
+        text = new_recipe(kind)
+        hidden = [line for line in text.splitlines() if line.startswith("# ") and " = " in line]
+        lines = [line for line in hidden if line.split()[1].isidentifier() and not line.endswith("…")]
+        lines = [line for line in lines if line.split()[2] == "="]
+        assert len(lines) > 10
+        given = text
+        for line in lines:
+            given = given.replace(f"\n{line}\n", f"\n{line.removeprefix('# ')}\n", 1)
+        assert given != text
+        changed, recipe = (Recipe.from_data(tomllib.loads(written)).to_data() for written in (given, text))
+        assert changed == recipe
+
+
+def test_the_numbers_that_are_given_are_those_of_the_model():
+    text = new_recipe("circle", layers=3, heads=2, width=16, context=12, steps=5)
+    recipe = Recipe.from_data(tomllib.loads(text))
+    config = recipe.decoder_config
+    assert (config.n_layers, config.n_heads, config.d_model, config.n_ctx, recipe.steps) == (3, 2, 16, 12, 5)
+    with pytest.raises(RecipeError, match=r"^heads is 3, expected a divisor of the width, 16$"):
+        new_recipe("circle", heads=3, width=16)
+    with pytest.raises(ValueError, match=r"^no source is called 'cirle', did you mean circle"):
+        new_recipe("cirle")
+
+
+def test_a_source_with_data_goes_into_a_recipe_as_its_refusal_says():
+    with pytest.raises(RecipeError, match=r"with_values\({'source': source.model_dump\(\)}\)$"):
+        new_recipe(WITH_DATA)
+    source = Observed("the cat sat on the mat. " * 40, order=1)
+    recipe = Recipe.from_data(tomllib.loads(new_recipe("chain", width=8, context=8, steps=2)))
+    run = train(recipe.with_values({"source": source.model_dump()}), device="cpu")
+    assert run.source == source
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_a_shipped_recipe_is_printed_as_it_is(name, capsys):
+    main(["recipe", name])
+    assert capsys.readouterr().out == (Recipe.shipped / f"{name}.toml").read_text("utf-8")
+
+
+def test_every_field_says_what_it_means():
+    silent = [
+        f"{section} {kind} {field.name}"
+        for section, kind, model in models()
+        for field in fields_of(model)
+        if not field.meaning
+    ]
+    assert silent == []
+
+
+def test_the_fields_that_are_listed_without_an_import_are_those_of_the_examples():
+    assert sources() == {kind: ", ".join(load_source(kind).example) for kind in registered(GROUP)}
+
+
+def test_the_page_of_all_fields_is_current():
+    """`mechmarkov recipe fields > docs/recipes.md` makes it."""
+    assert (ROOT / "docs" / "recipes.md").read_text("utf-8") == page()
+
+
+def test_the_schema_takes_every_recipe_and_refuses_a_wrong_one(capsys):
+    main(["recipe", "schema"])
+    schema = json.loads(capsys.readouterr().out)
+    assert schema == recipe_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    texts = [(Recipe.shipped / f"{name}.toml").read_text("utf-8") for name in recipes()]
+    for text in [*texts, *map(new_recipe, KINDS)]:
+        assert list(validator.iter_errors(tomllib.loads(text))) == []
+    wrong = tomllib.loads(new_recipe("circle"))
+    wrong["source"]["p_clockwise"] = wrong["source"].pop("p")
+    assert not validator.is_valid(wrong)
+    wrong = tomllib.loads(new_recipe("circle"))
+    wrong["model"]["n_layer"] = 2
+    assert not validator.is_valid(wrong)
+
+
+def test_the_first_recipe_of_one_s_own_is_two_commands(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main(["recipe", "new", "--source", "chain", "--width", "8", "--context", "8", "--steps", "2"])
+    Path("mine.toml").write_text(capsys.readouterr().out, "utf-8")
+    main(["train", "mine.toml", "--device", "cpu"])
+    assert Path("runs", "mine", "run.pt").is_file()
