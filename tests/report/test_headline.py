@@ -133,7 +133,7 @@ def test_a_trapped_model_is_told_from_a_learned_one():
         ablation=[],
     )
     shown = tiles(result)
-    assert shown["Where does it live?"].answer == "No part holds it"
+    assert shown["Where does it live?"].answer == "No part holds the bigram"
     assert shown["Is it stuck?"].answer == "Yes, by symmetry"
     assert headline(result).badge == "trapped"
     assert headline(result).named == ()
@@ -154,7 +154,7 @@ def test_what_came_is_told_in_order_and_that_nothing_came():
     selection, bigram = came("selection", 2, 1, 2), came("bigram", 8, 6, 8)
     unigram = Claim((MODEL,), "came_by", ("unigram",), status="does not apply")
     (tile,) = headline(result_of((0, 8), dynamics=[selection, bigram, unigram])).tiles
-    assert tile.answer == "Attention by step 2, bigram by step 8"
+    assert tile.answer == "Halfway by step: attention 2, bigram 8"
     assert tile.score.interval == (6.0, 8.0)
     assert tile.where == "over the whole run"
     nothing = Claim((MODEL,), "came_by", BIGRAM, status="excluded", where=Where(steps=(0, 8)))
@@ -165,11 +165,11 @@ def test_what_came_is_told_in_order_and_that_nothing_came():
 def test_what_held_at_the_first_probed_step_did_not_come():
     there = came("selection", 0, 0, 0, "from the first probed step")
     (tile,) = headline(result_of((0, 8), dynamics=[there])).tiles
-    assert tile.answer == "Attention from the start"
+    assert tile.answer == "From the start: attention"
     (tile,) = headline(result_of((0, 8), dynamics=[there, came("bigram", 8, 6, 8)])).tiles
-    assert tile.answer == "Bigram by step 8"
+    assert tile.answer == "Halfway by step: bigram 8"
     (tile,) = headline(result_of((0, 8), dynamics=[came("bigram", 4, 0, 4, "lost again")])).tiles
-    assert tile.answer == "Bigram by step 4 (lost again)"
+    assert tile.answer == "Halfway by step: bigram 4 (lost again)"
 
 
 def test_a_component_whose_effect_is_within_its_null_is_not_named():

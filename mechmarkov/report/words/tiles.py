@@ -190,13 +190,17 @@ _SHORT: dict[str, Callable[[Claim], str]] = {
 
 def _came(claims: Sequence[Claim]) -> str:
     """When events came, each by its first sure step."""
-    told = []
+    told: list[str] = []
+    begun: list[str] = []
     for claim in claims:
         if claim.value is None:
             continue
         lost = " (lost again)" if claim.condition("lost again") else ""
         start = claim.condition("from the first probed step")
+        begun += [f"{bare_event(claim)}{lost}"] * (start is not None)
         told.append(f"{bare_event(claim)} {'from the start' if start else f'{claim.value:.0f}'}{lost}")
+    if told and len(begun) == len(told):
+        return f"From the start: {', '.join(begun)}"
     if told:
         return f"Halfway by step: {', '.join(told)}"
     return "Open" if any(claim.status == "open" for claim in claims) else "Not seen"
