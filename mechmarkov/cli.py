@@ -24,7 +24,8 @@ from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, reason
 DEFAULT_EXAMPLE = "walk"
 MAX_SEEDS = 10_000
 MAX_LINE_CHARACTERS = 1000
-MAX_ERROR_CHARACTERS = 2000  # a recipe may have several faults
+MAX_FAULTS_CHARACTERS = 2000  # of a recipe or a sweep, which may have several
+OF_FILES = ("RecipeError", "SweepError")  # by their names, because importing them takes time
 MAX_SEQUENCES = 100_000
 FILES = ("report.html", "results.nc", "summary.json")
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
@@ -394,7 +395,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo("interrupted", err=True)
         sys.exit(130)
     except (ValueError, OSError, ImportError) as error:
-        _fail(_message(error))
+        _fail(
+            _message(error),
+            MAX_FAULTS_CHARACTERS if type(error).__name__ in OF_FILES else MAX_LINE_CHARACTERS,
+        )
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -410,7 +414,7 @@ def _message(error: Exception) -> str:
     return f"{error.filename}: {error.strerror}" if named else reason(error)  # type: ignore[attr-defined]
 
 
-def _fail(message: str) -> None:
+def _fail(message: str, limit: int = MAX_LINE_CHARACTERS) -> None:
     """End with one line on stderr; names and paths in it may hold what would steer a terminal."""
-    click.echo(f"error: {printable(' '.join(message.split()), MAX_ERROR_CHARACTERS)}", err=True)
+    click.echo(f"error: {printable(' '.join(message.split()), limit)}", err=True)
     sys.exit(2)

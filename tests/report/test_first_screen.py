@@ -96,7 +96,7 @@ def test_everything_on_the_first_screen_follows_the_slider(browser: Browser, wal
     assert browser.js(TITLE).startswith("untrained")
     untrained = browser.js("return document.querySelector('.tiles').innerText")
     assert "L0H0" in learned.split("How did it get there?")[0]
-    assert "No part holds it" in untrained
+    assert "No part holds the bigram" in untrained
     answers = (
         "return [...document.querySelectorAll('.tile div:not([hidden]) .answer')].map((e) => e.innerText)"
     )

@@ -22,7 +22,6 @@ import torch
 from loaders import LOADERS
 from watch import MEMORY, Watch, in_time, watching
 
-LONGEST_LINE = 700
 PROBLEMS_SHOWN = 20
 
 
@@ -67,7 +66,7 @@ def fuzz(name: str, count: int, seed: int, folder: Path) -> Count:
                 found.right += 1
             except loader.error as error:
                 line = str(error)
-                if not line.isprintable() or len(line) > LONGEST_LINE:
+                if not line.isprintable() or len(line) > loader.longest:
                     found.problems.append(f"{found.copies}: no line: {line[:100]!r}")
                 found.refused += 1
                 said.add(line)

@@ -22,6 +22,7 @@ from mechmarkov.training import resume as partial
 from mechmarkov.training.members import members_of
 from mechmarkov.training.recipe import Recipe, RecipeError
 from mechmarkov.training.trainer import fit
+from mechmarkov.utils.toml import MESSAGE_CHARACTERS
 
 ROOT = Path(__file__).parents[2] / "mechmarkov"
 GOLDEN = Path(__file__).parents[1] / "runs" / "golden" / "v1.pt"
@@ -41,12 +42,14 @@ class Loader:
         mutants: Broken copies of a file's bytes, by seed and number.
         read: Reads what `good` made; any answer is checked.
         error: The one class of errors.
+        longest: The most characters of its line; a recipe names several faults.
     """
 
     good: Callable[[Path], tuple[Path, Path]]
     mutants: Callable[[bytes, int, int], Iterator[bytes]]
     read: Callable[[Path], None]
     error: type[Exception]
+    longest: int = 700
 
 
 def check_run(run: Run, folder: Path) -> None:
@@ -184,11 +187,11 @@ LOADERS = {
     ),
     "GPT-2, bin": Loader(_golden("gpt2_bin", "pytorch_model.bin"), of_archive, _import(), RunFileError),
     "GPT-2, config.json": Loader(_golden("gpt2_untied", "config.json"), _words, _import(), RunFileError),
-    "recipe": Loader(_text(SHORTFORMER), _words, _recipe, RecipeError),
-    "recipe of a walk": Loader(_text(WALK), _words, _recipe, RecipeError),
-    "sweep": Loader(_text(PHASE), _words, _sweep, SweepError),
-    "budgets of a recipe": Loader(_text(SHORTFORMER), _numbers, _recipe, RecipeError),
-    "budgets of a walk": Loader(_text(WALK), _numbers, _recipe, RecipeError),
-    "budgets of a sweep": Loader(_text(PHASE), _numbers, _sweep, SweepError),
+    "recipe": Loader(_text(SHORTFORMER), _words, _recipe, RecipeError, MESSAGE_CHARACTERS),
+    "recipe of a walk": Loader(_text(WALK), _words, _recipe, RecipeError, MESSAGE_CHARACTERS),
+    "sweep": Loader(_text(PHASE), _words, _sweep, SweepError, MESSAGE_CHARACTERS),
+    "budgets of a recipe": Loader(_text(SHORTFORMER), _numbers, _recipe, RecipeError, MESSAGE_CHARACTERS),
+    "budgets of a walk": Loader(_text(WALK), _numbers, _recipe, RecipeError, MESSAGE_CHARACTERS),
+    "budgets of a sweep": Loader(_text(PHASE), _numbers, _sweep, SweepError, MESSAGE_CHARACTERS),
     "probe of another package": Loader(_run_and_seed, _seeds, _odd_probe, RefusedProbeError),
 }

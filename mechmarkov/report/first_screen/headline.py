@@ -11,7 +11,7 @@ from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.first_screen.verdict import Badge, badge, is_as_right, is_exact
 from mechmarkov.report.words import title as words
 from mechmarkov.report.words.outcomes import consistent
-from mechmarkov.report.words.tiles import WordedTile, one_step, worded
+from mechmarkov.report.words.tiles import WordedTile, of_a_circuit, one_step, worded
 
 # Probes whose claims are the whole run's, or the last step's; the others are asked again at each step.
 OF_THE_RUN = ("dynamics",)
@@ -76,7 +76,10 @@ def headline(result: Findings) -> Headline:
     reaches = claims.first("reaches", probe="behaviour")
     if word in ("solved", "partly") and is_exact(claims) and reaches is not None and not reaches.is_shown:
         answer = words.circuit_of(reaches)
-        shown = [replace(tile, answer=answer) if tile.question == LEARNED else tile for tile in shown]
+        shown = [
+            of_a_circuit(tile, one, answer) if tile.question == LEARNED else one
+            for tile, one in zip(tiles, shown, strict=True)
+        ]
     if "dynamics" in result.skipped and len(result.steps) == 1:
         shown.insert(min(2, len(shown)), one_step())
     return Headline(step, word, said, shown, note, judged, named_parts(tiles))

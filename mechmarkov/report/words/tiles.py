@@ -1,7 +1,7 @@
 """Tiles in words: the answer, a sentence or two, what the number counts, and the bars of the small picture."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -76,6 +76,14 @@ class WordedTile:
     picture: str = ""
     bars: tuple[Bar, ...] = ()
     where: str = ""
+
+
+def of_a_circuit(tile: Tile, shown: WordedTile, answer: str) -> WordedTile:
+    """Returns the tile of what was learned for a circuit: its number names the law that it is from."""
+    number = tile.number
+    if number is None or not number.object or number.relation not in ("imitates", "is_closest_to"):
+        return replace(shown, answer=answer)
+    return replace(shown, answer=answer, number=f"nats (KL) from {law(number.object[0])}")
 
 
 def one_step() -> WordedTile:
@@ -229,8 +237,8 @@ def _number(claim: Claim | None) -> tuple[str, Score | None]:
     if claim is None or claim.value is None:
         return "", None
     words = {
-        "imitates": f"nats (KL) from {law(claim.object[0])}" if claim.object else "",
-        "is_closest_to": f"nats (KL) from {law(claim.object[0])}" if claim.object else "",
+        "imitates": "nats (KL) from it",
+        "is_closest_to": "nats (KL) from it",
         "fails_at": "nats (KL) there",
         "tempers": "temperature, 1 is exact",
         "reaches": "nats above the best possible",

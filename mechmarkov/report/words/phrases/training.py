@@ -119,7 +119,7 @@ def _came_by(claim: Claim) -> str:
     low, high = claim.interval or (0, 0)
     sure = "" if claim.is_shown else ", not surely"
     to = event(claim.object[0])
-    return f"It came halfway to {to} between steps {int(low)} and {int(high)}{sure}{lost}"
+    return f"Halfway to {to} between steps {int(low)} and {int(high)}{sure}{lost}"
 
 
 def _before(claim: Claim) -> str:
