@@ -97,10 +97,10 @@ assert any("the law is an estimate" in warning for warning in result.warnings)
 assert result["behaviour"].scores["kl_bigram"].law.startswith("estimated")
 shares = [score.value for name, score in result["storage"].scores.items() if name.startswith("share_")]
 assert abs(sum(shares) - 1) < 1e-6
-assert result["storage"].scores["bigram_home"].value == "L0.mlp"
+assert str(result["storage"].scores["bigram_home"].value).startswith("L0.mlp")
 
 # %% [markdown]
-# The MLP holds it. GPT-2 ties its unembedding to its embedding, so without a norm the direct path would be a
+# The MLP holds nearly nine tenths of it, the direct path the rest. GPT-2 ties its unembedding to its embedding, so without a norm the direct path would be a
 # symmetric matrix; but what follows a character is not what precedes it. When did the bigram come?
 
 # %%
