@@ -100,9 +100,9 @@ assert abs(sum(shares) - 1) < 1e-6
 assert str(result["storage"].scores["bigram_home"].value).startswith("L0.mlp")
 
 # %% [markdown]
-# The MLP holds nearly nine tenths of it, the direct path the rest. GPT-2 ties its unembedding to its embedding,
-# so without a norm the direct path would be a symmetric matrix; but what follows a character is not what precedes
-# it. When did the bigram come?
+# The MLP holds nearly nine tenths of it, the direct path the rest. GPT-2 ties its unembedding to its
+# embedding, so without a norm the direct path would be a symmetric matrix; but what follows a character
+# is not what precedes it. When did the bigram come?
 
 # %%
 kl = mm.probe(run, ["behaviour"], steps="all", sequences=64, law_draws=0)["behaviour"].data["kl"]
