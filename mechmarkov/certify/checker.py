@@ -25,12 +25,14 @@ ELEMENTARY, BLOCK = 64, 32  # units that exp, tanh, erf, sin, cos are off by; ke
 FLOOR, MOST_CORNERS = 1e-12, 8  # of a probability in a KL; possible states of whose box all corners are tried
 
 
-def below_root(low: Any, high: Any) -> Any:  # how far 1/√x is below its chord at most, and next max(x, 0)
+def below_root(low: Any, high: Any) -> Any:
+    """Returns how far 1/√x is at most below its chord between two points."""
     touch = (2 / (np.sqrt(low * high) * (np.sqrt(low) + np.sqrt(high)))) ** (-2 / 3)  # where slopes are equal
     return np.maximum(1 / np.sqrt(low) + (low - touch) / touch**1.5 / 2 - 1 / np.sqrt(touch), 0)
 
 
 def below_relu(low: Any, high: Any) -> Any:
+    """Returns how far max(x, 0) is at most below its chord between two points."""
     return np.maximum(-low, 0) * np.maximum(high, 0) / np.maximum(high - low, 1e-300)
 
 

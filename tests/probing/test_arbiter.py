@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mechmarkov.claims.arbiter import arbitrate, contradictions
-from mechmarkov.claims.claim import MODEL, Claim
+from mechmarkov.claims.claim import MODEL, Claim, Condition
 
 RELATIONS = (
     "is_closest_to",
@@ -69,3 +69,22 @@ TABLE = Claim(("direct",), "matches", ("log P",), evidence="weights")
 )
 def test_the_stronger_of_two_is_told(one, other, status):
     assert tuple(claim.status for claim in arbitrate([one, other])) == status
+
+
+FIT = Claim(("a fit",), "explains", (MODEL,), 0.9, because=(Condition("term", words=("MatchHead",)),))
+
+
+@pytest.mark.parametrize("status", ["excluded", "does not apply"])
+def test_a_fit_has_no_circuit_that_edits_deny(status):
+    edits = Claim(("L0H0",), "is_induction_head", status=status, evidence="intervention")
+    assert [claim.status for claim in arbitrate([edits, FIT])] == [status, "open"]
+
+
+def test_a_fit_keeps_a_circuit_that_edits_show():
+    edits = Claim(("L0H0",), "is_induction_head", evidence="intervention")
+    assert [claim.status for claim in arbitrate([edits, FIT])] == ["shown", "shown"]
+
+
+def test_a_table_of_two_steps_is_no_other_home_of_the_bigram():
+    two = Claim(("direct",), "matches", ("log P",), evidence="weights", because=(Condition("law", value=2),))
+    assert [claim.status for claim in arbitrate([HOME, two])] == ["shown", "shown"]
