@@ -49,7 +49,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     if not homes:
         return [_no_home(data, last, worth)]
     share = sum(float(last["net_share"].sel(path=path)) for path in _one_of_each(last, homes))
-    share = 1.0 if abs(share - 1) < ROUNDING else share
+    share = _without_rounding(share)
     conditions = [
         *worth,
         Condition("what there is of it", full > 0.5 * empty),
@@ -77,7 +77,15 @@ def _one_of_each(last: xr.Dataset, homes: list[str]) -> list[str]:
 def _interval_of(data: xr.Dataset, last: xr.Dataset, homes: list[str]) -> tuple[float, float] | None:
     """The interval of one home's share; of several together none was measured."""
     single = _one_of_each(last, homes)
-    return interval_at(data, "net_share", path=single[0]) if len(single) == 1 else None
+    if len(single) != 1:
+        return None
+    low, high = interval_at(data, "net_share", path=single[0])
+    return _without_rounding(low), _without_rounding(high)
+
+
+def _without_rounding(share: float) -> float:
+    """Returns 1 for a share that only rounding takes from it."""
+    return 1.0 if abs(share - 1) < ROUNDING else share
 
 
 def _others(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
