@@ -129,7 +129,7 @@ def child(task: dict[str, Any]) -> None:
     import torch.fx.experimental.symbolic_shapes  # with sympy: torch imports it at its first vmap
 
     import mechmarkov as mm
-    from mechmarkov.probe_names import registered
+    from mechmarkov.catalogue.probes import registered
     from mechmarkov.probing.probe import load_probe
     from mechmarkov.runs.run import Run
 

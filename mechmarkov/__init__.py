@@ -12,12 +12,12 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mechmarkov.shadowed import explaining
+from mechmarkov.utils.shadowed import explaining
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "compatibility": ["compat"],
+    "models.compatibility": ["compat"],
     "sources": ["FixedChain", "Predictor", "Source", "Stationary", "source_from_data"],
     "models": ["DecoderConfig", "HookedDecoder"],
     "models.init": ["initialise"],
@@ -43,7 +43,6 @@ _MODULES = ("bench", "show")  # of their own: `mm.show.attention(run)`
 if TYPE_CHECKING:  # `as` makes a name one that is exported
     from mechmarkov import bench as bench
     from mechmarkov import show as show
-    from mechmarkov.compatibility import compat as compat
     from mechmarkov.interventions.ablate import ablate as ablate
     from mechmarkov.interventions.ablate import ablate_path as ablate_path
     from mechmarkov.interventions.attention import attend as attend
@@ -54,6 +53,7 @@ if TYPE_CHECKING:  # `as` makes a name one that is exported
     from mechmarkov.interventions.tokens import swap_parent as swap_parent
     from mechmarkov.models import DecoderConfig as DecoderConfig
     from mechmarkov.models import HookedDecoder as HookedDecoder
+    from mechmarkov.models.compatibility import compat as compat
     from mechmarkov.models.init import initialise as initialise
     from mechmarkov.probe_run import probe as probe
     from mechmarkov.probing import Claim as Claim

@@ -3,7 +3,7 @@
 import sys
 from importlib import import_module
 
-from mechmarkov.shadowed import explaining
+from mechmarkov.utils.shadowed import explaining
 
 if __name__ == "__main__":
     try:

@@ -11,9 +11,9 @@ from jaxtyping import Int
 from torch import Tensor
 from tqdm import tqdm
 
+from mechmarkov.catalogue.probes import registered
 from mechmarkov.claims.claim import Claim, Claims, said_by
-from mechmarkov.estimated_law import law_in_words, with_law_error
-from mechmarkov.probe_names import registered
+from mechmarkov.probing.estimated_law import law_in_words, with_law_error
 from mechmarkov.probing.nulls import NULL_MODELS
 from mechmarkov.probing.outcome import Outcome, check_data, check_outcome
 from mechmarkov.probing.probe import Probe

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 
-from mechmarkov.shadowed import explaining
+from mechmarkov.utils.shadowed import explaining
 
 
 @pytest.fixture

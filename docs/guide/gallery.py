@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 import mechmarkov as mm
+from mechmarkov.catalogue.probes import registered
 from mechmarkov.models.constructions.lookup_tables import direct_table
-from mechmarkov.probe_names import registered
 from mechmarkov.probing.probe import Probe, load_probe
 from mechmarkov.probing.score import Score
 from mechmarkov.report.glossary import explanation

@@ -1,6 +1,6 @@
 """Models: HookedDecoder, its config, starts and constructions."""
 
-from mechmarkov.shadowed import explaining
+from mechmarkov.utils.shadowed import explaining
 
 with explaining():  # it imports most of what a file next to a script may hide
     import transformer_lens as transformer_lens

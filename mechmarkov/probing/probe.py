@@ -6,9 +6,9 @@ from typing import Any
 
 import xarray as xr
 
+from mechmarkov.catalogue.probes import registered
 from mechmarkov.claims.claim import Claim
 from mechmarkov.claims.tile import Tile
-from mechmarkov.probe_names import registered
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.recording.quantity import Quantity
 from mechmarkov.probing.score import Score

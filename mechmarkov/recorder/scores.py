@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from inspect import signature
 from typing import Protocol, runtime_checkable
 
-from mechmarkov.probe_names import registered
+from mechmarkov.catalogue.probes import registered
 from mechmarkov.result import Result
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
-from mechmarkov.probe_names import registered
+from mechmarkov.catalogue.probes import registered
 from mechmarkov.probing import notebook
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.probing.score import format_null

@@ -2,9 +2,9 @@
 
 from importlib import resources
 
+from mechmarkov.catalogue import EXAMPLES, check_example
 from mechmarkov.runs.loading import load
 from mechmarkov.runs.run import Run
-from mechmarkov.shipped import EXAMPLES, check_example
 
 
 def examples() -> dict[str, str]:

@@ -11,13 +11,15 @@ from mechmarkov.safe import file as safe_file
 from mechmarkov.safe import folder as shared_folder
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.errors import path_of
+from mechmarkov.utils.text import listed
 
 
 def load(path: str | os.PathLike[str]) -> Run:
     """Read a run: nothing in it is executed, and everything in it is checked.
 
     Args:
-        path: A run file, a folder that `Run.save_folder` wrote, or `hf://owner/name` on the Hugging Face Hub.
+        path: A run file, a folder with one, a folder that `Run.save_folder` wrote, or `hf://owner/name` on
+            the Hugging Face Hub.
 
     While a `Recorder` writes, or after it was killed, the checkpoints that wait in `run.pt.steps/` are read
     too.
@@ -35,7 +37,7 @@ def load(path: str | os.PathLike[str]) -> Run:
             return Run(**schema.parse(data))
     if Path(path).is_dir():
         with safe_file.naming(Path(path)):
-            raise RunFileError("is a directory, expected a file in it or a folder that `save_folder` wrote")
+            path = _only_run_file(path)
     # Checkpoints first: one that a recorder merges and removes meanwhile is in the file, which is read last.
     waiting: list[tuple[Path, Run]] = []
     for checkpoint in growth.waiting(path).values():
@@ -57,6 +59,18 @@ def load(path: str | os.PathLike[str]) -> Run:
             return join_recording(kept)
         except ValueError as error:
             raise RunFileError(str(error)) from None
+
+
+def _only_run_file(folder: Path) -> Path:
+    """The one run file of a folder, as `mechmarkov train --out` leaves it."""
+    files = sorted(folder.glob("*.pt"))
+    if len(files) == 1:
+        return files[0]
+    held = listed([file.name for file in files]) if files else "no run file"
+    raise RunFileError(
+        f"is a directory with {held}, expected a file, a directory with one run file (*.pt), or a folder "
+        "that `save_folder` wrote"
+    )
 
 
 def load_file(path: str | os.PathLike[str]) -> Run:

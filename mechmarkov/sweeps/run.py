@@ -11,7 +11,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pyarrow as pa
 
-from mechmarkov.probe_names import registered
+from mechmarkov.catalogue.probes import registered
 from mechmarkov.runs.owner import owned
 from mechmarkov.sweeps import page
 from mechmarkov.sweeps import phase as diagram

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from mechmarkov.catalogue import check_source
 from mechmarkov.objectives import Objective
-from mechmarkov.shipped import check_source
 from mechmarkov.sources.base.registry import load_source, source_from_data
 from mechmarkov.sources.base.source import Source
 from mechmarkov.training.model_sections import DecoderSection

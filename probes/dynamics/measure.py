@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from mechmarkov.probe_names import registered
+from mechmarkov.catalogue.probes import registered
 from mechmarkov.probing.dataset import MIN_GAP_NATS, is_nearest, variables
 from mechmarkov.probing.preconditions import (
     has_one_parent,

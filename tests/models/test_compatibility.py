@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from decoder_cases import CASES, config_of, decoder_of, tokens_of
 
-from mechmarkov.compatibility import AS_LENS, BRIDGE_ONLY, TRIALS, compat
+from mechmarkov.models.compatibility import AS_LENS, BRIDGE_ONLY, TRIALS, compat
 from mechmarkov.models.lens.left_out import LEFT_OUT
 
 pytestmark = pytest.mark.tl

@@ -5,8 +5,8 @@ import torch
 from decoder_cases import CASES, SHARED, config_of, decoder_of
 from lens_pairs import assert_close, needs_live, pair
 
-from mechmarkov.compatibility import compat
 from mechmarkov.models import HookedDecoder
+from mechmarkov.models.compatibility import compat
 from mechmarkov.models.lens.left_out import LEFT_OUT
 
 pytestmark = pytest.mark.tl

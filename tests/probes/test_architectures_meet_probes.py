@@ -7,9 +7,9 @@ from probing_cases import P3, probe_quickly, random_run
 from uniform_mixer import Uniform
 
 import mechmarkov as mm
+from mechmarkov.catalogue.probes import registered
 from mechmarkov.models.attention import Attention
 from mechmarkov.models.mixer import MIXERS
-from mechmarkov.probe_names import registered
 from mechmarkov.probes import degeneracy
 
 HIDDEN = mm.HiddenMarkov(transitions=[[0.9, 0.1], [0.2, 0.8]], emissions=[P3[0], P3[2]])

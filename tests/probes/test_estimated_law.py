@@ -6,9 +6,9 @@ import torch
 from probing_cases import randomise, run_of
 
 import mechmarkov as mm
-from mechmarkov.estimated_law import _widened
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.lookup_tables import direct_table
+from mechmarkov.probing.estimated_law import _widened
 from mechmarkov.probing.score import Score
 
 pytestmark = pytest.mark.usefixtures("few_nulls")

@@ -11,8 +11,8 @@ from distributions import install
 from probing_cases import random_run, subject_of
 
 import mechmarkov as mm
+from mechmarkov.catalogue.probes import GROUP
 from mechmarkov.claims.claim import Claim
-from mechmarkov.probe_names import GROUP
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing import subject as subjects
 from mechmarkov.probing.probe import load_probe

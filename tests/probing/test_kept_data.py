@@ -10,7 +10,7 @@ import xarray as xr
 from probing_cases import random_run
 
 import mechmarkov as mm
-from mechmarkov.probe_names import registered
+from mechmarkov.catalogue.probes import registered
 from mechmarkov.probing import subject
 from mechmarkov.probing.probe import load_probe
 from mechmarkov.utils import kept_data

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 from distributions import install
 
-from mechmarkov.probe_names import GROUP, registered
+from mechmarkov.catalogue.probes import GROUP, registered
 from mechmarkov.probing.probe import load_probe
 
 PROBE = """

@@ -12,8 +12,8 @@ import xarray as xr
 from distributions import install
 
 import mechmarkov as mm
+from mechmarkov.catalogue.probes import GROUP
 from mechmarkov.cli import main
-from mechmarkov.probe_names import GROUP
 
 pytestmark = pytest.mark.usefixtures("few_nulls")
 ROOT = Path(__file__).parents[2]

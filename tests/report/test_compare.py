@@ -12,7 +12,8 @@ from report_examples import PAYLOADS, hostile_result, outcome, walk_result
 from window import Browser
 
 import mechmarkov as mm
-from mechmarkov.cli import _names, cli
+from mechmarkov.cli import cli
+from mechmarkov.cli._probe import called_names
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.score import Score
 from mechmarkov.report.compare import compare, render
@@ -99,10 +100,10 @@ def test_one_run_is_no_comparison(tmp_path: Path) -> None:
 
 
 def test_runs_are_called_by_their_files_and_by_their_folders_where_files_are_called_alike() -> None:
-    assert _names([Path("a.pt"), Path("x/b.pt")]) == ["a", "b"]
-    assert _names([Path("x/run.pt"), Path("y/run.pt")]) == ["x-run", "y-run"]
+    assert called_names([Path("a.pt"), Path("x/b.pt")]) == ["a", "b"]
+    assert called_names([Path("x/run.pt"), Path("y/run.pt")]) == ["x-run", "y-run"]
     with pytest.raises(ValueError, match=r"x/run\.pt is given twice"):
-        _names([Path("x/run.pt"), Path("x/run.pt")])
+        called_names([Path("x/run.pt"), Path("x/run.pt")])
 
 
 @pytest.mark.usefixtures("few_nulls")

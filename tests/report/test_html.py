@@ -22,8 +22,8 @@ from report_examples import (
 )
 
 import mechmarkov as mm
+from mechmarkov.catalogue.probes import registered
 from mechmarkov.claims.claim import Claim
-from mechmarkov.probe_names import registered
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.score import Score
 from mechmarkov.report.cards import figure_card

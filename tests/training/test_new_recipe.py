@@ -7,8 +7,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from mechmarkov.catalogue import sources
 from mechmarkov.cli import main
-from mechmarkov.shipped import sources
 from mechmarkov.sources import Observed
 from mechmarkov.sources.base.registry import GROUP, load_source
 from mechmarkov.training.new_recipe import new_recipe

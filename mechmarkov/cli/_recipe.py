@@ -15,7 +15,7 @@ class Recipes(click.Group):
 
 def _printing(name: str) -> click.Command:
     def run() -> None:
-        from mechmarkov.shipped import text
+        from mechmarkov.catalogue import text
 
         click.echo(text("recipe", name), nl=False)
 
@@ -49,7 +49,7 @@ def recipe() -> None:
 @click.option("--steps", type=click.IntRange(1), default=1000, metavar="N", help="Steps of the training.")
 def new(source: str, layers: int | None, heads: int, width: int, context: int | None, steps: int) -> None:
     """Print a commented recipe for a decoder on a small example of a source; it trains as it is."""
-    from mechmarkov.shipped import check_source
+    from mechmarkov.catalogue import check_source
 
     check_source(source)
     if width % heads:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from mechmarkov.cli_options import PATH, Finite
+from mechmarkov.cli._options import PATH, Finite
 from mechmarkov.utils.files import check_writable
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from mechmarkov.utils.errors import near_misses
 from mechmarkov.utils.plugins import registered, written_attribute
 
-ROOT = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 WRITTEN = {"recipe": ROOT / "training" / "recipes", "sweep": ROOT / "sweeps" / "examples"}  # in TOML
 SOURCES = "mechmarkov.sources"  # entry points
 CASES = ROOT / "bench" / "cases.py"

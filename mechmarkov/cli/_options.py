@@ -10,10 +10,10 @@ import click
 from mechmarkov.utils.text import printable
 
 MAX_PATH_CHARACTERS = 5000
+MAX_LINE_CHARACTERS = 1000
+MAX_SEEDS = 10_000
 Command = TypeVar("Command", bound=Callable[..., Any])
 PATH = click.Path(path_type=Path)
-DEVICES = click.Choice(["auto", "cpu", "cuda"])
-DEVICE = click.option("--device", default="auto", type=DEVICES)
 
 
 class Finite(click.FloatRange):
@@ -30,6 +30,12 @@ class Finite(click.FloatRange):
 def number(name: str, most: int, text: str) -> Callable[[Command], Command]:
     """An option that says how many, at least one."""
     return click.option(name, type=click.IntRange(1, most), metavar="N", help=text)
+
+
+DEVICES = click.Choice(["auto", "cpu", "cuda"])
+DEVICE = click.option("--device", default="auto", type=DEVICES, help="auto: CUDA where there is any.")
+MEMORY = click.option("--memory", metavar="SIZE", help="A fleet larger than that is split.  [2GB]")
+JOBS = number("--jobs", 512, "Processes.  [the cores; 1 on a GPU]")
 
 
 def names_of(option: str, text: str | None) -> list[str] | None:

@@ -1,0 +1,78 @@
+"""`mechmarkov …`: train, probe, certify, verify, show, import, sweep, bench, recipe, probes, list.
+
+A file holds a command, or two of a kind. Nothing heavy is imported before a command needs it:
+`mechmarkov --help` loads neither torch nor TransformerLens. Bad input ends with one line `error: …` on stderr
+and exit code 2.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from mechmarkov.cli._bench import bench
+from mechmarkov.cli._certify import certify, verify
+from mechmarkov.cli._lists import list_, probes
+from mechmarkov.cli._options import MAX_LINE_CHARACTERS
+from mechmarkov.cli._probe import probe
+from mechmarkov.cli._recipe import recipe
+from mechmarkov.cli._runs import import_, show
+from mechmarkov.cli._sweep import sweep
+from mechmarkov.cli._train import train
+from mechmarkov.utils.memory import is_out_of_memory
+from mechmarkov.utils.shadowed import explaining
+from mechmarkov.utils.text import printable, reason
+
+MAX_FAULTS_CHARACTERS = 2000  # of a recipe or a sweep, which may have several
+OF_FILES = ("RecipeError", "SweepError")  # by their names, because importing them takes time
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+
+
+@click.group(context_settings=SETTINGS)
+@click.version_option(package_name="mechmarkov", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Show what a small transformer learned from Markov data, where it lives and why it is stuck."""
+
+
+for command in (train, probe, show, import_, sweep, bench, probes, list_, recipe, certify, verify):
+    cli.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; never a traceback for what a person typed."""
+    words = None if arguments is None else list(arguments)
+    try:
+        with explaining():
+            cli.main(args=words, prog_name="mechmarkov", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(2)
+    except click.ClickException as error:
+        _fail(error.format_message())
+    except click.Abort:
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except (ValueError, OSError, ImportError) as error:
+        _fail(
+            _message(error),
+            MAX_FAULTS_CHARACTERS if type(error).__name__ in OF_FILES else MAX_LINE_CHARACTERS,
+        )
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        _fail("not enough memory: choose smaller sizes (model, data.batch, data.n_train, --seeds)")
+
+
+def _message(error: Exception) -> str:
+    if type(error).__name__ == "ValidationError":  # by its name, because importing pydantic takes time
+        from mechmarkov.utils.errors import one_line
+
+        return one_line(error)  # type: ignore[arg-type]  # told by its name above
+    named = isinstance(error, OSError) and error.strerror and error.filename
+    return f"{error.filename}: {error.strerror}" if named else reason(error)  # type: ignore[attr-defined]
+
+
+def _fail(message: str, limit: int = MAX_LINE_CHARACTERS) -> None:
+    """End with one line on stderr; names and paths in it may hold what would steer a terminal."""
+    click.echo(f"error: {printable(' '.join(message.split()), limit)}", err=True)
+    sys.exit(2)

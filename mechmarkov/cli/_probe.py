@@ -1,0 +1,153 @@
+"""`mechmarkov probe`: put the questions to runs and write the reports."""
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mechmarkov.cli._options import DEVICE, JOBS, PATH, Finite, names_of, number, steps_of, told
+from mechmarkov.utils.files import check_writable
+from mechmarkov.utils.text import listed, printable
+
+if TYPE_CHECKING:
+    from mechmarkov.result import Result
+
+DEFAULT_EXAMPLE = "walk"
+MAX_SEQUENCES = 100_000
+FILES = ("report.html", "results.nc", "summary.json")
+
+
+@click.command()
+@click.argument("runs", nargs=-1, metavar="[RUN]…")
+@click.option("--example", metavar="NAME", help="A bundled run instead of RUN (`mechmarkov list`).  [walk]")
+@click.option("--probes", metavar="A,B", help="Only these probes (`mechmarkov probes` lists them).")
+@click.option("--steps", default="last", metavar="last|all|10,50", help="Which checkpoints.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the evaluation data.")
+@number("--sequences", MAX_SEQUENCES, "Evaluation sequences.  [64 to 512]")
+@click.option("--time-limit", type=Finite(min=0, min_open=True), metavar="S", help="Seconds for a probe.")
+@JOBS
+@DEVICE
+@click.option("--out", type=PATH, default="report", help="Folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print summary.json and nothing else.")
+@click.option("--open", "opened", is_flag=True, help="Open the report in a browser.")
+def probe(
+    runs: tuple[str, ...],
+    example: str | None,
+    probes: str | None,
+    steps: str,
+    jobs: int | None,
+    device: str,
+    out: Path,
+    as_json: bool,
+    opened: bool,
+    **measured: Any,
+) -> None:
+    """Probe RUN and write report.html, results.nc and summary.json.
+
+    RUN is a run.pt file, a folder with one or that `save_folder` wrote, or hf://owner/name. Without RUN, a
+    bundled run is probed: a random walk on a circle that was learned. Of several runs, --out gets a report
+    with all of them side by side, and a folder for each.
+    """
+    if runs and example is not None:
+        raise ValueError("RUN and --example exclude each other")
+    chosen = steps_of(steps)
+    names = names_of("--probes", probes)
+    called = called_names([Path(run) for run in runs])
+    folders = _folders(out, called)
+    from mechmarkov.catalogue import check_example, check_run
+
+    for run in runs:
+        check_run(run)
+    if example is not None:
+        check_example(example)
+    from mechmarkov.catalogue.probes import registered
+    from mechmarkov.probe_run import probe as probe_run
+    from mechmarkov.report.compare import compare
+    from mechmarkov.report.save import save_all
+    from mechmarkov.runs import example as bundled
+    from mechmarkov.runs import load
+    from mechmarkov.utils.device import pick_device
+    from mechmarkov.utils.forked import can_fork
+    from mechmarkov.utils.progress import progress_bar
+    from mechmarkov.utils.threads import cores
+
+    loaded = [load(run) for run in runs] or [bundled(example or DEFAULT_EXAMPLE)]
+    files = [*map(_as_typed, runs)] or [f"--example {example or DEFAULT_EXAMPLE}"]
+    device = pick_device(device).type
+    jobs = jobs or (cores() if can_fork() and device == "cpu" else 1)
+    results = {}
+    with progress_bar(len(names or registered()) * len(loaded), "probe") as progress:
+        for name, run_loaded, file in zip(called, loaded, files, strict=True):
+            how = measured | {"steps": chosen, "jobs": jobs, "device": device, "progress": progress}
+            results[name] = probe_run(run_loaded, names, **how)
+            results[name].run["file"] = file
+    save_all(dict(zip(folders, results.values(), strict=True)))
+    if len(results) > 1:
+        compare(results, out / "report.html")
+    _warn_of_earlier(out, folders)
+    if as_json:
+        summaries = {name: result.summary() for name, result in results.items()}
+        data = {"runs": summaries} if len(results) > 1 else summaries[called[0]]
+        click.echo(json.dumps(data, ensure_ascii=False, allow_nan=False))
+    else:
+        for name, result in results.items():
+            click.echo(f"{name}: {result.run['title']}" if len(results) > 1 else result.run["title"])
+            _print(result)
+        click.echo(told(out / "report.html"))
+    if opened:
+        click.launch(str(out / "report.html"))
+    if any(result.failed for result in results.values()):
+        sys.exit(1)
+
+
+def _folders(out: Path, called: Sequence[str]) -> list[Path]:
+    """The folder of each run's files: `--out`, or one in it for each of several runs; all can be written."""
+    if str(out) == ".":
+        raise ValueError("--out is the current folder, expected one for the report")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file, expected a folder")
+    folders = [out / name for name in called] if len(called) > 1 else [out]
+    check_writable(out / "report.html", *(folder / name for folder in folders for name in FILES))
+    return folders
+
+
+def _as_typed(run: str) -> str:
+    """A run as the command to repeat has it: its file's name, or its place on the Hub."""
+    return shlex.quote(run if run.startswith("hf://") else printable(Path(run).name))
+
+
+def _warn_of_earlier(out: Path, folders: Sequence[Path]) -> None:
+    reported = [path.parent for path in sorted([*out.glob("summary.json"), *out.glob("*/summary.json")])]
+    if earlier := [told(folder) for folder in reported if folder not in folders]:
+        click.echo(f"warning: results of earlier calls are still there: {listed(earlier)}", err=True)
+
+
+def _print(result: "Result") -> None:
+    """Print the verdicts of a run's probes, and what does not apply; failures and warnings to stderr."""
+    for warning in result.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    for name, outcome in result.outcomes.items():
+        click.echo(f"\n{name}: {outcome.verdict}")
+    for name, why in result.skipped.items():
+        click.echo(f"\n{name}: does not apply: {why}")
+    for name, error in result.failed.items():
+        click.echo(f"\n{name}: failed: {error}", err=True)
+    click.echo("")
+
+
+def called_names(runs: Sequence[Path]) -> list[str]:
+    """Returns each run's name on a page of several: its file's, with its folder's where names repeat."""
+    if len(runs) < 2:
+        return ["run"]
+    for parts in range(1, max(len(run.parts) for run in runs) + 1):
+        called = ["-".join(run.parts[-parts:]).removesuffix(".pt").strip("/.") or "run" for run in runs]
+        if len(set(called)) == len(called):
+            return called
+    repeated = next((run for i, run in enumerate(runs) if run in runs[:i]), None)
+    if repeated is None:
+        raise ValueError(f"RUN is {', '.join(map(repr, map(str, runs)))}, expected files with names")
+    raise ValueError(f"{repeated} is given twice")

@@ -1,0 +1,55 @@
+"""`mechmarkov sweep`: many recipes, one table, one picture."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mechmarkov.cli._options import DEVICE, JOBS, MAX_SEEDS, PATH, Finite, number, told
+
+
+@click.command()
+@click.argument("sweep")
+@click.option("--out", type=PATH, help="Folder. [sweeps/NAME]")
+@DEVICE
+@number("--fleet", MAX_SEEDS, "Members trained as one stack.  [64]")
+@JOBS
+@click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: auto, HOST:PORT or local.")
+@click.option("--gpus-per-task", type=Finite(min=0), metavar="X", help="Of Ray, for a fleet.  [0]")
+@click.option("--cpus-per-task", type=click.IntRange(min=1), metavar="N", help="Of Ray, for a fleet.  [1]")
+@click.option("--retries", type=click.IntRange(min=0), metavar="N", help="Of Ray, after a lost node.  [3]")
+def sweep(
+    sweep: str,
+    out: Path | None,
+    device: str,
+    fleet: int | None,
+    jobs: int | None,
+    ray: str | None,
+    **of_ray: Any,
+) -> None:
+    """Run SWEEP, a TOML file or the name of a shipped sweep: many recipes, one table, one picture.
+
+    `mechmarkov list` has the shipped ones. Called again with the same --out, it does only what is missing.
+    """
+    from mechmarkov.catalogue import check_written
+
+    check_written("sweep", sweep)
+    from mechmarkov.sweeps import Cluster
+    from mechmarkov.sweeps import sweep as run_sweep
+    from mechmarkov.sweeps.run import FLEET
+    from mechmarkov.utils.threads import cores
+
+    given: dict[str, Any] = {name: value for name, value in of_ray.items() if value is not None}
+    if given and ray is None:
+        option = f"--{next(iter(given)).replace('_', '-')}"
+        raise ValueError(f"{option} is an option of Ray, but no cluster is given: add its address with --ray")
+    cluster = None if ray is None else Cluster(ray, **given)
+    if jobs is not None and ray is not None:
+        raise ValueError("--jobs is for this machine, and --ray runs on a cluster: give one of them")
+    jobs = jobs or (cores() if ray is None else 1)
+    swept = run_sweep(sweep, out, device=device, fleet=fleet or FLEET, jobs=jobs, cluster=cluster)
+    for line in swept.summary():
+        click.echo(told(line))
+    if any(name.endswith(".failed") for name in swept.table.column_names):
+        sys.exit(1)

@@ -1,0 +1,52 @@
+"""`mechmarkov train`: a recipe becomes a run, or a fleet of runs."""
+
+from pathlib import Path
+
+import click
+
+from mechmarkov.cli._options import DEVICE, MAX_SEEDS, MEMORY, PATH, number, told
+from mechmarkov.utils.files import check_writable, plain_stem
+
+
+@click.command()
+@click.argument("recipe")
+@click.option(
+    "--set", "changes", metavar="KEY=VALUE", multiple=True, help="Change a recipe field; repeatable."
+)
+@click.option("--seed", type=int, help="Seed of weights and data (0 by default).")
+@number("--seeds", MAX_SEEDS, "Train seeds 0 … N-1 as a fleet.")
+@MEMORY
+@DEVICE
+@click.option("--out", type=PATH, help="Folder for run.pt. [runs/RECIPE]")
+def train(
+    recipe: str,
+    changes: tuple[str, ...],
+    seed: int | None,
+    seeds: int | None,
+    memory: str | None,
+    device: str,
+    out: Path | None,
+) -> None:
+    """Train RECIPE, a TOML file or the name of a shipped recipe (`mechmarkov list` has them).
+
+    Called again after an interruption with the same --out, it goes on where it stopped.
+    """
+    if seed is not None and seeds is not None:
+        raise ValueError("--seed and --seeds exclude each other: give one seed, or how many")
+    from mechmarkov.catalogue import check_written
+
+    check_written("recipe", recipe)
+    from mechmarkov.training import load_recipe
+    from mechmarkov.training import train as train_run
+
+    chosen = load_recipe(recipe).with_set(changes)
+    folder = out or Path("runs") / plain_stem(recipe, "recipe")
+    check_writable(folder / ("run.pt" if seeds is None else "seed-0.pt"))
+    if seeds is None:
+        made = {folder / "run.pt": train_run(chosen, seed=seed, device=device, out=folder, memory=memory)}
+    else:
+        runs = train_run(chosen, seeds=range(seeds), device=device, out=folder, memory=memory)
+        made = {folder / f"seed-{run.seed}.pt": run for run in runs}
+    for path, run in made.items():
+        errors = [f"{name} {text}" for name, text in run.sampling_errors().items()]
+        click.echo("\n".join([run.title(), *errors, told(path)]))
