@@ -361,9 +361,19 @@ def test_names_with_dots_are_told_apart_and_results_of_earlier_calls_are_named(t
     assert "results of earlier calls are still there: out\n" in capsys.readouterr().err  # of p0.5 alone
 
 
-def test_a_folder_that_is_no_run_is_answered_with_what_is(tmp_path, capsys):
-    line = fails(capsys, "probe", str(tmp_path), "--out", str(tmp_path / "out"))
-    assert line.endswith("is a directory, expected a file in it or a folder that `save_folder` wrote")
+def test_a_folder_with_one_run_file_is_that_run(tmp_path, capsys):
+    folder = tmp_path / "walk"
+    folder.mkdir()
+    line = fails(capsys, "show", str(folder))
+    assert line.endswith(
+        "is a directory with no run file, expected a file, a directory with one run file (*.pt), or a folder "
+        "that `save_folder` wrote"
+    )
+    mm.example("trap").save(folder / "seed-1.pt")
+    main(["show", str(folder)])
+    assert mm.example("trap").title() in capsys.readouterr().out
+    mm.example("trap").save(folder / "seed-2.pt")
+    assert "is a directory with seed-1.pt and seed-2.pt, expected" in fails(capsys, "show", str(folder))
 
 
 def test_a_probe_may_take_so_long_and_no_longer(trained, tmp_path, capsys):

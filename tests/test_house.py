@@ -42,11 +42,7 @@ FLOORS = (
     "__main__",
 )
 IMPORT = (ast.Import, ast.ImportFrom)
-COMMANDS = {
-    "mechmarkov.cli",
-    "mechmarkov.cli._certify",
-    "mechmarkov.cli._recipe",
-}  # imports what a command needs when it is called: `--help` loads no torch
+COMMANDS = "mechmarkov.cli"  # imports what a command needs when it is called: `--help` loads no torch
 
 
 def modules() -> dict[str, Path]:

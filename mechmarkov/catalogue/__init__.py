@@ -6,8 +6,8 @@ import os
 import tomllib
 from pathlib import Path
 
-from mechmarkov.utils.errors import near_misses
 from mechmarkov.utils.plugins import registered, written_attribute
+from mechmarkov.utils.text import near_misses
 
 ROOT = Path(__file__).parents[1]
 WRITTEN = {"recipe": ROOT / "training" / "recipes", "sweep": ROOT / "sweeps" / "examples"}  # in TOML

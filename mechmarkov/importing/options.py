@@ -15,8 +15,8 @@ from mechmarkov.sources import Observed, Source
 from mechmarkov.sources.base.registry import complaint, validated_source
 from mechmarkov.sources.estimation.choices import OptionError
 from mechmarkov.sources.estimation.homogeneity import OneLawWarning
-from mechmarkov.utils.errors import near_misses, one_line
-from mechmarkov.utils.text import printable, reason, shown
+from mechmarkov.utils.errors import one_line
+from mechmarkov.utils.text import near_misses, printable, reason, shown
 
 Made = TypeVar("Made")
 FIELDS = set(DecoderConfig.model_fields) - {"initializer_range", "tied"}

@@ -24,9 +24,9 @@ from mechmarkov.sweeps.tasks import Done, Settings, Task, carry_out, fleets, mem
 from mechmarkov.training.fleet import MEMORY
 from mechmarkov.training.members import Member
 from mechmarkov.utils.device import pick_device
-from mechmarkov.utils.errors import integer_of, near_misses, path_of
+from mechmarkov.utils.errors import integer_of, path_of
 from mechmarkov.utils.files import check_writable, made_folder
-from mechmarkov.utils.text import counted, printable, shown
+from mechmarkov.utils.text import counted, near_misses, printable, shown
 
 FLEET = 64  # members a task by default: more on a processor gain nothing, and are lost together
 

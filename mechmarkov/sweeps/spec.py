@@ -13,9 +13,8 @@ from tqdm import tqdm
 
 from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe
 from mechmarkov.utils.config import Fields, Truth
-from mechmarkov.utils.errors import near_misses
 from mechmarkov.utils.progress import watched
-from mechmarkov.utils.text import printable
+from mechmarkov.utils.text import near_misses, printable
 from mechmarkov.utils.toml import Written, is_file
 
 MAX_RUNS = 1_000_000

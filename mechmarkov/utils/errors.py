@@ -1,6 +1,5 @@
 """What is wrong with plain values and with arguments of public functions, in one line."""
 
-import difflib
 import inspect
 import os
 import typing
@@ -11,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 
-from mechmarkov.utils.text import printable, shown
+from mechmarkov.utils.text import near_misses, printable, shown
 
 Models = Sequence[type[BaseModel]]
 MOST = (1 << 63) - 1  # of an integer that torch takes
@@ -103,33 +102,6 @@ def _complaint(detail: Mapping[str, Any], models: Models, name: str, skip: int) 
             expected = expected.replace(theirs, ours)
         return f"{key} is {value}, expected {expected}"
     return f"{key} is {value}: {message[0].lower()}{message[1:]}"
-
-
-def near_misses(key: str, known: Sequence[str]) -> str:
-    """The end of a sentence about an unknown dotted key: the known ones that look like it.
-
-    Example:
-        >>> near_misses("lr", ["optimiser.lr", "steps"])
-        ', did you mean optimiser.lr?'
-        >>> near_misses("zzz", ["optimiser.lr", "steps"])
-        ', expected one of: optimiser.lr, steps'
-        >>> near_misses("optimizer", ["optimiser.lr", "steps"])
-        ', did you mean optimiser?'
-    """
-    leaf = key.rsplit(".", 1)[-1]
-    sections = [name.rpartition(".")[0] for name in known if "." in name]
-    same_leaf = [name for name in known if name.rsplit(".", 1)[-1] == leaf]
-    leaves = {name: name.rsplit(".", 1)[-1] for name in [*known, *sections]}
-    alike = difflib.get_close_matches(leaf, sorted(set(leaves.values())), n=3, cutoff=0.7)
-    found = same_leaf + [name for near in alike for name in leaves if leaves[name] == near]
-    found = [name for name in dict.fromkeys(found) if not f"{key}.".startswith(f"{name}.")][:4]
-    if found:
-        return f", did you mean {' or '.join(found)}?"
-    section, neighbours = key.rpartition(".")[0], list[str]()
-    while section and not neighbours:  # of the nearest section that there is
-        neighbours = [name for name in known if name.rpartition(".")[0] == section]
-        section = section.rpartition(".")[0]
-    return f", expected one of: {', '.join(neighbours or known)}"
 
 
 def _wanted(holders: Models, name: str) -> str:

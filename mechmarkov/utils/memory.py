@@ -5,7 +5,9 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from mechmarkov.utils.text import shown
 
 Found = TypeVar("Found")
 
@@ -33,6 +35,34 @@ def freed_memory_kept(largest: int = 1 << 25) -> Iterator[None]:
         if libc:
             libc.mallopt(M_TRIM_THRESHOLD, 1 << 26)  # what glibc itself comes to with such tensors
         give_freed_memory_back()
+
+
+def bytes_of(name: str, value: Any, least: int = 1) -> int:
+    """A number of bytes: an integer, or a text such as "2GB" or "512 MiB".
+
+    Raises:
+        TypeError: Neither an integer nor a text.
+        ValueError: A text that is not a size, or fewer bytes than `least`.
+
+    Example:
+        >>> bytes_of("memory", "2GB"), bytes_of("memory", 1 << 20)
+        (2000000000, 1048576)
+        >>> bytes_of("memory", "much")
+        Traceback (most recent call last):
+        ValueError: memory is 'much', expected bytes, or a text such as '2GB'
+    """
+    from pydantic import ByteSize, TypeAdapter, ValidationError  # takes time, and `--help` loads this file
+
+    expected = "bytes, or a text such as '2GB'"
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError(f"{name} is {shown(value)}, expected {expected}")
+    try:
+        size = int(TypeAdapter(ByteSize).validate_python(value))
+    except ValidationError:
+        raise ValueError(f"{name} is {shown(value)}, expected {expected}") from None
+    if size < least:
+        raise ValueError(f"{name} is {shown(value)}, expected at least {least} bytes, such as '2GB'")
+    return size
 
 
 def give_freed_memory_back() -> None:

@@ -1,5 +1,6 @@
 """Text and numbers for people: one safe line, labels, four significant digits, a small table."""
 
+import difflib
 import html
 import math
 import re
@@ -278,3 +279,30 @@ def fact_table(title: str, rows: Mapping[str, object]) -> str:
         for name, value in rows.items()
     )
     return f"<strong>{html.escape(title)}</strong><table>{cells}</table>"
+
+
+def near_misses(key: str, known: Sequence[str]) -> str:
+    """The end of a sentence about an unknown dotted key: the known ones that look like it.
+
+    Example:
+        >>> near_misses("lr", ["optimiser.lr", "steps"])
+        ', did you mean optimiser.lr?'
+        >>> near_misses("zzz", ["optimiser.lr", "steps"])
+        ', expected one of: optimiser.lr, steps'
+        >>> near_misses("optimizer", ["optimiser.lr", "steps"])
+        ', did you mean optimiser?'
+    """
+    leaf = key.rsplit(".", 1)[-1]
+    sections = [name.rpartition(".")[0] for name in known if "." in name]
+    same_leaf = [name for name in known if name.rsplit(".", 1)[-1] == leaf]
+    leaves = {name: name.rsplit(".", 1)[-1] for name in [*known, *sections]}
+    alike = difflib.get_close_matches(leaf, sorted(set(leaves.values())), n=3, cutoff=0.7)
+    found = same_leaf + [name for near in alike for name in leaves if leaves[name] == near]
+    found = [name for name in dict.fromkeys(found) if not f"{key}.".startswith(f"{name}.")][:4]
+    if found:
+        return f", did you mean {' or '.join(found)}?"
+    section, neighbours = key.rpartition(".")[0], list[str]()
+    while section and not neighbours:  # of the nearest section that there is
+        neighbours = [name for name in known if name.rpartition(".")[0] == section]
+        section = section.rpartition(".")[0]
+    return f", expected one of: {', '.join(neighbours or known)}"

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import ValidationError
 
 from mechmarkov.utils.config import Fields
-from mechmarkov.utils.errors import all_faults, generator_in, near_misses
-from mechmarkov.utils.text import printable, shown
+from mechmarkov.utils.errors import all_faults, generator_in
+from mechmarkov.utils.text import near_misses, printable, shown
 
 MAX_BYTES = 1 << 18  # a chain of 150 states, written out; read in a third of a second
 MAX_DEPTH = 32

@@ -17,8 +17,7 @@ from mechmarkov.models import DecoderConfig
 from mechmarkov.models.config import MAX_WIDTH, STATE_SPACES
 from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.utils.errors import near_misses
-from mechmarkov.utils.text import quoted, shown
+from mechmarkov.utils.text import near_misses, quoted, shown
 
 LAYOUT = "a table of names"
 ASSUMED: dict[str, Any] = {"eps": 1e-5, "use_attn_scale": True, "window": None}  # no shape tells them
