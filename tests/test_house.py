@@ -38,6 +38,7 @@ FLOORS = (
     "show",
     "sweeps",
     "bench",
+    "tool_server",
     "cli",
     "__main__",
 )

@@ -1,4 +1,4 @@
-"""`mechmarkov …`: train, probe, certify, verify, show, import, sweep, bench, recipe, probes, list.
+"""The command line: train, probe, ablate, certify, verify, show, import, sweep, bench, recipe, mcp, lists.
 
 A file holds a command, or two of a kind. Nothing heavy is imported before a command needs it:
 `mechmarkov --help` loads neither torch nor TransformerLens. Bad input ends with one line `error: …` on stderr
@@ -10,9 +10,11 @@ from collections.abc import Sequence
 
 import click
 
+from mechmarkov.cli._ablate import ablate
 from mechmarkov.cli._bench import bench
 from mechmarkov.cli._certify import certify, verify
 from mechmarkov.cli._lists import list_, probes
+from mechmarkov.cli._mcp import mcp
 from mechmarkov.cli._options import MAX_LINE_CHARACTERS
 from mechmarkov.cli._probe import probe
 from mechmarkov.cli._recipe import recipe
@@ -34,7 +36,21 @@ def cli() -> None:
     """Show what a small transformer learned from Markov data, where it lives and why it is stuck."""
 
 
-for command in (train, probe, show, import_, sweep, bench, probes, list_, recipe, certify, verify):
+for command in (
+    train,
+    probe,
+    show,
+    import_,
+    sweep,
+    bench,
+    probes,
+    list_,
+    recipe,
+    certify,
+    verify,
+    ablate,
+    mcp,
+):
     cli.add_command(command)
 
 

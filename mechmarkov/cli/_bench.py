@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from mechmarkov.cli._options import PATH, names_of, told
+from mechmarkov.cli._options import JSON, PATH, names_of, print_json, told
 from mechmarkov.utils.files import check_writable
 
 
@@ -12,8 +12,9 @@ from mechmarkov.utils.files import check_writable
 @click.option("--methods", metavar="A,B", help="Only these methods (`mechmarkov list`).  [all]")
 @click.option("--cases", metavar="A,B", help="Only these cases (`mechmarkov list`).  [all]")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=8, help="Draws of each case.")
+@JSON
 @click.option("--out", type=PATH, default="bench", help="Folder.")
-def bench(methods: str | None, cases: str | None, seeds: int, out: Path) -> None:
+def bench(methods: str | None, cases: str | None, seeds: int, out: Path, as_json: bool) -> None:
     """Score interpretability methods against circuits whose effects are known in nats.
 
     Writes bench.html, bench.md, scores.nc, effects.csv and reasons.csv.
@@ -27,6 +28,10 @@ def bench(methods: str | None, cases: str | None, seeds: int, out: Path) -> None
     with progress_bar(len(names or CASES) * seeds, "case") as progress:
         found = run(names_of("--methods", methods), names, seeds, progress=progress)
     page = save(found, out)
+    if as_json:
+        means = found.scores.mean("seed").to_dataframe().reset_index()
+        why = found.reasons[["method", "case", "seed", "reason"]]
+        return print_json({"scores": means.to_dict("records"), "reasons": why.to_dict("records")})
     click.echo((out / "bench.md").read_text("utf-8"))
     for (method, why), rows in found.reasons.groupby(["method", "reason"]):
         click.echo(f"{method}: {why} ({', '.join(sorted(set(rows['case'])))})")

@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
-from mechmarkov.cli._options import PATH, Finite
+from mechmarkov.cli._options import JSON, PATH, Finite, print_json
 from mechmarkov.utils.files import check_writable
+
+NUMBERS = ("tier", "worst_kl", "worst_log_ratio", "worst_logit_error", "why")
 
 
 @click.command()
@@ -28,9 +30,10 @@ from mechmarkov.utils.files import check_writable
     default="float32",
     help="Which evaluations are covered: in float32 and exact arithmetic, or only the latter.",
 )
+@JSON
 @click.option("--out", type=PATH, default="proof.json", help="File.")
 def certify(
-    run: str, program: str | None, step: int, seconds: float | None, arithmetic: str, out: Path
+    run: str, program: str | None, step: int, seconds: float | None, arithmetic: str, out: Path, as_json: bool
 ) -> None:
     """Certify how far a program is from RUN at most, on every sequence, and write a proof.
 
@@ -48,17 +51,24 @@ def certify(
     options: dict[str, Any] = {} if seconds is None else {"seconds": seconds}
     unit = FLOAT32 if arithmetic == "float32" else EXACT
     found = certify_run(loaded, _program(program), step=held, unit=unit, **options)
+    history = [str(loaded.source.labels[state]) for state in found.seen.history]
+    position = found.contexts.reads[found.seen.read]
+    if found.worst_kl is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        save_proof(proof_of(found, held), out)
+    if as_json:
+        numbers = {name: getattr(found, name) for name in NUMBERS}
+        seen = {"kl": found.seen.nats, "position": position, "history": history}
+        proof = None if found.worst_kl is None else str(out)
+        return print_json({"program": found.program.name, **numbers, "seen": seen, "proof": proof})
     click.echo(loaded.title())
     for sentence in sentences(found):
         click.echo(sentence)
-    history = " ".join(str(loaded.source.labels[state]) for state in found.seen.history)
-    click.echo(f"Its sequence, read at position {found.contexts.reads[found.seen.read]}: {history}")
+    click.echo(f"Its sequence, read at position {position}: {' '.join(history)}")
     if found.worst_kl is None:
         click.echo("No proof is written.")
-        return
-    out.parent.mkdir(parents=True, exist_ok=True)
-    save_proof(proof_of(found, held), out)
-    click.echo(f"{out}  (mechmarkov verify {shlex.quote(str(out))} {shlex.quote(run)})")
+    else:
+        click.echo(f"{out}  (mechmarkov verify {shlex.quote(str(out))} {shlex.quote(run)})")
 
 
 def _program(text: str | None) -> Any:
@@ -80,7 +90,8 @@ def _program(text: str | None) -> Any:
 @click.command()
 @click.argument("proof", type=PATH)
 @click.argument("run")
-def verify(proof: Path, run: str) -> None:
+@JSON
+def verify(proof: Path, run: str, as_json: bool) -> None:
     """Check PROOF, which `certify` wrote, against RUN: each inequality is computed again from the weights."""
     from mechmarkov.certify import load_proof
     from mechmarkov.certify import verify as verify_proof
@@ -93,6 +104,8 @@ def verify(proof: Path, run: str) -> None:
         raise ValueError(f"{proof} is not a proof of this run: {type(error).__name__}: {error}") from None
     except ValueError as error:
         raise ValueError(f"{proof} does not hold: {error}") from None
+    if as_json:
+        return print_json({"holds": True, "follows": follows, "claims": stored["claims"]})
     click.echo(f"{proof} holds: {stored['kind']}, covers {stored['arithmetic']} arithmetic")
     for name, value in follows.items():
         claimed = stored["claims"][name]

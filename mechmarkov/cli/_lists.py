@@ -2,23 +2,31 @@
 
 import click
 
+from mechmarkov.cli._options import JSON, print_json
+
 
 @click.command()
-def probes() -> None:
+@JSON
+def probes(as_json: bool) -> None:
     """List the probes and the question each answers, as their sources state it; none is loaded."""
     from mechmarkov.catalogue.probes import question, registered
 
-    found = registered()
-    width = max(map(len, found), default=0)
-    for name, entry in found.items():
-        click.echo(f"{name:<{width}}  {question(entry)}")
+    questions = {name: question(entry) for name, entry in registered().items()}
+    if as_json:
+        return print_json(questions)
+    width = max(map(len, questions), default=0)
+    for name, text in questions.items():
+        click.echo(f"{name:<{width}}  {text}")
 
 
 @click.command("list")
-def list_() -> None:
+@JSON
+def list_(as_json: bool) -> None:
     """List what has a name: recipes, sweeps, bundled runs, kinds of source, methods and cases of bench."""
     from mechmarkov.catalogue import names
 
+    if as_json:
+        return print_json({title.partition(":")[0]: entries for title, entries in names().items()})
     for title, entries in names().items():
         width = max(map(len, entries))
         lines = [f"  {name:<{width}}  {text}".rstrip() for name, text in entries.items()]

@@ -1,5 +1,6 @@
 """Types of the command line's options, and how their texts are read."""
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,7 @@ def number(name: str, most: int, text: str) -> Callable[[Command], Command]:
 DEVICES = click.Choice(["auto", "cpu", "cuda"])
 DEVICE = click.option("--device", default="auto", type=DEVICES, help="auto: CUDA where there is any.")
 MEMORY = click.option("--memory", metavar="SIZE", help="A fleet larger than that is split.  [2GB]")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
 JOBS = number("--jobs", 512, "Processes.  [the cores; 1 on a GPU]")
 
 
@@ -54,6 +56,19 @@ def steps_of(text: str) -> Literal["last", "all"] | list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"--steps is {text!r}, expected last, all or numbers such as 10,50") from None
+
+
+def print_json(data: Any) -> None:
+    """Print plain data as JSON; numbers that are not finite, which JSON has no words for, become null."""
+    click.echo(json.dumps(_finite(data), ensure_ascii=False, allow_nan=False))
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def told(path: object) -> str:

@@ -1,6 +1,5 @@
 """`mechmarkov probe`: put the questions to runs and write the reports."""
 
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -9,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mechmarkov.cli._options import DEVICE, JOBS, PATH, Finite, names_of, number, steps_of, told
+from mechmarkov.cli._options import (
+    DEVICE,
+    JOBS,
+    JSON,
+    PATH,
+    Finite,
+    names_of,
+    number,
+    print_json,
+    steps_of,
+    told,
+)
 from mechmarkov.utils.files import check_writable
 from mechmarkov.utils.text import listed, printable
 
@@ -32,7 +42,7 @@ FILES = ("report.html", "results.nc", "summary.json")
 @JOBS
 @DEVICE
 @click.option("--out", type=PATH, default="report", help="Folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print summary.json and nothing else.")
+@JSON
 @click.option("--open", "opened", is_flag=True, help="Open the report in a browser.")
 def probe(
     runs: tuple[str, ...],
@@ -91,8 +101,7 @@ def probe(
     _warn_of_earlier(out, folders)
     if as_json:
         summaries = {name: result.summary() for name, result in results.items()}
-        data = {"runs": summaries} if len(results) > 1 else summaries[called[0]]
-        click.echo(json.dumps(data, ensure_ascii=False, allow_nan=False))
+        print_json({"runs": summaries} if len(results) > 1 else summaries[called[0]])
     else:
         for name, result in results.items():
             click.echo(f"{name}: {result.run['title']}" if len(results) > 1 else result.run["title"])

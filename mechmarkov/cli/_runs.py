@@ -5,14 +5,15 @@ from typing import Any
 
 import click
 
-from mechmarkov.cli._options import MAX_LINE_CHARACTERS, PATH, names_of, told
+from mechmarkov.cli._options import JSON, MAX_LINE_CHARACTERS, PATH, names_of, print_json, told
 from mechmarkov.utils.files import check_writable
 from mechmarkov.utils.text import NAME_CHARACTERS, printable
 
 
 @click.command()
 @click.argument("run")
-def show(run: str) -> None:
+@JSON
+def show(run: str, as_json: bool) -> None:
     """Say what RUN holds, a run.pt file, a folder that `save_folder` wrote, or hf://owner/name."""
     from mechmarkov.catalogue import check_run
 
@@ -22,6 +23,8 @@ def show(run: str) -> None:
 
     loaded = load(run)
     rows = {name: value for name, value in describe(loaded).items() if name != "provenance"}
+    if as_json:
+        return print_json(rows | loaded.contents() | {"provenance": loaded.provenance})
     # Names and texts came from a file: what would steer a terminal is escaped.
     shown = {
         printable(name, NAME_CHARACTERS): "-" if value is None else printable(str(value), MAX_LINE_CHARACTERS)
@@ -51,6 +54,7 @@ def show(run: str) -> None:
 @click.option("--bos", type=int, metavar="TOKEN", help="The model's beginning-of-sequence token.")
 @click.option("--weights", metavar="NAME", help="Which of several models in a file, such as ema.")
 @click.option("--without", metavar="A,B", help="Weights that the model does not use, or how they begin.")
+@JSON
 @click.option("--out", type=PATH, default="run.pt", help="File.")
 def import_(
     files: tuple[str, ...],
@@ -60,6 +64,7 @@ def import_(
     names: Path | None,
     without: str | None,
     out: Path,
+    as_json: bool,
     **chosen: Any,
 ) -> None:
     """Make a run of a model that other code trained.
@@ -86,6 +91,8 @@ def import_(
     imported = import_run(files, source=data, objective=goal, given=settings(given), **chosen)
     out.parent.mkdir(parents=True, exist_ok=True)
     imported.run.save(out)
+    if as_json:
+        return print_json({"file": str(out), "title": imported.run.title(), "notes": list(imported.notes)})
     click.echo(imported.run.title())
     for note in imported.notes:
         click.echo(note)

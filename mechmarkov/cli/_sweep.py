@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from mechmarkov.cli._options import DEVICE, JOBS, MAX_SEEDS, PATH, Finite, number, told
+from mechmarkov.cli._options import DEVICE, JOBS, JSON, MAX_SEEDS, PATH, Finite, number, print_json, told
 
 
 @click.command()
@@ -15,6 +15,7 @@ from mechmarkov.cli._options import DEVICE, JOBS, MAX_SEEDS, PATH, Finite, numbe
 @DEVICE
 @number("--fleet", MAX_SEEDS, "Members trained as one stack.  [64]")
 @JOBS
+@JSON
 @click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: auto, HOST:PORT or local.")
 @click.option("--gpus-per-task", type=Finite(min=0), metavar="X", help="Of Ray, for a fleet.  [0]")
 @click.option("--cpus-per-task", type=click.IntRange(min=1), metavar="N", help="Of Ray, for a fleet.  [1]")
@@ -26,6 +27,7 @@ def sweep(
     fleet: int | None,
     jobs: int | None,
     ray: str | None,
+    as_json: bool,
     **of_ray: Any,
 ) -> None:
     """Run SWEEP, a TOML file or the name of a shipped sweep: many recipes, one table, one picture.
@@ -49,7 +51,9 @@ def sweep(
         raise ValueError("--jobs is for this machine, and --ray runs on a cluster: give one of them")
     jobs = jobs or (cores() if ray is None else 1)
     swept = run_sweep(sweep, out, device=device, fleet=fleet or FLEET, jobs=jobs, cluster=cluster)
-    for line in swept.summary():
+    if as_json:
+        print_json({"folder": str(swept.folder), "rows": swept.table.to_pylist()})
+    for line in swept.summary() if not as_json else ():
         click.echo(told(line))
     if any(name.endswith(".failed") for name in swept.table.column_names):
         sys.exit(1)

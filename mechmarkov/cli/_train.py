@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from mechmarkov.cli._options import DEVICE, MAX_SEEDS, MEMORY, PATH, number, told
+from mechmarkov.cli._options import DEVICE, JSON, MAX_SEEDS, MEMORY, PATH, number, print_json, told
 from mechmarkov.utils.files import check_writable, plain_stem
 
 
@@ -17,6 +17,7 @@ from mechmarkov.utils.files import check_writable, plain_stem
 @number("--seeds", MAX_SEEDS, "Train seeds 0 … N-1 as a fleet.")
 @MEMORY
 @DEVICE
+@JSON
 @click.option("--out", type=PATH, help="Folder for run.pt. [runs/RECIPE]")
 def train(
     recipe: str,
@@ -26,6 +27,7 @@ def train(
     memory: str | None,
     device: str,
     out: Path | None,
+    as_json: bool,
 ) -> None:
     """Train RECIPE, a TOML file or the name of a shipped recipe (`mechmarkov list` has them).
 
@@ -47,6 +49,9 @@ def train(
     else:
         runs = train_run(chosen, seeds=range(seeds), device=device, out=folder, memory=memory)
         made = {folder / f"seed-{run.seed}.pt": run for run in runs}
+    if as_json:
+        rows = [{"file": str(path), "title": run.title(), **run.contents()} for path, run in made.items()]
+        return print_json({"runs": rows})
     for path, run in made.items():
         errors = [f"{name} {text}" for name, text in run.sampling_errors().items()]
         click.echo("\n".join([run.title(), *errors, told(path)]))

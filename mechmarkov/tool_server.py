@@ -1,0 +1,190 @@
+"""`mechmarkov mcp`: the commands as tools of the Model Context Protocol, for programs that reason about runs.
+
+A tool is a command of ours in a process of its own, with a limit of seconds and of output. Files are read and
+written only below one folder; nothing is fetched from a network. What a command refuses is the tool's error,
+and the server goes on.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+MAX_SECONDS = 600
+MAX_OUTPUT = 4 << 20  # bytes that a command prints
+MAX_SEEDS = 256
+MAX_WORD = 200  # characters of a name
+INSTRUCTIONS = """Train small transformers on Markov data, probe them, and read what is claimed of them.
+Begin with `list`. `train` a recipe, `probe` the run file that it names, then read `claims` of that report:
+each has a status (shown, excluded, open, does not apply), a value, an interval and its null. Test an
+explanation with `ablate`; `certify` bounds a program's distance on every sequence. A score without its null
+says nothing."""
+
+
+class Commands:
+    """The tools below one folder.
+
+    Args:
+        root: The folder; paths of all tools are in it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+
+    async def list(self) -> dict[str, Any]:
+        """List what has a name: recipes, sweeps, bundled runs, sources, methods and cases, and the probes."""
+        names = await self._json(["list"], 60)
+        return {**names, "probes": await self._json(["probes"], 60)}
+
+    async def train(
+        self, recipe: str, changes: Sequence[str] = (), seeds: int = 1, seconds: float = 300
+    ) -> dict[str, Any]:
+        """Train a recipe: a shipped name, or a TOML file. `changes` are KEY=VALUE, such as steps=500.
+
+        Returns the run files. Stopped at `seconds`, the same call goes on where it stopped.
+        """
+        name = self._recipe(recipe)
+        out = self._relative(f"runs/{Path(recipe).stem}")
+        words = ["train", name, "--out", out, "--device", "cpu"]
+        for change in changes:
+            words += ["--set", _word("changes", change)]
+        if seeds != 1:
+            words += ["--seeds", str(_count("seeds", seeds, MAX_SEEDS))]
+        return await self._json(words, seconds)
+
+    async def probe(
+        self, run: str, probes: Sequence[str] = (), steps: str = "last", seconds: float = 300
+    ) -> dict[str, Any]:
+        """Probe a run file, or a bundled run ("example:walk"), and write its report.
+
+        Returns the folder of the report and each probe's verdict; `claims` has the claims as data.
+        """
+        bundled = run.removeprefix("example:") if run.startswith("example:") else None
+        name = _word("run", bundled) if bundled is not None else Path(run).parent.name + "-" + Path(run).stem
+        out = self._relative(f"reports/{name.strip('-.') or 'run'}")
+        words = ["probe"] + (["--example", name] if bundled is not None else [self._relative(run)])
+        words += ["--out", out, "--steps", _word("steps", steps), "--device", "cpu"]
+        if probes:
+            words += ["--probes", ",".join(_word("probes", one) for one in probes)]
+        summary = await self._json(words, seconds, may_fail=True)
+        verdicts = {name: probe["verdict"] for name, probe in summary["probes"].items()}
+        told = {key: summary[key] for key in ("skipped", "failed", "warnings")}
+        return {"report": out, "title": summary["run"]["title"], "verdicts": verdicts, **told}
+
+    async def claims(self, report: str, status: str | None = None) -> dict[str, Any]:
+        """The claims of a report that `probe` wrote, as data; of one status, if it is given."""
+        path = self.root / self._relative(report) / "summary.json"
+        if not path.is_file() or path.stat().st_size > MAX_OUTPUT:
+            raise ToolError(f"{report} is not a folder with a summary.json of at most {MAX_OUTPUT} bytes")
+        try:
+            claims = json.loads(path.read_text("utf-8"))["claims"]
+            return {"claims": [claim for claim in claims if status in (None, claim["status"])]}
+        except (ValueError, KeyError, TypeError) as error:
+            raise ToolError(f"{report}/summary.json is not one of a report: {error!r}") from None
+
+    async def ablate(
+        self, run: str, parts: Sequence[str], kind: str = "mean", seconds: float = 120
+    ) -> dict[str, Any]:
+        """The rise of the loss (nats) when the outputs of parts (L0H0, L0.mlp, direct …) are replaced.
+
+        `kind` is zero, mean, resample or same_token. Several parts are replaced together.
+        """
+        words = ["ablate", self._relative(run), "--parts", ",".join(_word("parts", one) for one in parts)]
+        return await self._json([*words, "--kind", _word("kind", kind)], seconds)
+
+    async def certify(self, run: str, program: str | None = None, seconds: float = 120) -> dict[str, Any]:
+        """Bound, over every sequence, how far a program (constant, parent, row …) is from a run."""
+        out = self._relative(f"proofs/{Path(run).parent.name}-{Path(run).stem}.json")
+        words = ["certify", self._relative(run), "--out", out, "--seconds", str(seconds / 2)]
+        words += [] if program is None else ["--program", _word("program", program)]
+        return await self._json(words, seconds)
+
+    async def bench(
+        self, methods: Sequence[str], cases: Sequence[str], seconds: float = 300
+    ) -> dict[str, Any]:
+        """Score methods of attribution against circuits whose effects are known, two draws a case."""
+        words = ["bench", "--seeds", "2", "--out", self._relative("bench")]
+        for option, names in (("--methods", methods), ("--cases", cases)):
+            words += [option, ",".join(_word(option, one) for one in names)]
+        return await self._json(words, seconds)
+
+    def _relative(self, path: str) -> str:
+        """A path below the folder, as a command takes it there."""
+        text = _word("path", path, MAX_WORD * 4)
+        place = (self.root / text).resolve()
+        if ":" in text or not place.is_relative_to(self.root):
+            raise ToolError(
+                f"{path!r} is not below the folder of this server, expected a relative path in it"
+            )
+        return "./" + place.relative_to(self.root).as_posix()
+
+    def _recipe(self, recipe: str) -> str:
+        return (
+            self._relative(recipe) if "/" in recipe or recipe.endswith(".toml") else _word("recipe", recipe)
+        )
+
+    async def _json(self, words: Sequence[str], seconds: float, *, may_fail: bool = False) -> Any:
+        """Run a command and return what it prints as JSON; its error line is the tool's error."""
+        if not 0 < seconds <= MAX_SECONDS:
+            raise ToolError(f"seconds is {seconds}, expected above 0 and at most {MAX_SECONDS}")
+        command = [sys.executable, "-m", "mechmarkov", *words, "--json"]
+        offline = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONIOENCODING": "utf-8"}
+        process = await anyio.open_process(
+            command, cwd=self.root, env=offline, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        printed: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+
+        async def read(name: str) -> None:
+            async for part in getattr(process, name):
+                if len(printed[name]) <= MAX_OUTPUT:
+                    printed[name] += part
+
+        try:
+            with anyio.move_on_after(seconds) as limit:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(read, "stdout")
+                    group.start_soon(read, "stderr")
+                await process.wait()
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            with anyio.CancelScope(shield=True):
+                await process.aclose()
+        if limit.cancelled_caught:
+            raise ToolError(f"{words[0]} took longer than {seconds:g} seconds and was stopped")
+        if len(printed["stdout"]) > MAX_OUTPUT:
+            raise ToolError(f"{words[0]} printed more than {MAX_OUTPUT} bytes")
+        if process.returncode != 0 and not (may_fail and printed["stdout"]):
+            lines = printed["stderr"].decode("utf-8", "replace").strip().splitlines() or ["no message"]
+            raise ToolError(lines[-1].removeprefix("error: ")[:2000])
+        return json.loads(printed["stdout"])
+
+
+def _word(name: str, text: str, most: int = MAX_WORD) -> str:
+    """A text that is one word of a command, and not an option of it."""
+    if not text or len(text) > most or text.startswith("-") or not text.isprintable():
+        raise ToolError(f"{name} is {text[:MAX_WORD]!r}, expected up to {most} characters, the first not '-'")
+    return text
+
+
+def _count(name: str, value: int, most: int) -> int:
+    if not 1 <= value <= most:
+        raise ToolError(f"{name} is {value}, expected 1 to {most}")
+    return value
+
+
+def server(root: Path) -> MCPServer:
+    """The server of the tools below a folder."""
+    made = MCPServer("mechmarkov", instructions=INSTRUCTIONS, log_level="WARNING")
+    commands = Commands(root)
+    for name in ("list", "train", "probe", "claims", "ablate", "certify", "bench"):
+        made.add_tool(getattr(commands, name))
+    return made
