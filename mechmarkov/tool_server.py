@@ -67,10 +67,12 @@ class Commands:
 
         Returns the folder of the report and each probe's verdict; `claims` has the claims as data.
         """
-        bundled = run.removeprefix("example:") if run.startswith("example:") else None
-        name = _word("run", bundled) if bundled is not None else Path(run).parent.name + "-" + Path(run).stem
-        out = self._relative(f"reports/{name.strip('-.') or 'run'}")
-        words = ["probe"] + (["--example", name] if bundled is not None else [self._relative(run)])
+        if run.startswith("example:"):
+            name = _word("run", run.removeprefix("example:"))
+            words = ["probe", "--example", name]
+        else:
+            name, words = _named(run), ["probe", self._relative(run)]
+        out = self._relative(f"reports/{name}")
         words += ["--out", out, "--steps", _word("steps", steps), "--device", "cpu"]
         if probes:
             words += ["--probes", ",".join(_word("probes", one) for one in probes)]
@@ -102,7 +104,7 @@ class Commands:
 
     async def certify(self, run: str, program: str | None = None, seconds: float = 120) -> dict[str, Any]:
         """Bound, over every sequence, how far a program (constant, parent, row …) is from a run."""
-        out = self._relative(f"proofs/{Path(run).parent.name}-{Path(run).stem}.json")
+        out = self._relative(f"proofs/{_named(run)}.json")
         words = ["certify", self._relative(run), "--out", out, "--seconds", str(seconds / 2)]
         words += [] if program is None else ["--program", _word("program", program)]
         return await self._json(words, seconds)
@@ -173,6 +175,11 @@ def _word(name: str, text: str, most: int = MAX_WORD) -> str:
     if not text or len(text) > most or text.startswith("-") or not text.isprintable():
         raise ToolError(f"{name} is {text[:MAX_WORD]!r}, expected up to {most} characters, the first not '-'")
     return text
+
+
+def _named(run: str) -> str:
+    """A name for what is made of a run: that of its file, with its folder's."""
+    return f"{Path(run).parent.name}-{Path(run).stem}".strip("-.") or "run"
 
 
 def _count(name: str, value: int, most: int) -> int:

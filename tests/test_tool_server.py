@@ -1,0 +1,103 @@
+"""`mechmarkov mcp`, called by the SDK's own client over its pipes."""
+
+import json
+import os
+import sys
+
+import anyio
+import pytest
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+import mechmarkov as mm
+from mechmarkov.cli import main
+
+pytestmark = pytest.mark.system
+
+
+def called(root, calls):
+    """What the tools of a server answer, in turn: an error flag and a text each."""
+    arguments = ["-m", "mechmarkov", "mcp", "--root", str(root)]
+    parameters = StdioServerParameters(command=sys.executable, args=arguments, env=dict(os.environ))
+    answers = []
+
+    async def talk():
+        async with stdio_client(parameters) as pipes, ClientSession(*pipes) as session:
+            await session.initialize()
+            answers.append([tool.name for tool in (await session.list_tools()).tools])
+            for name, given in calls:
+                answer = await session.call_tool(name, given)
+                answers.append((answer.is_error, answer.content[0].text))
+
+    anyio.run(talk)
+    return answers
+
+
+def test_a_program_trains_probes_and_certifies(tmp_path):
+    mm.example("walk").save(tmp_path / "walk.pt")
+    tools, *answers = called(
+        tmp_path,
+        [
+            ("list", {}),
+            ("train", {"recipe": "walk-k6-half", "changes": ["steps=3", "data.n_train=64"]}),
+            ("probe", {"run": "walk.pt", "probes": ["behaviour", "attention"]}),
+            ("claims", {"report": "reports/walk", "status": "shown"}),
+            ("ablate", {"run": "walk.pt", "parts": ["L0H0"]}),
+            ("certify", {"run": "walk.pt"}),
+            ("bench", {"methods": ["activation-patching"], "cases": ["direct"]}),
+        ],
+    )
+    assert tools == ["list", "train", "probe", "claims", "ablate", "certify", "bench"]
+    assert [failed for failed, _ in answers] == [False] * 7, answers
+    names, trained, probed, claims, ablated, certified, benched = (json.loads(text) for _, text in answers)
+    assert "walk-k6-half" in names["recipes"]
+    assert mm.load(tmp_path / trained["runs"][0]["file"]).steps[-1] == 3
+    assert set(probed["verdicts"]) == {"behaviour", "attention"}
+    assert {claim["status"] for claim in claims["claims"]} == {"shown"}
+    low, high = ablated["interval"]
+    assert low < ablated["rise"] < high
+    assert certified["program"] == "parent" and 0 < certified["worst_kl"] < 1e-6
+    assert benched["scores"]
+
+
+REFUSED = {
+    "a path outside": ("ablate", {"run": "../walk.pt", "parts": ["L0H0"]}, "not below"),
+    "an absolute path": ("certify", {"run": "/etc/hostname"}, "not below"),
+    "the network": ("probe", {"run": "hf://owner/name"}, "not below"),
+    "a link that leads outside": ("probe", {"run": "link.pt"}, "not below"),
+    "an option as a name": ("bench", {"methods": ["acdc"], "cases": ["--out"]}, "the first not '-'"),
+    "a control character": ("train", {"recipe": "walk\x1b"}, "expected up to"),
+    "a recipe that is not there": ("train", {"recipe": "nope"}, "no shipped recipe is called 'nope'"),
+    "a pickle": ("probe", {"run": "evil.pt"}, "evil.pt"),
+    "too little time": ("probe", {"run": "walk.pt", "seconds": 0.01}, "was stopped"),
+    "no time": ("probe", {"run": "walk.pt", "seconds": -1}, "expected above 0"),
+    "too many seeds": ("train", {"recipe": "walk-k6-half", "seeds": 10**9}, "expected 1 to"),
+    "a part that is not there": ("ablate", {"run": "walk.pt", "parts": ["L9H9"]}, "component is 'L9H9'"),
+    "a report that is not there": ("claims", {"report": "reports"}, "is not a folder"),
+    "a list of numbers": ("ablate", {"run": "walk.pt", "parts": [1, 2]}, "parts"),
+    "a tool that is not there": ("delete", {}, "delete"),
+}
+
+
+def test_a_refusal_is_an_error_and_the_server_lives(tmp_path):
+    import pickle
+
+    root = tmp_path / "root"
+    root.mkdir()
+    mm.example("trap").save(root / "walk.pt")
+    mm.example("trap").save(tmp_path / "outside.pt")
+    (root / "link.pt").symlink_to(tmp_path / "outside.pt")
+    (root / "evil.pt").write_bytes(pickle.dumps(os.getcwd))
+    _, *answers = called(root, [(name, given) for name, given, _ in REFUSED.values()] + [("list", {})])
+    for (case, (_, _, words)), (failed, text) in zip(REFUSED.items(), answers, strict=False):
+        assert failed and words in text, (case, text)
+        assert "Traceback" not in text
+    assert not answers[-1][0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["outside.pt", "root"]
+
+
+def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["mcp", "--root", str(tmp_path / "none")])
+    assert end.value.code == 2
+    assert capsys.readouterr().err == f"error: --root {tmp_path / 'none'} is not a folder\n"
