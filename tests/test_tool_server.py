@@ -56,7 +56,8 @@ def test_a_program_trains_probes_and_certifies(tmp_path):
     assert {claim["status"] for claim in claims["claims"]} == {"shown"}
     low, high = ablated["interval"]
     assert low < ablated["rise"] < high
-    assert certified["program"] == "parent" and 0 < certified["worst_kl"] < 1e-6
+    assert certified["program"] == "parent"
+    assert 0 < certified["worst_kl"] < 1e-6
     assert benched["scores"]
 
 
