@@ -1,0 +1,61 @@
+"""AGENTS.md names every command, every error type and the keys of the JSON that is printed."""
+
+import json
+import re
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+
+import pytest
+
+import mechmarkov
+from mechmarkov.cli import cli, main
+
+PAGE = (Path(__file__).parents[1] / "AGENTS.md").read_text("utf-8")
+
+
+def error_types():
+    """Every public exception and warning of the library."""
+    found = set()
+    for module in walk_packages(mechmarkov.__path__, "mechmarkov."):
+        if not module.name.rpartition(".")[2].startswith(("__main__", "gpu_")):  # these need Triton
+            names = vars(import_module(module.name)).values()
+            found |= {one for one in names if isinstance(one, type) and issubclass(one, Exception)}
+    own = {one.__name__ for one in found if one.__module__.startswith("mechmarkov")}
+    return {name for name in own if not name.startswith("_")}
+
+
+def test_every_error_type_has_its_row():
+    table = PAGE[PAGE.index("## Errors") : PAGE.index("## What not")]
+    assert set(re.findall(r"`(\w+(?:Error|Warning))`", table)) == error_types()
+
+
+def test_every_command_is_named():
+    assert not [name for name in cli.commands if not re.search(rf"\b{name}\b", PAGE)]
+
+
+def test_it_is_short():
+    assert len(PAGE.splitlines()) <= 70
+
+
+COMMANDS = {  # and the keys of what each prints that the page names
+    "probe --example walk --probes behaviour --out r": ("schema", "run", "probes", "claims", "skipped"),
+    "ablate walk.pt --parts L0H0": ("loss", "rise", "interval", "unit"),
+    "certify walk.pt": ("program", "tier", "worst_kl", "seen", "proof"),
+    "show walk.pt": (),
+    "list": (),
+    "probes": (),
+    "train walk-k6-half --set steps=1 --set data.n_train=8 --out t": ("runs",),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_prints_one_json_object(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    mechmarkov.example("walk").save("walk.pt")
+    main([*command.split(), "--json"])
+    data = json.loads(capsys.readouterr().out)
+    assert data
+    for key in COMMANDS[command]:
+        assert key in data
+        assert f'"{key}"' in PAGE
