@@ -7,17 +7,15 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float, Int
 from scipy.stats import hypergeom
-from torch import Tensor
 
 from mechmarkov.claims.claim import Claim, Claims, Condition, Status
 from mechmarkov.claims.tile import LIVES, Tile
-from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing import Probe, Subject
-from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.dataset import best_heads, head_name, last_model, variables
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.preconditions import why_no_token_is_read
-from mechmarkov.probing.recording import HookSums, PerLayer, Quantity, Recorder
+from mechmarkov.probing.recording import HookSums, PerLayer, Quantity, Scope
+from mechmarkov.probing.recording.quantity import Arrays
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import matched
 from mechmarkov.report.probe_figures import over_training
@@ -29,22 +27,19 @@ MORE = "more than half of its attention (with k parents: more than 1 / (k + 1))"
 NULL_KIND = "each edge moved to an earlier position drawn at random: 2.5, 50 and 97.5 % points"
 
 
-def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[np.ndarray]:
-    del stack, n_states
-    n = len(batch.tokens)
+def _start(scope: Scope) -> PerLayer[np.ndarray]:
+    keys, n = scope.batch.keys, len(scope.batch.tokens)
 
-    def total(pattern: Tensor, part: Batch, sequences: slice) -> Tensor:
-        del part, sequences
-        return pattern[..., batch.keys, batch.keys].double().sum(1)
+    def of_layer(at: str) -> HookSums[Arrays]:
+        return HookSums(
+            {"total": (f"{at}.hook_pattern", lambda x, *_: x[..., keys, keys].double().sum(1))}, dict
+        )
 
-    return Recorder(
-        lambda model: PerLayer(model, lambda at: HookSums({"total": (f"{at}.hook_pattern", total)})),
-        lambda total: total / n,
-    )
+    return PerLayer(scope.model, of_layer, lambda total: total / n)
 
 
 # Mean attention over sequences, [member, layer, head, query, key], without a query token.
-MEAN_ATTENTION: Quantity[np.ndarray] = Quantity("mean attention", _begin, reads_attention=True)
+MEAN_ATTENTION: Quantity[np.ndarray] = Quantity("mean attention", _start, reads_attention=True)
 
 
 def applies(subject: Subject) -> str | None:

@@ -23,7 +23,7 @@ from mechmarkov.probing.chunking import CHUNK_ELEMENTS, in_chunks_that_fit, subs
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
 from mechmarkov.probing.preconditions import predictor_of
 from mechmarkov.probing.recording.activations import SCORES
-from mechmarkov.probing.recording.quantity import Found, Quantity
+from mechmarkov.probing.recording.quantity import Quantity, Value
 from mechmarkov.probing.recording.record import STANDARD, record
 from mechmarkov.runs.kept_recipe import check_recipe
 from mechmarkov.runs.run import Run
@@ -190,7 +190,7 @@ class Subject:
         """The shape of the models."""
         return self.run.model
 
-    def recorded(self, quantity: Quantity[Found]) -> Found:
+    def recorded(self, quantity: Quantity[Value]) -> Value:
         """A quantity of all models over the batch, recorded once.
 
         The first pass records all that is known to be read; a quantity that is not among it takes another.
@@ -208,8 +208,8 @@ class Subject:
                 self._record([quantity])
         if quantity not in self._recorded:
             raise DoesNotApplyError(f"no layer has attention weights, expected some for {quantity.name!r}")
-        found: Found = self._recorded[quantity]
-        return found
+        value: Value = self._recorded[quantity]
+        return value
 
     def _record(self, quantities: Sequence[Quantity[Any]]) -> None:
         distinct, n_states = list(dict.fromkeys(quantities)), self.source.n_states
