@@ -1,6 +1,6 @@
 """How degenerate is the loss at the model? Its learning coefficient, next to what is known exactly."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -11,7 +11,6 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from mechmarkov.claims.claim import MODEL, Claim, Condition, Status
-from mechmarkov.claims.tile import Tile
 from mechmarkov.curvature.devinterp import devinterp_coefficient
 from mechmarkov.curvature.learning_coefficient import Losses, learning_coefficient
 from mechmarkov.curvature.loss_surface import SOLVED_NATS, LossSurface, loss_surface
@@ -183,9 +182,8 @@ def is_calibrated(data: xr.Dataset, name: str = "calibration") -> bool:
     return abs(float(data[name].mean() / data["calibration_exact"]) - 1) <= MISS
 
 
-def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
+def scores(data: xr.Dataset, _: xr.Dataset | None) -> dict[str, Score]:
     """The learning coefficient at the last step, its exact value, and whether the estimator is calibrated."""
-    del null
 
     def estimate(name: str, null: float, kind: str) -> Score:
         if name not in data:
@@ -285,12 +283,6 @@ def _over_training(data: xr.Dataset) -> Iterator[Claim]:
     )
 
 
-def headline(claims: Sequence[Claim]) -> list[Tile]:
-    """Nothing: the coefficient answers none of the first screen's questions."""
-    del claims
-    return []
-
-
 def figures(data: xr.Dataset) -> list[Figure]:
     """Estimates next to exact values, and over training."""
     last = last_model(data)
@@ -336,12 +328,11 @@ probe = Probe(
     measure=measure,
     scores=scores,
     claims=claims,
-    headline=headline,
     figures=figures,
-    formulas=FORMULAS,
     formula="λ = nβ (E[L(w)] − L(w*)), w from exp(−nβ L(w) − γ/2 |w − w*|²), γ = 1, nβ = n / log n, n the "
     "predictions of the evaluation sequences; MALA on the expected loss under the exact law\n"
     "bigram table: K (K − 1) / 2 · tied unigram plateau: (d + 1)(K − 1) / 2 · canonical e = 0: 1",
+    formulas=FORMULAS,
     has_null=lambda _: False,
     on_request=True,
 )

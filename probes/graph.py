@@ -132,9 +132,8 @@ def _together(last: xr.Dataset) -> int:
     return int((has & last["true_edge"]).sum())
 
 
-def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
+def scores(data: xr.Dataset, _: xr.Dataset | None) -> dict[str, Score]:
     """Precision and recall of the head whose edges are the graph's, next to those of moved edges."""
-    del null
     last = last_model(data)
     best, edges = _best(last), int(last["true_edge"].sum())
     found, recovered = int(best["found"]), int(best["recovered"])
@@ -162,9 +161,8 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     }
 
 
-def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
+def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     """Returns which head attends along the graph, and how much of it."""
-    del scores
     last = last_model(data)
     best, edges = _best(last), int(last["true_edge"].sum())
     counted, recovered = int(best["found"]), int(best["recovered"])
@@ -241,7 +239,6 @@ probe = Probe(
     question="Does a head attend along the causal graph of positions?",
     cites="Nichani, Damian & Lee 2024 (arXiv 2402.14735); the null is ours",
     applies=applies,
-    with_bos=True,
     measure=measure,
     scores=scores,
     claims=claims,
@@ -252,4 +249,5 @@ probe = Probe(
     formulas=FORMULAS,
     records=(MEAN_ATTENTION,),
     has_null=lambda _: False,
+    with_bos=True,
 )

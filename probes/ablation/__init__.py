@@ -86,14 +86,14 @@ probe = Probe(
         "(arXiv 2412.01003)"
     ),
     applies=applies,
-    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,
     headline=headline,
     figures=figures.draw,
-    formulas=FORMULAS,
     formula="effect of a part = E[loss with its output replaced] − E[loss], on the same sequences (nats)\n"
     "replaced by: zero · its mean at each position · its output on another sequence\n"
     "largest effect = the largest over heads, MLPs and the direct path, at their mean",
+    formulas=FORMULAS,
+    with_bos=True,
 )

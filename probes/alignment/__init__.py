@@ -99,15 +99,15 @@ probe = Probe(
     cites="Shi & Cao 2025 (arXiv 2511.23239), theorem 3.1, with the target corrected to sqrt(P) for raw log "
     "scores; recall: Bietti et al. 2023 (arXiv 2306.00802)",
     applies=applies,
-    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,
     headline=headline,
     figures=figures,
-    formulas=FORMULAS,
     formula="C = W_E W_V W_O W_U, rows: state read, columns: next state (Elhage et al. 2021)\n"
     "target T = log P under cross-entropy, √P under −log(score + ε), P under squared error\n"
     "kernel cosine = ⟨C, T⟩ / (|C| |T|), both double-centred · kernel KL = Σᵢ πᵢ KL(Pᵢ ‖ prediction of C "
     "only C for i)",
+    formulas=FORMULAS,
+    with_bos=True,
 )

@@ -73,15 +73,15 @@ probe = Probe(
     question="Does the residual stream carry the belief over hidden states, and do predictions follow it?",
     cites="Shai et al. 2024 (arXiv 2405.15943); patterns of linear readings: Haufe et al. 2014, equation 6",
     applies=applies,
-    with_bos=True,
     measure=measure,
     scores=scores,
     claims=claims,
     headline=headline,
     figures=figures.draw,
-    formulas=FORMULAS,
     formula="R² = 1 − E|belief − (W x + b)|² / E|belief − mean|², W and b fitted to other sequences\n"
     "beyond = 1 − error of the stream / error of reading the law of the next token and the last 8 tokens"
     "\n"
     "forced: x + (e_state − W x − b) · pattern, pattern = (Wᵀ Σ W)⁺ Wᵀ Σ, Σ the covariance of x",
+    formulas=FORMULAS,
+    with_bos=True,
 )

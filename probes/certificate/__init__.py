@@ -6,8 +6,6 @@ import xarray as xr
 from mechmarkov.claims.claim import MODEL, Claim, Condition
 from mechmarkov.probing import Probe, Score
 from mechmarkov.probing.dataset import last_model
-from mechmarkov.probing.probe import always
-from mechmarkov.probing.subject import Subject
 
 from . import figures, measure
 
@@ -16,9 +14,8 @@ NO_BOUND = "the program is not certified: {why}"
 INFINITE = "in some context the model may give a state that the program holds possible the probability 0"
 
 
-def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
+def scores(data: xr.Dataset, _: xr.Dataset | None) -> dict[str, Score]:
     """The bounds of the last step, the largest seen, and how far the certificate got."""
-    del null  # a fresh model is another model: its certificate says nothing of chance
     last = last_model(data)
     why = NO_BOUND.format(why=data.attrs["why"])
 
@@ -71,11 +68,6 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
                   unit="nats", evidence="law", because=tuple(beside))]  # fmt: skip
 
 
-def has_null(_: Subject) -> bool:
-    """Fresh models say nothing of a bound."""
-    return False
-
-
 FORMULAS = {
     "worst_kl": "max over all sequences of KL(program ‖ model), an upper bound",
     "worst_kl_seen": "the largest KL(program ‖ model) of any prediction that the model was seen to make",
@@ -94,15 +86,14 @@ probe = Probe(
     name="certificate",
     question="How far is a small program from the model in the worst case, over every sequence?",
     cites="Fractional maximum: Dinkelbach 1967; mean: Maurer & Pontil 2009 (arXiv 0907.3740)",
-    applies=always,
     measure=measure.measure,
     scores=scores,
     claims=claims,
     figures=figures.draw,
-    formulas=FORMULAS,
     formula="a head's largest output in a direction f is the root of Σⱼ max_y wⱼ(y) (fⱼ(y) − λ) = 0, over "
     "allowed paths where transitions are forbidden\n"
     "log odds off by at most D: log-probabilities within D, KL ≤ its value at a corner of the odds' box",
-    has_null=has_null,
+    formulas=FORMULAS,
+    has_null=lambda _: False,  # a fresh model is another model: its certificate says nothing of chance
     on_request=True,
 )

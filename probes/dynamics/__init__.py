@@ -102,17 +102,17 @@ probe = Probe(
     cites="Phases: Edelman et al. 2024 (arXiv 2402.11004); gradients on plateaus: Varre et al. 2025 "
     "(arXiv 2508.12837)",
     applies=applies,
-    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,
     headline=headline,
     figures=figures.draw,
-    formulas=FORMULAS,
     formula="progress to the bigram = 1 − KL(bigram ‖ model) / KL(bigram ‖ unigram)\n"
     "progress to the best law = 1 − KL(best ‖ model) / KL(best ‖ unigram)\n"
     "progress to the unigram = 1 − KL(unigram ‖ model) / KL(unigram ‖ uniform); of each the largest progress "
     "to a better law, where that is larger\n"
     "progress to selection = (parent score − uniform attention's) / (1 − uniform attention's)\n"
     "t = the first kept step at which that progress is above ½",
+    formulas=FORMULAS,
+    with_bos=True,
 )

@@ -37,9 +37,8 @@ def first_of(events: dict[str, Event]) -> list[str]:
     return [name for name, event in came.items() if event.after < earliest]
 
 
-def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
+def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     """The events in their order, those that are open or did not come, and the laws that were passed."""
-    del scores
     events = events_of(data)
     in_order = sorted(events, key=lambda name: (events[name].after, name))
     return [

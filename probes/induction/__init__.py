@@ -214,19 +214,19 @@ probe = Probe(
     cites="Elhage et al. 2021; Olsson et al. 2022 (arXiv 2209.11895); Edelman et al. 2024 (2402.11004); "
     "Rajaraman et al. 2024 (2407.17686) for matches of k tokens",
     applies=applies,
-    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,
     headline=headline,
     figures=figures.draw,
-    formulas=FORMULAS,
     formula="induction score = E[attention on keys whose predecessor is the current token] − the same "
     "expected only from lag and tokens\n"
     "predecessor effect = how far editing only a key's predecessor moves the attention to it; 1 "
     "for an ideal head\n"
     "composition of W_A into W_B = |W_A W_B| / (|W_A| |W_B|) · copying = Σλ / Σ|λ|, λ the "
     "eigenvalues of OV (Elhage et al. 2021)",
+    formulas=FORMULAS,
     records=(INDUCTION,),
     has_null=has_null,
+    with_bos=True,
 )

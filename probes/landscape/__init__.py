@@ -121,11 +121,11 @@ probe = Probe(
     claims=claims,
     headline=headline,
     figures=figures.draw,
-    formulas=FORMULAS,
     formula="∇L = 0 and the signs of the Hessian's eigenvalues λ, on directions outside the symmetric "
     "subspace: all λ ≥ 0 minimum, any λ < 0 saddle, undecided where intervals leave it open\n"
     "L = E[−Σ_y P[x, y] log f_y]: expected under the exact law of the next state; only histories are drawn\n"
     "escape rate = −λ_min: along that direction gradient descent grows as exp(−λ_min · step size "
     "· steps)\n"
     "drift = |∇L| inside the symmetric subspace",
+    formulas=FORMULAS,
 )

@@ -106,13 +106,13 @@ probe = Probe(
     question="Which path holds the bigram, how much of it, and in what rank?",
     cites="Shapley 1953",
     applies=applies,
-    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,
     headline=headline,
     figures=figures.draw,
-    formulas=FORMULAS,
     formula="v(S) = KL(bigram ‖ no paths) − KL(bigram ‖ paths in S), a removed path at its data mean\n"
     "share of a path = its Shapley value of v / v(all paths); shares add up to 1",
+    formulas=FORMULAS,
+    with_bos=True,
 )

@@ -72,10 +72,10 @@ probe = Probe(
     claims=claims,
     headline=headline,
     figures=figures.draw,
-    formulas=FORMULAS,
     formula="first step from zero: ∂L/∂V ∝ G = Σₘ (Pᵐ)ᵀ diag(μ Pᴺ⁻¹⁻ᵐ), m = 1 … N − 1\n"
     "first-step information = |G − product of its margins|² / |G|²; 0 for p = 0 or 1 and K | N − "
     "1 (theorem 4.1)\n"
     "trapped = a walk model without such information, attention flat, rows of V constant, and no gradient "
     "leaves that subspace",
+    formulas=FORMULAS,
 )

@@ -16,9 +16,8 @@ from .reduced_run import RANDOM_STARTS
 SHIFTS, TOKEN_MEAN = ("shifts",), ("token mean",)
 
 
-def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
+def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     """Returns whether a symmetry traps the model, and why or why not."""
-    del scores
     last = last_model(data)
     by = SHIFTS if data.attrs["shifts"] else TOKEN_MEAN
     information = float(data["first_step_information"])

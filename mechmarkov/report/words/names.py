@@ -89,6 +89,12 @@ def heads(names: Sequence[str]) -> str:
     return listed([clean(name) for name in names]) if len(names) <= MAX_NAMED else f"{len(names)} heads"
 
 
+def some(names: Sequence[str]) -> str:
+    """Returns the first names, and how many more there are."""
+    more = len(names) - MAX_NAMED
+    return listed([clean(name) for name in names[:MAX_NAMED]] + [f"{more} more"] * (more > 0))
+
+
 def token(names: Sequence[str]) -> str:
     """Returns a token by its distance from the position that reads it, the parent by that name first.
 

@@ -7,9 +7,10 @@ from mechmarkov.report.words.names import (
     nats,
     number,
     share,
+    some,
     within,
 )
-from mechmarkov.report.words.phrases.premises import Phrase, reason_in, some, value_in
+from mechmarkov.report.words.phrases.premises import Phrase, reason_in, value_in
 from mechmarkov.utils.text import format_range, listed
 
 

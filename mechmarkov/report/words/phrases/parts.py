@@ -8,6 +8,7 @@ from mechmarkov.report.words.names import (
     number,
     parts,
     share,
+    some,
     token,
     verb,
     within,
@@ -20,7 +21,6 @@ from mechmarkov.report.words.phrases.premises import (
     number_of,
     premise,
     reason_in,
-    some,
     value_in,
 )
 from mechmarkov.utils.text import format_range, listed

@@ -1,10 +1,9 @@
 """Numbers and names that the sentences of claims share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from mechmarkov.claims.claim import Claim, Condition
-from mechmarkov.report.words.names import MAX_NAMED
-from mechmarkov.utils.text import clean, format_range, listed
+from mechmarkov.utils.text import format_range
 
 Phrase = Callable[[Claim], str]
 
@@ -46,12 +45,6 @@ def value_of(condition: Condition) -> float:
 def premise(claim: Claim, name: str) -> Condition:
     """Returns a premise; one that is open where the claim has none of that name."""
     return claim.condition(name) or Condition(name, None)
-
-
-def some(names: Sequence[str]) -> str:
-    """Returns the first names, and how many more there are."""
-    more = len(names) - MAX_NAMED
-    return listed([clean(name) for name in names[:MAX_NAMED]] + [f"{more} more"] * (more > 0))
 
 
 def negated(claim: Claim) -> str:
