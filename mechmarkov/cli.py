@@ -207,7 +207,7 @@ def show(run: str) -> None:
     from mechmarkov.shipped import check_run
 
     check_run(run)
-    from mechmarkov.probe_run import describe
+    from mechmarkov.probing.description import describe
     from mechmarkov.runs import load
 
     loaded = load(run)

@@ -310,16 +310,6 @@ def figures(data: xr.Dataset) -> list[Figure]:
     ]
 
 
-FORMULAS = {
-    "llc": "λ, mean over the chains",
-    "llc_exact": "λ where a derivation covers the model",
-    "calibration": "λ by the same chains on the source's own bigram table",
-    "calibrated": "whether that is within 20 % of the exact value",
-    "mixed": "whether both halves of the chains agree within 20 %",
-    "devinterp": "λ by devinterp's stochastic-gradient chains, its defaults, a step of 0.001 and our nβ",
-    "devinterp_calibration": "the same of the source's own bigram table",
-}
-
 probe = Probe(
     name="degeneracy",
     question="How degenerate is the loss at the model, by its local learning coefficient?",
@@ -332,7 +322,15 @@ probe = Probe(
     formula="λ = nβ (E[L(w)] − L(w*)), w from exp(−nβ L(w) − γ/2 |w − w*|²), γ = 1, nβ = n / log n, n the "
     "predictions of the evaluation sequences; MALA on the expected loss under the exact law\n"
     "bigram table: K (K − 1) / 2 · tied unigram plateau: (d + 1)(K − 1) / 2 · canonical e = 0: 1",
-    formulas=FORMULAS,
+    formulas={
+        "llc": "λ, mean over the chains",
+        "llc_exact": "λ where a derivation covers the model",
+        "calibration": "λ by the same chains on the source's own bigram table",
+        "calibrated": "whether that is within 20 % of the exact value",
+        "mixed": "whether both halves of the chains agree within 20 %",
+        "devinterp": "λ by devinterp's stochastic-gradient chains, its defaults, a step of 0.001 and our nβ",
+        "devinterp_calibration": "the same of the source's own bigram table",
+    },
     has_null=lambda _: False,
     on_request=True,
 )

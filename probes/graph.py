@@ -225,15 +225,6 @@ def figures(data: xr.Dataset) -> list[Figure]:
     ]
 
 
-FORMULAS = {
-    "graph_head": "the named head with the largest 2 · true edges / (its edges + edges of the graph)",
-    "precision": "true edges / its edges",
-    "recall": "true edges / edges of the graph",
-    "recall_together": "the same of all heads with more true edges than false ones, beyond chance",
-    "chance": "number of heads · Pr(as many true edges or more | edges moved to random earlier positions)",
-    "parent_attention": "mean over positions with parents of E[attention on them]",
-}
-
 probe = Probe(
     name="graph",
     question="Does a head attend along the causal graph of positions?",
@@ -246,7 +237,14 @@ probe = Probe(
     figures=figures,
     formula="edge of a position: an earlier one with more than half of its mean attention; with k parents, "
     "with more than 1 / (k + 1); those of a position without a parent are neither true nor false",
-    formulas=FORMULAS,
+    formulas={
+        "graph_head": "the named head with the largest 2 · true edges / (its edges + edges of the graph)",
+        "precision": "true edges / its edges",
+        "recall": "true edges / edges of the graph",
+        "recall_together": "the same of all heads with more true edges than false ones, beyond chance",
+        "chance": "number of heads · Pr(as many true edges or more | edges moved to random earlier positions)",
+        "parent_attention": "mean over positions with parents of E[attention on them]",
+    },
     records=(MEAN_ATTENTION,),
     has_null=lambda _: False,
     with_bos=True,

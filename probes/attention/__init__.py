@@ -112,14 +112,6 @@ def figures(data: xr.Dataset) -> list[Figure]:
     ]
 
 
-FORMULAS = {
-    "parent_head": "the head with the parent score",
-    "best_lag": "the lag with the largest mean attention of any head",
-    "effective_tokens": "of the parent head: exp of the entropy of its attention",
-    "position_share": "of the parent head: share of the variance of its last logits that key "
-    "positions explain",
-}
-
 probe = Probe(
     name="attention",
     question="Where does the model look: at the parent, at another lag, or nowhere in particular?",
@@ -134,6 +126,12 @@ probe = Probe(
     "spread = max over heads of E[max S − min S over the tokens], S the last prediction's attention; 0 in "
     "the trap (Shi & Cao, theorem 4.1)\n"
     "effective tokens = exp of the entropy of the parent head's attention",
-    formulas=FORMULAS,
+    formulas={
+        "parent_head": "the head with the parent score",
+        "best_lag": "the lag with the largest mean attention of any head",
+        "effective_tokens": "of the parent head: exp of the entropy of its attention",
+        "position_share": "of the parent head: share of the variance of its last logits that key "
+        "positions explain",
+    },
     with_bos=True,
 )

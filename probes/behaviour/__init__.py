@@ -54,18 +54,6 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     )
 
 
-FORMULAS = {
-    "nearest_predictor": "the exact predictor with the smallest KL",
-    "kl_uniform": "E[KL(1/K ‖ q)], q the model",
-    "kl_unigram": "E[KL(unigram ‖ q)], q the model",
-    "kl_bigram": "E[KL(bigram ‖ q)], q the model",
-    "kl_best": "E[KL(p ‖ q)], p the Bayes-optimal prediction, q the model",
-    "excess_loss": "E[−log q(next)] − E[−log p(next)], p the Bayes-optimal prediction",
-    "progress": "1 − E[KL(p ‖ q)] / E[KL(p ‖ unigram)]: from the unigram's loss to the best",
-    "accuracy": "how often the model's likeliest state comes next",
-    "optimal_accuracy": "accuracy of the Bayes-optimal prediction",
-}
-
 probe = Probe(
     name="behaviour",
     question="Which exact predictor does the model imitate, and to how many nats?",
@@ -79,6 +67,16 @@ probe = Probe(
     "the model\n"
     "bigram p = P(current, ·) · unigram p = π · where each sequence has its own chain: (count of "
     "the transition + 1) / (count of the state + K)",
-    formulas=FORMULAS,
+    formulas={
+        "nearest_predictor": "the exact predictor with the smallest KL",
+        "kl_uniform": "E[KL(1/K ‖ q)], q the model",
+        "kl_unigram": "E[KL(unigram ‖ q)], q the model",
+        "kl_bigram": "E[KL(bigram ‖ q)], q the model",
+        "kl_best": "E[KL(p ‖ q)], p the Bayes-optimal prediction, q the model",
+        "excess_loss": "E[−log q(next)] − E[−log p(next)], p the Bayes-optimal prediction",
+        "progress": "1 − E[KL(p ‖ q)] / E[KL(p ‖ unigram)]: from the unigram's loss to the best",
+        "accuracy": "how often the model's likeliest state comes next",
+        "optimal_accuracy": "accuracy of the Bayes-optimal prediction",
+    },
     with_bos=True,
 )

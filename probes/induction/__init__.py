@@ -191,22 +191,6 @@ def _path_effect(head: xr.Dataset, last: xr.Dataset) -> Score:
     return Score(change, "nats", 0.0, interval, null_kind="a path that carries nothing")
 
 
-FORMULAS = {
-    "induction_head": "the head with the largest induction score that a predecessor moves",
-    "induction_heads": "that head and those within its error",
-    "fidelity": "E[KL(uniform on the matches ‖ attention)]",
-    "repeated_score": "attention on TransformerLens' induction pattern, repeated sequences, less chance",
-    "induction_score": "E[attention on keys behind a copy of the token] − the same from lag and tokens",
-    "induction_score_*": "the same for 2 or 3 tokens, less what one fewer explains; max over heads",
-    "previous_token_score": "max over heads of E[A(t, t − 1)], over all tokens t but a query",
-    "previous_token_head": "the head with the previous token score",
-    "feeders": "earlier heads whose cut from the induction head's keys clearly takes over half of its score",
-    "duplicate_token_score": "max over heads of E[attention on earlier copies of the token]",
-    "copying_score": "Σλ / Σ|λ|, λ the eigenvalues of OV",
-    "k_composition": "|W_OV W_QK| / (|W_OV| |W_QK|), W_OV the feeder's, into the head's keys",
-    "path_effect": "KL(reference ‖ prediction) with the feeder cut from the head's keys − without",
-}
-
 probe = Probe(
     name="induction",
     question="Is there an induction circuit: which previous-token head feeds which induction head, and what "
@@ -225,7 +209,21 @@ probe = Probe(
     "for an ideal head\n"
     "composition of W_A into W_B = |W_A W_B| / (|W_A| |W_B|) · copying = Σλ / Σ|λ|, λ the "
     "eigenvalues of OV (Elhage et al. 2021)",
-    formulas=FORMULAS,
+    formulas={
+        "induction_head": "the head with the largest induction score that a predecessor moves",
+        "induction_heads": "that head and those within its error",
+        "fidelity": "E[KL(uniform on the matches ‖ attention)]",
+        "repeated_score": "attention on TransformerLens' induction pattern, repeated sequences, less chance",
+        "induction_score": "E[attention on keys behind a copy of the token] − the same from lag and tokens",
+        "induction_score_*": "the same for 2 or 3 tokens, less what one fewer explains; max over heads",
+        "previous_token_score": "max over heads of E[A(t, t − 1)], over all tokens t but a query",
+        "previous_token_head": "the head with the previous token score",
+        "feeders": "earlier heads whose cut from the induction head's keys clearly takes over half of its score",
+        "duplicate_token_score": "max over heads of E[attention on earlier copies of the token]",
+        "copying_score": "Σλ / Σ|λ|, λ the eigenvalues of OV",
+        "k_composition": "|W_OV W_QK| / (|W_OV| |W_QK|), W_OV the feeder's, into the head's keys",
+        "path_effect": "KL(reference ‖ prediction) with the feeder cut from the head's keys − without",
+    },
     records=(INDUCTION,),
     has_null=has_null,
     with_bos=True,

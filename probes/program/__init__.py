@@ -38,16 +38,6 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     }
 
 
-FORMULAS = {
-    "kl_model_program": "E[KL(model ‖ best program found)], on fresh sequences; its interval is only theirs",
-    "program": "the terms of the best program found, one after the other; other sequences may choose others",
-    "program_numbers": "fitted numbers of the best program found",
-    "program_predictor": "the exact predictor nearest to the model",
-    "kl_model_predictor": "E[KL(model ‖ that predictor)]",
-    "explained_by_weights": "1 − KL(model ‖ program by weights) / KL(model ‖ its mean prediction)",
-    "kl_by_weights": "E[KL(model ‖ program by weights)]",
-}
-
 probe = Probe(
     name="program",
     question="How much of the model does a small program explain that reads tokens and counts?",
@@ -61,7 +51,15 @@ probe = Probe(
     "by weights: score = base + direct[parent] + Σ over MLPs of table[parent] + Σ over heads, lags m of aₘ · "
     "table[token at lag m], aₘ fitted to the attention\n"
     "explained = 1 − KL(model ‖ program) / KL(model ‖ the model's mean prediction)",
-    formulas=FORMULAS,
+    formulas={
+        "kl_model_program": "E[KL(model ‖ best program found)], on fresh sequences; its interval is only theirs",
+        "program": "the terms of the best program found, one after the other; other sequences may choose others",
+        "program_numbers": "fitted numbers of the best program found",
+        "program_predictor": "the exact predictor nearest to the model",
+        "kl_model_predictor": "E[KL(model ‖ that predictor)]",
+        "explained_by_weights": "1 − KL(model ‖ program by weights) / KL(model ‖ its mean prediction)",
+        "kl_by_weights": "E[KL(model ‖ program by weights)]",
+    },
     records=(MATCH_MASS,),
     with_bos=True,
 )

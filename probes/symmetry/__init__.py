@@ -53,15 +53,6 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     }
 
 
-FORMULAS = {
-    "equivariance_error": "E|f(gX) − P_g f(X)| / E|f|, g over the generators of the chain's automorphisms",
-    "symmetric_share": "|circuit averaged over the automorphisms|² / |circuit|²",
-    "gradient_outside": "|∇L outside the symmetric subspace|² / |∇L|²",
-    "attention_spread": "(max S − min S) over tokens, over a token's mean share",
-    "circuit_variation": "share of the circuits' norm that depends on the state read",
-    "token_mean_accuracy": "share of last labels y whose E[token mean | y], a row of G, is the nearest",
-}
-
 probe = Probe(
     name="symmetry",
     question="Why is it stuck, or not: what do the symmetries of the data let a first gradient see?",
@@ -77,5 +68,12 @@ probe = Probe(
     "1 (theorem 4.1)\n"
     "trapped = a walk model without such information, attention flat, rows of V constant, and no gradient "
     "leaves that subspace",
-    formulas=FORMULAS,
+    formulas={
+        "equivariance_error": "E|f(gX) − P_g f(X)| / E|f|, g over the generators of the chain's automorphisms",
+        "symmetric_share": "|circuit averaged over the automorphisms|² / |circuit|²",
+        "gradient_outside": "|∇L outside the symmetric subspace|² / |∇L|²",
+        "attention_spread": "(max S − min S) over tokens, over a token's mean share",
+        "circuit_variation": "share of the circuits' norm that depends on the state read",
+        "token_mean_accuracy": "share of last labels y whose E[token mean | y], a row of G, is the nearest",
+    },
 )

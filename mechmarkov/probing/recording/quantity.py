@@ -45,17 +45,12 @@ class Scope:
 class Recording(Protocol[ValueOut]):
     """The recording of one quantity of some models, over chunks of sequences."""
 
-    def hooks(self, part: Batch, sequences: slice, /) -> list[Hook]:  # noqa: ARG002 - for others
-        """Hooks for the forward pass of a chunk of sequences, whose places in the whole batch are given."""
+    def hooks(self, _: Batch, __: slice, /) -> list[Hook]:
+        """Hooks for the forward pass of a chunk of sequences, with its places in the whole batch."""
         return []
 
-    def update(
-        self,
-        part: Batch,
-        scores: Float[Tensor, "model batch read d_vocab_out"],
-        /,  # noqa: ARG002
-    ) -> None:
-        """Take in a forward pass, of which these are the outputs at the positions that are read."""
+    def update(self, _: Batch, __: Float[Tensor, "model batch read d_vocab_out"], /) -> None:
+        """Take in the forward pass of a chunk, with its outputs at the positions that are read."""
         return
 
     def compute(self) -> ValueOut:
