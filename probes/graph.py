@@ -242,7 +242,8 @@ probe = Probe(
         "precision": "true edges / its edges",
         "recall": "true edges / edges of the graph",
         "recall_together": "the same of all heads with more true edges than false ones, beyond chance",
-        "chance": "number of heads · Pr(as many true edges or more | edges moved to random earlier positions)",
+        "chance": "number of heads · Pr(as many true edges or more | edges moved to random earlier "
+        "positions)",
         "parent_attention": "mean over positions with parents of E[attention on them]",
     },
     records=(MEAN_ATTENTION,),

@@ -90,7 +90,8 @@ probe = Probe(
         "self_repair": "max over parts of (effect of only its direct path − effect of the part)",
         "redundancy": "max over pairs of (effect of both − effect of one − effect of the other)",
         "history_effect": "E[loss with all but the last token shuffled] − E[loss], at the last prediction",
-        "parent_swap_followed": "share of predictions that another parent, put in its place, moves from the true "
+        "parent_swap_followed": "share of predictions that another parent, put in its place, moves from "
+        "the true "
         "parent's law to its own, and nearer to its own",
     },
     with_bos=True,

@@ -105,7 +105,8 @@ probe = Probe(
         "kernel_kl": "Σᵢ πᵢ KL(Pᵢ ‖ prediction of only C for i)",
         "best_lag": "the m whose law of m steps C is nearest to",
         "recall": "share of states i with argmax Cᵢ = argmax Pᵢ",
-        "circulant_share": "|projection of C on circulant matrices|² / |C|², C centred by row under a softmax",
+        "circulant_share": "|projection of C on circulant matrices|² / |C|², C centred by row under a "
+        "softmax",
     },
     with_bos=True,
 )

@@ -83,11 +83,15 @@ probe = Probe(
         "worst_kl": "max over all sequences of KL(program ‖ model), an upper bound",
         "worst_kl_seen": "the largest KL(program ‖ model) of any prediction that the model was seen to make",
         "worst_log_ratio": "max over all sequences and states of |log(model / program)|, an upper bound",
-        "worst_logit_error": "max over all sequences and pairs of states of |error of log odds|, an upper bound",
-        "mean_kl_bound": "E[KL(program ‖ model)] ≤ mean + √(2 var log(2/δ) / n) + 7 worst_kl log(2/δ) / 3(n − 1)",
+        "worst_logit_error": "max over all sequences and pairs of states of |error of log odds|, an upper "
+        "bound",
+        "mean_kl_bound": "E[KL(program ‖ model)] ≤ mean + √(2 var log(2/δ) / n) + 7 worst_kl log(2/δ) / "
+        "3(n − 1)",
         "mean_kl": "mean KL(program ‖ model) over fresh sequences",
-        "mean_reverse_kl_bound": "E[KL(model ‖ program)], bounded likewise with the largest log(model / program)",
-        "tier": "1: support functions; 1b: what is behind attention relaxed; 2: only a final norm; 0: no bound",
+        "mean_reverse_kl_bound": "E[KL(model ‖ program)], bounded likewise with the largest log(model / "
+        "program)",
+        "tier": "1: support functions; 1b: what is behind attention relaxed; 2: only a final norm; 0: no "
+        "bound",
         "certified_program": "the smallest program within 0.001 nats in the worst case, else the nearest",
         "seconds": "the time that the search took",
         "witness": "the last states in front of the worst prediction that was seen",

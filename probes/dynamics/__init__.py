@@ -105,7 +105,8 @@ probe = Probe(
         "t_selection": "first kept step with a parent score more than halfway from uniform attention's to 1",
         "t_bigram": "first kept step with progress to the bigram above ½",
         "t_best": "the same of the best exact predictor, where that is neither unigram nor bigram",
-        "t_previous_token_head": "where every sequence has a chain of its own, the first kept step with a head's "
+        "t_previous_token_head": "where every sequence has a chain of its own, the first kept step with a "
+        "head's "
         "previous-token score more than halfway from uniform attention's to 1",
         "t_induction_head": "likewise with a head's induction score above half of an ideal head's",
         "t_graph_head": "likewise with a head's attention on the parents of a graph of positions more than "

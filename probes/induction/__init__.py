@@ -218,7 +218,8 @@ probe = Probe(
         "induction_score_*": "the same for 2 or 3 tokens, less what one fewer explains; max over heads",
         "previous_token_score": "max over heads of E[A(t, t − 1)], over all tokens t but a query",
         "previous_token_head": "the head with the previous token score",
-        "feeders": "earlier heads whose cut from the induction head's keys clearly takes over half of its score",
+        "feeders": "earlier heads whose cut from the induction head's keys clearly takes over half of its "
+        "score",
         "duplicate_token_score": "max over heads of E[attention on earlier copies of the token]",
         "copying_score": "Σλ / Σ|λ|, λ the eigenvalues of OV",
         "k_composition": "|W_OV W_QK| / (|W_OV| |W_QK|), W_OV the feeder's, into the head's keys",

@@ -122,8 +122,10 @@ probe = Probe(
         "hessian_max": "λ_max of ∇²L outside the symmetric subspace",
         "kind": "minimum, saddle, not stationary or undecided, by ∇L, λ_min and their intervals",
         "escape_rate": "−λ_min: gradient descent grows as exp(−λ_min · step size · steps)",
-        "observed_rate": "r of amplitude · (1 + step size · r)^steps, the growth outside the symmetric subspace",
+        "observed_rate": "r of amplitude · (1 + step size · r)^steps, the growth outside the symmetric "
+        "subspace",
         "escape_step": f"first kept step at which the {GROWN} is {ESCAPED:g} or more",
-        "unigram_point": "the sign of ∇²L along the embedding, at the unigram point without attention and MLP",
+        "unigram_point": "the sign of ∇²L along the embedding, at the unigram point without attention and "
+        "MLP",
     },
 )

@@ -52,8 +52,10 @@ probe = Probe(
     "table[token at lag m], aₘ fitted to the attention\n"
     "explained = 1 − KL(model ‖ program) / KL(model ‖ the model's mean prediction)",
     formulas={
-        "kl_model_program": "E[KL(model ‖ best program found)], on fresh sequences; its interval is only theirs",
-        "program": "the terms of the best program found, one after the other; other sequences may choose others",
+        "kl_model_program": "E[KL(model ‖ best program found)], on fresh sequences; its interval is only "
+        "theirs",
+        "program": "the terms of the best program found, one after the other; other sequences may choose "
+        "others",
         "program_numbers": "fitted numbers of the best program found",
         "program_predictor": "the exact predictor nearest to the model",
         "kl_model_predictor": "E[KL(model ‖ that predictor)]",

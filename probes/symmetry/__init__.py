@@ -69,7 +69,8 @@ probe = Probe(
     "trapped = a walk model without such information, attention flat, rows of V constant, and no gradient "
     "leaves that subspace",
     formulas={
-        "equivariance_error": "E|f(gX) − P_g f(X)| / E|f|, g over the generators of the chain's automorphisms",
+        "equivariance_error": "E|f(gX) − P_g f(X)| / E|f|, g over the generators of the chain's "
+        "automorphisms",
         "symmetric_share": "|circuit averaged over the automorphisms|² / |circuit|²",
         "gradient_outside": "|∇L outside the symmetric subspace|² / |∇L|²",
         "attention_spread": "(max S − min S) over tokens, over a token's mean share",
