@@ -50,6 +50,7 @@ RELATIONS = {
     "is_at": "S is at a point of the kind O: its smallest Hessian eigenvalue is v",
     "moves": "S is at no stationary point: a step lowers the loss by v",
     "leaves_by": "S leaves the saddle by step v",
+    "is_left_with": "given O, the share v of measured cases like S went on to learn",
     "lies_in": "the canonical coordinates of S lie in the basin of O",
     "came_by": "S passed halfway to O between the interval's steps; v is the first kept step past it",
     "came_before": "S clearly passed halfway to what it came to before O did",

@@ -137,5 +137,4 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
         return []
     more = tuple(claim for claim in events if claim not in answer and claim.status != "does not apply")
     bars = {claim.object[0]: claim.value for claim in seen if claim.value is not None}
-    last, rank = answer[-1] if came else None, 1 if came else 3
-    return [Tile(CAME, answer, more, last, bars, "steps", of_run=True, rank=rank)]
+    return [Tile(CAME, answer, more, None, bars, "steps", of_run=True, rank=1 if came else 3)]

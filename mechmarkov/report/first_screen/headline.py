@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 from mechmarkov.claims.arbiter import is_on_scores
 from mechmarkov.claims.claim import Claim, Claims, said_by
-from mechmarkov.claims.tile import LEARNED, LIVES, QUESTIONS, STUCK, Tile
+from mechmarkov.claims.tile import LIVES, QUESTIONS, STUCK, Tile
 from mechmarkov.models.components import head_index, mlp_index
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.first_screen.verdict import Badge, badge, is_as_right, is_exact
 from mechmarkov.report.words import title as words
 from mechmarkov.report.words.outcomes import consistent
-from mechmarkov.report.words.tiles import WordedTile, of_a_circuit, one_step, worded
+from mechmarkov.report.words.tiles import WordedTile, of_a_circuit, of_a_part, one_step, worded
 
 # Probes whose claims are the whole run's, or the last step's; the others are asked again at each step.
 OF_THE_RUN = ("dynamics",)
@@ -74,10 +74,10 @@ def headline(result: Findings) -> Headline:
     note = words.not_judged(missing_probes(result), dict(result.failed)) if _would_count(result, word) else ""
     shown = [worded(tile) for tile in tiles]
     reaches = claims.first("reaches", probe="behaviour")
-    if word in ("solved", "partly") and is_exact(claims) and reaches is not None and not reaches.is_shown:
-        answer = words.circuit_of(reaches)
+    if reaches is not None:
+        circuit = word in ("solved", "partly") and is_exact(claims) and not reaches.is_shown
         shown = [
-            of_a_circuit(tile, one, answer) if tile.question == LEARNED else one
+            of_a_circuit(tile, one, reaches) if circuit else of_a_part(tile, one, reaches.object[0])
             for tile, one in zip(tiles, shown, strict=True)
         ]
     if "dynamics" in result.skipped and len(result.steps) == 1:

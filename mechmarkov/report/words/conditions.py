@@ -117,7 +117,7 @@ SILENT: dict[str, tuple[str, ...]] = {
         "the parent hardly leads there", "not by the parent",
     ),
     "symmetry": (
-        "near the best", "not the walk model", "states", "states that a label counts",
+        "cases",        "near the best", "not the walk model", "states", "states that a label counts",
         "states divide the length",
     ),
     "landscape": (

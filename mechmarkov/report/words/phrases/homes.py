@@ -25,10 +25,11 @@ def _stores(claim: Claim) -> str:
             else "more than all of it: others take away"
         )
         return f"{cap(parts(claim.subject))} {together}{verb(claim.subject, 'holds', 'hold')} {what} ({much})"
+    start, end = (nats(number_of(claim, name)) for name in ("from", "to"))
+    moved = f"bring it from {start} to {end}" if start != end else f"leave it {end} away"
     return NO_HOME[_no_home(claim)].format(
-        who=parts(claim.subject), share=share(claim.value), ends=within(claim),
-        start=nats(number_of(claim, "from")), end=nats(number_of(claim, "to")),
-    )  # fmt: skip
+        who=parts(claim.subject), share=share(claim.value), ends=within(claim), moved=moved
+    )
 
 
 def _no_home(claim: Claim) -> str:
@@ -36,10 +37,10 @@ def _no_home(claim: Claim) -> str:
 
 
 NO_HOME = {
-    "too little to share": "Which part holds the bigram is open: all together bring it from {start} to {end}",
+    "too little to share": "Which part holds the bigram is open: all together {moved}",
     "others undo it": "Nothing is left of the bigram: {who} would hold it, and the other parts undo it",
-    "the paths lead away": "No part holds the bigram: all together bring it from {start} to {end}",
-    "nothing to share": "No part holds the bigram: all together bring it from {start} to {end}",
+    "the paths lead away": "No part holds the bigram: all together {moved}",
+    "nothing to share": "No part holds the bigram: all together {moved}",
     "only at another scale": "No part holds the bigram by itself: {who} would at the norm's scale that others set",
     "stored or from the context": "Whether the bigram is stored or read from the context is open: {share}{ends} is left without it",
     "some from the context": "Which part holds the bigram is open: {share}{ends} of it needs no transitions in the context",

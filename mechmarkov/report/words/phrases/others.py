@@ -59,7 +59,11 @@ def _recovers(claim: Claim) -> str:
     has, all_ = int(value_in(claim)), int(number_of(claim, "edges of the graph"))
     of = int(number_of(claim, "edges of the head"))
     if claim.is_shown:
-        return f"{heads(claim.subject)} attends along the graph: {has} of its {of} edges are true, of {all_} there are"
+        if has == of == all_:
+            return f"{heads(claim.subject)} attends along the graph: along all {all_} edges, and no other"
+        return (
+            f"{heads(claim.subject)} attends along {has} of the graph's {all_} edges, and {of - has} others"
+        )
     start = (
         "Whether a head attends along the graph is open"
         if claim.status == "open"

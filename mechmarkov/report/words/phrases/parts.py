@@ -101,7 +101,7 @@ def _induction_head(claim: Claim) -> str:
         )
         return f"{strong}: a predecessor moves attention by {effect} of the ideal{within(claim)}"
     are = verb(claim.subject, "is an induction head", "are induction heads")
-    return f"{who} {are}: a key's predecessor moves attention by {effect} of the ideal"
+    return f"{who} {are}: attention follows a key's predecessor, with {effect} of the ideal effect"
 
 
 def _feeds(claim: Claim) -> str:

@@ -31,9 +31,7 @@ def _trapped(claim: Claim) -> str:
     divides = claim.condition("states divide the length")
     shifts = claim.object == ("shifts",)
     if claim.is_shown and shifts:
-        return (
-            f"Trapped by symmetry: {K} divides N − 1 = {n}, so every state is read alike whatever the label"
-        )
+        return f"Trapped: each state is read equally often, as steps are certain and {K} divides N − 1 = {n}"
     if claim.is_shown:
         return "Trapped in the population: the token mean tells nothing of the label"
     if claim.status == "open":
@@ -88,6 +86,14 @@ def _leaves(claim: Claim) -> str:
     return f"Linear theory had it leave by step {step}, and it has not"
 
 
+def _left_with(claim: Claim) -> str:
+    of = int(number_of(claim, "cases"))
+    learned = f"{round(of * value_in(claim))} of {of}"
+    if claim.object == ("another length",):
+        return f"To try: a length at which N − 1 is not a multiple of the states ({learned} cases learned)"
+    return f"To try: {clean(claim.object[0])} ({learned} measured runs learned)"
+
+
 def _lies_in(claim: Claim) -> str:
     e, w = number_of(claim, "e"), number_of(claim, "w")
     at = f"Its canonical coordinates ({number(e)}, {number(w)})"
@@ -111,8 +117,8 @@ def _came_by(claim: Claim) -> str:
         if claim.status == "open":
             return f"Whether it is halfway to {event(claim.object[0])} by step {last} is open"
         if claim.object[0] in HEADS:
-            return f"No head is halfway to {event(claim.object[0])} between steps {first} and {last}"
-        return f"It is nowhere halfway to {event(claim.object[0])} between steps {first} and {last}"
+            return f"No head got halfway to {event(claim.object[0])} (steps {first} to {last})"
+        return f"It never got halfway to {event(claim.object[0])} (steps {first} to {last})"
     lost = ", and was lost again" if claim.condition("lost again") else ""
     if (start := claim.condition("from the first probed step")) is not None:
         return f"{what} was there at step {int(value_of(start))}, the first probed{lost}"
@@ -148,6 +154,7 @@ TRAINING: dict[str, Phrase] = {
     "is_at": _is_at,
     "moves": _moves,
     "leaves_by": _leaves,
+    "is_left_with": _left_with,
     "lies_in": _lies_in,
     "came_by": _came_by,
     "came_before": _before,
