@@ -116,7 +116,7 @@ def test_a_law_is_named_where_it_is_imitated_and_is_the_closest_otherwise():
 
 def test_where_symmetry_has_no_answer_the_tile_is_of_another_probe():
     unsaid = trapped("does not apply")
-    assert tiles(learned(symmetry=[unsaid]))["Is it stuck?"].answer == "At a minimum"
+    assert tiles(learned(symmetry=[unsaid]))["Is it stuck?"].answer == "Yes, at a minimum"
     neither = learned(symmetry=[unsaid], landscape=[])
     assert tiles(neither)["Is it stuck?"].answer == "Not there yet: 0.25 nats from the best possible"
 
