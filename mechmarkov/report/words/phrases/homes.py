@@ -9,13 +9,12 @@ from mechmarkov.report.words.names import (
     verb,
     within,
 )
-from mechmarkov.report.words.phrases.premises import Phrase, cap, number_of, value_in
+from mechmarkov.report.words.phrases.premises import Phrase, cap, value_in
 
 
 def _stores(claim: Claim) -> str:
     if claim.is_shown:
-        weak = claim.condition("what there is of it")
-        what = "what there is of the bigram" if weak is not None and weak.holds else "the bigram"
+        what = "what there is of the bigram" if claim.holds("what there is of it") else "the bigram"
         if len(claim.subject) > MAX_NAMED:
             return f"{cap(what)} is spread over {parts(claim.subject)}, which hold {share(claim.value)} of it"
         together = "together " if len(claim.subject) > 1 else ""
@@ -27,7 +26,7 @@ def _stores(claim: Claim) -> str:
         return f"{cap(parts(claim.subject))} {together}{verb(claim.subject, 'holds', 'hold')} {what} ({much})"
     return NO_HOME[_no_home(claim)].format(
         who=parts(claim.subject), share=share(claim.value), ends=within(claim),
-        start=nats(number_of(claim, "from")), end=nats(number_of(claim, "to")),
+        start=nats(claim.number("from")), end=nats(claim.number("to")),
     )  # fmt: skip
 
 
