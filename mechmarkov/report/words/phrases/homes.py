@@ -49,21 +49,15 @@ NO_HOME = {
 }  # fmt: skip
 
 
-def _holds_share(claim: Claim) -> str:
-    return f"{cap(parts(claim.subject))} holds {share(claim.value)} of it{within(claim)}"
-
-
-def _against(claim: Claim) -> str:
-    return f"{cap(parts(claim.subject))} {verb(claim.subject, 'works', 'work')} against the bigram: {share(claim.value)} of it"
-
-
-def _cancels(claim: Claim) -> str:
-    return f"{cap(parts(claim.subject))} cancel: together they hold {share(claim.value)} of the bigram"
-
-
 HOMES: dict[str, Phrase] = {
     "stores": _stores,
-    "holds_share": _holds_share,
-    "works_against": _against,
-    "cancels": _cancels,
+    "holds_share": lambda claim: (
+        f"{cap(parts(claim.subject))} holds {share(claim.value)} of it{within(claim)}"
+    ),
+    "works_against": lambda claim: (
+        f"{cap(parts(claim.subject))} {verb(claim.subject, 'works', 'work')} against the bigram: {share(claim.value)} of it"
+    ),
+    "cancels": lambda claim: (
+        f"{cap(parts(claim.subject))} cancel: together they hold {share(claim.value)} of the bigram"
+    ),
 }

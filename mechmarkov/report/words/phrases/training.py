@@ -121,10 +121,6 @@ def _came_by(claim: Claim) -> str:
     return f"Halfway to {to} between steps {int(low)} and {int(high)}{sure}{lost}"
 
 
-def _before(claim: Claim) -> str:
-    return f"{cap(listed([event(name) for name in claim.subject]))} came before {listed([event(name) for name in claim.object])}"
-
-
 def _lost(claim: Claim) -> str:
     what = cap(event(claim.object[0]))
     if claim.is_shown:
@@ -149,7 +145,9 @@ TRAINING: dict[str, Phrase] = {
     "leaves_by": _leaves,
     "lies_in": _lies_in,
     "came_by": _came_by,
-    "came_before": _before,
+    "came_before": lambda claim: (
+        f"{cap(listed([event(name) for name in claim.subject]))} came before {listed([event(name) for name in claim.object])}"
+    ),
     "was_lost": _lost,
     "passed": _passed,
 }
