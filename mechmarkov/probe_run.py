@@ -189,7 +189,7 @@ def _records(
 
 
 class Answer(NamedTuple):
-    """What a probe gave, without the probe: what can pass between processes."""
+    """The answer of a probe, without the probe: it can pass between processes."""
 
     kind: Literal["measured", "skipped", "failed"]
     content: Any  # data, null, scores and claims; or why there are none
@@ -247,7 +247,7 @@ def _answers(
 
 
 def _warnings(subject: Subject, doubts: Iterable[str | None], law_draws: int) -> Iterator[str]:
-    """Why the whole may not mean what it says, a sentence each."""
+    """Yields why the whole may not mean what it says, a sentence each."""
     run, (n_sequences, n_read) = subject.run, subject.batch.tokens.shape
     yield from (f"the source may be the wrong one: {doubt}" for doubt in doubts if doubt is not None)
     if isinstance(run.source, Observed):
@@ -267,7 +267,7 @@ def _warnings(subject: Subject, doubts: Iterable[str | None], law_draws: int) ->
 
 
 def _evaluation(subject: Subject, seed: int | str) -> dict[str, int | str]:
-    """Which sequences were evaluated."""
+    """Returns which sequences were evaluated."""
     n_sequences, n_read = subject.batch.tokens.shape
     positions = {"positions": n_read} if n_read < subject.config.n_ctx else {}
     return {"sequences": n_sequences, "their seed": seed, **positions}

@@ -240,16 +240,9 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         )
     status: Status = "shown" if calibrated and mixed and value >= 0 else "open"
     coefficient = Claim(
-        (MODEL,),
-        "has_learning_coefficient",
-        (),
-        value,
-        llc.interval,
-        llc.null,
-        "λ",
-        status,
+        (MODEL,), "has_learning_coefficient", (), value, llc.interval, llc.null, "λ", status,
         because=tuple(beside),
-    )
+    )  # fmt: skip
     return [coefficient, *(_over_training(data) if "progress" in data else [])]
 
 
@@ -273,14 +266,9 @@ def _over_training(data: xr.Dataset) -> Iterator[Claim]:
     most = np.flatnonzero(rise[largest] - rise <= margin * error)
     around = (float(steps[most[0]]), float(steps[most[-1] + 1]))
     yield Claim(
-        subject,
-        "came_by",
-        what,
-        float(steps[largest + 1]),
-        around,
-        unit="step",
+        subject, "came_by", what, float(steps[largest + 1]), around, unit="step",
         status="shown" if len(most) == 1 else "open",
-    )
+    )  # fmt: skip
 
 
 def figures(data: xr.Dataset) -> list[Figure]:

@@ -72,12 +72,6 @@ def _is_of_one_step(claim: Claim) -> bool:
     return law is None or (law.value or 1.0) <= 1
 
 
-def is_on_scores(claim: Claim) -> bool:
-    """Returns whether a claim's model has a loss on scores, with another optimum than cross-entropy."""
-    condition = claim.condition("loss on scores")
-    return condition is not None and bool(condition.holds)
-
-
 def _both(one: Claim, other: Claim, first: str, second: str) -> bool:
     """Returns whether both claims are shown, the one of the first relation and the other of the second."""
     return one.is_shown and other.is_shown and (one.relation, other.relation) == (first, second)
@@ -119,7 +113,7 @@ RULES: dict[str, Contradiction] = {
     "the best law is reached, and clearly not imitated": lambda one, other: (
         (one.relation, one.status) == ("reaches", "shown")
         and (other.relation, other.status, other.object) == ("imitates", "excluded", one.object)
-        and not is_on_scores(one)
+        and not one.holds("loss on scores")
     ),
 }
 

@@ -178,6 +178,16 @@ class Claim:
         """The premise of that name, or None."""
         return next((premise for premise in self.because if premise.name == name), None)
 
+    def holds(self, name: str) -> bool:
+        """Returns whether the premise of that name is there and holds."""
+        premise = self.condition(name)
+        return premise is not None and bool(premise.holds)
+
+    def number(self, name: str) -> float:
+        """The number of the premise of that name; 0 where there is none."""
+        premise = self.condition(name)
+        return 0.0 if premise is None or premise.value is None else premise.value
+
     def to_data(self) -> dict[str, Any]:
         """Returns the claim as plain JSON data (the schema of `summary.json`), without what is empty."""
         data: dict[str, Any] = {"subject": list(self.subject), "relation": self.relation}

@@ -76,11 +76,11 @@ def check_run(run: object) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Original:
-    """What a subject was before probes saw it.
+    """The state of a subject before probes saw it.
 
     Attributes:
-        checksums: Of every weight and sequence, and the number of hooks at every hook point.
-        sequences: Copies.
+        checksums: Those of every weight and sequence, and the number of hooks at every hook point.
+        sequences: Copies of them.
     """
 
     checksums: dict[str, int]

@@ -98,17 +98,9 @@ def _follows(last: xr.Dataset, named: int, hidden: tuple[str, ...]) -> Claim:
     clean, random, forced = mean_kls(last)
     beside.append(Condition("clean", value=clean, unit="nats"))
     return Claim(
-        (MODEL,),
-        "follows_belief",
-        hidden,
-        forced,
-        None,
-        random,
-        "nats",
-        _STATUS[is_used(last)],
-        "intervention",
-        because=tuple(beside),
-    )
+        (MODEL,), "follows_belief", hidden, forced, None, random, "nats", _STATUS[is_used(last)],
+        "intervention", because=tuple(beside),
+    )  # fmt: skip
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:

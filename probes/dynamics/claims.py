@@ -82,14 +82,9 @@ def _lost(data: xr.Dataset, name: str) -> Claim:
     half = NORMAL_95 * float(data["progress_error"].sel(event=name)[-1])
     status: Status = "shown" if progress + half < 0.5 else "excluded" if progress - half > 0.5 else "open"
     return Claim(
-        (MODEL,),
-        "was_lost",
-        (name,),
-        progress,
-        (progress - half, progress + half),
-        unit="share",
+        (MODEL,), "was_lost", (name,), progress, (progress - half, progress + half), unit="share",
         status=status,
-    )
+    )  # fmt: skip
 
 
 def _not_seen(data: xr.Dataset, came: set[str]) -> Iterator[Claim]:
@@ -101,12 +96,9 @@ def _not_seen(data: xr.Dataset, came: set[str]) -> Iterator[Claim]:
             continue
         if why := data.attrs.get(f"no_{name}"):
             yield Claim(
-                (MODEL,),
-                "came_by",
-                (name,),
-                status="does not apply",
+                (MODEL,), "came_by", (name,), status="does not apply",
                 because=(Condition("cannot be seen", words=(str(why),)),),
-            )
+            )  # fmt: skip
             continue
         status: Status = "open" if name in undecided else "excluded"
         probed = (Condition("probed steps", value=float(data.sizes["step"])),)

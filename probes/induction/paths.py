@@ -192,7 +192,7 @@ class _Trial:
     Attributes:
         subject: The models.
         batch: Its first sequences.
-        matches: Of one token, on these.
+        matches: The matches of one token, on these.
         exact: The predictor that predictions are compared with.
         simpler: KL from it to a simpler one, of each sequence (nats).
         after: The state at each query, one-hot.

@@ -193,15 +193,9 @@ def _leaving(data: xr.Dataset) -> Iterator[Claim]:
         later = Condition("by linear theory", predicted > last)
         status: Status = "shown" if predicted > last else "open"
         yield Claim(
-            subject,
-            "leaves_by",
-            (),
-            predicted,
-            unit=unit,
-            status=status,
-            evidence=LAW,
+            subject, "leaves_by", (), predicted, unit=unit, status=status, evidence=LAW,
             because=(later, *beside),
-        )
+        )  # fmt: skip
 
 
 def _or_none(value: float) -> float | None:

@@ -130,13 +130,9 @@ def _fails(last: xr.Dataset) -> Iterator[Claim]:
     program = ("program",)
     if state is not None:
         yield Claim(
-            program,
-            "fails_at",
-            (MODEL,),
-            float(after[state]),
-            unit="nats",
+            program, "fails_at", (MODEL,), float(after[state]), unit="nats",
             where=Where(states=(labels[state],)),
-        )
+        )  # fmt: skip
     if position is not None:
         where = Where(positions=(int(last["position"][position]),))
         yield Claim(program, "fails_at", (MODEL,), float(at[position]), unit="nats", where=where)

@@ -97,16 +97,9 @@ def _others(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
         value = float(last["share"].sel(path=path))
         around = interval_at(data, "share", path=path)
         yield Claim(
-            (path,),
-            "works_against",
-            BIGRAM,
-            -value,
-            (-around[1], -around[0]),
-            None,
-            "share",
-            "shown",
+            (path,), "works_against", BIGRAM, -value, (-around[1], -around[0]), None, "share", "shown",
             "intervention",
-        )
+        )  # fmt: skip
 
 
 def _shares(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:

@@ -102,7 +102,7 @@ class PathSums(Recording[PathOutputs]):
         self.totals.add("count", parent.sum((0, 1)))
 
     def compute(self) -> PathOutputs:
-        """What these models add along every path."""
+        """The additions of these models along every path."""
         count = self.totals["count"]
         seen = torch.where(count > 0, count, torch.nan)[:, None]
         return PathOutputs(

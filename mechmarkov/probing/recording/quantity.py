@@ -26,7 +26,7 @@ Read = Callable[[Tensor, Batch, slice], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """What one recording is of.
+    """The models and sequences that one recording is of.
 
     Attributes:
         model: Some models of a stack.

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mechmarkov.claims.arbiter import is_on_scores
 from mechmarkov.claims.claim import Claim, Claims, said_by
 from mechmarkov.claims.tile import LIVES, QUESTIONS, STUCK, Tile
 from mechmarkov.models.components import head_index, mlp_index
@@ -125,6 +124,10 @@ def missing_probes(result: Findings) -> list[str]:
 def _would_count(result: Findings, word: Badge | None) -> bool:
     """Returns whether an exact circuit, which was not judged, would change the badge."""
     reaches = result.claims.first("reaches", probe="behaviour")
-    if reaches is None or word == "solved" or not (is_on_scores(reaches) and is_as_right(result.claims)):
+    if (
+        reaches is None
+        or word == "solved"
+        or not (reaches.holds("loss on scores") and is_as_right(result.claims))
+    ):
         return False
     return not is_exact(result.claims) and bool(missing_probes(result))

@@ -158,13 +158,11 @@ def _closest(claim: Claim) -> str:
 
 def _reaches(claim: Claim) -> str:
     away = f"{nats(claim.value)} from the best possible"
-    start = claim.condition("no step was made")
-    if start is not None and start.holds:
+    if claim.holds("no step was made"):
         return "not started"
-    scores = claim.condition("loss on scores")
     if claim.is_shown:
         return f"no: {away}"
-    if scores is not None and scores.holds:
+    if claim.holds("loss on scores"):
         return "open: it was trained on another loss than cross-entropy"
     return f"not there yet: {away}"
 
@@ -178,10 +176,10 @@ def _trapped(claim: Claim) -> str:
 def _point(claim: Claim) -> str:
     if claim.status == "open":
         return "at a minimum or a saddle: open"
-    near = claim.condition("near the best")
-    second = claim.condition("to second order only")
-    if claim.object == ("minimum",) and second is not None and second.holds and not (near and near.holds):
+    second, solved = map(claim.holds, ("to second order only", "near the best"))
+    if claim.object == ("minimum",) and second and not solved:
         return "at a minimum, or flat, to second order"
+    near = claim.condition("near the best")
     is_stuck = claim.object == ("minimum",) and near is not None and near.holds is False
     return f"yes, at a {claim.object[0]}" if is_stuck else f"at a {claim.object[0]}"
 

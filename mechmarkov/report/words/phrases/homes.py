@@ -9,13 +9,12 @@ from mechmarkov.report.words.names import (
     verb,
     within,
 )
-from mechmarkov.report.words.phrases.premises import Phrase, cap, number_of, value_in
+from mechmarkov.report.words.phrases.premises import Phrase, cap, value_in
 
 
 def _stores(claim: Claim) -> str:
     if claim.is_shown:
-        weak = claim.condition("what there is of it")
-        what = "what there is of the bigram" if weak is not None and weak.holds else "the bigram"
+        what = "what there is of the bigram" if claim.holds("what there is of it") else "the bigram"
         if len(claim.subject) > MAX_NAMED:
             return f"{cap(what)} is spread over {parts(claim.subject)}, which hold {share(claim.value)} of it"
         together = "together " if len(claim.subject) > 1 else ""
@@ -25,7 +24,7 @@ def _stores(claim: Claim) -> str:
             else "more than all of it: others take away"
         )
         return f"{cap(parts(claim.subject))} {together}{verb(claim.subject, 'holds', 'hold')} {what} ({much})"
-    start, end = (nats(number_of(claim, name)) for name in ("from", "to"))
+    start, end = (nats(claim.number(name)) for name in ("from", "to"))
     moved = f"bring it from {start} to {end}" if start != end else f"leave it {end} away"
     return NO_HOME[_no_home(claim)].format(
         who=parts(claim.subject), share=share(claim.value), ends=within(claim), moved=moved
@@ -51,21 +50,15 @@ NO_HOME = {
 }  # fmt: skip
 
 
-def _holds_share(claim: Claim) -> str:
-    return f"{cap(parts(claim.subject))} holds {share(claim.value)} of it{within(claim)}"
-
-
-def _against(claim: Claim) -> str:
-    return f"{cap(parts(claim.subject))} {verb(claim.subject, 'works', 'work')} against the bigram: {share(claim.value)} of it"
-
-
-def _cancels(claim: Claim) -> str:
-    return f"{cap(parts(claim.subject))} cancel: together they hold {share(claim.value)} of the bigram"
-
-
 HOMES: dict[str, Phrase] = {
     "stores": _stores,
-    "holds_share": _holds_share,
-    "works_against": _against,
-    "cancels": _cancels,
+    "holds_share": lambda claim: (
+        f"{cap(parts(claim.subject))} holds {share(claim.value)} of it{within(claim)}"
+    ),
+    "works_against": lambda claim: (
+        f"{cap(parts(claim.subject))} {verb(claim.subject, 'works', 'work')} against the bigram: {share(claim.value)} of it"
+    ),
+    "cancels": lambda claim: (
+        f"{cap(parts(claim.subject))} cancel: together they hold {share(claim.value)} of the bigram"
+    ),
 }

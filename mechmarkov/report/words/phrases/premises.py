@@ -8,18 +8,6 @@ from mechmarkov.utils.text import format_range
 Phrase = Callable[[Claim], str]
 
 
-def number_of(claim: Claim, name: str) -> float:
-    """Returns the number of a premise; 0 where there is none."""
-    condition = claim.condition(name)
-    return 0.0 if condition is None or condition.value is None else condition.value
-
-
-def has(claim: Claim, name: str) -> bool:
-    """Returns whether a premise is there and holds."""
-    condition = claim.condition(name)
-    return condition is not None and bool(condition.holds)
-
-
 def reason_in(claim: Claim) -> str:
     """Returns what contradicts a claim that is open though its own measurement is not."""
     if claim.against is None:
@@ -35,11 +23,6 @@ def value_in(claim: Claim) -> float:
 def cap(name: str) -> str:
     """Returns a text with a capital letter."""
     return name[:1].upper() + name[1:]
-
-
-def value_of(condition: Condition) -> float:
-    """Returns the number of a premise; 0 where it has none."""
-    return 0.0 if condition.value is None else condition.value
 
 
 def premise(claim: Claim, name: str) -> Condition:
