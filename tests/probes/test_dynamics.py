@@ -189,7 +189,7 @@ def test_a_law_better_than_the_bigram_is_an_event_of_its_own():
     assert times(found.scores) == {"unigram": 20, "selection": 0, "bigram": None}
     assert came(found.claims)["best"] == ("shown", (10, 20))
     tile = next(tile for tile in headline(result).tiles if tile.question == "How did it get there?")
-    assert tile.answer == "Best law and unigram by step 20"
+    assert tile.answer == "Best law by step 20"
     on_chain = probe_quickly(story((), ("bigram",)), ["dynamics"], steps="all")["dynamics"]
     assert "t_best" not in on_chain.scores
 

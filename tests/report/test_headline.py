@@ -87,7 +87,7 @@ def test_a_model_that_learned_the_bigram_in_tiles():
     assert lives.answer == "L0H0"
     assert lives.score is None  # its sentence has the number
     assert [bar.label for bar in lives.bars] == ["L0H0"]
-    assert stuck.answer == "Yes, at a minimum"
+    assert stuck.answer == "Yes, at a local minimum"
     assert headline(learned()).named == ("L0H0",)
 
 
@@ -116,7 +116,7 @@ def test_a_law_is_named_where_it_is_imitated_and_is_the_closest_otherwise():
 
 def test_where_symmetry_has_no_answer_the_tile_is_of_another_probe():
     unsaid = trapped("does not apply")
-    assert tiles(learned(symmetry=[unsaid]))["Is it stuck?"].answer == "Yes, at a minimum"
+    assert tiles(learned(symmetry=[unsaid]))["Is it stuck?"].answer == "Yes, at a local minimum"
     neither = learned(symmetry=[unsaid], landscape=[])
     assert tiles(neither)["Is it stuck?"].answer == "Not there yet: 0.25 nats from the best possible"
 

@@ -76,7 +76,9 @@ def headline(result: Findings) -> Headline:
     if reaches is not None:
         circuit = word in ("solved", "partly") and is_exact(claims) and not reaches.is_shown
         shown = [
-            of_a_circuit(tile, one, reaches) if circuit else of_a_part(tile, one, reaches.object[0])
+            of_a_circuit(tile, one, reaches, word == "solved")
+            if circuit
+            else of_a_part(tile, one, reaches.object[0])
             for tile, one in zip(tiles, shown, strict=True)
         ]
     if "dynamics" in result.skipped and len(result.steps) == 1:

@@ -34,6 +34,7 @@ ATTENTION = (
     "graph_head",
 )  # events of heads: halfway to the ideal
 MAX_ANSWER_WORDS, MAX_TILE_WORDS = 12, 40
+LAW_EVENTS = ("unigram", "bigram", "best")  # each better than those before it
 # What an exact null of a tile's number is; that of others is chance.
 NULLS = {"is_at": "predicted by theory", "attends_to": "even attention", "is_trapped_by": "none"}
 PICTURES = {
@@ -81,7 +82,7 @@ class WordedTile:
     where: str = ""
 
 
-def of_a_circuit(tile: Tile, shown: WordedTile, reaches: Claim) -> WordedTile:
+def of_a_circuit(tile: Tile, shown: WordedTile, reaches: Claim, is_solved: bool) -> WordedTile:
     """Returns a tile of a circuit that a loss on scores made: all of a law's, with other probabilities."""
     if tile.question == LEARNED:
         number, score = _number(reaches)
@@ -89,8 +90,9 @@ def of_a_circuit(tile: Tile, shown: WordedTile, reaches: Claim) -> WordedTile:
         return replace(shown, answer=answer, number=number, score=score)
     if tile.question == STUCK and tile.answer[0].relation == "reaches":
         away = f"{nats(reaches.value)} from the best{within(reaches)}"
-        sentence = f"In cross-entropy, which it was not trained on, it stays {away}."
-        return replace(shown, answer="No: right as often as possible", sentence=sentence)
+        sentence = f"In cross-entropy, which it was not trained on, it is {away}."
+        answer = "No: right as often as possible" if is_solved else short(reaches)
+        return replace(shown, answer=upper(answer), sentence=sentence)
     return shown
 
 
@@ -111,6 +113,8 @@ def one_step() -> WordedTile:
 
 def worded(tile: Tile) -> WordedTile:
     """Returns a tile in words."""
+    if tile.picture == "steps":
+        tile = replace(tile, answer=tuple(strongest(tile.answer)))
     claims = tile.answer if tile.picture == "steps" else tile.more or tile.answer
     said = " ".join(dict.fromkeys(sentence(claim) for claim in claims[:2]))
     picture = PICTURES.get(tile.picture, tile.picture)
@@ -181,7 +185,7 @@ def _point(claim: Claim) -> str:
         return "at a minimum, or flat, to second order"
     near = claim.condition("near the best")
     is_stuck = claim.object == ("minimum",) and near is not None and near.holds is False
-    return f"yes, at a {claim.object[0]}" if is_stuck else f"at a {claim.object[0]}"
+    return f"yes, at a local {claim.object[0]}" if is_stuck else f"at a {claim.object[0]}"
 
 
 def _stores(claim: Claim) -> str:
@@ -240,14 +244,26 @@ def _when(step: int, place: int) -> str:
     return "from the start" if step < 0 else f"{'by step ' if place == 0 else ''}{step}"
 
 
+def strongest(claims: Sequence[Claim]) -> list[Claim]:
+    """Returns events without laws that came at the step of a better law: whoever has that has them too."""
+    better = {name: LAW_EVENTS[i + 1 :] for i, name in enumerate(LAW_EVENTS)}
+    came = {(claim.object[0], claim.value) for claim in claims if claim.value is not None}
+    return [
+        claim
+        for claim in claims
+        if not any((name, claim.value) in came for name in better.get(claim.object[0], ()))
+    ]
+
+
 def event_marks(claims: Sequence[Claim]) -> list[str]:
     """Returns what came at one step, for its place on the learning curve: laws in one text, heads apart.
 
     Example:
         >>> laws = [Claim(("model",), "came_by", (name,), 8.0) for name in ("unigram", "bigram")]
         >>> event_marks(laws)
-        ['halfway to the unigram and the bigram']
+        ['halfway to the bigram']
     """
+    claims = strongest(claims)
     named = [event(claim.object[0]) + ("" if claim.is_shown else " (open)") for claim in claims]
     of_heads = [claim.object[0] in ATTENTION for claim in claims]
     laws = [name for name, is_head in zip(named, of_heads, strict=True) if not is_head]

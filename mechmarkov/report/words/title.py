@@ -28,6 +28,8 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
         fails = None  # a tile says where
     if word == "solved" or (word == "partly" and is_exact(claims)):
         if not reaches.is_shown:
+            if word == "partly":
+                return f"The {best}'s circuit, with probabilities worse than the unigram's"
             return _with(f"As right as possible, by the {best}'s circuit", how(claims, lives))
         name = best if closest is None else bare_law(closest.object[0])
         if fails is not None:

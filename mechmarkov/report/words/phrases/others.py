@@ -60,7 +60,7 @@ def _recovers(claim: Claim) -> str:
     of = int(claim.number("edges of the head"))
     if claim.is_shown:
         if has == of == all_:
-            return f"{heads(claim.subject)} attends along the graph: along all {all_} edges, and no other"
+            return f"{heads(claim.subject)} attends along the graph: along all {all_} edges between its tokens, and no other"
         return (
             f"{heads(claim.subject)} attends along {has} of the graph's {all_} edges, and {of - has} others"
         )

@@ -27,7 +27,9 @@ def _trapped(claim: Claim) -> str:
     K, n = int(claim.number("states")), int(claim.number("states that a label counts"))
     shifts = claim.object == ("shifts",)
     if claim.is_shown and shifts:
-        return f"Trapped: each state is read equally often, as steps are certain and {K} divides N − 1 = {n}"
+        return (
+            f"Trapped: each state is read equally often, as steps are certain and {K} divides the {n} tokens"
+        )
     if claim.is_shown:
         return "Trapped in the population: the token mean tells nothing of the label"
     if claim.status == "open":
@@ -57,7 +59,7 @@ def _is_at(claim: Claim) -> str:
         if claim.holds("to second order only") and not claim.holds("near the best")
         else ""
     )
-    return f"It is at a minimum{order}{value}"
+    return f"It is at a local minimum{order}{value}"
 
 
 def _moves(claim: Claim) -> str:
@@ -89,7 +91,7 @@ def _left_with(claim: Claim) -> str:
     of = int(claim.number("cases"))
     learned = f"{round(of * value_in(claim))} of {of}"
     if claim.object == ("another length",):
-        return f"To try: a length at which N − 1 is not a multiple of the states ({learned} cases learned)"
+        return f"To try: a number of tokens that the states do not divide ({learned} cases learned)"
     return f"To try: {clean(claim.object[0])} ({learned} measured runs learned)"
 
 
