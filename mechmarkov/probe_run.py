@@ -1,11 +1,12 @@
 """`mm.probe`: put every question to a run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 import xarray as xr
 from jaxtyping import Int
 from torch import Tensor
@@ -13,6 +14,7 @@ from tqdm import tqdm
 
 from mechmarkov.catalogue.probes import registered
 from mechmarkov.claims.claim import Claim, Claims, said_by
+from mechmarkov.probing.description import describe
 from mechmarkov.probing.estimated_law import law_in_words, with_law_error
 from mechmarkov.probing.nulls import NULL_MODELS
 from mechmarkov.probing.outcome import Outcome, check_data, check_outcome
@@ -44,44 +46,6 @@ MAX_STATES = 512
 # Below this many the means that ablation puts in are largely a sequence's own, and intervals too narrow.
 FEW_SEQUENCES = 16
 KEPT_BYTES = 16 << 20  # activations of a chunk (8 MB), slopes of a walk (13 MB): every pass needs them
-
-
-def describe(run: Run) -> dict[str, Any]:
-    """Returns what a run is, as plain data for people."""
-    objective, model = run.objective, run.model
-    mlp = [*["gated"] * model.gated_mlp, *["parallel"] * model.parallel_attn_mlp, str(model.act_fn)]
-    no_mlp = "attention only" if model.mixer == "attention" else "no MLP"
-    shape = [
-        f"{counted(model.n_layers, 'layer')} of {counted(model.n_heads, 'head')}",
-        no_mlp if model.attn_only else f"MLP of {model.d_mlp} ({', '.join(mlp)})",
-        f"width {model.d_model}",
-        f"context {model.n_ctx}",
-        f"norm {model.normalization_type}" if model.normalization_type else "no norm",
-        f"{'no' if model.positional_embedding_type == 'none' else model.positional_embedding_type} positions",
-    ]
-    shape += [f"{model.n_key_value_heads} key-value heads"] * (model.n_key_value_heads is not None)
-    shape += ["norms on queries and keys"] * model.use_qk_norm
-    shape += [f"mixer {model.mixer}"] * (model.mixer != "attention")
-    shape += ["tied embeddings"] * model.tied
-    shape += [f"window of {model.window} back"] * (model.window is not None)
-    loss = {
-        "cross_entropy": "cross-entropy",
-        "raw_log": f"-log(score + {objective.eps:g}) on raw scores",
-        "normalised_log": f"-log(score / sum + {objective.eps:g}) on scores",
-        "squared": "squared error on scores",
-    }[objective.kind]
-    trained = f"{loss}, read at {'the last position' if objective.read == 'last' else 'every position'}"
-    return {
-        "title": run.title(),
-        "source": run.source.title(),
-        "model": ", ".join(shape),
-        "objective": trained
-        + (", a query token" if objective.query else "")
-        + (", a beginning-of-sequence token" if objective.bos else ""),
-        "seed": run.seed,
-        **{f"training {name.replace('_', ' ')}": text for name, text in run.sampling_errors().items()},
-        "provenance": run.provenance,
-    }
 
 
 @threads(1)  # as training and the command line do: a second thread costs more than it gives
@@ -139,14 +103,32 @@ def probe(
             the wrong kind.
     """
     check_run(run)
-    if isinstance(probes, str):
-        raise TypeError(f"probes is {probes!r}, expected a list of names: [{probes!r}]")
-    if probes is not None:
-        # `registered()` has them by name.
-        probes = list_of("probes", [*probes] if isinstance(probes, Mapping) else probes, "a list of names")
-        for one in probes:
-            if not isinstance(one, str | Probe):
-                raise TypeError(f"probes has {shown(one)}, expected names or probes")
+    place = _checked_arguments(run, law_draws, device, jobs, sequences, time_limit)
+    names, find, given = _chosen(probes)
+    own = {"find": find, "device": place, "keeps_nulls": not given}
+    subject = Subject.of(run, steps, seed=seed, sequences=sequences, tokens=tokens, **own)
+    subject = replace(subject, records=_records(subject, names, find, time_limit))
+    _check_outputs(subject)
+    doubts = [overconfidence(subject)]
+    if tokens is not None:
+        doubts.append(unlikely_transition(run.source, subject.batch.states.numpy()))
+
+    def answer(name: str) -> Answer:
+        return _answer(lambda: find(name), subject, law_draws, time_limit, is_asked=probes is not None)
+
+    answers = _answers(names, answer, jobs, progress)
+    given_as = {kind: {n: answers[n].content for n in names if answers[n].kind == kind} for kind in KINDS}
+    outcomes = consistent({n: Outcome(find(n), *content) for n, content in given_as["measured"].items()})
+    what = describe(run) | {"evaluation": _evaluation(subject, "given" if tokens is not None else seed)}
+    warnings = tuple(_warnings(subject, doubts, law_draws))
+    skipped, failed = given_as["skipped"], given_as["failed"]
+    return Result(what, subject.coordinates, outcomes, skipped, failed, warnings)
+
+
+def _checked_arguments(
+    run: Run, law_draws: int, device: str, jobs: int, sequences: int | None, time_limit: float | None
+) -> torch.device:
+    """Refuse arguments that cannot be; the device that models run on."""
     if law_draws == 1 or isinstance(law_draws, bool) or not isinstance(law_draws, int) or law_draws < 0:
         raise ValueError(f"law_draws is {law_draws!r}, expected 0 or at least 2")
     if law_draws > MAX_LAW_DRAWS:
@@ -162,66 +144,90 @@ def probe(
     if sequences is not None and sequences < 1:
         raise ValueError(f"sequences is {sequences}, expected at least 1")
     check_time_limit(time_limit)
-    known = registered()
-    given = {probe.name: probe for probe in probes or () if isinstance(probe, Probe)}
-    chosen = known if probes is None else [p.name if isinstance(p, Probe) else p for p in probes]
-    names = list(dict.fromkeys(chosen))
     if run.source.n_states > MAX_STATES:
         raise ValueError(
             f"the source has {run.source.n_states} states, expected at most {MAX_STATES}: "
             f"probes hold tables of states × states for {NULL_MODELS} fresh models"
         )
+    return place
+
+
+def _chosen(
+    probes: Sequence[str | Probe] | None,
+) -> tuple[list[str], Callable[[str], Probe], dict[str, Probe]]:
+    """The names of the probes to ask, how one is found by its name, and those that were given."""
+    if isinstance(probes, str):
+        raise TypeError(f"probes is {probes!r}, expected a list of names: [{probes!r}]")
+    if probes is not None:
+        # `registered()` has them by name.
+        probes = list_of("probes", [*probes] if isinstance(probes, Mapping) else probes, "a list of names")
+        for one in probes:
+            if not isinstance(one, str | Probe):
+                raise TypeError(f"probes has {shown(one)}, expected names or probes")
+    known = registered()  # the metadata of all distributions are read once, not at every look
+    given = {probe.name: probe for probe in probes or () if isinstance(probe, Probe)}
+    chosen = known if probes is None else [p.name if isinstance(p, Probe) else p for p in probes]
+    names = list(dict.fromkeys(chosen))
     if not names:
         raise ValueError(f"probes is empty, expected some of {', '.join(known)}")
     unknown = [name for name in names if name not in known and name not in given]
     if unknown:
         raise ValueError(f"no probe is named {unknown[0]!r}; there are {', '.join(known)}")
+    return names, lambda name: given[name] if name in given else plugins.load(name, Probe, known), given
 
-    def find(name: str) -> Probe:
-        # The metadata of all distributions are read once, not at every look.
-        return given[name] if name in given else plugins.load(name, Probe, known)
 
-    subject = Subject.of(
-        run,
-        steps,
-        seed=seed,
-        sequences=sequences,
-        tokens=tokens,
-        find=find,
-        device=place,
-        keeps_nulls=not given,
-    )
+def _records(
+    subject: Subject, names: list[str], find: Callable[[str], Probe], time_limit: float | None
+) -> list[Quantity[Any]]:
+    """The quantities of those probes that apply."""
     records: list[Quantity[Any]] = []
     for name in names:
         with suppress(Exception, SystemExit), limited_to(time_limit):  # what fails is reported in its turn
             if find(name).records and why_not(find(name), subject) is None:
                 records += find(name).records
-    subject = replace(subject, records=records)
-    _check_outputs(subject)
-    doubts = [overconfidence(subject)]
-    if tokens is not None:
-        doubts.append(unlikely_transition(run.source, subject.batch.states.numpy()))
+    return records
 
-    def answer(name: str) -> tuple[str, Any]:
-        """A probe's outcome without the probe, or why there is none: what can pass between processes."""
-        try:
-            with limited_to(time_limit), unchanged(subject):
-                question = find(name)
-                why = why_not(question, subject)
-                if probes is None and question.on_request:
-                    why = why or f"it takes long, and runs where it is named: probes {name}"
-                if not isinstance(why, str | None) or why == "":
-                    raise TypeError(f"what applies returned is {shown(why)}, expected None or a reason")
-                if why is not None:
-                    return "skipped", printable(why)
-                outcome = _outcome(question, subject, law_draws)
-                return "found", (outcome.data, outcome.null, outcome.scores, outcome.claims)
-        except DoesNotApplyError as error:
-            return "skipped", printable(str(error))
-        except (Exception, SystemExit) as error:  # one probe's failure is that probe's, and is reported
-            return "failed", error_line(error)
 
-    answers: dict[str, tuple[str, Any]] = {}
+class Answer(NamedTuple):
+    """The answer of a probe, without the probe: it can pass between processes."""
+
+    kind: Literal["measured", "skipped", "failed"]
+    content: Any  # data, null, scores and claims; or why there are none
+
+
+KINDS = ("measured", "skipped", "failed")
+
+
+def _answer(
+    find: Callable[[], Probe], subject: Subject, law_draws: int, time_limit: float | None, is_asked: bool
+) -> Answer:
+    """Ask one probe; its failure, to be found among others, is its own, and is reported."""
+    try:
+        with limited_to(time_limit), unchanged(subject):
+            probe = find()
+            why = why_not(probe, subject)
+            if not is_asked and probe.on_request:
+                why = why or f"it takes long, and runs where it is named: probes {probe.name}"
+            if not isinstance(why, str | None) or why == "":
+                raise TypeError(f"what applies returned is {shown(why)}, expected None or a reason")
+            if why is not None:
+                return Answer("skipped", printable(why))
+            outcome = _outcome(probe, subject, law_draws)
+            return Answer("measured", (outcome.data, outcome.null, outcome.scores, outcome.claims))
+    except DoesNotApplyError as error:
+        return Answer("skipped", printable(str(error)))
+    except (Exception, SystemExit) as error:
+        return Answer("failed", error_line(error))
+
+
+def _answers(
+    names: list[str],
+    answer: Callable[[str], Answer],
+    jobs: int,
+    progress: bool | Callable[[str], None] | None,
+) -> dict[str, Answer]:
+    """All probes' answers, one after the other or from several processes."""
+    answers: dict[str, Answer] = {}
     drawn = watched() if progress is None else progress is True
     with tqdm(names, unit="probe", delay=2.0, leave=False, disable=not drawn) as bar:
         if min(jobs, len(names)) == 1:
@@ -231,44 +237,47 @@ def probe(
                     progress(name)
                 answers[name] = answer(name)
         else:
-            for name, said in forked(answer, names, jobs, copied=True, advice="use one job"):
-                answers[name] = said
+            for name, given in forked(answer, names, jobs, copied=True, advice="use one job"):
+                answers[name] = given
                 bar.set_description(", ".join([one for one in names if one not in answers][:jobs]))
                 bar.update()
                 if callable(progress):
                     progress(name)
-    by_kind: dict[str, dict[str, Any]] = {"found": {}, "skipped": {}, "failed": {}}
-    for name in names:
-        kind, content = answers[name]
-        by_kind[kind][name] = content
-    outcomes = consistent({name: Outcome(find(name), *content) for name, content in by_kind["found"].items()})
-    warnings = tuple(f"the source may be the wrong one: {doubt}" for doubt in doubts if doubt is not None)
+    return answers
+
+
+def _warnings(subject: Subject, doubts: Iterable[str | None], law_draws: int) -> Iterator[str]:
+    """Yields why the whole may not mean what it says, a sentence each."""
+    run, (n_sequences, n_read) = subject.run, subject.batch.tokens.shape
+    yield from (f"the source may be the wrong one: {doubt}" for doubt in doubts if doubt is not None)
     if isinstance(run.source, Observed):
-        warnings += (law_in_words(run.source, law_draws),)
+        yield law_in_words(run.source, law_draws)
         if (doubt := run.source.doubt_of_one_law()) is not None:
-            warnings += (doubt,)
-    if (n_read := subject.batch.tokens.shape[1]) < run.model.n_ctx:
-        warnings += (
+            yield doubt
+    if n_read < run.model.n_ctx:
+        yield (
             f"the sequences have {n_read + 1} states, so that {n_read} positions have a next state to "
-            f"predict: the last {run.model.n_ctx - n_read} of the context are not evaluated",
+            f"predict: the last {run.model.n_ctx - n_read} of the context are not evaluated"
         )
-    if len(subject.batch.tokens) < FEW_SEQUENCES:
-        few = counted(len(subject.batch.tokens), "sequence")
-        warnings += (
-            f"evaluated on only {few}: with fewer than {FEW_SEQUENCES}, intervals are too narrow, and "
-            "effects of means too small",
+    if n_sequences < FEW_SEQUENCES:
+        yield (
+            f"evaluated on only {counted(n_sequences, 'sequence')}: with fewer than {FEW_SEQUENCES}, "
+            "intervals are too narrow, and effects of means too small"
         )
-    evaluation = {"sequences": len(subject.batch.tokens), "their seed": seed if tokens is None else "given"}
-    evaluation |= {"positions": n_read} if n_read < run.model.n_ctx else {}
-    what = describe(run) | {"evaluation": evaluation}
-    return Result(what, subject.coordinates, outcomes, by_kind["skipped"], by_kind["failed"], warnings)
+
+
+def _evaluation(subject: Subject, seed: int | str) -> dict[str, int | str]:
+    """Returns which sequences were evaluated."""
+    n_sequences, n_read = subject.batch.tokens.shape
+    positions = {"positions": n_read} if n_read < subject.config.n_ctx else {}
+    return {"sequences": n_sequences, "their seed": seed, **positions}
 
 
 def _outcome(probe: Probe, subject: Subject, law_draws: int) -> Outcome:
     def measured(models: Subject) -> xr.Dataset:
-        found = models.result(probe.name)
-        check_data(found, models.axis, len(models.coordinates))
-        return found
+        data = models.result(probe.name)
+        check_data(data, models.axis, len(models.coordinates))
+        return data
 
     data = measured(subject)
     null = measured(subject.null) if probe.has_null(subject) else None

@@ -1,6 +1,6 @@
 """How degenerate is the loss at the model? Its learning coefficient, next to what is known exactly."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -11,7 +11,6 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from mechmarkov.claims.claim import MODEL, Claim, Condition, Status
-from mechmarkov.claims.tile import Tile
 from mechmarkov.curvature.devinterp import devinterp_coefficient
 from mechmarkov.curvature.learning_coefficient import Losses, learning_coefficient
 from mechmarkov.curvature.loss_surface import SOLVED_NATS, LossSurface, loss_surface
@@ -183,9 +182,8 @@ def is_calibrated(data: xr.Dataset, name: str = "calibration") -> bool:
     return abs(float(data[name].mean() / data["calibration_exact"]) - 1) <= MISS
 
 
-def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
+def scores(data: xr.Dataset, _: xr.Dataset | None) -> dict[str, Score]:
     """The learning coefficient at the last step, its exact value, and whether the estimator is calibrated."""
-    del null
 
     def estimate(name: str, null: float, kind: str) -> Score:
         if name not in data:
@@ -242,16 +240,9 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         )
     status: Status = "shown" if calibrated and mixed and value >= 0 else "open"
     coefficient = Claim(
-        (MODEL,),
-        "has_learning_coefficient",
-        (),
-        value,
-        llc.interval,
-        llc.null,
-        "λ",
-        status,
+        (MODEL,), "has_learning_coefficient", (), value, llc.interval, llc.null, "λ", status,
         because=tuple(beside),
-    )
+    )  # fmt: skip
     return [coefficient, *(_over_training(data) if "progress" in data else [])]
 
 
@@ -275,20 +266,9 @@ def _over_training(data: xr.Dataset) -> Iterator[Claim]:
     most = np.flatnonzero(rise[largest] - rise <= margin * error)
     around = (float(steps[most[0]]), float(steps[most[-1] + 1]))
     yield Claim(
-        subject,
-        "came_by",
-        what,
-        float(steps[largest + 1]),
-        around,
-        unit="step",
+        subject, "came_by", what, float(steps[largest + 1]), around, unit="step",
         status="shown" if len(most) == 1 else "open",
-    )
-
-
-def headline(claims: Sequence[Claim]) -> list[Tile]:
-    """Nothing: the coefficient answers none of the first screen's questions."""
-    del claims
-    return []
+    )  # fmt: skip
 
 
 def figures(data: xr.Dataset) -> list[Figure]:
@@ -318,16 +298,6 @@ def figures(data: xr.Dataset) -> list[Figure]:
     ]
 
 
-FORMULAS = {
-    "llc": "λ, mean over the chains",
-    "llc_exact": "λ where a derivation covers the model",
-    "calibration": "λ by the same chains on the source's own bigram table",
-    "calibrated": "whether that is within 20 % of the exact value",
-    "mixed": "whether both halves of the chains agree within 20 %",
-    "devinterp": "λ by devinterp's stochastic-gradient chains, its defaults, a step of 0.001 and our nβ",
-    "devinterp_calibration": "the same of the source's own bigram table",
-}
-
 probe = Probe(
     name="degeneracy",
     question="How degenerate is the loss at the model, by its local learning coefficient?",
@@ -336,12 +306,19 @@ probe = Probe(
     measure=measure,
     scores=scores,
     claims=claims,
-    headline=headline,
     figures=figures,
-    formulas=FORMULAS,
     formula="λ = nβ (E[L(w)] − L(w*)), w from exp(−nβ L(w) − γ/2 |w − w*|²), γ = 1, nβ = n / log n, n the "
     "predictions of the evaluation sequences; MALA on the expected loss under the exact law\n"
     "bigram table: K (K − 1) / 2 · tied unigram plateau: (d + 1)(K − 1) / 2 · canonical e = 0: 1",
+    formulas={
+        "llc": "λ, mean over the chains",
+        "llc_exact": "λ where a derivation covers the model",
+        "calibration": "λ by the same chains on the source's own bigram table",
+        "calibrated": "whether that is within 20 % of the exact value",
+        "mixed": "whether both halves of the chains agree within 20 %",
+        "devinterp": "λ by devinterp's stochastic-gradient chains, its defaults, a step of 0.001 and our nβ",
+        "devinterp_calibration": "the same of the source's own bigram table",
+    },
     has_null=lambda _: False,
     on_request=True,
 )

@@ -7,17 +7,15 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float, Int
 from scipy.stats import hypergeom
-from torch import Tensor
 
 from mechmarkov.claims.claim import Claim, Claims, Condition, Status
 from mechmarkov.claims.tile import LIVES, Tile
-from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing import Probe, Subject
-from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.dataset import best_heads, head_name, last_model, variables
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.preconditions import why_no_token_is_read
-from mechmarkov.probing.recording import HookSums, PerLayer, Quantity, Recorder
+from mechmarkov.probing.recording import HookSums, PerLayer, Quantity, Scope
+from mechmarkov.probing.recording.quantity import Arrays
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import matched
 from mechmarkov.report.probe_figures import over_training
@@ -29,22 +27,19 @@ MORE = "more than half of its attention (with k parents: more than 1 / (k + 1))"
 NULL_KIND = "each edge moved to an earlier position drawn at random: 2.5, 50 and 97.5 % points"
 
 
-def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[np.ndarray]:
-    del stack, n_states
-    n = len(batch.tokens)
+def _start(scope: Scope) -> PerLayer[np.ndarray]:
+    keys, n = scope.batch.keys, len(scope.batch.tokens)
 
-    def total(pattern: Tensor, part: Batch, sequences: slice) -> Tensor:
-        del part, sequences
-        return pattern[..., batch.keys, batch.keys].double().sum(1)
+    def of_layer(at: str) -> HookSums[Arrays]:
+        return HookSums(
+            {"total": (f"{at}.hook_pattern", lambda x, *_: x[..., keys, keys].double().sum(1))}, dict
+        )
 
-    return Recorder(
-        lambda model: PerLayer(model, lambda at: HookSums({"total": (f"{at}.hook_pattern", total)})),
-        lambda total: total / n,
-    )
+    return PerLayer(scope.model, of_layer, lambda total: total / n)
 
 
 # Mean attention over sequences, [member, layer, head, query, key], without a query token.
-MEAN_ATTENTION: Quantity[np.ndarray] = Quantity("mean attention", _begin, reads_attention=True)
+MEAN_ATTENTION: Quantity[np.ndarray] = Quantity("mean attention", _start, reads_attention=True)
 
 
 def applies(subject: Subject) -> str | None:
@@ -137,9 +132,8 @@ def _together(last: xr.Dataset) -> int:
     return int((has & last["true_edge"]).sum())
 
 
-def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
+def scores(data: xr.Dataset, _: xr.Dataset | None) -> dict[str, Score]:
     """Precision and recall of the head whose edges are the graph's, next to those of moved edges."""
-    del null
     last = last_model(data)
     best, edges = _best(last), int(last["true_edge"].sum())
     found, recovered = int(best["found"]), int(best["recovered"])
@@ -167,9 +161,8 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     }
 
 
-def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
+def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     """Returns which head attends along the graph, and how much of it."""
-    del scores
     last = last_model(data)
     best, edges = _best(last), int(last["true_edge"].sum())
     counted, recovered = int(best["found"]), int(best["recovered"])
@@ -232,21 +225,11 @@ def figures(data: xr.Dataset) -> list[Figure]:
     ]
 
 
-FORMULAS = {
-    "graph_head": "the named head with the largest 2 · true edges / (its edges + edges of the graph)",
-    "precision": "true edges / its edges",
-    "recall": "true edges / edges of the graph",
-    "recall_together": "the same of all heads with more true edges than false ones, beyond chance",
-    "chance": "number of heads · Pr(as many true edges or more | edges moved to random earlier positions)",
-    "parent_attention": "mean over positions with parents of E[attention on them]",
-}
-
 probe = Probe(
     name="graph",
     question="Does a head attend along the causal graph of positions?",
     cites="Nichani, Damian & Lee 2024 (arXiv 2402.14735); the null is ours",
     applies=applies,
-    with_bos=True,
     measure=measure,
     scores=scores,
     claims=claims,
@@ -254,7 +237,16 @@ probe = Probe(
     figures=figures,
     formula="edge of a position: an earlier one with more than half of its mean attention; with k parents, "
     "with more than 1 / (k + 1); those of a position without a parent are neither true nor false",
-    formulas=FORMULAS,
+    formulas={
+        "graph_head": "the named head with the largest 2 · true edges / (its edges + edges of the graph)",
+        "precision": "true edges / its edges",
+        "recall": "true edges / edges of the graph",
+        "recall_together": "the same of all heads with more true edges than false ones, beyond chance",
+        "chance": "number of heads · Pr(as many true edges or more | edges moved to random earlier "
+        "positions)",
+        "parent_attention": "mean over positions with parents of E[attention on them]",
+    },
     records=(MEAN_ATTENTION,),
     has_null=lambda _: False,
+    with_bos=True,
 )

@@ -1,5 +1,9 @@
 """The benchmark: interpretability methods against circuits whose effects are known in nats.
 
+A `Method` claims a number for every node or edge of a `Case`, or a belief, subspace, features or
+coefficient. The truth is exact patching: effect(c) = E[loss with c's corrupt output] − E[loss]. `run`
+scores claims against it.
+
 import mechmarkov as mm
 found = mm.bench.run(["eap", "eap-ig"], cases=["induction"], seeds=8)
 found.table("pearson")

@@ -17,7 +17,7 @@ from mechmarkov.certify.bounds.layer import Layer
 from mechmarkov.certify.choose import read_off, smallest, worst_contexts
 from mechmarkov.certify.contexts import Contexts
 from mechmarkov.certify.programs import READ_OFF, Program, from_rows, from_source, middle, of_table
-from mechmarkov.certify.search import Found, Judge, largest, largest_of_all, search
+from mechmarkov.certify.search import Judge, WorstSeen, largest, largest_of_all, search
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective, sequence_length
 from mechmarkov.runs.run import Run
@@ -63,7 +63,7 @@ class Certificate:
     worst_log_ratio: tuple[float, float] | None
     worst_logit_error: float | None
     kl_at: Float[np.ndarray, " read"]
-    seen: Found
+    seen: WorstSeen
     seconds: float
     unit: float
     why: str | None

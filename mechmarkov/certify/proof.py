@@ -71,13 +71,13 @@ def _claimed(value: float | None) -> float | None:
     return None if value is None or not np.isfinite(value) else float(value) * ABOVE + ABOVE_ZERO
 
 
-def save(proof: dict[str, Any], path: str | os.PathLike[str]) -> None:
+def save_proof(proof: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write a proof, whole or not at all."""
     with replacing(Path(path)) as temporary:
         temporary.write_text(json.dumps(proof, allow_nan=False), "utf-8")
 
 
-def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+def load_proof(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a proof; what it holds is checked by `verify`, not here.
 
     Raises:

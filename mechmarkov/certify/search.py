@@ -65,7 +65,7 @@ class Judge:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class WorstSeen:
     """The worst prediction that was seen.
 
     Attributes:
@@ -81,14 +81,14 @@ class Found:
     at: Float[np.ndarray, " read"]
 
 
-def largest(judge: Judge, histories: Histories) -> Found:
+def largest(judge: Judge, histories: Histories) -> WorstSeen:
     """The worst prediction of some sequences."""
     nats = judge.nats(histories)
     row, read = np.unravel_index(nats.argmax(), nats.shape)
-    return Found(histories[row], int(read), float(nats[row, read]), nats.max(0))
+    return WorstSeen(histories[row], int(read), float(nats[row, read]), nats.max(0))
 
 
-def largest_of_all(judge: Judge, tokens: int) -> Found | None:
+def largest_of_all(judge: Judge, tokens: int) -> WorstSeen | None:
     """The worst prediction of every context, at the first positions, where all contexts are few.
 
     No rounding is covered but that of the model as it was run. `at` has the positions that are read.
@@ -107,11 +107,11 @@ def largest_of_all(judge: Judge, tokens: int) -> Found | None:
     if not reads:
         return None
     first = Judge(judge.decoder, judge.objective, replace(contexts, reads=reads), judge.program)
-    found = largest(first, histories)
-    return replace(found, history=contexts.completed(found.history[None], judge.length)[0])
+    seen = largest(first, histories)
+    return replace(seen, history=contexts.completed(seen.history[None], judge.length)[0])
 
 
-def search(judge: Judge, starts: Histories, tokens: int, seed: int = 0) -> Found:
+def search(judge: Judge, starts: Histories, tokens: int, seed: int = 0) -> WorstSeen:
     """The worst prediction that coordinate ascent finds.
 
     Args:
@@ -138,7 +138,7 @@ def search(judge: Judge, starts: Histories, tokens: int, seed: int = 0) -> Found
                 histories[of[i]], worst[of[i]], reads[of[i]] = tried[i], row.max(), row.argmax()
                 idle = 0
     best = int(worst.argmax())
-    return Found(histories[best], int(reads[best]), float(worst[best]), at)
+    return WorstSeen(histories[best], int(reads[best]), float(worst[best]), at)
 
 
 def _changed(

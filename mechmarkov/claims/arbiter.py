@@ -63,61 +63,7 @@ def contradictions(claims: Sequence[Claim]) -> Iterator[tuple[Claim, Claim]]:
 
 def contradict(one: Claim, other: Claim) -> bool:
     """Returns whether two claims cannot both be told as they stand."""
-    return any(rule(one, other) or rule(other, one) for rule in RULES)
-
-
-def _one_object(one: Claim, other: Claim) -> bool:
-    """One subject, and two objects of a relation that has one."""
-    return (
-        one.is_shown
-        and other.is_shown
-        and one.relation == other.relation
-        and one.relation in ONE_OBJECT
-        and one.subject == other.subject
-        and not set(one.object) & set(other.object)
-    )
-
-
-def _yes_and_no(one: Claim, other: Claim) -> bool:
-    """The same is shown by one and excluded by the other, of the same places."""
-    return (
-        one.is_shown
-        and other.status == "excluded"
-        and (one.relation, one.subject, one.object, one.where)
-        == (other.relation, other.subject, other.object, other.where)
-    )
-
-
-def _excluded(one: Claim, other: Claim) -> bool:
-    """Two relations of one subject that do not go together."""
-    return (
-        one.is_shown
-        and other.is_shown
-        and (one.relation, other.relation) in EXCLUDES
-        and one.subject == other.subject
-    )
-
-
-def _another_home(one: Claim, other: Claim) -> bool:
-    """One part holds the bigram by intervention, and by weights another one."""
-    return (
-        one.is_shown
-        and other.is_shown
-        and (one.relation, other.relation) == ("stores", "matches")
-        and _is_of_one_step(other)
-        and not set(one.subject) & set(other.subject)
-    )
-
-
-def _no_home(one: Claim, other: Claim) -> bool:
-    """No part holds the bigram by intervention, and one does by weights."""
-    return (
-        one.relation == "stores"
-        and one.status == "excluded"
-        and other.is_shown
-        and other.relation == "matches"
-        and _is_of_one_step(other)
-    )
+    return any(rule(one, other) or rule(other, one) for rule in RULES.values())
 
 
 def _is_of_one_step(claim: Claim) -> bool:
@@ -126,56 +72,54 @@ def _is_of_one_step(claim: Claim) -> bool:
     return law is None or (law.value or 1.0) <= 1
 
 
-def _flat_and_looking(one: Claim, other: Claim) -> bool:
-    """No head tells tokens apart, and one gives a token most of its attention."""
-    return (
-        one.is_shown
-        and other.is_shown
-        and (one.relation, other.relation) == ("attends_evenly", "attends_to")
-        and other.object != ("query token",)
-    )
+def _both(one: Claim, other: Claim, first: str, second: str) -> bool:
+    """Returns whether both claims are shown, the one of the first relation and the other of the second."""
+    return one.is_shown and other.is_shown and (one.relation, other.relation) == (first, second)
 
 
-def _fitted_circuit(one: Claim, other: Claim) -> bool:
-    """A fit has an induction head among its terms, and by edits of the context there is none."""
-    return (
-        one.is_shown
-        and one.relation == "explains"
+# What cannot be told together, and how two claims are seen to be that.
+RULES: dict[str, Contradiction] = {
+    "one subject, and two objects of a relation that has one": lambda one, other: (
+        any(_both(one, other, relation, relation) for relation in ONE_OBJECT)
+        and one.subject == other.subject
+        and not set(one.object) & set(other.object)
+    ),
+    "the same, shown by one and excluded by the other, of the same places": lambda one, other: (
+        one.is_shown and other.status == "excluded" and _said(one) == _said(other)
+    ),
+    "two relations of one subject that do not go together": lambda one, other: (
+        any(_both(one, other, *pair) for pair in EXCLUDES) and one.subject == other.subject
+    ),
+    "one part holds the bigram by intervention, and by weights another one": lambda one, other: (
+        _both(one, other, "stores", "matches")
+        and _is_of_one_step(other)
+        and not set(one.subject) & set(other.subject)
+    ),
+    "no part holds the bigram by intervention, and one does by weights": lambda one, other: (
+        (one.relation, one.status) == ("stores", "excluded")
+        and (other.relation, other.status) == ("matches", "shown")
+        and _is_of_one_step(other)
+    ),
+    "no head tells tokens apart, and one gives a token most of its attention": lambda one, other: (
+        _both(one, other, "attends_evenly", "attends_to") and other.object != ("query token",)
+    ),
+    "a fit has an induction head, and by edits of the context there is none": lambda one, other: (
+        (one.relation, one.status) == ("explains", "shown")
         and any(premise.name == "term" and premise.words[:1] == ("MatchHead",) for premise in one.because)
         and other.relation == "is_induction_head"
         and other.status in ("excluded", "does not apply")
         and not other.object
-    )
+    ),
+    "the best law is reached, and clearly not imitated": lambda one, other: (
+        (one.relation, one.status) == ("reaches", "shown")
+        and (other.relation, other.status, other.object) == ("imitates", "excluded", one.object)
+        and not one.holds("loss on scores")
+    ),
+}
 
 
-def _near_and_not(one: Claim, other: Claim) -> bool:
-    """The best law is reached, and clearly not imitated."""
-    return (
-        one.is_shown
-        and one.relation == "reaches"
-        and other.relation == "imitates"
-        and other.status == "excluded"
-        and one.object == other.object
-        and not is_on_scores(one)
-    )
-
-
-def is_on_scores(claim: Claim) -> bool:
-    """Returns whether a claim's model has a loss on scores, with another optimum than cross-entropy."""
-    condition = claim.condition("loss on scores")
-    return condition is not None and bool(condition.holds)
-
-
-RULES: tuple[Contradiction, ...] = (
-    _one_object,
-    _yes_and_no,
-    _excluded,
-    _another_home,
-    _no_home,
-    _flat_and_looking,
-    _fitted_circuit,
-    _near_and_not,
-)
+def _said(claim: Claim) -> tuple[object, ...]:
+    return claim.relation, claim.subject, claim.object, claim.where
 
 
 def _strength(claim: Claim) -> tuple[int, bool, bool]:

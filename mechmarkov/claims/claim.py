@@ -50,6 +50,7 @@ RELATIONS = {
     "is_at": "S is at a point of the kind O: its smallest Hessian eigenvalue is v",
     "moves": "S is at no stationary point: a step lowers the loss by v",
     "leaves_by": "S leaves the saddle by step v",
+    "is_left_with": "given O, the share v of measured cases like S went on to learn",
     "lies_in": "the canonical coordinates of S lie in the basin of O",
     "came_by": "S passed halfway to O between the interval's steps; v is the first kept step past it",
     "came_before": "S clearly passed halfway to what it came to before O did",
@@ -176,6 +177,16 @@ class Claim:
     def condition(self, name: str) -> Condition | None:
         """The premise of that name, or None."""
         return next((premise for premise in self.because if premise.name == name), None)
+
+    def holds(self, name: str) -> bool:
+        """Returns whether the premise of that name is there and holds."""
+        premise = self.condition(name)
+        return premise is not None and bool(premise.holds)
+
+    def number(self, name: str) -> float:
+        """The number of the premise of that name; 0 where there is none."""
+        premise = self.condition(name)
+        return 0.0 if premise is None or premise.value is None else premise.value
 
     def to_data(self) -> dict[str, Any]:
         """Returns the claim as plain JSON data (the schema of `summary.json`), without what is empty."""

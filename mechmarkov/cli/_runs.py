@@ -18,7 +18,7 @@ def show(run: str, as_json: bool) -> None:
     from mechmarkov.catalogue import check_run
 
     check_run(run)
-    from mechmarkov.probe_run import describe
+    from mechmarkov.probing.description import describe
     from mechmarkov.runs import load
 
     loaded = load(run)

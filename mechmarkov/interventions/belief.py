@@ -104,8 +104,7 @@ def force_belief(
     `layer` and `control` are as of `force_state`.
     """
 
-    def moved(x: Tensor, hook: object) -> Tensor:
-        del hook
+    def moved(x: Tensor) -> Tensor:
         change = reading.moves(x.detach().double().cpu().numpy(), belief)
         if control is not None:
             noise = np.random.default_rng(control).normal(size=len(reading.root))
@@ -114,7 +113,7 @@ def force_belief(
             change = lengths * direction / max(np.linalg.norm(direction), np.finfo(float).tiny)
         return x + torch.from_numpy(change).to(x)
 
-    with model.hooks([(stream_hook(layer), moved)]):
+    with model.hooks([(stream_hook(layer), lambda x, hook: moved(x))]):
         yield model
 
 

@@ -58,8 +58,7 @@ def replace_path(
     output = output_of(model.config, sender)
     change: dict[str, Tensor] = {}
 
-    def note_change(x: Tensor, hook: object) -> None:
-        del hook
+    def note_change(x: Tensor) -> None:
         before = output.read(x)
         change["residual"] = value(before) - before
         if output.head is not None:
@@ -70,13 +69,13 @@ def replace_path(
     with ExitStack() as stack:
         at, added = _receiver(model, sender, receiver, change, stack)
 
-        def edit(x: Tensor, hook: object) -> Tensor:
-            del hook
+        def edit(x: Tensor) -> Tensor:
             before = at.read(x)  # in the last layer it may be only the last positions
             return at.replaced(x, before + added()[..., -before.shape[-2] :, :])
 
         stack.enter_context(reached(model, sender))
-        stack.enter_context(model.hooks([(output.hook, note_change), (at.hook, edit)]))
+        note = (output.hook, lambda x, hook: note_change(x))
+        stack.enter_context(model.hooks([note, (at.hook, lambda x, hook: edit(x))]))
         yield model
 
 

@@ -65,8 +65,7 @@ def reached(model: HookedDecoder, component: str) -> Iterator[None]:
     """
     layer = _layer_of(model, component)
 
-    def check(tokens: Tensor, first_layer: int) -> None:
-        del tokens
+    def check(_: Tensor, first_layer: int) -> None:
         if layer < first_layer:
             raise ValueError(f"the pass begins at layer {first_layer}, after {component}: begin before it")
 

@@ -82,8 +82,7 @@ def replacement(
         chosen = marked(positions, lead, length, x.device)
         return torch.where(chosen[..., length - x.shape[-2] :, None], value(x), x)
 
-    def listener(tokens: Tensor, first_layer: int) -> None:
-        del first_layer
+    def listener(tokens: Tensor, _: int) -> None:
         seen.update(tokens=tokens)
 
     model.embed.listeners.append(listener)

@@ -11,7 +11,7 @@ from torch import Tensor
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.utils.memory import with_less_memory
 
-Found = TypeVar("Found")
+Returned = TypeVar("Returned")
 
 # Elements of one layer's largest activation per chunk: 8 MB in float32, and a chunk holds a few of them.
 # Larger chunks leave the last level of the cache, and are slower (benchmarks/trajectory.py).
@@ -80,7 +80,7 @@ def chunked(
             yield Chunk(members, model, some, tokens[some])
 
 
-def in_chunks_that_fit(work: Callable[[int], Found], what: str, elements: int) -> Found:
+def in_chunks_that_fit(work: Callable[[int], Returned], what: str, elements: int) -> Returned:
     """Do `work(elements)`; each time that memory runs out, again in chunks of a quarter.
 
     Args:

@@ -19,7 +19,7 @@ from mechmarkov.utils.text import is_utf8, shown
 
 @dataclass(frozen=True)
 class Probe:
-    """One question about a run.
+    """One question about a run; what a probe leaves out gives nothing, and it applies to every subject.
 
     Attributes:
         name: The name, as in `mechmarkov probe --probes name`.
@@ -45,11 +45,13 @@ class Probe:
     name: str
     question: str
     cites: str
-    applies: Callable[[Subject], str | None]
-    measure: Callable[[Subject], xr.Dataset]
-    scores: Callable[[xr.Dataset, xr.Dataset | None], dict[str, Score]]
-    claims: Callable[[xr.Dataset, dict[str, Score]], list[Claim]]
-    figures: Callable[[xr.Dataset], list[Figure]]
+    applies: Callable[[Subject], str | None] = lambda _: None
+    measure: Callable[[Subject], xr.Dataset] = lambda subject: xr.Dataset(
+        coords={subject.axis: subject.coordinates}
+    )
+    scores: Callable[[xr.Dataset, xr.Dataset | None], dict[str, Score]] = lambda *_: {}
+    claims: Callable[[xr.Dataset, dict[str, Score]], list[Claim]] = lambda *_: []
+    figures: Callable[[xr.Dataset], list[Figure]] = lambda _: []
     headline: Callable[[Sequence[Claim]], list[Tile]] = lambda _: []
     formula: str = ""
     formulas: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -63,10 +65,6 @@ class Probe:
         for name in ("name", "question", "cites", "formula"):
             if not is_utf8(text := getattr(self, name)):
                 raise TypeError(f"{name} is {shown(text)}, expected a text")
-
-
-def always(_: Subject) -> None:
-    """For `Probe.applies` of a probe that applies to every subject."""
 
 
 def load_probe(name: str) -> Probe:

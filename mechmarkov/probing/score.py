@@ -117,16 +117,15 @@ def format_null(score: Score, digits: int = 4) -> str:
 def standing(score: Score) -> str:
     """Returns how a value stands against its null: "above", "within", "below", or "" where nothing is known.
 
-    Against null models the value itself is compared with their range; against an exact null the value's
-    interval must lie wholly on one side. Nothing is said of an exact null without an interval.
+    The value's interval must lie wholly on one side of the null, or of the range over null models; a value
+    without an interval is compared itself with that range. Nothing is said of an exact null without an
+    interval.
     """
     value, null = score.value, score.null
     if null is None or value is None or isinstance(value, (bool, str)):
         return ""
-    if isinstance(null, tuple):
-        least, most, low, high = value, value, null[0], null[2]
-    elif score.interval is not None:
-        (least, most), low, high = score.interval, null, null
-    else:
+    if score.interval is None and not isinstance(null, tuple):
         return ""
+    least, most = score.interval or (value, value)
+    low, high = (null[0], null[2]) if isinstance(null, tuple) else (null, null)
     return "above" if least > high else "below" if most < low else "within"

@@ -23,7 +23,7 @@ from mechmarkov.probing.chunking import CHUNK_ELEMENTS, in_chunks_that_fit, subs
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
 from mechmarkov.probing.preconditions import predictor_of
 from mechmarkov.probing.recording.activations import SCORES
-from mechmarkov.probing.recording.quantity import Found, Quantity
+from mechmarkov.probing.recording.quantity import Quantity, Value
 from mechmarkov.probing.recording.record import STANDARD, record
 from mechmarkov.runs.kept_recipe import check_recipe
 from mechmarkov.runs.run import Run
@@ -72,6 +72,19 @@ def check_run(run: object) -> None:
     """Raise a TypeError unless `run` is a Run, such as for the path of one."""
     if not isinstance(run, Run):
         raise TypeError(f"run is a {type(run).__name__}, expected a Run: mm.load(path) reads one from a file")
+
+
+@dataclass(frozen=True, eq=False)
+class Original:
+    """The state of a subject before probes saw it.
+
+    Attributes:
+        checksums: Those of every weight and sequence, and the number of hooks at every hook point.
+        sequences: Copies of them.
+    """
+
+    checksums: dict[str, int]
+    sequences: dict[str, Tensor]
 
 
 @dataclass(eq=False, repr=False)
@@ -165,15 +178,15 @@ class Subject:
         return cls(run, decoder, batch, axis="step", coordinates=chosen, **options)
 
     def restore(self) -> None:
-        """Undo what somebody did to the models: weights as the run has them, no hooks, nothing recorded."""
-        steps = self.coordinates
-        fresh = self.run.decoder(steps=steps) if self.axis == "step" else fresh_models(self.run, steps)
-        self.decoder.load_state_dict(fresh.state_dict())
+        """Undo what was done to a run's models: its weights, no hooks, nothing recorded, no null models."""
+        self.decoder.load_state_dict(self.run.decoder(steps=self.coordinates).state_dict())
         self.decoder.reset_hooks(including_permanent=True)
+        for name, tensor in _sequences(self).items():
+            tensor.copy_(self.original.sequences[name])
         self._recorded.clear()
         self._results.clear()
-        for cached in ("probabilities", "exact"):
-            self.__dict__.pop(cached, None)
+        for cached in ("probabilities", "exact", "null"):
+            vars(self).pop(cached, None)
 
     @property
     def source(self) -> Source:
@@ -190,7 +203,7 @@ class Subject:
         """The shape of the models."""
         return self.run.model
 
-    def recorded(self, quantity: Quantity[Found]) -> Found:
+    def recorded(self, quantity: Quantity[Value]) -> Value:
         """A quantity of all models over the batch, recorded once.
 
         The first pass records all that is known to be read; a quantity that is not among it takes another.
@@ -208,8 +221,8 @@ class Subject:
                 self._record([quantity])
         if quantity not in self._recorded:
             raise DoesNotApplyError(f"no layer has attention weights, expected some for {quantity.name!r}")
-        found: Found = self._recorded[quantity]
-        return found
+        value: Value = self._recorded[quantity]
+        return value
 
     def _record(self, quantities: Sequence[Quantity[Any]]) -> None:
         distinct, n_states = list(dict.fromkeys(quantities)), self.source.n_states
@@ -242,14 +255,17 @@ class Subject:
         if self.axis == "seed":
             raise ValueError("a null has no null")
         seeds = list(range(NULL_MODELS))
-        sequences = null_sequences(self.batch.tokens.shape[1])
-        return replace(
-            self,
-            decoder=fresh_models(self.run, seeds),
-            batch=self.batch.head(sequences),
-            axis="seed",
-            coordinates=seeds,
-        )
+        batch = self.batch.head(null_sequences(self.batch.tokens.shape[1]))
+        fresh = fresh_models(self.run, seeds)
+        null = replace(self, decoder=fresh, batch=batch, axis="seed", coordinates=seeds)
+        _ = null.original  # as it was before any probe has seen it
+        return null
+
+    @cached_property
+    def original(self) -> "Original":
+        """The weights' checksums and the sequences, as they were when this was first asked."""
+        sequences = {name: tensor.clone() for name, tensor in _sequences(self).items()}
+        return Original(_checksums(self), sequences)
 
     def some(self, models: slice) -> "Subject":
         """Some of the models, on the same sequences; nothing is recorded of them yet."""
@@ -308,28 +324,26 @@ class Subject:
 def unchanged(subject: Subject) -> Iterator[None]:
     """Put the shared models and sequences back where a probe changed them, and say so.
 
+    Null models are looked at if there are any by then.
+
     Raises:
         ValueError: Weights, sequences or hooks differ; the message names the first. They are as before, and
             what was recorded from the changed ones is forgotten.
     """
-    subjects = (subject, subject.null)
-    tokens = [_sequences(one) for one in subjects]
-    before = [_checksums(one) for one in subjects]
-    copies = [{name: tensor.clone() for name, tensor in some.items()} for some in tokens]
+    expected = [(subject, subject.original)]
     try:
         yield
     finally:
+        if (null := vars(subject).get("null")) is not None:
+            expected.append((null, null.original))
         changed = [
             name
-            for one, sums in zip(subjects, before, strict=True)
+            for one, original in expected
             for name, value in _checksums(one).items()
-            if sums[name] != value
+            if original.checksums[name] != value
         ]
         if changed:
-            for one, some, copied in zip(subjects, tokens, copies, strict=True):
-                one.restore()
-                for name, tensor in some.items():
-                    tensor.copy_(copied[name])
+            subject.restore()
     if changed:
         raise ValueError(f"the probe changed {changed[0]} of the shared model, expected it as it was")
 
@@ -341,6 +355,6 @@ def _sequences(subject: Subject) -> dict[str, Tensor]:
 def _checksums(subject: Subject) -> dict[str, int]:
     """Returns checksums of every weight and sequence, and the number of hooks at every hook point."""
     tensors = {**subject.decoder.state_dict(), **_sequences(subject)}
-    found = {name: zlib.crc32(tensor.detach().cpu().numpy().tobytes()) for name, tensor in tensors.items()}
+    sums = {name: zlib.crc32(tensor.detach().cpu().numpy().tobytes()) for name, tensor in tensors.items()}
     points = {name: one for name, one in subject.decoder.named_modules() if isinstance(one, HookPoint)}
-    return found | {name: len(point.fwd_hooks) + len(point.bwd_hooks) for name, point in points.items()}
+    return sums | {name: len(point.fwd_hooks) + len(point.bwd_hooks) for name, point in points.items()}

@@ -122,7 +122,7 @@ def figure_card(
         data["marks"] = list(marks)
     heads, sequences, outlined, caption = [], 1, False, figure.caption
     if not isinstance(figure.content, AttentionView):
-        height = figure.content.layout.height or FIGURE_HEIGHT
+        height = int(figure.content.layout.height or FIGURE_HEIGHT)
     else:
         height = ATTENTION_HEIGHT
         drawn = [each for each in at_step or [data] if each is not None]

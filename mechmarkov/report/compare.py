@@ -15,7 +15,7 @@ from mechmarkov.report.first_screen.curve import overlaid_curves
 from mechmarkov.report.first_screen.headline import Headline, headline
 from mechmarkov.report.html import fill, write_page
 from mechmarkov.report.scales import share_scales
-from mechmarkov.report.words.differences import differences
+from mechmarkov.report.words.differences import differences, settings
 from mechmarkov.utils.errors import path_of
 from mechmarkov.utils.text import error_line
 
@@ -87,7 +87,8 @@ def render(results: Mapping[str, Findings]) -> str:
             {name: screen.badge for name, screen in screens.items()},
             {name: result.claims for name, result in results.items()},
             {name: screen.named for name, screen in screens.items()},
-        ),
+        )
+        + settings({name: result.run for name, result in results.items()}),
         runs=runs,
         questions=_questions(screens),
         cards=cards,
@@ -110,7 +111,9 @@ def _questions(screens: Mapping[str, Headline]) -> list[tuple[str, list[tuple[st
     found: dict[str, list[tuple[str, str]]] = {}
     for name, screen in screens.items():
         for tile in screen.tiles:
-            found.setdefault(tile.question, []).append((name, f"{tile.answer}. {tile.sentence}"))
+            is_said = tile.sentence.startswith(tile.answer)
+            told = tile.sentence if is_said else f"{tile.answer}. {tile.sentence}"
+            found.setdefault(tile.question, []).append((name, told))
     return list(found.items())
 
 

@@ -68,16 +68,6 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     }
 
 
-FORMULAS = {
-    "largest_effect_component": "the part with the largest effect",
-    "largest_effect_components": "that part and those within its interval, and it within theirs",
-    "self_repair": "max over parts of (effect of only its direct path − effect of the part)",
-    "redundancy": "max over pairs of (effect of both − effect of one − effect of the other)",
-    "history_effect": "E[loss with all but the last token shuffled] − E[loss], at the last prediction",
-    "parent_swap_followed": "share of predictions that another parent, put in its place, moves from the true "
-    "parent's law to its own, and nearer to its own",
-}
-
 probe = Probe(
     name="ablation",
     question="Which part, which path and which token does the prediction need?",
@@ -86,14 +76,23 @@ probe = Probe(
         "(arXiv 2412.01003)"
     ),
     applies=applies,
-    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,
     headline=headline,
     figures=figures.draw,
-    formulas=FORMULAS,
     formula="effect of a part = E[loss with its output replaced] − E[loss], on the same sequences (nats)\n"
     "replaced by: zero · its mean at each position · its output on another sequence\n"
     "largest effect = the largest over heads, MLPs and the direct path, at their mean",
+    formulas={
+        "largest_effect_component": "the part with the largest effect",
+        "largest_effect_components": "that part and those within its interval, and it within theirs",
+        "self_repair": "max over parts of (effect of only its direct path − effect of the part)",
+        "redundancy": "max over pairs of (effect of both − effect of one − effect of the other)",
+        "history_effect": "E[loss with all but the last token shuffled] − E[loss], at the last prediction",
+        "parent_swap_followed": "share of predictions that another parent, put in its place, moves from "
+        "the true "
+        "parent's law to its own, and nearer to its own",
+    },
+    with_bos=True,
 )

@@ -83,31 +83,30 @@ def figures(data: xr.Dataset) -> list[Figure]:
     ]
 
 
-FORMULAS = {
-    "path": "the path whose C by itself predicts best",
-    "kernel_slope": "least-squares slope of C on log P, both double-centred",
-    "kernel_cosine": "⟨C, T⟩ / (|C| |T|), both double-centred; of predictions where log P is infinite",
-    "kernel_kl": "Σᵢ πᵢ KL(Pᵢ ‖ prediction of only C for i)",
-    "best_lag": "the m whose law of m steps C is nearest to",
-    "recall": "share of states i with argmax Cᵢ = argmax Pᵢ",
-    "circulant_share": "|projection of C on circulant matrices|² / |C|², C centred by row under a softmax",
-}
-
 probe = Probe(
     name="alignment",
     question="Which path holds the transition matrix in its weights, and how well?",
     cites="Shi & Cao 2025 (arXiv 2511.23239), theorem 3.1, with the target corrected to sqrt(P) for raw log "
     "scores; recall: Bietti et al. 2023 (arXiv 2306.00802)",
     applies=applies,
-    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,
     headline=headline,
     figures=figures,
-    formulas=FORMULAS,
     formula="C = W_E W_V W_O W_U, rows: state read, columns: next state (Elhage et al. 2021)\n"
     "target T = log P under cross-entropy, √P under −log(score + ε), P under squared error\n"
     "kernel cosine = ⟨C, T⟩ / (|C| |T|), both double-centred · kernel KL = Σᵢ πᵢ KL(Pᵢ ‖ prediction of C "
     "only C for i)",
+    formulas={
+        "path": "the path whose C by itself predicts best",
+        "kernel_slope": "least-squares slope of C on log P, both double-centred",
+        "kernel_cosine": "⟨C, T⟩ / (|C| |T|), both double-centred; of predictions where log P is infinite",
+        "kernel_kl": "Σᵢ πᵢ KL(Pᵢ ‖ prediction of only C for i)",
+        "best_lag": "the m whose law of m steps C is nearest to",
+        "recall": "share of states i with argmax Cᵢ = argmax Pᵢ",
+        "circulant_share": "|projection of C on circulant matrices|² / |C|², C centred by row under a "
+        "softmax",
+    },
+    with_bos=True,
 )

@@ -15,7 +15,6 @@ from mechmarkov.probing.dataset import (
     score_with_null,
 )
 from mechmarkov.probing.figure import AttentionView, Figure
-from mechmarkov.probing.probe import always
 from mechmarkov.probing.score import Score
 from mechmarkov.report.probe_figures import lag_heatmap, over_training
 
@@ -113,29 +112,26 @@ def figures(data: xr.Dataset) -> list[Figure]:
     ]
 
 
-FORMULAS = {
-    "parent_head": "the head with the parent score",
-    "best_lag": "the lag with the largest mean attention of any head",
-    "effective_tokens": "of the parent head: exp of the entropy of its attention",
-    "position_share": "of the parent head: share of the variance of its last logits that key "
-    "positions explain",
-}
-
 probe = Probe(
     name="attention",
     question="Where does the model look: at the parent, at another lag, or nowhere in particular?",
     cites="Shi & Cao 2025 (arXiv 2511.23239), theorems 3.1 and 4.1; lags count from the predicted token",
-    applies=always,
-    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,
     headline=headline,
     figures=figures,
-    formulas=FORMULAS,
     formula="parent score = max over heads of E[A(t, parent of the predicted token)]; lag 1 is the parent, "
     "unless the next token depends on another one only\n"
     "spread = max over heads of E[max S − min S over the tokens], S the last prediction's attention; 0 in "
     "the trap (Shi & Cao, theorem 4.1)\n"
     "effective tokens = exp of the entropy of the parent head's attention",
+    formulas={
+        "parent_head": "the head with the parent score",
+        "best_lag": "the lag with the largest mean attention of any head",
+        "effective_tokens": "of the parent head: exp of the entropy of its attention",
+        "position_share": "of the parent head: share of the variance of its last logits that key "
+        "positions explain",
+    },
+    with_bos=True,
 )

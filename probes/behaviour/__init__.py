@@ -8,7 +8,6 @@ import xarray as xr
 
 from mechmarkov.probing import Probe
 from mechmarkov.probing.dataset import MIN_GAP_NATS, last_model, normal_interval, score_with_null
-from mechmarkov.probing.probe import always
 from mechmarkov.probing.score import Score
 
 from . import figures, measure
@@ -55,32 +54,29 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     )
 
 
-FORMULAS = {
-    "nearest_predictor": "the exact predictor with the smallest KL",
-    "kl_uniform": "E[KL(1/K ‖ q)], q the model",
-    "kl_unigram": "E[KL(unigram ‖ q)], q the model",
-    "kl_bigram": "E[KL(bigram ‖ q)], q the model",
-    "kl_best": "E[KL(p ‖ q)], p the Bayes-optimal prediction, q the model",
-    "excess_loss": "E[−log q(next)] − E[−log p(next)], p the Bayes-optimal prediction",
-    "progress": "1 − E[KL(p ‖ q)] / E[KL(p ‖ unigram)]: from the unigram's loss to the best",
-    "accuracy": "how often the model's likeliest state comes next",
-    "optimal_accuracy": "accuracy of the Bayes-optimal prediction",
-}
-
 probe = Probe(
     name="behaviour",
     question="Which exact predictor does the model imitate, and to how many nats?",
     cites="Predictors and KL over positions: Edelman et al. 2024 (arXiv 2402.11004), section 3",
-    applies=always,
-    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,
     headline=headline,
     figures=figures.draw,
-    formulas=FORMULAS,
     formula="KL from a predictor = E[Σⱼ p(j | context) log(p(j | context) / q(j | context))], p exact, q "
     "the model\n"
     "bigram p = P(current, ·) · unigram p = π · where each sequence has its own chain: (count of "
     "the transition + 1) / (count of the state + K)",
+    formulas={
+        "nearest_predictor": "the exact predictor with the smallest KL",
+        "kl_uniform": "E[KL(1/K ‖ q)], q the model",
+        "kl_unigram": "E[KL(unigram ‖ q)], q the model",
+        "kl_bigram": "E[KL(bigram ‖ q)], q the model",
+        "kl_best": "E[KL(p ‖ q)], p the Bayes-optimal prediction, q the model",
+        "excess_loss": "E[−log q(next)] − E[−log p(next)], p the Bayes-optimal prediction",
+        "progress": "1 − E[KL(p ‖ q)] / E[KL(p ‖ unigram)]: from the unigram's loss to the best",
+        "accuracy": "how often the model's likeliest state comes next",
+        "optimal_accuracy": "accuracy of the Bayes-optimal prediction",
+    },
+    with_bos=True,
 )

@@ -27,6 +27,7 @@ ALIKE = 1e-3  # of that way; a law that is nearly the best may be nearer still
 FAR_NATS = 0.05  # after a state or at a position from which a law is not imitated there
 FEW = 0.1  # of the positions: a law that fails in so few is named without them
 MOST = 0.5  # of the predictions: a law that holds in fewer is not told as holding somewhere
+MAX_BARS = 5  # of the picture on the first screen
 COLDEST_TOLD, HOTTEST_TOLD = 1 / 8, 8.0  # beyond, predictions are nearly certain, or nearly uniform
 MAX_ERROR_SHARE = 0.25  # of the way from chance to the best: a wider interval cannot say "at chance"
 
@@ -240,6 +241,15 @@ def _way(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Iterat
         yield Claim(_SUBJECT, "is_on_the_way_to", (best,), value, interval, unit="share", because=conditions)
 
 
+def _bars(laws: Sequence[Claim], best: str | None) -> dict[str, float]:
+    """The KL of the nearest laws, and of the best one in any case."""
+    values = {claim.object[0]: claim.value for claim in laws if claim.value is not None}
+    nearest = sorted(values, key=lambda name: values[name])[:MAX_BARS]
+    if best in values and best not in nearest:
+        nearest[-1] = best
+    return {name: values[name] for name in nearest}
+
+
 def headline(claims: Sequence[Claim]) -> list[Tile]:
     """Returns what has it learned; and whether anything is left to be stuck at."""
     ours = Claims(tuple(claims)).where(probe="behaviour")
@@ -258,7 +268,7 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
         tempered = None if has and like is not fails else tempered
         answer = tempered or (like if like is not None and (has or like.is_shown) else closest)
         shown = ours.where("imitates")
-        bars = {claim.object[0]: claim.value for claim in shown if claim.value is not None}
+        bars = _bars(shown, None if reaches is None else reaches.object[0])
         order = (fails, right) if like is fails else (right, fails)
         more = tuple(claim for claim in order if claim is not None)
         tiles.append(Tile(LEARNED, (answer,), more, like or closest, bars, "kl"))

@@ -56,32 +56,30 @@ def _best(data: xr.Dataset, name: str) -> xr.DataArray:
     return data[name].isel(stream=data["best"])
 
 
-FORMULAS = {
-    "belief_stream": "the earliest residual stream with 1 − R² ≤ 2 · the least + 0.001",
-    "belief_r2": "R² at that stream",
-    "baseline_r2": "R² of reading the law of the next token and the last 8 tokens",
-    "beyond_next_token": "1 − error of the stream / error of that reading",
-    "clean_kl": "E[KL(exact law ‖ prediction)]",
-    "random_kl": "the same KL as forced, after a move as long in a random direction",
-    "forced_kl": "E[KL(exact law of the forced state ‖ prediction)] after the forced state",
-    "attention_r2": "R² at the output of attention",
-    "additive_r2": "R² of a sum of one update for each token and distance",
-}
-
 probe = Probe(
     name="belief",
     question="Does the residual stream carry the belief over hidden states, and do predictions follow it?",
     cites="Shai et al. 2024 (arXiv 2405.15943); patterns of linear readings: Haufe et al. 2014, equation 6",
     applies=applies,
-    with_bos=True,
     measure=measure,
     scores=scores,
     claims=claims,
     headline=headline,
     figures=figures.draw,
-    formulas=FORMULAS,
     formula="R² = 1 − E|belief − (W x + b)|² / E|belief − mean|², W and b fitted to other sequences\n"
     "beyond = 1 − error of the stream / error of reading the law of the next token and the last 8 tokens"
     "\n"
     "forced: x + (e_state − W x − b) · pattern, pattern = (Wᵀ Σ W)⁺ Wᵀ Σ, Σ the covariance of x",
+    formulas={
+        "belief_stream": "the earliest residual stream with 1 − R² ≤ 2 · the least + 0.001",
+        "belief_r2": "R² at that stream",
+        "baseline_r2": "R² of reading the law of the next token and the last 8 tokens",
+        "beyond_next_token": "1 − error of the stream / error of that reading",
+        "clean_kl": "E[KL(exact law ‖ prediction)]",
+        "random_kl": "the same KL as forced, after a move as long in a random direction",
+        "forced_kl": "E[KL(exact law of the forced state ‖ prediction)] after the forced state",
+        "attention_r2": "R² at the output of attention",
+        "additive_r2": "R² of a sum of one update for each token and distance",
+    },
+    with_bos=True,
 )

@@ -55,9 +55,8 @@ def is_used(last: xr.Dataset) -> bool | None:
     return None if low < 0 <= high else high < 0
 
 
-def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
+def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     """Returns whether the belief is carried, whether beyond predictions, and what forcing a state does."""
-    del scores
     last = last_model(data)
     named = _named(last)
     stream = str(last["stream"].values[named])
@@ -99,17 +98,9 @@ def _follows(last: xr.Dataset, named: int, hidden: tuple[str, ...]) -> Claim:
     clean, random, forced = mean_kls(last)
     beside.append(Condition("clean", value=clean, unit="nats"))
     return Claim(
-        (MODEL,),
-        "follows_belief",
-        hidden,
-        forced,
-        None,
-        random,
-        "nats",
-        _STATUS[is_used(last)],
-        "intervention",
-        because=tuple(beside),
-    )
+        (MODEL,), "follows_belief", hidden, forced, None, random, "nats", _STATUS[is_used(last)],
+        "intervention", because=tuple(beside),
+    )  # fmt: skip
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:

@@ -6,8 +6,6 @@ import xarray as xr
 from mechmarkov.claims.claim import MODEL, Claim, Condition
 from mechmarkov.probing import Probe, Score
 from mechmarkov.probing.dataset import last_model
-from mechmarkov.probing.probe import always
-from mechmarkov.probing.subject import Subject
 
 from . import figures, measure
 
@@ -16,9 +14,8 @@ NO_BOUND = "the program is not certified: {why}"
 INFINITE = "in some context the model may give a state that the program holds possible the probability 0"
 
 
-def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
+def scores(data: xr.Dataset, _: xr.Dataset | None) -> dict[str, Score]:
     """The bounds of the last step, the largest seen, and how far the certificate got."""
-    del null  # a fresh model is another model: its certificate says nothing of chance
     last = last_model(data)
     why = NO_BOUND.format(why=data.attrs["why"])
 
@@ -71,38 +68,34 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
                   unit="nats", evidence="law", because=tuple(beside))]  # fmt: skip
 
 
-def has_null(_: Subject) -> bool:
-    """Fresh models say nothing of a bound."""
-    return False
-
-
-FORMULAS = {
-    "worst_kl": "max over all sequences of KL(program ‖ model), an upper bound",
-    "worst_kl_seen": "the largest KL(program ‖ model) of any prediction that the model was seen to make",
-    "worst_log_ratio": "max over all sequences and states of |log(model / program)|, an upper bound",
-    "worst_logit_error": "max over all sequences and pairs of states of |error of log odds|, an upper bound",
-    "mean_kl_bound": "E[KL(program ‖ model)] ≤ mean + √(2 var log(2/δ) / n) + 7 worst_kl log(2/δ) / 3(n − 1)",
-    "mean_kl": "mean KL(program ‖ model) over fresh sequences",
-    "mean_reverse_kl_bound": "E[KL(model ‖ program)], bounded likewise with the largest log(model / program)",
-    "tier": "1: support functions; 1b: what is behind attention relaxed; 2: only a final norm; 0: no bound",
-    "certified_program": "the smallest program within 0.001 nats in the worst case, else the nearest",
-    "seconds": "the time that the search took",
-    "witness": "the last states in front of the worst prediction that was seen",
-}
-
 probe = Probe(
     name="certificate",
     question="How far is a small program from the model in the worst case, over every sequence?",
     cites="Fractional maximum: Dinkelbach 1967; mean: Maurer & Pontil 2009 (arXiv 0907.3740)",
-    applies=always,
     measure=measure.measure,
     scores=scores,
     claims=claims,
     figures=figures.draw,
-    formulas=FORMULAS,
     formula="a head's largest output in a direction f is the root of Σⱼ max_y wⱼ(y) (fⱼ(y) − λ) = 0, over "
     "allowed paths where transitions are forbidden\n"
     "log odds off by at most D: log-probabilities within D, KL ≤ its value at a corner of the odds' box",
-    has_null=has_null,
+    formulas={
+        "worst_kl": "max over all sequences of KL(program ‖ model), an upper bound",
+        "worst_kl_seen": "the largest KL(program ‖ model) of any prediction that the model was seen to make",
+        "worst_log_ratio": "max over all sequences and states of |log(model / program)|, an upper bound",
+        "worst_logit_error": "max over all sequences and pairs of states of |error of log odds|, an upper "
+        "bound",
+        "mean_kl_bound": "E[KL(program ‖ model)] ≤ mean + √(2 var log(2/δ) / n) + 7 worst_kl log(2/δ) / "
+        "3(n − 1)",
+        "mean_kl": "mean KL(program ‖ model) over fresh sequences",
+        "mean_reverse_kl_bound": "E[KL(model ‖ program)], bounded likewise with the largest log(model / "
+        "program)",
+        "tier": "1: support functions; 1b: what is behind attention relaxed; 2: only a final norm; 0: no "
+        "bound",
+        "certified_program": "the smallest program within 0.001 nats in the worst case, else the nearest",
+        "seconds": "the time that the search took",
+        "witness": "the last states in front of the worst prediction that was seen",
+    },
+    has_null=lambda _: False,  # a fresh model is another model: its certificate says nothing of chance
     on_request=True,
 )

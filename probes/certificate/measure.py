@@ -130,11 +130,11 @@ def _witness(subject: Subject, certificate: Certificate) -> Variables:
     found |= variables("probability", "state_to", witness_program=law)
     patterns: list[np.ndarray] = []
 
-    def keep(pattern: torch.Tensor, hook: Any) -> None:
-        del hook
+    def keep(pattern: torch.Tensor) -> None:
         patterns.append(pattern[0, :, : read + 1, : read + 1][:, -SHOWN:, -SHOWN:].numpy())
 
-    hooks = [(name, keep) for name in decoder.hook_dict if name.endswith("hook_pattern")]
+    names = [name for name in decoder.hook_dict if name.endswith("hook_pattern")]
+    hooks = [(name, lambda pattern, hook: keep(pattern)) for name in names]
     if hooks:
         tokens = torch.from_numpy(history[None].astype(np.int64))
         if contexts.query:

@@ -83,36 +83,35 @@ def _called(event: str) -> str:
     return CALLED.get(event, f"the {event}")
 
 
-FORMULAS = {
-    "t_unigram": "first kept step with progress to the unigram above ½",
-    "t_selection": "first kept step with a parent score more than halfway from uniform attention's to 1",
-    "t_bigram": "first kept step with progress to the bigram above ½",
-    "t_best": "the same of the best exact predictor, where that is neither unigram nor bigram",
-    "t_previous_token_head": "where every sequence has a chain of its own, the first kept step with a head's "
-    "previous-token score more than halfway from uniform attention's to 1",
-    "t_induction_head": "likewise with a head's induction score above half of an ideal head's",
-    "t_graph_head": "likewise with a head's attention on the parents of a graph of positions more than "
-    "halfway from uniform attention's to 1",
-    "first": "the earliest of these events",
-}
-
 probe = Probe(
     name="dynamics",
     question="When did selection, the unigram and the bigram appear, and which came first?",
     cites="Phases: Edelman et al. 2024 (arXiv 2402.11004); gradients on plateaus: Varre et al. 2025 "
     "(arXiv 2508.12837)",
     applies=applies,
-    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,
     headline=headline,
     figures=figures.draw,
-    formulas=FORMULAS,
     formula="progress to the bigram = 1 − KL(bigram ‖ model) / KL(bigram ‖ unigram)\n"
     "progress to the best law = 1 − KL(best ‖ model) / KL(best ‖ unigram)\n"
     "progress to the unigram = 1 − KL(unigram ‖ model) / KL(unigram ‖ uniform); of each the largest progress "
     "to a better law, where that is larger\n"
     "progress to selection = (parent score − uniform attention's) / (1 − uniform attention's)\n"
     "t = the first kept step at which that progress is above ½",
+    formulas={
+        "t_unigram": "first kept step with progress to the unigram above ½",
+        "t_selection": "first kept step with a parent score more than halfway from uniform attention's to 1",
+        "t_bigram": "first kept step with progress to the bigram above ½",
+        "t_best": "the same of the best exact predictor, where that is neither unigram nor bigram",
+        "t_previous_token_head": "where every sequence has a chain of its own, the first kept step with a "
+        "head's "
+        "previous-token score more than halfway from uniform attention's to 1",
+        "t_induction_head": "likewise with a head's induction score above half of an ideal head's",
+        "t_graph_head": "likewise with a head's attention on the parents of a graph of positions more than "
+        "halfway from uniform attention's to 1",
+        "first": "the earliest of these events",
+    },
+    with_bos=True,
 )

@@ -37,9 +37,8 @@ def first_of(events: dict[str, Event]) -> list[str]:
     return [name for name, event in came.items() if event.after < earliest]
 
 
-def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
+def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     """The events in their order, those that are open or did not come, and the laws that were passed."""
-    del scores
     events = events_of(data)
     in_order = sorted(events, key=lambda name: (events[name].after, name))
     return [
@@ -83,14 +82,9 @@ def _lost(data: xr.Dataset, name: str) -> Claim:
     half = NORMAL_95 * float(data["progress_error"].sel(event=name)[-1])
     status: Status = "shown" if progress + half < 0.5 else "excluded" if progress - half > 0.5 else "open"
     return Claim(
-        (MODEL,),
-        "was_lost",
-        (name,),
-        progress,
-        (progress - half, progress + half),
-        unit="share",
+        (MODEL,), "was_lost", (name,), progress, (progress - half, progress + half), unit="share",
         status=status,
-    )
+    )  # fmt: skip
 
 
 def _not_seen(data: xr.Dataset, came: set[str]) -> Iterator[Claim]:
@@ -102,12 +96,9 @@ def _not_seen(data: xr.Dataset, came: set[str]) -> Iterator[Claim]:
             continue
         if why := data.attrs.get(f"no_{name}"):
             yield Claim(
-                (MODEL,),
-                "came_by",
-                (name,),
-                status="does not apply",
+                (MODEL,), "came_by", (name,), status="does not apply",
                 because=(Condition("cannot be seen", words=(str(why),)),),
-            )
+            )  # fmt: skip
             continue
         status: Status = "open" if name in undecided else "excluded"
         probed = (Condition("probed steps", value=float(data.sizes["step"])),)
@@ -138,5 +129,4 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
         return []
     more = tuple(claim for claim in events if claim not in answer and claim.status != "does not apply")
     bars = {claim.object[0]: claim.value for claim in seen if claim.value is not None}
-    last, rank = answer[-1] if came else None, 1 if came else 3
-    return [Tile(CAME, answer, more, last, bars, "steps", of_run=True, rank=rank)]
+    return [Tile(CAME, answer, more, None, bars, "steps", of_run=True, rank=1 if came else 3)]

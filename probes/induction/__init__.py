@@ -191,22 +191,6 @@ def _path_effect(head: xr.Dataset, last: xr.Dataset) -> Score:
     return Score(change, "nats", 0.0, interval, null_kind="a path that carries nothing")
 
 
-FORMULAS = {
-    "induction_head": "the head with the largest induction score that a predecessor moves",
-    "induction_heads": "that head and those within its error",
-    "fidelity": "E[KL(uniform on the matches ‖ attention)]",
-    "repeated_score": "attention on TransformerLens' induction pattern, repeated sequences, less chance",
-    "induction_score": "E[attention on keys behind a copy of the token] − the same from lag and tokens",
-    "induction_score_*": "the same for 2 or 3 tokens, less what one fewer explains; max over heads",
-    "previous_token_score": "max over heads of E[A(t, t − 1)], over all tokens t but a query",
-    "previous_token_head": "the head with the previous token score",
-    "feeders": "earlier heads whose cut from the induction head's keys clearly takes over half of its score",
-    "duplicate_token_score": "max over heads of E[attention on earlier copies of the token]",
-    "copying_score": "Σλ / Σ|λ|, λ the eigenvalues of OV",
-    "k_composition": "|W_OV W_QK| / (|W_OV| |W_QK|), W_OV the feeder's, into the head's keys",
-    "path_effect": "KL(reference ‖ prediction) with the feeder cut from the head's keys − without",
-}
-
 probe = Probe(
     name="induction",
     question="Is there an induction circuit: which previous-token head feeds which induction head, and what "
@@ -214,19 +198,34 @@ probe = Probe(
     cites="Elhage et al. 2021; Olsson et al. 2022 (arXiv 2209.11895); Edelman et al. 2024 (2402.11004); "
     "Rajaraman et al. 2024 (2407.17686) for matches of k tokens",
     applies=applies,
-    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,
     headline=headline,
     figures=figures.draw,
-    formulas=FORMULAS,
     formula="induction score = E[attention on keys whose predecessor is the current token] − the same "
     "expected only from lag and tokens\n"
     "predecessor effect = how far editing only a key's predecessor moves the attention to it; 1 "
     "for an ideal head\n"
     "composition of W_A into W_B = |W_A W_B| / (|W_A| |W_B|) · copying = Σλ / Σ|λ|, λ the "
     "eigenvalues of OV (Elhage et al. 2021)",
+    formulas={
+        "induction_head": "the head with the largest induction score that a predecessor moves",
+        "induction_heads": "that head and those within its error",
+        "fidelity": "E[KL(uniform on the matches ‖ attention)]",
+        "repeated_score": "attention on TransformerLens' induction pattern, repeated sequences, less chance",
+        "induction_score": "E[attention on keys behind a copy of the token] − the same from lag and tokens",
+        "induction_score_*": "the same for 2 or 3 tokens, less what one fewer explains; max over heads",
+        "previous_token_score": "max over heads of E[A(t, t − 1)], over all tokens t but a query",
+        "previous_token_head": "the head with the previous token score",
+        "feeders": "earlier heads whose cut from the induction head's keys clearly takes over half of its "
+        "score",
+        "duplicate_token_score": "max over heads of E[attention on earlier copies of the token]",
+        "copying_score": "Σλ / Σ|λ|, λ the eigenvalues of OV",
+        "k_composition": "|W_OV W_QK| / (|W_OV| |W_QK|), W_OV the feeder's, into the head's keys",
+        "path_effect": "KL(reference ‖ prediction) with the feeder cut from the head's keys − without",
+    },
     records=(INDUCTION,),
     has_null=has_null,
+    with_bos=True,
 )

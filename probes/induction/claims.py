@@ -157,17 +157,9 @@ def _carries(
     else:
         status = "excluded" if high <= MIN_EFFECT_NATS else "open"
     yield Claim(
-        (*feeders, *heads),
-        "carries",
-        (str(data.attrs["reference"]),),
-        cut - intact,
-        (low, high),
-        0.0,
-        "nats",
-        status,
-        INTERVENED,
-        because=tuple(beside),
-    )
+        (*feeders, *heads), "carries", (str(data.attrs["reference"]),), cut - intact, (low, high), 0.0,
+        "nats", status, INTERVENED, because=tuple(beside),
+    )  # fmt: skip
 
 
 def _partial(data: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...]) -> Iterator[Claim]:

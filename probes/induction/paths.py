@@ -1,7 +1,6 @@
 """Which earlier head feeds an induction head, by cutting the path from one to the other and no other."""
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -94,11 +93,10 @@ def _mean_outputs(
     """Returns what each head of the first layers writes at each position, whatever the sequence is."""
     totals: dict[int, Tensor] = {}
 
-    def add(z: Float[Tensor, "model batch position head d_head"], hook: object, layer: int) -> None:
-        del hook
+    def add(layer: int, z: Float[Tensor, "model batch position head d_head"]) -> None:
         totals[layer] = totals.get(layer, 0) + z.sum(1)
 
-    hooks = [(f"blocks.{i}.attn.hook_z", partial(add, layer=i)) for i in range(n_layers)]
+    hooks = [(f"blocks.{i}.attn.hook_z", lambda z, hook, i=i: add(i, z)) for i in range(n_layers)]
     with torch.no_grad():
         for chunk in chunked(decoder, tokens, elements):
             chunk.model.run_with_hooks(chunk.tokens, return_type=None, fwd_hooks=hooks)
@@ -123,68 +121,57 @@ def _hooks(
     W_O = decoder.get_parameter(f"blocks.{feeder[0]}.attn.W_O")[:, feeder[1]]
     change: list[Tensor] = []
 
-    def write(z: Float[Tensor, "model batch position head d_head"], hook: object) -> None:
-        del hook
+    def write(z: Float[Tensor, "model batch position head d_head"]) -> None:
         change.append(mean - einsum(z[..., feeder[1], :], W_O, "m b p d_head, m d_head d -> m b p d"))
 
-    def cut(x: Float[Tensor, "model batch position head d_model"], hook: object) -> Tensor:
-        del hook
+    def cut(x: Float[Tensor, "model batch position head d_model"]) -> Tensor:
         x[..., reader[1], :] += change.pop()
         return x
 
     return [
-        (f"blocks.{feeder[0]}.attn.hook_z", write),
-        (f"blocks.{reader[0]}.hook_{into.lower()}_input", cut),
+        (f"blocks.{feeder[0]}.attn.hook_z", lambda z, hook: write(z)),
+        (f"blocks.{reader[0]}.hook_{into.lower()}_input", lambda x, hook: cut(x)),
     ]
 
 
 def _run(
-    decoder: HookedDecoder, batch: Batch, matches: Matches, reader: Head, hooks: list[tuple[str, object]]
-) -> tuple[Float[Tensor, "batch read"], Float[Tensor, "model batch read d_vocab_out"]]:
-    """The reader's surprise at each query, and the model's output at the positions that are read."""
-    kept: list[Tensor] = []
-
-    def look(pattern: Float[Tensor, "model batch head query key"], hook: object) -> None:
-        del hook
-        rows = pattern[..., reader[1], batch.read, batch.keys]
-        kept.append((rows * matches.surprise[0]).sum(-1)[0].double())
-
+    decoder: HookedDecoder, batch: Batch, reader: Head, hooks: list[tuple[str, object]]
+) -> tuple[Float[Tensor, "batch read key"], Float[Tensor, "batch read d_vocab_out"]]:
+    """The reader's attention at the positions that are read, and the model's output there."""
+    rows: list[Tensor] = []
     name = f"blocks.{reader[0]}.attn.hook_pattern"
+    look = (name, lambda x, hook: rows.append(x[0, :, reader[1], batch.read, batch.keys]))
     with torch.no_grad():
-        out = decoder.run_with_hooks(batch.tokens, fwd_hooks=[*hooks, (name, look)])
-    return kept[0], out[..., batch.read, :]
+        out = decoder.run_with_hooks(batch.tokens, fwd_hooks=[*hooks, look])
+    return rows[0], out[0, :, batch.read, :]
 
 
 def _odds_after(
-    decoder: HookedDecoder, batch: Batch, matches: Matches, reader: Head, n_states: int
+    attention: Float[Tensor, "batch read key"],
+    batch: Batch,
+    matches: Matches,
+    window: int | None,
+    n_states: int,
 ) -> Float[np.ndarray, "state estimate"]:
-    """Log odds of a match over another key in the reader's attention, after each state, with their interval.
+    """Log odds of a match over another key in a head's attention, after each state, with their interval.
 
     Over queries that see both. In a head that favours every match by a factor these are its logarithm,
     however few match.
     """
-    can_match = batch.visible(decoder.config.window)
+    can_match = batch.visible(window)
     can_match[:, 0] = False  # nothing is before the first
     others = can_match & ~matches.match[0]
-    kept: list[Tensor] = []
-
-    def look(pattern: Float[Tensor, "model batch head query key"], hook: object) -> None:
-        del hook
-        rows = pattern[0, :, reader[1], batch.read, batch.keys].double()
-        on_match, elsewhere = ((rows * keys).sum(-1) / keys.sum(-1) for keys in (matches.match[0], others))
-        kept.append(on_match.clamp_min(MIN_MASS).log() - elsewhere.clamp_min(MIN_MASS).log())
-
-    with torch.no_grad():
-        hook = (f"blocks.{reader[0]}.attn.hook_pattern", look)
-        decoder.run_with_hooks(batch.tokens, return_type=None, fwd_hooks=[hook])
+    rows = attention.double()
+    on_match, elsewhere = ((rows * keys).sum(-1) / keys.sum(-1) for keys in (matches.match[0], others))
+    log_odds = on_match.clamp_min(MIN_MASS).log() - elsewhere.clamp_min(MIN_MASS).log()
     both = (matches.count[0] > 0) & others.any(-1)
-    odds, after = kept[0].where(both, 0.0).numpy(), batch.parents.numpy()
-    found = np.full((n_states, len(ESTIMATE)), np.nan)
+    odds, after = log_odds.where(both, 0.0).numpy(), batch.parents.numpy()
+    estimates = np.full((n_states, len(ESTIMATE)), np.nan)
     for state in np.unique(after[both.numpy()]):
         here = (after == state) & both.numpy()
         value, error = ratio((odds * here).sum(-1), here.sum(-1).astype(float))
-        found[state] = value, value - NORMAL_95 * error, value + NORMAL_95 * error
-    return found
+        estimates[state] = value, value - NORMAL_95 * error, value + NORMAL_95 * error
+    return estimates
 
 
 def share_left(
@@ -196,6 +183,47 @@ def share_left(
     share, error = ratio(cut.numpy(), intact.numpy())
     half = stdtrit(len(intact) - 1, 0.975) * error
     return np.array([share, share - half, share + half])
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """The sequences that paths are cut on, and what does not depend on the model there.
+
+    Attributes:
+        subject: The models.
+        batch: Its first sequences.
+        matches: The matches of one token, on these.
+        exact: The predictor that predictions are compared with.
+        simpler: KL from it to a simpler one, of each sequence (nats).
+        after: The state at each query, one-hot.
+    """
+
+    subject: Subject
+    batch: Batch
+    matches: Matches
+    exact: Float[np.ndarray, "batch read state"]
+    simpler: Float[np.ndarray, " batch"]
+    after: Float[Tensor, "batch read state"]
+
+    def score(self, attention: Float[Tensor, "batch read key"]) -> Float[Tensor, " batch"]:
+        """Each sequence's part in a head's induction score."""
+        return self._surprise(attention).sum(-1) * (
+            len(self.batch.tokens) / float(self.matches.queries[0].sum())
+        )
+
+    def _surprise(self, attention: Float[Tensor, "batch read key"]) -> Float[Tensor, "batch read"]:
+        return (attention * self.matches.surprise[0]).sum(-1).double()
+
+    def score_after(self, attention: Float[Tensor, "batch read key"]) -> Float[np.ndarray, " state"]:
+        """A head's induction score over the queries whose token is each state."""
+        has_match = (self.matches.count[0] > 0).double()
+        by_state = einsum(self._surprise(attention), self.after, "b read, b read state -> state")
+        return (by_state / einsum(has_match, self.after, "b read, b read state -> state")).numpy()
+
+    def nats(self, scores: Float[Tensor, "batch read d_vocab_out"]) -> Float[np.ndarray, " batch"]:
+        """KL from the exact predictor to a model's predictions, of each sequence."""
+        predicted = self.subject.objective.predict(scores.double()).numpy()
+        return np.asarray(kl(self.exact, predicted).mean(-1))
 
 
 def trace(
@@ -215,88 +243,85 @@ def trace(
     count = min(CUT_SEQUENCES, sequences_for(subject.batch))
     batch, n_states = subject.batch.head(count), subject.source.n_states
     matches = subject.recorded(INDUCTION).reference.matches.part(slice(count), most=1)
-    members, config, reference = len(readers), subject.config, reference_tokens(subject)
-    queries = float(matches.queries[0].sum())
-    after = torch.nn.functional.one_hot(batch.parents, n_states).double()
-    queries_after = ((matches.count[0] > 0).double()[..., None] * after).sum((0, 1))
-    by_state = "b read, b read state -> state"
-    ideal = einsum((matches.uniform * matches.surprise)[0].sum(-1).double(), after, by_state)
     simpler_nats = np.asarray(kl(exact[:count], simpler[:count]).mean(-1))
-    paths = Paths(
+    after = torch.nn.functional.one_hot(batch.parents, n_states).double()
+    trial = _Trial(subject, batch, matches, exact[:count], simpler_nats, after)
+    reference = reference_tokens(subject)
+    rows = [
+        _row(trial, member, heads, reference) if heads and heads[0][0] > 0 else _no_row(trial)
+        for member, heads in enumerate(readers)
+    ]
+    return Paths(
         sequences=count,
-        intact=np.full(members, np.nan),
-        key_cut=np.full((members, config.n_layers, config.n_heads), np.nan),
-        feeder=np.full((members, 2), -1),
-        feeds=np.zeros((members, config.n_layers, config.n_heads), dtype=int),
-        intact_after=np.full((members, n_states), np.nan),
-        ideal_after=(ideal / queries_after).numpy(),
-        odds_after=np.full((members, n_states, len(ESTIMATE)), np.nan),
-        cut=np.full((members, len(INPUTS)), np.nan),
-        key_left=np.full((members, len(ESTIMATE)), np.nan),
-        earlier_left=np.full((members, len(ESTIMATE)), np.nan),
-        kl_intact=np.full(members, np.nan),
-        kl_cut=np.full((members, len(INPUTS)), np.nan),
-        kl_error=np.full((members, len(INPUTS)), np.nan),
+        ideal_after=trial.score_after(matches.uniform[0]),
         kl_simpler=float(simpler_nats.mean()),
-        simpler_error=np.full(members, np.nan),
+        **{name: np.stack([row[name] for row in rows]) for name in rows[0]},
     )
 
-    def nats(scores: Tensor) -> Float[np.ndarray, " batch"]:
-        predicted = subject.objective.predict(scores[0].double()).numpy()
-        return np.asarray(kl(exact[:count], predicted).mean(-1))
 
-    def cut_of(
-        decoder: HookedDecoder,
-        means: dict[Head, Tensor],
-        reader: Head,
-        feeders: list[Head],
-        into: Input,
-        fed: list[Head],
-    ) -> tuple[Tensor, Tensor]:
-        """Each sequence's part in the reader's score, and the output, heads cut from an input of some."""
+def _no_row(trial: _Trial) -> dict[str, np.ndarray]:
+    """The values of a model without a head to feed."""
+    config, estimates = trial.subject.config, len(ESTIMATE)
+    by_head, n_states = (config.n_layers, config.n_heads), trial.subject.source.n_states
+    shapes: dict[str, tuple[int, ...]] = {
+        **dict.fromkeys(("intact", "kl_intact", "simpler_error"), ()),
+        **dict.fromkeys(("cut", "kl_cut", "kl_error"), (len(INPUTS),)),
+        **dict.fromkeys(("key_left", "earlier_left"), (estimates,)),
+        **{"key_cut": by_head, "intact_after": (n_states,), "odds_after": (n_states, estimates)},
+    }
+    numbers = {"feeder": np.full(2, -1), "feeds": np.zeros(by_head, dtype=int)}
+    return {name: np.full(shape, np.nan) for name, shape in shapes.items()} | numbers
+
+
+def _row(
+    trial: _Trial, member: int, readers: list[Head], reference: Int[Tensor, "reference position"]
+) -> dict[str, np.ndarray]:
+    """The values of one model, by the names of `Paths`: cuts into its first reader, and in those that tie."""
+    subject, batch, reader, row = trial.subject, trial.batch, readers[0], _no_row(trial)
+    decoder = substack(subject.decoder, slice(member, member + 1))
+    means = _mean_outputs(decoder, reference, reader[0], subject.chunk_elements)
+    decoder.set_use_split_qkv_input(True)  # only on the part
+    decoder.set_ungroup_grouped_query_attention(True)  # an input for each head
+
+    def cut(feeders: list[Head], into: Input, fed: list[Head]) -> tuple[Tensor, Tensor]:
+        """The score by sequence, and the output, with heads cut from an input of some."""
         pairs = [(feeder, to) for feeder in feeders for to in fed if feeder[0] < to[0]]
         hooks = [hook for pair in pairs for hook in _hooks(decoder, *pair, into, means[pair[0]])]
-        surprise, out = _run(decoder, batch, matches, reader, hooks)
-        return surprise.sum(-1) * (count / queries), out
+        attention, out = _run(decoder, batch, reader, hooks)
+        return trial.score(attention), out
 
-    for member, (reader, *tied) in ((i, heads) for i, heads in enumerate(readers) if heads):
-        if reader[0] == 0:
-            continue
-        decoder = substack(subject.decoder, slice(member, member + 1))
-        means = _mean_outputs(decoder, reference, reader[0], subject.chunk_elements)
-        decoder.set_use_split_qkv_input(True)  # only on the part
-        decoder.set_ungroup_grouped_query_attention(True)  # an input for each head
-        cut = partial(cut_of, decoder, means, reader)
-        surprise, out = _run(decoder, batch, matches, reader, [])
-        intact, clean = surprise.sum(-1) * (count / queries), nats(out)
-        paths.intact[member], paths.kl_intact[member] = intact.mean(), clean.mean()
-        paths.simpler_error[member] = standard_error(simpler_nats - clean)
-        paths.odds_after[member] = _odds_after(decoder, batch, matches, reader, n_states)
-        paths.intact_after[member] = (einsum(surprise, after, by_state) / queries_after).numpy()
-        earlier = [(layer, head) for layer in range(reader[0]) for head in range(config.n_heads)]
-        alone = {head: cut([head], "K", [reader])[0] for head in earlier}
-        for head, scores in alone.items():
-            paths.key_cut[member, *head] = scores.mean()
-        by_cut = sorted(earlier, key=lambda head: float(alone[head].mean()))
-        paths.feeder[member] = by_cut[0]
-        feeders = [head for head in earlier if share_left(alone[head], intact)[-1] < MAX_SHARE_LEFT]
-        if not feeders:
-            paths.earlier_left[member] = share_left(cut(earlier, "K", [reader])[0], intact)
-            if paths.earlier_left[member, -1] < MAX_SHARE_LEFT:
-                feeders = by_cut
-                for head in reversed(by_cut):
-                    others = [one for one in feeders if one != head]
-                    if share_left(cut(others, "K", [reader])[0], intact)[-1] < MAX_SHARE_LEFT:
-                        feeders = others
-        feeders = feeders or by_cut[:1]
-        for head in feeders:
-            paths.feeds[member, *head] = 1
-        for i, into in enumerate(INPUTS):
-            scores, out = cut(feeders, into, [reader, *tied])
-            paths.cut[member, i] = scores.mean()
-            if into == "K":
-                paths.key_left[member] = share_left(scores, intact)
-            change = nats(out) - clean
-            paths.kl_cut[member, i] = clean.mean() + change.mean()
-            paths.kl_error[member, i] = standard_error(change)
-    return paths
+    attention, out = _run(decoder, batch, reader, [])
+    intact, clean = trial.score(attention), trial.nats(out)
+    earlier = [(layer, head) for layer in range(reader[0]) for head in range(subject.config.n_heads)]
+    alone = {head: cut([head], "K", [reader])[0] for head in earlier}
+    for head, score in alone.items():
+        row["key_cut"][head] = score.mean()
+    by_cut = sorted(earlier, key=lambda head: float(alone[head].mean()))
+    feeders = [head for head in earlier if share_left(alone[head], intact)[-1] < MAX_SHARE_LEFT]
+    if not feeders:
+        row["earlier_left"] = share_left(cut(earlier, "K", [reader])[0], intact)
+        if row["earlier_left"][-1] < MAX_SHARE_LEFT:
+            feeders = by_cut
+            for head in reversed(by_cut):
+                others = [one for one in feeders if one != head]
+                if share_left(cut(others, "K", [reader])[0], intact)[-1] < MAX_SHARE_LEFT:
+                    feeders = others
+    feeders = feeders or by_cut[:1]
+    for head in feeders:
+        row["feeds"][head] = 1
+    for i, into in enumerate(INPUTS):
+        score, out = cut(feeders, into, readers)
+        row["cut"][i] = score.mean()
+        if into == "K":
+            row["key_left"] = share_left(score, intact)
+        change = trial.nats(out) - clean
+        row["kl_cut"][i], row["kl_error"][i] = clean.mean() + change.mean(), standard_error(change)
+    window, n_states = subject.config.window, subject.source.n_states
+    return row | {
+        "intact": np.asarray(intact.mean()),
+        "intact_after": trial.score_after(attention),
+        "odds_after": _odds_after(attention, batch, trial.matches, window, n_states),
+        "feeder": np.array(by_cut[0]),
+        "kl_intact": clean.mean(),
+        "simpler_error": standard_error(trial.simpler - clean),
+    }

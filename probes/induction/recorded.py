@@ -11,7 +11,6 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.recording.quantity import (
     Arrays,
@@ -19,8 +18,8 @@ from mechmarkov.probing.recording.quantity import (
     PerLayer,
     PerSequence,
     Quantity,
-    Recorder,
-    Sums,
+    Recording,
+    Scope,
 )
 from mechmarkov.theory.kernel import FLOOR
 
@@ -83,9 +82,9 @@ def reference(batch: Batch, n_states: int, window: int | None) -> InductionRefer
     """The matches of a batch and the scores of ideal and of uniform attention on it."""
     part = batch.head(sequences_for(batch))
     key = (part.states.numpy().tobytes(), n_states, window, part.first)
-    found = _known.get(key) or _reference(part, n_states, window)
-    _known[key] = found
-    return found
+    of_batch = _known.get(key) or _reference(part, n_states, window)
+    _known[key] = of_batch
+    return of_batch
 
 
 def _reference(part: Batch, n_states: int, window: int | None) -> InductionReference:
@@ -112,26 +111,26 @@ def _reference(part: Batch, n_states: int, window: int | None) -> InductionRefer
     )
 
 
-class InductionSums(Sums):
+class InductionSums(Recording[Arrays]):
     """Running sums of one layer, whose hooks' names begin with `at`."""
 
-    def __init__(self, batch: Batch, found: InductionReference, at: str) -> None:
-        self.batch, self.found, self.at = batch, found, at
-        n_sequences = found.matches.match.shape[1]
+    def __init__(self, batch: Batch, matches: Matches, at: str) -> None:
+        self.batch, self.matches, self.at = batch, matches, at
+        n_sequences = matches.match.shape[1]
         self.sums: dict[str, PerSequence] = defaultdict(lambda: PerSequence(n_sequences, dim=1))
 
-    def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:
+    def hooks(self, part: Batch, sequences: slice, /) -> list[Hook]:
         """A hook on attention."""
-        return [(f"{self.at}.hook_pattern", lambda x, hook: self.add_pattern(x, batch, sequences.start))]
+        return [(f"{self.at}.hook_pattern", lambda x, hook: self.add_pattern(x, part, sequences.start))]
 
     def add_pattern(
         self, pattern: Float[Tensor, "model batch head query key"], part: Batch, first: int
     ) -> None:
         """Attention of a chunk of sequences, the `first` of which is that one of the batch."""
-        stop = min(first + pattern.shape[1], self.found.matches.match.shape[1])
+        stop = min(first + pattern.shape[1], self.matches.match.shape[1])
         if first >= stop:
             return
-        matches = self.found.matches.part(slice(first, stop)).to(pattern.device)
+        matches = self.matches.part(slice(first, stop)).to(pattern.device)
         pattern = pattern[:, : stop - first]
         rows = pattern[..., part.read, part.keys]
         copies = _copies(part.head(stop - first))
@@ -150,10 +149,10 @@ class InductionSums(Sums):
         for name, value in sums.items():
             self.sums[name].add(value.double())
 
-    def finish(self) -> Arrays:
+    def compute(self) -> Arrays:
         """The fields of `InductionStats` for this layer, `[model, head, ...]`; NaN where nothing matches."""
-        sums = {name: kept.values.cpu() for name, kept in self.sums.items()}
-        queries = self.found.matches.queries  # [k, batch]
+        sums = {name: values.values.cpu() for name, values in self.sums.items()}
+        queries = self.matches.queries  # [k, batch]
         total = torch.where(queries.sum(-1) > 0, queries.sum(-1), torch.nan)
         n = queries.shape[1]
         rows = max(1, self.batch.history.shape[1] - 1)
@@ -166,12 +165,10 @@ class InductionSums(Sums):
         return {name: value.numpy() for name, value in fields.items()}
 
 
-def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[InductionStats]:
-    found = reference(batch.to(torch.device("cpu")), n_states, stack.config.window)
-    return Recorder(
-        lambda model: PerLayer(model, partial(InductionSums, batch, found)),
-        partial(InductionStats, reference=found),
-    )
+def _start(scope: Scope) -> PerLayer[InductionStats]:
+    ideal = reference(scope.batch.to(torch.device("cpu")), scope.n_states, scope.model.config.window)
+    of_layer = partial(InductionSums, scope.batch, ideal.matches)
+    return PerLayer(scope.model, of_layer, partial(InductionStats, reference=ideal))
 
 
-INDUCTION: Quantity[InductionStats] = Quantity("induction", _begin, reads_attention=True)
+INDUCTION: Quantity[InductionStats] = Quantity("induction", _start, reads_attention=True)

@@ -100,17 +100,6 @@ def _with_theory(data: xr.Dataset, name: str, unit: str, why: str) -> Score:
     return Score(observed, unit, predicted, null_kind=LINEAR_THEORY, reason=reason)
 
 
-FORMULAS = {
-    "grad_norm": "|∇L|",
-    "hessian_min": "λ_min of ∇²L outside the symmetric subspace",
-    "hessian_max": "λ_max of ∇²L outside the symmetric subspace",
-    "kind": "minimum, saddle, not stationary or undecided, by ∇L, λ_min and their intervals",
-    "escape_rate": "−λ_min: gradient descent grows as exp(−λ_min · step size · steps)",
-    "observed_rate": "r of amplitude · (1 + step size · r)^steps, the growth outside the symmetric subspace",
-    "escape_step": f"first kept step at which the {GROWN} is {ESCAPED:g} or more",
-    "unigram_point": "the sign of ∇²L along the embedding, at the unigram point without attention and MLP",
-}
-
 probe = Probe(
     name="landscape",
     question="What kind of point is it at: a minimum, a saddle or neither, and when would it leave?",
@@ -121,11 +110,22 @@ probe = Probe(
     claims=claims,
     headline=headline,
     figures=figures.draw,
-    formulas=FORMULAS,
     formula="∇L = 0 and the signs of the Hessian's eigenvalues λ, on directions outside the symmetric "
     "subspace: all λ ≥ 0 minimum, any λ < 0 saddle, undecided where intervals leave it open\n"
     "L = E[−Σ_y P[x, y] log f_y]: expected under the exact law of the next state; only histories are drawn\n"
     "escape rate = −λ_min: along that direction gradient descent grows as exp(−λ_min · step size "
     "· steps)\n"
     "drift = |∇L| inside the symmetric subspace",
+    formulas={
+        "grad_norm": "|∇L|",
+        "hessian_min": "λ_min of ∇²L outside the symmetric subspace",
+        "hessian_max": "λ_max of ∇²L outside the symmetric subspace",
+        "kind": "minimum, saddle, not stationary or undecided, by ∇L, λ_min and their intervals",
+        "escape_rate": "−λ_min: gradient descent grows as exp(−λ_min · step size · steps)",
+        "observed_rate": "r of amplitude · (1 + step size · r)^steps, the growth outside the symmetric "
+        "subspace",
+        "escape_step": f"first kept step at which the {GROWN} is {ESCAPED:g} or more",
+        "unigram_point": "the sign of ∇²L along the embedding, at the unigram point without attention and "
+        "MLP",
+    },
 )

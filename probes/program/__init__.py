@@ -5,11 +5,10 @@ import xarray as xr
 
 from mechmarkov.probing import Probe
 from mechmarkov.probing.dataset import last_model, normal_interval, score_with_null
-from mechmarkov.probing.probe import always
 from mechmarkov.probing.score import Score
 
 from . import figures, measure
-from .claims import claims, headline, nearest_predictor
+from .claims import claims, nearest_predictor
 from .match_mass import MATCH_MASS
 from .measure import CONSTANT_NATS
 
@@ -39,32 +38,30 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     }
 
 
-FORMULAS = {
-    "kl_model_program": "E[KL(model ‖ best program found)], on fresh sequences; its interval is only theirs",
-    "program": "the terms of the best program found, one after the other; other sequences may choose others",
-    "program_numbers": "fitted numbers of the best program found",
-    "program_predictor": "the exact predictor nearest to the model",
-    "kl_model_predictor": "E[KL(model ‖ that predictor)]",
-    "explained_by_weights": "1 − KL(model ‖ program by weights) / KL(model ‖ its mean prediction)",
-    "kl_by_weights": "E[KL(model ‖ program by weights)]",
-}
-
 probe = Probe(
     name="program",
     question="How much of the model does a small program explain that reads tokens and counts?",
     cites="A transformer as a program: Friedman et al. 2023 (arXiv 2306.01128); tables: Elhage et al. 2021",
-    applies=always,
-    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,
-    headline=headline,
     figures=figures.draw,
-    formulas=FORMULAS,
     formula="best program: score = bias + Σ of at most 5 terms, each a table of one or two tokens, counts in "
     "the context, a head over lags, tokens or matches, or a bias by position\n"
     "by weights: score = base + direct[parent] + Σ over MLPs of table[parent] + Σ over heads, lags m of aₘ · "
     "table[token at lag m], aₘ fitted to the attention\n"
     "explained = 1 − KL(model ‖ program) / KL(model ‖ the model's mean prediction)",
+    formulas={
+        "kl_model_program": "E[KL(model ‖ best program found)], on fresh sequences; its interval is only "
+        "theirs",
+        "program": "the terms of the best program found, one after the other; other sequences may choose "
+        "others",
+        "program_numbers": "fitted numbers of the best program found",
+        "program_predictor": "the exact predictor nearest to the model",
+        "kl_model_predictor": "E[KL(model ‖ that predictor)]",
+        "explained_by_weights": "1 − KL(model ‖ program by weights) / KL(model ‖ its mean prediction)",
+        "kl_by_weights": "E[KL(model ‖ program by weights)]",
+    },
     records=(MATCH_MASS,),
+    with_bos=True,
 )

@@ -1,12 +1,11 @@
 """Claims of programs: the best one of all that were tried, what it leaves and where it fails."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import xarray as xr
 
 from mechmarkov.claims.claim import MODEL, Claim, Condition, Status, Where
-from mechmarkov.claims.tile import Tile
 from mechmarkov.models.components import head_index
 from mechmarkov.probing.dataset import NORMAL_95, last_model, normal_interval
 from mechmarkov.probing.preconditions import token_names
@@ -131,13 +130,9 @@ def _fails(last: xr.Dataset) -> Iterator[Claim]:
     program = ("program",)
     if state is not None:
         yield Claim(
-            program,
-            "fails_at",
-            (MODEL,),
-            float(after[state]),
-            unit="nats",
+            program, "fails_at", (MODEL,), float(after[state]), unit="nats",
             where=Where(states=(labels[state],)),
-        )
+        )  # fmt: skip
     if position is not None:
         where = Where(positions=(int(last["position"][position]),))
         yield Claim(program, "fails_at", (MODEL,), float(at[position]), unit="nats", where=where)
@@ -155,9 +150,3 @@ def _stands_out(nats: np.ndarray, error: np.ndarray) -> int | None:
     others = known[known != first]
     low, high = nats[first] - NORMAL_95 * error[first], (nats + NORMAL_95 * error)[others].max()
     return int(first) if low > high else None
-
-
-def headline(claims: Sequence[Claim]) -> list[Tile]:
-    """Nothing: a program answers none of the first screen's questions."""
-    del claims
-    return []

@@ -190,9 +190,8 @@ class Counts(Term):
         """For people and files: "counts of 2"."""
         return f"counts of {self.order}"
 
-    def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
+    def start(self, context: Context, _law: Scores, _now: Scores) -> Parameters:
         """One of each state added, weight one."""
-        del law, now
         log_a = torch.tensor([float(context.n_states)]).double().log()
         return [log_a, torch.tensor([-2.0]).double(), torch.tensor([1.0, 0.0]).double()]
 
@@ -286,9 +285,8 @@ class MatchHead(Term):
         """For people and files: "head on matches of 1"."""
         return f"head on matches of {self.order - 1}"
 
-    def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
+    def start(self, context: Context, _law: Scores, _now: Scores) -> Parameters:
         """One match's weight on all tokens, and a table that copies."""
-        del law, now
         return [torch.zeros(1, dtype=torch.float64), torch.eye(context.n_states, dtype=torch.float64)]
 
     def scores(self, context: Context, parameters: Parameters) -> Scores:

@@ -92,27 +92,25 @@ def _sum_of(last: xr.Dataset, paths: list[str]) -> str:
     return listed([f"{path} ({float(last['share'].sel(path=path)):+.2f})" for path in paths])
 
 
-FORMULAS = {
-    "bigram_home": "the largest shares of paths that by themselves bring it nearer, until they hold 60 %",
-    "gain": "v(all paths)",
-    "parent_gain": "KL(new parent's row ‖ prediction) before − after the parent is set, over positions",
-    "stored_gain": "parent_gain in contexts of independent states",
-    "share_*": "Shapley value of the path in v / v(all paths)",
-    "rank_90": "least rank of the home's weight that keeps 90 % of the loss's bigram part",
-}
-
 probe = Probe(
     name="storage",
     question="Which path holds the bigram, how much of it, and in what rank?",
     cites="Shapley 1953",
     applies=applies,
-    with_bos=True,
     measure=measure.measure,
     scores=scores,
     claims=claims,
     headline=headline,
     figures=figures.draw,
-    formulas=FORMULAS,
     formula="v(S) = KL(bigram ‖ no paths) − KL(bigram ‖ paths in S), a removed path at its data mean\n"
     "share of a path = its Shapley value of v / v(all paths); shares add up to 1",
+    formulas={
+        "bigram_home": "the largest shares of paths that by themselves bring it nearer, until they hold 60 %",
+        "gain": "v(all paths)",
+        "parent_gain": "KL(new parent's row ‖ prediction) before − after the parent is set, over positions",
+        "stored_gain": "parent_gain in contexts of independent states",
+        "share_*": "Shapley value of the path in v / v(all paths)",
+        "rank_90": "least rank of the home's weight that keeps 90 % of the loss's bigram part",
+    },
+    with_bos=True,
 )

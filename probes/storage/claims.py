@@ -36,9 +36,8 @@ BIGRAM = ("bigram",)
 ROUNDING = 1e-6  # of a sum of shares, computed from predictions in float32
 
 
-def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
+def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     """Returns where the bigram is held and by how much, or why no path is named."""
-    del scores
     last, homes = last_model(data), homes_of(data)
     gain, empty, full = (float(last[name]) for name in ("gain", "kl_empty", "kl_full"))
     worth = (
@@ -98,16 +97,9 @@ def _others(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
         value = float(last["share"].sel(path=path))
         around = interval_at(data, "share", path=path)
         yield Claim(
-            (path,),
-            "works_against",
-            BIGRAM,
-            -value,
-            (-around[1], -around[0]),
-            None,
-            "share",
-            "shown",
+            (path,), "works_against", BIGRAM, -value, (-around[1], -around[0]), None, "share", "shown",
             "intervention",
-        )
+        )  # fmt: skip
 
 
 def _shares(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:

@@ -86,7 +86,7 @@ class Coalitions:
         sequences = slice(0, n if n <= most else max(MIN_SEQUENCES, most))
         each = max(1, min(n_kept, most // n))
         some = ((np.arange(each) + 0.5) * n_kept / each).astype(int)
-        where = recorded.kept[some]
+        where = np.array(recorded.kept)[some]
         added = recorded.logits[member][:, sequences].astype(np.float64)
         moves = torch.from_numpy(added - recorded.mean[member][:, None, None, :])
         # How far each sequence moves the data means, `[path, sequence, state]`.

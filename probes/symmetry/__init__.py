@@ -53,15 +53,6 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     }
 
 
-FORMULAS = {
-    "equivariance_error": "E|f(gX) − P_g f(X)| / E|f|, g over the generators of the chain's automorphisms",
-    "symmetric_share": "|circuit averaged over the automorphisms|² / |circuit|²",
-    "gradient_outside": "|∇L outside the symmetric subspace|² / |∇L|²",
-    "attention_spread": "(max S − min S) over tokens, over a token's mean share",
-    "circuit_variation": "share of the circuits' norm that depends on the state read",
-    "token_mean_accuracy": "share of last labels y whose E[token mean | y], a row of G, is the nearest",
-}
-
 probe = Probe(
     name="symmetry",
     question="Why is it stuck, or not: what do the symmetries of the data let a first gradient see?",
@@ -72,10 +63,18 @@ probe = Probe(
     claims=claims,
     headline=headline,
     figures=figures.draw,
-    formulas=FORMULAS,
     formula="first step from zero: ∂L/∂V ∝ G = Σₘ (Pᵐ)ᵀ diag(μ Pᴺ⁻¹⁻ᵐ), m = 1 … N − 1\n"
     "first-step information = |G − product of its margins|² / |G|²; 0 for p = 0 or 1 and K | N − "
     "1 (theorem 4.1)\n"
     "trapped = a walk model without such information, attention flat, rows of V constant, and no gradient "
     "leaves that subspace",
+    formulas={
+        "equivariance_error": "E|f(gX) − P_g f(X)| / E|f|, g over the generators of the chain's "
+        "automorphisms",
+        "symmetric_share": "|circuit averaged over the automorphisms|² / |circuit|²",
+        "gradient_outside": "|∇L outside the symmetric subspace|² / |∇L|²",
+        "attention_spread": "(max S − min S) over tokens, over a token's mean share",
+        "circuit_variation": "share of the circuits' norm that depends on the state read",
+        "token_mean_accuracy": "share of last labels y whose E[token mean | y], a row of G, is the nearest",
+    },
 )

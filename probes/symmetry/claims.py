@@ -16,9 +16,8 @@ from .reduced_run import RANDOM_STARTS
 SHIFTS, TOKEN_MEAN = ("shifts",), ("token mean",)
 
 
-def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
+def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     """Returns whether a symmetry traps the model, and why or why not."""
-    del scores
     last = last_model(data)
     by = SHIFTS if data.attrs["shifts"] else TOKEN_MEAN
     information = float(data["first_step_information"])
@@ -31,13 +30,21 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         return [Claim((MODEL,), "is_trapped_by", by, status="does not apply", because=premise)]
     trapped = bool(last["trapped"])
     why_not = () if trapped else tuple(_way_out(data, last))
-    return [
-        Claim(
-            (MODEL,), "is_trapped_by", by, information, unit="share",
-            status="shown" if trapped else "excluded", evidence="law",
-            because=(*_premises(data, last), *why_not, *_reduced(last)),
+    found = Claim(
+        (MODEL,), "is_trapped_by", by, information, unit="share",
+        status="shown" if trapped else "excluded", evidence="law",
+        because=(*_premises(data, last), *why_not, *_reduced(last)),
+    )  # fmt: skip
+    return [found, *_remedy(data, trapped)]
+
+
+def _remedy(data: xr.Dataset, trapped: bool) -> Iterator[Claim]:
+    """Yields what was measured to leave the trap (`random_walks.always_fails` of the verdicts)."""
+    if trapped and data.attrs["shifts"] and data.attrs["deterministic"]:
+        cases = (Condition("cases", value=726),)
+        yield Claim(
+            (MODEL,), "is_left_with", ("another length",), 1.0, unit="share", evidence="law", because=cases
         )
-    ]  # fmt: skip
 
 
 def _premises(data: xr.Dataset, last: xr.Dataset) -> Iterator[Condition]:
@@ -89,4 +96,6 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     trapped = Claims(tuple(claims)).first("is_trapped_by", probe="symmetry")
     if trapped is None or trapped.status == "does not apply":
         return []
-    return [Tile(STUCK, (trapped,), (), trapped, rank=0 if trapped.is_shown else 5)]
+    remedies = Claims(tuple(claims)).where("is_left_with", probe="symmetry")
+    more = (trapped, *remedies) if remedies else ()
+    return [Tile(STUCK, (trapped,), more, trapped, rank=0 if trapped.is_shown else 5)]

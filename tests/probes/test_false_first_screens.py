@@ -111,7 +111,7 @@ def test_a_head_that_was_never_elsewhere_did_not_begin_there():
     decoy = value_table(torch.zeros(3, 3), 16)
     result = probe_quickly(run_of(decoy, decoy), ["behaviour", "dynamics"], steps="all")
     (came,) = [tile for tile in headline(result).tiles if tile.question == "How did it get there?"]
-    assert came.answer == "From the start: attention"
+    assert came.answer == "Attention from the start"
     assert {claim.status for claim in result.claims.where("came_by", object="bigram")} == {"excluded"}
 
 
@@ -119,7 +119,7 @@ def test_a_head_that_was_never_elsewhere_did_not_begin_there():
     ("progress", "error", "word", "said"),
     [
         (-0.03, 0.077, None, "Undecided: too few sequences tell it from the unigram"),
-        (-0.03, 0.05, "at the unigram", "At the unigram: under 10% of the way to the bigram"),
+        (-0.03, 0.05, "at the unigram", "At the unigram: at most 7% of the way to the bigram"),
         (
             -0.37,
             0.25,

@@ -103,5 +103,6 @@ def test_a_belief_is_denied_only_where_no_stream_may_carry_it(highest, status):
 
 def test_the_formula_of_the_belief_stream_is_the_one_that_is_computed():
     assert (
-        belief.FORMULAS["belief_stream"] == "the earliest residual stream with 1 − R² ≤ 2 · the least + 0.001"
+        belief.probe.formulas["belief_stream"]
+        == "the earliest residual stream with 1 − R² ≤ 2 · the least + 0.001"
     )

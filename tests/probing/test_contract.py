@@ -160,7 +160,7 @@ def test_a_time_limit_that_makes_no_sense_is_refused():
 
 
 def test_a_quantity_that_cannot_be_recorded_fails_its_probe_alone():
-    def begin(stack, batch, n_states):
+    def begin(scope):
         raise RuntimeError("no such hook")
 
     broken = Quantity("broken", begin)

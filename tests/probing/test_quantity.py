@@ -13,7 +13,7 @@ from probing_cases import random_run, subject_of
 
 import mechmarkov as mm
 from mechmarkov.models.attention import Attention
-from mechmarkov.probing.recording import ATTENTION, SCORES, HookSums, PerLayer, Quantity, Recorder, Sums
+from mechmarkov.probing.recording import ATTENTION, SCORES, HookSums, PerLayer, Quantity, Recording
 from mechmarkov.probing.recording import record as recording
 
 
@@ -24,15 +24,15 @@ def largest(pattern, part, sequences):
 
 
 def of_layer(at):
-    return HookSums({"largest": (f"{at}.hook_pattern", largest)})
+    return HookSums({"largest": (f"{at}.hook_pattern", largest)}, dict)
 
 
-def begin(stack, batch, n_states):
-    queries = batch.tokens.numel()
-    return Recorder(lambda model: PerLayer(model, of_layer), lambda largest: largest / queries)
+def start(scope):
+    queries = scope.batch.tokens.numel()
+    return PerLayer(scope.model, of_layer, lambda largest: largest / queries)
 
 
-LARGEST = Quantity("largest attention", begin, reads_attention=True)
+LARGEST = Quantity("largest attention", start, reads_attention=True)
 
 
 def measure(subject):
@@ -91,12 +91,12 @@ def test_a_quantity_that_is_asked_for_later_takes_one_more_pass(passes):
 def test_a_layer_without_attention_weights_is_nan_and_none_at_all_is_an_error(monkeypatch):
     subject = subject_of(random_run(n_steps=2), sequences=6)
     subject.decoder.blocks[1].attn.has_attention_weights = False
-    sums = PerLayer(subject.decoder, of_layer)
+    sums = PerLayer(subject.decoder, of_layer, dict)
     with torch.no_grad():
         hooks = sums.hooks(subject.batch, slice(0, 6))
         subject.decoder.run_with_hooks(subject.batch.tokens, fwd_hooks=hooks)
     assert [name for name, _ in hooks] == ["blocks.0.attn.hook_pattern"]
-    found = sums.finish()["largest"]
+    found = sums.compute()["largest"]
     assert found.shape == (2, 2, 2)
     assert np.isfinite(found[:, 0]).all()
     assert np.isnan(found[:, 1]).all()
@@ -113,23 +113,23 @@ def alive() -> int:
     return sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects())
 
 
-class Alive(Sums):
+class Alive(Recording):
     """How many tensors are alive after each chunk."""
 
-    def __init__(self) -> None:
+    def __init__(self, scope) -> None:
         self.counts = []
 
-    def add(self, batch, scores):
+    def update(self, part, scores, /):
         self.counts.append(alive())
 
-    def finish(self):
-        return {"counts": np.array(self.counts)[None]}
+    def compute(self):
+        return np.array(self.counts)
 
 
 def test_nothing_small_is_kept_between_chunks():
     """1000 checkpoints took 14 GB when each chunk kept a few small tensors: they fragment the heap."""
     subject = subject_of(random_run(n_steps=1), sequences=12)
-    counting = Quantity("alive", lambda *_: Recorder(lambda _: Alive(), lambda counts: counts[0]))
+    counting = Quantity("alive", Alive)
     gc.freeze()
     try:
         found = recording.record(

@@ -1,9 +1,13 @@
-"""Recording: what a pass over the evaluation batch keeps."""
+"""Recording: what one pass over the evaluation batch gives all probes.
+
+A `Quantity` begins a `Recording` (`hooks`, `update`, `compute`) for each group of models; `record` runs them
+all together, in chunks of bounded memory.
+"""
 
 from mechmarkov.probing.recording.activations import MLP_BY_PARENT, NORM_SCALE, SCORES
 from mechmarkov.probing.recording.attention import ATTENTION
 from mechmarkov.probing.recording.paths import PATHS
-from mechmarkov.probing.recording.quantity import HookSums, PerLayer, PerSequence, Quantity, Recorder, Sums
+from mechmarkov.probing.recording.quantity import HookSums, PerLayer, PerSequence, Quantity, Recording, Scope
 
 __all__ = [
     "ATTENTION",
@@ -15,6 +19,6 @@ __all__ = [
     "PerLayer",
     "PerSequence",
     "Quantity",
-    "Recorder",
-    "Sums",
+    "Recording",
+    "Scope",
 ]

@@ -6,73 +6,62 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.recording.quantity import Arrays, HookSums, PerSequence, Quantity, Recorder, Sums
+from mechmarkov.probing.recording.quantity import HookSums, PerSequence, Quantity, Read, Recording, Scope
 
-Scores = Float[np.ndarray, "member batch read d_vocab_out"]
+Outputs = Float[np.ndarray, "member batch read d_vocab_out"]
 NormScale = dict[str, Float[np.ndarray, " member"]]
 MlpByParent = Float[np.ndarray, "member layer state d_model"]
 
 
-class _Outputs(Sums):
-    def __init__(self, n_sequences: int) -> None:
-        self.scores = PerSequence(n_sequences, dim=1)
+class _Outputs(Recording[Outputs]):
+    def __init__(self, scope: Scope) -> None:
+        self.scores = PerSequence(len(scope.batch.tokens), dim=1)
 
-    def add(self, batch: Batch, scores: Float[Tensor, "model batch read d_vocab_out"]) -> None:
-        del batch
+    def update(self, _: Batch, scores: Float[Tensor, "model batch read d_vocab_out"], /) -> None:
         self.scores.add(scores)
 
-    def finish(self) -> Arrays:
-        return {"scores": self.scores.values.cpu().numpy()}
+    def compute(self) -> Outputs:
+        return self.scores.values.cpu().numpy()
 
 
-def _scores(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[Scores]:
-    del stack, n_states
-    return Recorder(lambda _: _Outputs(len(batch.tokens)), lambda scores: scores)
+def _norm_scale(scope: Scope) -> HookSums[NormScale]:
+    batch = scope.batch
 
-
-def _norm_scale(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[NormScale]:
-    del n_states
-    n = len(batch.tokens)
-
-    def everywhere(scale: Tensor, part: Batch, sequences: slice) -> Float[Tensor, " model"]:
-        del part, sequences
-        return scale[..., batch.first :, :].double().flatten(2).mean(2).sum(1) / n
-
-    def where_read(scale: Tensor, part: Batch, sequences: slice) -> Float[Tensor, " model"]:
-        del part, sequences
-        return scale[..., batch.read, :].double().flatten(2).mean(2).sum(1) / n
+    def mean_at(positions: slice | Tensor) -> Read:
+        return lambda scale, *_: (
+            scale[..., positions, :].double().flatten(2).mean(2).sum(1) / len(batch.tokens)
+        )
 
     # A value circuit is read where its keys are; the final norm where the prediction is.
+    everywhere, where_read = mean_at(slice(batch.first, None)), mean_at(batch.read)
     points = {
         name.removesuffix(".hook_scale"): (name, where_read if name.startswith("ln_final") else everywhere)
-        for name in stack.hook_dict
+        for name in scope.model.hook_dict
         if name.endswith("hook_scale")
     }
-    return Recorder(lambda _: HookSums(points), dict)
+    return HookSums(points, dict)
 
 
-def _mlp_by_parent(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[MlpByParent]:
-    def by_parent(out: Tensor, part: Batch, sequences: slice) -> Float[Tensor, "model state d_model"]:
-        del sequences
+def _mlp_by_parent(scope: Scope) -> HookSums[MlpByParent]:
+    model, batch, n_states = scope.model, scope.batch, scope.n_states
+
+    def by_parent(out: Tensor, part: Batch, _: slice) -> Float[Tensor, "model state d_model"]:
         parent = torch.nn.functional.one_hot(part.parents, n_states).to(out.dtype)
         return einsum(out[..., batch.read, :], parent, "m b read d, b read state -> m state d")
 
-    count = np.bincount(batch.parents.flatten().cpu().numpy(), minlength=n_states)[:, None]
-    seen = np.where(count > 0, count, np.nan)
-    empty = np.zeros((len(stack), 0, n_states, stack.config.d_model))
-    layers = [i for i, block in enumerate(stack.blocks) if block.mlp is not None]
-    points = {f"L{i}": (f"blocks.{i}.hook_mlp_out", by_parent) for i in layers}
-
     def means(**sums: np.ndarray) -> MlpByParent:
+        count = np.bincount(batch.parents.flatten().cpu().numpy(), minlength=n_states)[:, None]
+        seen = np.where(count > 0, count, np.nan)
+        empty = np.zeros((len(model), 0, n_states, model.config.d_model))
         return np.stack([total / seen for total in sums.values()], axis=1) if sums else empty
 
-    return Recorder(lambda _: HookSums(points), means)
+    layers = [i for i, block in enumerate(model.blocks) if block.mlp is not None]
+    return HookSums({f"L{i}": (f"blocks.{i}.hook_mlp_out", by_parent) for i in layers}, means)
 
 
 # The outputs at the positions that are read.
-SCORES: Quantity[Scores] = Quantity("scores", _scores)
+SCORES: Quantity[Outputs] = Quantity("scores", _Outputs)
 
 # By norm ("blocks.0.ln1", …, "ln_final"), from the first state on; of the final norm at those that are read.
 NORM_SCALE: Quantity[NormScale] = Quantity("norm_scale", _norm_scale)

@@ -9,9 +9,8 @@ from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.recording.quantity import Arrays, Hook, PerLayer, Quantity, Recorder, Sums, Totals
+from mechmarkov.probing.recording.quantity import Arrays, Hook, PerLayer, Quantity, Recording, Scope, Totals
 
 # Below this share of their mean square, the variance of float32 scores is rounding (eps² is 1e-14).
 MIN_VARIANCE_SHARE = 1e-12
@@ -54,21 +53,20 @@ class AttentionStats:
     token_mean_variance: Float[np.ndarray, "member layer head"]
 
 
-class AttentionSums(Sums):
+class AttentionSums(Recording[Arrays]):
     """Running sums of one layer, whose hooks' names begin with `at`."""
 
-    def __init__(self, batch: Batch, n_states: int, window: int | None, at: str) -> None:
-        self.batch, self.n_states, self.at = batch, n_states, at
-        self.seen, self.last = batch.seen(window), int(batch.read[-1])
-        self.seen_keys = slice(self.seen.start + batch.first, self.seen.stop + batch.first)
+    def __init__(self, scope: Scope, at: str) -> None:
+        self.batch, self.n_states, self.at = scope.batch, scope.n_states, at
+        self.seen, self.last = self.batch.seen(scope.model.config.window), int(self.batch.read[-1])
+        self.seen_keys = slice(self.seen.start + self.batch.first, self.seen.stop + self.batch.first)
         self.sums = Totals()
 
-    def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:
+    def hooks(self, part: Batch, _: slice, /) -> list[Hook]:
         """Hooks on attention logits and attention."""
-        del sequences
         return [
-            (f"{self.at}.hook_attn_scores", lambda x, hook: self.add_scores(x, batch)),
-            (f"{self.at}.hook_pattern", lambda x, hook: self.add_pattern(x, batch)),
+            (f"{self.at}.hook_attn_scores", lambda x, hook: self.add_scores(x, part)),
+            (f"{self.at}.hook_pattern", lambda x, hook: self.add_pattern(x, part)),
         ]
 
     def add_scores(self, scores: Float[Tensor, "model batch head query key"], part: Batch) -> None:
@@ -114,12 +112,12 @@ class AttentionSums(Sums):
         flat = rearrange(mean * inside, "m h query key -> m h (query key)")
         out.index_add_(2, index, flat)
         count = mean.new_zeros(n_keys + 1).index_add_(0, index, inside.double().flatten())
-        found = out / count.clamp_min(1)
+        by_lag = out / count.clamp_min(1)
         if begins:
-            found[..., 0] = whole[..., 0].mean(-1)
-        return found
+            by_lag[..., 0] = whole[..., 0].mean(-1)
+        return by_lag
 
-    def finish(self) -> Arrays:
+    def compute(self) -> Arrays:
         """The fields of `AttentionStats` for this layer, `[model, head, ...]`."""
         n, sums = len(self.batch.tokens), self.sums
         mean = sums["mean_pattern"][..., self.batch.first :] / n
@@ -151,9 +149,8 @@ class AttentionSums(Sums):
         return {name: value.cpu().numpy() for name, value in fields.items()}
 
 
-def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[AttentionStats]:
-    layer = partial(AttentionSums, batch, n_states, stack.config.window)
-    return Recorder(lambda model: PerLayer(model, layer), AttentionStats)
+def _start(scope: Scope) -> PerLayer[AttentionStats]:
+    return PerLayer(scope.model, partial(AttentionSums, scope), AttentionStats)
 
 
-ATTENTION: Quantity[AttentionStats] = Quantity("attention", _begin, reads_attention=True)
+ATTENTION: Quantity[AttentionStats] = Quantity("attention", _start, reads_attention=True)

@@ -6,20 +6,18 @@ that the sum is exact.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from einops import einsum, rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from mechmarkov.models.components import head_name, layer_components, mlp_name
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.recording.quantity import Arrays, Hook, PerSequence, Quantity, Recorder, Sums, Totals
+from mechmarkov.probing.recording.quantity import Hook, PerSequence, Quantity, Recording, Scope, Totals
 
 # Logits that are kept of all models, paths and predictions together: 32 MB in float32.
 KEPT_ELEMENTS = 1 << 23
@@ -38,7 +36,7 @@ class PathOutputs:
     """
 
     names: tuple[str, ...]
-    kept: Int[np.ndarray, " kept"]
+    kept: tuple[int, ...]
     logits: Float[np.ndarray, "member path batch kept d_vocab_out"]
     mean: Float[np.ndarray, "member path d_vocab_out"]
     table: Float[np.ndarray, "member path state d_vocab_out"]
@@ -49,24 +47,18 @@ def path_names(config: DecoderConfig, batch: Batch) -> tuple[str, ...]:
     return (*["direct"] * (batch.parent_lag == 0), *layer_components(config))
 
 
-class PathSums(Sums):
-    """The sums of what some models add along every path.
+class PathSums(Recording[PathOutputs]):
+    """The sums of what some models add along every path."""
 
-    Args:
-        decoder: The models.
-        batch: All sequences.
-        n_states: The number of states of the source.
-        names: The paths.
-        kept: Which of the positions that are read are kept.
-    """
-
-    def __init__(
-        self, decoder: HookedDecoder, batch: Batch, n_states: int, names: tuple[str, ...], kept: Tensor
-    ) -> None:
-        self.decoder, self.read, self.n_states = decoder, batch.read, n_states
-        self.names, self.kept = names, kept
-        self.fold = decoder.folded_unembedding()
-        blocks: list[Any] = list(decoder.blocks)
+    def __init__(self, scope: Scope) -> None:
+        batch, config = scope.batch, scope.model.config
+        self.decoder, self.read, self.n_states = scope.model, batch.read, scope.n_states
+        self.names, n_read = path_names(config, batch), len(batch.read)
+        each = scope.n_models * len(self.names) * len(batch.tokens) * config.d_vocab_out
+        n_kept = max(1, min(n_read, KEPT_ELEMENTS // each))
+        self.kept = ((torch.arange(n_kept, device=batch.read.device) + 0.5) * n_read / n_kept).long()
+        self.fold = scope.model.folded_unembedding()
+        blocks: list[Any] = list(scope.model.blocks)
         self.out = [
             einsum(block.attn.W_O.detach(), self.fold, "m head d_head d, m d s -> m head d_head s")
             for block in blocks
@@ -75,9 +67,8 @@ class PathSums(Sums):
         self.logits = PerSequence(len(batch.tokens), dim=2)
         self.totals = Totals()
 
-    def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:
-        """Hooks that note what every path adds in a forward pass; `add` then adds it up."""
-        del batch, sequences
+    def hooks(self, _: Batch, __: slice, /) -> list[Hook]:
+        """Hooks that note what every path adds in a forward pass; `update` then adds it up."""
         hooks: list[Hook] = []
         if "direct" in self.names:
             hooks.append(("hook_embed", lambda x, hook: self._note("direct", x)))
@@ -97,40 +88,30 @@ class PathSums(Sums):
         added = einsum(z[..., self.read, :, :], self.out[layer], "m b read h d, m h d s -> h m b read s")
         self.now |= {head_name(layer, head): logits for head, logits in enumerate(added)}
 
-    def add(self, batch: Batch, scores: Float[Tensor, "model batch read d_vocab_out"]) -> None:
+    def update(self, part: Batch, _: Float[Tensor, "model batch read d_vocab_out"], /) -> None:
         """Add up what the forward pass on these sequences has shown."""
-        del scores
         logits = torch.stack([self.now[name] for name in self.names], dim=1)
         if "scale" in self.now:
             logits = logits / self.now["scale"][:, None]
         self.now = {}
         self.logits.add(logits[..., self.kept, :])
-        parent = torch.nn.functional.one_hot(batch.parents, self.n_states).to(logits.dtype)
+        parent = torch.nn.functional.one_hot(part.parents, self.n_states).to(logits.dtype)
         how = "m path b read state_to, b read state -> m path state state_to"
         self.totals.add("by_parent", einsum(logits, parent, how))
         self.totals.add("all", rearrange(logits, "m path b read s -> m path (b read) s").double().sum(2))
         self.totals.add("count", parent.sum((0, 1)))
 
-    def finish(self) -> Arrays:
-        """`logits`, `mean` and `table` of these models, as in `PathOutputs`."""
+    def compute(self) -> PathOutputs:
+        """The additions of these models along every path."""
         count = self.totals["count"]
         seen = torch.where(count > 0, count, torch.nan)[:, None]
-        return {
-            "logits": self.logits.values.cpu().numpy(),
-            "mean": (self.totals["all"] / count.sum()).cpu().numpy(),
-            "table": (self.totals["by_parent"] / seen).cpu().numpy(),
-        }
+        return PathOutputs(
+            names=self.names,
+            kept=tuple(self.kept.tolist()),
+            logits=self.logits.values.cpu().numpy(),
+            mean=(self.totals["all"] / count.sum()).cpu().numpy(),
+            table=(self.totals["by_parent"] / seen).cpu().numpy(),
+        )
 
 
-def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[PathOutputs]:
-    names, n_read = path_names(stack.config, batch), len(batch.read)
-    each = len(stack) * len(names) * len(batch.tokens) * stack.config.d_vocab_out
-    n_kept = max(1, min(n_read, KEPT_ELEMENTS // each))
-    kept = ((torch.arange(n_kept, device=batch.read.device) + 0.5) * n_read / n_kept).long()
-    return Recorder(
-        lambda model: PathSums(model, batch, n_states, names, kept),
-        partial(PathOutputs, names=names, kept=kept.cpu().numpy()),
-    )
-
-
-PATHS: Quantity[PathOutputs] = Quantity("paths", _begin)
+PATHS: Quantity[PathOutputs] = Quantity("paths", PathSums)

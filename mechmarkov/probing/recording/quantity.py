@@ -1,72 +1,76 @@
-"""What a quantity is that a pass over the evaluation batch records: its hooks, its sums, its result.
+"""What a quantity is that a pass over the evaluation batch records, and parts of recordings.
 
-A quantity hooks the forward passes of some models over chunks of sequences, adds up, and
-finishes with arrays whose leading axis runs over these models.
+A recording has three methods, as a metric of torchmetrics: `hooks` for each forward pass, `update` after it,
+and `compute` once all sequences have gone through. Models go through in groups, with a recording for each, so
+that memory is bounded; `compute` gives arrays whose leading axis runs over the models of the group.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, float64
 
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
+ValueOut = TypeVar("ValueOut", covariant=True)
 Hook = tuple[str, Callable[..., None]]
 Arrays = dict[str, np.ndarray]
+# What is added for a chunk of sequences, `[model, ...]`: from activation, chunk and its place in the batch.
+Read = Callable[[Tensor, Batch, slice], Tensor]
 
 
-class Sums(ABC):
-    """Running sums of one quantity for some models, over chunks of sequences."""
-
-    def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:  # noqa: ARG002 - for others
-        """Hooks for a forward pass.
-
-        Args:
-            batch: The chunk of sequences that goes through.
-            sequences: Their places in the whole batch.
-        """
-        return []
-
-    def add(self, batch: Batch, scores: Float[Tensor, "model batch read d_vocab_out"]) -> None:  # noqa: B027
-        """Add up after a forward pass, of which these are the outputs at the positions that are read."""
-
-    @abstractmethod
-    def finish(self) -> Arrays:
-        """Arrays by name, `[model, ...]`; `value.cpu().numpy()` brings one from a GPU."""
-
-
-@dataclass(frozen=True)
-class Recorder(Generic[Found]):
-    """A recorder of one quantity of one stack.
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """The models and sequences that one recording is of.
 
     Attributes:
-        sums: Makes the sums of some models of the stack.
-        found: Makes the result from the arrays of all models, by name.
+        model: Some models of a stack.
+        batch: All sequences that go through them.
+        n_states: The number of states of the source.
+        n_models: The number of models of the whole stack.
     """
 
-    sums: Callable[[HookedDecoder], Sums]
-    found: Callable[..., Found]
+    model: HookedDecoder
+    batch: Batch
+    n_states: int
+    n_models: int
+
+
+@runtime_checkable
+class Recording(Protocol[ValueOut]):
+    """The recording of one quantity of some models, over chunks of sequences."""
+
+    def hooks(self, _: Batch, __: slice, /) -> list[Hook]:
+        """Hooks for the forward pass of a chunk of sequences, with its places in the whole batch."""
+        return []
+
+    def update(self, _: Batch, __: Float[Tensor, "model batch read d_vocab_out"], /) -> None:
+        """Take in the forward pass of a chunk, with its outputs at the positions that are read."""
+        return
+
+    def compute(self) -> ValueOut:
+        """The value for these models: arrays `[model, ...]` on the host, and what is the same for all."""
+        ...
 
 
 @dataclass(frozen=True)
-class Quantity(Generic[Found]):
+class Quantity(Generic[Value]):
     """Something that a pass over the evaluation batch records; `subject.recorded(quantity)` returns it.
 
     Attributes:
         name: For people.
-        begin: Makes the recorder for a stack, a batch, and a source with that many states.
+        start: Begins the recording of some models. Its value is an array, a dict of arrays or a dataclass.
+            Arrays run over the models, and what else a dataclass has is the same for all.
         reads_attention: Whether it does not exist where no layer has attention weights.
     """
 
     name: str
-    begin: Callable[[HookedDecoder, Batch, int], Recorder[Found]]
+    start: Callable[[Scope], Recording[Value]]
     reads_attention: bool = False
 
 
@@ -87,7 +91,7 @@ class Totals(dict[str, Tensor]):
         if name in self:
             self[name] += value
         else:
-            self[name] = value.to(torch.float64, copy=True)
+            self[name] = value.to(float64, copy=True)
 
 
 class PerSequence:
@@ -101,10 +105,10 @@ class PerSequence:
 
     Example:
         >>> import torch
-        >>> kept = PerSequence(3, dim=1)
-        >>> kept.add(torch.zeros(1, 2))
-        >>> kept.add(torch.ones(1, 1))
-        >>> kept.values
+        >>> values = PerSequence(3, dim=1)
+        >>> values.add(torch.zeros(1, 2))
+        >>> values.add(torch.ones(1, 1))
+        >>> values.values
         tensor([[0., 0., 1.]])
     """
 
@@ -122,54 +126,60 @@ class PerSequence:
         self.filled += part.shape[self.dim]
 
 
-class HookSums(Sums):
-    """Sums of what is read from hook points.
+class HookSums(Recording[Value]):
+    """Sums, in float64, of what is read from hook points.
 
     Args:
-        points: By the name of the sum, the hook point and what is added for each chunk of sequences,
-            `[model, ...]`, from the activation, the chunk and its place in the batch.
+        points: By the name of the sum, the hook point and what is added for each chunk of sequences.
+        value: Makes the value from the sums by name.
     """
 
-    def __init__(self, points: Mapping[str, tuple[str, Callable[[Tensor, Batch, slice], Tensor]]]) -> None:
-        self.points, self.totals = points, Totals()
+    def __init__(self, points: Mapping[str, tuple[str, Read]], value: Callable[..., Value]) -> None:
+        self.points, self.value, self.totals = points, value, Totals()
 
-    def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:
+    def hooks(self, part: Batch, sequences: slice, /) -> list[Hook]:
         """A hook for each point."""
 
-        def hook_of(name: str, read: Callable[[Tensor, Batch, slice], Tensor]) -> Callable[..., None]:
-            return lambda x, hook: self.totals.add(name, read(x, batch, sequences))
+        def hook_of(name: str, read: Read) -> Callable[..., None]:
+            return lambda x, hook: self.totals.add(name, read(x, part, sequences))
 
         return [(point, hook_of(name, read)) for name, (point, read) in self.points.items()]
 
-    def finish(self) -> Arrays:
-        """The sums, in float64."""
-        return {name: total.cpu().numpy() for name, total in self.totals.items()}
+    def compute(self) -> Value:
+        """The value that the sums give."""
+        return self.value(**{name: total.cpu().numpy() for name, total in self.totals.items()})
 
 
-class PerLayer(Sums):
-    """The sums of every layer that has attention weights; elsewhere the result is NaN.
+class PerLayer(Recording[Value]):
+    """A recording for every layer that has attention weights; elsewhere the arrays are NaN.
 
     Args:
         model: Some models of a stack.
-        sums: Makes the sums of one layer, `[model, head, ...]`, from what the names of its hooks begin with.
+        of_layer: Begins the recording of one layer, arrays `[model, head, ...]` by name, from what the names
+            of its hooks begin with.
+        value: Makes the value from the arrays of all layers by name, `[model, layer, head, ...]`.
     """
 
-    def __init__(self, model: HookedDecoder, sums: Callable[[str], Sums]) -> None:
+    def __init__(
+        self, model: HookedDecoder, of_layer: Callable[[str], Recording[Arrays]], value: Callable[..., Value]
+    ) -> None:
         blocks: list[Any] = list(model.blocks)
+        self.value = value
         self.layers = [
-            sums(f"blocks.{i}.attn") if block.attn.has_attention_weights else None
+            of_layer(f"blocks.{i}.attn") if block.attn.has_attention_weights else None
             for i, block in enumerate(blocks)
         ]
 
-    def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:
+    def hooks(self, part: Batch, sequences: slice, /) -> list[Hook]:
         """The hooks of all layers."""
-        return [hook for sums in self.layers if sums for hook in sums.hooks(batch, sequences)]
+        return [hook for layer in self.layers if layer for hook in layer.hooks(part, sequences)]
 
-    def finish(self) -> Arrays:
-        """Arrays by name, `[model, layer, head, ...]`."""
-        found = [sums and sums.finish() for sums in self.layers]
-        known = next(arrays for arrays in found if arrays)
-        return {
-            name: np.stack([one[name] if one else np.full_like(value, np.nan) for one in found], 1)
-            for name, value in known.items()
+    def compute(self) -> Value:
+        """The value that all layers together give."""
+        by_layer = [layer and layer.compute() for layer in self.layers]
+        known = next(arrays for arrays in by_layer if arrays)
+        stacked = {
+            name: np.stack([arrays[name] if arrays else np.full_like(one, np.nan) for arrays in by_layer], 1)
+            for name, one in known.items()
         }
+        return self.value(**stacked)

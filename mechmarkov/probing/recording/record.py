@@ -1,6 +1,7 @@
 """Record once: one pass over the evaluation batch for all quantities that the probes measure from."""
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from mechmarkov.probing.chunking import CHUNK_ELEMENTS, chunked, substack
 from mechmarkov.probing.recording.activations import MLP_BY_PARENT, NORM_SCALE, SCORES
 from mechmarkov.probing.recording.attention import ATTENTION
 from mechmarkov.probing.recording.paths import PATHS
-from mechmarkov.probing.recording.quantity import Arrays, Quantity, Sums
+from mechmarkov.probing.recording.quantity import Quantity, Recording, Scope
 
 # What more than one probe measures from. A quantity of one probe is named in its `Probe.records`.
 STANDARD: tuple[Quantity[Any], ...] = (SCORES, ATTENTION, NORM_SCALE, MLP_BY_PARENT, PATHS)
@@ -35,33 +36,41 @@ def record(
         n_states: The number of states of the source.
         quantities: What is recorded.
         elements: The number of elements of a chunk's largest activation.
-        device: Where the models run, by default where they are. What is found comes to the host when all
-            sequences of a chunk of models have gone through.
+        device: Where the models run, by default where they are. Values come to the host when all sequences
+            of a chunk of models have gone through.
 
     Returns:
-        What was found, by quantity. Where no layer has attention weights, what is read from them is left out.
+        The values by quantity. Where no layer has attention weights, what is read from them is left out.
     """
     if device is not None and device != stack.embed.W_E.device:
         stack, batch = substack(stack, slice(None)).to(device), batch.to(device)
     blocks: list[Any] = list(stack.blocks)
     if not any(block.attn.has_attention_weights for block in blocks):
         quantities = [quantity for quantity in quantities if not quantity.reads_attention]
-    recorders = [quantity.begin(stack, batch, n_states) for quantity in quantities]
-    arrays: list[list[Arrays]] = []
-    sums: list[Sums] = []
+    values: list[list[Any]] = []  # of each group of models, by quantity
+    recordings: list[Recording[Any]] = []
     for chunk in chunked(stack, batch.tokens, elements):
         if chunk.sequences.start == 0:
-            sums = [recorder.sums(chunk.model) for recorder in recorders]
+            scope = Scope(chunk.model, batch, n_states, len(stack))
+            recordings = [quantity.start(scope) for quantity in quantities]
         part = batch.part(chunk.sequences)
-        hooks = [hook for one in sums for hook in one.hooks(part, chunk.sequences)]
+        hooks = [hook for recording in recordings for hook in recording.hooks(part, chunk.sequences)]
         scores = chunk.model.run_with_hooks(chunk.tokens, fwd_hooks=hooks)[..., batch.read, :]
-        for one in sums:
-            one.add(part, scores)
+        for recording in recordings:
+            recording.update(part, scores)
         if chunk.sequences.stop == len(batch.tokens):
-            arrays.append([one.finish() for one in sums])
-    found = {}
-    for quantity, recorder, chunks in zip(quantities, recorders, zip(*arrays, strict=True), strict=True):
-        found[quantity] = recorder.found(
-            **{name: np.concatenate([one[name] for one in chunks]) for name in chunks[0]}
-        )
-    return found
+            values.append([recording.compute() for recording in recordings])
+    return dict(zip(quantities, map(_joined, zip(*values, strict=True)), strict=True))
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    """The value of all models, from those of each group: arrays run over models, all else is the same."""
+    first = values[0]
+    if isinstance(first, np.ndarray):
+        return np.concatenate(values)
+    if isinstance(first, dict):
+        return {name: np.concatenate([value[name] for value in values]) for name in first}
+    names = [each.name for each in fields(first) if isinstance(getattr(first, each.name), np.ndarray)]
+    return replace(
+        first, **{name: np.concatenate([getattr(value, name) for value in values]) for name in names}
+    )

@@ -32,7 +32,7 @@ _NAMED: dict[str, Any] = {"bordercolor": PALETTE[1], "borderwidth": 3}
 _OTHER: dict[str, Any] = {"bordercolor": GREY, "borderwidth": 1}
 _CAPTION = (
     "Numbers: nats lost when only that path is cut. Colour: the named circuit. "
-    "Grey: other paths whose interval excludes zero."
+    "Grey: other paths that cost something. A misled part can cost more than a removed one."
 )
 _NO_CAPTION = "All measured paths, faintly: none is clearly worth 0.01 nats."
 Key = TypeVar("Key")

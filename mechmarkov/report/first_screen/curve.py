@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from itertools import groupby
 from textwrap import wrap
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -15,14 +14,14 @@ from mechmarkov.report.figures import DASHES, GREY, PALETTE, annotate, lines
 from mechmarkov.report.first_screen.readings import best_loss, events, losses_of
 from mechmarkov.report.symlog import symlog, symlog_ticks
 from mechmarkov.report.words.names import bare_law
-from mechmarkov.report.words.tiles import event_mark
+from mechmarkov.report.words.tiles import event_marks
 from mechmarkov.utils.text import format_number
 
 _HEIGHT = 318  # pixels
 _MIN_BAND = 0.12  # of the axis; a narrower band has no room for its name
 _ROW = 0.048  # of the axis' height: a line of text; nearer levels share one text
 _EVENT_LETTERS = 14  # of a row of an event's name
-_PLOTS = np.array([(190, 286), (520, 286), (1056, 286)])  # pixels between the axes: phone, 1280, 1920
+_PLOTS = np.array([(190, 264), (520, 264), (1056, 264)])  # pixels between the axes: phone, 1280, 1920
 _HEADROOM = 0.35  # of the way from the best loss to the uniform's, above the latter
 
 
@@ -61,10 +60,10 @@ def learning_curve(result: Findings) -> Figure | None:
     ticks = symlog_ticks(steps[-1])
     figure.update_xaxes(range=[-0.02 * end, 1.02 * end], title=None, fixedrange=True, showgrid=False, **ticks)
     figure.update_yaxes(range=[low - room, high + 2.2 * room], fixedrange=True, showgrid=False)
-    margin = {"l": 8, "r": 122, "t": 8, "b": 8}
+    margin = {"l": 8, "r": 122, "t": 34, "b": 8}  # at the top are the names of what is shaded
     figure.update_layout(height=_HEIGHT, margin=margin, showlegend=False, dragmode=False)
     caption = "Cross-entropy of the predictions. Dotted: exact predictors."
-    caption += " Shaded: which of them is nearest." * (len(steps) > 1)
+    caption += " Shaded: which is nearest (KL). Steps: symlog." * (len(steps) > 1)
     if float(loss.max()) > high + room:
         caption += f" It begins at {format_number(float(loss[0]))} nats."
     title = "Loss over training" if len(steps) > 1 else "Where the loss stands"
@@ -117,21 +116,16 @@ def _add_bands(figure: go.Figure, x: np.ndarray, nearest: np.ndarray, names: lis
     """Shade where each predictor is the nearest, from halfway to the step before to halfway to the next."""
     edges = np.concatenate([[x[0] - 1], (x[1:] + x[:-1]) / 2, [x[-1] + 1]])
     width, at = float(x[-1] - x[0]), 0
-    rows = 1 + max(names[int(index)].count(" ") for index in nearest)
-    for order, (index, group) in enumerate(groupby(nearest)):
+    colours = {index: at for at, index in enumerate(dict.fromkeys(nearest.tolist()))}
+    for index, group in groupby(nearest):
         start, at = at, at + len(list(group))
         left, right = float(edges[start]), float(edges[at])
-        colour = PALETTE[int(index) % len(PALETTE)]
+        colour = PALETTE[colours[int(index)] % len(PALETTE)]
         figure.add_vrect(left, right, fillcolor=colour, opacity=0.13, line_width=0, layer="below")
         left, right = max(left, float(x[0])), min(right, float(x[-1]))
         if right - left > _MIN_BAND * width:
             name = names[int(index)].replace(" ", "<br>")  # in rows, for a phone's width
-            place: dict[str, Any] = {
-                "yref": "paper",
-                "yanchor": "top",
-                "yshift": -(5 + 14 * rows) * (order % 2),
-            }
-            annotate(figure, (left + right) / 2, 1.0, name, **place)
+            annotate(figure, (left + right) / 2, 1.0, name, yref="paper", yanchor="bottom")
 
 
 def _add_events(
@@ -144,10 +138,9 @@ def _add_events(
     at = np.linspace(0, 1, 200)
     drawn = np.minimum(np.interp(at * symlog(steps[-1]), symlog(steps), loss), top)
     curve = np.stack([at, (top - drawn) / (top - bottom)], axis=-1)
-    band_names = np.stack(np.meshgrid(at, [0.02, 0.07, 0.12]), axis=-1).reshape(-1, 2)
-    taken = [np.concatenate([curve, band_names]) * plot for plot in _PLOTS]
+    taken = [curve * plot for plot in _PLOTS]
     for step, group in groupby(came, key=lambda claim: claim.value or 0.0):
-        rows = [row for claim in group for row in wrap(event_mark(claim), _EVENT_LETTERS)]
+        rows = [row for mark in event_marks(list(group)) for row in wrap(mark, _EVENT_LETTERS)]
         tip = curve[int(np.abs(at * symlog(steps[-1]) - symlog(step)).argmin())]
         size = np.array([6.5 * max(map(len, rows)), 15.0 * len(rows)])
         offset = _free_place(tip, size, taken)

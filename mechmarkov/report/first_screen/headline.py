@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mechmarkov.claims.arbiter import is_on_scores
 from mechmarkov.claims.claim import Claim, Claims, said_by
-from mechmarkov.claims.tile import LEARNED, LIVES, QUESTIONS, STUCK, Tile
+from mechmarkov.claims.tile import LIVES, QUESTIONS, STUCK, Tile
 from mechmarkov.models.components import head_index, mlp_index
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.first_screen.verdict import Badge, badge, is_as_right, is_exact
 from mechmarkov.report.words import title as words
 from mechmarkov.report.words.outcomes import consistent
-from mechmarkov.report.words.tiles import WordedTile, of_a_circuit, one_step, worded
+from mechmarkov.report.words.tiles import WordedTile, of_a_circuit, of_a_part, one_step, worded
 
 # Probes whose claims are the whole run's, or the last step's; the others are asked again at each step.
 OF_THE_RUN = ("dynamics",)
@@ -74,10 +73,12 @@ def headline(result: Findings) -> Headline:
     note = words.not_judged(missing_probes(result), dict(result.failed)) if _would_count(result, word) else ""
     shown = [worded(tile) for tile in tiles]
     reaches = claims.first("reaches", probe="behaviour")
-    if word in ("solved", "partly") and is_exact(claims) and reaches is not None and not reaches.is_shown:
-        answer = words.circuit_of(reaches)
+    if reaches is not None:
+        circuit = word in ("solved", "partly") and is_exact(claims) and not reaches.is_shown
         shown = [
-            of_a_circuit(tile, one, answer) if tile.question == LEARNED else one
+            of_a_circuit(tile, one, reaches, word == "solved")
+            if circuit
+            else of_a_part(tile, one, reaches.object[0])
             for tile, one in zip(tiles, shown, strict=True)
         ]
     if "dynamics" in result.skipped and len(result.steps) == 1:
@@ -125,6 +126,10 @@ def missing_probes(result: Findings) -> list[str]:
 def _would_count(result: Findings, word: Badge | None) -> bool:
     """Returns whether an exact circuit, which was not judged, would change the badge."""
     reaches = result.claims.first("reaches", probe="behaviour")
-    if reaches is None or word == "solved" or not (is_on_scores(reaches) and is_as_right(result.claims)):
+    if (
+        reaches is None
+        or word == "solved"
+        or not (reaches.holds("loss on scores") and is_as_right(result.claims))
+    ):
         return False
     return not is_exact(result.claims) and bool(missing_probes(result))

@@ -7,11 +7,11 @@ as good.
 
 from typing import Literal
 
-from mechmarkov.claims.arbiter import is_on_scores
-from mechmarkov.claims.claim import Claim, Claims
+from mechmarkov.claims.claim import Claims
 
 Badge = Literal["solved", "partly", "at the unigram", "another law", "trapped", "untrained"]
 
+ALL_EDGES = ("edges of all such heads", "edges of the graph")
 UNIGRAM_PROGRESS = 0.1  # within this of the unigram's loss, on either side
 UNIGRAM_KL = 0.1  # KL from the unigram, as a share of the way from its loss to the best
 SOLVED_COSINE = 0.99
@@ -24,32 +24,29 @@ def badge(claims: Claims) -> Badge | None:
     reaches = claims.first("reaches", probe="behaviour")
     if reaches is None:
         return None
-    apart, same_law = (
-        holds(reaches, name) for name in ("unigram is told from the best", "the best is the unigram")
-    )
+    apart, same_law = map(reaches.holds, ("unigram is told from the best", "the best is the unigram"))
     alike = not apart and reaches.status != "excluded" and not same_law
-    reached = reaches.is_shown and holds(reaches, "the nearest law is the best")
+    reached = reaches.is_shown and reaches.holds("the nearest law is the best")
     exact = is_exact(claims)
     learned = reached or (exact and progress(claims)[0] >= 0)
     if learned and not alike:
         return "solved"
-    if holds(reaches, "no step was made"):
+    if reaches.holds("no step was made"):
         return "untrained"
     if alike:
         return None
     value, _, high = progress(claims)
     if (
         value > UNIGRAM_PROGRESS or learned or exact
-    ):  # the circuit is all there, with a loss above the unigram's
+    ):  # exact: all of the circuit, at a loss above the unigram's
         return "partly"
     trapped = claims.first("is_trapped_by", status="shown")
     if trapped is not None:
         return "trapped"
     if high > UNIGRAM_PROGRESS and value > 0:
         return "partly"
-    unigram = reaches.condition("the nearest law is the unigram")
-    gap = number(reaches, "unigram is told from the best")
-    near = unigram is not None and bool(unigram.holds) and (unigram.value or 0.0) <= UNIGRAM_KL * gap
+    gap, away = map(reaches.number, ("unigram is told from the best", "the nearest law is the unigram"))
+    near = reaches.holds("the nearest law is the unigram") and away <= UNIGRAM_KL * gap
     if not near or value < -UNIGRAM_PROGRESS:
         return "another law"
     return "at the unigram" if high <= UNIGRAM_PROGRESS else None
@@ -72,12 +69,10 @@ def is_exact(claims: Claims) -> bool:
     That is a head that reads the parent only and has the target's table, or heads with all of the graph.
     """
     reaches = claims.first("reaches", probe="behaviour")
-    if reaches is None or not is_on_scores(reaches) or not is_as_right(claims):
+    if reaches is None or not reaches.holds("loss on scores") or not is_as_right(claims):
         return False
     recovers = claims.first("recovers", status="shown")
-    if recovers is not None and number(recovers, "edges of all such heads") == number(
-        recovers, "edges of the graph"
-    ):
+    if recovers is not None and len(set(map(recovers.number, ALL_EDGES))) == 1:
         return True
     matches = claims.first("matches", status="shown")
     if matches is None or matches.unit != "cosine" or (matches.value or 0.0) < SOLVED_COSINE:
@@ -90,17 +85,5 @@ def is_exact(claims: Claims) -> bool:
 def is_as_right(claims: Claims) -> bool:
     """Returns whether the model is right as often as any can be."""
     right = claims.first("is_right", probe="behaviour")
-    possible = 0.0 if right is None else number(right, "possible")
+    possible = 0.0 if right is None else right.number("possible")
     return right is not None and possible > 0 and (right.value or 0.0) >= SOLVED_ACCURACY * possible
-
-
-def holds(claim: Claim, name: str) -> bool:
-    """Returns whether a premise of a claim holds."""
-    condition = claim.condition(name)
-    return condition is not None and bool(condition.holds)
-
-
-def number(claim: Claim, name: str) -> float:
-    """The number of a premise of a claim; 0 where there is none."""
-    condition = claim.condition(name)
-    return 0.0 if condition is None or condition.value is None else condition.value

@@ -1,11 +1,12 @@
 """What differs between results, in one sentence: which runs learned, which are trapped, how many form a circuit."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from mechmarkov.claims.claim import Claims
 from mechmarkov.report.first_screen.verdict import Badge, progress
 from mechmarkov.report.words.names import bare_law, share
-from mechmarkov.utils.text import listed
+from mechmarkov.utils.text import clean, listed
 
 MAX_RUNS = 4  # named; of more it is said how many
 
@@ -34,6 +35,22 @@ def differences(
     return f"{'Both' if total == 2 else f'All {total}'} runs {did}{same}."
 
 
+def settings(runs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns a sentence on what the runs were given that differs; "" where that is the same.
+
+    Args:
+        runs: What each run is: `source`, `model`, `objective` and `seed` for people, by its name.
+    """
+    told = []
+    for field in ("source", "model", "objective", "seed"):
+        values = list(dict.fromkeys(str(run[field]) for run in runs.values() if run.get(field) is not None))
+        if len(values) > 1:
+            shown = [clean(value) for value in values[:MAX_RUNS]]
+            more = [f"{len(values) - MAX_RUNS} more"] * (len(values) > MAX_RUNS)
+            told.append(f"{field} ({'; '.join(shown + more)})")
+    return f" They differ in {listed(told)}." if told else ""
+
+
 def _runs(names: list[str], total: int) -> str:
     return listed(names) if len(names) <= MAX_RUNS else f"{len(names)} of {total} runs"
 
@@ -43,7 +60,8 @@ def _did(word: Badge | None, claims: Claims) -> str:
     reaches = claims.first("reaches", probe="behaviour")
     best = "the best law" if reaches is None else f"the {bare_law(reaches.object[0])}"
     if word == "solved":
-        return f"learned {best}"
+        whole = reaches is None or reaches.is_shown
+        return f"learned {best}" if whole else f"learned {best}'s circuit"
     if word == "partly":
         return f"came {share(progress(claims)[0])} of the way to {best}"
     known = {

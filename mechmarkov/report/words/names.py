@@ -1,6 +1,5 @@
 """Names and numbers in sentences: predictors, parts, tokens and events; nats, shares and intervals."""
 
-import re
 from collections.abc import Sequence
 
 from mechmarkov.claims.claim import MODEL, Claim
@@ -29,6 +28,7 @@ LAWS = {
     "posterior lag": "law of the likeliest lag",
     "repeat output": "law that repeats outputs",
     "switching": "switching law",
+    **{f"{context}order {k}": f"{context}{k + 1}-gram" for k in range(64) for context in ("", "in-context ")},
 }
 BARE_PARTS = {"direct": "direct path", "embed": "embedding", "pos_embed": "positions", "bias": "output bias"}
 EVENTS = {
@@ -54,7 +54,7 @@ def law(name: str) -> str:
 
 def bare_law(name: str) -> str:
     """Returns an exact predictor's name without an article."""
-    words = re.sub(r"order (\d+)", lambda found: f"{int(found[1]) + 1}-gram", in_words(clean(name)))
+    words = in_words(clean(name))
     return f"{words} law" if words.endswith("-step") else LAWS.get(words, words)
 
 
@@ -87,6 +87,12 @@ def parts(names: Sequence[str]) -> str:
 def heads(names: Sequence[str]) -> str:
     """Returns heads in a list, or how many they are."""
     return listed([clean(name) for name in names]) if len(names) <= MAX_NAMED else f"{len(names)} heads"
+
+
+def some(names: Sequence[str]) -> str:
+    """Returns the first names, and how many more there are."""
+    more = len(names) - MAX_NAMED
+    return listed([clean(name) for name in names[:MAX_NAMED]] + [f"{more} more"] * (more > 0))
 
 
 def token(names: Sequence[str]) -> str:

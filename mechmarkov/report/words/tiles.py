@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mechmarkov.claims.claim import MODEL, Claim
-from mechmarkov.claims.tile import CAME, Tile
+from mechmarkov.claims.tile import CAME, LEARNED, LIVES, STUCK, Tile
 from mechmarkov.probing.score import Score
 from mechmarkov.report.score_picture import DIGITS, MIN_SHOWN_SHARE
 from mechmarkov.report.symlog import symlog
@@ -20,6 +20,7 @@ from mechmarkov.report.words.names import (
     nats,
     parts,
     upper,
+    within,
 )
 from mechmarkov.report.words.phrases.laws import where
 from mechmarkov.report.words.sentences import phrase, sentence
@@ -33,13 +34,16 @@ ATTENTION = (
     "graph_head",
 )  # events of heads: halfway to the ideal
 MAX_ANSWER_WORDS, MAX_TILE_WORDS = 12, 40
+LAW_EVENTS = ("unigram", "bigram", "best")  # each better than those before it
+# What an exact null of a tile's number is; that of others is chance.
+NULLS = {"is_at": "predicted by theory", "attends_to": "even attention", "is_trapped_by": "none"}
 PICTURES = {
     "kl": "KL from exact predictors, nats",
     "effect": "rise of the loss with its output at its mean, nats",
     "share": "share of the bigram",
     "excess": "nats above the best possible",
-    "eigenvalues": "Hessian eigenvalues outside the symmetric subspace",
-    "steps": "on a symlog axis of steps",
+    "eigenvalues": "Hessian eigenvalues; below zero the loss falls that way",
+    "steps": "between kept steps (symlog), over the whole run",
 }
 
 
@@ -78,12 +82,28 @@ class WordedTile:
     where: str = ""
 
 
-def of_a_circuit(tile: Tile, shown: WordedTile, answer: str) -> WordedTile:
-    """Returns the tile of what was learned for a circuit: its number names the law that it is from."""
-    number = tile.number
-    if number is None or not number.object or number.relation not in ("imitates", "is_closest_to"):
-        return replace(shown, answer=answer)
-    return replace(shown, answer=answer, number=f"nats (KL) from {law(number.object[0])}")
+def of_a_circuit(tile: Tile, shown: WordedTile, reaches: Claim, is_solved: bool) -> WordedTile:
+    """Returns a tile of a circuit that a loss on scores made: all of a law's, with other probabilities."""
+    if tile.question == LEARNED:
+        number, score = _number(reaches)
+        answer = f"{upper(law(reaches.object[0]))}'s circuit, not its probabilities"
+        return replace(shown, answer=answer, number=number, score=score)
+    if tile.question == STUCK and tile.answer[0].relation == "reaches":
+        away = f"{nats(reaches.value)} from the best{within(reaches)}"
+        sentence = f"In cross-entropy, which it was not trained on, it is {away}."
+        answer = "No: right as often as possible" if is_solved else short(reaches)
+        return replace(shown, answer=upper(answer), sentence=sentence)
+    return shown
+
+
+def of_a_part(tile: Tile, shown: WordedTile, best: str) -> WordedTile:
+    """Returns the tile of where the bigram lives in a model whose best law is a better one."""
+    home = tile.answer[0]
+    if tile.question != LIVES or home.relation != "stores" or not home.is_shown or home.object == (best,):
+        return shown
+    rest = f"Where the rest of {law(best)} lives is not measured."
+    answer = f"Of {law(home.object[0])}: {short(home)}"
+    return replace(shown, answer=answer, sentence=f"{shown.sentence} {rest}")
 
 
 def one_step() -> WordedTile:
@@ -93,15 +113,19 @@ def one_step() -> WordedTile:
 
 def worded(tile: Tile) -> WordedTile:
     """Returns a tile in words."""
+    if tile.picture == "steps":
+        tile = replace(tile, answer=tuple(strongest(tile.answer)))
     claims = tile.answer if tile.picture == "steps" else tile.more or tile.answer
     said = " ".join(dict.fromkeys(sentence(claim) for claim in claims[:2]))
     picture = PICTURES.get(tile.picture, tile.picture)
     rows = (
         _on_steps(tile.answer) if tile.picture == "steps" else bars_from_zero(_named(tile.bars, tile.picture))
     )
-    where = "over the whole run" if tile.of_run else ""
+    where = "over the whole run" if tile.of_run and not rows else ""
+    is_told = tile.number is not None and tile.number.relation in ("reaches", "stores")  # by the sentence
+    number = None if is_told else tile.number
     return WordedTile(
-        tile.question, _answer(tile), said, *_number(tile.number), picture if rows else "", rows, where
+        tile.question, _answer(tile), said, *_number(number), picture if rows else "", rows, where
     )
 
 
@@ -123,6 +147,14 @@ def short(claim: Claim) -> str:
     return phrase(claim) if told is None else told(claim)
 
 
+def _coinciding(names: Sequence[str]) -> str:
+    """Returns a law, and one that it coincides with here; of a law that is uniform here, that it is."""
+    others = [name for name in names if name != "uniform"]
+    if len(others) < len(names) and others:
+        return f"{law(others[0])}, here uniform"
+    return ", here ".join(law(name) for name in names[:2])
+
+
 def _closest(claim: Claim) -> str:
     names = [law(name) for name in claim.object]
     return f"closest to {names[0] if claim.is_shown else listed(names[:MAX_NAMED])}"
@@ -130,14 +162,12 @@ def _closest(claim: Claim) -> str:
 
 def _reaches(claim: Claim) -> str:
     away = f"{nats(claim.value)} from the best possible"
-    start = claim.condition("no step was made")
-    if start is not None and start.holds:
+    if claim.holds("no step was made"):
         return "not started"
-    scores = claim.condition("loss on scores")
     if claim.is_shown:
         return f"no: {away}"
-    if scores is not None and scores.holds:
-        return f"its loss has another optimum: {away}"
+    if claim.holds("loss on scores"):
+        return "open: it was trained on another loss than cross-entropy"
     return f"not there yet: {away}"
 
 
@@ -150,11 +180,12 @@ def _trapped(claim: Claim) -> str:
 def _point(claim: Claim) -> str:
     if claim.status == "open":
         return "at a minimum or a saddle: open"
-    near = claim.condition("near the best")
-    second = claim.condition("to second order only")
-    if claim.object == ("minimum",) and second is not None and second.holds and not (near and near.holds):
+    second, solved = map(claim.holds, ("to second order only", "near the best"))
+    if claim.object == ("minimum",) and second and not solved:
         return "at a minimum, or flat, to second order"
-    return f"at a {claim.object[0]}"
+    near = claim.condition("near the best")
+    is_stuck = claim.object == ("minimum",) and near is not None and near.holds is False
+    return f"yes, at a local {claim.object[0]}" if is_stuck else f"at a {claim.object[0]}"
 
 
 def _stores(claim: Claim) -> str:
@@ -178,7 +209,7 @@ def _most(claim: Claim) -> str:
 
 
 _SHORT: dict[str, Callable[[Claim], str]] = {
-    "imitates": lambda claim: ", here ".join(law(name) for name in claim.object[:2]),
+    "imitates": lambda claim: _coinciding(claim.object),
     "is_closest_to": _closest,
     "fails_at": lambda claim: f"{law(claim.object[0])}, but not {where(claim)}",
     "tempers": lambda claim: f"{law(claim.object[0])}, {'less' if (claim.value or 1) < 1 else 'more'} sure",
@@ -197,27 +228,47 @@ _SHORT: dict[str, Callable[[Claim], str]] = {
 
 
 def _came(claims: Sequence[Claim]) -> str:
-    """When events came, each by its first sure step."""
-    told: list[str] = []
-    begun: list[str] = []
-    for claim in claims:
-        if claim.value is None:
-            continue
+    """When events came, the earliest first, each by its first sure step; several of one step in one."""
+    came: dict[int, list[str]] = {}  # by step; -1 from the start
+    for claim in sorted((one for one in claims if one.value is not None), key=lambda one: one.value or 0.0):
         lost = " (lost again)" if claim.condition("lost again") else ""
-        start = claim.condition("from the first probed step")
-        begun += [f"{bare_event(claim)}{lost}"] * (start is not None)
-        told.append(f"{bare_event(claim)} {'from the start' if start else f'{claim.value:.0f}'}{lost}")
-    if told and len(begun) == len(told):
-        return f"From the start: {', '.join(begun)}"
-    if told:
-        return f"Halfway by step: {', '.join(told)}"
-    return "Open" if any(claim.status == "open" for claim in claims) else "Not seen"
+        start = claim.condition("from the first probed step") is not None
+        came.setdefault(-1 if start else round(claim.value or 0.0), []).append(f"{bare_event(claim)}{lost}")
+    if not came:
+        return "Open" if any(claim.status == "open" for claim in claims) else "It never began"
+    told = [f"{' and '.join(names)} {_when(step, i)}" for i, (step, names) in enumerate(came.items())]
+    return upper(", ".join(told))
 
 
-def event_mark(claim: Claim) -> str:
-    """Returns what came, at its place on the learning curve."""
-    name = event(claim.object[0]) if claim.object[0] in ATTENTION else f"halfway to {event(claim.object[0])}"
-    return name + (" (not surely)" if not claim.is_shown else "")
+def _when(step: int, place: int) -> str:
+    return "from the start" if step < 0 else f"{'by step ' if place == 0 else ''}{step}"
+
+
+def strongest(claims: Sequence[Claim]) -> list[Claim]:
+    """Returns events without laws that came at the step of a better law: whoever has that has them too."""
+    better = {name: LAW_EVENTS[i + 1 :] for i, name in enumerate(LAW_EVENTS)}
+    came = {(claim.object[0], claim.value) for claim in claims if claim.value is not None}
+    return [
+        claim
+        for claim in claims
+        if not any((name, claim.value) in came for name in better.get(claim.object[0], ()))
+    ]
+
+
+def event_marks(claims: Sequence[Claim]) -> list[str]:
+    """Returns what came at one step, for its place on the learning curve: laws in one text, heads apart.
+
+    Example:
+        >>> laws = [Claim(("model",), "came_by", (name,), 8.0) for name in ("unigram", "bigram")]
+        >>> event_marks(laws)
+        ['halfway to the bigram']
+    """
+    claims = strongest(claims)
+    named = [event(claim.object[0]) + ("" if claim.is_shown else " (open)") for claim in claims]
+    of_heads = [claim.object[0] in ATTENTION for claim in claims]
+    laws = [name for name, is_head in zip(named, of_heads, strict=True) if not is_head]
+    told = [name for name, is_head in zip(named, of_heads, strict=True) if is_head]
+    return ([f"halfway to {listed(laws)}"] if laws else []) + told
 
 
 def bare_event(claim: Claim) -> str:
@@ -244,20 +295,21 @@ def _number(claim: Claim | None) -> tuple[str, Score | None]:
         "reaches": "nats above the best possible",
         "is_needed_most": f"nats lost without {parts(claim.subject)}",
         "feeds": "of the score is left without that path",
-        "is_induction_head": "of an ideal head's response to a predecessor",
+        "is_induction_head": "of an ideal induction head's effect",
         "stores": "of the bigram",
         "matches": {"cosine": "cosine with the target", "1 is exact": "slope, 1 is exact"}.get(
             claim.unit, claim.unit
         ),
         "attends_to": "of its attention",
-        "is_trapped_by": "information of the first gradient",
+        "is_trapped_by": "information on the label in the first gradient",
         "is_at": f"smallest Hessian eigenvalue, {claim.unit}",
         "moves": f"{claim.unit} from the stationary point",
         "came_by": f"steps until halfway to {event(claim.object[0])}" if claim.object else "steps",
         "carries_belief": "R² of the belief",
     }
     null = claim.null if claim.relation != "feeds" else None
-    return words.get(claim.relation, claim.unit), Score(claim.value, claim.unit, null, claim.interval)
+    kind = NULLS.get(claim.relation, "by chance")
+    return words.get(claim.relation, claim.unit), Score(claim.value, claim.unit, null, claim.interval, kind)
 
 
 def _named(values: Mapping[str, float], picture: str) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """The title of a result: what the badge means, and who does it, in at most twelve words."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from mechmarkov.claims.claim import Claim, Claims
@@ -26,11 +27,14 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     if fails is not None and (few := fails.condition("share of places")) is not None and not few.holds:
         fails = None  # a tile says where
     if word == "solved" or (word == "partly" and is_exact(claims)):
-        learned = "Learned the" if reaches.is_shown else "Has the circuit of the"
-        name = bare_law(closest.object[0]) if closest is not None and reaches.is_shown else best
-        if fails is not None and reaches.is_shown:
-            return f"{learned} {name}, but not {where(fails)}"
-        return _with(f"{learned} {name}", how(claims, lives))
+        if not reaches.is_shown:
+            if word == "partly":
+                return f"The {best}'s circuit, with probabilities worse than the unigram's"
+            return _with(f"As right as possible, by the {best}'s circuit", how(claims, lives))
+        name = best if closest is None else bare_law(closest.object[0])
+        if fails is not None:
+            return f"Learned the {name}, but not {where(fails)}"
+        return _with(f"Learned the {name}", how(claims, lives))
     tempered = claims.first("tempers")
     if tempered is not None and word != "untrained":
         sure = "less" if (tempered.value or 1.0) < 1 else "more"
@@ -42,7 +46,7 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     if word == "trapped":
         return "Trapped by symmetry: no gradient tells one state from another"
     if word == "at the unigram":
-        return f"At the unigram: under 10% of the way to the {best}"
+        return f"At the unigram: {_hardly(progress(claims)[2])} of the way to the {best}"
     if word == "another law":
         return _another(claims, best, closest)
     if word == "untrained":
@@ -52,9 +56,10 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     return f"The unigram and the {best} coincide within 0.01 nats"
 
 
-def circuit_of(reaches: Claim) -> str:
-    """Returns the answer to what was learned, of a circuit whose loss has another optimum than its law."""
-    return f"The circuit of {law(reaches.object[0])}"
+def _hardly(most: float) -> str:
+    """Returns a share that is at most a tenth."""
+    percent = math.ceil(100 * most - 0.5)
+    return "0%" if percent <= 0 else f"at most {percent}%"
 
 
 def _another(claims: Claims, best: str, closest: Claim | None) -> str:

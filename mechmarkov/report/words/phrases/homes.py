@@ -9,13 +9,12 @@ from mechmarkov.report.words.names import (
     verb,
     within,
 )
-from mechmarkov.report.words.phrases.premises import Phrase, cap, number_of, value_in
+from mechmarkov.report.words.phrases.premises import Phrase, cap, value_in
 
 
 def _stores(claim: Claim) -> str:
     if claim.is_shown:
-        weak = claim.condition("what there is of it")
-        what = "what there is of the bigram" if weak is not None and weak.holds else "the bigram"
+        what = "what there is of the bigram" if claim.holds("what there is of it") else "the bigram"
         if len(claim.subject) > MAX_NAMED:
             return f"{cap(what)} is spread over {parts(claim.subject)}, which hold {share(claim.value)} of it"
         together = "together " if len(claim.subject) > 1 else ""
@@ -25,10 +24,11 @@ def _stores(claim: Claim) -> str:
             else "more than all of it: others take away"
         )
         return f"{cap(parts(claim.subject))} {together}{verb(claim.subject, 'holds', 'hold')} {what} ({much})"
+    start, end = (nats(claim.number(name)) for name in ("from", "to"))
+    moved = f"bring it from {start} to {end}" if start != end else f"leave it {end} away"
     return NO_HOME[_no_home(claim)].format(
-        who=parts(claim.subject), share=share(claim.value), ends=within(claim),
-        start=nats(number_of(claim, "from")), end=nats(number_of(claim, "to")),
-    )  # fmt: skip
+        who=parts(claim.subject), share=share(claim.value), ends=within(claim), moved=moved
+    )
 
 
 def _no_home(claim: Claim) -> str:
@@ -36,10 +36,10 @@ def _no_home(claim: Claim) -> str:
 
 
 NO_HOME = {
-    "too little to share": "Which part holds the bigram is open: all together bring it from {start} to {end}",
+    "too little to share": "Which part holds the bigram is open: all together {moved}",
     "others undo it": "Nothing is left of the bigram: {who} would hold it, and the other parts undo it",
-    "the paths lead away": "No part holds the bigram: all together bring it from {start} to {end}",
-    "nothing to share": "No part holds the bigram: all together bring it from {start} to {end}",
+    "the paths lead away": "No part holds the bigram: all together {moved}",
+    "nothing to share": "No part holds the bigram: all together {moved}",
     "only at another scale": "No part holds the bigram by itself: {who} would at the norm's scale that others set",
     "stored or from the context": "Whether the bigram is stored or read from the context is open: {share}{ends} is left without it",
     "some from the context": "Which part holds the bigram is open: {share}{ends} of it needs no transitions in the context",
@@ -50,21 +50,15 @@ NO_HOME = {
 }  # fmt: skip
 
 
-def _holds_share(claim: Claim) -> str:
-    return f"{cap(parts(claim.subject))} holds {share(claim.value)} of it{within(claim)}"
-
-
-def _against(claim: Claim) -> str:
-    return f"{cap(parts(claim.subject))} {verb(claim.subject, 'works', 'work')} against the bigram: {share(claim.value)} of it"
-
-
-def _cancels(claim: Claim) -> str:
-    return f"{cap(parts(claim.subject))} cancel: together they hold {share(claim.value)} of the bigram"
-
-
 HOMES: dict[str, Phrase] = {
     "stores": _stores,
-    "holds_share": _holds_share,
-    "works_against": _against,
-    "cancels": _cancels,
+    "holds_share": lambda claim: (
+        f"{cap(parts(claim.subject))} holds {share(claim.value)} of it{within(claim)}"
+    ),
+    "works_against": lambda claim: (
+        f"{cap(parts(claim.subject))} {verb(claim.subject, 'works', 'work')} against the bigram: {share(claim.value)} of it"
+    ),
+    "cancels": lambda claim: (
+        f"{cap(parts(claim.subject))} cancel: together they hold {share(claim.value)} of the bigram"
+    ),
 }

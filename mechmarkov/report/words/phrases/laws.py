@@ -7,9 +7,10 @@ from mechmarkov.report.words.names import (
     nats,
     number,
     share,
+    some,
     within,
 )
-from mechmarkov.report.words.phrases.premises import Phrase, reason_in, some, value_in
+from mechmarkov.report.words.phrases.premises import Phrase, reason_in, value_in
 from mechmarkov.utils.text import format_range, listed
 
 
@@ -36,14 +37,10 @@ def _tempers(claim: Claim) -> str:
 
 def _reaches(claim: Claim) -> str:
     best = "the best possible" if claim.object else "the best"
-    verb_ = {
-        "shown": "It reaches",
-        "open": "Whether it reaches the best possible is open: it is",
-        "excluded": "It is",
-    }.get(claim.status, "It is")
-    if claim.is_shown:
-        return f"It is {nats(claim.value)} from {best}{within(claim)}"
-    return f"{verb_} {nats(claim.value)} from {best}{within(claim)}{reason_in(claim)}"
+    away = f"It is {nats(claim.value)} from {best}{within(claim)}"
+    if claim.status == "open" and claim.against is None:
+        return f"{away}: about a tenth of the way is left"
+    return f"{away}{reason_in(claim)}"
 
 
 def _on_the_way(claim: Claim) -> str:

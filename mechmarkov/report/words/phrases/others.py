@@ -11,7 +11,7 @@ from mechmarkov.report.words.names import (
     share,
     within,
 )
-from mechmarkov.report.words.phrases.premises import Phrase, cap, number_of, reason_in, value_in
+from mechmarkov.report.words.phrases.premises import Phrase, cap, reason_in, value_in
 from mechmarkov.utils.text import clean, counted, format_range, listed
 
 MAX_TERM_WORDS = 12
@@ -29,7 +29,7 @@ def _explains(claim: Claim) -> str:
     terms = [term(one) for one in fitted] or ["its mean prediction"]
     named = cap(_first(terms))
     several = len(terms) > 1 or any(one.words[0] in COUNTS for one in fitted)
-    much = f"{share(max(0.0, value_in(claim)), 1)} of the model ({int(number_of(claim, 'numbers'))} numbers)"
+    much = f"{share(max(0.0, value_in(claim)), 1)} of the model ({int(claim.number('numbers'))} numbers)"
     if claim.status == "open":
         return f"{named} would explain {much}{reason_in(claim)}"
     return f"{named} {'explain' if several else 'explains'} {much}"
@@ -43,7 +43,7 @@ def _first(terms: list[str]) -> str:
 
 def _carries_belief(claim: Claim) -> str:
     does = {"shown": "carries", "open": "may carry", "excluded": "does not carry"}[claim.status]
-    n = int(number_of(claim, "hidden states"))
+    n = int(claim.number("hidden states"))
     return f"{cap(stream(claim.subject[0]))} {does} the belief over {n} {clean(claim.object[0])}: R² {number(value_in(claim))}"
 
 
@@ -56,10 +56,14 @@ def _follows_belief(claim: Claim) -> str:
 
 
 def _recovers(claim: Claim) -> str:
-    has, all_ = int(value_in(claim)), int(number_of(claim, "edges of the graph"))
-    of = int(number_of(claim, "edges of the head"))
+    has, all_ = int(value_in(claim)), int(claim.number("edges of the graph"))
+    of = int(claim.number("edges of the head"))
     if claim.is_shown:
-        return f"{heads(claim.subject)} attends along the graph: {has} of its {of} edges are true, of {all_} there are"
+        if has == of == all_:
+            return f"{heads(claim.subject)} attends along the graph: along all {all_} edges between its tokens, and no other"
+        return (
+            f"{heads(claim.subject)} attends along {has} of the graph's {all_} edges, and {of - has} others"
+        )
     start = (
         "Whether a head attends along the graph is open"
         if claim.status == "open"
@@ -70,8 +74,8 @@ def _recovers(claim: Claim) -> str:
 
 def _coefficient(claim: Claim) -> str:
     half = claim.null if isinstance(claim.null, float) else 0.0
-    calibrated = claim.condition("estimate of a bigram table")
-    bad = calibrated is not None and not calibrated.holds
+    estimate = "estimate of a bigram table"
+    bad = claim.condition(estimate) and not claim.holds(estimate)
     note = "; the estimator is not calibrated" if bad else ""
     return f"The learning coefficient is {number(value_in(claim))}{within(claim)}, without degeneracy {number(half)}{note}"
 

@@ -8,6 +8,7 @@ from mechmarkov.report.words.names import (
     number,
     parts,
     share,
+    some,
     token,
     verb,
     within,
@@ -15,12 +16,9 @@ from mechmarkov.report.words.names import (
 from mechmarkov.report.words.phrases.premises import (
     Phrase,
     cap,
-    has,
     negated,
-    number_of,
     premise,
     reason_in,
-    some,
     value_in,
 )
 from mechmarkov.utils.text import format_range, listed
@@ -35,7 +33,7 @@ def _attends_to(claim: Claim) -> str:
     if claim.status == "excluded":
         none = "No head reads the parent" if claim.object[0] == "parent" else "No head settles on one token"
         return f"{none}: {who} gives {what} {mass}"
-    if has(claim, "within its null"):
+    if claim.holds("within its null"):
         return f"{who} gives {what} {mass} of its attention, no more than untrained models"
     return f"{who} gives {what} {mass} of its attention{reason_in(claim)}"
 
@@ -43,10 +41,10 @@ def _attends_to(claim: Claim) -> str:
 def _evenly(claim: Claim) -> str:
     if claim.status == "does not apply":
         return "There is one token to attend to, so attention says nothing"
-    n, uniform = int(number_of(claim, "tokens")), claim.null if isinstance(claim.null, float) else 0.0
+    n, uniform = int(claim.number("tokens")), claim.null if isinstance(claim.null, float) else 0.0
     if not claim.is_shown:
         return f"Attention tells tokens apart: shares differ by up to {number(value_in(claim))}"
-    only = "" if has(claim, "at every prediction") else " in the last prediction"
+    only = "" if claim.holds("at every prediction") else " in the last prediction"
     exact = "exactly even" if claim.value == 0 else "even"
     return f"Attention is {exact}{only}: each of the {n} tokens gets {share(uniform, 2)}"
 
@@ -55,18 +53,18 @@ def _attends_by(claim: Claim) -> str:
     who = heads(claim.subject)
     if claim.object[0] == "tokens":
         return f"{who} looks by token: tokens explain {share(claim.value)} of its logits' variance"
-    classes, modulo = listed(list(claim.object[1:])), int(number_of(claim, "modulo"))
+    classes, modulo = listed(list(claim.object[1:])), int(claim.number("modulo"))
     return (
         f"{who} attends to lags that are {classes} modulo {modulo}: {share(claim.value, 1)} of its attention"
     )
 
 
 def _matches(claim: Claim) -> str:
-    lag = int(number_of(claim, "law"))
+    lag = int(claim.number("law"))
     target = claim.object[0]
     if lag > 1:
         target = f"{target} of the {lag}-step law"
-    if has(claim, "constant"):
+    if claim.holds("constant"):
         return f"No weights hold the transition matrix: the circuit of {parts(claim.subject)} is constant"
     how = ""
     if claim.value is not None:
@@ -91,17 +89,17 @@ def _induction_head(claim: Claim) -> str:
         return (
             f"No induction head: editing a key's predecessor moves attention by {effect} of the ideal at most"
         )
-    if has(claim, "within its null"):
+    if claim.holds("within its null"):
         return f"{who} attends like an induction head, but no more than untrained models"
     if claim.status == "open":
         strong = (
             "No strong induction head"
-            if has(claim, "no strong circuit")
+            if claim.holds("no strong circuit")
             else "Too few sequences tell of an induction head"
         )
         return f"{strong}: a predecessor moves attention by {effect} of the ideal{within(claim)}"
     are = verb(claim.subject, "is an induction head", "are induction heads")
-    return f"{who} {are}: a key's predecessor moves attention by {effect} of the ideal"
+    return f"{who} {are}: attention follows a key's predecessor, with {effect} of the ideal effect"
 
 
 def _feeds(claim: Claim) -> str:
@@ -123,7 +121,7 @@ def _feeds(claim: Claim) -> str:
 
 
 def _carries(claim: Claim) -> str:
-    before, after, reference = number_of(claim, "from"), number_of(claim, "to"), law(claim.object[0])
+    before, after, reference = claim.number("from"), claim.number("to"), law(claim.object[0])
     kl = f"KL from {reference} goes from {number(before, 'nats')} to {nats(after)}"
     if claim.condition("does harm"):
         return f"The path does harm: without it {kl}"
@@ -159,26 +157,26 @@ def _needed_most(claim: Claim) -> str:
     if claim.status == "excluded":
         harm = " and some do harm" if claim.condition("does harm") else ""
         return f"No head, MLP or direct path is needed: each is worth less than 0.001 nats{harm}"
-    if has(claim, "within its null"):
+    if claim.holds("within its null"):
         return f"Cutting {who} costs {nats(claim.value)}, no more than in untrained models"
     if claim.status == "open":
         return f"Whether any part is needed is open: without {who} the loss changes by {nats(claim.value)}{within(claim)}"
     if (least := claim.condition("least of them")) is not None and least.value is not None:
         return f"{cap(who)} are needed most: without one the loss rises by {format_range(least.value, value_in(claim), 3)} nats"
-    if has(claim, "group"):
+    if claim.holds("group"):
         return f"{cap(who)} together are needed most: without them the loss rises by {nats(claim.value)}{within(claim)}"
     are = verb(claim.subject, "is", "are")
     return f"{cap(who)} {are} needed most: without {'it' if are == 'is' else 'them'} the loss rises by {nats(claim.value)}{within(claim)}"
 
 
 def _repairs(claim: Claim) -> str:
-    direct = number_of(claim, "cut from the logits only")
+    direct = claim.number("cut from the logits only")
     return f"Later parts repair {parts(claim.subject)}: cut from the logits only it costs {nats(direct)}, {number(value_in(claim))} more"
 
 
 def _stands_in(claim: Claim) -> str:
     both = parts((*claim.subject, *claim.object))
-    return f"{cap(both)} stand in for each other: together {nats(number_of(claim, 'worth together'))}, {number(value_in(claim))} more than one by one"
+    return f"{cap(both)} stand in for each other: together {nats(claim.number('worth together'))}, {number(value_in(claim))} more than one by one"
 
 
 def _follows(claim: Claim) -> str:

@@ -1,24 +1,11 @@
 """Numbers and names that the sentences of claims share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from mechmarkov.claims.claim import Claim, Condition
-from mechmarkov.report.words.names import MAX_NAMED
-from mechmarkov.utils.text import clean, format_range, listed
+from mechmarkov.utils.text import format_range
 
 Phrase = Callable[[Claim], str]
-
-
-def number_of(claim: Claim, name: str) -> float:
-    """Returns the number of a premise; 0 where there is none."""
-    condition = claim.condition(name)
-    return 0.0 if condition is None or condition.value is None else condition.value
-
-
-def has(claim: Claim, name: str) -> bool:
-    """Returns whether a premise is there and holds."""
-    condition = claim.condition(name)
-    return condition is not None and bool(condition.holds)
 
 
 def reason_in(claim: Claim) -> str:
@@ -38,20 +25,9 @@ def cap(name: str) -> str:
     return name[:1].upper() + name[1:]
 
 
-def value_of(condition: Condition) -> float:
-    """Returns the number of a premise; 0 where it has none."""
-    return 0.0 if condition.value is None else condition.value
-
-
 def premise(claim: Claim, name: str) -> Condition:
     """Returns a premise; one that is open where the claim has none of that name."""
     return claim.condition(name) or Condition(name, None)
-
-
-def some(names: Sequence[str]) -> str:
-    """Returns the first names, and how many more there are."""
-    more = len(names) - MAX_NAMED
-    return listed([clean(name) for name in names[:MAX_NAMED]] + [f"{more} more"] * (more > 0))
 
 
 def negated(claim: Claim) -> str:

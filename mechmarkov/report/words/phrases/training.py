@@ -11,11 +11,8 @@ from mechmarkov.report.words.names import (
 from mechmarkov.report.words.phrases.premises import (
     Phrase,
     cap,
-    has,
-    number_of,
     reason_in,
     value_in,
-    value_of,
 )
 from mechmarkov.utils.text import clean, listed
 
@@ -27,12 +24,11 @@ def _trapped(claim: Claim) -> str:
         return "Not stuck: it is near the best possible"
     if claim.status == "does not apply":
         return "The symmetric trap is the walk model's, and says nothing of this one"
-    K, n = int(number_of(claim, "states")), int(number_of(claim, "states that a label counts"))
-    divides = claim.condition("states divide the length")
+    K, n = int(claim.number("states")), int(claim.number("states that a label counts"))
     shifts = claim.object == ("shifts",)
     if claim.is_shown and shifts:
         return (
-            f"Trapped by symmetry: {K} divides N − 1 = {n}, so every state is read alike whatever the label"
+            f"Trapped: each state is read equally often, as steps are certain and {K} divides the {n} tokens"
         )
     if claim.is_shown:
         return "Trapped in the population: the token mean tells nothing of the label"
@@ -40,14 +36,12 @@ def _trapped(claim: Claim) -> str:
         return f"Whether symmetry traps it is open{reason_in(claim)}"
     if shifts:
         return f"Not trapped, though {K} divides N − 1 = {n} and the first gradient is flat"
-    if divides is not None and not divides.holds:
+    if claim.condition("states divide the length") and not claim.holds("states divide the length"):
         return f"Not trapped: {K} does not divide N − 1 = {n}, so some states are read once more"
     return "Not trapped: the token mean tells of the label, so a step tells states apart"
 
 
 def _is_at(claim: Claim) -> str:
-    near = claim.condition("near the best")
-    solved = near is not None and bool(near.holds)
     value = (
         f": smallest Hessian eigenvalue {number(value_in(claim))}{within(claim)}"
         if claim.value is not None
@@ -57,18 +51,24 @@ def _is_at(claim: Claim) -> str:
         return f"Whether it is at a minimum or at a saddle is open{value}{reason_in(claim)}"
     if claim.object == ("saddle",):
         growing = claim.condition("growing directions")
-        count = int(number_of(claim, "growing directions"))
+        count = int(claim.number("growing directions"))
         many = f"{count}{' or more' if growing is not None and growing.holds is False else ''}"
         return f"It is at a saddle with {many} growing {'direction' if count == 1 else 'directions'}{value}"
-    order = ", or flat, to second order" if has(claim, "to second order only") and not solved else ""
-    return f"It is at a minimum{order}{value}"
+    order = (
+        ", or flat, to second order"
+        if claim.holds("to second order only") and not claim.holds("near the best")
+        else ""
+    )
+    return f"It is at a local minimum{order}{value}"
 
 
 def _moves(claim: Claim) -> str:
     if claim.condition("the law has zeros"):
         return "It is at no stationary point: the law has zeros, which no softmax reaches"
-    if (steps := claim.condition("steps of L-BFGS")) is not None:
-        return f"It still moves: {int(value_of(steps))} steps of L-BFGS lower the loss by {nats(claim.value, claim.unit)}"
+    if steps := claim.number("steps of L-BFGS"):
+        return (
+            f"It still moves: {int(steps)} steps of L-BFGS lower the loss by {nats(claim.value, claim.unit)}"
+        )
     return f"It still moves: the nearest stationary point is {nats(claim.value, claim.unit)} away"
 
 
@@ -82,14 +82,21 @@ def _leaves(claim: Claim) -> str:
     step = int(value_in(claim))
     if claim.condition("seen"):
         return f"It left the saddle by step {step}"
-    later = claim.condition("by linear theory")
-    if later is not None and later.holds:
+    if claim.holds("by linear theory"):
         return f"By linear theory it will leave the saddle by step {step}"
     return f"Linear theory had it leave by step {step}, and it has not"
 
 
+def _left_with(claim: Claim) -> str:
+    of = int(claim.number("cases"))
+    learned = f"{round(of * value_in(claim))} of {of}"
+    if claim.object == ("another length",):
+        return f"To try: a number of tokens that the states do not divide ({learned} cases learned)"
+    return f"To try: {clean(claim.object[0])} ({learned} measured runs learned)"
+
+
 def _lies_in(claim: Claim) -> str:
-    e, w = number_of(claim, "e"), number_of(claim, "w")
+    e, w = claim.number("e"), claim.number("w")
     at = f"Its canonical coordinates ({number(e)}, {number(w)})"
     if claim.status == "open":
         return f"{at} would lie in the basin of the {clean(claim.object[0])}, but other paths add to them"
@@ -111,19 +118,15 @@ def _came_by(claim: Claim) -> str:
         if claim.status == "open":
             return f"Whether it is halfway to {event(claim.object[0])} by step {last} is open"
         if claim.object[0] in HEADS:
-            return f"No head is halfway to {event(claim.object[0])} between steps {first} and {last}"
-        return f"It is nowhere halfway to {event(claim.object[0])} between steps {first} and {last}"
+            return f"No head got halfway to {event(claim.object[0])} (steps {first} to {last})"
+        return f"It never got halfway to {event(claim.object[0])} (steps {first} to {last})"
     lost = ", and was lost again" if claim.condition("lost again") else ""
-    if (start := claim.condition("from the first probed step")) is not None:
-        return f"{what} was there at step {int(value_of(start))}, the first probed{lost}"
+    if claim.condition("from the first probed step"):
+        return f"{what} was there at step {int(claim.number('from the first probed step'))}, the first probed{lost}"
     low, high = claim.interval or (0, 0)
     sure = "" if claim.is_shown else ", not surely"
     to = event(claim.object[0])
     return f"Halfway to {to} between steps {int(low)} and {int(high)}{sure}{lost}"
-
-
-def _before(claim: Claim) -> str:
-    return f"{cap(listed([event(name) for name in claim.subject]))} came before {listed([event(name) for name in claim.object])}"
 
 
 def _lost(claim: Claim) -> str:
@@ -148,9 +151,12 @@ TRAINING: dict[str, Phrase] = {
     "is_at": _is_at,
     "moves": _moves,
     "leaves_by": _leaves,
+    "is_left_with": _left_with,
     "lies_in": _lies_in,
     "came_by": _came_by,
-    "came_before": _before,
+    "came_before": lambda claim: (
+        f"{cap(listed([event(name) for name in claim.subject]))} came before {listed([event(name) for name in claim.object])}"
+    ),
     "was_lost": _lost,
     "passed": _passed,
 }

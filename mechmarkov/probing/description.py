@@ -1,0 +1,44 @@
+"""What a run is, in words, for the head of a report."""
+
+from typing import Any
+
+from mechmarkov.runs.run import Run
+from mechmarkov.utils.text import counted
+
+
+def describe(run: Run) -> dict[str, Any]:
+    """Returns what a run is, as plain data for people."""
+    objective, model = run.objective, run.model
+    mlp = [*["gated"] * model.gated_mlp, *["parallel"] * model.parallel_attn_mlp, str(model.act_fn)]
+    no_mlp = "attention only" if model.mixer == "attention" else "no MLP"
+    shape = [
+        f"{counted(model.n_layers, 'layer')} of {counted(model.n_heads, 'head')}",
+        no_mlp if model.attn_only else f"MLP of {model.d_mlp} ({', '.join(mlp)})",
+        f"width {model.d_model}",
+        f"context {model.n_ctx}",
+        f"norm {model.normalization_type}" if model.normalization_type else "no norm",
+        f"{'no' if model.positional_embedding_type == 'none' else model.positional_embedding_type} positions",
+    ]
+    shape += [f"{model.n_key_value_heads} key-value heads"] * (model.n_key_value_heads is not None)
+    shape += ["norms on queries and keys"] * model.use_qk_norm
+    shape += [f"mixer {model.mixer}"] * (model.mixer != "attention")
+    shape += ["tied embeddings"] * model.tied
+    shape += [f"window of {model.window} back"] * (model.window is not None)
+    loss = {
+        "cross_entropy": "cross-entropy",
+        "raw_log": f"-log(score + {objective.eps:g}) on raw scores",
+        "normalised_log": f"-log(score / sum + {objective.eps:g}) on scores",
+        "squared": "squared error on scores",
+    }[objective.kind]
+    trained = f"{loss}, read at {'the last position' if objective.read == 'last' else 'every position'}"
+    return {
+        "title": run.title(),
+        "source": run.source.title(),
+        "model": ", ".join(shape),
+        "objective": trained
+        + (", a query token" if objective.query else "")
+        + (", a beginning-of-sequence token" if objective.bos else ""),
+        "seed": run.seed,
+        **{f"training {name.replace('_', ' ')}": text for name, text in run.sampling_errors().items()},
+        "provenance": run.provenance,
+    }
