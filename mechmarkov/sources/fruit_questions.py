@@ -54,6 +54,7 @@ class FruitQuestions(Source):
     """
 
     takes_streams: ClassVar[bool] = True
+    redraws: ClassVar[bool] = False
     kind: Literal["fruit_questions"] = "fruit_questions"
     example: ClassVar[Mapping[str, Any]] = {"task": 1}
     task: Annotated[Count, Field(ge=1, le=2)]
@@ -67,11 +68,6 @@ class FruitQuestions(Source):
     def length(self) -> int:
         """17 or 19: the words of the question and the answer."""
         return self.sentences.shape[1]
-
-    @property
-    def redraws(self) -> bool:
-        """No: the same few sentences all the time."""
-        return False
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ class Observed(StoredSequences):
             20 sequences or more at least the longest.
         held_out: "every_fifth" block, or the "last_tenth" of them, as nanoGPT holds out.
 
-    A run file holds the sequences with the law. Several sequences are tested for one law
+    A run file holds the sequences with the law, and `source_from_data` makes it of them again. Several sequences are tested for one law
     (`homogeneity`); where they do not seem to have one, there is a warning.
 
     Attributes:
@@ -100,34 +100,32 @@ class Observed(StoredSequences):
         limit: int | Any = None,
         block: int | np.integer[Any] | None = None,
         held_out: Literal["every_fifth", "last_tenth"] | str = "every_fifth",
-        **data: Any,
+        **unknown: Any,
     ) -> None:
-        data |= {"held_out": held_out}
-        if tokens is not ...:
-            for name in data:
-                if name != "held_out":
-                    raise ValueError(f"Observed has no option {shown(name)}, expected one of {OPTIONS}")
-            order = int(order) if isinstance(order, np.integer) else order
-            if order is not None and not (type(order) is int and 0 <= order <= MAX_ORDER):
-                raise ValueError(f"order is {order!r}, expected an integer from 0 to {MAX_ORDER}")
-            if block is not None and not (isinstance(block, int | np.integer) and 2 <= block <= MAX_TOKENS):
-                raise ValueError(f"block is {block!r}, expected an integer from 2 to {MAX_TOKENS}")
-            found = encode(tokens, alphabet, max_states, each=each, relabel=relabel, limit=limit)
-            if block is None:
-                block = stretches.default_block(found.lengths)
-            blocks = Blocks.of(found.states, found.lengths, int(block), len(found.names))
-            chosen = choose(blocks, stretches.training(blocks, held_out), order)
-            order = chosen.order
-            data |= {
-                "states": stored.written(found.states, len(found.names)),
-                "lengths": found.lengths,
-                "names": found.names,
-                "smoothing": "add_one" if chosen.smoothing is None else chosen.smoothing,
-            }
-        elif not data.keys() - {"held_out"}:
+        if tokens is ...:
             raise ValueError("tokens is missing, expected a text, an array or a list of sequences")
-        super().__init__(**data | {"order": order, "block": block})
-        if tokens is not ... and (doubt := self.doubt_of_one_law()) is not None:
+        for name in unknown:
+            raise ValueError(f"Observed has no option {shown(name)}, expected one of {OPTIONS}")
+        order = int(order) if isinstance(order, np.integer) else order
+        if order is not None and not (type(order) is int and 0 <= order <= MAX_ORDER):
+            raise ValueError(f"order is {order!r}, expected an integer from 0 to {MAX_ORDER}")
+        if block is not None and not (isinstance(block, int | np.integer) and 2 <= block <= MAX_TOKENS):
+            raise ValueError(f"block is {block!r}, expected an integer from 2 to {MAX_TOKENS}")
+        encoded = encode(tokens, alphabet, max_states, each=each, relabel=relabel, limit=limit)
+        if block is None:
+            block = stretches.default_block(encoded.lengths)
+        blocks = Blocks.of(encoded.states, encoded.lengths, int(block), len(encoded.names))
+        chosen = choose(blocks, stretches.training(blocks, held_out), order)
+        super().__init__(
+            states=stored.written(encoded.states, len(encoded.names)),
+            lengths=encoded.lengths,
+            names=encoded.names,
+            order=chosen.order,
+            smoothing="add_one" if chosen.smoothing is None else chosen.smoothing,
+            block=block,
+            held_out=held_out,
+        )
+        if (doubt := self.doubt_of_one_law()) is not None:
             warnings.warn(doubt, OneLawWarning, stacklevel=2)
 
     @classmethod

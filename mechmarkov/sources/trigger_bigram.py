@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mechmarkov.sources.base.by_matrix import ByMatrix
 from mechmarkov.sources.base.rows import as_law, as_lists, normalised
-from mechmarkov.sources.base.source import Count, Predictor, by_name, check_request
+from mechmarkov.sources.base.source import Count, Predictor, WithHidden, by_name, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
@@ -56,7 +56,7 @@ class Draws:
     law: Float[np.ndarray, "draw state"]
 
 
-class TriggerBigram(ByMatrix, Stationary):
+class TriggerBigram(ByMatrix, WithHidden, Stationary):
     """A global bigram with triggers; in each sequence one token of its own follows a trigger, always.
 
     Bietti et al. 2023 (arXiv 2306.00802). To predict what follows a trigger a model must find in the context
@@ -276,7 +276,7 @@ class TriggerBigram(ByMatrix, Stationary):
             found |= hits & (hits.cumsum(axis=1) > 1)
         return found
 
-    def sample_with_outputs(
+    def sample_with_hidden(
         self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu"
     ) -> tuple[Sequences, Int64[Tensor, "batch trigger"]]:
         """Draw sequences and what follows each trigger in them; see `Source.sample`."""
@@ -295,10 +295,6 @@ class TriggerBigram(ByMatrix, Stationary):
         always.index_copy_(1, table(generator, device, self._triggers), outputs)
         P = table(generator, device, self.given)[None]
         return sample_paths(P, start, batch, length, generator, always), outputs
-
-    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
-        """Draw sequences, each with its own outputs; see `Source.sample`."""
-        return self.sample_with_outputs(batch, length, generator=generator, device=device)[0]
 
     def predictors(self) -> dict[str, Predictor]:
         """Returns those of every stationary source, and `repeat_output`."""

@@ -1,10 +1,12 @@
 """Intervals over sequences: the bootstrap, standard errors of means, groups and ratios, and Wilson's."""
 
 from functools import lru_cache
+from math import ceil, floor
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import ndtri, stdtrit
+from scipy.stats import binomtest
 
 DRAWS = 1000
 DRAWN = 1 << 21  # means at a time, 16 MB: a trajectory has millions of effects
@@ -76,16 +78,15 @@ def standard_error(
 
 
 def wilson(share: float, n: float) -> tuple[float, float]:
-    """Wilson's 95 % interval (1927) of a frequency of `n`, in which halves may count.
+    """Wilson's 95 % interval (1927) of a frequency of `n`; of a half hit, from one hit less to one more.
 
     Example:
         >>> [round(end, 3) for end in wilson(1.0, 64)], [round(end, 3) for end in wilson(0.5, 100)]
         ([0.943, 1.0], [0.404, 0.596])
     """
-    z = float(ndtri(0.975))
-    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z * float(np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))) / (1 + z**2 / n)
-    return middle - half, middle + half
+    hits = round(2 * share * n) / 2
+    low, high = (binomtest(k, int(n)).proportion_ci(method="wilson") for k in (floor(hits), ceil(hits)))
+    return float(low.low), float(high.high)
 
 
 def ratio(

@@ -81,7 +81,7 @@ def test_the_path_graph_draws_in_context_chains_bit_for_bit(start):
 def test_roots_are_stationary_and_the_query_is_uniform():
     parents = [[], [0], [], [], [3]]
     source = CausalGraph(n_states=3, parents=parents, concentration=0.5, start="stationary")
-    tokens, P = source.sample_with_chains(40_000, 5, generator=generator())
+    tokens, P = source.sample_with_hidden(40_000, 5, generator=generator())
     pi = np.linalg.matrix_power(P.numpy(), 1 << 40)[:, 0]
     for root, law in ((0, pi), (2, pi), (3, np.full_like(pi, 1 / 3))):
         hits = np.eye(3)[tokens[:, root].numpy()]

@@ -63,7 +63,7 @@ def test_the_posterior_is_bayes_rule_with_the_first_token(source):
 
 def test_long_sequences_neither_underflow_nor_mislead():
     source = ChainMixture(chains=TWO)
-    tokens, choice = source.sample_with_choices(50, 3000, generator=generator())  # probabilities of 1e-700
+    tokens, choice = source.sample_with_hidden(50, 3000, generator=generator())  # probabilities of 1e-700
     found = source.posterior(tokens.numpy())
     np.testing.assert_allclose(found.sum(-1), 1, **EXACT)
     assert (found[np.arange(50), -1, choice.numpy()] > 1 - 1e-9).all()
@@ -99,7 +99,7 @@ def test_sequences_come_from_the_chain_they_are_said_to():
     clockwise, back = np.roll(np.eye(5), 1, axis=1), np.roll(np.eye(5), -1, axis=1)
     source = ChainMixture(chains=np.stack([clockwise, back]), weights=np.array([0.3, 0.7]))
     n = 20_000
-    tokens, choice = source.sample_with_choices(n, 4, generator=generator())
+    tokens, choice = source.sample_with_hidden(n, 4, generator=generator())
     assert torch.equal(tokens.diff() % 5, torch.where(choice == 0, 1, 4)[:, None].expand(-1, 3))
     assert abs(int((choice == 0).sum()) - 0.3 * n) < 5 * np.sqrt(n * 0.21)
     assert torch.equal(tokens, source.sample(n, 4, generator=generator()))

@@ -113,7 +113,7 @@ def test_matrices_that_scaling_alone_leaves_far_off():
 
 def test_sequences_are_paths_of_their_chains_and_unigrams_say_nothing():
     source = DoublyStochastic(n_states=3)
-    tokens, P = source.sample_with_chains(5_000, 40, generator=generator(1))
+    tokens, P = source.sample_with_hidden(5_000, 40, generator=generator(1))
     assert torch.equal(tokens, source.sample(5_000, 40, generator=generator(1)))
     counts = np.zeros((5_000, 3, 3))
     np.add.at(counts, (np.arange(5_000)[:, None], tokens[:, :-1].numpy(), tokens[:, 1:].numpy()), 1)

@@ -59,7 +59,7 @@ def test_the_posterior_over_lags_is_bayes_rule(source):
 
 def test_a_long_sequence_tells_its_lag_and_then_the_best_is_that_lags_own():
     source = SelectiveLag(TWO, lags=[1, 2, 5])
-    tokens, lags = source.sample_with_lags(40, 2000, generator=generator())
+    tokens, lags = source.sample_with_hidden(40, 2000, generator=generator())
     found, tokens = source.posterior(tokens.numpy()), tokens.numpy()
     index = np.searchsorted(source.lags, lags.numpy())
     assert (found[np.arange(40), -1, index] > 1 - 1e-9).all()
@@ -72,14 +72,14 @@ def test_a_long_sequence_tells_its_lag_and_then_the_best_is_that_lags_own():
 
 def test_each_lag_as_often_as_its_weight_says():
     source, n = SelectiveLag(TWO, lags=[1, 2, 5], weights=[0.1, 0.6, 0.3]), 20_000
-    lags = source.sample_with_lags(n, 2, generator=generator())[1].numpy()
+    lags = source.sample_with_hidden(n, 2, generator=generator())[1].numpy()
     for lag, weight in zip(source.lags, source.prior, strict=True):
         assert abs((lags == lag).sum() - n * weight) < 5 * np.sqrt(n * weight * (1 - weight))
 
 
 def test_deterministic_chains_show_their_lag():
     source = SelectiveLag([[0, 1, 0], [0, 0, 1], [1, 0, 0]], lags=[1, 3, 4])
-    tokens, lags = source.sample_with_lags(60, 31, generator=generator())
+    tokens, lags = source.sample_with_hidden(60, 31, generator=generator())
     for x, lag in zip(tokens, lags.tolist(), strict=True):
         assert torch.equal((x[lag:] - x[:-lag]) % 3, torch.ones_like(x[lag:]))
     impossible = np.array([[0, 0, 0, 0, 0]])  # neither one, three nor four back fits

@@ -102,7 +102,7 @@ def test_the_best_rule_where_everything_is_known_by_hand():
 
 def test_outputs_are_what_follows_the_triggers():
     source = TriggerBigram(P4, triggers=[3, 1])
-    tokens, outputs = source.sample_with_outputs(500, 200, generator=generator())
+    tokens, outputs = source.sample_with_hidden(500, 200, generator=generator())
     for i, trigger in enumerate(source.triggers):
         follows = torch.where(tokens[:, :-1] == trigger, tokens[:, 1:], outputs[:, i, None])
         assert torch.equal(follows, outputs[:, i, None].expand_as(follows))
