@@ -42,6 +42,19 @@ HARMLESS = {
 }  # fmt: skip
 
 
+# Parts of names that `torch.compile`, FSDP and activation checkpointing put in, wherever they wrap a module.
+WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+
+
+def plain_name(name: str) -> str:
+    """A name without those of wrappers.
+
+    >>> plain_name("h.0._orig_mod.mlp.c_fc.weight")
+    'h.0.mlp.c_fc.weight'
+    """
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
 class UnknownWeightError(RunFileError):
     """A weight that no part of the model has a place for.
 

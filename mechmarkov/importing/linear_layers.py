@@ -12,7 +12,15 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from mechmarkov.importing.layout import Called, ImportPlan, Shapes, UnknownWeightError, check_shapes
+from mechmarkov.importing.layout import (
+    Called,
+    ImportPlan,
+    Shapes,
+    UnknownWeightError,
+    check_shapes,
+    count_layers,
+    shape_of,
+)
 from mechmarkov.models import DecoderConfig
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import quoted
@@ -72,6 +80,22 @@ class Names:
         inner, _, kind = rest.rpartition(".")
         outer = by_ours.get(f"{blocks}.", f"{blocks}.")
         return self.called(f"{outer}{layer}" + (f".{by_ours.get(inner, inner)}.{kind}" if rest else ""))
+
+
+def from_shapes(shapes: Shapes, called: Called) -> dict[str, Any]:
+    """The fields that shapes tell, whichever way the layers of an MLP lie."""
+    d_vocab, d_model = shape_of(shapes, "embed.weight", 2, called)
+    fields: dict[str, Any] = {
+        "n_layers": count_layers(shapes, "blocks.", called),
+        "d_model": d_model,
+        "d_vocab": d_vocab,
+        "attn_only": not any(".mlp." in name for name in shapes),
+    }
+    if "pos_embed.weight" in shapes:
+        fields["n_ctx"] = shape_of(shapes, "pos_embed.weight", 2, called)[0]
+    if "unembed.weight" in shapes:
+        fields["d_vocab_out"] = shape_of(shapes, "unembed.weight", 2, called)[0]
+    return fields
 
 
 def split_shapes(shapes: Shapes, transposed: bool = True, called: Called = str) -> Shapes:

@@ -14,7 +14,7 @@ from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, layout,
 from mechmarkov.importing.lens_config import CHANGING, LOCAL, config_from_lens
 from mechmarkov.importing.live import gpt2_names
 from mechmarkov.importing.live.difference import nearest
-from mechmarkov.importing.live.inside import LENS, Inside, is_of, plain_name, weights_of
+from mechmarkov.importing.live.inside import LENS, Inside, is_of, weights_of
 from mechmarkov.importing.live.reading import Fields, Reading
 from mechmarkov.importing.live.settings import configs
 from mechmarkov.importing.live.untouched import our_own_numbers
@@ -69,8 +69,12 @@ def converted(
     n_ctx = given.pop("n_ctx", n_ctx)
     for name, value in live.model.named_parameters():  # first: what is measured relies on these
         if not bool(value.isfinite().all()):
-            raise ValueError(f"{plain_name(name)} holds NaN or infinite values")
-    reading = _reading(live, n_ctx, given) if names is None else _with_names(live, n_ctx, given, names)
+            raise ValueError(f"{layout.plain_name(name)} holds NaN or infinite values")
+    if names is None:
+        reading = _reading(live, n_ctx, given)
+    else:
+        fields = given if n_ctx is None else {**given, "n_ctx": n_ctx}
+        reading = Reading(lambda _: named.of_live_model(live.model, names, fields), advice=ADVICE)
     choices = list(reading.all_choices())
     decoders = (_decoder(live.kind(), reading, choice, n_ctx) for choice in choices)
     if len(choices) == 1:
@@ -109,11 +113,6 @@ def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
     if hooked_transformer.recognises(state):
         return _with_lens_names(live, state, given)
     raise nothing_fits(state, f"the weights of {live.kind()} are called")
-
-
-def _with_names(live: Inside, n_ctx: int | None, given: dict[str, Any], names: Names) -> Reading:
-    fields = given if n_ctx is None else {**given, "n_ctx": n_ctx}
-    return Reading(lambda _: named.of_live_model(live.model, names, fields), advice=ADVICE)
 
 
 def _of_transformers(

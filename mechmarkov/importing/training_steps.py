@@ -26,17 +26,8 @@ COMPANIONS = re.compile(
 # A folder named by its step, as those of transformers' Trainer, of accelerate, of litgpt and of orbax.
 BY_STEP = re.compile(r"(?:(checkpoint|ckpt|global_step|step|epoch|iter)[-_=]?)?([0-9]{1,15})", re.I)
 TIMES = (
-    "step",
-    "steps",
-    "iter",
-    "iters",
-    "itr",
-    "iteration",
-    "iterations",
-    "global_step",
-    "checkpoint",
-    "ckpt",
-)
+    "step", "steps", "iter", "iters", "itr", "iteration", "iterations", "global_step", "checkpoint", "ckpt",
+)  # fmt: skip
 EPOCHS = ("epoch", "epochs", "ep")
 NUMBER = re.compile(r"([A-Za-z]*)[-_= ]*([0-9]+)")
 

@@ -59,8 +59,8 @@ class Observed(StoredSequences):
             20 sequences or more at least the longest.
         held_out: "every_fifth" block, or the "last_tenth" of them, as nanoGPT holds out.
 
-    A run file holds the sequences with the law, and `source_from_data` makes it of them again. Several sequences are tested for one law
-    (`homogeneity`); where they do not seem to have one, there is a warning.
+    A run file holds the sequences with the law; `source_from_data` makes the source of them again. Several
+    sequences are tested for one law (`homogeneity`); where they do not seem to have one, there is a warning.
 
     Attributes:
         smoothing: The concentrations that stand for counts, one for each order from 0 up, or `add_one`.

@@ -83,6 +83,8 @@ def wilson(share: float, n: float) -> tuple[float, float]:
     Example:
         >>> [round(end, 3) for end in wilson(1.0, 64)], [round(end, 3) for end in wilson(0.5, 100)]
         ([0.943, 1.0], [0.404, 0.596])
+        >>> wilson(0.5, 1) == (wilson(0.0, 1)[0], wilson(1.0, 1)[1])
+        True
     """
     hits = round(2 * share * n) / 2
     low, high = (binomtest(k, int(n)).proportion_ci(method="wilson") for k in (floor(hits), ceil(hits)))

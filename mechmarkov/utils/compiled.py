@@ -78,11 +78,8 @@ class _Checked(IndexDataCacheFile):  # type: ignore[misc]
         if (kept := super().load(key)) is None:
             return None
         whose, digest, content = kept
-        return (
-            pickle.loads(content)
-            if (whose, digest) == (self._whose(key), blake2b(content).digest())
-            else None
-        )
+        is_whole = (whose, digest) == (self._whose(key), blake2b(content).digest())
+        return pickle.loads(content) if is_whole else None
 
     def _whose(self, key: Any) -> str:
         return repr((self._source_stamp, key))

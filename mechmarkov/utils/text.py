@@ -78,6 +78,15 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
+def first_of(words: Sequence[str], most: int) -> str:
+    """The first words of a list that may be long.
+
+    >>> first_of(["a", "b"], 2), first_of(["a", "b", "c"], 2)
+    ('a, b', 'a, b, …')
+    """
+    return ", ".join([*words[:most], *["…"] * (len(words) > most)])
+
+
 def quoted(name: str) -> str:
     """A name from a file, in double quotes.
 

@@ -1,6 +1,6 @@
 """Which layout weights have, and what their file says of the model, in the words of that layout."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, layout, mamba, transformer_bridge
@@ -11,7 +11,7 @@ from mechmarkov.importing.names.table import Names, table_of
 from mechmarkov.importing.names.weights import nothing_fits
 from mechmarkov.safe.pickle_scan import TensorPlan
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
+from mechmarkov.utils.text import NAME_CHARACTERS, first_of, printable, shown
 
 OF_LENS = {"HookedTransformer": hooked_transformer, "TransformerBridge": transformer_bridge}
 OF_GPT = {"nanoGPT": gpt2, "Relative_Transformer": relative_transformer}
@@ -24,13 +24,9 @@ PLAIN_FIELDS = {
 }  # fmt: skip
 
 
-def _recognises(names: Container[str]) -> bool:
-    return any(module.recognises(names) for module in MODULES)
-
-
 LAYOUTS = Layouts(
     tuple(sorted((mark for module in MODULES for mark in module.MARKS), key=len, reverse=True)),
-    _recognises,
+    lambda names: any(module.recognises(names) for module in MODULES),
     heads=("lm_head.weight", "lm_head.bias"),
 )
 
@@ -139,8 +135,7 @@ def _unused(
     if given.get("act_fn") is not None and plan.config.attn_only:
         notes.append("act_fn is given and not used: the model has no MLP")
     if unread := configs.unread(found, read):
-        names = ", ".join(unread[:MAX_NAMES] + ["…"] * (len(unread) > MAX_NAMES))
-        notes.append(f"settings in the file that are not read: {names}")
+        notes.append(f"settings in the file that are not read: {first_of(unread, MAX_NAMES)}")
     return notes
 
 

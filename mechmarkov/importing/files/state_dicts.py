@@ -2,10 +2,11 @@
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mechmarkov.importing.layout import plain_name
 from mechmarkov.safe.pickle_scan import TensorPlan
 from mechmarkov.safe.plain_data import RunFileError, readable
 from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, shown
@@ -13,8 +14,6 @@ from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, shown
 MAX_DEPTH = 8
 MAX_MODELS = 1000  # apart from histories
 MAX_NAMES_SHOWN = 8
-# Parts of names that `torch.compile`, FSDP and activation checkpointing put in, wherever they wrap a module.
-WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 # Keys of a dict of checkpoints: a number, or a word for it and a number.
 NUMBERED = re.compile(
     r"(?:(?:step|steps|iter|itr|iteration|epoch|checkpoint|ckpt)[-_= ]?)?([0-9]{1,15})", re.I
@@ -75,7 +74,7 @@ class StateDict:
     def is_wrapped(self) -> bool:
         """Returns whether wrappers put parts into names beyond the prefix."""
         own = (name.removeprefix(self.prefix) for name in self.names.values())
-        return any(_unwrapped(name) != name for name in own)
+        return any(plain_name(name) != name for name in own)
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -114,35 +113,31 @@ def find(content: Any, layouts: Layouts) -> list[Found]:
             return []
         if id(value) not in known:
             known[id(value)] = []  # a structure that holds itself ends here
-            known[id(value)] = _of_dict(value, depth) if type(value) is dict else _of_list(value, depth)
+            known[id(value)] = held_by(value, depth)
             if len(known[id(value)]) > MAX_MODELS:
                 raise RunFileError(f"it holds more than {MAX_MODELS} models")
         return known[id(value)]
 
-    def _of_dict(value: dict[Any, Any], depth: int) -> list[Found]:
-        models = _in_one_dict(value, layouts)
-        parts = {key: inside(item, depth + 1) for key, item in value.items()}
-        parts = {key: part for key, part in parts.items() if part}
+    def held_by(value: Any, depth: int) -> list[Found]:
+        if type(value) is not dict:
+            parts = {f"[{i}]": inside(item, depth + 1) for i, item in enumerate(value)}
+            history = _history(list(parts.values()), value, ())
+            return [history] if history else _below(parts, ())
+        parts = {key: part for key, item in value.items() if (part := inside(item, depth + 1))}
         history = _history(list(parts.values()), value, _numbers(parts))
-        return models + ([history] if history else _below(parts.items(), value))
-
-    def _of_list(value: Sequence[Any], depth: int) -> list[Found]:
-        parts = [inside(item, depth + 1) for item in value]
-        history = _history(parts, value, ())
-        return [history] if history else _below(((f"[{i}]", part) for i, part in enumerate(parts)), None)
+        return _in_one_dict(value, layouts) + ([history] if history else _below(parts, (value,)))
 
     return inside(content, 0)
 
 
-def _below(parts: Iterable[tuple[Any, list[Found]]], around: Mapping[Any, Any] | None) -> list[Found]:
+def _below(parts: Mapping[Any, list[Found]], around: tuple[Mapping[Any, Any], ...]) -> list[Found]:
     """Returns what lies deeper, each once, with the key on the way to it."""
     found: dict[Any, Found] = {}
-    outer = () if around is None else (around,)
-    for key, models in parts:
+    for key, models in parts.items():
+        name = str(key)
         for model in models:
-            name = str(key)
             members = tuple(
-                replace(one, keys=(name, *one.keys), around=(*one.around, *outer)) for one in model.members
+                replace(one, keys=(name, *one.keys), around=(*one.around, *around)) for one in model.members
             )
             found.setdefault(model.identity, replace(model, members=members, place=(name, *model.place)))
     return list(found.values())
@@ -151,7 +146,7 @@ def _below(parts: Iterable[tuple[Any, list[Found]]], around: Mapping[Any, Any] |
 def _in_one_dict(value: dict[Any, Any], layouts: Layouts) -> list[Found]:
     """The models whose weights are entries of this dict: more than one where names begin in several ways."""
     tensors = [name for name, x in value.items() if type(name) is str and type(x) is TensorPlan]
-    plain = {name: _unwrapped(name) for name in tensors}
+    plain = {name: plain_name(name) for name in tensors}
     begins = {begin for name in plain.values() if (begin := layouts.before(name)) is not None}
     prefixes = [
         prefix
@@ -180,10 +175,6 @@ def _in_one_dict(value: dict[Any, Any], layouts: Layouts) -> list[Found]:
         one = StateDict((), own, plans, group, tuple(beside), (value,))
         found.append(Found((one,), None, one.place, (id(value), one.prefix)))
     return found
-
-
-def _unwrapped(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
 def _common(group: Mapping[str, str]) -> str:
@@ -230,7 +221,9 @@ def choose(found: Sequence[Found], weights: str | None) -> Found:
     if weights is None:
         if len(found) == 1:
             return found[0]
-        calls = " or ".join(f"--weights {_in_a_shell(label)}" for label in labels[:2])
+        calls = " or ".join(
+            f"--weights {shlex.quote(printable(label, NAME_CHARACTERS))}" for label in labels[:2]
+        )
         raise RunFileError(
             f"it holds {len(found)} models, {_named(labels)}: choose with {calls}, "
             f"or weights={shown(labels[-1])} in Python"
@@ -246,10 +239,6 @@ def choose(found: Sequence[Found], weights: str | None) -> Found:
 def _named(labels: Sequence[str]) -> str:
     more = ["others"] if len(labels) > MAX_NAMES_SHOWN else []
     return listed([*map(readable, labels[:MAX_NAMES_SHOWN]), *more])
-
-
-def _in_a_shell(label: str) -> str:
-    return shlex.quote(printable(label, NAME_CHARACTERS))
 
 
 def _labels(found: Sequence[Found]) -> list[str]:

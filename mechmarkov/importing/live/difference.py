@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mechmarkov.importing.live.inside import Inside, attribute, is_parallel
 from mechmarkov.importing.live.logits import Answer, ask
 from mechmarkov.importing.live.untouched import our_own_numbers
-from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.models import HookedDecoder
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import listed
 
@@ -126,27 +126,20 @@ def nearest(live: Inside, decoders: Iterable[HookedDecoder]) -> tuple[int, int |
     kept: dict[int, HookedDecoder] = {}  # the two nearest
     for number, decoder in enumerate(decoders):
         if answer is None:
-            tokens = _any_tokens(decoder.config)
-            dtype, answer = _in_widest(live, tokens, decoder.config.d_vocab_out)
+            config, drawn = decoder.config, torch.Generator("cpu").manual_seed(0)
+            tokens = torch.randint(config.d_vocab, (2, config.n_ctx), generator=drawn, device="cpu")
+            dtype = torch.float64
+            try:
+                answer = ask(live.model, tokens, config.d_vocab_out, dtype)
+            except ValueError:
+                dtype = torch.float32
+                answer = ask(live.model, tokens, config.d_vocab_out, dtype)
         scaled.append(_least(answer, _ours(decoder, tokens, dtype)).scaled)
         kept[number] = decoder
         best, runner_up = sorted(kept, key=scaled.__getitem__)[:2] if len(kept) > 1 else (number, number)
         kept = {one: kept[one] for one in (best, runner_up)}
     is_tie = scaled[runner_up] <= min(10 * scaled[best], MAX_LOGIT_DIFFERENCE)
     return best, runner_up if is_tie else None, kept[best]
-
-
-def _any_tokens(config: DecoderConfig) -> Int[Tensor, "batch position"]:
-    drawn = torch.Generator("cpu").manual_seed(0)
-    return torch.randint(config.d_vocab, (2, config.n_ctx), generator=drawn, device="cpu")
-
-
-def _in_widest(live: Inside, tokens: Int[Tensor, "batch position"], width: int) -> tuple[torch.dtype, Answer]:
-    """A model's logits in float64, or else in float32."""
-    try:
-        return torch.float64, ask(live.model, tokens, width, torch.float64)
-    except ValueError:
-        return torch.float32, ask(live.model, tokens, width, torch.float32)
 
 
 def _least(answer: Answer, ours: Float[Tensor, "batch position d_vocab_out"]) -> Difference:

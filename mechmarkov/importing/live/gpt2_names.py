@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from mechmarkov.importing import gpt2, layout
 from mechmarkov.importing.live import measured
-from mechmarkov.importing.live.inside import Inside, plain_name
+from mechmarkov.importing.live.inside import Inside
 from mechmarkov.importing.live.reading import Fields, Reading
 from mechmarkov.importing.live.settings import n_heads
 from mechmarkov.models import DecoderConfig
@@ -29,14 +29,16 @@ def reading(live: Inside, state: Mapping[str, Tensor], given: Fields) -> Reading
     """
     weights = _weights(live.model, state)
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
-    modules = {plain_name(name): module for name, module in live.model.named_modules()}
+    modules = {layout.plain_name(name): module for name, module in live.model.named_modules()}
     norms = [module for name, module in modules.items() if name.endswith(("ln_1", "ln_2", "ln_f"))]
     fields, choices = {**_norms(norms, given), **given}, dict[str, Sequence[Any]]()
     if "n_heads" not in fields:
         heads = n_heads(live)
         if len(heads) > 1:
             raise RunFileError(f"its layers have {listed([*map(str, heads)])} heads, expected one number")
-        choices |= {"n_heads": heads or _divisors(shapes)}
+        embedding = next(name for name in shapes if name.endswith("wte.weight"))
+        width = layout.shape_of(shapes, embedding, 2)[1]
+        choices |= {"n_heads": heads or [n for n in range(1, width + 1) if width % n == 0]}
 
     if "normalization_type" not in fields:  # its norms have no weights, or there are none
         choices["normalization_type"] = [None, "LNPre", "RMSPre"]
@@ -66,19 +68,12 @@ def reading(live: Inside, state: Mapping[str, Tensor], given: Fields) -> Reading
 
 def _weights(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights in float32, and buffers that may stand for one: counters, masks and tables do not."""
-    parameters = {plain_name(name) for name, _ in model.named_parameters(remove_duplicate=False)}
+    parameters = {layout.plain_name(name) for name, _ in model.named_parameters(remove_duplicate=False)}
     return {
         name: value.detach().cpu().float()
         for name, value in state.items()
         if name in parameters or (value.is_floating_point() and name.endswith(".weight"))
     }
-
-
-def _divisors(shapes: layout.Shapes) -> list[int]:
-    """The numbers of heads that are possible."""
-    name = next(name for name in shapes if name.endswith("wte.weight"))
-    width = layout.shape_of(shapes, name, 2)[1]
-    return [heads for heads in range(1, width + 1) if width % heads == 0]
 
 
 def _norms(norms: list[nn.Module], given: Fields) -> dict[str, Any]:

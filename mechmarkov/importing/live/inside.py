@@ -8,12 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, mamba, transformer_bridge
+from mechmarkov.importing.layout import plain_name
 from mechmarkov.models import HookedDecoder
 from mechmarkov.utils.text import counted, listed, shown
 
 LAYOUTS = (gpt2, hugging_face, mamba, hooked_transformer, transformer_bridge)
-# Parts of names that wrappers of a layer leave in the middle: torch.compile, FSDP, activation checkpointing.
-WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 LENS = "transformer_lens."
 PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 SHARDED = "FullyShardedDataParallel"  # importing the class takes longer than all else here
@@ -76,15 +75,6 @@ def inside(model: nn.Module, whole: bool = False) -> Inside:
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """A model's weights and buffers, by names without those of wrappers around its layers."""
     return {plain_name(name): value for name, value in model.state_dict().items()}
-
-
-def plain_name(name: str) -> str:
-    """A name without those of wrappers.
-
-    >>> plain_name("h.0._orig_mod.mlp.c_fc.weight")
-    'h.0.mlp.c_fc.weight'
-    """
-    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
 def is_of(thing: object, package: str) -> bool:

@@ -40,17 +40,14 @@ def _attributes(config: Any) -> Iterator[tuple[str, Any]]:
     """Yields what an object and its class keep, with neither methods nor private names."""
     kinds = (config if isinstance(config, type) else type(config)).__mro__[:-1]
     for kind in reversed(kinds):
+        slots = vars(kind).get("__slots__", ())
+        slots = (slots,) if isinstance(slots, str) else slots
         for name, value in vars(kind).items():
-            in_slot = not isinstance(config, type) and name in _slots(kind) and hasattr(config, name)
+            in_slot = not isinstance(config, type) and name in slots and hasattr(config, name)
             if not name.startswith("_") and (in_slot or not (callable(value) or hasattr(value, "__get__"))):
                 yield name, getattr(config, name) if in_slot else value
     if not isinstance(config, type):
         yield from ((x, y) for x, y in getattr(config, "__dict__", {}).items() if not x.startswith("_"))
-
-
-def _slots(kind: type) -> tuple[str, ...]:
-    slots = vars(kind).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 def configs(live: Inside) -> Iterator[dict[str, Any]]:

@@ -78,8 +78,12 @@ def borrowed(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
                 attributes["forward"] = before["_original_forward"]
             for tensors in (attributes["_parameters"], attributes["_buffers"]):
                 for name, value in tensors.items():
-                    if value is not None:
-                        tensors[name] = copies.setdefault(id(value), _copy(value, dtype))
+                    if value is not None and id(value) not in copies:
+                        kind = dtype if value.is_floating_point() else value.dtype
+                        copy = value.detach().to(kind, copy=True)
+                        is_parameter = isinstance(value, nn.Parameter)
+                        copies[id(value)] = nn.Parameter(copy, False) if is_parameter else copy
+                    tensors[name] = copies.get(id(value))
         yield
     finally:
         for now, was in inner:
@@ -105,11 +109,6 @@ def _parts(model: nn.Module) -> list[nn.Module]:
             held = several if isinstance(value, dict | list | tuple) else [value]
             waiting += [one for one in held if isinstance(one, nn.Module)]
     return list(found.values())
-
-
-def _copy(value: Tensor, dtype: torch.dtype) -> Tensor:
-    copy = value.detach().to(dtype if value.is_floating_point() else value.dtype, copy=True)
-    return nn.Parameter(copy, requires_grad=False) if isinstance(value, nn.Parameter) else copy
 
 
 def _put_back(now: dict[Any, Any], before: dict[Any, Any]) -> None:

@@ -18,10 +18,9 @@ from mechmarkov.models.config import MAX_WIDTH, STATE_SPACES
 from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.errors import near_misses
-from mechmarkov.utils.text import quoted, shown
+from mechmarkov.utils.text import first_of, quoted, shown
 
 LAYOUT = "a table of names"
-ASSUMED: dict[str, Any] = {"eps": 1e-5, "use_attn_scale": True, "window": None}  # no shape tells them
 TIED = 'a tied weight has two names, "…": ["embed.W_E", "unembed.W_U"]'
 SIZES = ("n_heads", "n_key_value_heads", "d_head", "d_state", "dt_rank", "n_groups")
 KNOWN = (
@@ -58,7 +57,13 @@ def plan_import(
     # Shapes of what the table makes are those of tensors without memory.
     found = by_our_names({name: torch.empty(shape, device="meta") for name, shape in shapes.items()})
     inner = {name: tuple(value.shape) for name, value in found.states.items()}
-    _check_targets(inner)
+    for name in inner:
+        if not OURS.fullmatch(name):
+            layer = next(iter(re.findall(r"\d+", name)), "0")
+            near = near_misses(name, [known.replace(".N.", f".{layer}.") for known in KNOWN])
+            raise RunFileError(
+                f"names: {quoted(name)} is not a name of HookedTransformer's{near}; see {PAGE}"
+            )
     fields, assumed = _fields(inner, given)
     if found.by_name:
         assumed["axes"] = "a square weight called weight is [d_out, d_in], any other [d_in, d_out]"
@@ -114,20 +119,10 @@ def _check_given(given: Mapping[str, Any]) -> None:
         raise RunFileError(f"mixer is {shown(given['mixer'])}, expected a name such as 'mamba'")
 
 
-def _check_targets(inner: Shapes) -> None:
-    for name in inner:
-        if not OURS.fullmatch(name):
-            layer = next(iter(re.findall(r"\d+", name)), "0")
-            near = near_misses(name, [known.replace(".N.", f".{layer}.") for known in KNOWN])
-            raise RunFileError(
-                f"names: {quoted(name)} is not a name of HookedTransformer's{near}; see {PAGE}"
-            )
-
-
 def _fields(inner: Shapes, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields of the config, and those of them that are assumed."""
     fields = layout.agree(_from_shapes(inner), given, "by the shapes")
-    assumed = {name: value for name, value in ASSUMED.items() if name not in fields}
+    assumed = {name: value for name, value in layout.ASSUMED.items() if name not in fields}
     if "pos_embed.W_pos" in inner and "positional_embedding_type" not in fields:
         assumed["positional_embedding_type"] = "standard"
     if not fields["attn_only"] and "parallel_attn_mlp" not in fields:
@@ -196,7 +191,7 @@ def _check(inner: Shapes, expected: Shapes, found: Renamed, table: Table) -> Non
             advice = (
                 "a HookedDecoder norms what each layer reads and what is unembedded, not the sums after it"
             )
-        some = ", ".join(map(unmarked, lacking[:6])) + (", …" if len(lacking) > 6 else "")
+        some = first_of([*map(unmarked, lacking)], 6)
         raise RunFileError(f"names: no line gives {some}: {advice}; see {PAGE}")
 
 

@@ -109,7 +109,12 @@ def table_of(names: Names) -> Table:
     for key in names:
         if not isinstance(key, str):
             raise RunFileError(f"names has the key {shown(key)}, expected the name of a weight")
-    lines = tuple(line for key, value in names.items() if key != MISSING for line in _lines(key, value))
+    lines = tuple(
+        _line(key, one)
+        for key, value in names.items()
+        if key != MISSING
+        for one in (value if isinstance(value, list | tuple) and value else [value])
+    )
     return Table(lines, _missing(names.get(MISSING, {})))
 
 
@@ -136,13 +141,6 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _lines(key: str, value: Any) -> list[Line]:
-    """One line, or several that take the same weight."""
-    if isinstance(value, list | tuple) and value:
-        return [_line(key, one) for one in value]
-    return [_line(key, value)]
-
-
 def _line(key: str, value: Any) -> Line:
     said = value if isinstance(value, Mapping) else {"to": value}
     for name in said:
@@ -162,20 +160,16 @@ def _line(key: str, value: Any) -> Line:
         re.compile(key)
     except re.error as error:
         raise RunFileError(f"names has {shown(key)}, which is not a regular expression: {error}") from None
-    _check_types(key, said)
+    for name, (types, words) in TYPES.items():
+        part = said.get(name)
+        if part is not None and not (type(part) in types and FURTHER.get(name, bool)(part)):
+            raise RunFileError(f"names[{shown(key)}].{name} is {shown(part)}, expected {words}")
+    if said.get("split") and (isinstance(to, str) or len(targets) < 2):
+        raise RunFileError(f"names[{shown(key)}] has split, expected to be a list of several names")
     rest: dict[str, Any] = {
         name: float(x) if name in ("scale", "add") else x for name, x in said.items() if name != "to"
     }
     return Line(key, tuple(filter(None, targets)), **rest)
-
-
-def _check_types(key: str, said: Mapping[str, Any]) -> None:
-    for name, (types, words) in TYPES.items():
-        value = said.get(name)
-        if value is not None and not (type(value) in types and FURTHER.get(name, bool)(value)):
-            raise RunFileError(f"names[{shown(key)}].{name} is {shown(value)}, expected {words}")
-    if said.get("split") and (isinstance(said["to"], str) or len(said["to"]) < 2):
-        raise RunFileError(f"names[{shown(key)}] has split, expected to be a list of several names")
 
 
 def _missing(said: Any) -> tuple[tuple[re.Pattern[str], str], ...]:

@@ -68,7 +68,10 @@ def renamed(
         RunFileError: One line that names a weight without a line, two for one, or one that does not fit.
     """
     found = Renamed()
-    given = {"n_heads": _counted_heads(weights, table), **given}
+    numbers = {
+        _expanded(match, line.head, line) for name in weights for line, match in table.of(name) if line.head
+    }  # of heads that have weights of their own
+    given = {"n_heads": len(numbers) or None, **given}
     heads: dict[str, dict[int, tuple[str, Tensor]]] = defaultdict(dict)
     width = _width(weights, table)
     unnamed: list[str] = []
@@ -116,12 +119,6 @@ def _width(weights: Mapping[str, Tensor], table: Table) -> int | None:
         if value.ndim >= 2 and (turned or (name == "embed.W_E" and not entries)):
             return value.shape[-2 if any(turned) else -1]
     return None
-
-
-def _counted_heads(weights: Iterable[str], table: Table) -> int | None:
-    """Returns how many heads have weights of their own, or None."""
-    entries = [entry for name in weights for entry in table.of(name) if entry[0].head]
-    return len({_expanded(match, line.head or "", line) for line, match in entries}) or None
 
 
 def _index(match: re.Match[str], line: Line, taken: Container[int]) -> int:
