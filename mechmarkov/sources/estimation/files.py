@@ -58,7 +58,10 @@ def read(
         OSError: The file cannot be read.
     """
     path, name = _checked(path)
-    texts.check_options(unit, lines)
+    if unit not in (None, "character", "word"):
+        raise ValueError(f"unit is {shown(unit)}, expected 'character' or 'word'")
+    if lines is not None and type(lines) is not bool:
+        raise ValueError(f"lines is {shown(lines)}, expected True or False")
     check_limit(limit)
     of_text, of_table = {"unit": unit, "lines": lines}, {"column": column, "sequence": sequence}
     suffix = path.suffix.lower()

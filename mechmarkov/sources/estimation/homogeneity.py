@@ -81,7 +81,11 @@ def homogeneity(
         return None
     order = max(1, order)
     contexts = _contexts(paths, order)
-    prior = _pooled(paths, n_states)
+    # Around the pooled rows, each worth as many counts as there are states.
+    counts = np.ones((n_states, n_states)) / n_states
+    whole = paths[:, 1:] != ENDED
+    np.add.at(counts, (paths[:, :-1][whole], paths[:, 1:][whole]), 1)
+    prior = n_states * counts / counts.sum(1, keepdims=True)
     rng = np.random.default_rng(seed)
     found = _evidence(paths, prior)
     exchanged: list[float] = []
@@ -90,7 +94,7 @@ def homogeneity(
         exchanged += [_evidence(one, prior) for one in _exchange(paths, contexts, some, rng)]
     # Equal counts in another order of summation are equal.
     larger = sum(one >= found - 1e-9 * max(1.0, abs(found)) for one in exchanged)
-    gain = (found - float(np.mean(exchanged))) / int((paths[:, 1:] != ENDED).sum())
+    gain = (found - float(np.mean(exchanged))) / int(whole.sum())
     return Homogeneity((1 + larger) / (draws + 1), gain, order, len(paths))
 
 
@@ -143,16 +147,6 @@ def _exchange(
         np.put_along_axis(whose, places, np.take_along_axis(whose, dealt, 1), 1)
         found[:, :, t] = paths[whose, t]
     return found
-
-
-def _pooled(
-    paths: Int[np.ndarray, "sequence position"], n_states: int
-) -> Float[np.ndarray, "state_from state_to"]:
-    """A Dirichlet prior for the rows of a chain: around the pooled rows, worth as many counts as states."""
-    counts = np.ones((n_states, n_states)) / n_states
-    whole = paths[:, 1:] != ENDED
-    np.add.at(counts, (paths[:, :-1][whole], paths[:, 1:][whole]), 1)
-    return n_states * counts / counts.sum(1, keepdims=True)
 
 
 def _evidence(

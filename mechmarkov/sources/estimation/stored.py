@@ -13,6 +13,7 @@ from pydantic import Field
 from mechmarkov.sources.base.source import Count
 from mechmarkov.sources.base.stationary import Stationary
 from mechmarkov.sources.estimation.sequences import MAX_SEQUENCES, MAX_STATES, MAX_TOKENS
+from mechmarkov.utils.text import first_of
 
 S = TypeVar("S", bound="StoredSequences")
 MAX_LABELS = 6  # in a message
@@ -86,10 +87,9 @@ class StoredSequences(Stationary):
         """Returns advice on states that never occur, line ends and missing states; see `Source.advice`."""
         occur = [self.labels[state] for state in np.unique(self.tokens)]
         if n_states == len(occur) < self.n_states:
-            some = ", ".join(occur[:MAX_LABELS]) + ", …" * (len(occur) > MAX_LABELS)
             return (
                 f"; {len(occur)} of the {self.n_states} occur: Observed(…, relabel=True), or "
-                f'"relabel": true in --source, takes {some} in this order'
+                f'"relabel": true in --source, takes {first_of(occur, MAX_LABELS)} in this order'
             )
         if "\n" in self.names and n_states == self.n_states - 1:
             return (

@@ -44,7 +44,9 @@ def read(path: Path, *, column: Any, sequence: Any, lines: bool | None, limit: i
         )
     if lines:
         return _lines(path, limit)
-    of_file, example = _names_of_text(path) if is_text else _names_of_parquet(path)
+    # In text a column without a name holds the rows' names.
+    text_names = [one for one in next(_cells(path), []) if one] if is_text else []
+    of_file, example = (text_names, None) if is_text else _names_of_parquet(path)
     names = [one for one in of_file if one != sequence]
     only = column is None and len(names) == 1
     if column is None and not only:
@@ -95,11 +97,6 @@ def _names_of_parquet(path: Path) -> tuple[list[str], str | None]:
     is_list = (types.is_list, types.is_large_list, types.is_fixed_size_list)
     lists = [one.name for one in schema if any(is_one(one.type) for is_one in is_list)]
     return [one.name for one in schema], lists[0] if lists else None
-
-
-def _names_of_text(path: Path) -> tuple[list[str], None]:
-    """The names in the first line; a column without one holds the rows' names."""
-    return [one for one in next(_cells(path), []) if one], None
 
 
 def _cells(path: Path) -> Iterator[list[str]]:

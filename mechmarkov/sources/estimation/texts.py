@@ -63,18 +63,6 @@ def _parts(text: str) -> list[str]:
     return [part for part in BETWEEN_NUMBERS.split(text) if part]
 
 
-def check_options(unit: object, lines: object) -> None:
-    """Refuse what is not said of a text.
-
-    Raises:
-        ValueError: Naming the option.
-    """
-    if unit not in (None, "character", "word"):
-        raise ValueError(f"unit is {shown(unit)}, expected 'character' or 'word'")
-    if lines is not None and type(lines) is not bool:
-        raise ValueError(f"lines is {shown(lines)}, expected True or False")
-
-
 def check_meaning(text: str, name: str, unit: Unit | None, lines: bool | None) -> None:
     """Ask where a text shows signs of another meaning than characters in one sequence.
 
