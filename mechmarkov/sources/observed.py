@@ -116,15 +116,16 @@ class Observed(StoredSequences):
             block = stretches.default_block(encoded.lengths)
         blocks = Blocks.of(encoded.states, encoded.lengths, int(block), len(encoded.names))
         chosen = choose(blocks, stretches.training(blocks, held_out), order)
-        super().__init__(
-            states=stored.written(encoded.states, len(encoded.names)),
-            lengths=encoded.lengths,
-            names=encoded.names,
-            order=chosen.order,
-            smoothing="add_one" if chosen.smoothing is None else chosen.smoothing,
-            block=block,
-            held_out=held_out,
-        )
+        fields: dict[str, Any] = {
+            "states": stored.written(encoded.states, len(encoded.names)),
+            "lengths": encoded.lengths,
+            "names": encoded.names,
+            "order": chosen.order,
+            "smoothing": "add_one" if chosen.smoothing is None else chosen.smoothing,
+            "block": block,
+            "held_out": held_out,
+        }
+        super().__init__(**fields)
         if (doubt := self.doubt_of_one_law()) is not None:
             warnings.warn(doubt, OneLawWarning, stacklevel=2)
 
