@@ -215,11 +215,7 @@ class Picked:
 
 @torch.no_grad()
 def pick(
-    config: DecoderConfig,
-    ours: DecoderConfig,
-    states: dict[str, Tensor],
-    tokens: list[int],
-    drawn: Tensor,
+    config: DecoderConfig, ours: DecoderConfig, states: dict[str, Tensor], tokens: list[int], drawn: Tensor
 ) -> Picked:
     """A model that reads the given tokens only and predicts those of the states, compared with the whole.
 

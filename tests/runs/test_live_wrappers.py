@@ -152,10 +152,7 @@ class Body(nn.Module):
     [
         (Two, r"^Two holds 2 models: pass one, model\.student or model\.parts\.teachers\[0\]$"),
         (WithHead, r"weights of its own, value_head\.weight and value_head\.bias: pass model\.model$"),
-        (
-            Warm,
-            r"^Warm and the conversion of the NanoGPT that it holds disagree: .* pass model\.model; w",
-        ),
+        (Warm, r"^Warm and the conversion of the NanoGPT that it holds disagree: .* pass model\.model; w"),
         (Body, r"^the weights of Body are called body\.wte\.weight, body\.wpe\.weight"),
     ],
 )

@@ -196,13 +196,7 @@ def test_a_loop_that_starts_again_earlier_drops_what_is_later(tmp_path, first):
     for step in range(5):
         recorder(step, old)
     again = mm.Recorder(path, source=SOURCE, every=1, resume="drop_later")
-    assert mm.load(path).steps.tolist() == [
-        0,
-        1,
-        2,
-        3,
-        4,
-    ]  # until the loop says where it is
+    assert mm.load(path).steps.tolist() == [0, 1, 2, 3, 4]  # until the loop says where it is
     again(first, new)
     run = mm.load(path)
     assert run.steps.tolist() == list(range(first + 1))

@@ -142,10 +142,7 @@ BREACHES = {
     "model": (put("model", None), "model is None, expected a dict"),
     "model key": (put("model/d_moddel", 3), "unknown key model.d_moddel, did you mean"),
     "model field missing": (drop("model/n_ctx"), "model.n_ctx is missing"),
-    "model field of another type": (
-        put("model/n_ctx", "5"),
-        "model.n_ctx is '5', expected an integer",
-    ),
+    "model field of another type": (put("model/n_ctx", "5"), "model.n_ctx is '5', expected an integer"),
     "model field out of range": (put("model/n_layers", 0), "model.n_layers is 0, expected at least 1"),
     "tensor in the model": (put("model/n_ctx", torch.tensor(5)), 'model["n_ctx"] is a tensor of shape ()'),
     "huge width": (put("model/d_model", 1 << 40), "model.d_model is 1099511627776, expected at most"),
@@ -264,10 +261,7 @@ BREACHES = {
         put("recipe/optimiser/kind", ["gd"]),
         "recipe.optimiser.kind is ['gd'], expected a text such as 'gd'",
     ),
-    "scheme of start": (
-        put("recipe/init", {"scheme": 5}),
-        "recipe.init.scheme is 5, expected a text such",
-    ),
+    "scheme of start": (put("recipe/init", {"scheme": 5}), "recipe.init.scheme is 5, expected a text such"),
     **{
         f"learning rate of {rate!r:.20}": (put("recipe/optimiser/lr", rate), "expected a number above 0")
         for rate in ("fast", [0.1], True, math.nan, math.inf, -0.1, 0.0)

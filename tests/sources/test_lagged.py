@@ -3,14 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from enumeration import (
-    assert_deterministic,
-    assert_drawn,
-    assert_plain_data,
-    assert_refused,
-    solve,
-    table,
-)
+from enumeration import assert_deterministic, assert_drawn, assert_plain_data, assert_refused, solve, table
 from oracles import assert_conditional, assert_laws
 
 from mechmarkov.sources import Binary, Chain, LaggedChain, Switch

@@ -16,9 +16,7 @@ from enumeration import (
 from oracles import assert_conditional, assert_laws
 
 from mechmarkov.sources import Chain, OrderK, Switch
-from mechmarkov.sources.sampling.histories import (
-    sample_histories,
-)
+from mechmarkov.sources.sampling.histories import sample_histories
 
 SECOND = [[[0.9, 0.1], [0.25, 0.75]], [[0.0, 1.0], [0.4, 0.6]]]
 THREE = np.random.default_rng(0).dirichlet(np.ones(3), (3, 3)).tolist()

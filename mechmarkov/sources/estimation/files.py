@@ -34,22 +34,12 @@ LARGEST_TOKEN = 1 << 20  # of any vocabulary
 MAX_TEXT_BYTES = 1 << 26  # of words; characters stop at four bytes for each state
 MAX_HEADER_BYTES = 10_000  # of .npy, as numpy itself allows
 MAX_ITEM_BYTES = 1 << 10  # of an array of texts
-HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 ASKED_TYPE = ({"dtype": "uint16"}, "reads numbers of two bytes, as nanoGPT writes them")
 
 
 def read(
-    path: Any,
-    *,
-    unit: Any,
-    lines: Any,
-    dtype: Any,
-    column: Any,
-    sequence: Any,
-    limit: Any,
+    path: Any, *, unit: Any, lines: Any, dtype: Any, column: Any, sequence: Any, limit: Any
 ) -> tuple[Any, Literal["character", "word"] | None]:
     """Returns what a file holds, and what its texts are sequences of; see `Observed.read`.
 
