@@ -9,9 +9,9 @@ import torch
 import transformers
 from accelerate import Accelerator
 from accelerate.utils import ProjectConfiguration
+from public_codes import Config, NanoGPT, drawn
 from run_files import saved
 from safetensors.torch import load_file, save_file
-from test_live_gpt2 import Config, NanoGPT, drawn
 from torch import nn
 
 from mechmarkov.cli import main

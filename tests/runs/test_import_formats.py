@@ -16,8 +16,8 @@ import msgpack
 import numpy
 import pytest
 import torch
+from public_codes import Config, NanoGPT, drawn
 from run_files import saved, touch
-from test_live_gpt2 import Config, NanoGPT, drawn
 from torch import nn
 from torch.distributed.checkpoint import format_utils  # noqa: F401 - a message calls it by its whole name
 from torch.distributed.checkpoint import save as save_distributed

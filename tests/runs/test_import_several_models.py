@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from public_codes import Config, NanoGPT, drawn
+from public_codes import tokens as sequences
 from run_files import saved
-from test_live_gpt2 import Config, NanoGPT, drawn, sequences
 from torch import nn
 
 from mechmarkov.cli import main

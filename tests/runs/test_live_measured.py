@@ -6,17 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from test_live_gpt2 import SOURCE, Block, Config, NanoGPT, drawn
+from public_codes import Block, Config, K, NanoGPT, NewGELU, drawn
 from torch import nn
 
 from mechmarkov.runs import Run, RunFileError
+from mechmarkov.sources import Circle
 
-
-class NewGELU(nn.Module):
-    """minGPT's (mingpt/model.py at 37baab7, lines 20-27)."""
-
-    def forward(self, x):
-        return 0.5 * x * (1.0 + torch.tanh((2.0 / torch.pi) ** 0.5 * (x + 0.044715 * torch.pow(x, 3.0))))
+SOURCE = Circle(n_states=K, p=0.3)
 
 
 class Called(nn.Module):

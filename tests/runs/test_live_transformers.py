@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
+from public_codes import of_transformers
 from torch import nn
 
 from mechmarkov.runs import Run, RunFileError, load
@@ -52,21 +52,7 @@ def live(family: str, seed: int = 0, **changes: object) -> nn.Module:
         shape["attention_bias"] = draw.random() < 0.5
     if family == "Mistral":
         shape["sliding_window"] = draw.choice([None, 3])
-    return drawn(family, shape | changes, seed)
-
-
-def drawn(family: str, shape: dict[str, object], seed: int) -> nn.Module:
-    """A model of a family of transformers, every parameter drawn."""
-    special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
-    config = getattr(transformers, f"{family}Config")(**(special | shape))
-    model = getattr(transformers, f"{family}ForCausalLM")(config)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            value = 0.4 * torch.randn(parameter.shape, generator=generator)
-            scales = "norm" in name and name.endswith(".weight")
-            parameter.copy_(1 + value if scales else value)
-    return model.eval()
+    return of_transformers(family, shape | changes, seed)
 
 
 def logits_of(model: nn.Module) -> torch.Tensor:

@@ -2,13 +2,16 @@
 
 import pytest
 import torch
-from test_live_gpt2 import SOURCE, Config, K, NanoGPT, drawn, sequences
+from public_codes import Config, K, NanoGPT, drawn
+from public_codes import tokens as sequences
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.optim.swa_utils import AveragedModel
 
 import mechmarkov as mm
 from mechmarkov.runs import Run
+
+SOURCE = mm.Circle(n_states=K, p=0.3)
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*torch.jit:DeprecationWarning"
@@ -82,7 +85,7 @@ def assert_is_the_gpt(run: Run, attribute: str | None) -> None:
     )
     assert run.provenance["logit_difference"] <= 1e-5
     assert run.provenance.get("attribute") == attribute
-    assert run.provenance["imported_from"] == "test_live_gpt2.NanoGPT"
+    assert run.provenance["imported_from"] == "public_codes.NanoGPT"
 
 
 @pytest.mark.parametrize("kind", WRAPPED)
