@@ -303,7 +303,7 @@ class MarkovMLP(nn.Module):
 
 
 class MarkovBlock(nn.Module):
-    """With `bare` as in Markov-Simple (180-206) without norms; without `mlp` as in Markov-LLM-AO (160-176)."""
+    """With `bare` without norms, as Markov-Simple (180-206); without `mlp` as Markov-LLM-AO (160-176)."""
 
     def __init__(self, config):
         super().__init__()
