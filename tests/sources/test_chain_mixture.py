@@ -9,7 +9,6 @@ from enumeration import (
     assert_drawn,
     assert_optimal,
     assert_plain_data,
-    assert_refused,
     generator,
     path_probability,
     solve,
@@ -132,55 +131,6 @@ def test_data_and_draws():
     assert source.redraws
     with pytest.raises(ValueError, match=r"^tokens run from 0 to 3, expected states from 0 to 2$"):
         source.posterior(np.array([[0, 3]]))
-
-
-MISTAKES = {
-    "one chain": ({"chains": TWO[:1]}, "chains", "chains has 1 of them, expected 2 to 4096"),
-    "no list": ({"chains": 3}, "chains", "valid tuple"),
-    "one state": ({"chains": [[[1]], [[1]]]}, "chains", "chains[0] has 1 rows, expected 2 to 4096"),
-    "other states": (
-        {"chains": [TWO[0], THREE[0]]},
-        "chains",
-        "chains[1] has 3 rows, expected 2 as chains[0]",
-    ),
-    "no law": (
-        {"chains": [TWO[0], [[0.5, 0.4], [0.5, 0.5]]]},
-        "chains",
-        "row 0 of chains[1] sums to 0.9, expected 1",
-    ),
-    "no number": (
-        {"chains": [TWO[0], [[float("nan"), 1], [0, 1]]]},
-        "chains",
-        "chains[1][0][0] is nan, expected a probability in [0, 1]",
-    ),
-    "no square": ({"chains": [[[1], [1]], TWO[0]]}, "chains", "row 0 has 1 entries, expected a square"),
-    "in quotes": ({"chains": [TWO[0], [["1", 0], [0, 1]]]}, "chains", "a valid number"),
-    "two ends": (
-        {"chains": [TWO[0], [[1, 0], [0, 1]]]},
-        None,
-        "chains[1] has 2 closed classes of states, {0}, {1}, expected one",
-    ),
-    "weights too many": (
-        {"chains": TWO, "weights": [0.5, 0.25, 0.25]},
-        "weights",
-        "weights has 3 entries, expected 2, one for each chain",
-    ),
-    "weights no law": ({"chains": TWO, "weights": [0.5, 0.4]}, "weights", "weights sums to 0.9, expected 1"),
-    "weights negative": (
-        {"chains": TWO, "weights": [1.5, -0.5]},
-        "weights",
-        "weights[0] is 1.5, expected a probability in [0, 1]",
-    ),
-    "weights true": ({"chains": TWO, "weights": [True, 0]}, "weights", "a valid number"),
-    "unknown key": ({"chains": TWO, "n_states": 2}, "n_states", "Extra inputs are not permitted"),
-    "missing": ({}, "chains", "Field required"),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes(mistake):
-    data, field, words = MISTAKES[mistake]
-    assert_refused({"kind": "chain_mixture", **data}, field, words)
 
 
 @pytest.mark.parametrize("source", CASES, ids=repr)

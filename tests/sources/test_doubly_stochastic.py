@@ -11,7 +11,6 @@ from enumeration import (
     assert_drawn,
     assert_optimal,
     assert_plain_data,
-    assert_refused,
     generator,
     table,
 )
@@ -138,11 +137,5 @@ def test_plain_data_and_mistakes():
     assert_plain_data(
         DoublyStochastic(n_states=3), {"kind": "doubly_stochastic", "n_states": 3, "law": "sinkhorn"}
     )
-    assert_refused({"kind": "doubly_stochastic", "n_states": 5, "law": "uniform"}, None, "at most 4")
     assert_deterministic(DoublyStochastic(n_states=2))
     assert_deterministic(DoublyStochastic(n_states=4))
-    assert_refused({"kind": "doubly_stochastic", "n_states": 1}, "n_states", "greater than or equal to 2")
-    assert_refused(
-        {"kind": "doubly_stochastic", "n_states": 1 << 20}, "n_states", "less than or equal to 1024"
-    )
-    assert_refused({"kind": "doubly_stochastic", "n_states": 2.5}, "n_states", "a valid integer")

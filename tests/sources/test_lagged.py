@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from enumeration import assert_deterministic, assert_drawn, assert_plain_data, assert_refused, solve, table
+from enumeration import assert_deterministic, assert_drawn, assert_plain_data, solve, table
 from oracles import assert_conditional, assert_laws
 
 from mechmarkov.sources import Binary, Chain, LaggedChain, Switch
@@ -105,37 +105,3 @@ def test_plain_data_and_titles():
     assert LaggedChain(torch.tensor(P, dtype=torch.float64), lag=np.int64(2)) == LaggedChain(P=P, lag=2)
     assert LaggedChain(P, lag=2).title() == "Chain on 3 states with the parent at lag 2"
     assert Switch(p=0.5, q=0.8, lag=2).title() == "Switch chain, p = 0.5, q = 0.8, lag 2"
-
-
-MISTAKES = {
-    "no lag": ({"kind": "lagged_chain", "P": P}, "lag", "Field required"),
-    "lag 0": ({"kind": "lagged_chain", "P": P, "lag": 0}, "lag", "greater than or equal to 1"),
-    "half a lag": ({"kind": "switch", "p": 0.5, "q": 0.5, "lag": 1.5}, "lag", "a valid integer"),
-    "absurdly far": (
-        {"kind": "switch", "p": 0.5, "q": 0.5, "lag": 1 << 20},
-        "lag",
-        "less than or equal to 4096",
-    ),
-    "not a law": (
-        {"kind": "lagged_chain", "P": [[0.5, 0.5], [0.5, 0.4]], "lag": 2},
-        "P",
-        "row 1 of P sums to 0.9, expected 1",
-    ),
-    "one state": ({"kind": "lagged_chain", "P": [[1]], "lag": 2}, "P", "P has 1 rows, expected 2 to 4096"),
-    "two ends": (
-        {"kind": "lagged_chain", "P": [[1, 0], [0, 1]], "lag": 2},
-        None,
-        "2 closed classes of states",
-    ),
-    "p above 1": ({"kind": "switch", "p": 1.2, "q": 0.5, "lag": 2}, "p", "p is 1.2, expected a probability"),
-    "never moves": (
-        {"kind": "switch", "p": 0, "q": 0, "lag": 2},
-        None,
-        "p and q are both 0, expected one above",
-    ),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes(mistake):
-    assert_refused(*MISTAKES[mistake])

@@ -8,7 +8,6 @@ from enumeration import (
     assert_deterministic,
     assert_exact,
     assert_plain_data,
-    assert_refused,
     generator,
     solve,
 )
@@ -122,31 +121,6 @@ def test_data_and_draws():
     source = SelectiveLag(THREE, lags=[1, 2, 4])
     assert source.title() == "Chain on 3 states, the parent at lag 1, 2 or 4 of each sequence"
     assert not source.redraws
-
-
-MISTAKES = {
-    "one lag": ({"lags": [2]}, "lags", "lags has 1 entries, expected 2 to 256"),
-    "lag 0": ({"lags": [0, 1]}, "lags", "lags[0] is 0, expected 1 to 4096"),
-    "far too long": ({"lags": [1, 10**9]}, "lags", "lags[1] is 1000000000, expected 1 to 4096"),
-    "twice": ({"lags": [1, 2, 1]}, "lags", "lags[2] is 1 again, expected different lags"),
-    "half": ({"lags": [1, 1.5]}, "lags", "a valid integer"),
-    "true": ({"lags": [True, 2]}, "lags", "a valid integer"),
-    "weights": (
-        {"lags": [1, 2], "weights": [1.0]},
-        "weights",
-        "weights has 1 entries, expected 2, one for each",
-    ),
-    "no law": ({"lags": [1, 2], "weights": [0.5, 0.6]}, "weights", "weights sums to 1.1, expected 1"),
-    "P": ({"P": [[0.5, 0.4], [1, 0]], "lags": [1, 2]}, "P", "row 0 of P sums to 0.9, expected 1"),
-    "two ends": ({"P": [[1, 0], [0, 1]], "lags": [1, 2]}, None, "P has 2 closed classes of states, {0}, {1}"),
-    "missing": ({}, "lags", "Field required"),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes(mistake):
-    data, field, words = MISTAKES[mistake]
-    assert_refused({"kind": "selective_lag", "P": TWO, **data}, field, words)
 
 
 @pytest.mark.parametrize("source", CASES, ids=repr)
