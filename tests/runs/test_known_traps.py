@@ -65,20 +65,6 @@ def test_rotary_in_halves_stays_in_halves(name):
     ).abs().max() > 1e-3  # the two layouts are told apart
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("gpt2_inverse_layer", "scale_attn_by_inverse_layer_idx is True"),
-        ("tl2_cfg_object.pt", r"save model.cfg.to_dict\(\) in place of model.cfg"),
-        ("tl3_cfg_object.pt", r"save model.cfg.to_dict\(\) in place of model.cfg"),
-    ],
-)
-def test_what_cannot_be_read_is_refused_by_name(name, words):
-    """Attention scaled by the layer, and configs that version 4 cannot unpickle."""
-    with pytest.raises(RunFileError, match=words):
-        import_run([FOREIGN / name], source=SOURCE)
-
-
 class TestBridge:
     """Native bridges, live."""
 
