@@ -8,11 +8,7 @@ from collections import defaultdict
 
 import torch
 import transformers
-from public_codes import Config, NanoGPT
-
-import mechmarkov as mm
-
-SOURCE = mm.Circle(n_states=5, p=0.3)
+from public_codes import SOURCE, Config, NanoGPT
 
 
 def mingpt_run(config, model, rows, callbacks):

@@ -18,7 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from mechmarkov.sources import Circle
+
 K, LENGTH, WIDTH = 5, 7, 8
+SOURCE = Circle(n_states=K, p=0.3)
 
 
 def drawn(model: nn.Module) -> nn.Module:

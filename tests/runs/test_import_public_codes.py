@@ -5,14 +5,12 @@ Their own logits decide.
 
 import pytest
 import torch
-from public_codes import LENGTH, RelativeTransformer, drawn, logits_of, markov, mingpt, tokens
+from public_codes import LENGTH, SOURCE, RelativeTransformer, drawn, logits_of, markov, mingpt, tokens
 from torch import nn
 
 from mechmarkov.runs.import_run import import_run
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.sources import Circle
 
-SOURCE = Circle(n_states=5, p=0.3)
 GELU = {"act_fn": "gelu", "n_heads": 1}
 
 

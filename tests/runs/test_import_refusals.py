@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from golden_files import FOREIGN, golden
-from run_files import touch
+from run_files import saved, touch
 from safetensors.torch import load_file, save_file
 
 from mechmarkov.cli import main
@@ -39,11 +39,6 @@ def refused(capsys, out: Path, *arguments: object, source: str = SOURCE) -> str:
     (line,) = printed.err.splitlines()
     assert len(line) < 1000
     return line
-
-
-def saved(path: Path, data: object) -> Path:
-    torch.save(data, path)
-    return path
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 from golden_files import ASCII
+from public_codes import SOURCE
 from torch.func import functional_call
 
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.runs import Run, RunFileError
 from mechmarkov.runs.import_run import import_run
-from mechmarkov.sources import Circle
 
 FOREIGN = Path(__file__).parent / "golden" / "foreign"
-SOURCE = Circle(n_states=5, p=0.3)
 four = [
     pytest.mark.tl,
     pytest.mark.skipif(version("transformer-lens") < "4", reason="TransformerLens 3 has no native bridge"),

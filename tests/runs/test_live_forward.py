@@ -7,15 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from public_codes import LENGTH, Config, K, NanoGPT, drawn
+from public_codes import LENGTH, SOURCE, Config, K, NanoGPT, drawn
 from public_codes import tokens as sequences
 from torch import nn
 from transformers.modeling_outputs import CausalLMOutput
 
 from mechmarkov.runs import Run
-from mechmarkov.sources import Circle
-
-SOURCE = Circle(n_states=K, p=0.3)
 
 Output = namedtuple("Output", ["loss", "logits"])
 

@@ -3,15 +3,12 @@
 import pytest
 import torch
 from golden_files import ASCII
-from public_codes import LENGTH, Config, K, NanoGPT, drawn, live_gpt2, tokens
+from public_codes import LENGTH, SOURCE, Config, K, NanoGPT, drawn, live_gpt2, tokens
 from torch import nn
 
 import mechmarkov as mm
 from mechmarkov.objectives import Objective
 from mechmarkov.runs import Run, RunFileError, load
-from mechmarkov.sources import Circle
-
-SOURCE = Circle(n_states=K, p=0.3)
 
 
 @pytest.mark.parametrize("activation", [nn.GELU(), nn.GELU("tanh"), nn.ReLU()], ids=str)

@@ -5,16 +5,14 @@ import random
 
 import pytest
 import torch
-from public_codes import of_transformers
+from public_codes import SOURCE, of_transformers
 from torch import nn
 
 from mechmarkov.runs import Run, RunFileError, load
 from mechmarkov.runs.import_run import import_run
-from mechmarkov.sources import Circle
 
 pytestmark = pytest.mark.filterwarnings("default")  # transformers warns of its own future
 K, LENGTH = 5, 37  # longer than two chunks of the scan
-SOURCE = Circle(n_states=K, p=0.3)
 
 
 def tokens() -> torch.Tensor:

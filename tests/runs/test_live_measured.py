@@ -6,13 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from public_codes import Block, Config, K, NanoGPT, NewGELU, drawn
+from public_codes import SOURCE, Block, Config, NanoGPT, NewGELU, drawn
 from torch import nn
 
 from mechmarkov.runs import Run, RunFileError
-from mechmarkov.sources import Circle
-
-SOURCE = Circle(n_states=K, p=0.3)
 
 
 class Called(nn.Module):

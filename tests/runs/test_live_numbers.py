@@ -7,14 +7,12 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from loops import SOURCE as TRAINED_ON
 from loops import hugging_face, same_weights
-from public_codes import Config, K, NanoGPT, drawn, live_gpt2
+from public_codes import SOURCE, Config, K, NanoGPT, drawn, live_gpt2
 from public_codes import tokens as sequences
 from torch import nn
 
 import mechmarkov as mm
 from mechmarkov.runs import Run
-
-SOURCE = mm.Circle(n_states=K, p=0.3)
 
 HALVES = [torch.bfloat16, torch.float16]
 

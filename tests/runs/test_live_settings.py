@@ -8,16 +8,13 @@ from typing import NamedTuple
 import pytest
 import torch
 import transformers
-from public_codes import LENGTH, Block, CfgNode, Config, K, NanoGPT, drawn
+from public_codes import LENGTH, SOURCE, Block, CfgNode, Config, K, NanoGPT, drawn
 from public_codes import tokens as sequences
 from torch import nn
 
 from mechmarkov.importing.live.settings import settings_of
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.runs import Run, RunFileError
-from mechmarkov.sources import Circle
-
-SOURCE = Circle(n_states=K, p=0.3)
 
 FIELDS = vars(Config())
 

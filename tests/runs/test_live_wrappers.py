@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from public_codes import Config, K, NanoGPT, drawn
+from public_codes import SOURCE, Config, K, NanoGPT, drawn
 from public_codes import tokens as sequences
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -10,8 +10,6 @@ from torch.optim.swa_utils import AveragedModel
 
 import mechmarkov as mm
 from mechmarkov.runs import Run
-
-SOURCE = mm.Circle(n_states=K, p=0.3)
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*torch.jit:DeprecationWarning"

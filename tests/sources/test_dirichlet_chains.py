@@ -3,16 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from enumeration import assert_drawn, assert_optimal, assert_plain_data, table
+from enumeration import assert_drawn, assert_optimal, assert_plain_data, generator, table
 from oracles import assert_calibrated
 from scipy import stats
 
 from mechmarkov.sources import DirichletChains
 from mechmarkov.sources.sampling import law
-
-
-def generator(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def chains(n_states, concentration, n):

@@ -7,6 +7,7 @@ five standard deviations of its mean. Seeds are fixed: a test that passes once p
 import numpy as np
 import pytest
 import torch
+from enumeration import generator
 
 from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
 from mechmarkov.sources.sampling import paths
@@ -31,10 +32,6 @@ FIXED = [
     Chain([[0.0, 0.5, 0.5], [0.0, 0.25, 0.75], [0.0, 1.0, 0.0]]),  # state 0 is transient
 ]
 EVERY = [*FIXED, DirichletChains(n_states=3), DirichletChains(n_states=2, concentration=0.3, start="uniform")]
-
-
-def generator(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def within_five_sigma(counts, n, probability):
