@@ -150,15 +150,15 @@ def _checkpoint(
     else:
         name, plan, unused = LAYOUT, plan_import(shapes, names, given), list[str]()
     _check_head(one, plan, without)
-    said = [*notes]
+    remarks = [*notes]
     if one.prefix:
-        said.append(f"all names begin with {printable(one.prefix, NAME_CHARACTERS)}: taken off")
+        remarks.append(f"all names begin with {printable(one.prefix, NAME_CHARACTERS)}: taken off")
     if one.is_wrapped:
-        said.append("parts that wrappers put into names are taken out")
+        remarks.append("parts that wrappers put into names are taken out")
     if left_out:
         named = [printable(name, NAME_CHARACTERS) for name in left_out]
-        said.append(f"left out, not weights of the model: {first_of(named, MAX_NAMES)}")
-    said += unused
+        remarks.append(f"left out, not weights of the model: {first_of(named, MAX_NAMES)}")
+    remarks += unused
 
     def states() -> dict[str, Tensor]:
         wanted = {one.called(name): plans[name] for name in plan.wanted}
@@ -167,7 +167,7 @@ def _checkpoint(
 
     n_bytes = 4 * sum(math.prod(plans[weight].shape) for weight in plan.wanted)
     step, counts = counted
-    return Checkpoint(name, plan, step, counts == steps.EPOCH, n_bytes, states, tuple(said))
+    return Checkpoint(name, plan, step, counts == steps.EPOCH, n_bytes, states, tuple(remarks))
 
 
 def _own_weights(one: StateDict, without: Sequence[str]) -> tuple[dict[str, TensorPlan], list[str]]:

@@ -32,8 +32,8 @@ def plan_import(
     Raises:
         ValueError: Naming a field that a HookedDecoder cannot express, or that neither file nor caller gives.
     """
-    found, said = from_shapes(shapes, called), layout.agree(cfg or {}, given, "in the file's config")
-    fields = layout.agree(found, said, "by the shapes")
+    by_shapes, by_config = from_shapes(shapes, called), layout.agree(cfg or {}, given, "in the file's config")
+    fields = layout.agree(by_shapes, by_config, "by the shapes")
     needed = ["positional_embedding_type", "n_ctx", "normalization_type", *layout.needed_parts(fields)]
     layout.require(fields, needed, "a HookedTransformer's state dict")
     config = config_from_lens(lens_fields(fields))

@@ -108,7 +108,7 @@ class ImportPlan:
         return tie(self.config, states) if self.may_tie else (self.config, states)
 
 
-def assumptions(config: DecoderConfig, said: Container[str]) -> dict[str, Any]:
+def assumptions(config: DecoderConfig, known: Container[str]) -> dict[str, Any]:
     """Returns what no weight of such a model shows and nobody says, with what is taken.
 
     Soft caps and the place of the norms are not fields of a config: a HookedDecoder has one way for each.
@@ -123,15 +123,15 @@ def assumptions(config: DecoderConfig, said: Container[str]) -> dict[str, Any]:
     rotary, mlp = config.positional_embedding_type == "rotary", not config.attn_only
     norm = config.normalization_type is not None
     settings: dict[str, Any] = {"eps": config.eps} if norm else {}
-    if "attn_scale" not in said:
+    if "attn_scale" not in known:
         settings["use_attn_scale"] = config.use_attn_scale
-        if config.use_attn_scale and "use_attn_scale" not in said:
+        if config.use_attn_scale and "use_attn_scale" not in known:
             settings["attn_scale"] = config.attn_scale
     settings |= {"window": config.window, "attn_scores_soft_cap": None, "output_logits_soft_cap": None}
     settings |= {"parallel_attn_mlp": config.parallel_attn_mlp} if mlp else {}
     settings |= {"rotary_base": config.rotary_base, "rotary_dim": config.rotary_dim} if rotary else {}
     settings |= {"norms": NORMS if mlp else "before attention"} if norm else {}
-    return {name: value for name, value in settings.items() if name not in said}
+    return {name: value for name, value in settings.items() if name not in known}
 
 
 def shortened(plan: ImportPlan, n_ctx: int) -> ImportPlan:
@@ -139,9 +139,9 @@ def shortened(plan: ImportPlan, n_ctx: int) -> ImportPlan:
     axes = {"pos_embed.W_pos": (slice(n_ctx),), "W_rel": (slice(None), slice(n_ctx))}
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        found = plan.states(weights)
-        kept = {name: axes.get(name, axes.get(name.rpartition(".")[2], ())) for name in found}
-        return {name: value[kept[name]] if kept[name] else value for name, value in found.items()}
+        whole = plan.states(weights)
+        rows = {name: axes.get(name, axes.get(name.rpartition(".")[2], ())) for name in whole}
+        return {name: value[rows[name]] if rows[name] else value for name, value in whole.items()}
 
     return replace(plan, config=plan.config.model_copy(update={"n_ctx": n_ctx}), states=states)
 
@@ -175,16 +175,16 @@ def shape_of(shapes: Shapes, name: str, n_axes: int, called: Called = str) -> tu
     return shapes[name]
 
 
-def agree(found: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
+def agree(known: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Both together; where both name a field they must agree.
 
     Raises:
         RunFileError: Naming the field and both values.
     """
     for name, value in given.items():
-        if found.get(name) is not None and found[name] != value:
-            raise DisagreementError(name, found[name], where, value)
-    return {**found, **given}
+        if known.get(name) is not None and known[name] != value:
+            raise DisagreementError(name, known[name], where, value)
+    return {**known, **given}
 
 
 def needed_parts(fields: Mapping[str, Any]) -> list[str]:

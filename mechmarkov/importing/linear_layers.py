@@ -44,7 +44,7 @@ class Names:
         Raises:
             RunFileError: Naming a weight of unknown meaning, or one that is there twice.
         """
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         for name in weights:
             stem, _, kind = name.rpartition(".")
             prefix = next((x for x in self.table if x.endswith(".") and stem.startswith(x)), "")
@@ -55,11 +55,11 @@ class Names:
                 ours = f"{self.table[stem]}.{kind}"
             else:
                 raise UnknownWeightError(self.called(name))
-            if ours in found.values():
+            if ours in names.values():
                 name = quoted(self.called(name))
                 raise RunFileError(f"it has a weight {name} a second time, as another name")
-            found[name] = ours
-        return found
+            names[name] = ours
+        return names
 
     def theirs(self, ours: str) -> str:
         """Returns what a file would call a weight that has this name in a bridge.
@@ -100,16 +100,16 @@ def from_shapes(shapes: Shapes, called: Called) -> dict[str, Any]:
 
 def split_shapes(shapes: Shapes, transposed: bool = True, called: Called = str) -> Shapes:
     """The shapes of weights by their names; one that holds queries, keys and values is split in three."""
-    found: dict[str, tuple[int, ...]] = {}
+    split: dict[str, tuple[int, ...]] = {}
     for name, shape in shapes.items():
         if ".qkv." not in name:
-            found[name] = shape
+            split[name] = shape
             continue
         three = shape if transposed else shape[::-1]
         if not three or three[0] % 3:
             raise RunFileError(f"{called(name)} has shape {list(shape)}, expected queries, keys and values")
-        found |= {name.replace("qkv", letter): (three[0] // 3, *three[1:]) for letter in "qkv"}
-    return found
+        split |= {name.replace("qkv", letter): (three[0] // 3, *three[1:]) for letter in "qkv"}
+    return split
 
 
 def check_fused(shapes: Shapes, config: DecoderConfig, transposed: bool, called: Called) -> None:
@@ -194,14 +194,14 @@ def plan(
     check_shapes(shapes, expected, {*biases, "unembed.weight"}, called)
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        found = _states(weights, config, transposed)
-        for name, value in list(found.items()):
+        ours = _states(weights, config, transposed)
+        for name, value in list(ours.items()):
             if name.endswith(".w"):
-                found[name] = value + norm_offset
+                ours[name] = value + norm_offset
                 if norms_may_lack_bias and config.normalization_type == "LN":
-                    found.setdefault(f"{name[:-1]}b", torch.zeros_like(value))
-        found["embed.W_E"] = found["embed.W_E"] * embed_scale
-        return found
+                    ours.setdefault(f"{name[:-1]}b", torch.zeros_like(value))
+        ours["embed.W_E"] = ours["embed.W_E"] * embed_scale
+        return ours
 
     return ImportPlan(
         config, tuple(name for name in expected if name in shapes), states, dict(assumed or {}), may_tie

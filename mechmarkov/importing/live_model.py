@@ -131,10 +131,10 @@ def _with_lens_names(live: Inside, state: Mapping[str, Tensor], given: dict[str,
 
     Its logits would show it. What neither shapes nor config say, the logits choose.
     """
-    said = next(configs(live), {})
+    config = next(configs(live), {})
     ours = {*DecoderConfig.model_fields, *CHANGING, *LOCAL}
-    known = {name: value for name, value in said.items() if name in ours}
-    eps = [said[name] for name in EPS if name in said]
+    known = {name: value for name, value in config.items() if name in ours}
+    eps = [config[name] for name in EPS if name in config]
     fields = {**hooked_transformer.from_shapes(_shapes(state)), **({"eps": eps[0]} if eps else {}), **known}
     fields = layout.agree(fields, given, "in its cfg")
     choices: dict[str, list[Any]] = {}

@@ -86,8 +86,8 @@ def _fields(config: Mapping[str, Any], where: str) -> dict[str, Any]:
         width, expand, rank = config["hidden_size"], config.get("expand", 2), config.get("time_step_rank")
         sizes = type(width) is int and type(expand) in (int, float)
         if not sizes or not 0 < width <= MAX_WIDTH or not 0 < expand <= MAX_WIDTH:
-            said = shown([width, expand])
-            raise RunFileError(f"{where}hidden_size and expand are {said}, expected sizes")
+            both = shown([width, expand])
+            raise RunFileError(f"{where}hidden_size and expand are {both}, expected sizes")
         rank = math.ceil(width / 16) if rank in (None, "auto") else rank
         fields |= {"n_heads": int(width * expand), "d_head": 1, "dt_rank": rank}
     return fields

@@ -239,10 +239,10 @@ def pick(
         chosen["unembed.W_U"] = states["unembed.W_U"][:, :, predicted]
     part.load_state_dict({name: value[-1] for name, value in chosen.items()})
     logits = whole(torch.tensor(tokens)[drawn])
-    found = difference(logits[..., predicted], part(drawn))
-    check_difference(found, "the model and its part for the states disagree:")
+    apart = difference(logits[..., predicted], part(drawn))
+    check_difference(apart, "the model and its part for the states disagree:")
     left_out = 1 - logits.softmax(-1)[..., predicted].sum(-1)
-    return Picked(chosen, found, tokens, float(left_out.clamp_min(0).max()))
+    return Picked(chosen, apart, tokens, float(left_out.clamp_min(0).max()))
 
 
 def picked_config(config: DecoderConfig, n_tokens: int, n_states: int) -> DecoderConfig:

@@ -159,10 +159,10 @@ class ForeignFile:
     def entries(self) -> dict[str, zipfile.ZipInfo]:
         """Returns what is in a torch archive, by the name in its folder; its directory is read once."""
         with refusing("is damaged"), zipfile.ZipFile(self.path) as archive:
-            found = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
-            if "byteorder" in found and archive.read(found["byteorder"]) != b"little":
+            by_name = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
+            if "byteorder" in by_name and archive.read(by_name["byteorder"]) != b"little":
                 raise RunFileError("was written on a machine of another byte order")
-        return found
+        return by_name
 
 
 def read(path: Path) -> ForeignFile:
@@ -316,17 +316,17 @@ def _stored(archive: BinaryIO, entry: zipfile.ZipInfo) -> bytearray:
 def _plan_safetensors(path: Path) -> ForeignFile:
     from safetensors import SafetensorError, safe_open
 
-    plans, sizes, said = {}, {}, {}
+    plans, sizes, dtypes = {}, {}, {}
     errors = (SafetensorError, OSError, ValueError)
     with refusing("is not a safetensors file", errors), safe_open(path, framework="pt") as file:
         notes = dict(file.metadata() or {})
         for name in file.keys():  # noqa: SIM118 - it is not a dict
             part = file.get_slice(name)
             shape = tuple(part.get_shape())
-            said[name] = part.get_dtype()
-            dtype = SAFETENSORS.get(said[name], torch.uint8)
+            dtypes[name] = part.get_dtype()
+            dtype = SAFETENSORS.get(dtypes[name], torch.uint8)
             room = math.prod(shape)
             stride = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
             plans[name] = TensorPlan(dtype, name, shape, stride, 0, room)
             sizes[name] = room * ITEM_BYTES[dtype]
-    return ForeignFile(path, plans, sizes, said, notes, is_safetensors=True)
+    return ForeignFile(path, plans, sizes, dtypes, notes, is_safetensors=True)

@@ -150,10 +150,10 @@ class ChainMixture(WithHidden):
     def _unigram_retrieval(self, tokens: Tokens) -> NextLaws:
         predictors.check_tokens(tokens, self.n_states)
         with np.errstate(divide="ignore"):
-            found = posterior(np.log(self.starts)[:, tokens], self.prior)
-        return found @ self.starts
+            which = posterior(np.log(self.starts)[:, tokens], self.prior)
+        return which @ self.starts
 
     def _bigram_retrieval(self, tokens: Tokens) -> NextLaws:
-        found = self.posterior(tokens)
+        which = self.posterior(tokens)
         # One chain after the other: all rows of all chains at once would not fit.
-        return sum(found[..., i, None] * P[tokens] for i, P in enumerate(self.matrices))
+        return sum(which[..., i, None] * P[tokens] for i, P in enumerate(self.matrices))

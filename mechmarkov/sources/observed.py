@@ -336,9 +336,9 @@ class Observed(StoredSequences):
         enough = stretches.reach(self.blocks, self.training_blocks) >= length
         if enough or stretches.longer_block(self.blocks, self.lengths, self.held_out, length) is not None:
             return length
-        found = min(length, stretches.most_predictions(self.blocks, ~self.training_blocks))
+        available = min(length, stretches.most_predictions(self.blocks, ~self.training_blocks))
         # Where far longer ones are among the training blocks, those held out are not what there is.
-        return found if 2 * found >= min(length, max(self.lengths)) else length
+        return available if 2 * available >= min(length, max(self.lengths)) else length
 
     def sample_held_out(
         self, batch: int, length: int, *, generator: torch.Generator, device: Device = "cpu"

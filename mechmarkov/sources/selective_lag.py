@@ -162,6 +162,6 @@ class SelectiveLag(ByMatrix, WithHidden, Stationary):
         return self.predictors()["posterior_lag"]
 
     def _posterior_lag(self, tokens: Tokens) -> NextLaws:
-        found = self.posterior(tokens)
+        which = self.posterior(tokens)
         each = (predictors.k_step(tokens, self.lag_law, self.pi, lag) for lag in self.lags)
-        return sum(found[..., i, None] * rows for i, rows in enumerate(each))
+        return sum(which[..., i, None] * rows for i, rows in enumerate(each))

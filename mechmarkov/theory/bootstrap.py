@@ -37,11 +37,11 @@ def interval(
     rows = values.reshape(-1, values.shape[-1])
     ends = [(1 - level) / 2, (1 + level) / 2]
     size = max(1, DRAWN // draws)
-    found = [
+    bounds = [
         np.quantile(resampled_means(rows[at : at + size], draws=draws), ends, axis=-1)
         for at in range(0, max(1, len(rows)), size)
     ]
-    low, high = np.concatenate(found, axis=1).reshape(2, *values.shape[:-1])
+    low, high = np.concatenate(bounds, axis=1).reshape(2, *values.shape[:-1])
     return np.asarray(low), np.asarray(high)
 
 
@@ -102,8 +102,8 @@ def ratio(
         >>> [float(x) for x in ratio(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0]))]
         [0.5, 0.0]
     """
-    found = np.asarray(part.mean(-1) / whole.mean())
-    return found, np.asarray(standard_error(part - found[..., None] * whole, groups) / abs(whole.mean()))
+    value = np.asarray(part.mean(-1) / whole.mean())
+    return value, np.asarray(standard_error(part - value[..., None] * whole, groups) / abs(whole.mean()))
 
 
 def mean_after(

@@ -55,10 +55,10 @@ class _Kept(FunctionCache):  # type: ignore[misc]
                 self.flush()  # or nothing could be kept any more
             return None
 
-    def save_overload(self, signature: Any, found: Any) -> None:
+    def save_overload(self, signature: Any, overload: Any) -> None:
         """Keep what was compiled, if the disk lets us."""
         with suppress(Exception):
-            super().save_overload(signature, found)
+            super().save_overload(signature, overload)
 
 
 class _Checked(IndexDataCacheFile):  # type: ignore[misc]
@@ -75,9 +75,9 @@ class _Checked(IndexDataCacheFile):  # type: ignore[misc]
 
     def load(self, key: Any) -> Any:
         """The data of a key, if they are whole and its own."""
-        if (kept := super().load(key)) is None:
+        if (entry := super().load(key)) is None:
             return None
-        whose, digest, content = kept
+        whose, digest, content = entry
         is_whole = (whose, digest) == (self._whose(key), blake2b(content).digest())
         return pickle.loads(content) if is_whole else None
 

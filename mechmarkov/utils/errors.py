@@ -121,10 +121,10 @@ def near_misses(key: str, known: Sequence[str]) -> str:
     same_leaf = [name for name in known if name.rsplit(".", 1)[-1] == leaf]
     leaves = {name: name.rsplit(".", 1)[-1] for name in [*known, *sections]}
     alike = difflib.get_close_matches(leaf, sorted(set(leaves.values())), n=3, cutoff=0.7)
-    found = same_leaf + [name for near in alike for name in leaves if leaves[name] == near]
-    found = [name for name in dict.fromkeys(found) if not f"{key}.".startswith(f"{name}.")][:4]
-    if found:
-        return f", did you mean {' or '.join(found)}?"
+    misses = same_leaf + [name for near in alike for name in leaves if leaves[name] == near]
+    misses = [name for name in dict.fromkeys(misses) if not f"{key}.".startswith(f"{name}.")][:4]
+    if misses:
+        return f", did you mean {' or '.join(misses)}?"
     section, neighbours = key.rpartition(".")[0], list[str]()
     while section and not neighbours:  # of the nearest section that there is
         neighbours = [name for name in known if name.rpartition(".")[0] == section]
@@ -306,5 +306,5 @@ def generator_in(value: Any, depth: int = 8) -> str | None:
         parts = [(f"[{number}]", item) for number, item in enumerate(value)]
     else:
         return None
-    found = ((part, generator_in(item, depth - 1)) for part, item in parts)
-    return next((part + rest for part, rest in found if rest is not None), None)
+    places = ((part, generator_in(item, depth - 1)) for part, item in parts)
+    return next((part + rest for part, rest in places if rest is not None), None)

@@ -232,8 +232,8 @@ def typeset(sentence: str) -> str:
     """
     sentence = re.sub(r"(?<![\w.])-(?=\d)", _MINUS, sentence)
 
-    def power(found: re.Match[str]) -> str:
-        return f"{found[1]} × 10{str(int(found[2])).translate(_SUPERSCRIPTS)}"
+    def power(match: re.Match[str]) -> str:
+        return f"{match[1]} × 10{str(int(match[2])).translate(_SUPERSCRIPTS)}"
 
     return re.sub(r"(?<![\w.])(\d(?:\.\d+)?)e([+-]\d{2,3})\b", power, sentence)
 

@@ -121,12 +121,12 @@ def beside(folder: Path) -> dict[str, Any]:
     Raises:
         RunFileError: One is not JSON, or the config holds anything but plain values.
     """
-    found: dict[str, Any] = {}
+    contents: dict[str, Any] = {}
     if (folder / CONFIG).exists():
-        found[CONFIG] = foreign_file.plain_config(_json(folder / CONFIG, MAX_JSON_BYTES), CONFIG)
+        contents[CONFIG] = foreign_file.plain_config(_json(folder / CONFIG, MAX_JSON_BYTES), CONFIG)
     if (folder / STATE).exists():
-        found[STATE] = _json(folder / STATE, MAX_STATE_BYTES)
-    return found
+        contents[STATE] = _json(folder / STATE, MAX_STATE_BYTES)
+    return contents
 
 
 def _json(path: Path, most: int) -> dict[str, Any]:

@@ -53,8 +53,8 @@ def plan_import(
         else shape
         for name, shape in shapes.items()
     }
-    found = {"n_ctx": n_ctx, "positional_embedding_type": "relative"}
-    fields = layout.agree(found, from_config, layout.BY_SHAPES)
+    by_shapes = {"n_ctx": n_ctx, "positional_embedding_type": "relative"}
+    fields = layout.agree(by_shapes, from_config, layout.BY_SHAPES)
     plan = gpt2.plan_of(names, table, cut, fields, given, masks=masks, of="Relative_Transformer")
     if plan.config.n_heads > 1 and plan.config.n_layers > 1:
         raise RunFileError(

@@ -132,15 +132,17 @@ def find(content: Any, layouts: Layouts) -> list[Found]:
 
 def _below(parts: Mapping[Any, list[Found]], around: tuple[Mapping[Any, Any], ...]) -> list[Found]:
     """Returns what lies deeper, each once, with the key on the way to it."""
-    found: dict[Any, Found] = {}
+    by_identity: dict[Any, Found] = {}
     for key, models in parts.items():
         name = str(key)
         for model in models:
             members = tuple(
                 replace(one, keys=(name, *one.keys), around=(*one.around, *around)) for one in model.members
             )
-            found.setdefault(model.identity, replace(model, members=members, place=(name, *model.place)))
-    return list(found.values())
+            by_identity.setdefault(
+                model.identity, replace(model, members=members, place=(name, *model.place))
+            )
+    return list(by_identity.values())
 
 
 def _in_one_dict(value: dict[Any, Any], layouts: Layouts) -> list[Found]:
@@ -162,7 +164,7 @@ def _in_one_dict(value: dict[Any, Any], layouts: Layouts) -> list[Found]:
         else:
             groups[longest][short.removeprefix(longest)] = name
     by_short = {short: name for name, short in plain.items()}
-    found = []
+    models = []
     for prefix, group in groups.items():
         own = _common(group)
         above = "".join(f"{part}." for part in prefix.split(".")[:-2])
@@ -173,8 +175,8 @@ def _in_one_dict(value: dict[Any, Any], layouts: Layouts) -> list[Found]:
                 beside.remove(one_above)
         plans = {short: value[name] for short, name in group.items()}
         one = StateDict((), own, plans, group, tuple(beside), (value,))
-        found.append(Found((one,), None, one.place, (id(value), one.prefix)))
-    return found
+        models.append(Found((one,), None, one.place, (id(value), one.prefix)))
+    return models
 
 
 def _common(group: Mapping[str, str]) -> str:
@@ -189,13 +191,13 @@ def _common(group: Mapping[str, str]) -> str:
 
 def _numbers(keys: Collection[Any]) -> tuple[int, ...] | None:
     """The training steps that the keys of a dict say, or None."""
-    found = []
+    numbers = []
     for key in keys:
         match = NUMBERED.fullmatch(str(key)) if type(key) in (int, str) else None
         if match is None:
             return None
-        found.append(int(match[1]))
-    return tuple(found)
+        numbers.append(int(match[1]))
+    return tuple(numbers)
 
 
 def _history(parts: list[list[Found]], value: Any, steps: tuple[int, ...] | None) -> Found | None:
@@ -209,28 +211,28 @@ def _history(parts: list[list[Found]], value: Any, steps: tuple[int, ...] | None
     return Found(members, steps or None, (), id(value), is_history=True)
 
 
-def choose(found: Sequence[Found], weights: str | None) -> Found:
+def choose(models: Sequence[Found], weights: str | None) -> Found:
     """The one model that is asked for.
 
     Raises:
         RunFileError: Naming all of them, and the call that chooses.
     """
-    labels = _labels(found)
-    if weights is not None and len(found) == 1 and not _is_part(tuple(weights.split(".")), found[0].place):
+    labels = _labels(models)
+    if weights is not None and len(models) == 1 and not _is_part(tuple(weights.split(".")), models[0].place):
         raise RunFileError(f"--weights is {shown(weights)}, but it holds one model: leave out --weights")
     if weights is None:
-        if len(found) == 1:
-            return found[0]
+        if len(models) == 1:
+            return models[0]
         calls = " or ".join(
             f"--weights {shlex.quote(printable(label, NAME_CHARACTERS))}" for label in labels[:2]
         )
         raise RunFileError(
-            f"it holds {len(found)} models, {_named(labels)}: choose with {calls}, "
+            f"it holds {len(models)} models, {_named(labels)}: choose with {calls}, "
             f"or weights={shown(labels[-1])} in Python"
         )
     parts = tuple(weights.split("."))
-    exact = [model for model, label in zip(found, labels, strict=True) if label == weights]
-    matching = exact or [model for model in found if _is_part(parts, model.place)]
+    exact = [model for model, label in zip(models, labels, strict=True) if label == weights]
+    matching = exact or [model for model in models if _is_part(parts, model.place)]
     if len(matching) != 1:
         raise RunFileError(f"--weights is {shown(weights)}, expected one of {_named(labels)}")
     return matching[0]
@@ -241,9 +243,9 @@ def _named(labels: Sequence[str]) -> str:
     return listed([*map(readable, labels[:MAX_NAMES_SHOWN]), *more])
 
 
-def _labels(found: Sequence[Found]) -> list[str]:
+def _labels(models: Sequence[Found]) -> list[str]:
     """Returns what each model is called: the first part of its place that not all of them share."""
-    places = [model.place for model in found]
+    places = [model.place for model in models]
     shared = 0
     while len({place[shared : shared + 1] for place in places}) == 1 and all(
         len(place) > shared + 1 for place in places

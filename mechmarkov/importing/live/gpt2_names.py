@@ -46,7 +46,7 @@ def reading(live: Inside, state: Mapping[str, Tensor], given: Fields) -> Reading
     def plan(choice: Fields) -> layout.ImportPlan:
         return gpt2.plan_import(shapes, {}, {**fields, **choice})
 
-    said: dict[str, Any] = {}
+    provenance: dict[str, Any] = {}
     # Names and shapes are checked first: what is measured relies on these.
     config = plan({"act_fn": "relu", **{name: values[0] for name, values in choices.items()}}).config
     if "act_fn" not in fields and not config.attn_only:
@@ -55,7 +55,7 @@ def reading(live: Inside, state: Mapping[str, Tensor], given: Fields) -> Reading
         layers = [(modules.get(f"{mlp}c_fc"), modules.get(f"{mlp}c_proj")) for mlp in mlps]
         act_fn = measured.act_fn(live, layers, config.n_ctx)
         choices["act_fn"] = [*ACTIVATIONS] if act_fn is None else [act_fn]
-        said |= {} if act_fn is None else {"act_fn_by": "its values on a grid"}
+        provenance |= {} if act_fn is None else {"act_fn_by": "its values on a grid"}
 
     def read(choice: Fields) -> tuple[DecoderConfig, Mapping[str, Tensor]]:
         return plan(choice).of_live_model(weights)
@@ -63,7 +63,7 @@ def reading(live: Inside, state: Mapping[str, Tensor], given: Fields) -> Reading
     assumed = {**layout.ASSUMED, **fields}
     hidden = listed([f"{name} ({assumed[name]})" for name in layout.ASSUMED])
     advice = f'; weights do not show {hidden}: say what is otherwise, given={{"window": 8}}'
-    return Reading(read, choices, said, advice)
+    return Reading(read, choices, provenance, advice)
 
 
 def _weights(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -78,8 +78,8 @@ def _weights(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 def _norms(norms: list[nn.Module], given: Fields) -> dict[str, Any]:
     """Returns what a model's norms are, as far as they show it."""
-    said = [getattr(norm, name, None) for norm in norms for name in ("eps", "variance_epsilon")]
-    eps = {value for value in said if type(value) is float}
+    attributes = [getattr(norm, name, None) for norm in norms for name in ("eps", "variance_epsilon")]
+    eps = {value for value in attributes if type(value) is float}
     if len(eps) > 1:
         raise RunFileError(f"its norms have an eps of {listed([*map(str, sorted(eps))])}, expected one")
     fields: dict[str, Any] = {"eps": eps.pop()} if eps else {}

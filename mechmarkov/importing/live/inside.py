@@ -56,13 +56,13 @@ def inside(model: nn.Module, whole: bool = False) -> Inside:
     holder = _without_wrappers(model)
     if whole or _is_known(holder):
         return Inside(holder, holder, "")
-    found = dict(_known_parts(holder))
-    if not found:
+    parts = dict(_known_parts(holder))
+    if not parts:
         return Inside(holder, holder, "")
-    kind, attributes = type(holder).__name__, [attribute(path) for path in found]
-    if len(found) > 1:
-        raise ValueError(f"{kind} holds {counted(len(found), 'model')}: pass one, {' or '.join(attributes)}")
-    ((path, part),) = found.items()
+    kind, attributes = type(holder).__name__, [attribute(path) for path in parts]
+    if len(parts) > 1:
+        raise ValueError(f"{kind} holds {counted(len(parts), 'model')}: pass one, {' or '.join(attributes)}")
+    ((path, part),) = parts.items()
     inner = {id(parameter) for parameter in part.parameters()}
     others = [name for name, parameter in holder.named_parameters() if id(parameter) not in inner]
     if others:
@@ -92,8 +92,8 @@ def _is_known(model: nn.Module) -> bool:
         return True
     # The state dict of Lightning Fabric's wrapper has the inner model's names, that of a bridge its own.
     is_bridge = is_of(getattr(model, "cfg", None), LENS)
-    found = model.state_dict() if is_bridge else dict(model.named_parameters(remove_duplicate=False))
-    names = {plain_name(name) for name in found}
+    weights = model.state_dict() if is_bridge else dict(model.named_parameters(remove_duplicate=False))
+    names = {plain_name(name) for name in weights}
     return any(layout.recognises(names) for layout in LAYOUTS)
 
 

@@ -29,8 +29,8 @@ def settings_of(config: Any) -> dict[str, Any] | None:
         return None
     if not isinstance(config, type):
         with suppress(Exception):  # somebody's method, which may want arguments
-            if isinstance(said := config.to_dict(), Mapping):
-                return settings_of(said)
+            if isinstance(data := config.to_dict(), Mapping):
+                return settings_of(data)
         if is_dataclass(config):
             return {field.name: getattr(config, field.name, None) for field in fields(config)}
     return dict(_attributes(config)) or None
@@ -54,8 +54,8 @@ def configs(live: Inside) -> Iterator[dict[str, Any]]:
     """The configs of a model and of what holds it, as they are."""
     for module in dict.fromkeys((live.model, live.holder)):
         for name in CONFIGS:
-            if (said := settings_of(getattr(module, name, None))) is not None:
-                yield said
+            if (settings := settings_of(getattr(module, name, None))) is not None:
+                yield settings
 
 
 def n_heads(live: Inside) -> list[int]:
@@ -64,11 +64,11 @@ def n_heads(live: Inside) -> list[int]:
     Its blocks are asked first, for they are what computes; minGPT's GPT keeps no config at all.
     """
     inner = (vars(part) for name, part in live.model.named_modules() if name)
-    said = list(configs(live))
-    sections = (part for one in said for value in one.values() if (part := settings_of(value)))
-    for holders in (inner, said, sections, (vars(part) for part in (live.model, live.holder))):
-        if found := sorted(set(_heads(holders))):
-            return found
+    own_configs = list(configs(live))
+    sections = (part for one in own_configs for value in one.values() if (part := settings_of(value)))
+    for holders in (inner, own_configs, sections, (vars(part) for part in (live.model, live.holder))):
+        if numbers := sorted(set(_heads(holders))):
+            return numbers
     return []
 
 

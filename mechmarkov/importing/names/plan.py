@@ -49,14 +49,14 @@ def plan_import(
     _check_given(given)
 
     def by_our_names(weights: Mapping[str, Tensor]) -> Renamed:
-        found = renamed(weights, table, given, optional)
-        for name, value in found.states.items():
-            found.states[name] = _to_length(name, value, given.get("n_ctx"))
-        return found
+        translated = renamed(weights, table, given, optional)
+        for name, value in translated.states.items():
+            translated.states[name] = _to_length(name, value, given.get("n_ctx"))
+        return translated
 
     # Shapes of what the table makes are those of tensors without memory.
-    found = by_our_names({name: torch.empty(shape, device="meta") for name, shape in shapes.items()})
-    inner = {name: tuple(value.shape) for name, value in found.states.items()}
+    translated = by_our_names({name: torch.empty(shape, device="meta") for name, shape in shapes.items()})
+    inner = {name: tuple(value.shape) for name, value in translated.states.items()}
     for name in inner:
         if not OURS.fullmatch(name):
             layer = next(iter(re.findall(r"\d+", name)), "0")
@@ -65,11 +65,11 @@ def plan_import(
                 f"names: {quoted(name)} is not a name of HookedTransformer's{near}; see {PAGE}"
             )
     fields, assumed = _fields(inner, given)
-    if found.by_name:
+    if translated.by_name:
         assumed["axes"] = "a square weight called weight is [d_out, d_in], any other [d_in, d_out]"
     config = layout.make_config({**fields, "tied": False})
     expected = parameter_shapes(config)
-    _check(inner, expected, found, table)
+    _check(inner, expected, translated, table)
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         made = by_our_names(weights).states
@@ -167,11 +167,11 @@ def _from_shapes(inner: Shapes) -> dict[str, Any]:
     return fields
 
 
-def _check(inner: Shapes, expected: Shapes, found: Renamed, table: Table) -> None:
+def _check(inner: Shapes, expected: Shapes, translated: Renamed, table: Table) -> None:
     """Refuse a weight that the config has no place for, one of another shape, and one that is not there."""
 
     def whose(name: str) -> str:
-        return f"{name} (from {', '.join(map(quoted, found.origin[name][:2])) or 'embed.W_E'})"
+        return f"{name} (from {', '.join(map(quoted, translated.origin[name][:2])) or 'embed.W_E'})"
 
     for name, shape in inner.items():
         if name not in expected:

@@ -67,7 +67,7 @@ def renamed(
     Raises:
         RunFileError: One line that names a weight without a line, two for one, or one that does not fit.
     """
-    found = Renamed()
+    translated = Renamed()
     numbers = {
         _expanded(match, line.head, line) for name in weights for line, match in table.of(name) if line.head
     }  # of heads that have weights of their own
@@ -78,16 +78,16 @@ def renamed(
     for name, value in weights.items():
         entries = table.of(name)
         if not entries and OURS.fullmatch(name):
-            found.put(name, value, [name])
+            translated.put(name, value, [name])
         elif not entries and name not in optional:
             unnamed.append(name)
         for line, match in entries:
             targets = _targets(match, line)
             made, by_name = parts(name, value, line, targets, width, given)
-            found.by_name += [name] * by_name
+            translated.by_name += [name] * by_name
             for target, part in made.items():
                 if line.head is None:
-                    found.put(target, part, [name])
+                    translated.put(target, part, [name])
                 else:
                     heads[target][_index(match, line, heads[target])] = (name, part)
     if unnamed:
@@ -96,8 +96,8 @@ def renamed(
         if sorted(each) != list(range(len(each))) or len({part.shape for _, part in each.values()}) > 1:
             raise RunFileError(f"names: {target} has the heads {sorted(each)}, expected 0, 1, … of one shape")
         ordered = [each[index] for index in range(len(each))]
-        found.put(target, torch.stack([part for _, part in ordered]), [name for name, _ in ordered])
-    return found
+        translated.put(target, torch.stack([part for _, part in ordered]), [name for name, _ in ordered])
+    return translated
 
 
 def nothing_fits(weights: Iterable[str], begin: str) -> RunFileError:

@@ -202,7 +202,7 @@ def _named(symbols: np.ndarray, alphabet: tuple[str, ...] | None) -> Numbered:
 
 def _most_frequent(states: Int[np.ndarray, " token"], names: tuple[str, ...], max_states: int) -> Numbered:
     count = np.bincount(states, minlength=len(names))
-    kept = np.sort(np.argsort(-count, kind="stable")[: max_states - 1])
+    frequent = np.sort(np.argsort(-count, kind="stable")[: max_states - 1])
     number = np.full(len(names), max_states - 1)
-    number[kept] = np.arange(len(kept))
-    return number[states], (*(names[state] for state in kept), REST)
+    number[frequent] = np.arange(len(frequent))
+    return number[states], (*(names[state] for state in frequent), REST)

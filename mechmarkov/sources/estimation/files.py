@@ -193,7 +193,7 @@ def naming(path: Path) -> Iterator[None]:
     except (OptionError, tables.ColumnError):
         raise
     except (ValueError, csv.Error) as error:  # those of pandas and pyarrow are ValueErrors too
-        said = printable(str(error).partition("\n")[0], 150)
+        cause = printable(str(error).partition("\n")[0], 150)
         raise ValueError(
-            f"{printable(path.name, 60)} cannot be read: {said}; expected a sound {path.suffix} file"
+            f"{printable(path.name, 60)} cannot be read: {cause}; expected a sound {path.suffix} file"
         ) from None

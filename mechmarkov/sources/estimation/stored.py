@@ -67,19 +67,19 @@ class StoredSequences(Stationary):
     def tokens(self) -> Int[np.ndarray, " token"]:
         """All sequences, one after the other; read-only."""
         decoded = base64.b64decode(self.states)
-        found = np.frombuffer(decoded, _width(self.n_states)).astype(np.int64)
-        found.setflags(write=False)
-        return found
+        states = np.frombuffer(decoded, _width(self.n_states)).astype(np.int64)
+        states.setflags(write=False)
+        return states
 
     def named_only(self: S, names: Collection[str]) -> S:
         """Without states that never occur and are not named; see `Source.named_only`."""
         occurs = np.bincount(self.tokens, minlength=self.n_states) > 0
-        kept = np.flatnonzero(occurs | [label in names for label in self.labels])
-        if len(kept) == self.n_states:
+        named = np.flatnonzero(occurs | [label in names for label in self.labels])
+        if len(named) == self.n_states:
             return self
-        states = written(np.searchsorted(kept, self.tokens), len(kept))
+        states = written(np.searchsorted(named, self.tokens), len(named))
         renumbered: S = self.model_copy(
-            update={"states": states, "names": tuple(self.names[state] for state in kept)}
+            update={"states": states, "names": tuple(self.names[state] for state in named)}
         )
         return renumbered
 
