@@ -142,8 +142,6 @@ def _checkpoint(
     names: Names | None,
 ) -> Checkpoint:
     plans, left_out = _own_weights(one, without)
-    # Names are final from here on. A user's own table of names would rename `plans` here, keep what the file
-    # calls each for `one.called`, and have `_chosen` look for what it knows besides `recognise.LAYOUTS`.
     shapes = {name: plan.shape for name, plan in plans.items()}
     if names is None:
         name, plan, unused = recognise.planned(shapes, [*one.around, outside], given, one.called)

@@ -1,7 +1,7 @@
 """GPT-2's names: nanoGPT's checkpoints (linear layers) and transformers' GPT-2 (transposed, Conv1D)."""
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mechmarkov.importing import layout, linear_layers
@@ -23,9 +23,7 @@ INNER = {
     "mlp.c_fc": "mlp.in",
     "mlp.c_proj": "mlp.out",
 }
-MARKS = tuple(
-    f"{outer}h.0.attn.{name}.weight" for outer in (OUTER, "") for name in ("c_attn", "c_q")
-)  # one of them is in every such model
+MARKS = tuple((f"{outer}h.0.attn.{name}.weight",) for outer in (OUTER, "") for name in ("c_attn", "c_q"))
 LN_BIAS = "blocks.0.ln1.bias"
 MASK = re.compile(r"h\.\d+\.attn\.bias")  # the causal mask, where it has four axes
 IDLE = re.compile(r"h\.\d+\.attn\.masked_bias")  # what scores outside the mask become
@@ -54,11 +52,6 @@ GPT2_HARMLESS = {
     "reorder_and_upcast_attn", "resid_pdrop", "summary_activation", "summary_first_dropout",
     "summary_proj_to_labels", "summary_type", "summary_use_proj", "task_specific_params",
 }  # fmt: skip
-
-
-def recognises(names: Container[str]) -> bool:
-    """Returns whether these are GPT-2's names, with its outer `transformer.` or without."""
-    return any(mark in names for mark in MARKS)
 
 
 def fields_of_gpt2(config: Mapping[str, Any], where: str = layout.FILE) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """State dicts of HookedTransformer (TransformerLens 2 and 3) or of ours, bare or with their config."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,12 +16,7 @@ from mechmarkov.safe.plain_data import RunFileError
 
 # Constants of rotary scalings, which matter where their switch is on (and that is refused).
 SCALINGS = {"NTK_": "use_NTK_by_parts_rope", "yarn_": "use_yarn_rope"}
-MARKS = ("embed.W_E",)  # one of them is in every such model
-
-
-def recognises(names: Container[str]) -> bool:
-    """Returns whether these are HookedTransformer's names."""
-    return "embed.W_E" in names
+MARKS = (("embed.W_E",),)
 
 
 def plan_import(

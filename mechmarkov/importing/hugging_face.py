@@ -4,7 +4,7 @@ Their weights are read by a bridge's names (`linear_layers`), so a bridge around
 """
 
 import re
-from collections.abc import Container, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -128,12 +128,7 @@ RELATIVES = {
 }
 # Those whose bridges tell all that they compute: TransformerLens 4.3 does not say a Mistral's window.
 ARCHITECTURES = {family.architecture: family for name, family in FAMILIES.items() if name != "mistral"}
-MARKS = ("model.embed_tokens.weight", "gpt_neox.embed_in.weight")  # one of them is in every such model
-
-
-def recognises(names: Container[str]) -> bool:
-    """Returns whether these are names of one of the families."""
-    return any(mark in names for mark in MARKS)
+MARKS = (("model.embed_tokens.weight",), ("gpt_neox.embed_in.weight",))
 
 
 def unknown(model_type: Any, where: str = layout.FILE) -> RunFileError:

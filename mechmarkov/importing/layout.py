@@ -17,6 +17,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 FILE = "config.json: "
 # What no shape tells: HookedTransformer's defaults, named to the user wherever they are assumed.
 ASSUMED: dict[str, Any] = {"eps": 1e-5, "use_attn_scale": True, "window": None}
+# What tells a layout: one of these groups of names is there as a whole, and the first of it is its mark.
+Marks = tuple[tuple[str, ...], ...]
 Called = Callable[[str], str]  # what a file calls a weight that has this name here
 NORMS = "before attention and MLP"
 BY_SHAPES = "by the shapes"
@@ -53,6 +55,15 @@ def plain_name(name: str) -> str:
     'h.0.mlp.c_fc.weight'
     """
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def recognises(marks: Marks, names: Container[str]) -> bool:
+    """Returns whether weights with these names are of the layout that has the marks.
+
+    >>> recognises((("embed.weight", "unembed.weight"),), {"embed.weight"})
+    False
+    """
+    return any(all(name in names for name in group) for group in marks)
 
 
 class UnknownWeightError(RunFileError):

@@ -101,16 +101,16 @@ def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
         layout.agree(model.config.model_dump(), given, "in its config")
         return Reading(lambda _: (model.config, state))
     cfg = getattr(model, "cfg", None)
-    if is_of(model, TRANSFORMERS) or hugging_face.recognises(state) or mamba.recognises(state):
+    if is_of(model, TRANSFORMERS) or layout.recognises((*hugging_face.MARKS, *mamba.MARKS), state):
         return _of_transformers(live, state, n_ctx, given)
-    if gpt2.recognises(state):
+    if layout.recognises(gpt2.MARKS, state):
         return gpt2_names.reading(live, state, given)
     if cfg is not None and is_of(cfg, LENS):
         layout.agree(vars(cfg), given, "in its cfg")
-        if transformer_bridge.recognises(state):
+        if layout.recognises(transformer_bridge.MARKS, state):
             return Reading(lambda _: transformer_bridge.states_of(state, vars(cfg)))
         return Reading(lambda _: (config_from_lens(cfg), state))
-    if hooked_transformer.recognises(state):
+    if layout.recognises(hooked_transformer.MARKS, state):
         return _with_lens_names(live, state, given)
     raise nothing_fits(state, f"the weights of {live.kind()} are called")
 

@@ -4,7 +4,7 @@ A bridge keeps the layers of what it wraps, linear ones `[d_out, d_in]`. Around 
 v, which it split itself, and GPT-2's transposed layers elsewhere.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -37,12 +37,7 @@ AROUND = {
     "attention_bias", "attn_implementation", "default_padding_side", "final_rms", "hidden_act",
     "intermediate_size", "layer_types", "rope_parameters", "use_parallel_residual", "uses_rms_norm",
 }  # fmt: skip
-MARKS = ("embed.weight",)  # one of them is in every such model
-
-
-def recognises(names: Container[str]) -> bool:
-    """Returns whether these are a bridge's names."""
-    return "embed.weight" in names and "unembed.weight" in names
+MARKS = (("embed.weight", "unembed.weight"),)
 
 
 def plan_import(

@@ -16,7 +16,6 @@ from mechmarkov.utils.text import NAME_CHARACTERS, first_of, printable, shown
 OF_LENS = {"HookedTransformer": hooked_transformer, "TransformerBridge": transformer_bridge}
 OF_GPT = {"nanoGPT": gpt2, "Relative_Transformer": relative_transformer}
 MAX_NAMES = 12  # in a note
-MODULES = (*OF_LENS.values(), *OF_GPT.values(), hugging_face, mamba)
 # Fields of a HookedTransformerConfig that mean the same in anybody's settings.
 PLAIN_FIELDS = {
     "n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "d_vocab_out", "n_ctx", "act_fn", "eps",
@@ -24,9 +23,11 @@ PLAIN_FIELDS = {
 }  # fmt: skip
 
 
+MODULES = (*OF_LENS.values(), *OF_GPT.values(), hugging_face, mamba)
+MARKS = tuple(group for module in MODULES for group in module.MARKS)
 LAYOUTS = Layouts(
-    tuple(sorted((mark for module in MODULES for mark in module.MARKS), key=len, reverse=True)),
-    lambda names: any(module.recognises(names) for module in MODULES),
+    tuple(sorted((first for first, *_ in MARKS), key=len, reverse=True)),
+    lambda names: layout.recognises(MARKS, names),
     heads=("lm_head.weight", "lm_head.bias"),
 )
 
@@ -73,10 +74,10 @@ def _planned(
         plan = hugging_face.plan_import(shapes, of_transformers, given, called=called)
         return f"{'GPT-2' if kind == 'gpt2' else kind} of transformers", plan, []
     for name, lens in OF_LENS.items():
-        if lens.recognises(shapes):
+        if layout.recognises(lens.MARKS, shapes):
             return name, *_of_lens(lens, shapes, saved_configs, given, called)
     for name, gpt in OF_GPT.items():
-        if gpt.recognises(shapes):
+        if layout.recognises(gpt.MARKS, shapes):
             return name, *_of_gpt(gpt, shapes, saved_configs, given, called)
     raise RunFileError(
         "it has transformers' names, but no config: model.save_pretrained(folder) writes both, or "

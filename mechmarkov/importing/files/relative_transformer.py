@@ -5,7 +5,7 @@ lag, added to the key. Its last row is for positions that the mask hides. Only t
 heads than one.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from mechmarkov.importing import gpt2, layout, linear_layers
@@ -25,12 +25,7 @@ TABLE = {
     "mlp.c_fc": "mlp.in",
     "mlp.c_proj": "mlp.out",
 }
-MARKS = ("layers.0.wpe.weight",)  # one of them is in every such model
-
-
-def recognises(names: Container[str]) -> bool:
-    """Returns whether these are its names."""
-    return "layers.0.Q.weight" in names and "layers.0.wpe.weight" in names
+MARKS = (("layers.0.wpe.weight", "layers.0.Q.weight"),)
 
 
 def plan_import(

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, mamba, transformer_bridge
-from mechmarkov.importing.layout import plain_name
+from mechmarkov.importing.layout import plain_name, recognises
 from mechmarkov.models import HookedDecoder
 from mechmarkov.utils.text import counted, listed, shown
 
 LAYOUTS = (gpt2, hugging_face, mamba, hooked_transformer, transformer_bridge)
+MARKS = tuple(group for layout in LAYOUTS for group in layout.MARKS)
 LENS = "transformer_lens."
 PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 SHARDED = "FullyShardedDataParallel"  # importing the class takes longer than all else here
@@ -94,7 +95,7 @@ def _is_known(model: nn.Module) -> bool:
     is_bridge = is_of(getattr(model, "cfg", None), LENS)
     weights = model.state_dict() if is_bridge else dict(model.named_parameters(remove_duplicate=False))
     names = {plain_name(name) for name in weights}
-    return any(layout.recognises(names) for layout in LAYOUTS)
+    return recognises(MARKS, names)
 
 
 def _known_parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
