@@ -104,20 +104,6 @@ def test_sequences_come_from_the_chain_they_are_said_to():
     assert torch.equal(tokens, source.sample(n, 4, generator=generator()))
 
 
-def test_relabelling_the_states_relabels_the_predictions():
-    g = np.array([2, 0, 1])  # state i becomes g[i]
-    back = np.argsort(g)
-    source, other = (
-        ChainMixture(chains=THREE),
-        ChainMixture(chains=[np.array(P)[back][:, back] for P in THREE]),
-    )
-    tokens = source.sample(6, 9, generator=generator()).numpy()
-    for name, rule in source.predictors().items():
-        relabelled = other.predictors()[name].probabilities(g[tokens])
-        np.testing.assert_allclose(relabelled[..., g], rule.probabilities(tokens), **EXACT)
-    np.testing.assert_allclose(other.posterior(g[tokens]), source.posterior(tokens), **EXACT)
-
-
 def test_data_and_draws():
     data = {"kind": "chain_mixture", "chains": TWO, "weights": None}
     assert_plain_data(ChainMixture(chains=TWO), data)

@@ -68,16 +68,6 @@ def test_scale_changes_nothing_and_tiny_weights_count():
     assert uneven.pi[1] == pytest.approx(1e-200, rel=1e-14)
 
 
-def test_relabelling_nodes_relabels_the_law():
-    to = [2, 0, 1]  # node i is called to[i]
-    renamed = np.zeros((3, 3))
-    renamed[np.ix_(to, to)] = ONE_WAY
-    source, image = GRAPHS[1], Graph(weights=renamed, directed=True)
-    np.testing.assert_allclose(image.pi[to], source.pi, rtol=1e-14)
-    for m in (1, 2, 5):
-        np.testing.assert_allclose(image.step_law(m)[np.ix_(to, to)], source.step_law(m), rtol=0, atol=1e-15)
-
-
 def test_names_and_titles():
     source = Graph(weights=WEIGHTS, labels=["hall", "attic", "cellar"])
     assert source.labels == ("hall", "attic", "cellar")

@@ -93,17 +93,6 @@ def test_long_sequences_do_not_underflow():
     np.testing.assert_allclose(source.beliefs(tokens[:, 1500:])[:, -1], beliefs[:, -1], **EXACT)
 
 
-def test_relabelling_the_tokens_relabels_the_predictions():
-    g = np.array([2, 0, 1])
-    source = HiddenMarkov(transitions=T2, emissions=E3)
-    other = HiddenMarkov(transitions=T2, emissions=np.array(E3)[:, np.argsort(g)])
-    tokens = source.sample(6, 9, generator=generator()).numpy()
-    np.testing.assert_allclose(other.step_law(2)[np.ix_(g, g)], source.step_law(2), **EXACT)
-    for name, rule in source.predictors().items():
-        relabelled = other.predictors()[name].probabilities(g[tokens])
-        np.testing.assert_allclose(relabelled[..., g], rule.probabilities(tokens), **EXACT)
-
-
 def test_data_and_draws():
     source = HiddenMarkov(transitions=np.array(T2), emissions=torch.tensor(E3, dtype=torch.float64))
     assert_plain_data(source, {"kind": "hidden_markov", "transitions": T2, "emissions": E3})

@@ -89,16 +89,6 @@ def test_each_token_follows_its_parent():
     np.testing.assert_array_equal(pairs.numpy() > 0, np.array(P) > 0)
 
 
-def test_relabelling_states_relabels_the_law():
-    to = [2, 0, 1]
-    renamed = np.zeros((3, 3))
-    renamed[np.ix_(to, to)] = P
-    source, image = LaggedChain(P, lag=2), LaggedChain(renamed, lag=2)
-    np.testing.assert_allclose(image.pi[to], source.pi, rtol=1e-14)
-    for m in range(5):
-        np.testing.assert_allclose(image.step_law(m)[np.ix_(to, to)], source.step_law(m), rtol=0, atol=1e-15)
-
-
 def test_plain_data_and_titles():
     assert_plain_data(LaggedChain(P, 2), {"kind": "lagged_chain", "lag": 2, "P": P})
     assert_plain_data(Switch(p=0.5, q=0.8, lag=2), {"kind": "switch", "lag": 2, "p": 0.5, "q": 0.8})

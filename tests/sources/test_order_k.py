@@ -92,21 +92,6 @@ def test_what_never_happens_still_has_laws():
     assert int(tokens.max()) == 1
 
 
-def test_relabelling_states_relabels_the_law():
-    to = [2, 0, 1]
-    renamed = np.zeros((3, 3, 3))
-    renamed[np.ix_(to, to, to)] = THREE
-    source, image = OrderK(THREE), OrderK(renamed)
-    np.testing.assert_allclose(image.pi[to], source.pi, rtol=1e-13)
-    for m in range(5):
-        np.testing.assert_allclose(image.step_law(m)[np.ix_(to, to)], source.step_law(m), rtol=0, atol=1e-14)
-    tokens = source.sample(3, 20, generator=generator()).numpy()
-    expected = source.best().probabilities(tokens)
-    np.testing.assert_allclose(
-        image.best().probabilities(np.array(to)[tokens])[..., to], expected, atol=1e-14
-    )
-
-
 def loop(kernel, start, order, u):
     """One step at a time: where cumulative probabilities first exceed u; the first number draws k states."""
     n = kernel.shape[-1]

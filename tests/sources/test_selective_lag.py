@@ -97,20 +97,6 @@ def test_predictors_see_what_their_names_say():
     np.testing.assert_allclose(rules["bigram"].probabilities(tokens)[0, 0], source.pi, **EXACT)  # no lag 1
 
 
-def test_relabelling_the_states_relabels_the_predictions():
-    g = np.array([2, 0, 1])
-    back = np.argsort(g)
-    source, other = (
-        SelectiveLag(THREE, lags=[1, 2]),
-        SelectiveLag(np.array(THREE)[back][:, back], lags=[1, 2]),
-    )
-    tokens = source.sample(6, 9, generator=generator()).numpy()
-    np.testing.assert_allclose(other.step_law(2)[np.ix_(g, g)], source.step_law(2), **EXACT)
-    for name, rule in source.predictors().items():
-        relabelled = other.predictors()[name].probabilities(g[tokens])
-        np.testing.assert_allclose(relabelled[..., g], rule.probabilities(tokens), **EXACT)
-
-
 def test_data_and_draws():
     data = {"kind": "selective_lag", "P": TWO, "lags": [1, 2], "weights": None}
     assert_plain_data(SelectiveLag(TWO, lags=np.array([1, 2])), data)

@@ -146,22 +146,6 @@ def test_the_most_draws_still_have_exact_laws():
         np.testing.assert_allclose(row, solve(chain), rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("start", ["stationary", "global"])
-def test_relabelling_the_states_relabels_the_predictions(start):
-    g = np.array([2, 0, 3, 1])
-    back = np.argsort(g)
-    outputs = np.array([0.25, 0, 0.75, 0])
-    source = TriggerBigram(P4, triggers=[1, 3], outputs=outputs, start=start)
-    triggers = g[[1, 3]]
-    other = TriggerBigram(np.array(P4)[back][:, back], triggers=triggers, outputs=outputs[back], start=start)
-    tokens = source.sample(6, 20, generator=generator()).numpy()
-    np.testing.assert_allclose(other.step_law(2)[np.ix_(g, g)], source.step_law(2), **EXACT)
-    np.testing.assert_array_equal(other.in_context_mask(g[tokens]), source.in_context_mask(tokens))
-    for name, rule in source.predictors().items():
-        relabelled = other.predictors()[name].probabilities(g[tokens])
-        np.testing.assert_allclose(relabelled[..., g], rule.probabilities(tokens), **EXACT)
-
-
 def test_data_and_draws():
     data = {
         "kind": "trigger_bigram",
