@@ -2,26 +2,22 @@
 
 import math
 import zipfile
+from functools import partial
 
 import pytest
+import safe_file_cases
 import torch
 from run_files import D_HEAD, HEADS, LENGTH, WIDTH, K, handmade, parameter_shapes, repack, saved
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from mechmarkov.objectives import Objective
-from mechmarkov.runs import RunFileError, load, schema
+from mechmarkov.runs import load, schema
 from mechmarkov.sources import Chain
 
 STEPS = (0, 10, 50)
 
 
-def refusal(path) -> str:
-    with pytest.raises(RunFileError) as caught:
-        load(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    assert message.isprintable()
-    return message.removeprefix(f"{path}: ")
+refusal = partial(safe_file_cases.refusal, read=load)
 
 
 def test_a_file_written_by_hand_loads(tmp_path):

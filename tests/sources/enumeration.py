@@ -35,6 +35,10 @@ def solve(P):
     return np.maximum(found[0], 0)
 
 
+def weights_of(weights, n):
+    return np.full(n, 1 / n) if weights is None else np.array(weights)
+
+
 def path_probability(start, P, x):
     return start[x[0]] * np.prod([P[a][b] for a, b in pairwise(x)])
 

@@ -13,6 +13,7 @@ from enumeration import (
     path_probability,
     solve,
     table,
+    weights_of,
 )
 
 from mechmarkov.sources import ChainMixture
@@ -31,13 +32,11 @@ CASES = [
 ]
 
 
-def weights_of(source):
-    n = len(source.chains)
-    return np.full(n, 1 / n) if source.weights is None else np.array(source.weights)
-
-
 def law(source):
-    parts = [(w, solve(P), np.array(P)) for w, P in zip(weights_of(source), source.chains, strict=True)]
+    parts = [
+        (w, solve(P), np.array(P))
+        for w, P in zip(weights_of(source.weights, len(source.chains)), source.chains, strict=True)
+    ]
     return lambda x: sum(w * path_probability(pi, P, x) for w, pi, P in parts)
 
 
@@ -55,7 +54,7 @@ def test_the_posterior_is_bayes_rule_with_the_first_token(source):
     found = source.posterior(tokens)
     for x, row in zip(tokens, found, strict=True):
         for t in range(6):
-            parts = zip(weights_of(source), source.chains, strict=True)
+            parts = zip(weights_of(source.weights, len(source.chains)), source.chains, strict=True)
             likely = np.array([w * path_probability(solve(P), P, x[: t + 1]) for w, P in parts])
             np.testing.assert_allclose(row[t], likely / likely.sum(), **EXACT)
 

@@ -10,6 +10,7 @@ from enumeration import (
     assert_plain_data,
     generator,
     solve,
+    weights_of,
 )
 
 from mechmarkov.sources import LaggedChain, SelectiveLag
@@ -26,18 +27,13 @@ CASES = [
 ]
 
 
-def weights_of(source):
-    n = len(source.lags)
-    return np.full(n, 1 / n) if source.weights is None else np.array(source.weights)
-
-
 def given_lag(source, lag, x):
     P, pi = np.array(source.rows), solve(source.rows)
     return np.prod([P[x[t - lag]][x[t]] if t >= lag else pi[x[t]] for t in range(len(x))])
 
 
 def law(source):
-    parts = list(zip(weights_of(source), source.lags, strict=True))
+    parts = list(zip(weights_of(source.weights, len(source.lags)), source.lags, strict=True))
     return lambda x: sum(w * given_lag(source, lag, x) for w, lag in parts)
 
 
@@ -51,7 +47,7 @@ def test_the_posterior_over_lags_is_bayes_rule(source):
     tokens = source.sample(10, 9, generator=generator()).numpy()
     for x, row in zip(tokens, source.posterior(tokens), strict=True):
         for t in range(9):
-            parts = zip(weights_of(source), source.lags, strict=True)
+            parts = zip(weights_of(source.weights, len(source.lags)), source.lags, strict=True)
             likely = np.array([w * given_lag(source, lag, x[: t + 1]) for w, lag in parts])
             np.testing.assert_allclose(row[t], likely / likely.sum(), **EXACT)
 
