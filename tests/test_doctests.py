@@ -11,7 +11,7 @@ import mechmarkov.probes
 
 PACKAGES = [(mechmarkov.__path__, "mechmarkov."), (mechmarkov.probes.__path__, "mechmarkov.probes.")]
 # Written in Triton, which is not on every machine, and has no examples.
-KERNELS = {"mechmarkov.models.fast.gpu_kernels", "mechmarkov.sources.sampling.gpu_counted_walk"}
+KERNELS = {"mechmarkov.models.fast.gpu_kernels"}
 NAMES = {found.name for path, prefix in PACKAGES for found in pkgutil.walk_packages(path, prefix)} - KERNELS
 
 

@@ -86,7 +86,7 @@ load_figure(FOLDER, "gradients")
 
 # %%
 selective = mm.load_recipe(FOLDER / "recipes" / "lag.toml").source
-drawn, lag = selective.sample_with_lags(500, 24, generator=torch.Generator().manual_seed(0))
+drawn, lag = selective.sample_with_hidden(500, 24, generator=torch.Generator().manual_seed(0))
 chosen = np.searchsorted(selective.lags, lag.numpy())
 posterior = selective.posterior(drawn.numpy())
 posterior[np.arange(500), :, chosen].mean(0).round(2)

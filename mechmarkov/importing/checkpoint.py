@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mechmarkov.importing import layout
 from mechmarkov.importing.files import folders, recognise, state_dicts, steps
-from mechmarkov.importing.files.state_dicts import Found, Layouts, StateDict
+from mechmarkov.importing.files.state_dicts import Found, StateDict
 from mechmarkov.importing.layout import ImportPlan
 from mechmarkov.importing.names.plan import LAYOUT, plan_import
 from mechmarkov.importing.names.table import Names
@@ -20,7 +20,7 @@ from mechmarkov.safe import foreign_file, formats
 from mechmarkov.safe.foreign_file import ForeignFile
 from mechmarkov.safe.pickle_scan import TensorPlan
 from mechmarkov.safe.plain_data import RUN_FORMAT, RunFileError
-from mechmarkov.utils.text import NAME_CHARACTERS, printable, quoted, reason, shown
+from mechmarkov.utils.text import NAME_CHARACTERS, first_of, printable, quoted, reason, shown
 
 MAX_NAMES = 12  # in a note
 
@@ -70,7 +70,14 @@ def read_checkpoints(
     try:
         file, outside = _opened(path)
         layouts = recognise.LAYOUTS if names is None else recognise.of_table(names)
-        chosen, notes = _chosen(file.content, outside, weights, layouts, names is not None)
+        models = state_dicts.find(file.content, layouts)
+        if not models:
+            raise recognise.of_no_layout(file.content, outside, names is not None)
+        chosen = state_dicts.choose(models, weights)
+        notes = []
+        if len(models) > 1:
+            place = printable(".".join(chosen.place) or "the first", NAME_CHARACTERS)
+            notes.append(f"of {len(models)} models in the file: {place}")
         counted = _steps(chosen, file, outside)
         return [
             _checkpoint(file, one, step, outside, given, without, notes, names)
@@ -101,26 +108,12 @@ def _opened(path: Path) -> tuple[ForeignFile | folders.Parts, dict[str, Any]]:
         if not folders.is_model(path):
             formats.check_folder(path)
         return folders.open_model(path), folders.beside(path)
-    folders.check_no_part(path)
+    if (part := folders.PART.fullmatch(path.name)) is not None:
+        raise RunFileError(f"is one of the {int(part[3])} files of a model: give their folder")
     file = foreign_file.read(path)
     if type(file.content) is dict and file.content.get("format") == RUN_FORMAT:
         raise RunFileError("is a run already: probe it as it is")
     return file, folders.beside(path.parent) if path.name in folders.WEIGHTS else {}
-
-
-def _chosen(
-    content: Any, outside: Mapping[str, Any], weights: str | None, layouts: Layouts, is_table: bool
-) -> tuple[Found, list[str]]:
-    """The model that is asked for, and notes on it."""
-    found = state_dicts.find(content, layouts)
-    if not found:
-        raise recognise.of_no_layout(content, outside, is_table)
-    chosen = state_dicts.choose(found, weights)
-    notes = []
-    if len(found) > 1:
-        place = printable(".".join(chosen.place) or "the first", NAME_CHARACTERS)
-        notes.append(f"of {len(found)} models in the file: {place}")
-    return chosen, notes
 
 
 def _steps(
@@ -149,22 +142,21 @@ def _checkpoint(
     names: Names | None,
 ) -> Checkpoint:
     plans, left_out = _own_weights(one, without)
-    # Names are final from here on. A user's own table of names would rename `plans` here, keep what the file
-    # calls each for `one.called`, and have `_chosen` look for what it knows besides `recognise.LAYOUTS`.
     shapes = {name: plan.shape for name, plan in plans.items()}
     if names is None:
         name, plan, unused = recognise.planned(shapes, [*one.around, outside], given, one.called)
     else:
         name, plan, unused = LAYOUT, plan_import(shapes, names, given), list[str]()
     _check_head(one, plan, without)
-    said = [*notes]
+    remarks = [*notes]
     if one.prefix:
-        said.append(f"all names begin with {printable(one.prefix, NAME_CHARACTERS)}: taken off")
+        remarks.append(f"all names begin with {printable(one.prefix, NAME_CHARACTERS)}: taken off")
     if one.is_wrapped:
-        said.append("parts that wrappers put into names are taken out")
+        remarks.append("parts that wrappers put into names are taken out")
     if left_out:
-        said.append(f"left out, not weights of the model: {_names(left_out)}")
-    said += unused
+        named = [printable(name, NAME_CHARACTERS) for name in left_out]
+        remarks.append(f"left out, not weights of the model: {first_of(named, MAX_NAMES)}")
+    remarks += unused
 
     def states() -> dict[str, Tensor]:
         wanted = {one.called(name): plans[name] for name in plan.wanted}
@@ -173,7 +165,7 @@ def _checkpoint(
 
     n_bytes = 4 * sum(math.prod(plans[weight].shape) for weight in plan.wanted)
     step, counts = counted
-    return Checkpoint(name, plan, step, counts == steps.EPOCH, n_bytes, states, tuple(said))
+    return Checkpoint(name, plan, step, counts == steps.EPOCH, n_bytes, states, tuple(remarks))
 
 
 def _own_weights(one: StateDict, without: Sequence[str]) -> tuple[dict[str, TensorPlan], list[str]]:
@@ -206,8 +198,3 @@ def _check_head(one: StateDict, plan: ImportPlan, without: Sequence[str]) -> Non
                 f"the model in it ({one.prefix}…) has no unembedding, and {quoted(name)} next to it may be "
                 f"that: save both in one module, or --without {shlex.quote(printable(name, NAME_CHARACTERS))}"
             )
-
-
-def _names(names: Sequence[str]) -> str:
-    shown_names = [printable(name, NAME_CHARACTERS) for name in names[:MAX_NAMES]]
-    return ", ".join(shown_names + ["…"] * (len(names) > MAX_NAMES))

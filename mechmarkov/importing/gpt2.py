@@ -1,7 +1,7 @@
 """GPT-2's names: nanoGPT's checkpoints (linear layers) and transformers' GPT-2 (transposed, Conv1D)."""
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mechmarkov.importing import layout, linear_layers
@@ -23,9 +23,7 @@ INNER = {
     "mlp.c_fc": "mlp.in",
     "mlp.c_proj": "mlp.out",
 }
-MARKS = tuple(
-    f"{outer}h.0.attn.{name}.weight" for outer in (OUTER, "") for name in ("c_attn", "c_q")
-)  # one of them is in every such model
+MARKS = tuple((f"{outer}h.0.attn.{name}.weight",) for outer in (OUTER, "") for name in ("c_attn", "c_q"))
 LN_BIAS = "blocks.0.ln1.bias"
 MASK = re.compile(r"h\.\d+\.attn\.bias")  # the causal mask, where it has four axes
 IDLE = re.compile(r"h\.\d+\.attn\.masked_bias")  # what scores outside the mask become
@@ -54,11 +52,6 @@ GPT2_HARMLESS = {
     "reorder_and_upcast_attn", "resid_pdrop", "summary_activation", "summary_first_dropout",
     "summary_proj_to_labels", "summary_type", "summary_use_proj", "task_specific_params",
 }  # fmt: skip
-
-
-def recognises(names: Container[str]) -> bool:
-    """Returns whether these are GPT-2's names, with its outer `transformer.` or without."""
-    return any(mark in names for mark in MARKS)
 
 
 def fields_of_gpt2(config: Mapping[str, Any], where: str = layout.FILE) -> dict[str, Any]:
@@ -147,7 +140,10 @@ def plan_of(
         RunFileError: As of `plan_import`.
     """
     inner = {ours: shapes[name] for name, ours in names.items()}
-    fields = layout.agree(_from_shapes(inner, table.theirs), _possible(from_config, inner), layout.BY_SHAPES)
+    if not any(".ln1." in name or ".ln2." in name or name.startswith("ln_final.") for name in inner):
+        # Norms without weights, or none: which is asked for.
+        from_config = {name: x for name, x in from_config.items() if name != "normalization_type"}
+    fields = layout.agree(_from_shapes(inner, table.theirs), from_config, layout.BY_SHAPES)
     if frequencies:
         fields |= {"positional_embedding_type": "rotary", "rotary_dim": 2 * shapes[frequencies[0]][-1]}
     fields = layout.agree(fields, given, "in the file")
@@ -192,27 +188,11 @@ def plan_of(
     return buffers.checked(plan, masks, frequencies, table.called)
 
 
-def _possible(from_config: Mapping[str, Any], inner: Shapes) -> dict[str, Any]:
-    """A config without norms where these have no weights: then the kind of norm is asked for, or none."""
-    norms = any(".ln1." in name or ".ln2." in name or name.startswith("ln_final.") for name in inner)
-    return {name: x for name, x in from_config.items() if norms or name != "normalization_type"}
-
-
 def _from_shapes(shapes: Shapes, called: Called) -> dict[str, Any]:
-    d_vocab, d_model = layout.shape_of(shapes, "embed.weight", 2, called)
-    fields: dict[str, Any] = {
-        "n_layers": layout.count_layers(shapes, "blocks.", called),
-        "d_model": d_model,
-        "d_vocab": d_vocab,
-        "attn_only": not any(".mlp." in name for name in shapes),
-    }
+    fields = linear_layers.from_shapes(shapes, called)
     if not fields["attn_only"]:
         rows, columns = layout.shape_of(shapes, "blocks.0.mlp.in.weight", 2, called)
-        fields["d_mlp"] = rows if columns == d_model else columns  # whichever way the layer lies
-    if "pos_embed.weight" in shapes:
-        fields["n_ctx"], _ = layout.shape_of(shapes, "pos_embed.weight", 2, called)
-    if "unembed.weight" in shapes:
-        fields["d_vocab_out"] = layout.shape_of(shapes, "unembed.weight", 2, called)[0]
+        fields["d_mlp"] = rows if columns == fields["d_model"] else columns  # whichever way the layer lies
     if LN_BIAS in shapes:
         fields["normalization_type"] = "LN"
     return fields

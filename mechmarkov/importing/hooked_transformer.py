@@ -1,6 +1,6 @@
 """State dicts of HookedTransformer (TransformerLens 2 and 3) or of ours, bare or with their config."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,12 +16,7 @@ from mechmarkov.safe.plain_data import RunFileError
 
 # Constants of rotary scalings, which matter where their switch is on (and that is refused).
 SCALINGS = {"NTK_": "use_NTK_by_parts_rope", "yarn_": "use_yarn_rope"}
-MARKS = ("embed.W_E",)  # one of them is in every such model
-
-
-def recognises(names: Container[str]) -> bool:
-    """Returns whether these are HookedTransformer's names."""
-    return "embed.W_E" in names
+MARKS = (("embed.W_E",),)
 
 
 def plan_import(
@@ -32,8 +27,8 @@ def plan_import(
     Raises:
         ValueError: Naming a field that a HookedDecoder cannot express, or that neither file nor caller gives.
     """
-    found, said = from_shapes(shapes, called), layout.agree(cfg or {}, given, "in the file's config")
-    fields = layout.agree(found, said, "by the shapes")
+    by_shapes, by_config = from_shapes(shapes, called), layout.agree(cfg or {}, given, "in the file's config")
+    fields = layout.agree(by_shapes, by_config, "by the shapes")
     needed = ["positional_embedding_type", "n_ctx", "normalization_type", *layout.needed_parts(fields)]
     layout.require(fields, needed, "a HookedTransformer's state dict")
     config = config_from_lens(lens_fields(fields))

@@ -4,7 +4,7 @@ Their weights are read by a bridge's names (`linear_layers`), so a bridge around
 """
 
 import re
-from collections.abc import Container, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -128,12 +128,7 @@ RELATIVES = {
 }
 # Those whose bridges tell all that they compute: TransformerLens 4.3 does not say a Mistral's window.
 ARCHITECTURES = {family.architecture: family for name, family in FAMILIES.items() if name != "mistral"}
-MARKS = ("model.embed_tokens.weight", "gpt_neox.embed_in.weight")  # one of them is in every such model
-
-
-def recognises(names: Container[str]) -> bool:
-    """Returns whether these are names of one of the families."""
-    return any(mark in names for mark in MARKS)
+MARKS = (("model.embed_tokens.weight",), ("gpt_neox.embed_in.weight",))
 
 
 def unknown(model_type: Any, where: str = layout.FILE) -> RunFileError:
@@ -257,16 +252,8 @@ def common_fields(
         "act_fn": ACTIVATIONS[layout.one_of(config.get("hidden_act"), ACTIVATIONS, f"{where}hidden_act")],
         "attn_only": False,
         "positional_embedding_type": "rotary",
-        **_rotary(config, family, d_head, where),
+        "rotary_adjacent_pairs": False,
     }
-    if family.rotary_share is not None:
-        fields["parallel_attn_mlp"] = config.get("use_parallel_residual", True)
-        return fields
-    groups = config.get("num_key_value_heads", config.get("n_key_value_heads"))
-    return fields | {"n_key_value_heads": None if groups == n_heads else groups}
-
-
-def _rotary(config: Mapping[str, Any], family: Family, d_head: int, where: str) -> dict[str, Any]:
     rope = config.get("rope_parameters") or {}
     if config.get("rope_scaling"):
         raise layout.cannot_express("rope_scaling", config["rope_scaling"], where)
@@ -277,15 +264,17 @@ def _rotary(config: Mapping[str, Any], family: Family, d_head: int, where: str) 
         if name not in ("rope_theta", "partial_rotary_factor") and not kind:
             field = f"rope_parameters.{printable(str(name), NAME_CHARACTERS)}"
             raise layout.cannot_express(field, value, where)
-    said = [rope.get("rope_theta"), config.get("rope_theta"), config.get("rotary_emb_base"), 10000.0]
+    bases = [rope.get("rope_theta"), config.get("rope_theta"), config.get("rotary_emb_base"), 10000.0]
     share = [rope.get("partial_rotary_factor"), config.get("partial_rotary_factor"), config.get("rotary_pct")]
     if type(d_head) is not int or not 0 < d_head <= MAX_WIDTH:
         raise RunFileError(f"{where}head_dim is {shown(d_head)}, expected a size")
     part = next((value for value in share if value is not None), family.rotary_share or 1.0)
     if type(part) not in (int, float) or not 0 < part <= 1 or (part != 1 and family.rotary_share is None):
         raise layout.cannot_express("partial_rotary_factor", part, where)
-    return {
-        "rotary_base": next(value for value in said if value is not None),
-        "rotary_dim": int(d_head * part),
-        "rotary_adjacent_pairs": False,
-    }
+    fields["rotary_base"] = next(value for value in bases if value is not None)
+    fields["rotary_dim"] = int(d_head * part)
+    if family.rotary_share is not None:
+        fields["parallel_attn_mlp"] = config.get("use_parallel_residual", True)
+        return fields
+    groups = config.get("num_key_value_heads", config.get("n_key_value_heads"))
+    return fields | {"n_key_value_heads": None if groups == n_heads else groups}

@@ -17,6 +17,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 FILE = "config.json: "
 # What no shape tells: HookedTransformer's defaults, named to the user wherever they are assumed.
 ASSUMED: dict[str, Any] = {"eps": 1e-5, "use_attn_scale": True, "window": None}
+# What tells a layout: one of these groups of names is there as a whole, and the first of it is its mark.
+Marks = tuple[tuple[str, ...], ...]
 Called = Callable[[str], str]  # what a file calls a weight that has this name here
 NORMS = "before attention and MLP"
 BY_SHAPES = "by the shapes"
@@ -40,6 +42,28 @@ HARMLESS = {
     "initializer_range", "label2id", "model_type", "pad_token_id", "return_dict", "tie_word_embeddings",
     "torch_dtype", "transformers_version", "use_cache", "_name_or_path",
 }  # fmt: skip
+
+
+# Parts of names that `torch.compile`, FSDP and activation checkpointing put in, wherever they wrap a module.
+WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+
+
+def plain_name(name: str) -> str:
+    """A name without those of wrappers.
+
+    >>> plain_name("h.0._orig_mod.mlp.c_fc.weight")
+    'h.0.mlp.c_fc.weight'
+    """
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def recognises(marks: Marks, names: Container[str]) -> bool:
+    """Returns whether weights with these names are of the layout that has the marks.
+
+    >>> recognises((("embed.weight", "unembed.weight"),), {"embed.weight"})
+    False
+    """
+    return any(all(name in names for name in group) for group in marks)
 
 
 class UnknownWeightError(RunFileError):
@@ -95,7 +119,7 @@ class ImportPlan:
         return tie(self.config, states) if self.may_tie else (self.config, states)
 
 
-def assumptions(config: DecoderConfig, said: Container[str]) -> dict[str, Any]:
+def assumptions(config: DecoderConfig, known: Container[str]) -> dict[str, Any]:
     """Returns what no weight of such a model shows and nobody says, with what is taken.
 
     Soft caps and the place of the norms are not fields of a config: a HookedDecoder has one way for each.
@@ -110,15 +134,15 @@ def assumptions(config: DecoderConfig, said: Container[str]) -> dict[str, Any]:
     rotary, mlp = config.positional_embedding_type == "rotary", not config.attn_only
     norm = config.normalization_type is not None
     settings: dict[str, Any] = {"eps": config.eps} if norm else {}
-    if "attn_scale" not in said:
+    if "attn_scale" not in known:
         settings["use_attn_scale"] = config.use_attn_scale
-        if config.use_attn_scale and "use_attn_scale" not in said:
+        if config.use_attn_scale and "use_attn_scale" not in known:
             settings["attn_scale"] = config.attn_scale
     settings |= {"window": config.window, "attn_scores_soft_cap": None, "output_logits_soft_cap": None}
     settings |= {"parallel_attn_mlp": config.parallel_attn_mlp} if mlp else {}
     settings |= {"rotary_base": config.rotary_base, "rotary_dim": config.rotary_dim} if rotary else {}
     settings |= {"norms": NORMS if mlp else "before attention"} if norm else {}
-    return {name: value for name, value in settings.items() if name not in said}
+    return {name: value for name, value in settings.items() if name not in known}
 
 
 def shortened(plan: ImportPlan, n_ctx: int) -> ImportPlan:
@@ -126,9 +150,9 @@ def shortened(plan: ImportPlan, n_ctx: int) -> ImportPlan:
     axes = {"pos_embed.W_pos": (slice(n_ctx),), "W_rel": (slice(None), slice(n_ctx))}
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        found = plan.states(weights)
-        kept = {name: axes.get(name, axes.get(name.rpartition(".")[2], ())) for name in found}
-        return {name: value[kept[name]] if kept[name] else value for name, value in found.items()}
+        whole = plan.states(weights)
+        rows = {name: axes.get(name, axes.get(name.rpartition(".")[2], ())) for name in whole}
+        return {name: value[rows[name]] if rows[name] else value for name, value in whole.items()}
 
     return replace(plan, config=plan.config.model_copy(update={"n_ctx": n_ctx}), states=states)
 
@@ -162,16 +186,16 @@ def shape_of(shapes: Shapes, name: str, n_axes: int, called: Called = str) -> tu
     return shapes[name]
 
 
-def agree(found: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
+def agree(known: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Both together; where both name a field they must agree.
 
     Raises:
         RunFileError: Naming the field and both values.
     """
     for name, value in given.items():
-        if found.get(name) is not None and found[name] != value:
-            raise DisagreementError(name, found[name], where, value)
-    return {**found, **given}
+        if known.get(name) is not None and known[name] != value:
+            raise DisagreementError(name, known[name], where, value)
+    return {**known, **given}
 
 
 def needed_parts(fields: Mapping[str, Any]) -> list[str]:

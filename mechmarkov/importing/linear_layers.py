@@ -12,7 +12,15 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from mechmarkov.importing.layout import Called, ImportPlan, Shapes, UnknownWeightError, check_shapes
+from mechmarkov.importing.layout import (
+    Called,
+    ImportPlan,
+    Shapes,
+    UnknownWeightError,
+    check_shapes,
+    count_layers,
+    shape_of,
+)
 from mechmarkov.models import DecoderConfig
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import quoted
@@ -36,7 +44,7 @@ class Names:
         Raises:
             RunFileError: Naming a weight of unknown meaning, or one that is there twice.
         """
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         for name in weights:
             stem, _, kind = name.rpartition(".")
             prefix = next((x for x in self.table if x.endswith(".") and stem.startswith(x)), "")
@@ -47,11 +55,11 @@ class Names:
                 ours = f"{self.table[stem]}.{kind}"
             else:
                 raise UnknownWeightError(self.called(name))
-            if ours in found.values():
+            if ours in names.values():
                 name = quoted(self.called(name))
                 raise RunFileError(f"it has a weight {name} a second time, as another name")
-            found[name] = ours
-        return found
+            names[name] = ours
+        return names
 
     def theirs(self, ours: str) -> str:
         """Returns what a file would call a weight that has this name in a bridge.
@@ -74,18 +82,34 @@ class Names:
         return self.called(f"{outer}{layer}" + (f".{by_ours.get(inner, inner)}.{kind}" if rest else ""))
 
 
+def from_shapes(shapes: Shapes, called: Called) -> dict[str, Any]:
+    """The fields that shapes tell, whichever way the layers of an MLP lie."""
+    d_vocab, d_model = shape_of(shapes, "embed.weight", 2, called)
+    fields: dict[str, Any] = {
+        "n_layers": count_layers(shapes, "blocks.", called),
+        "d_model": d_model,
+        "d_vocab": d_vocab,
+        "attn_only": not any(".mlp." in name for name in shapes),
+    }
+    if "pos_embed.weight" in shapes:
+        fields["n_ctx"] = shape_of(shapes, "pos_embed.weight", 2, called)[0]
+    if "unembed.weight" in shapes:
+        fields["d_vocab_out"] = shape_of(shapes, "unembed.weight", 2, called)[0]
+    return fields
+
+
 def split_shapes(shapes: Shapes, transposed: bool = True, called: Called = str) -> Shapes:
     """The shapes of weights by their names; one that holds queries, keys and values is split in three."""
-    found: dict[str, tuple[int, ...]] = {}
+    split: dict[str, tuple[int, ...]] = {}
     for name, shape in shapes.items():
         if ".qkv." not in name:
-            found[name] = shape
+            split[name] = shape
             continue
         three = shape if transposed else shape[::-1]
         if not three or three[0] % 3:
             raise RunFileError(f"{called(name)} has shape {list(shape)}, expected queries, keys and values")
-        found |= {name.replace("qkv", letter): (three[0] // 3, *three[1:]) for letter in "qkv"}
-    return found
+        split |= {name.replace("qkv", letter): (three[0] // 3, *three[1:]) for letter in "qkv"}
+    return split
 
 
 def check_fused(shapes: Shapes, config: DecoderConfig, transposed: bool, called: Called) -> None:
@@ -170,14 +194,14 @@ def plan(
     check_shapes(shapes, expected, {*biases, "unembed.weight"}, called)
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        found = _states(weights, config, transposed)
-        for name, value in list(found.items()):
+        ours = _states(weights, config, transposed)
+        for name, value in list(ours.items()):
             if name.endswith(".w"):
-                found[name] = value + norm_offset
+                ours[name] = value + norm_offset
                 if norms_may_lack_bias and config.normalization_type == "LN":
-                    found.setdefault(f"{name[:-1]}b", torch.zeros_like(value))
-        found["embed.W_E"] = found["embed.W_E"] * embed_scale
-        return found
+                    ours.setdefault(f"{name[:-1]}b", torch.zeros_like(value))
+        ours["embed.W_E"] = ours["embed.W_E"] * embed_scale
+        return ours
 
     return ImportPlan(
         config, tuple(name for name in expected if name in shapes), states, dict(assumed or {}), may_tie

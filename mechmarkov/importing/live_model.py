@@ -14,7 +14,7 @@ from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, layout,
 from mechmarkov.importing.lens_config import CHANGING, LOCAL, config_from_lens
 from mechmarkov.importing.live import gpt2_names
 from mechmarkov.importing.live.difference import nearest
-from mechmarkov.importing.live.inside import LENS, Inside, is_of, plain_name, weights_of
+from mechmarkov.importing.live.inside import LENS, Inside, is_of, weights_of
 from mechmarkov.importing.live.reading import Fields, Reading
 from mechmarkov.importing.live.settings import configs
 from mechmarkov.importing.live.untouched import our_own_numbers
@@ -69,8 +69,12 @@ def converted(
     n_ctx = given.pop("n_ctx", n_ctx)
     for name, value in live.model.named_parameters():  # first: what is measured relies on these
         if not bool(value.isfinite().all()):
-            raise ValueError(f"{plain_name(name)} holds NaN or infinite values")
-    reading = _reading(live, n_ctx, given) if names is None else _with_names(live, n_ctx, given, names)
+            raise ValueError(f"{layout.plain_name(name)} holds NaN or infinite values")
+    if names is None:
+        reading = _reading(live, n_ctx, given)
+    else:
+        fields = given if n_ctx is None else {**given, "n_ctx": n_ctx}
+        reading = Reading(lambda _: named.of_live_model(live.model, names, fields), advice=ADVICE)
     choices = list(reading.all_choices())
     decoders = (_decoder(live.kind(), reading, choice, n_ctx) for choice in choices)
     if len(choices) == 1:
@@ -97,23 +101,18 @@ def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
         layout.agree(model.config.model_dump(), given, "in its config")
         return Reading(lambda _: (model.config, state))
     cfg = getattr(model, "cfg", None)
-    if is_of(model, TRANSFORMERS) or hugging_face.recognises(state) or mamba.recognises(state):
+    if is_of(model, TRANSFORMERS) or layout.recognises((*hugging_face.MARKS, *mamba.MARKS), state):
         return _of_transformers(live, state, n_ctx, given)
-    if gpt2.recognises(state):
+    if layout.recognises(gpt2.MARKS, state):
         return gpt2_names.reading(live, state, given)
     if cfg is not None and is_of(cfg, LENS):
         layout.agree(vars(cfg), given, "in its cfg")
-        if transformer_bridge.recognises(state):
+        if layout.recognises(transformer_bridge.MARKS, state):
             return Reading(lambda _: transformer_bridge.states_of(state, vars(cfg)))
         return Reading(lambda _: (config_from_lens(cfg), state))
-    if hooked_transformer.recognises(state):
+    if layout.recognises(hooked_transformer.MARKS, state):
         return _with_lens_names(live, state, given)
     raise nothing_fits(state, f"the weights of {live.kind()} are called")
-
-
-def _with_names(live: Inside, n_ctx: int | None, given: dict[str, Any], names: Names) -> Reading:
-    fields = given if n_ctx is None else {**given, "n_ctx": n_ctx}
-    return Reading(lambda _: named.of_live_model(live.model, names, fields), advice=ADVICE)
 
 
 def _of_transformers(
@@ -132,10 +131,10 @@ def _with_lens_names(live: Inside, state: Mapping[str, Tensor], given: dict[str,
 
     Its logits would show it. What neither shapes nor config say, the logits choose.
     """
-    said = next(configs(live), {})
+    config = next(configs(live), {})
     ours = {*DecoderConfig.model_fields, *CHANGING, *LOCAL}
-    known = {name: value for name, value in said.items() if name in ours}
-    eps = [said[name] for name in EPS if name in said]
+    known = {name: value for name, value in config.items() if name in ours}
+    eps = [config[name] for name in EPS if name in config]
     fields = {**hooked_transformer.from_shapes(_shapes(state)), **({"eps": eps[0]} if eps else {}), **known}
     fields = layout.agree(fields, given, "in its cfg")
     choices: dict[str, list[Any]] = {}

@@ -1,7 +1,7 @@
 """Transformers' Mamba and Mamba-2: `MambaForCausalLM` and `Mamba2ForCausalLM`."""
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -35,12 +35,7 @@ HARMLESS = {
     "time_step_limit", "time_step_max", "time_step_min", "time_step_rank", "time_step_scale",
     "use_associative_scan", "use_bias", "use_conv_bias", "use_mambapy",
 }  # fmt: skip
-MARKS = ("backbone.layers.0.mixer.A_log",)  # one of them is in every such model
-
-
-def recognises(names: Container[str]) -> bool:
-    """Returns whether these are names of one of the two."""
-    return MARKS[0] in names
+MARKS = (("backbone.layers.0.mixer.A_log",),)
 
 
 def plan_import(
@@ -86,8 +81,8 @@ def _fields(config: Mapping[str, Any], where: str) -> dict[str, Any]:
         width, expand, rank = config["hidden_size"], config.get("expand", 2), config.get("time_step_rank")
         sizes = type(width) is int and type(expand) in (int, float)
         if not sizes or not 0 < width <= MAX_WIDTH or not 0 < expand <= MAX_WIDTH:
-            said = shown([width, expand])
-            raise RunFileError(f"{where}hidden_size and expand are {said}, expected sizes")
+            both = shown([width, expand])
+            raise RunFileError(f"{where}hidden_size and expand are {both}, expected sizes")
         rank = math.ceil(width / 16) if rank in (None, "auto") else rank
         fields |= {"n_heads": int(width * expand), "d_head": 1, "dt_rank": rank}
     return fields

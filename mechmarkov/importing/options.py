@@ -101,13 +101,13 @@ def _read(path: str, **options: Any) -> Source:
         given = {"kind": "observed", "path": path, **options}
         raise RunFileError(f"--source {printable(path, 200)}: {error.on_command_line(given)}") from None
     except ValueError as error:
-        said = str(error)
-        wrong = next((name for name in READ if said.startswith(f"{name} is")), None)
+        message = str(error)
+        wrong = next((name for name in READ if message.startswith(f"{name} is")), None)
         how = ""
         if wrong is not None:
             example = {"kind": "observed", "path": path, wrong: "…"}
             how = f"; options are given as --source '{json.dumps(example, ensure_ascii=False)}'"
-        raise RunFileError(f"--source {printable(path, 200)}: {said}{how}") from None
+        raise RunFileError(f"--source {printable(path, 200)}: {message}{how}") from None
 
 
 def checked_fields(given: Mapping[str, Any] | None, name: str) -> dict[str, Any]:

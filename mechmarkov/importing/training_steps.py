@@ -26,17 +26,8 @@ COMPANIONS = re.compile(
 # A folder named by its step, as those of transformers' Trainer, of accelerate, of litgpt and of orbax.
 BY_STEP = re.compile(r"(?:(checkpoint|ckpt|global_step|step|epoch|iter)[-_=]?)?([0-9]{1,15})", re.I)
 TIMES = (
-    "step",
-    "steps",
-    "iter",
-    "iters",
-    "itr",
-    "iteration",
-    "iterations",
-    "global_step",
-    "checkpoint",
-    "ckpt",
-)
+    "step", "steps", "iter", "iters", "itr", "iteration", "iterations", "global_step", "checkpoint", "ckpt",
+)  # fmt: skip
 EPOCHS = ("epoch", "epochs", "ep")
 NUMBER = re.compile(r"([A-Za-z]*)[-_= ]*([0-9]+)")
 
@@ -71,20 +62,20 @@ def checkpoints(arguments: Sequence[str | os.PathLike[str]]) -> Checkpoints:
     Raises:
         RunFileError: For a pattern or a folder without any, and for a folder of several trainings.
     """
-    found = Checkpoints([])
+    chosen = Checkpoints([])
     for argument in map(str, arguments):
         path = Path(argument).expanduser()
         if path.is_dir():
-            found += _inside(path)
+            chosen += _inside(path)
         elif not path.exists() and glob.has_magic(argument):
-            found += _matching(path)
+            chosen += _matching(path)
         else:
-            found += Checkpoints([path])
-    if not found.paths:
+            chosen += Checkpoints([path])
+    if not chosen.paths:
         raise RunFileError('no file is given, expected at least one, such as ["ckpt.pt"]')
-    if len(found.paths) > MAX_FILES:
-        raise RunFileError(f"{len(found.paths)} files are given, expected at most {MAX_FILES}")
-    return found
+    if len(chosen.paths) > MAX_FILES:
+        raise RunFileError(f"{len(chosen.paths)} files are given, expected at most {MAX_FILES}")
+    return chosen
 
 
 def _matching(pattern: Path) -> Checkpoints:
@@ -94,11 +85,11 @@ def _matching(pattern: Path) -> Checkpoints:
         raise RunFileError(f"{_name(pattern)}: no file matches")
     paths = [path for path in matching if path.is_dir()] + _files(matching) or matching
     by_step = {path: one for path in paths if (one := _of_step(path)) is not None}
-    found = _by_step(by_step)
+    matched = _by_step(by_step)
     for path in paths:
         if path not in by_step:
-            found += _inside(path) if path.is_dir() else Checkpoints([path])
-    return found
+            matched += _inside(path) if path.is_dir() else Checkpoints([path])
+    return matched
 
 
 def _inside(folder: Path, depth: int = 0) -> Checkpoints:
@@ -108,9 +99,11 @@ def _inside(folder: Path, depth: int = 0) -> Checkpoints:
         RunFileError: It has none, or those of several trainings.
     """
     entries = sorted(folder.iterdir())
-    found = {path: one for path in entries if (one := _of_step(path)) is not None}
-    if found:
-        return _by_step(found) + Checkpoints([], _left_out(folder, entries, [path.name for path in found]))
+    by_step = {path: one for path in entries if (one := _of_step(path)) is not None}
+    if by_step:
+        return _by_step(by_step) + Checkpoints(
+            [], _left_out(folder, entries, [path.name for path in by_step])
+        )
     if folders.is_model(folder):
         return Checkpoints([folder])
     with naming(folder):
@@ -150,19 +143,19 @@ def _of_step(path: Path) -> Path | None:
     return files[0] if files else None
 
 
-def _by_step(found: Mapping[Path, Path]) -> Checkpoints:
+def _by_step(files: Mapping[Path, Path]) -> Checkpoints:
     """The checkpoints of folders that are named by their steps.
 
     Raises:
         RunFileError: Some are named by epochs and some by steps.
     """
-    matches = {path: match for path in found if (match := BY_STEP.fullmatch(path.name)) is not None}
+    matches = {path: match for path in files if (match := BY_STEP.fullmatch(path.name)) is not None}
     words = {(match[1] or "").lower() for match in matches.values()}
     if words & {*EPOCHS} and words - {*EPOCHS}:
-        names = listed([_name(path) for path in [*found][:MAX_NAMED]])
+        names = listed([_name(path) for path in [*files][:MAX_NAMED]])
         raise RunFileError(f"{names} count epochs and steps: give those of one kind")
-    steps = {found[path]: int(match[2]) for path, match in matches.items()}
-    return Checkpoints([*found.values()], (), steps)
+    steps = {files[path]: int(match[2]) for path, match in matches.items()}
+    return Checkpoints([*files.values()], (), steps)
 
 
 def _left_out(folder: Path, entries: Sequence[Path], names: list[str]) -> tuple[str, ...]:
@@ -239,7 +232,7 @@ def _numbered(paths: Sequence[Path]) -> list[int]:
     numbers = [
         NUMBER.findall(str(path.with_suffix("") if path.suffix in SUFFIXES else path)) for path in paths
     ]
-    if len({len(found) for found in numbers}) > 1:
+    if len({len(numbers_in_name) for numbers_in_name in numbers}) > 1:
         raise RunFileError(
             f"{_name(paths[0])} and others do not hold equally many numbers: give those whose number is "
             f"the training step, in a pattern such as '{_name(paths[0].parent / '*[0-9]')}{paths[0].suffix}'"

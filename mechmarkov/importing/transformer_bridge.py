@@ -4,7 +4,7 @@ A bridge keeps the layers of what it wraps, linear ones `[d_out, d_in]`. Around 
 v, which it split itself, and GPT-2's transposed layers elsewhere.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -37,12 +37,7 @@ AROUND = {
     "attention_bias", "attn_implementation", "default_padding_side", "final_rms", "hidden_act",
     "intermediate_size", "layer_types", "rope_parameters", "use_parallel_residual", "uses_rms_norm",
 }  # fmt: skip
-MARKS = ("embed.weight",)  # one of them is in every such model
-
-
-def recognises(names: Container[str]) -> bool:
-    """Returns whether these are a bridge's names."""
-    return "embed.weight" in names and "unembed.weight" in names
+MARKS = (("embed.weight", "unembed.weight"),)
 
 
 def plan_import(
@@ -86,7 +81,13 @@ def _config_fields(cfg: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
         return _fields_around(hugging_face.ARCHITECTURES[architecture], cfg), False
     fields = {name: value for name, value in lens_fields(cfg).items() if name not in HARMLESS}
     if architecture == NATIVE:
-        _check_computed(fields)
+        for name, value in COMPUTED.items():
+            idle = name == "rotary_adjacent_pairs" and fields.get("positional_embedding_type") != "rotary"
+            if bool(fields.get(name, value)) != value and not idle:
+                raise RunFileError(
+                    f"cfg.{name} is {not value}, but a native bridge computes as if it were {value}: "
+                    f"save cfg with {name}={value}, which is what was trained"
+                )
     return fields, architecture == GPT2
 
 
@@ -101,37 +102,18 @@ def _fields_around(family: hugging_face.Family, cfg: Mapping[str, Any]) -> dict[
     return {**own, **common, **family.fixed}
 
 
-def _check_computed(fields: Mapping[str, Any]) -> None:
-    """Refuse a saved config that contradicts what its model computes."""
-    for name, value in COMPUTED.items():
-        idle = name == "rotary_adjacent_pairs" and fields.get("positional_embedding_type") != "rotary"
-        if bool(fields.get(name, value)) != value and not idle:
-            raise RunFileError(
-                f"cfg.{name} is {not value}, but a native bridge computes as if it were {value}: "
-                f"save cfg with {name}={value}, which is what was trained"
-            )
-
-
 def _from_shapes(shapes: Shapes, called: Called) -> tuple[dict[str, Any], bool]:
     """The fields that shapes tell, and which way the layers lie, which the first of an MLP shows."""
-    d_vocab, d_model = layout.shape_of(shapes, "embed.weight", 2, called)
     for name in ("blocks.0.mlp.gate.weight", "blocks.0.attn.q_norm.weight"):
         if name in shapes:
             raise RunFileError(
                 f"it is a bridge's bare state dict with {called(name)}, "
                 f"which does not tell what it wraps: {ADVICE}"
             )
-    fields: dict[str, Any] = {
-        "n_layers": layout.count_layers(shapes, "blocks.", called),
-        "d_model": d_model,
-        "d_vocab": d_vocab,
-        "d_vocab_out": layout.shape_of(shapes, "unembed.weight", 2, called)[0],
-        "attn_only": "blocks.0.mlp.in.weight" not in shapes,
-    }
+    fields = linear_layers.from_shapes(shapes, called)
     if "blocks.0.ln1.weight" in shapes:
         fields["normalization_type"] = "LN" if "blocks.0.ln1.bias" in shapes else "RMS"
     if "pos_embed.weight" in shapes:
-        fields["n_ctx"] = layout.shape_of(shapes, "pos_embed.weight", 2, called)[0]
         fields["positional_embedding_type"] = "standard"
     if fields["attn_only"]:
         return fields, False
@@ -140,7 +122,7 @@ def _from_shapes(shapes: Shapes, called: Called) -> tuple[dict[str, Any], bool]:
         raise RunFileError(
             f"it is a bridge's bare state dict whose square layers do not tell which way they lie: {ADVICE}"
         )
-    flipped = d_in == d_model
+    flipped = d_in == fields["d_model"]
     return {**fields, "d_mlp": d_out if flipped else d_in}, flipped
 
 

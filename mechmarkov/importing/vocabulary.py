@@ -35,10 +35,18 @@ ON_THE_COMMAND_LINE = Options("--tokens", '--tokens "STATE=TOKEN,…"', "--pad",
 IN_PYTHON = Options("tokens", "tokens={state: token, …}", "pad", "bos")
 
 
-def parse_tokens(text: str, source: Source, objective: Objective) -> list[int]:
+def source_and_ids(
+    tokens: str | Mapping[str | int, int], source: Source, objective: Objective
+) -> tuple[Source, list[int]]:
     """The model's token of each state, and of the query where the objective has one.
 
-    The text is such as "a=0,b=1,query=2": a state's label, or its number, and the model's token.
+    The source comes without states that never occur and are left out.
+
+    Args:
+        tokens: A text such as "a=0,b=1,query=2", of the command line: a state's label, or its number, and the
+            model's token. Or a mapping of labels, numbers and "query" to tokens.
+        source: The source.
+        objective: The objective.
 
     Raises:
         RunFileError: For a state that is unknown, missing or named twice, and for a token that is not a
@@ -46,60 +54,29 @@ def parse_tokens(text: str, source: Source, objective: Objective) -> list[int]:
 
     Example:
         >>> from mechmarkov.sources import Binary
-        >>> parse_tokens("0=3,1=1", Binary(p=0.5, q=0.8), Objective())
+        >>> source_and_ids("0=3,1=1", Binary(p=0.5, q=0.8), Objective())[1]
+        [3, 1]
+        >>> source_and_ids({0: 3, "1": 1}, Binary(p=0.5, q=0.8), Objective())[1]
         [3, 1]
     """
-    return _ids(_pairs_of_text(text, source, objective), source, objective, "--tokens")
-
-
-def _pairs_of_text(text: str, source: Source, objective: Objective) -> list[tuple[str, int]]:
-    pairs = []
-    for part in text.split(","):
-        name, equals, token = (piece.strip() for piece in part.partition("="))
-        if not equals or not (token.isascii() and token.isdecimal()):
-            first = next(iter(_states(source, objective)))
-            raise RunFileError(f'--tokens holds {shown(part)}, expected STATE=TOKEN, such as "{first}=0"')
-        pairs.append((name, int(token[:9])))
-    return pairs
-
-
-def ids_of(tokens: Mapping[str | int, int], source: Source, objective: Objective) -> list[int]:
-    """`parse_tokens` of a mapping: a state's label or number, or "query", to the model's token.
-
-    Raises:
-        RunFileError: As `parse_tokens`.
-
-    Example:
-        >>> from mechmarkov.sources import Binary
-        >>> ids_of({0: 3, "1": 1}, Binary(p=0.5, q=0.8), Objective())
-        [3, 1]
-    """
-    return _ids(_pairs_of_map(tokens, source), source, objective, "tokens")
-
-
-def _pairs_of_map(tokens: Mapping[str | int, int], source: Source) -> list[tuple[str, int]]:
-    if not isinstance(tokens, Mapping):
-        raise RunFileError(f"tokens is {shown(tokens)}, expected each state's token, such as {{0: 3, 1: 7}}")
-    for state, token in tokens.items():
-        if type(token) is not int or token < 0:
-            raise RunFileError(f"tokens[{state!r}] is {token!r}, expected a token of the model")
-    numbered: dict[str | int, str] = dict(enumerate(source.labels))  # integers are not labels
-    return [(numbered.get(state, str(state)), token) for state, token in tokens.items()]
-
-
-def source_and_ids(
-    tokens: str | Mapping[str | int, int], source: Source, objective: Objective
-) -> tuple[Source, list[int]]:
-    """`parse_tokens` or `ids_of`, and the source without states that never occur and are left out.
-
-    Raises:
-        RunFileError: As these two.
-    """
-    if isinstance(tokens, str):
-        pairs, who = _pairs_of_text(tokens, source, objective), "--tokens"
-    else:
-        pairs, who = _pairs_of_map(tokens, source), "tokens"
+    pairs: list[tuple[str, int]] = []
+    who = "--tokens" if isinstance(tokens, str) else "tokens"
     number = _states(source, objective)
+    if isinstance(tokens, str):
+        for part in tokens.split(","):
+            name, equals, token = (piece.strip() for piece in part.partition("="))
+            if not equals or not (token.isascii() and token.isdecimal()):
+                such = f'such as "{next(iter(number))}=0"'
+                raise RunFileError(f"--tokens holds {shown(part)}, expected STATE=TOKEN, {such}")
+            pairs.append((name, int(token[:9])))
+    elif isinstance(tokens, Mapping):
+        numbered: dict[str | int, str] = dict(enumerate(source.labels))  # integers are not labels
+        for state, each in tokens.items():
+            if type(each) is not int or each < 0:
+                raise RunFileError(f"tokens[{state!r}] is {each!r}, expected a token of the model")
+            pairs.append((numbered.get(state, str(state)), each))
+    else:
+        raise RunFileError(f"tokens is {shown(tokens)}, expected each state's token, such as {{0: 3, 1: 7}}")
     label = {name: source.labels[i] for name, i in number.items() if i < source.n_states}
     smaller = source.named_only({label[name] for name, _ in pairs if name in label})
     if smaller is not source:
@@ -207,7 +184,7 @@ def named_states(
     """The source of `source_and_ids`, and the map to tokens by its labels.
 
     Raises:
-        RunFileError: As `ids_of`.
+        RunFileError: As `source_and_ids`.
     """
     source, ids = source_and_ids(tokens, source, objective)
     labels = [*source.labels, *["query"] * objective.query]
@@ -238,11 +215,7 @@ class Picked:
 
 @torch.no_grad()
 def pick(
-    config: DecoderConfig,
-    ours: DecoderConfig,
-    states: dict[str, Tensor],
-    tokens: list[int],
-    drawn: Tensor,
+    config: DecoderConfig, ours: DecoderConfig, states: dict[str, Tensor], tokens: list[int], drawn: Tensor
 ) -> Picked:
     """A model that reads the given tokens only and predicts those of the states, compared with the whole.
 
@@ -266,10 +239,10 @@ def pick(
         chosen["unembed.W_U"] = states["unembed.W_U"][:, :, predicted]
     part.load_state_dict({name: value[-1] for name, value in chosen.items()})
     logits = whole(torch.tensor(tokens)[drawn])
-    found = difference(logits[..., predicted], part(drawn))
-    check_difference(found, "the model and its part for the states disagree:")
+    apart = difference(logits[..., predicted], part(drawn))
+    check_difference(apart, "the model and its part for the states disagree:")
     left_out = 1 - logits.softmax(-1)[..., predicted].sum(-1)
-    return Picked(chosen, found, tokens, float(left_out.clamp_min(0).max()))
+    return Picked(chosen, apart, tokens, float(left_out.clamp_min(0).max()))
 
 
 def picked_config(config: DecoderConfig, n_tokens: int, n_states: int) -> DecoderConfig:

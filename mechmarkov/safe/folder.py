@@ -105,13 +105,13 @@ def read(folder: str | os.PathLike[str]) -> dict[str, Any]:
 def _without_tensors(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
     if not isinstance(value, Mapping):
         return value
-    kept = {}
+    plain = {}
     for key, item in value.items():
         if isinstance(item, Tensor):
             tensors[json.dumps([*path, key])] = item
         else:
-            kept[key] = _without_tensors(item, (*path, key), tensors)
-    return kept
+            plain[key] = _without_tensors(item, (*path, key), tensors)
+    return plain
 
 
 def _put(data: dict[str, Any], name: str, tensor: Tensor) -> None:
@@ -160,12 +160,12 @@ def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     Raises:
         RunFileError: Naming a key that is given twice.
     """
-    found: dict[str, Any] = {}
+    items: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in items:
             raise RunFileError(f"key {shown(key)} is given twice, expected once")
-        found[key] = value
-    return found
+        items[key] = value
+    return items
 
 
 def _sha256(path: Path) -> str:

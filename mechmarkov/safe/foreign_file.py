@@ -117,8 +117,7 @@ class ForeignFile:
             raise RunFileError(
                 f"its weights take {total} bytes, expected at most {MAX_WEIGHT_BYTES}: a toy model"
             )
-        read = _read_safetensors if self.is_safetensors else _read_storages
-        tensors = {name: value.float() for name, value in read(self, plans).items()}
+        tensors = {name: value.float() for name, value in self._read(plans).items()}
         for name, tensor in tensors.items():
             if name not in masks and not bool(tensor.isfinite().all()):
                 raise RunFileError(f"{quoted(name)} holds NaN or infinite values")
@@ -135,18 +134,35 @@ class ForeignFile:
         check_plan(plan, "a tensor of integers", self.sizes)
         if plan.room * ITEM_BYTES[plan.dtype] > MAX_WEIGHT_BYTES:
             raise RunFileError("holds a tensor of integers that is part of a far larger one")
-        read = _read_safetensors if self.is_safetensors else _read_storages
-        numbers: list[int] = read(self, {"": plan})[""].flatten().tolist()
+        numbers: list[int] = self._read({"": plan})[""].flatten().tolist()
         return numbers
+
+    def _read(self, plans: Mapping[str, TensorPlan]) -> dict[str, Tensor]:
+        """The tensors as they are; of a torch archive each storage is read once, its checksum compared."""
+        if self.is_safetensors:
+            from safetensors import SafetensorError, safe_open
+
+            errors = (SafetensorError, OSError, ValueError)
+            with refusing("is damaged", errors), safe_open(self.path, framework="pt") as archive:
+                return {name: archive.get_tensor(plan.key).clone() for name, plan in plans.items()}
+        storages: dict[str, bytearray] = {}
+        tensors, entries = {}, self.entries
+        with refusing("is damaged"), open(self.path, "rb") as file:
+            for name, plan in plans.items():
+                if plan.key not in storages:
+                    storages[plan.key] = _stored(file, entries[f"data/{plan.key}"])
+                flat = torch.frombuffer(storages[plan.key], dtype=plan.dtype)
+                tensors[name] = flat.as_strided(plan.shape, plan.stride, plan.offset).clone()
+        return tensors
 
     @cached_property
     def entries(self) -> dict[str, zipfile.ZipInfo]:
         """Returns what is in a torch archive, by the name in its folder; its directory is read once."""
         with refusing("is damaged"), zipfile.ZipFile(self.path) as archive:
-            found = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
-            if "byteorder" in found and archive.read(found["byteorder"]) != b"little":
+            by_name = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
+            if "byteorder" in by_name and archive.read(by_name["byteorder"]) != b"little":
                 raise RunFileError("was written on a machine of another byte order")
-        return found
+        return by_name
 
 
 def read(path: Path) -> ForeignFile:
@@ -160,7 +176,9 @@ def read(path: Path) -> ForeignFile:
     with refusing("cannot be read", OSError), open(path, "rb") as file:
         head = file.read(formats.HEAD_BYTES)
     named = path.suffix == ".safetensors" and not head.startswith(GIT_LFS)
-    if named or _begins_as_safetensors(head, size):
+    # A length of JSON first, and then JSON, whatever the file is called.
+    begins = len(head) > 9 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= size - 8
+    if named or begins:
         return _plan_safetensors(path)
     formats.check_known(path, head, size)
     pickled, sizes = read_archive(path, size, lambda names: formats.check_archive(path, names))
@@ -173,11 +191,6 @@ def read(path: Path) -> ForeignFile:
     if type(content) not in (dict, list, tuple):
         raise RunFileError(f"it holds {describe(content)}, expected a dict: {formats.SAVE_PLAIN}")
     return ForeignFile(path, content, sizes)
-
-
-def _begins_as_safetensors(head: bytes, size: int) -> bool:
-    """Returns whether a length of JSON comes first, and JSON then, whatever the file is called."""
-    return len(head) > 9 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= size - 8
 
 
 def plain_config(value: Any, name: str, is_loose: bool = False) -> dict[str, Any]:
@@ -289,20 +302,6 @@ class _ForeignMachine(Machine):
         return type(hooks) is dict and not hooks
 
 
-def _read_storages(file: ForeignFile, plans: Mapping[str, TensorPlan]) -> dict[str, Tensor]:
-    """Tensors of a torch archive; each storage is read once, its checksum compared."""
-    storages: dict[str, bytearray] = {}
-    tensors = {}
-    entries = file.entries
-    with refusing("is damaged"), open(file.path, "rb") as archive:
-        for name, plan in plans.items():
-            if plan.key not in storages:
-                storages[plan.key] = _stored(archive, entries[f"data/{plan.key}"])
-            flat = torch.frombuffer(storages[plan.key], dtype=plan.dtype)
-            tensors[name] = flat.as_strided(plan.shape, plan.stride, plan.offset).clone()
-    return tensors
-
-
 def _stored(archive: BinaryIO, entry: zipfile.ZipInfo) -> bytearray:
     """The bytes of an entry that is not compressed, which lie behind its name and its extra field."""
     archive.seek(entry.header_offset)
@@ -317,25 +316,17 @@ def _stored(archive: BinaryIO, entry: zipfile.ZipInfo) -> bytearray:
 def _plan_safetensors(path: Path) -> ForeignFile:
     from safetensors import SafetensorError, safe_open
 
-    plans, sizes, said = {}, {}, {}
+    plans, sizes, dtypes = {}, {}, {}
     errors = (SafetensorError, OSError, ValueError)
     with refusing("is not a safetensors file", errors), safe_open(path, framework="pt") as file:
         notes = dict(file.metadata() or {})
         for name in file.keys():  # noqa: SIM118 - it is not a dict
             part = file.get_slice(name)
             shape = tuple(part.get_shape())
-            said[name] = part.get_dtype()
-            dtype = SAFETENSORS.get(said[name], torch.uint8)
+            dtypes[name] = part.get_dtype()
+            dtype = SAFETENSORS.get(dtypes[name], torch.uint8)
             room = math.prod(shape)
             stride = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
             plans[name] = TensorPlan(dtype, name, shape, stride, 0, room)
             sizes[name] = room * ITEM_BYTES[dtype]
-    return ForeignFile(path, plans, sizes, said, notes, is_safetensors=True)
-
-
-def _read_safetensors(file: ForeignFile, plans: Mapping[str, TensorPlan]) -> dict[str, Tensor]:
-    from safetensors import SafetensorError, safe_open
-
-    errors = (SafetensorError, OSError, ValueError)
-    with refusing("is damaged", errors), safe_open(file.path, framework="pt") as archive:
-        return {name: archive.get_tensor(plan.key).clone() for name, plan in plans.items()}
+    return ForeignFile(path, plans, sizes, dtypes, notes, is_safetensors=True)

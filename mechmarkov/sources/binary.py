@@ -50,6 +50,7 @@ class Binary(TwoStates, FixedChain):
         True
     """
 
+    takes_streams: ClassVar[bool] = True
     kind: Literal["binary"] = "binary"
     example: ClassVar[Mapping[str, Any]] = {"p": 0.2, "q": 0.3}
 

@@ -29,10 +29,11 @@ class Chain(ByMatrix, FixedChain):
         ([0.8, 0.2], {'kind': 'chain', 'P': [[0.9, 0.1], [0.4, 0.6]]})
     """
 
+    takes_streams: ClassVar[bool] = True
     kind: Literal["chain"] = "chain"
     example: ClassVar[Mapping[str, Any]] = {"P": [[0.8, 0.1, 0.1], [0.2, 0.6, 0.2], [0.3, 0.3, 0.4]]}
 
-    def __init__(self, P: Any = ..., **data: Any) -> None:
+    def __init__(self, P: Any = ..., **data: Any) -> None:  # for type checkers, which see no inherited one
         super().__init__(P, **data)
 
     _one_law = model_validator(mode="after")(one_law)

@@ -18,7 +18,7 @@ from mechmarkov.sources.base.rows import (
     one_for_each,
     weights_or_uniform,
 )
-from mechmarkov.sources.base.source import Predictor, Source, by_name, check_request, counting_rules
+from mechmarkov.sources.base.source import Predictor, WithHidden, by_name, check_request, counting_rules
 from mechmarkov.sources.base.stationary import read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
@@ -31,7 +31,7 @@ MAX_CHAINS = 1 << 12
 MAX_ENTRIES = 1 << 24  # of all chains together
 
 
-class ChainMixture(Source):
+class ChainMixture(WithHidden):
     """Every sequence comes from one of N fixed chains, from its stationary law on (Park et al. 2412.01003).
 
     Args:
@@ -53,6 +53,7 @@ class ChainMixture(Source):
     """
 
     takes_streams: ClassVar[bool] = True
+    redraws: ClassVar[bool] = True
     hidden: ClassVar[str] = "chains"
     kind: Literal["chain_mixture"] = "chain_mixture"
     example: ClassVar[Mapping[str, Any]] = {"chains": [[[0.9, 0.1], [0.1, 0.9]], [[0.1, 0.9], [0.9, 0.1]]]}
@@ -83,11 +84,6 @@ class ChainMixture(Source):
         """Number of rows of each chain."""
         return len(self.chains[0])
 
-    @property
-    def redraws(self) -> bool:
-        """Yes: one of the chains for every sequence."""
-        return True
-
     @cached_property
     def matrices(self) -> Float[np.ndarray, "chain state_from state_to"]:
         """The transition matrices; read-only."""
@@ -107,7 +103,7 @@ class ChainMixture(Source):
         """`One of 3 fixed chains on 10 states per sequence`."""
         return f"One of {len(self.chains)} fixed chains on {self.n_states} states per sequence"
 
-    def sample_with_choices(
+    def sample_with_hidden(
         self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu"
     ) -> tuple[Sequences, Int64[Tensor, " batch"]]:
         """Draw sequences, and which chain is behind each; see `Source.sample`."""
@@ -116,10 +112,6 @@ class ChainMixture(Source):
         u = uniform(generator, device, batch)[None]
         choice = draw(cumulative(prior[None]), u)[0]
         return sample_paths(P[choice], pi[choice], batch, length, generator), choice
-
-    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
-        """Draw sequences, each from one of the chains; see `Source.sample`."""
-        return self.sample_with_choices(batch, length, generator=generator, device=device)[0]
 
     def posterior(self, tokens: Tokens) -> Float[np.ndarray, "batch position chain"]:
         """Returns how likely each chain is, given the tokens up to each position.
@@ -158,10 +150,10 @@ class ChainMixture(Source):
     def _unigram_retrieval(self, tokens: Tokens) -> NextLaws:
         predictors.check_tokens(tokens, self.n_states)
         with np.errstate(divide="ignore"):
-            found = posterior(np.log(self.starts)[:, tokens], self.prior)
-        return found @ self.starts
+            which = posterior(np.log(self.starts)[:, tokens], self.prior)
+        return which @ self.starts
 
     def _bigram_retrieval(self, tokens: Tokens) -> NextLaws:
-        found = self.posterior(tokens)
+        which = self.posterior(tokens)
         # One chain after the other: all rows of all chains at once would not fit.
-        return sum(found[..., i, None] * P[tokens] for i, P in enumerate(self.matrices))
+        return sum(which[..., i, None] * P[tokens] for i, P in enumerate(self.matrices))

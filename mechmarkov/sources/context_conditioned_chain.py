@@ -37,11 +37,9 @@ class ContextConditionedChain(ByMatrix):
     """
 
     takes_streams: ClassVar[bool] = True
+    redraws: ClassVar[bool] = True  # its own first tokens decide what a sequence goes on with
     kind: Literal["context_conditioned_chain"] = "context_conditioned_chain"
     example: ClassVar[Mapping[str, Any]] = {"P": [[0.75, 0.25], [0.5, 0.5]]}
-
-    def __init__(self, P: Any = ..., **data: Any) -> None:
-        super().__init__(P, **data)
 
     @field_validator("rows")
     @classmethod
@@ -51,11 +49,6 @@ class ContextConditionedChain(ByMatrix):
                 if entry <= 0:
                     raise ValueError(f"P[{i}][{j}] is {entry}, expected a number above 0")
         return rows
-
-    @property
-    def redraws(self) -> bool:
-        """Yes: its own first tokens decide what a sequence goes on with."""
-        return True
 
     @cached_property
     def base(self) -> Float[np.ndarray, "state_from state_to"]:

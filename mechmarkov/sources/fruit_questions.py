@@ -54,6 +54,7 @@ class FruitQuestions(Source):
     """
 
     takes_streams: ClassVar[bool] = True
+    redraws: ClassVar[bool] = False
     kind: Literal["fruit_questions"] = "fruit_questions"
     example: ClassVar[Mapping[str, Any]] = {"task": 1}
     task: Annotated[Count, Field(ge=1, le=2)]
@@ -67,11 +68,6 @@ class FruitQuestions(Source):
     def length(self) -> int:
         """17 or 19: the words of the question and the answer."""
         return self.sentences.shape[1]
-
-    @property
-    def redraws(self) -> bool:
-        """No: the same few sentences all the time."""
-        return False
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -96,9 +92,9 @@ class FruitQuestions(Source):
                 f"Based on the sentence I prefer an {a} to an {b} which type of fruit do I prefer {a}"
                 for a, b in (FRUIT, FRUIT[::-1])
             ]
-        found = np.array([[WORDS.index(word) for word in text.split()] for text in texts])
-        found.setflags(write=False)
-        return found
+        words = np.array([[WORDS.index(word) for word in text.split()] for text in texts])
+        words.setflags(write=False)
+        return words
 
     def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Draw sentences with their answers; see `Source.sample`.
@@ -167,12 +163,12 @@ class FruitQuestions(Source):
 
     def _given_words(self, tokens: Tokens, ordered: bool) -> NextLaws:
         """Words that begin no sentence tell nothing: only the place counts."""
-        found = self._position(tokens)
+        laws = self._position(tokens)
         for t in range(tokens.shape[1]):  # at most 18 places, each with a table of at most 32 beginnings
             begun, given = self.sentences[:, : t + 1], tokens[:, : t + 1]
             if not ordered:
                 begun, given = np.sort(begun, axis=1), np.sort(given, axis=1)
             same = (given[:, None] == begun[None]).all(-1)
             following = same @ np.eye(self.n_states)[self.sentences[:, t + 1]]
-            found[:, t] = laws_of(following, found[:, t])
-        return found
+            laws[:, t] = laws_of(following, laws[:, t])
+        return laws

@@ -67,6 +67,7 @@ class Graph(FixedChain):
     # In data the arguments are called n_states and labels; in Python every source has those.
     model_config = ConfigDict(serialize_by_alias=True)
 
+    takes_streams: ClassVar[bool] = True
     kind: Literal["graph"] = "graph"
     example: ClassVar[Mapping[str, Any]] = {
         "n_states": 4,

@@ -21,7 +21,7 @@ from mechmarkov.sources.base.rows import (
     laws_of,
     normalised,
 )
-from mechmarkov.sources.base.source import Predictor, by_name, check_request
+from mechmarkov.sources.base.source import Predictor, WithHidden, by_name, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, one_law, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import emit, sample_paths
@@ -31,7 +31,7 @@ from mechmarkov.theory.hidden import from_states
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
 
-class HiddenMarkov(Stationary):
+class HiddenMarkov(WithHidden, Stationary):
     """A stationary hidden chain; each token is drawn from the law that belongs to its hidden state.
 
     Args:
@@ -268,10 +268,6 @@ class HiddenMarkov(Stationary):
         T, E, start = (table(generator, device, a) for a in (self.T, self.E, self.hidden_law))
         hidden = sample_paths(T[None], start[None], batch, length, generator)
         return emit(E, hidden, generator), hidden
-
-    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
-        """Draw sequences; see `Source.sample`."""
-        return self.sample_with_hidden(batch, length, generator=generator, device=device)[0]
 
     def beliefs(self, tokens: Tokens) -> Float[np.ndarray, "batch position hidden"]:
         """The law of the hidden state at each position, given the tokens up to it: the forward filter.

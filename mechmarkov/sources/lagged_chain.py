@@ -30,6 +30,7 @@ class LaggedChain(ByMatrix, Lagged):
         'lag_2'
     """
 
+    takes_streams: ClassVar[bool] = True
     kind: Literal["lagged_chain"] = "lagged_chain"
     example: ClassVar[Mapping[str, Any]] = {"P": [[0.9, 0.1], [0.4, 0.6]], "lag": 2}
 
@@ -54,6 +55,7 @@ class Switch(TwoStates, Lagged):
         [[0.5, 0.5], [0.75, 0.25]]
     """
 
+    takes_streams: ClassVar[bool] = True
     kind: Literal["switch"] = "switch"
     example: ClassVar[Mapping[str, Any]] = {"p": 0.2, "q": 0.3, "lag": 2}
 

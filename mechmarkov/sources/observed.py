@@ -59,8 +59,8 @@ class Observed(StoredSequences):
             20 sequences or more at least the longest.
         held_out: "every_fifth" block, or the "last_tenth" of them, as nanoGPT holds out.
 
-    A run file holds the sequences with the law. Several sequences are tested for one law
-    (`homogeneity`); where they do not seem to have one, there is a warning.
+    A run file holds the sequences with the law; `source_from_data` makes the source of them again. Several
+    sequences are tested for one law (`homogeneity`); where they do not seem to have one, there is a warning.
 
     Attributes:
         smoothing: The concentrations that stand for counts, one for each order from 0 up, or `add_one`.
@@ -100,34 +100,33 @@ class Observed(StoredSequences):
         limit: int | Any = None,
         block: int | np.integer[Any] | None = None,
         held_out: Literal["every_fifth", "last_tenth"] | str = "every_fifth",
-        **data: Any,
+        **unknown: Any,
     ) -> None:
-        data |= {"held_out": held_out}
-        if tokens is not ...:
-            for name in data:
-                if name != "held_out":
-                    raise ValueError(f"Observed has no option {shown(name)}, expected one of {OPTIONS}")
-            order = int(order) if isinstance(order, np.integer) else order
-            if order is not None and not (type(order) is int and 0 <= order <= MAX_ORDER):
-                raise ValueError(f"order is {order!r}, expected an integer from 0 to {MAX_ORDER}")
-            if block is not None and not (isinstance(block, int | np.integer) and 2 <= block <= MAX_TOKENS):
-                raise ValueError(f"block is {block!r}, expected an integer from 2 to {MAX_TOKENS}")
-            found = encode(tokens, alphabet, max_states, each=each, relabel=relabel, limit=limit)
-            if block is None:
-                block = stretches.default_block(found.lengths)
-            blocks = Blocks.of(found.states, found.lengths, int(block), len(found.names))
-            chosen = choose(blocks, stretches.training(blocks, held_out), order)
-            order = chosen.order
-            data |= {
-                "states": stored.written(found.states, len(found.names)),
-                "lengths": found.lengths,
-                "names": found.names,
-                "smoothing": "add_one" if chosen.smoothing is None else chosen.smoothing,
-            }
-        elif not data.keys() - {"held_out"}:
+        if tokens is ...:
             raise ValueError("tokens is missing, expected a text, an array or a list of sequences")
-        super().__init__(**data | {"order": order, "block": block})
-        if tokens is not ... and (doubt := self.doubt_of_one_law()) is not None:
+        for name in unknown:
+            raise ValueError(f"Observed has no option {shown(name)}, expected one of {OPTIONS}")
+        order = int(order) if isinstance(order, np.integer) else order
+        if order is not None and not (type(order) is int and 0 <= order <= MAX_ORDER):
+            raise ValueError(f"order is {order!r}, expected an integer from 0 to {MAX_ORDER}")
+        if block is not None and not (isinstance(block, int | np.integer) and 2 <= block <= MAX_TOKENS):
+            raise ValueError(f"block is {block!r}, expected an integer from 2 to {MAX_TOKENS}")
+        encoded = encode(tokens, alphabet, max_states, each=each, relabel=relabel, limit=limit)
+        if block is None:
+            block = stretches.default_block(encoded.lengths)
+        blocks = Blocks.of(encoded.states, encoded.lengths, int(block), len(encoded.names))
+        chosen = choose(blocks, stretches.training(blocks, held_out), order)
+        fields: dict[str, Any] = {
+            "states": stored.written(encoded.states, len(encoded.names)),
+            "lengths": encoded.lengths,
+            "names": encoded.names,
+            "order": chosen.order,
+            "smoothing": "add_one" if chosen.smoothing is None else chosen.smoothing,
+            "block": block,
+            "held_out": held_out,
+        }
+        super().__init__(**fields)
+        if (doubt := self.doubt_of_one_law()) is not None:
             warnings.warn(doubt, OneLawWarning, stacklevel=2)
 
     @classmethod
@@ -337,9 +336,9 @@ class Observed(StoredSequences):
         enough = stretches.reach(self.blocks, self.training_blocks) >= length
         if enough or stretches.longer_block(self.blocks, self.lengths, self.held_out, length) is not None:
             return length
-        found = min(length, stretches.most_predictions(self.blocks, ~self.training_blocks))
+        available = min(length, stretches.most_predictions(self.blocks, ~self.training_blocks))
         # Where far longer ones are among the training blocks, those held out are not what there is.
-        return found if 2 * found >= min(length, max(self.lengths)) else length
+        return available if 2 * available >= min(length, max(self.lengths)) else length
 
     def sample_held_out(
         self, batch: int, length: int, *, generator: torch.Generator, device: Device = "cpu"

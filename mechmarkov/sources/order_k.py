@@ -16,6 +16,7 @@ from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.histories import sample_histories
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table
 from mechmarkov.theory import predictors
+from mechmarkov.utils.text import first_of
 
 # The chain of histories is a matrix of this many rows, whose stationary law takes a second.
 MAX_HISTORIES = 1 << 10
@@ -81,10 +82,9 @@ class OrderK(Stationary):
     def _one_law(self) -> "OrderK":
         closed = law.closed_classes(self._chain_of_histories())
         if len(closed) > 1:
-            named = ", ".join(self._named(members) for members in closed[:SHOWN])
-            more = ", …" if len(closed) > SHOWN else ""
+            named = first_of([*map(self._named, closed)], SHOWN)
             raise ValueError(
-                f"kernel has {len(closed)} closed classes of histories, {named}{more}, "
+                f"kernel has {len(closed)} closed classes of histories, {named}, "
                 "expected one: the stationary law is not unique"
             )
         return self
@@ -179,5 +179,4 @@ class OrderK(Stationary):
     def _named(self, members: tuple[int, ...]) -> str:
         digits = self.n_states ** np.arange(self.order)[::-1]
         names = [", ".join(str(member // place % self.n_states) for place in digits) for member in members]
-        shown = ", ".join(f"({name})" for name in names[:SHOWN]) + ", …" * (len(names) > SHOWN)
-        return "{" + shown + "}"
+        return "{" + first_of([f"({name})" for name in names], SHOWN) + "}"

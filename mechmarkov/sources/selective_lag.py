@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mechmarkov.sources.base.by_matrix import ByMatrix
 from mechmarkov.sources.base.rows import Weights, as_lists, one_for_each, weights_or_uniform
-from mechmarkov.sources.base.source import Count, Predictor, by_name, check_request
+from mechmarkov.sources.base.source import Count, Predictor, WithHidden, by_name, check_request
 from mechmarkov.sources.base.stationary import Stationary, one_law, read_only
 from mechmarkov.sources.lagged_chain import LaggedChain
 from mechmarkov.sources.sampling import law
@@ -26,7 +26,7 @@ MAX_LAG = 1 << 12
 MAX_LAGS = 1 << 8
 
 
-class SelectiveLag(ByMatrix, Stationary):
+class SelectiveLag(ByMatrix, WithHidden, Stationary):
     """`x_t` is drawn from the row of `x_{t - lag}`, the lag once per sequence (D'Angelo et al. 2509.08184).
 
     Args:
@@ -108,7 +108,7 @@ class SelectiveLag(ByMatrix, Stationary):
         laws = [chain.step_law(m) for chain in self._each]
         return np.einsum("l,lij->ij", self.prior, np.stack(laws))
 
-    def sample_with_lags(
+    def sample_with_hidden(
         self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu"
     ) -> tuple[Sequences, Int64[Tensor, " batch"]]:
         """Draw sequences and their lags; see `Source.sample`."""
@@ -124,10 +124,6 @@ class SelectiveLag(ByMatrix, Stationary):
         anew = places < lags[choice, None]
         path = sample_paths(P, pi, batch, length, generator, anew=anew)
         return torch.empty_like(path).scatter_(1, places, path), lags[choice]
-
-    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
-        """Draw sequences; see `Source.sample`."""
-        return self.sample_with_lags(batch, length, generator=generator, device=device)[0]
 
     def posterior(self, tokens: Tokens) -> Float[np.ndarray, "batch position lag"]:
         """Returns how likely each lag is, given the tokens up to each position; lags as in `lags`.
@@ -166,6 +162,6 @@ class SelectiveLag(ByMatrix, Stationary):
         return self.predictors()["posterior_lag"]
 
     def _posterior_lag(self, tokens: Tokens) -> NextLaws:
-        found = self.posterior(tokens)
+        which = self.posterior(tokens)
         each = (predictors.k_step(tokens, self.lag_law, self.pi, lag) for lag in self.lags)
-        return sum(found[..., i, None] * rows for i, rows in enumerate(each))
+        return sum(which[..., i, None] * rows for i, rows in enumerate(each))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mechmarkov.sources.base.by_matrix import ByMatrix
 from mechmarkov.sources.base.rows import as_law, as_lists, normalised
-from mechmarkov.sources.base.source import Count, Predictor, by_name, check_request
+from mechmarkov.sources.base.source import Count, Predictor, WithHidden, by_name, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
@@ -56,7 +56,7 @@ class Draws:
     law: Float[np.ndarray, "draw state"]
 
 
-class TriggerBigram(ByMatrix, Stationary):
+class TriggerBigram(ByMatrix, WithHidden, Stationary):
     """A global bigram with triggers; in each sequence one token of its own follows a trigger, always.
 
     Bietti et al. 2023 (arXiv 2306.00802). To predict what follows a trigger a model must find in the context
@@ -172,9 +172,9 @@ class TriggerBigram(ByMatrix, Stationary):
         """The law of what follows a trigger, before any token; read-only."""
         if self.outputs != "uniform":
             return read_only(normalised([self.outputs])[0])
-        found = np.ones(self.n_states)
-        found[list(self.triggers)] = 0
-        return read_only(found / found.sum())
+        possible = np.ones(self.n_states)
+        possible[list(self.triggers)] = 0
+        return read_only(possible / possible.sum())
 
     @cached_property
     def global_chain(self) -> Float[np.ndarray, "state_from state_to"]:
@@ -247,9 +247,9 @@ class TriggerBigram(ByMatrix, Stationary):
             for trigger, output in zip(self.triggers, self.draws.outputs.T, strict=True):
                 later[np.arange(len(later)), :, output] += now[..., trigger]
             now = later
-            found = now.sum(0)
-            found[never] = self.pi
-            yield found
+            step = now.sum(0)
+            step[never] = self.pi
+            yield step
 
     @cached_property
     def _triggers(self) -> Int[np.ndarray, " trigger"]:
@@ -258,9 +258,9 @@ class TriggerBigram(ByMatrix, Stationary):
     @cached_property
     def _number(self) -> Int[np.ndarray, " state"]:
         """The place of each state among the possible outputs, -1 for the others."""
-        found = np.full(self.n_states, -1)
-        found[self.draws.possible] = np.arange(len(self.draws.possible))
-        return found
+        place = np.full(self.n_states, -1)
+        place[self.draws.possible] = np.arange(len(self.draws.possible))
+        return place
 
     def trigger_mask(self, tokens: Tokens) -> Bool[np.ndarray, "batch position"]:
         """Returns where a trigger stands, so that its output is to be predicted."""
@@ -270,13 +270,13 @@ class TriggerBigram(ByMatrix, Stationary):
     def in_context_mask(self, tokens: Tokens) -> Bool[np.ndarray, "batch position"]:
         """Returns where a trigger stands that stood before, so that its output is known from the context."""
         predictors.check_tokens(tokens, self.n_states)
-        found = np.zeros(tokens.shape, dtype=bool)
+        stood_before = np.zeros(tokens.shape, dtype=bool)
         for trigger in self.triggers:
             hits = tokens == trigger
-            found |= hits & (hits.cumsum(axis=1) > 1)
-        return found
+            stood_before |= hits & (hits.cumsum(axis=1) > 1)
+        return stood_before
 
-    def sample_with_outputs(
+    def sample_with_hidden(
         self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu"
     ) -> tuple[Sequences, Int64[Tensor, "batch trigger"]]:
         """Draw sequences and what follows each trigger in them; see `Source.sample`."""
@@ -295,10 +295,6 @@ class TriggerBigram(ByMatrix, Stationary):
         always.index_copy_(1, table(generator, device, self._triggers), outputs)
         P = table(generator, device, self.given)[None]
         return sample_paths(P, start, batch, length, generator, always), outputs
-
-    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
-        """Draw sequences, each with its own outputs; see `Source.sample`."""
-        return self.sample_with_outputs(batch, length, generator=generator, device=device)[0]
 
     def predictors(self) -> dict[str, Predictor]:
         """Returns those of every stationary source, and `repeat_output`."""
@@ -320,18 +316,18 @@ class TriggerBigram(ByMatrix, Stationary):
         return self.predictors()["repeat_output"]
 
     def _repeat_output(self, tokens: Tokens) -> NextLaws:
-        found = predictors.bigram(tokens, self.global_chain).copy()
+        laws = predictors.bigram(tokens, self.global_chain).copy()
         if self.start == "stationary":
-            self._new_triggers(tokens, found)
+            self._new_triggers(tokens, laws)
         for trigger in self.triggers:
             hits = tokens == trigger
             again = hits & (hits.cumsum(axis=1) > 1)
             after = np.minimum(hits.argmax(axis=1) + 1, tokens.shape[1] - 1)
             output = np.take_along_axis(tokens, after[:, None], axis=1)
-            found[again] = np.eye(self.n_states)[np.broadcast_to(output, tokens.shape)[again]]
-        return found
+            laws[again] = np.eye(self.n_states)[np.broadcast_to(output, tokens.shape)[again]]
+        return laws
 
-    def _new_triggers(self, tokens: Tokens, found: NextLaws) -> None:
+    def _new_triggers(self, tokens: Tokens, laws: NextLaws) -> None:
         """Put in what the first token, and the outputs met so far, tell of a new trigger's output.
 
         Tokens that no draw could have made tell nothing.
@@ -344,7 +340,7 @@ class TriggerBigram(ByMatrix, Stationary):
             for t, i in sorted(first):
                 likely = left.sum(axis=tuple(j for j in range(n) if j != i))
                 if likely.size > 1 and likely.sum() > 0:
-                    found[sequence, t] = 0
-                    found[sequence, t, possible] = likely / likely.sum()
+                    laws[sequence, t] = 0
+                    laws[sequence, t, possible] = likely / likely.sum()
                 if t + 1 < len(x) and self._number[x[t + 1]] >= 0:
                     left = left.take([self._number[x[t + 1]]], axis=i)

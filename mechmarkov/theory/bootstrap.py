@@ -1,10 +1,12 @@
 """Intervals over sequences: the bootstrap, standard errors of means, groups and ratios, and Wilson's."""
 
 from functools import lru_cache
+from math import ceil, floor
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import ndtri, stdtrit
+from scipy.stats import binomtest
 
 DRAWS = 1000
 DRAWN = 1 << 21  # means at a time, 16 MB: a trajectory has millions of effects
@@ -35,11 +37,11 @@ def interval(
     rows = values.reshape(-1, values.shape[-1])
     ends = [(1 - level) / 2, (1 + level) / 2]
     size = max(1, DRAWN // draws)
-    found = [
+    bounds = [
         np.quantile(resampled_means(rows[at : at + size], draws=draws), ends, axis=-1)
         for at in range(0, max(1, len(rows)), size)
     ]
-    low, high = np.concatenate(found, axis=1).reshape(2, *values.shape[:-1])
+    low, high = np.concatenate(bounds, axis=1).reshape(2, *values.shape[:-1])
     return np.asarray(low), np.asarray(high)
 
 
@@ -76,16 +78,17 @@ def standard_error(
 
 
 def wilson(share: float, n: float) -> tuple[float, float]:
-    """Wilson's 95 % interval (1927) of a frequency of `n`, in which halves may count.
+    """Wilson's 95 % interval (1927) of a frequency of `n`; of a half hit, from one hit less to one more.
 
     Example:
         >>> [round(end, 3) for end in wilson(1.0, 64)], [round(end, 3) for end in wilson(0.5, 100)]
         ([0.943, 1.0], [0.404, 0.596])
+        >>> wilson(0.5, 1) == (wilson(0.0, 1)[0], wilson(1.0, 1)[1])
+        True
     """
-    z = float(ndtri(0.975))
-    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z * float(np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))) / (1 + z**2 / n)
-    return middle - half, middle + half
+    hits = round(2 * share * n) / 2
+    low, high = (binomtest(k, int(n)).proportion_ci(method="wilson") for k in (floor(hits), ceil(hits)))
+    return float(low.low), float(high.high)
 
 
 def ratio(
@@ -99,8 +102,8 @@ def ratio(
         >>> [float(x) for x in ratio(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0]))]
         [0.5, 0.0]
     """
-    found = np.asarray(part.mean(-1) / whole.mean())
-    return found, np.asarray(standard_error(part - found[..., None] * whole, groups) / abs(whole.mean()))
+    value = np.asarray(part.mean(-1) / whole.mean())
+    return value, np.asarray(standard_error(part - value[..., None] * whole, groups) / abs(whole.mean()))
 
 
 def mean_after(

@@ -172,8 +172,8 @@ def in_context_graph(
             continue
         places = n_states ** np.arange(len(each))[::-1]
         row = tokens[:, list(each)] @ places
-        found = counts[len(each)][sequence, row]
-        law[:, i - 1] = found / found.sum(axis=-1, keepdims=True)
+        seen = counts[len(each)][sequence, row]
+        law[:, i - 1] = seen / seen.sum(axis=-1, keepdims=True)
         if i < tokens.shape[1]:
             counts[len(each)][sequence, row, tokens[:, i]] += 1
     return law

@@ -33,13 +33,13 @@ def exact(values: Float[np.ndarray, "coalition ..."]) -> Float[np.ndarray, "play
     players = int(values.shape[0]).bit_length() - 1
     members = coalitions(players)
     size = members.sum(1)
-    found = []
+    values_of_players = []
     for player in range(players):
         without = np.flatnonzero(~members[:, player])
         added = values[without + (1 << player)] - values[without]
         weight = np.array([1 / (players * math.comb(players - 1, int(s))) for s in size[without]])
-        found.append(np.tensordot(weight, added, axes=1))
-    return np.stack(found) if found else np.zeros((0, *values.shape[1:]))
+        values_of_players.append(np.tensordot(weight, added, axes=1))
+    return np.stack(values_of_players) if values_of_players else np.zeros((0, *values.shape[1:]))
 
 
 def sampled(

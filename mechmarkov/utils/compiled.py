@@ -29,8 +29,6 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
 
     What is kept is of one processor: another compiles again.
     """
-    # Numba's name for it, under which it is kept: a change of what it calls makes another.
-    function.__qualname__ += f".{_stamp(Path(function.__code__.co_filename).parent)}"
     dispatcher = called(function)
     # Of a user without a home numba would make a folder called "~" in the current one.
     if config.CACHE_DIR or os.path.isabs(os.path.expanduser("~")):
@@ -44,7 +42,8 @@ class _Kept(FunctionCache):  # type: ignore[misc]
 
     def __init__(self, function: Callable[..., None]) -> None:
         super().__init__(function)
-        stamp = self._impl.locator.get_source_stamp()
+        # Numba looks at the function's own file; a change of what it calls, next to it, counts too.
+        stamp = self._impl.locator.get_source_stamp(), _stamp(Path(function.__code__.co_filename).parent)
         self._cache_file = _Checked(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, signature: Any, target: Any) -> Any:
@@ -56,14 +55,14 @@ class _Kept(FunctionCache):  # type: ignore[misc]
                 self.flush()  # or nothing could be kept any more
             return None
 
-    def save_overload(self, signature: Any, found: Any) -> None:
+    def save_overload(self, signature: Any, overload: Any) -> None:
         """Keep what was compiled, if the disk lets us."""
         with suppress(Exception):
-            super().save_overload(signature, found)
+            super().save_overload(signature, overload)
 
 
 class _Checked(IndexDataCacheFile):  # type: ignore[misc]
-    """Files that say what they are of.
+    """Files that say what they are of, and of which code.
 
     Two processes that keep something at once may give two functions' files one name. What is read then is
     code for arguments of other types.
@@ -72,12 +71,15 @@ class _Checked(IndexDataCacheFile):  # type: ignore[misc]
     def save(self, key: Any, data: Any) -> None:
         """Keep data under a key, with the key and a checksum."""
         content = self._dump(data)
-        super().save(key, (repr(key), blake2b(content).digest(), content))
+        super().save(key, (self._whose(key), blake2b(content).digest(), content))
 
     def load(self, key: Any) -> Any:
         """The data of a key, if they are whole and its own."""
-        found = super().load(key)
-        if found is None:
+        if (entry := super().load(key)) is None:
             return None
-        whose, digest, content = found
-        return pickle.loads(content) if (whose, digest) == (repr(key), blake2b(content).digest()) else None
+        whose, digest, content = entry
+        is_whole = (whose, digest) == (self._whose(key), blake2b(content).digest())
+        return pickle.loads(content) if is_whole else None
+
+    def _whose(self, key: Any) -> str:
+        return repr((self._source_stamp, key))

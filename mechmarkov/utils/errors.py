@@ -278,5 +278,5 @@ def generator_in(value: Any, depth: int = 8) -> str | None:
         parts = [(f"[{number}]", item) for number, item in enumerate(value)]
     else:
         return None
-    found = ((part, generator_in(item, depth - 1)) for part, item in parts)
-    return next((part + rest for part, rest in found if rest is not None), None)
+    places = ((part, generator_in(item, depth - 1)) for part, item in parts)
+    return next((part + rest for part, rest in places if rest is not None), None)

@@ -73,7 +73,7 @@ def forked(
         import torch
 
         pool = ThreadPoolExecutor(jobs, "stack", torch.set_num_threads, (1,))  # a thread's own number
-        call, unpack = work, lambda found: found
+        call, unpack = work, lambda answer: answer
     try:
         with pool:
             with without_interruptions():

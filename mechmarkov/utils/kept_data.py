@@ -35,11 +35,11 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, z
 
 def folder() -> Path | None:
     """Returns where the files are; None where `MECHMARKOV_CACHE` is "off", and for a user without a home."""
-    said = os.environ.get(VARIABLE)
-    if said == "off":
+    setting = os.environ.get(VARIABLE)
+    if setting == "off":
         return None
-    if said:
-        return Path(said)
+    if setting:
+        return Path(setting)
     usual = Path(platformdirs.user_cache_dir("mechmarkov"))
     return usual if usual.is_absolute() else None
 
@@ -107,9 +107,9 @@ def read(path: Path) -> xr.Dataset:
     """
     with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
         header = json.loads(str(file[HEADER]))
-        found: dict[bool, dict[str, Any]] = {True: {}, False: {}}
+        variables: dict[bool, dict[str, Any]] = {True: {}, False: {}}
         for i, (name, dims, attributes, is_coordinate, kind) in enumerate(header["variables"]):
             values = file[f"v{i}"]
             values = values.astype(object) if kind == "O" else values
-            found[is_coordinate][name] = xr.Variable(dims, values, attributes)
-    return xr.Dataset(found[False], found[True], header["attributes"])
+            variables[is_coordinate][name] = xr.Variable(dims, values, attributes)
+    return xr.Dataset(variables[False], variables[True], header["attributes"])

@@ -89,12 +89,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def with_less_memory(
-    work: Callable[[int], Found],
-    budget: int,
-    *,
-    divisor: int,
-    smallest: int,
-    message: Callable[[int], str],
+    work: Callable[[int], Found], budget: int, *, divisor: int, smallest: int, message: Callable[[int], str]
 ) -> Found:
     """Do `work(budget)`; each time that memory runs out, again with a smaller budget.
 

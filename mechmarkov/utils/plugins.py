@@ -17,15 +17,15 @@ def registered(group: str) -> dict[str, EntryPoint]:
     Raises:
         ValueError: Two distributions register one name; the message names both.
     """
-    found: dict[str, EntryPoint] = {}
+    entries: dict[str, EntryPoint] = {}
     for entry in sorted(entry_points(group=group), key=attrgetter("name")):
-        if entry.name in found:
+        if entry.name in entries:
             things = group.rpartition(".")[2]
             raise ValueError(
-                f"two {things} are named {entry.name!r}: {origin(found[entry.name])} and {origin(entry)}"
+                f"two {things} are named {entry.name!r}: {origin(entries[entry.name])} and {origin(entry)}"
             )
-        found[entry.name] = entry
-    return found
+        entries[entry.name] = entry
+    return entries
 
 
 def load(name: str, kind: type[Loaded], known: Mapping[str, EntryPoint]) -> Loaded:
@@ -37,15 +37,15 @@ def load(name: str, kind: type[Loaded], known: Mapping[str, EntryPoint]) -> Load
     if name not in known:
         raise ValueError(f"no {kind.__name__.lower()} is named {name!r}; there are {', '.join(known)}")
     entry = known[name]
-    found = entry.load()
-    called = getattr(found, "name", None)
-    if not isinstance(found, kind):
+    plugin = entry.load()
+    called = getattr(plugin, "name", None)
+    if not isinstance(plugin, kind):
         raise ValueError(
-            f"{origin(entry)} is a {type(found).__name__}, expected a mechmarkov {kind.__name__}"
+            f"{origin(entry)} is a {type(plugin).__name__}, expected a mechmarkov {kind.__name__}"
         )
     if called != name:
         raise ValueError(f"{origin(entry)} is registered as {name!r} but calls itself {called!r}")
-    return found
+    return plugin
 
 
 def origin(entry: EntryPoint) -> str:

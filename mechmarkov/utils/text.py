@@ -79,6 +79,15 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
+def first_of(words: Sequence[str], most: int) -> str:
+    """The first words of a list that may be long.
+
+    >>> first_of(["a", "b"], 2), first_of(["a", "b", "c"], 2)
+    ('a, b', 'a, b, …')
+    """
+    return ", ".join([*words[:most], *["…"] * (len(words) > most)])
+
+
 def quoted(name: str) -> str:
     """A name from a file, in double quotes.
 
@@ -224,8 +233,8 @@ def typeset(sentence: str) -> str:
     """
     sentence = re.sub(r"(?<![\w.])-(?=\d)", _MINUS, sentence)
 
-    def power(found: re.Match[str]) -> str:
-        return f"{found[1]} × 10{str(int(found[2])).translate(_SUPERSCRIPTS)}"
+    def power(match: re.Match[str]) -> str:
+        return f"{match[1]} × 10{str(int(match[2])).translate(_SUPERSCRIPTS)}"
 
     return re.sub(r"(?<![\w.])(\d(?:\.\d+)?)e([+-]\d{2,3})\b", power, sentence)
 

@@ -10,7 +10,6 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from mechmarkov.models.fast import gpu_attention, gpu_kernels
-from mechmarkov.sources.sampling import gpu_counted_walk
 
 ATTENTION = {"attend": "KV", "attend_backward_queries": "KV", "attend_backward_keys": ["Q", "DZ", "STATS"]}
 SHAPES = [(8, True), (8, False), (16, False)]  # d_head, whether in a window
@@ -35,7 +34,3 @@ for name, words in ATTENTION.items():
         numbers = {"length": "i32", "scale": "fp32", "window": "i32"} | dict.fromkeys(words, "*i64")
         known = {"D": d_head, "BLOCK": 64, "GROUP": 4, "UNROLL": gpu_attention.UNROLL, "IS_WINDOW": is_window}
         compiled(getattr(gpu_kernels, name), numbers, known)
-
-pointers = {"BASE": "*fp64", "U": "*fp64", "PATH": "*i64", "n_steps": "i32", "n_states": "i32"}
-for block in (1, 4, 64):
-    compiled(gpu_counted_walk.fill_by_counts, pointers, {"BLOCK": block})

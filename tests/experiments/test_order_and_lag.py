@@ -104,7 +104,7 @@ def test_the_gradient_against_differences():
 def test_the_limits_against_long_sequences_of_the_same_kernels():
     # Covariances by counting, over 400 kernels in 20 000 steps each, against their stationary laws.
     source = mm.DirichletChains(n_states=2, start="uniform", order=2)
-    x, kernel = source.sample_with_chains(400, 20_000, generator=torch.Generator().manual_seed(0))
+    x, kernel = source.sample_with_hidden(400, 20_000, generator=torch.Generator().manual_seed(0))
     x, K = x.numpy(), 2
     joint = np.stack(
         [

@@ -101,11 +101,7 @@ def test_a_run_of_anything(tmp_path_factory, draw):
 
 
 RECIPE = ROOT / "training" / "recipes" / "in-context-k3-shortformer.toml"
-GIVEN = {
-    "tl2_mlp_ln.pt": {},
-    "bridge_native_mlp.pt": {},
-    "nanogpt_bias.pt": {"act_fn": "gelu"},
-}
+GIVEN = {"tl2_mlp_ln.pt": {}, "bridge_native_mlp.pt": {}, "nanogpt_bias.pt": {"act_fn": "gelu"}}
 
 
 @pytest.mark.parametrize("name", GIVEN)

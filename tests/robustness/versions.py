@@ -84,11 +84,7 @@ def without_cuda(pair: Pair) -> str | None:
     subprocess.run([*pip, "install", "--quiet", "--upgrade", "pip"], check=False, capture_output=True)
     try:
         reported = subprocess.run(
-            [*pip, *DRY, f"torch{pair.torch}"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=TIMEOUT,
+            [*pip, *DRY, f"torch{pair.torch}"], capture_output=True, text=True, check=False, timeout=TIMEOUT
         )
     except subprocess.TimeoutExpired:
         return f"pip did not say within {TIMEOUT} s what it would install"

@@ -1,111 +1,233 @@
-"""Models with the surface of this field's public codes: config, names, buffers, loss, and how each is saved.
+"""Models with the surface of public code, written anew: names, config class, buffers, loss; how each is saved.
 
-Written anew here; each says which lines of which repository it mirrors.
-"""
+| here | its surface | repository, commit and lines |
+|---|---|---|
+| `CfgNode`, `MinGPT` | minGPT | karpathy/minGPT 37baab7: `mingpt/utils.py` 31-61, `mingpt/model.py` 21-161 and 260-281 |
+| `markov_args`, `MarkovGPT` | the unigram trap's code | Bond1995/Markov 446eaa1: `Markov-LLM-m/src/config/markov.py` 6-58, `.../models/base.py` 44-315 |
+| `RelativeTransformer` | statistical induction heads' | EzraEdelman/Evolution-of-Statistical-Induction-Heads 3ab0b29: `mingpt/model_rpe.py` 20-140, 190-210 |
+| `NanoGPT` | nanoGPT | karpathy/nanoGPT 3adf61e: `model.py` |
+"""  # noqa: E501
 
+import argparse
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from mechmarkov.sources import Circle
+
 K, LENGTH, WIDTH = 5, 7, 8
+SOURCE = Circle(n_states=K, p=0.3)
 
 
-def drawn(model: nn.Module, seed: int = 5) -> nn.Module:
+def drawn(model: nn.Module) -> nn.Module:
     """The model with weights that matter, norms and biases too."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(0.4 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def tokens(k: int = K) -> torch.Tensor:
+    return torch.randint(k, (4, LENGTH), generator=torch.Generator().manual_seed(6))
+
+
+@dataclass
+class Config:
+    """nanoGPT's GPTConfig."""
+
+    block_size: int = LENGTH
+    vocab_size: int = K
+    n_layer: int = 2
+    n_head: int = 2
+    n_embd: int = WIDTH
+    dropout: float = 0.1
+    bias: bool = True
+
+
+class Block(nn.Module):
+    """A block with nanoGPT's names, its arithmetic written out."""
+
+    def __init__(self, config: Config, activation: nn.Module) -> None:
+        super().__init__()
+        d = config.n_embd
+        self.heads = config.n_head
+        self.ln_1, self.ln_2 = nn.LayerNorm(d, bias=config.bias), nn.LayerNorm(d, bias=config.bias)
+        self.attn = nn.ModuleDict(
+            {"c_attn": nn.Linear(d, 3 * d, config.bias), "c_proj": nn.Linear(d, d, config.bias)}
+        )
+        self.mlp = nn.ModuleDict(
+            {
+                "c_fc": nn.Linear(d, 4 * d, config.bias),
+                "gelu": activation,
+                "c_proj": nn.Linear(4 * d, d, config.bias),
+                "dropout": nn.Dropout(config.dropout),
+            }
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, d = x.shape
+        q, k, v = (
+            part.view(batch, length, self.heads, -1).transpose(1, 2)
+            for part in self.attn["c_attn"](self.ln_1(x)).split(d, 2)
+        )
+        scores = q @ k.mT / (d // self.heads) ** 0.5
+        mask = torch.ones(length, length).tril() == 0
+        mixed = scores.masked_fill(mask, -torch.inf).softmax(-1) @ v
+        x = x + self.attn["c_proj"](mixed.transpose(1, 2).reshape(batch, length, d))
+        hidden = self.mlp["gelu"](self.mlp["c_fc"](self.ln_2(x)))
+        return x + self.mlp["dropout"](self.mlp["c_proj"](hidden))
+
+
+class NanoGPT(nn.Module):
+    """nanoGPT's surface: names, config, its own loss, and logits of the last position without targets."""
+
+    def __init__(self, config: Config, activation: nn.Module | None = None) -> None:
+        super().__init__()
+        self.config = config
+        d = config.n_embd
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(config.vocab_size, d),
+                "wpe": nn.Embedding(config.block_size, d),
+                "h": nn.ModuleList([Block(config, activation or nn.GELU()) for _ in range(config.n_layer)]),
+                "ln_f": nn.LayerNorm(d, bias=config.bias),
+            }
+        )
+        self.lm_head = nn.Linear(d, config.vocab_size, bias=False)
+        self.transformer["wte"].weight = self.lm_head.weight
+
+    def forward(
+        self, tokens: torch.Tensor, targets: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        x = self.transformer["wte"](tokens) + self.transformer["wpe"].weight[: tokens.shape[1]]
+        for block in self.transformer["h"]:
+            x = block(x)
+        x = self.transformer["ln_f"](x)
+        if targets is None:
+            return self.lm_head(x[:, [-1], :]), None
+        logits = self.lm_head(x)
+        # As in nanoGPT's model.py: `view` asks for contiguous targets.
+        loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
+        return logits, loss
+
+
+def live_gpt2(**changes: object) -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    special = {"bos_token_id": 0, "eos_token_id": 0}
+    shape = {"vocab_size": K, "n_positions": LENGTH, "n_embd": WIDTH, "n_layer": 2, "n_head": 2}
+    return drawn(GPT2LMHeadModel(GPT2Config(**(shape | special | changes))))
+
+
+def of_transformers(family: str, shape: dict[str, object], seed: int) -> nn.Module:
+    """A model of a family of transformers, every parameter drawn."""
+    import transformers
+
+    special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    config = getattr(transformers, f"{family}Config")(**(special | shape))
+    model = getattr(transformers, f"{family}ForCausalLM")(config)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            value = 0.4 * torch.randn(parameter.shape, generator=generator)
+            scales = "norm" in name and name.endswith(".weight")
+            parameter.copy_(1 + value if scales else value)
     return model.eval()
 
 
-def tokens() -> torch.Tensor:
-    return torch.randint(K, (4, LENGTH), generator=torch.Generator().manual_seed(6))
+class CfgNode:
+    """minGPT's config: attributes, and a `to_dict` that none of transformers' fields are in."""
 
+    def __init__(self, **fields):
+        self.__dict__.update(fields)
 
-def attended(q, k, v, mask):
-    scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
-    return scores.masked_fill(mask == 0, float("-inf")).softmax(-1) @ v
-
-
-def by_head(x: torch.Tensor, heads: int) -> torch.Tensor:
-    return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
+    def to_dict(self):
+        return {k: v.to_dict() if isinstance(v, CfgNode) else v for k, v in self.__dict__.items()}
 
 
 class NewGELU(nn.Module):
-    """karpathy/minGPT@37baab7, mingpt/model.py, lines 21-27."""
-
     def forward(self, x):
         return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
 
 
-class MinGPT(nn.Module):
-    """karpathy/minGPT@37baab7, mingpt/model.py: attention with its mask as a buffer (29-71), block, model."""
+class MinAttention(nn.Module):
+    """The causal mask is a buffer called `bias`; the module keeps how many heads it has."""
 
-    class Attention(nn.Module):
-        def __init__(self, config):
-            super().__init__()
-            self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
-            self.c_proj = nn.Linear(config.n_embd, config.n_embd)
-            size = config.block_size
-            self.register_buffer("bias", torch.tril(torch.ones(size, size)).view(1, 1, size, size))
-            self.n_head = config.n_head
-
-        def forward(self, x):
-            q, k, v = (by_head(part, self.n_head) for part in self.c_attn(x).chunk(3, -1))
-            length = x.shape[1]
-            y = attended(q, k, v, self.bias[:, :, :length, :length])
-            return self.c_proj(y.transpose(1, 2).flatten(2))
-
-    class Block(nn.Module):
-        def __init__(self, config):
-            super().__init__()
-            self.ln_1 = nn.LayerNorm(config.n_embd)
-            self.attn = MinGPT.Attention(config)
-            self.ln_2 = nn.LayerNorm(config.n_embd)
-            d = config.n_embd
-            self.mlp = nn.ModuleDict(
-                {
-                    "c_fc": nn.Linear(d, 4 * d),
-                    "c_proj": nn.Linear(4 * d, d),
-                    "act": NewGELU(),
-                    "dropout": nn.Dropout(config.resid_pdrop),
-                }
-            )
-
-        def forward(self, x):
-            x = x + self.attn(self.ln_1(x))
-            m = self.mlp
-            return x + m["dropout"](m["c_proj"](m["act"](m["c_fc"](self.ln_2(x)))))
-
-    def __init__(self, **changes):
+    def __init__(self, config):
         super().__init__()
-        settings = {"n_layer": 2, "n_head": 2, "n_embd": WIDTH, "vocab_size": K, "block_size": LENGTH}
-        config = SimpleNamespace(**{**settings, "model_type": None, "resid_pdrop": 0.1, **changes})
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd)
+        self.attn_dropout, self.resid_dropout = nn.Dropout(config.attn_pdrop), nn.Dropout(config.resid_pdrop)
+        size = config.block_size
+        self.register_buffer("bias", torch.tril(torch.ones(size, size)).view(1, 1, size, size))
+        self.n_head, self.n_embd = config.n_head, config.n_embd
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = (
+            y.view(batch, length, self.n_head, -1).transpose(1, 2)
+            for y in self.c_attn(x).split(self.n_embd, 2)
+        )
+        scores = q @ k.transpose(-2, -1) / math.sqrt(k.size(-1))
+        scores = scores.masked_fill(self.bias[:, :, :length, :length] == 0, float("-inf"))
+        y = self.attn_dropout(F.softmax(scores, dim=-1)) @ v
+        return self.resid_dropout(self.c_proj(y.transpose(1, 2).contiguous().view(batch, length, width)))
+
+
+class MinBlock(nn.Module):
+    """The MLP is a ModuleDict that a lambda of the block calls."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(config.n_embd), nn.LayerNorm(config.n_embd)
+        self.attn = MinAttention(config)
+        self.mlp = nn.ModuleDict(
+            {
+                "c_fc": nn.Linear(config.n_embd, 4 * config.n_embd),
+                "c_proj": nn.Linear(4 * config.n_embd, config.n_embd),
+                "act": NewGELU(),
+                "dropout": nn.Dropout(config.resid_pdrop),
+            }
+        )
+        m = self.mlp
+        self.mlpf = lambda x: m["dropout"](m["c_proj"](m["act"](m["c_fc"](x))))
+
+    def forward(self, x):
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlpf(self.ln_2(x))
+
+
+class MinGPT(nn.Module):
+    """Of its config it keeps `block_size`; it returns logits at every position and the loss, untied."""
+
+    def __init__(self, config):
+        super().__init__()
         self.block_size = config.block_size
-        blocks = [MinGPT.Block(config) for _ in range(config.n_layer)]
         self.transformer = nn.ModuleDict(
             {
                 "wte": nn.Embedding(config.vocab_size, config.n_embd),
                 "wpe": nn.Embedding(config.block_size, config.n_embd),
-                "drop": nn.Dropout(0.1),
-                "h": nn.ModuleList(blocks),
+                "drop": nn.Dropout(config.embd_pdrop),
+                "h": nn.ModuleList([MinBlock(config) for _ in range(config.n_layer)]),
                 "ln_f": nn.LayerNorm(config.n_embd),
             }
         )
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
 
     def forward(self, idx, targets=None):
-        t = self.transformer
-        x = t["drop"](t["wte"](idx) + t["wpe"](torch.arange(idx.shape[1])[None]))
-        for block in t["h"]:
+        length = idx.size(1)
+        assert length <= self.block_size, f"Cannot forward sequence of length {length}"
+        positions = torch.arange(0, length, dtype=torch.long, device=idx.device).unsqueeze(0)
+        x = self.transformer["drop"](self.transformer["wte"](idx) + self.transformer["wpe"](positions))
+        for block in self.transformer["h"]:
             x = block(x)
-        logits = self.lm_head(t["ln_f"](x))
+        logits = self.lm_head(self.transformer["ln_f"](x))
         loss = None
         if targets is not None:
             loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
@@ -118,64 +240,130 @@ class MinGPT(nn.Module):
         return folder / "model.pt"
 
 
-class MarkovGPT(nn.Module):
-    """Bond1995/Markov@446eaa1: nanoGPT's layout with `memory`, a bias of the head and logits in a dict.
+def mingpt(**changes) -> MinGPT:
+    fields = {"model_type": None, "n_layer": 2, "n_head": 2, "n_embd": WIDTH, "vocab_size": K}
+    fields |= {"block_size": LENGTH, "embd_pdrop": 0.1, "resid_pdrop": 0.1, "attn_pdrop": 0.1}
+    return MinGPT(CfgNode(**(fields | changes)))
 
-    Markov-LLM/src/models/base.py: attention 55-100, block 180-196, model 205-303. With `bare` the blocks of
-    Markov-Simple/src/models/base.py (180-206) without norms, and its buffers `alpha` and `w` (240-241). With
-    `mlp` off those of Markov-LLM-AO (160-176).
-    """
 
-    def __init__(self, memory=-1, bare=False, mlp=True, bias=False, heads=1):
+def markov_args(**changes) -> argparse.Namespace:
+    """The unigram trap's arguments: the whole training's, `sequence_length` for the context."""
+    fields = {
+        "batch_size": 16, "acc_steps": 1, "lr": 2e-3, "opt": "adamw", "vocab_size": 2, "dropout": 0.0,
+        "n_head": 1, "n_layer": 1, "n_embd": 8, "sequence_length": 16, "dtype": torch.float16, "bias": False,
+        "memory": -1, "bce": False, "no_tying": False, "p": 0.5, "order": 1, "wandb": False,
+        "device": torch.device("cpu"), "bare": False, "mlp": True,
+    }  # fmt: skip
+    return argparse.Namespace(**(fields | changes))
+
+
+class MarkovNorm(nn.Module):
+    """A LayerNorm whose bias may be None."""
+
+    def __init__(self, width, bias):
         super().__init__()
-        self.config = SimpleNamespace(memory=memory, sequence_length=LENGTH, n_head=heads, bce=False)
-        self.memory, self.heads = memory, heads
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
-        def block():
-            linear = {
-                "c_attn": nn.Linear(WIDTH, 3 * WIDTH, bias=bias),
-                "c_proj": nn.Linear(WIDTH, WIDTH, bias=bias),
-            }
-            hidden = {
-                "c_fc": nn.Linear(WIDTH, 4 * WIDTH, bias=bias),
-                "c_proj": nn.Linear(4 * WIDTH, WIDTH, bias=bias),
-            }
-            parts = {} if bare else {"ln_1": nn.LayerNorm(WIDTH, bias=bias)}
-            parts["attn"] = nn.ModuleDict(linear)
-            if mlp:
-                parts |= {} if bare else {"ln_2": nn.LayerNorm(WIDTH, bias=bias)}
-                parts["mlp"] = nn.ModuleDict(hidden)
-            return nn.ModuleDict(parts)
+    def forward(self, x):
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, 1e-5)
 
-        parts = {"wte": nn.Embedding(K, WIDTH), "wpe": nn.Embedding(LENGTH, WIDTH)}
-        parts["h"] = nn.ModuleList([block() for _ in range(2)])
-        if not bare:
-            parts["ln_f"] = nn.LayerNorm(WIDTH, bias=bias)
-        self.transformer = nn.ModuleDict(parts)
-        self.lm_head = nn.Linear(WIDTH, K, bias=True)
-        self.transformer["wte"].weight = self.lm_head.weight
-        if bare:
-            self.register_buffer("alpha", 2 * torch.bernoulli(0.5 * torch.ones(WIDTH, 1)) - 1)
-            self.register_buffer("w", torch.abs(0.1 * torch.randn(1)) * torch.ones(4 * WIDTH, 1))
 
-    def forward(self, idx, targets=None):
-        x = self.transformer["wte"](idx) + self.transformer["wpe"].weight[: idx.shape[1]]
-        length = idx.shape[1]
-        mask = torch.ones(length, length, dtype=torch.bool).tril()
+class MarkovAttention(nn.Module):
+    """Fused attention with a window (`memory`), which counts its calls."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.n_head, self.n_embd, self.dropout = config.n_head, config.n_embd, config.dropout
+        self.memory, self.device, self.iter = config.memory, config.device, 0
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = (
+            y.view(batch, length, self.n_head, -1).transpose(1, 2)
+            for y in self.c_attn(x).split(self.n_embd, 2)
+        )
+        mask = torch.ones(length, length, dtype=torch.bool).tril(diagonal=0)
         if self.memory >= 0:
             mask = mask * ~torch.ones(length, length, dtype=torch.bool).tril(diagonal=-self.memory - 1)
-        same = nn.Identity()
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(self.device), dropout_p=self.dropout)
+        self.iter += 1
+        return self.c_proj(y.transpose(1, 2).contiguous().view(batch, length, width))
+
+
+class MarkovMLP(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
+        self.activation, self.iter = nn.GELU(), 0
+
+    def forward(self, x):
+        self.iter += 1
+        return self.c_proj(self.activation(self.c_fc(x)))
+
+
+class MarkovBlock(nn.Module):
+    """With `bare` without norms, as Markov-Simple (180-206); without `mlp` as Markov-LLM-AO (160-176)."""
+
+    def __init__(self, config):
+        super().__init__()
+        norm = nn.Identity if config.bare else lambda: MarkovNorm(config.n_embd, config.bias)
+        self.ln_1, self.attn, self.iter = norm(), MarkovAttention(config), 0
+        if config.mlp:
+            self.ln_2, self.mlp = norm(), MarkovMLP(config)
+
+    def forward(self, x):
+        self.iter += 1
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp(self.ln_2(x)) if hasattr(self, "mlp") else x
+
+
+class MarkovGPT(nn.Module):
+    """A dict of logits and loss, logits only where they are asked for; a head with a bias; calls are counted.
+
+    At call 10 000 the original prints its weights: a call that is not of the training would shift that.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        self.config, self.iter = config, 0
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(config.vocab_size, config.n_embd),
+                "wpe": nn.Embedding(config.sequence_length, config.n_embd),
+                "drop": nn.Dropout(config.dropout),
+                "h": nn.ModuleList([MarkovBlock(config) for _ in range(config.n_layer)]),
+                "ln_f": nn.Identity() if config.bare else MarkovNorm(config.n_embd, config.bias),
+            }
+        )
+        if config.bare:  # Markov-Simple's buffers (240-241), which it does not use
+            self.register_buffer("alpha", 2 * torch.bernoulli(0.5 * torch.ones(config.n_embd, 1)) - 1)
+            self.register_buffer("w", torch.abs(0.1 * torch.randn(1)) * torch.ones(4 * config.n_embd, 1))
+        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=True)
+        if not config.no_tying:
+            self.transformer["wte"].weight = self.lm_head.weight
+
+    def forward(self, idx, targets=None, get_logits=False):
+        positions = torch.arange(0, idx.size(1), dtype=torch.long, device=idx.device).unsqueeze(0)
+        x = self.transformer["drop"](self.transformer["wte"](idx) + self.transformer["wpe"](positions))
         for block in self.transformer["h"]:
-            parts = dict(block.items())
-            normed = parts.get("ln_1", same)(x)
-            q, k, v = (by_head(part, self.heads) for part in parts["attn"]["c_attn"](normed).chunk(3, -1))
-            x = x + parts["attn"]["c_proj"](attended(q, k, v, mask).transpose(1, 2).flatten(2))
-            if "mlp" in parts:
-                hidden = F.gelu(parts["mlp"]["c_fc"](parts.get("ln_2", same)(x)))
-                x = x + parts["mlp"]["c_proj"](hidden)
-        logits = self.lm_head(dict(self.transformer.items()).get("ln_f", same)(x))
-        loss = None if targets is None else F.cross_entropy(logits.view(-1, K), targets.view(-1))
-        return {"logits": logits, "loss": loss}
+            x = block(x)
+        x = self.transformer["ln_f"](x)
+        if targets is None:
+            logits, loss = self.lm_head(x[:, [-1], :]), None
+        else:
+            logits = self.lm_head(x)
+            if self.config.vocab_size == 2 and self.config.bce:
+                loss = F.binary_cross_entropy_with_logits(
+                    (logits[:, :, 1] - logits[:, :, 0]).view(-1), targets.float().view(-1)
+                )
+            else:
+                loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
+        self.iter += 1
+        return {"logits": logits if get_logits else None, "loss": loss}
 
     def save(self, path: Path, itr: int) -> Path:
         """Markov-LLM/src/optim/utils.py, lines 244-253 (`save_checkpoint`)."""
@@ -184,17 +372,22 @@ class MarkovGPT(nn.Module):
             "model": self.state_dict(),
             "optimizer": optimiser.state_dict(),
             "scheduler": torch.optim.lr_scheduler.OneCycleLR(
-                optimiser,
-                max_lr=1e-3,
-                total_steps=10,
-                pct_start=0.2,
-                anneal_strategy="cos",
-                cycle_momentum=False,
+                optimiser, 1e-3, 10, pct_start=0.2, anneal_strategy="cos", cycle_momentum=False
             ).state_dict(),
             "itr": itr,
         }
         torch.save(checkpoint, path)
         return path
+
+
+def markov(**changes) -> MarkovGPT:
+    """One as it is imported: two layers, in this file's vocabulary."""
+    return drawn(MarkovGPT(markov_args(vocab_size=K, sequence_length=LENGTH, n_layer=2, **changes)))
+
+
+def logits_of(model: nn.Module) -> torch.Tensor:
+    """The logits of a `MarkovGPT` at every position."""
+    return model(tokens(), tokens(), get_logits=True)["logits"].detach()
 
 
 class RelativeTransformer(nn.Module):
@@ -223,7 +416,8 @@ class RelativeTransformer(nn.Module):
         def forward(self, x):
             T = x.shape[1]
             normed = self.ln(x)
-            q, k, v = (by_head(layer(normed), self.n_head) for layer in (self.Q, self.K, self.V))
+            read = (layer(normed) for layer in (self.Q, self.K, self.V))
+            q, k, v = (x.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for x in read)
             rel_pos = self.wpe(self.pos[:T, :T]).view(T, T, self.n_head, -1)
             scores = q @ k.transpose(-2, -1) + torch.einsum("Tthe,BhTe->BhTt", rel_pos, q)
             scores = scores * (1.0 / math.sqrt(k.size(-1)))

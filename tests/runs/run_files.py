@@ -7,6 +7,7 @@ import resource
 import zipfile
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -123,3 +124,13 @@ def storage_of(tensor: torch.Tensor) -> torch.storage.TypedStorage:
     return torch.storage.TypedStorage(
         wrap_storage=tensor.untyped_storage(), dtype=tensor.dtype, _internal=True
     )
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Two runs are equal, to the last bit."""
+    for name in ("model", "source", "objective", "trainable", "recipe", "seed", "provenance"):
+        assert getattr(one, name) == getattr(other, name), name
+    assert torch.equal(one.steps, other.steps)
+    assert (list(one.states), list(one.metrics)) == (list(other.states), list(other.metrics))
+    assert all(torch.equal(value, other.states[name]) for name, value in one.states.items())
+    assert all(torch.equal(x[key], other.metrics[name][key]) for name, x in one.metrics.items() for key in x)

@@ -3,6 +3,7 @@
 import builtins
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,10 +29,10 @@ def same(a: object, b: object) -> bool:
     return a == b
 
 
-def refusal(path: Path) -> str:
+def refusal(path: Path, read: Callable[[Path], object] = safe_file.read) -> str:
     """The message of a refusal: one printable line that begins with the path."""
     with pytest.raises(RunFileError) as caught:
-        safe_file.read(path)
+        read(path)
     message = str(caught.value)
     assert message.startswith(f"{path}: ")
     assert message.isprintable()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from public_codes import SOURCE
 
 from mechmarkov.runs import Run
-from mechmarkov.sources import Circle
 
 pytestmark = [
     pytest.mark.tl,
@@ -17,7 +17,6 @@ pytestmark = [
     ),
     pytest.mark.filterwarnings("default"),  # TransformerLens warns while it wraps a model
 ]
-SOURCE = Circle(n_states=5, p=0.3)
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import torch
 import transformers
 from accelerate import Accelerator
 from accelerate.utils import ProjectConfiguration
+from public_codes import SOURCE, Config, NanoGPT, drawn
 from run_files import saved
 from safetensors.torch import load_file, save_file
-from test_live_gpt2 import Config, NanoGPT, drawn
 from torch import nn
 
 from mechmarkov.cli import main
@@ -19,10 +19,8 @@ from mechmarkov.importing.training_steps import checkpoints, steps_of
 from mechmarkov.runs import load
 from mechmarkov.runs.import_run import import_run
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.sources import Circle
 
 K, LENGTH = 5, 7
-SOURCE = Circle(n_states=K, p=0.3)
 NANO = {"act_fn": "gelu", "n_heads": 2}
 
 

@@ -16,8 +16,8 @@ import msgpack
 import numpy
 import pytest
 import torch
+from public_codes import SOURCE, Config, NanoGPT, drawn
 from run_files import saved, touch
-from test_live_gpt2 import Config, NanoGPT, drawn
 from torch import nn
 from torch.distributed.checkpoint import format_utils  # noqa: F401 - a message calls it by its whole name
 from torch.distributed.checkpoint import save as save_distributed
@@ -25,9 +25,7 @@ from torch.distributed.checkpoint import save as save_distributed
 from mechmarkov.cli import main
 from mechmarkov.runs.import_run import import_run
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.sources import Circle
 
-SOURCE = Circle(n_states=5, p=0.3)
 GIVEN = {"act_fn": "gelu", "n_heads": 2}
 STATE = drawn(NanoGPT(Config())).state_dict()
 

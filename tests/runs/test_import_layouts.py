@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from golden_files import FOREIGN, golden
+from public_codes import SOURCE
 from run_files import repack, text
 
 from mechmarkov.cli import main
@@ -14,10 +15,9 @@ from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.init import initialise
 from mechmarkov.runs import load
 from mechmarkov.runs.import_run import import_run
-from mechmarkov.sources import Circle, Observed
+from mechmarkov.sources import Observed
 
 pytestmark = pytest.mark.tl
-SOURCE = Circle(n_states=5, p=0.3)
 BARE = {"normalization_type": None, "positional_embedding_type": "standard"}
 CASES = {
     **{f"tl{version}_bare_attn_only.pt": BARE for version in (2, 3)},

@@ -5,14 +5,12 @@ Their own logits decide.
 
 import pytest
 import torch
-from public_codes import LENGTH, MarkovGPT, MinGPT, RelativeTransformer, drawn, tokens
+from public_codes import LENGTH, SOURCE, RelativeTransformer, drawn, logits_of, markov, mingpt, tokens
 from torch import nn
 
 from mechmarkov.runs.import_run import import_run
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.sources import Circle
 
-SOURCE = Circle(n_states=5, p=0.3)
 GELU = {"act_fn": "gelu", "n_heads": 1}
 
 
@@ -22,7 +20,7 @@ def same_logits(run, logits):
 
 
 def test_mingpt_beside_its_own_config_json(tmp_path):
-    model = drawn(MinGPT())
+    model = drawn(mingpt()).eval()
     given = {"n_heads": 2, "act_fn": "gelu_new"}
     for path in (model.save(tmp_path), tmp_path):
         result = import_run([path], source=SOURCE, given=given)
@@ -32,35 +30,35 @@ def test_mingpt_beside_its_own_config_json(tmp_path):
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_code_of_the_unigram_trap(tmp_path, bias):
-    model = drawn(MarkovGPT(bias=bias))
+    model = markov(bias=bias)
     path = model.save(tmp_path / "ckpt.pt", itr=400)
     result = import_run([path], source=SOURCE, given={**GELU, "normalization_type": "LN"})
     assert result.run.steps.tolist() == [400]
-    same_logits(result.run, model(tokens())["logits"].detach())
+    same_logits(result.run, logits_of(model))
 
 
 def test_a_window_that_no_weight_shows_is_told_and_can_be_given(tmp_path):
-    model = drawn(MarkovGPT(memory=2))
+    model = markov(memory=2)
     path = model.save(tmp_path / "ckpt.pt", itr=1)
     given = {**GELU, "normalization_type": "LN"}
     silent = import_run([path], source=SOURCE, given=given)
     assert silent.run.provenance["assumed"]["window"] is None
     assert any("assumed:" in note and "window = None" in note for note in silent.notes)
-    apart = silent.run.decoder()(tokens()) - model(tokens())["logits"]
+    apart = silent.run.decoder()(tokens()) - logits_of(model)
     assert float(apart.abs().max().detach()) > 0.01
     told = import_run([path], source=SOURCE, given={**given, "window": 2}).run
-    same_logits(told, model(tokens())["logits"].detach())
+    same_logits(told, logits_of(model))
     assert "window" not in told.provenance["assumed"]
 
 
 def test_without_norms_and_with_buffers_that_the_model_does_not_use(tmp_path):
-    model = drawn(MarkovGPT(bare=True))
+    model = markov(bare=True)
     path = model.save(tmp_path / "ckpt.pt", itr=7)
     given = {**GELU, "normalization_type": None}
     with pytest.raises(RunFileError, match=r'it has a weight "alpha" .* --without alpha'):
         import_run([path], source=SOURCE, given=given)
     result = import_run([path], source=SOURCE, given=given, without=["alpha", "w"])
-    same_logits(result.run, model(tokens())["logits"].detach())
+    same_logits(result.run, logits_of(model))
     assert any("left out, not weights of the model: alpha, w" in note for note in result.notes)
     assert "eps" not in result.run.provenance["assumed"]
     rest = {name: given[name] for name in ("act_fn", "n_heads")}
@@ -70,13 +68,13 @@ def test_without_norms_and_with_buffers_that_the_model_does_not_use(tmp_path):
 
 @pytest.mark.parametrize("bare", [False, True])
 def test_attention_only(tmp_path, bare):
-    model = drawn(MarkovGPT(bare=bare, mlp=False, bias=True, heads=2))
+    model = markov(bare=bare, mlp=False, bias=True, n_head=2)
     torch.save(model.state_dict(), tmp_path / "model.pt")
     given = {"n_heads": 2, **({"normalization_type": None} if bare else {})}
     result = import_run([tmp_path / "model.pt"], source=SOURCE, given=given, without=["alpha", "w"] * bare)
     assert result.run.model.attn_only
     assert "parallel_attn_mlp" not in result.run.provenance["assumed"]
-    same_logits(result.run, model(tokens())["logits"].detach())
+    same_logits(result.run, logits_of(model))
     told = import_run(
         [tmp_path / "model.pt"],
         source=SOURCE,
@@ -88,7 +86,7 @@ def test_attention_only(tmp_path, bare):
 
 @pytest.mark.parametrize("attention_only", [True, False])
 def test_the_relative_transformer_of_statistical_induction_heads(tmp_path, attention_only):
-    model = drawn(RelativeTransformer(attention_only=attention_only))
+    model = drawn(RelativeTransformer(attention_only=attention_only)).eval()
     for step in (0, 20):
         model.save(tmp_path, step)
     given = {"n_heads": 1} | ({} if attention_only else {"act_fn": "relu"})
@@ -98,10 +96,10 @@ def test_the_relative_transformer_of_statistical_induction_heads(tmp_path, atten
 
 
 def test_its_first_layer_alone_may_have_several_heads(tmp_path):
-    model = drawn(RelativeTransformer(layers=1, heads=2))
+    model = drawn(RelativeTransformer(layers=1, heads=2)).eval()
     run = import_run([model.save(tmp_path, 3)], source=SOURCE, given={"n_heads": 2}).run
     same_logits(run, model(tokens())[0].detach())
-    path = drawn(RelativeTransformer(layers=2, heads=2)).save(tmp_path, 4)
+    path = drawn(RelativeTransformer(layers=2, heads=2)).eval().save(tmp_path, 4)
     with pytest.raises(RunFileError, match="n_heads is 2, but layers beyond the first have one head"):
         import_run([path], source=SOURCE, given={"n_heads": 2})
 
@@ -118,7 +116,7 @@ def test_its_first_layer_alone_may_have_several_heads(tmp_path):
     ],
 )
 def test_relative_positions_that_cannot_be_expressed_are_named(tmp_path, names, words):
-    state = {name: x for name, x in MarkovGPT().state_dict().items() if ".wpe." not in name}
+    state = {name: x for name, x in markov().state_dict().items() if ".wpe." not in name}
     torch.save({**state, **{name: torch.zeros(LENGTH, 8) for name in names}}, tmp_path / "model.pt")
     given = {**GELU, "normalization_type": "LN", "positional_embedding_type": "none", "n_ctx": LENGTH}
     with pytest.raises(RunFileError, match=words.replace(".", r"\.")):
@@ -145,7 +143,7 @@ class Rotary(nn.Module):
 
     def __init__(self, adjacent: bool, base: float) -> None:
         super().__init__()
-        self.model = MarkovGPT(bias=True, heads=2)
+        self.model = markov(bias=True, n_head=2)
         del self.model.transformer["wpe"]
         self.adjacent = adjacent
         half = torch.arange(0, 4, 2).float() / 4
@@ -165,12 +163,12 @@ class Rotary(nn.Module):
         x = t["wte"](idx)
         mask = torch.ones(idx.shape[1], idx.shape[1]).tril()
         for block in t["h"]:
-            qkv = block["attn"]["c_attn"](block["ln_1"](x)).chunk(3, -1)
+            qkv = block.attn.c_attn(block.ln_1(x)).chunk(3, -1)
             q, k, v = (part.view(*part.shape[:2], 2, -1).transpose(1, 2) for part in qkv)
             scores = self.turned(q) @ self.turned(k).mT / 2
             mixed = scores.masked_fill(mask == 0, -torch.inf).softmax(-1) @ v
-            x = x + block["attn"]["c_proj"](mixed.transpose(1, 2).flatten(2))
-            x = x + block["mlp"]["c_proj"](nn.functional.gelu(block["mlp"]["c_fc"](block["ln_2"](x))))
+            x = x + block.attn.c_proj(mixed.transpose(1, 2).flatten(2))
+            x = x + block.mlp(block.ln_2(x))
         return self.model.lm_head(t["ln_f"](x))
 
 
@@ -200,7 +198,7 @@ def test_rotary_positions(tmp_path, adjacent, base):
 
 
 def test_no_positions_at_all(tmp_path):
-    model = drawn(MarkovGPT(bias=True))
+    model = markov(bias=True)
     with torch.no_grad():
         model.transformer["wpe"].weight.zero_()
     state = {name: x for name, x in model.state_dict().items() if ".wpe." not in name}
@@ -208,7 +206,7 @@ def test_no_positions_at_all(tmp_path):
     given = {**GELU, "positional_embedding_type": "none", "n_ctx": LENGTH}
     same_logits(
         import_run([tmp_path / "model.pt"], source=SOURCE, given=given).run,
-        model(tokens())["logits"].detach(),
+        logits_of(model),
     )
 
 
@@ -225,7 +223,7 @@ def test_no_positions_at_all(tmp_path):
     ],
 )
 def test_a_bias_that_is_not_there_is_zero(tmp_path, without):
-    model = drawn(MarkovGPT(bias=True, heads=2))
+    model = markov(bias=True, n_head=2)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith(without):
@@ -235,7 +233,7 @@ def test_a_bias_that_is_not_there_is_zero(tmp_path, without):
     given = {"n_heads": 2, "act_fn": "gelu", "normalization_type": "LN"}
     same_logits(
         import_run([tmp_path / "model.pt"], source=SOURCE, given=given).run,
-        model(tokens())["logits"].detach(),
+        logits_of(model),
     )
 
 
@@ -253,13 +251,13 @@ MASKS = {
 def test_a_mask_in_the_file_must_be_that_of_the_config(tmp_path, kind, window):
     band = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
     band = band if window is None else band.triu(-window)
-    model = drawn(MarkovGPT(bias=True, memory=-1 if window is None else window))
+    model = markov(bias=True, memory=-1 if window is None else window)
     masks = {f"transformer.h.{layer}.attn.bias": MASKS[kind](band) for layer in (0, 1)}
     torch.save({**model.state_dict(), **masks}, tmp_path / "model.pt")
     right = {**GELU, **({} if window is None else {"window": window})}
     same_logits(
         import_run([tmp_path / "model.pt"], source=SOURCE, given=right).run,
-        model(tokens())["logits"].detach(),
+        logits_of(model),
     )
     wrong = {**GELU, **({"window": 1} if window is None else {})}
     words = "without a window: leave out" if window is None else f"in which .* --set window={window}$"
@@ -268,7 +266,7 @@ def test_a_mask_in_the_file_must_be_that_of_the_config(tmp_path, kind, window):
 
 
 def test_a_mask_that_is_not_causal_is_refused(tmp_path):
-    state = drawn(MarkovGPT(bias=True)).state_dict()
+    state = markov(bias=True).state_dict()
     torch.save({**state, "transformer.h.0.attn.bias": torch.ones(LENGTH, LENGTH)}, tmp_path / "model.pt")
     with pytest.raises(RunFileError, match=r"transformer\.h\.0\.attn\.bias is not a causal mask"):
         import_run([tmp_path / "model.pt"], source=SOURCE, given=GELU)

@@ -9,17 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from public_codes import SOURCE, Config, NanoGPT, drawn
+from public_codes import tokens as sequences
 from run_files import saved
-from test_live_gpt2 import Config, NanoGPT, drawn, sequences
 from torch import nn
 
 from mechmarkov.cli import main
 from mechmarkov.runs import load
 from mechmarkov.runs.import_run import import_run
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.sources import Circle
 
-SOURCE = Circle(n_states=5, p=0.3)
 GIVEN = {"act_fn": "gelu", "n_heads": 2}
 STATE = drawn(NanoGPT(Config())).state_dict()
 OTHER = {name: 2 * value for name, value in STATE.items()}

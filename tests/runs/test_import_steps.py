@@ -5,15 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from public_codes import SOURCE
 
 from mechmarkov.cli import main
 from mechmarkov.runs import load
 from mechmarkov.runs.import_run import import_run
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.sources import Circle
 
 FOREIGN = Path(__file__).parent / "golden" / "foreign"
-SOURCE = Circle(n_states=5, p=0.3)
 GIVEN = {"normalization_type": None, "positional_embedding_type": "standard"}
 BARE = FOREIGN / "tl2_bare_attn_only.pt"
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from run_files import saved
 
-from mechmarkov.importing.vocabulary import ids_of
+from mechmarkov.importing.vocabulary import source_and_ids
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.objectives import Objective
 from mechmarkov.runs.import_run import import_run
@@ -91,5 +91,5 @@ def test_a_map_that_does_not_fit_is_named(tmp_path, options, words):
 def test_a_number_is_a_state_and_no_label():
     """State 0 is called "1" here, and state 1 "0"."""
     source = Graph(weights=[[1.0, 3.0], [3.0, 5.0]], labels=["1", "0"])
-    assert ids_of({0: 7, 1: 3}, source, Objective()) == [7, 3]
-    assert ids_of({"0": 7, "1": 3}, source, Objective()) == [3, 7]
+    assert source_and_ids({0: 7, 1: 3}, source, Objective())[1] == [7, 3]
+    assert source_and_ids({"0": 7, "1": 3}, source, Objective())[1] == [3, 7]

@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 from golden_files import ASCII
+from public_codes import SOURCE
 from torch.func import functional_call
 
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.runs import Run, RunFileError
 from mechmarkov.runs.import_run import import_run
-from mechmarkov.sources import Circle
 
 FOREIGN = Path(__file__).parent / "golden" / "foreign"
-SOURCE = Circle(n_states=5, p=0.3)
 four = [
     pytest.mark.tl,
     pytest.mark.skipif(version("transformer-lens") < "4", reason="TransformerLens 3 has no native bridge"),
@@ -63,20 +62,6 @@ def test_rotary_in_halves_stays_in_halves(name):
     assert (
         wrong(original["tokens"]) - original["logits"]
     ).abs().max() > 1e-3  # the two layouts are told apart
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("gpt2_inverse_layer", "scale_attn_by_inverse_layer_idx is True"),
-        ("tl2_cfg_object.pt", r"save model.cfg.to_dict\(\) in place of model.cfg"),
-        ("tl3_cfg_object.pt", r"save model.cfg.to_dict\(\) in place of model.cfg"),
-    ],
-)
-def test_what_cannot_be_read_is_refused_by_name(name, words):
-    """Attention scaled by the layer, and configs that version 4 cannot unpickle."""
-    with pytest.raises(RunFileError, match=words):
-        import_run([FOREIGN / name], source=SOURCE)
 
 
 class TestBridge:

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from test_live_gpt2 import LENGTH, SOURCE, Config, K, NanoGPT, drawn, sequences
+from public_codes import LENGTH, SOURCE, Config, K, NanoGPT, drawn
+from public_codes import tokens as sequences
 from torch import nn
 from transformers.modeling_outputs import CausalLMOutput
 
@@ -32,99 +33,38 @@ class GPT(NanoGPT):
         return F.cross_entropy(self.logits(tokens).flatten(0, 1), targets.flatten())
 
 
-class Bare(GPT):
-    def forward(self, tokens):
-        return self.logits(tokens)
-
-
-class Dict(GPT):
-    def forward(self, tokens, targets=None):
-        return {"loss": None, "logits": self.logits(tokens)}
-
-
-class HuggingFace(GPT):
-    def forward(self, input_ids, labels=None):
-        return CausalLMOutput(loss=None, logits=self.logits(input_ids))
-
-
-class Dataclass(GPT):
-    def forward(self, tokens):
-        return Prediction(torch.zeros(*tokens.shape, K), self.logits(tokens))
-
-
-class Fields(GPT):
-    def forward(self, tokens):
-        return SimpleNamespace(loss=torch.tensor(1.0), logits=self.logits(tokens))
-
-
-class LossFirst(GPT):
-    def forward(self, tokens, targets):
-        return self.loss(tokens, targets), self.logits(tokens)
-
-
-class Named(GPT):
-    def forward(self, tokens, labels):
-        return Output(self.loss(tokens, labels), self.logits(tokens))
-
-
-class Nested(GPT):
-    def forward(self, tokens):
-        return {"loss": torch.tensor(1.0), "output": (self.logits(tokens), torch.zeros(3))}
-
-
-class NeedsTargets(GPT):
-    """Logits where there are targets, else the last position: nanoGPT's way, in a dict."""
-
-    def forward(self, tokens, targets=None):
-        logits = self.logits(tokens)
-        return {"logits": logits[:, [-1]]} if targets is None else {"logits": logits}
-
-
-class Switch(GPT):
-    """None in place of the logits, unless they are asked for."""
-
-    def forward(self, tokens, targets=None, get_logits=False):
-        logits = self.logits(tokens) if targets is not None else self.logits(tokens)[:, [-1]]
-        return {"logits": logits if get_logits else None, "loss": None}
-
-
-class SecondPositional(GPT):
-    def forward(self, tokens, what_follows):
-        return self.logits(tokens), self.loss(tokens, what_follows)
-
-
-class Anything(GPT):
-    def forward(self, *args, **options):
-        return self.logits(args[0]), None
-
-
-class ByName(GPT):
-    def forward(self, *, input_ids, labels=None):
-        return self.logits(input_ids)
-
-
-class NeedsMask(GPT):
-    """Padding that must be said, and is left out of what attention sees."""
-
-    def forward(self, tokens, attention_mask, labels=None):
-        assert attention_mask.shape == tokens.shape
-        return {"logits": self.logits(tokens) * attention_mask.unsqueeze(-1)}
-
-
-class Flattened(GPT):
-    def forward(self, tokens, targets):
-        return self.logits(tokens).view(-1, K), self.loss(tokens, targets)
-
-
-FORWARDS = [
-    Bare, Dict, HuggingFace, Dataclass, Fields, LossFirst, Named, Nested, NeedsTargets, Switch,
-    SecondPositional, Anything, ByName, NeedsMask, Flattened,
-]  # fmt: skip
+FORWARDS = {
+    "bare": lambda self, tokens: self.logits(tokens),
+    "dict": lambda self, tokens, targets=None: {"loss": None, "logits": self.logits(tokens)},
+    "transformers": lambda self, input_ids, labels=None: CausalLMOutput(logits=self.logits(input_ids)),
+    "dataclass": lambda self, tokens: Prediction(torch.zeros(*tokens.shape, K), self.logits(tokens)),
+    "fields": lambda self, tokens: SimpleNamespace(loss=torch.tensor(1.0), logits=self.logits(tokens)),
+    "loss first": lambda self, tokens, targets: (self.loss(tokens, targets), self.logits(tokens)),
+    "named": lambda self, tokens, labels: Output(self.loss(tokens, labels), self.logits(tokens)),
+    "nested": lambda self, tokens: {"loss": torch.ones(()), "output": (self.logits(tokens), torch.zeros(3))},
+    # Logits where there are targets, else the last position: nanoGPT's way, in a dict.
+    "needs targets": lambda self, tokens, targets=None: {
+        "logits": self.logits(tokens)[:, [-1] if targets is None else slice(None)]
+    },
+    # None in place of the logits, unless they are asked for.
+    "switch": lambda self, tokens, targets=None, get_logits=False: {
+        "logits": self.logits(tokens)[:, [-1] if targets is None else slice(None)] if get_logits else None,
+        "loss": None,
+    },
+    "second positional": lambda self, tokens, next_: (self.logits(tokens), self.loss(tokens, next_)),
+    "anything": lambda self, *args, **options: (self.logits(args[0]), None),
+    "by name": lambda self, *, input_ids, labels=None: self.logits(input_ids),
+    # Padding that must be said, and is left out of what attention sees.
+    "needs a mask": lambda self, tokens, attention_mask, labels=None: {
+        "logits": self.logits(tokens) * attention_mask.expand(tokens.shape).unsqueeze(-1)
+    },
+    "flattened": lambda self, tokens, targets: (self.logits(tokens).view(-1, K), self.loss(tokens, targets)),
+}
 
 
 @pytest.mark.parametrize("kind", FORWARDS)
 def test_logits_are_found_in_what_a_forward_pass_returns(kind):
-    model = drawn(kind(Config()))
+    model = drawn(type("Own", (GPT,), {"forward": FORWARDS[kind]})(Config()))
     run = Run.from_model(model, source=SOURCE)
     assert run.provenance["logit_difference"] <= 1e-5
     assert "compared_at" not in run.provenance
@@ -134,7 +74,9 @@ def test_logits_are_found_in_what_a_forward_pass_returns(kind):
 
 @pytest.mark.parametrize("kind", FORWARDS)
 def test_other_logits_in_the_same_place_are_refused(kind):
-    class Louder(kind):
+    class Louder(GPT):
+        forward = FORWARDS[kind]
+
         def logits(self, tokens):
             return 1.01 * super().logits(tokens)
 

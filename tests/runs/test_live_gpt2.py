@@ -1,112 +1,14 @@
 """Live models with GPT-2's names become runs: transformers' GPT2LMHeadModel, and nanoGPT's GPT."""
 
-from dataclasses import dataclass
-
 import pytest
 import torch
-import torch.nn.functional as F
 from golden_files import ASCII
+from public_codes import LENGTH, SOURCE, Config, K, NanoGPT, drawn, live_gpt2, tokens
 from torch import nn
 
 import mechmarkov as mm
 from mechmarkov.objectives import Objective
 from mechmarkov.runs import Run, RunFileError, load
-from mechmarkov.sources import Circle
-
-K, LENGTH, WIDTH = 5, 7, 8
-SOURCE = Circle(n_states=K, p=0.3)
-
-
-def drawn(model: nn.Module) -> nn.Module:
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(0.4 * torch.randn(parameter.shape, generator=generator))
-    return model
-
-
-def sequences(k: int = K) -> torch.Tensor:
-    return torch.randint(k, (4, LENGTH), generator=torch.Generator().manual_seed(6))
-
-
-@dataclass
-class Config:
-    """nanoGPT's GPTConfig."""
-
-    block_size: int = LENGTH
-    vocab_size: int = K
-    n_layer: int = 2
-    n_head: int = 2
-    n_embd: int = WIDTH
-    dropout: float = 0.1
-    bias: bool = True
-
-
-class Block(nn.Module):
-    """A block with nanoGPT's names, its arithmetic written out."""
-
-    def __init__(self, config: Config, activation: nn.Module) -> None:
-        super().__init__()
-        d = config.n_embd
-        self.heads = config.n_head
-        self.ln_1, self.ln_2 = nn.LayerNorm(d, bias=config.bias), nn.LayerNorm(d, bias=config.bias)
-        self.attn = nn.ModuleDict(
-            {"c_attn": nn.Linear(d, 3 * d, config.bias), "c_proj": nn.Linear(d, d, config.bias)}
-        )
-        self.mlp = nn.ModuleDict(
-            {
-                "c_fc": nn.Linear(d, 4 * d, config.bias),
-                "gelu": activation,
-                "c_proj": nn.Linear(4 * d, d, config.bias),
-                "dropout": nn.Dropout(config.dropout),
-            }
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, d = x.shape
-        q, k, v = (
-            part.view(batch, length, self.heads, -1).transpose(1, 2)
-            for part in self.attn["c_attn"](self.ln_1(x)).split(d, 2)
-        )
-        scores = q @ k.mT / (d // self.heads) ** 0.5
-        mask = torch.ones(length, length).tril() == 0
-        mixed = scores.masked_fill(mask, -torch.inf).softmax(-1) @ v
-        x = x + self.attn["c_proj"](mixed.transpose(1, 2).reshape(batch, length, d))
-        hidden = self.mlp["gelu"](self.mlp["c_fc"](self.ln_2(x)))
-        return x + self.mlp["dropout"](self.mlp["c_proj"](hidden))
-
-
-class NanoGPT(nn.Module):
-    """nanoGPT's surface: names, config, its own loss, and logits of the last position without targets."""
-
-    def __init__(self, config: Config, activation: nn.Module | None = None) -> None:
-        super().__init__()
-        self.config = config
-        d = config.n_embd
-        self.transformer = nn.ModuleDict(
-            {
-                "wte": nn.Embedding(config.vocab_size, d),
-                "wpe": nn.Embedding(config.block_size, d),
-                "h": nn.ModuleList([Block(config, activation or nn.GELU()) for _ in range(config.n_layer)]),
-                "ln_f": nn.LayerNorm(d, bias=config.bias),
-            }
-        )
-        self.lm_head = nn.Linear(d, config.vocab_size, bias=False)
-        self.transformer["wte"].weight = self.lm_head.weight
-
-    def forward(
-        self, tokens: torch.Tensor, targets: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        x = self.transformer["wte"](tokens) + self.transformer["wpe"].weight[: tokens.shape[1]]
-        for block in self.transformer["h"]:
-            x = block(x)
-        x = self.transformer["ln_f"](x)
-        if targets is None:
-            return self.lm_head(x[:, [-1], :]), None
-        logits = self.lm_head(x)
-        # As in nanoGPT's model.py: `view` asks for contiguous targets.
-        loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
-        return logits, loss
 
 
 @pytest.mark.parametrize("activation", [nn.GELU(), nn.GELU("tanh"), nn.ReLU()], ids=str)
@@ -118,8 +20,8 @@ def test_a_live_nanogpt(tmp_path, activation, bias):
     assert model.training
     assert run.provenance["logit_difference"] <= 1e-5
     assert run.model.tied
-    logits = model.eval()(sequences(), sequences())[0]
-    torch.testing.assert_close(run.decoder()(sequences()), logits, rtol=1e-5, atol=1e-5)
+    logits = model.eval()(tokens(), tokens())[0]
+    torch.testing.assert_close(run.decoder()(tokens()), logits, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch.compile's own imports
@@ -151,14 +53,6 @@ TRANSFORMERS = [
 ]
 
 
-def live_gpt2(**changes: object) -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    special = {"bos_token_id": 0, "eos_token_id": 0}
-    shape = {"vocab_size": K, "n_positions": LENGTH, "n_embd": WIDTH, "n_layer": 2, "n_head": 2}
-    return drawn(GPT2LMHeadModel(GPT2Config(**(shape | special | changes))))
-
-
 @pytest.mark.filterwarnings("default")  # transformers warns of its own future
 @pytest.mark.parametrize("changes", TRANSFORMERS, ids=str)
 def test_a_live_gpt2_of_transformers(changes):
@@ -167,8 +61,8 @@ def test_a_live_gpt2_of_transformers(changes):
     assert run.provenance["logit_difference"] <= 1e-5
     assert run.provenance["imported_from"].endswith("GPT2LMHeadModel")
     with torch.no_grad():
-        logits = model.eval()(sequences()).logits
-    torch.testing.assert_close(run.decoder()(sequences()), logits, rtol=1e-5, atol=1e-5)
+        logits = model.eval()(tokens()).logits
+    torch.testing.assert_close(run.decoder()(tokens()), logits, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("default")
@@ -184,12 +78,12 @@ WORDS = 9
 
 def test_a_map_of_tokens(tmp_path):
     model = drawn(NanoGPT(Config(vocab_size=WORDS)))
-    tokens = {0: 8, 1: 1, 2: 0, 3: 4, "4": 7}
-    Run.from_model(model, source=SOURCE, tokens=tokens).save(tmp_path / "run.pt")
+    ours = {0: 8, 1: 1, 2: 0, 3: 4, "4": 7}
+    Run.from_model(model, source=SOURCE, tokens=ours).save(tmp_path / "run.pt")
     run = load(tmp_path / "run.pt")
     ids = torch.tensor([8, 1, 0, 4, 7])
-    logits = model.eval()(ids[sequences()], sequences())[0]
-    torch.testing.assert_close(run.decoder()(sequences()), logits[..., ids], rtol=1e-5, atol=1e-5)
+    logits = model.eval()(ids[tokens()], tokens())[0]
+    torch.testing.assert_close(run.decoder()(tokens()), logits[..., ids], rtol=1e-5, atol=1e-5)
     assert run.provenance["tokens"] == ids.tolist()
     states = SOURCE.sample(8, LENGTH + 1, generator=torch.Generator().manual_seed(0))[:, :LENGTH].contiguous()
     others = [token for token in range(WORDS) if token not in ids]
@@ -199,8 +93,8 @@ def test_a_map_of_tokens(tmp_path):
 
 def test_a_query_token_is_mapped():
     model = drawn(NanoGPT(Config(vocab_size=WORDS)))
-    tokens = {state: state + 1 for state in range(K)} | {"query": 0}
-    run = Run.from_model(model, source=SOURCE, tokens=tokens, objective=Objective(read="last", query=True))
+    ours = {state: state + 1 for state in range(K)} | {"query": 0}
+    run = Run.from_model(model, source=SOURCE, tokens=ours, objective=Objective(read="last", query=True))
     assert (run.model.d_vocab, run.model.d_vocab_out) == (K + 1, K)
     assert run.provenance["tokens"] == [1, 2, 3, 4, 5, 0]
 

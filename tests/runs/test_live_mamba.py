@@ -5,16 +5,14 @@ import random
 
 import pytest
 import torch
-from test_live_transformers import drawn
+from public_codes import SOURCE, of_transformers
 from torch import nn
 
 from mechmarkov.runs import Run, RunFileError, load
 from mechmarkov.runs.import_run import import_run
-from mechmarkov.sources import Circle
 
 pytestmark = pytest.mark.filterwarnings("default")  # transformers warns of its own future
 K, LENGTH = 5, 37  # longer than two chunks of the scan
-SOURCE = Circle(n_states=K, p=0.3)
 
 
 def tokens() -> torch.Tensor:
@@ -43,7 +41,7 @@ def live(family: str, seed: int = 0, **changes: object) -> nn.Module:
         shape |= {"n_groups": draw.choice([n for n in (1, 2, 4) if heads % n == 0]), "chunk_size": 8}
     else:
         shape |= {"time_step_rank": draw.choice([1, 3, "auto"])}
-    return drawn(family, shape | changes, seed)
+    return of_transformers(family, shape | changes, seed)
 
 
 def logits_of(model: nn.Module) -> torch.Tensor:

@@ -6,21 +6,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from test_live_gpt2 import SOURCE, Block, Config, NanoGPT, drawn
+from public_codes import SOURCE, Block, Config, NanoGPT, NewGELU, drawn
 from torch import nn
 
 from mechmarkov.runs import Run, RunFileError
 
 
-class NewGELU(nn.Module):
-    """minGPT's (mingpt/model.py at 37baab7, lines 20-27)."""
-
-    def forward(self, x):
-        return 0.5 * x * (1.0 + torch.tanh((2.0 / torch.pi) ** 0.5 * (x + 0.044715 * torch.pow(x, 3.0))))
-
-
 class Called(nn.Module):
-    """An activation that is a function: no module shows it."""
+    """An activation or a norm that is a function: no module shows it."""
 
     def __init__(self, function):
         super().__init__()
@@ -188,17 +181,6 @@ def test_norms_that_are_none_or_of_two_kinds_are_refused():
         Run.from_model(model, source=SOURCE)
 
 
-class NoWeights(nn.Module):
-    """A norm without weights, or none."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
-
 @pytest.mark.parametrize(
     ("function", "kind"),
     [
@@ -208,7 +190,7 @@ class NoWeights(nn.Module):
     ],
 )
 def test_norms_without_weights_are_told_by_the_logits(function, kind):
-    run = Run.from_model(with_norms(lambda: NoWeights(function)), source=SOURCE)
+    run = Run.from_model(with_norms(lambda: Called(function)), source=SOURCE)
     assert run.model.normalization_type == kind
     assert run.provenance["chosen_by_logits"] == {"normalization_type": kind}
     assert run.provenance["logit_difference"] <= 1e-5

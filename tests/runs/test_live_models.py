@@ -5,10 +5,10 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from public_codes import SOURCE
 
 from mechmarkov.objectives import Objective
 from mechmarkov.runs import Run, load
-from mechmarkov.sources import Circle
 
 LIVE = find_spec("transformer_lens.HookedTransformer") is not None
 pytestmark = [
@@ -18,7 +18,6 @@ pytestmark = [
     ),
 ]
 
-SOURCE = Circle(n_states=5, p=0.3)
 BASE = {
     "n_layers": 2,
     "d_model": 12,

@@ -5,9 +5,10 @@ import torch
 import transformers
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from test_live_gpt2 import SOURCE, Config, K, NanoGPT, drawn, live_gpt2, sequences
-from test_recorder import SOURCE as TRAINED_ON
-from test_recorder import hugging_face, same_weights
+from loops import SOURCE as TRAINED_ON
+from loops import hugging_face, same_weights
+from public_codes import SOURCE, Config, K, NanoGPT, drawn, live_gpt2
+from public_codes import tokens as sequences
 from torch import nn
 
 import mechmarkov as mm

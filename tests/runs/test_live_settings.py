@@ -8,7 +8,8 @@ from typing import NamedTuple
 import pytest
 import torch
 import transformers
-from test_live_gpt2 import LENGTH, SOURCE, Block, Config, K, NanoGPT, drawn, sequences
+from public_codes import LENGTH, SOURCE, Block, CfgNode, Config, K, NanoGPT, drawn
+from public_codes import tokens as sequences
 from torch import nn
 
 from mechmarkov.importing.live.settings import settings_of
@@ -34,16 +35,6 @@ class Slots:
     def __init__(self):
         for name, value in FIELDS.items():
             setattr(self, name, value)
-
-
-class CfgNode:
-    """minGPT's (mingpt/utils.py at 37baab7, lines 38-66): attributes, and a `to_dict`."""
-
-    def __init__(self, **fields):
-        self.__dict__.update(fields)
-
-    def to_dict(self):
-        return {k: v.to_dict() if isinstance(v, CfgNode) else v for k, v in self.__dict__.items()}
 
 
 class AttributeDict(dict):

@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
+from public_codes import SOURCE, of_transformers
 from torch import nn
 
 from mechmarkov.runs import Run, RunFileError, load
 from mechmarkov.runs.import_run import import_run
-from mechmarkov.sources import Circle
 
 pytestmark = pytest.mark.filterwarnings("default")  # transformers warns of its own future
 K, LENGTH = 5, 9
-SOURCE = Circle(n_states=K, p=0.3)
 FAMILIES = ["Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "GPTNeoX"]
 
 
@@ -52,21 +50,7 @@ def live(family: str, seed: int = 0, **changes: object) -> nn.Module:
         shape["attention_bias"] = draw.random() < 0.5
     if family == "Mistral":
         shape["sliding_window"] = draw.choice([None, 3])
-    return drawn(family, shape | changes, seed)
-
-
-def drawn(family: str, shape: dict[str, object], seed: int) -> nn.Module:
-    """A model of a family of transformers, every parameter drawn."""
-    special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
-    config = getattr(transformers, f"{family}Config")(**(special | shape))
-    model = getattr(transformers, f"{family}ForCausalLM")(config)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            value = 0.4 * torch.randn(parameter.shape, generator=generator)
-            scales = "norm" in name and name.endswith(".weight")
-            parameter.copy_(1 + value if scales else value)
-    return model.eval()
+    return of_transformers(family, shape | changes, seed)
 
 
 def logits_of(model: nn.Module) -> torch.Tensor:
@@ -151,48 +135,38 @@ def test_a_mixed_sliding_window_is_refused_before_anything_runs():
         Run.from_model(model, source=SOURCE)
 
 
-MISTAKES = {
-    "another family": (
-        {"model_type": "qwen3_moe"},
-        "model_type is 'qwen3_moe', expected gpt2, llama, mistral",
-    ),
-    "a scaled rotation": (
+MISTAKES = [
+    ({"model_type": "qwen3_moe"}, "model_type is 'qwen3_moe', expected gpt2, llama, mistral"),
+    (
         {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}},
         "rope_parameters.rope_type is 'yarn': a HookedDecoder cannot express it",
     ),
-    "a scaled rotation, as version 4 says it": (
+    (
         {"rope_scaling": {"type": "linear", "factor": 2.0}},
         "rope_scaling is {'factor': 2.0, 'type': 'linear'}: a HookedDecoder cannot",
     ),
-    "a rotation that is not one": ({"rope_parameters": 3}, "rope_parameters is 3: a HookedDecoder cannot"),
-    "part of a rotation": (
+    ({"rope_parameters": 3}, "rope_parameters is 3: a HookedDecoder cannot"),
+    (
         {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
         "partial_rotary_factor is 0.5: a HookedDecoder cannot",
     ),
-    "a theta in words": ({"rope_parameters": {"rope_theta": "10"}}, "rotary_base"),
-    "biases in a gated MLP": ({"mlp_bias": True}, "mlp_bias is True: a HookedDecoder cannot express it"),
-    "another activation": ({"hidden_act": "relu2"}, "hidden_act is 'relu2', expected silu, gelu"),
-    "experts": ({"num_local_experts": 8}, "num_local_experts is 8: a HookedDecoder cannot"),
-    "a cap": ({"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0: a HookedDecoder cannot"),
-    "layers of two kinds": (
-        {"layer_types": ["sliding_attention"]},
-        "layer_types is \\['sliding_attention'\\]",
-    ),
-    "a width that is missing": ({"hidden_size": None}, "hidden_size is missing"),
-    "a width in words": ({"hidden_size": "8"}, "hidden_size and num_attention_heads are"),
-    "a width that the weights contradict": ({"intermediate_size": 5}, "shape"),
-    "more layers than there are": ({"num_hidden_layers": 9}, "layers, but num_hidden_layers is 9"),
-    "groups that do not divide": ({"num_key_value_heads": 7}, "n_key_value_heads"),
-    "not tied, and no unembedding": (
-        {"tie_word_embeddings": False},
-        "no unembedding, though its config says",
-    ),
-}
+    ({"rope_parameters": {"rope_theta": "10"}}, "rotary_base"),
+    ({"mlp_bias": True}, "mlp_bias is True: a HookedDecoder cannot express it"),
+    ({"hidden_act": "relu2"}, "hidden_act is 'relu2', expected silu, gelu"),
+    ({"num_local_experts": 8}, "num_local_experts is 8: a HookedDecoder cannot"),
+    ({"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0: a HookedDecoder cannot"),
+    ({"layer_types": ["sliding_attention"]}, "layer_types is \\['sliding_attention'\\]"),
+    ({"hidden_size": None}, "hidden_size is missing"),
+    ({"hidden_size": "8"}, "hidden_size and num_attention_heads are"),
+    ({"intermediate_size": 5}, "shape"),
+    ({"num_hidden_layers": 9}, "layers, but num_hidden_layers is 9"),
+    ({"num_key_value_heads": 7}, "n_key_value_heads"),
+    ({"tie_word_embeddings": False}, "no unembedding, though its config says"),
+]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_config_that_cannot_be_expressed_is_one_line(tmp_path, mistake):
-    changes, words = MISTAKES[mistake]
+@pytest.mark.parametrize(("changes", "words"), MISTAKES, ids=str)
+def test_a_config_that_cannot_be_expressed_is_one_line(tmp_path, changes, words):
     live("Llama", tie_word_embeddings=True).save_pretrained(tmp_path)
     path = tmp_path / "config.json"
     config = json.loads(path.read_text("utf-8")) | changes

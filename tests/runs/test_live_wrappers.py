@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from test_live_gpt2 import SOURCE, Config, K, NanoGPT, drawn, sequences
+from public_codes import SOURCE, Config, K, NanoGPT, drawn
+from public_codes import tokens as sequences
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.optim.swa_utils import AveragedModel
@@ -82,7 +83,7 @@ def assert_is_the_gpt(run: Run, attribute: str | None) -> None:
     )
     assert run.provenance["logit_difference"] <= 1e-5
     assert run.provenance.get("attribute") == attribute
-    assert run.provenance["imported_from"] == "test_live_gpt2.NanoGPT"
+    assert run.provenance["imported_from"] == "public_codes.NanoGPT"
 
 
 @pytest.mark.parametrize("kind", WRAPPED)
@@ -152,10 +153,7 @@ class Body(nn.Module):
     [
         (Two, r"^Two holds 2 models: pass one, model\.student or model\.parts\.teachers\[0\]$"),
         (WithHead, r"weights of its own, value_head\.weight and value_head\.bias: pass model\.model$"),
-        (
-            Warm,
-            r"^Warm and the conversion of the NanoGPT that it holds disagree: .* pass model\.model; w",
-        ),
+        (Warm, r"^Warm and the conversion of the NanoGPT that it holds disagree: .* pass model\.model; w"),
         (Body, r"^the weights of Body are called body\.wte\.weight, body\.wpe\.weight"),
     ],
 )

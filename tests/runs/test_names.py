@@ -12,6 +12,7 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 from own_names import LAYOUTS, Own, Shape, given_of, names_of
+from public_codes import SOURCE
 from torch import nn
 
 import mechmarkov as mm
@@ -20,7 +21,6 @@ from mechmarkov.importing.names.plan import plan_import
 from mechmarkov.importing.names.table import read_names, table_of
 from mechmarkov.safe.plain_data import RunFileError
 
-SOURCE = mm.Circle(n_states=5, p=0.3)
 CIRCLE = '{"kind": "circle", "n_states": 5, "p": 0.3}'
 PAGE = Path(__file__).parents[2] / "docs" / "my-model-has-names-of-its-own.md"
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 import transformers
+from public_codes import SOURCE
 
 import mechmarkov as mm
 
 pytestmark = pytest.mark.filterwarnings("default")  # transformers warns of its own future
 K, LENGTH, WIDTH = 5, 9, 8
-SOURCE = mm.Circle(n_states=K, p=0.3)
 SPECIAL = {"bos_token_id": 0, "eos_token_id": 0}
 SMALL = {"hidden_size": WIDTH, "num_hidden_layers": 2, "vocab_size": K, **SPECIAL}
 ROTARY = {

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from public_models import CfgNode, MarkovGPT, MinGPT, markov_args, mingpt_run, train_base
-from test_recorder import same_weights
+from loops import mingpt_run, same_weights, train_base
+from public_codes import CfgNode, MarkovGPT, MinGPT, markov_args
+from public_codes import mingpt as any_mingpt
 
 import mechmarkov as mm
 from mechmarkov.runs import Run
@@ -18,9 +19,7 @@ STEPS = [0, 1, 2, 4, 8, 10]
 
 def mingpt(**changes) -> MinGPT:
     torch.manual_seed(0)
-    fields = {"model_type": None, "n_layer": 2, "n_head": 2, "n_embd": 12, "vocab_size": 3, "block_size": 9}
-    drops = {"embd_pdrop": 0.1, "resid_pdrop": 0.1, "attn_pdrop": 0.1}
-    return MinGPT(CfgNode(**(fields | drops | changes)))
+    return any_mingpt(**({"n_embd": 12, "vocab_size": 3, "block_size": 9} | changes))
 
 
 @pytest.mark.parametrize("recorded", [True, False])

@@ -12,46 +12,18 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from test_live_gpt2 import Config, NanoGPT
+from loops import SOURCE, hugging_face, nanogpt_loop, same_weights
+from public_codes import Config, NanoGPT
 
 import mechmarkov as mm
 from mechmarkov.recorder.scores import headline_numbers
 from mechmarkov.runs import growth, loading
 
 pytestmark = pytest.mark.usefixtures("few_nulls")
-SOURCE = mm.Circle(n_states=5, p=0.3)
-
-
-def nanogpt_loop(recorder=None, steps=9, *, kind=NanoGPT, finish=True, crowd=None):
-    """nanoGPT's train.py without its options: iterations, micro steps, dropout, gradient clipping."""
-    torch.manual_seed(1337)
-    model = kind(Config(dropout=0.2))
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    generator = torch.Generator().manual_seed(0)
-    for step in range(steps):
-        if crowd is not None:
-            crowd(step)
-        if recorder is not None:
-            recorder(step, model)
-        for _ in range(2):
-            drawn = SOURCE.sample(4, 8, generator=generator)
-            _, loss = model(drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous())
-            (loss / 2).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-    if recorder is not None and finish:
-        recorder.finish(steps, model)
-    return model
 
 
 def numbers_drawn_next():
     return torch.rand(3).tolist(), random.random(), float(np.random.random())
-
-
-def same_weights(one, other):
-    ours, theirs = one.state_dict(), other.state_dict()
-    return list(ours) == list(theirs) and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 @pytest.mark.parametrize(
@@ -75,24 +47,6 @@ def test_a_recorded_nanogpt_ends_with_the_same_bits(tmp_path, options):
     tokens = SOURCE.sample(4, 7, generator=torch.Generator().manual_seed(3))
     logits = plain.eval()(tokens, tokens)[0]
     torch.testing.assert_close(run.decoder()(tokens), logits, rtol=1e-5, atol=1e-5)
-
-
-def hugging_face(folder, callbacks=(), kind=transformers.GPT2LMHeadModel, **options):
-    """The real Trainer on a tiny GPT-2, with dropout and gradient accumulation."""
-    shape = {"vocab_size": 5, "n_positions": 7, "n_embd": 8, "n_layer": 2, "n_head": 2}
-    config = transformers.GPT2Config(**shape, bos_token_id=0, eos_token_id=0)
-    transformers.set_seed(7)
-    model = kind(config)
-    tokens = SOURCE.sample(64, 7, generator=torch.Generator().manual_seed(0))
-    arguments = transformers.TrainingArguments(
-        output_dir=str(folder), max_steps=6, per_device_train_batch_size=4, gradient_accumulation_steps=2,
-        learning_rate=1e-2, report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True,
-        dataloader_pin_memory=False, logging_strategy="no", **options,
-    )  # fmt: skip
-    rows = [{"input_ids": row, "labels": row} for row in tokens]
-    trainer = transformers.Trainer(model, arguments, train_dataset=rows, callbacks=[*callbacks])
-    trainer.train()
-    return model
 
 
 def test_a_recorded_trainer_ends_with_the_same_bits_and_logs_scores(tmp_path):
@@ -196,13 +150,7 @@ def test_a_loop_that_starts_again_earlier_drops_what_is_later(tmp_path, first):
     for step in range(5):
         recorder(step, old)
     again = mm.Recorder(path, source=SOURCE, every=1, resume="drop_later")
-    assert mm.load(path).steps.tolist() == [
-        0,
-        1,
-        2,
-        3,
-        4,
-    ]  # until the loop says where it is
+    assert mm.load(path).steps.tolist() == [0, 1, 2, 3, 4]  # until the loop says where it is
     again(first, new)
     run = mm.load(path)
     assert run.steps.tolist() == list(range(first + 1))

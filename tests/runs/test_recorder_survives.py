@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from test_live_gpt2 import Config, NanoGPT
-from test_recorder import SOURCE, hugging_face, nanogpt_loop, same_weights
+from loops import SOURCE, hugging_face, nanogpt_loop, same_weights
+from public_codes import Config, NanoGPT
 
 import mechmarkov as mm
 from mechmarkov.recorder import growing_file, recorder

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_files import K, handmade, saved
+from run_files import K, assert_same, handmade, saved
 from torch import nn
 
 from mechmarkov.importing.lens_config import config_from_lens
@@ -83,16 +83,6 @@ def build(model, source, objective, steps, frozen, whole, recipe, seed) -> Run:
         metrics={"loss": {"step": torch.tensor(steps), "value": torch.randn(len(steps), 2)}},
         provenance=provenance("cpu", wall_seconds=0.25),
     )
-
-
-def assert_same(a: Run, b: Run) -> None:
-    for name in ("model", "source", "objective", "trainable", "recipe", "seed", "provenance"):
-        assert getattr(a, name) == getattr(b, name), name
-    assert torch.equal(a.steps, b.steps)
-    assert list(a.states) == list(b.states)
-    assert all(torch.equal(a.states[name], b.states[name]) for name in a.states)
-    assert all(torch.equal(a.metrics[n][x], b.metrics[n][x]) for n in a.metrics for x in ("step", "value"))
-    assert list(a.metrics) == list(b.metrics)
 
 
 @given(plans())

@@ -10,6 +10,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
+from run_files import assert_same
 from safetensors.torch import load_file, save_file
 
 import mechmarkov as mm
@@ -30,21 +31,6 @@ def copy_of(folder, tmp_path):
     for file in folder.iterdir():
         (made / file.name).write_bytes(file.read_bytes())
     return made
-
-
-def assert_same(one, other):
-    assert (one.model, one.source, one.objective, one.seed, one.recipe) == (
-        other.model, other.source, other.objective, other.seed, other.recipe,
-    )  # fmt: skip
-    assert one.provenance == other.provenance
-    assert torch.equal(one.steps, other.steps)
-    assert {name: value.tolist() for name, value in one.states.items()} == {
-        name: value.tolist() for name, value in other.states.items()
-    }
-    assert list(one.metrics) == list(other.metrics)
-    for name, series in one.metrics.items():
-        assert torch.equal(series["value"], other.metrics[name]["value"])
-        assert torch.equal(series["step"], other.metrics[name]["step"])
 
 
 def test_the_same_run_comes_back(shared):

@@ -35,6 +35,10 @@ def solve(P):
     return np.maximum(found[0], 0)
 
 
+def weights_of(weights, n):
+    return np.full(n, 1 / n) if weights is None else np.array(weights)
+
+
 def path_probability(start, P, x):
     return start[x[0]] * np.prod([P[a][b] for a, b in pairwise(x)])
 
@@ -121,16 +125,19 @@ def assert_exact(source, law, length):
 
 def assert_deterministic(source, length=50):
     """Tokens come from the generator and nothing else."""
-    outside = torch.random.get_rng_state()
+    outside = torch.random.get_rng_state(), np.random.get_state()[1].copy()
     one = generator(3)
-    tokens = source.sample(8, length, generator=one)
-    assert tokens.shape == (8, length)
-    assert tokens.dtype == torch.int64
-    assert torch.equal(tokens, source.sample(8, length, generator=generator(3)))
-    assert not torch.equal(tokens, source.sample(8, length, generator=one))
-    assert torch.equal(torch.random.get_rng_state(), outside)
-    with pytest.raises(ValueError, match=r"^batch is 0, expected at least 1$"):
-        source.sample(0, length, generator=generator())
+    tokens = source.sample(40, length, generator=one)
+    assert (tokens.shape, tokens.dtype, tokens.device.type) == ((40, length), torch.int64, "cpu")
+    assert 0 <= int(tokens.min()) <= int(tokens.max()) < source.n_states
+    assert torch.equal(tokens, source.sample(40, length, generator=generator(3)))
+    for other in (one, generator(4)):  # the generator has moved on, and another differs
+        assert not torch.equal(tokens, source.sample(40, length, generator=other))
+    assert torch.equal(torch.random.get_rng_state(), outside[0])
+    assert np.array_equal(np.random.get_state()[1], outside[1])
+    for batch, steps, words in ((0, length, "batch is 0"), (3, -2, "length is -2")):
+        with pytest.raises(ValueError, match=rf"^{words}, expected "):
+            source.sample(batch, steps, generator=generator())
     with pytest.raises(ValueError, match=r"^generator is on cpu, expected on meta"):
         source.sample(1, length, generator=generator(), device="meta")
 

@@ -9,11 +9,11 @@ from enumeration import (
     assert_drawn,
     assert_optimal,
     assert_plain_data,
-    assert_refused,
     generator,
     path_probability,
     solve,
     table,
+    weights_of,
 )
 
 from mechmarkov.sources import ChainMixture
@@ -32,13 +32,11 @@ CASES = [
 ]
 
 
-def weights_of(source):
-    n = len(source.chains)
-    return np.full(n, 1 / n) if source.weights is None else np.array(source.weights)
-
-
 def law(source):
-    parts = [(w, solve(P), np.array(P)) for w, P in zip(weights_of(source), source.chains, strict=True)]
+    parts = [
+        (w, solve(P), np.array(P))
+        for w, P in zip(weights_of(source.weights, len(source.chains)), source.chains, strict=True)
+    ]
     return lambda x: sum(w * path_probability(pi, P, x) for w, pi, P in parts)
 
 
@@ -56,14 +54,14 @@ def test_the_posterior_is_bayes_rule_with_the_first_token(source):
     found = source.posterior(tokens)
     for x, row in zip(tokens, found, strict=True):
         for t in range(6):
-            parts = zip(weights_of(source), source.chains, strict=True)
+            parts = zip(weights_of(source.weights, len(source.chains)), source.chains, strict=True)
             likely = np.array([w * path_probability(solve(P), P, x[: t + 1]) for w, P in parts])
             np.testing.assert_allclose(row[t], likely / likely.sum(), **EXACT)
 
 
 def test_long_sequences_neither_underflow_nor_mislead():
     source = ChainMixture(chains=TWO)
-    tokens, choice = source.sample_with_choices(50, 3000, generator=generator())  # probabilities of 1e-700
+    tokens, choice = source.sample_with_hidden(50, 3000, generator=generator())  # probabilities of 1e-700
     found = source.posterior(tokens.numpy())
     np.testing.assert_allclose(found.sum(-1), 1, **EXACT)
     assert (found[np.arange(50), -1, choice.numpy()] > 1 - 1e-9).all()
@@ -99,24 +97,10 @@ def test_sequences_come_from_the_chain_they_are_said_to():
     clockwise, back = np.roll(np.eye(5), 1, axis=1), np.roll(np.eye(5), -1, axis=1)
     source = ChainMixture(chains=np.stack([clockwise, back]), weights=np.array([0.3, 0.7]))
     n = 20_000
-    tokens, choice = source.sample_with_choices(n, 4, generator=generator())
+    tokens, choice = source.sample_with_hidden(n, 4, generator=generator())
     assert torch.equal(tokens.diff() % 5, torch.where(choice == 0, 1, 4)[:, None].expand(-1, 3))
     assert abs(int((choice == 0).sum()) - 0.3 * n) < 5 * np.sqrt(n * 0.21)
     assert torch.equal(tokens, source.sample(n, 4, generator=generator()))
-
-
-def test_relabelling_the_states_relabels_the_predictions():
-    g = np.array([2, 0, 1])  # state i becomes g[i]
-    back = np.argsort(g)
-    source, other = (
-        ChainMixture(chains=THREE),
-        ChainMixture(chains=[np.array(P)[back][:, back] for P in THREE]),
-    )
-    tokens = source.sample(6, 9, generator=generator()).numpy()
-    for name, rule in source.predictors().items():
-        relabelled = other.predictors()[name].probabilities(g[tokens])
-        np.testing.assert_allclose(relabelled[..., g], rule.probabilities(tokens), **EXACT)
-    np.testing.assert_allclose(other.posterior(g[tokens]), source.posterior(tokens), **EXACT)
 
 
 def test_data_and_draws():
@@ -132,55 +116,6 @@ def test_data_and_draws():
     assert source.redraws
     with pytest.raises(ValueError, match=r"^tokens run from 0 to 3, expected states from 0 to 2$"):
         source.posterior(np.array([[0, 3]]))
-
-
-MISTAKES = {
-    "one chain": ({"chains": TWO[:1]}, "chains", "chains has 1 of them, expected 2 to 4096"),
-    "no list": ({"chains": 3}, "chains", "valid tuple"),
-    "one state": ({"chains": [[[1]], [[1]]]}, "chains", "chains[0] has 1 rows, expected 2 to 4096"),
-    "other states": (
-        {"chains": [TWO[0], THREE[0]]},
-        "chains",
-        "chains[1] has 3 rows, expected 2 as chains[0]",
-    ),
-    "no law": (
-        {"chains": [TWO[0], [[0.5, 0.4], [0.5, 0.5]]]},
-        "chains",
-        "row 0 of chains[1] sums to 0.9, expected 1",
-    ),
-    "no number": (
-        {"chains": [TWO[0], [[float("nan"), 1], [0, 1]]]},
-        "chains",
-        "chains[1][0][0] is nan, expected a probability in [0, 1]",
-    ),
-    "no square": ({"chains": [[[1], [1]], TWO[0]]}, "chains", "row 0 has 1 entries, expected a square"),
-    "in quotes": ({"chains": [TWO[0], [["1", 0], [0, 1]]]}, "chains", "a valid number"),
-    "two ends": (
-        {"chains": [TWO[0], [[1, 0], [0, 1]]]},
-        None,
-        "chains[1] has 2 closed classes of states, {0}, {1}, expected one",
-    ),
-    "weights too many": (
-        {"chains": TWO, "weights": [0.5, 0.25, 0.25]},
-        "weights",
-        "weights has 3 entries, expected 2, one for each chain",
-    ),
-    "weights no law": ({"chains": TWO, "weights": [0.5, 0.4]}, "weights", "weights sums to 0.9, expected 1"),
-    "weights negative": (
-        {"chains": TWO, "weights": [1.5, -0.5]},
-        "weights",
-        "weights[0] is 1.5, expected a probability in [0, 1]",
-    ),
-    "weights true": ({"chains": TWO, "weights": [True, 0]}, "weights", "a valid number"),
-    "unknown key": ({"chains": TWO, "n_states": 2}, "n_states", "Extra inputs are not permitted"),
-    "missing": ({}, "chains", "Field required"),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes(mistake):
-    data, field, words = MISTAKES[mistake]
-    assert_refused({"kind": "chain_mixture", **data}, field, words)
 
 
 @pytest.mark.parametrize("source", CASES, ids=repr)

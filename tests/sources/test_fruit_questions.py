@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from enumeration import EXACT, assert_deterministic, assert_plain_data, assert_refused, generator
+from enumeration import EXACT, assert_deterministic, assert_plain_data, generator
 
 from mechmarkov.sources import FruitQuestions
 
@@ -121,16 +121,3 @@ def test_data_and_draws():
     assert FruitQuestions(task=np.int64(2)) == FruitQuestions(task=2)
     tokens = FruitQuestions(task=1).sample(3, 17, generator=generator())
     assert tokens.dtype == torch.int64
-
-
-@pytest.mark.parametrize(
-    ("task", "words"),
-    [
-        (0, "greater than or equal to 1"),
-        (3, "less than or equal to 2"),
-        ("1", "a valid integer"),
-        (True, "a valid integer"),
-    ],
-)
-def test_mistakes(task, words):
-    assert_refused({"kind": "fruit_questions", "task": task}, "task", words)

@@ -9,7 +9,6 @@ from enumeration import (
     assert_deterministic,
     assert_drawn,
     assert_plain_data,
-    assert_refused,
     path_probability,
     table,
 )
@@ -69,16 +68,6 @@ def test_scale_changes_nothing_and_tiny_weights_count():
     assert uneven.pi[1] == pytest.approx(1e-200, rel=1e-14)
 
 
-def test_relabelling_nodes_relabels_the_law():
-    to = [2, 0, 1]  # node i is called to[i]
-    renamed = np.zeros((3, 3))
-    renamed[np.ix_(to, to)] = ONE_WAY
-    source, image = GRAPHS[1], Graph(weights=renamed, directed=True)
-    np.testing.assert_allclose(image.pi[to], source.pi, rtol=1e-14)
-    for m in (1, 2, 5):
-        np.testing.assert_allclose(image.step_law(m)[np.ix_(to, to)], source.step_law(m), rtol=0, atol=1e-15)
-
-
 def test_names_and_titles():
     source = Graph(weights=WEIGHTS, labels=["hall", "attic", "cellar"])
     assert source.labels == ("hall", "attic", "cellar")
@@ -98,61 +87,3 @@ def test_plain_data():
 
 
 TWO = [[0, 1], [1, 0]]
-MISTAKES = {
-    "neither": ({}, "of weights and edges neither are given, expected one of the two"),
-    "both": ({"weights": TWO, "edges": [[0, 1]], "n_states": 2}, "of weights and edges both are given"),
-    "no n_states": ({"edges": [[0, 1]]}, "n_states is None, expected a number with edges"),
-    "n_states beside weights": (
-        {"weights": TWO, "n_states": 2},
-        "n_states is 2, expected a number with edges",
-    ),
-    "one node": ({"weights": [[1]]}, "weights has 1 rows, expected 2 to 4096"),
-    "one node by edges": ({"edges": [[0, 0]], "n_states": 1}, "greater than or equal to 2"),
-    "too many nodes": ({"edges": [[0, 1]], "n_states": 1 << 20}, "less than or equal to 4096"),
-    "not square": ({"weights": [[0, 1], [1]]}, "row 1 has 1 entries, expected a square"),
-    "negative": (
-        {"weights": [[0, -1], [-1, 0]]},
-        "weights[0][1] is -1.0, expected 0 or a number from 1e-100",
-    ),
-    "NaN": ({"weights": [[0, math.nan], [1, 0]]}, "weights[0][1] is nan, expected 0 or a number"),
-    "endless": ({"weights": [[0, math.inf], [1, 0]]}, "weights[0][1] is inf, expected 0 or a number"),
-    "words": ({"weights": [["1", 1], [1, 0]]}, "a valid number"),
-    "no way out": (
-        {"weights": [[0, 1, 1], [1, 0, 1], [0, 0, 0]], "directed": True},
-        "node 2 has no way out, expected an edge from every node",
-    ),
-    "not symmetric": (
-        {"weights": [[0, 1], [2, 0]]},
-        "weights[0][1] is 1.0 but weights[1][0] is 2.0, expected a symmetric matrix or directed = true",
-    ),
-    "disconnected": (
-        {"edges": [[0, 2], [1, 3], [1, 4]], "n_states": 5},
-        "the graph has 2 components, {0, 2}, {1, 3, 4}, expected a connected one",
-    ),
-    "disconnected one way": (
-        {"weights": [[1, 0], [0, 1]], "directed": True},
-        "the graph has 2 components, {0}, {1}, expected a connected one",
-    ),
-    "two ends": (
-        {"weights": [[1, 1, 1], [0, 1, 0], [0, 0, 1]], "directed": True},
-        "2 closed classes of states, {1}, {2}, expected one",
-    ),
-    "edge to nowhere": ({"edges": [[0, 2]], "n_states": 2}, "edge [0, 2] is outside nodes 0 to 1"),
-    "edge from nowhere": ({"edges": [[-1, 0]], "n_states": 2}, "edge [-1, 0] is outside nodes 0 to 1"),
-    "edge twice": ({"edges": [[0, 1], [1, 0]], "n_states": 2}, "edge [1, 0] is given twice, expected once"),
-    "edge of weight 0": (
-        {"edges": [[0, 1, 0]], "n_states": 2},
-        "edge [0, 1] has weight 0.0, expected a number",
-    ),
-    "edge of four": ({"edges": [[0, 1, 1, 1]], "n_states": 2}, "at most 3 items"),
-    "half a node": ({"edges": [[0, 0.5]], "n_states": 2}, "a valid integer"),
-    "labels": ({"weights": TWO, "labels": ["a"]}, "labels are 1 names, expected 2, all different"),
-    "labels alike": ({"weights": TWO, "labels": ["a", "a"]}, "labels are 1 names, expected 2, all different"),
-    "directed in words": ({"weights": TWO, "directed": "yes"}, "a valid boolean"),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes(mistake):
-    data, words = MISTAKES[mistake]
-    assert_refused({"kind": "graph", **data}, None, words)

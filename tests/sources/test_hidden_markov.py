@@ -10,7 +10,6 @@ from enumeration import (
     assert_deterministic,
     assert_exact,
     assert_plain_data,
-    assert_refused,
     generator,
     path_probability,
     solve,
@@ -94,17 +93,6 @@ def test_long_sequences_do_not_underflow():
     np.testing.assert_allclose(source.beliefs(tokens[:, 1500:])[:, -1], beliefs[:, -1], **EXACT)
 
 
-def test_relabelling_the_tokens_relabels_the_predictions():
-    g = np.array([2, 0, 1])
-    source = HiddenMarkov(transitions=T2, emissions=E3)
-    other = HiddenMarkov(transitions=T2, emissions=np.array(E3)[:, np.argsort(g)])
-    tokens = source.sample(6, 9, generator=generator()).numpy()
-    np.testing.assert_allclose(other.step_law(2)[np.ix_(g, g)], source.step_law(2), **EXACT)
-    for name, rule in source.predictors().items():
-        relabelled = other.predictors()[name].probabilities(g[tokens])
-        np.testing.assert_allclose(relabelled[..., g], rule.probabilities(tokens), **EXACT)
-
-
 def test_data_and_draws():
     source = HiddenMarkov(transitions=np.array(T2), emissions=torch.tensor(E3, dtype=torch.float64))
     assert_plain_data(source, {"kind": "hidden_markov", "transitions": T2, "emissions": E3})
@@ -113,51 +101,6 @@ def test_data_and_draws():
     assert (source.n_states, source.n_hidden, source.redraws) == (3, 2, False)
     names = ["uniform", "unigram", "bigram", "step_2", "step_3", "step_4", "forward_filter"]
     assert list(source.predictors()) == names
-
-
-MISTAKES = {
-    "one hidden state": ({"transitions": [[1]]}, "transitions", "transitions has 1 rows, expected 2 to 4096"),
-    "no square": ({"transitions": [[1, 0]]}, "transitions", "transitions has 1 rows"),
-    "no chain": ({"transitions": [[0.5, 0.4], [1, 0]]}, "transitions", "row 0 of transitions sums to 0.9"),
-    "two ends": (
-        {"transitions": [[1, 0], [0, 1]]},
-        None,
-        "transitions has 2 closed classes of states, {0}, {1}, expected one",
-    ),
-    "too few emissions": (
-        {"emissions": [[0.5, 0.5]]},
-        "emissions",
-        "emissions has 1 rows, expected 2, one for",
-    ),
-    "one token": (
-        {"emissions": [[1], [1]]},
-        "emissions",
-        "row 0 of emissions has 1 entries, expected 2 to 4096",
-    ),
-    "ragged": (
-        {"emissions": [[0.5, 0.5], [1]]},
-        "emissions",
-        "row 1 of emissions has 1 entries, expected 2 as row 0",
-    ),
-    "no law": (
-        {"emissions": [[0.5, 0.5], [1.5, -0.5]]},
-        "emissions",
-        "emissions[1][0] is 1.5, expected a probability in [0, 1]",
-    ),
-    "nan": (
-        {"emissions": [[0.5, 0.5], [float("nan"), 1]]},
-        "emissions",
-        "emissions[1][0] is nan, expected a",
-    ),
-    "words": ({"emissions": [[0.5, 0.5], ["1", 0]]}, "emissions", "a valid number"),
-    "unknown key": ({"n_states": 3}, "n_states", "Extra inputs are not permitted"),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes(mistake):
-    data, field, words = MISTAKES[mistake]
-    assert_refused({"kind": "hidden_markov", "transitions": T2, "emissions": E3, **data}, field, words)
 
 
 def test_mess3_has_the_published_labelled_matrices():

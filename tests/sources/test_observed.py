@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from enumeration import generator
 
 import mechmarkov as mm
 from mechmarkov.sources.estimation.estimate import CONCENTRATIONS, MAX_ORDER
@@ -18,11 +19,7 @@ SOURCES = {0: mm.Chain(np.tile(THREE[0], (3, 1))), 1: mm.Chain(THREE), 2: mm.Ord
 
 
 def drawn(source, n, seed=0):
-    return source.sample(1, n, generator=torch.Generator().manual_seed(seed))[0]
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
+    return source.sample(1, n, generator=generator(seed))[0]
 
 
 @pytest.mark.parametrize("order", SOURCES)

@@ -1,7 +1,5 @@
 """Chains of higher order against their definition, enumerated, and their sampler against a plain loop."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -9,16 +7,13 @@ from enumeration import (
     assert_deterministic,
     assert_drawn,
     assert_plain_data,
-    assert_refused,
     generator,
     table,
 )
 from oracles import assert_conditional, assert_laws
 
 from mechmarkov.sources import Chain, OrderK, Switch
-from mechmarkov.sources.sampling.histories import (
-    sample_histories,
-)
+from mechmarkov.sources.sampling.histories import sample_histories
 
 SECOND = [[[0.9, 0.1], [0.25, 0.75]], [[0.0, 1.0], [0.4, 0.6]]]
 THREE = np.random.default_rng(0).dirichlet(np.ones(3), (3, 3)).tolist()
@@ -97,21 +92,6 @@ def test_what_never_happens_still_has_laws():
     assert int(tokens.max()) == 1
 
 
-def test_relabelling_states_relabels_the_law():
-    to = [2, 0, 1]
-    renamed = np.zeros((3, 3, 3))
-    renamed[np.ix_(to, to, to)] = THREE
-    source, image = OrderK(THREE), OrderK(renamed)
-    np.testing.assert_allclose(image.pi[to], source.pi, rtol=1e-13)
-    for m in range(5):
-        np.testing.assert_allclose(image.step_law(m)[np.ix_(to, to)], source.step_law(m), rtol=0, atol=1e-14)
-    tokens = source.sample(3, 20, generator=generator()).numpy()
-    expected = source.best().probabilities(tokens)
-    np.testing.assert_allclose(
-        image.best().probabilities(np.array(to)[tokens])[..., to], expected, atol=1e-14
-    )
-
-
 def loop(kernel, start, order, u):
     """One step at a time: where cumulative probabilities first exceed u; the first number draws k states."""
     n = kernel.shape[-1]
@@ -158,40 +138,3 @@ def test_plain_data_and_title():
     assert OrderK(THIRD).order == 3
     nearly = torch.tensor(THREE, dtype=torch.float32)
     np.testing.assert_allclose(OrderK(nearly).rows.sum(-1), 1, rtol=0, atol=3e-16)
-
-
-MISTAKES = {
-    "missing": ({}, "Field required"),
-    "a number": ({"kernel": 3}, "kernel is nested 0 deep, expected at least 2"),
-    "a law": ({"kernel": [0.5, 0.5]}, "kernel is nested 1 deep, expected at least 2"),
-    "one state": ({"kernel": [[1.0]]}, "kernel is of order 1 on 1 states, expected at least 2 states"),
-    "too many": (
-        {"kernel": np.full((11, 11, 11, 11), 1 / 11)},
-        "order 3 on 11 states, expected at least 2 states",
-    ),
-    "too deep": ({"kernel": np.full((2,) * 12, 0.5)}, "and at most 1024 histories"),
-    "ragged": ({"kernel": [SECOND[0], [[0.4, 0.6]]]}, "kernel[1] has 1 entries, expected a list of 2"),
-    "ragged law": (
-        {"kernel": [SECOND[0], [[0.4, 0.6], [1.0]]]},
-        "kernel[1][1] has 1 entries, expected a list",
-    ),
-    "shallow": ({"kernel": [SECOND[0], [[0.4, 0.6], 1]]}, "kernel[1][1] is 1, expected a list of 2"),
-    "above 1": (
-        {"kernel": [SECOND[0], [[0.4, 0.6], [1.5, -0.5]]]},
-        "kernel[1][1][0] is 1.5, expected a prob",
-    ),
-    "NaN": ({"kernel": [[math.nan, 1], [0, 1]]}, "kernel[0][0] is nan, expected a probability in [0, 1]"),
-    "words": ({"kernel": [["1", 0], [0, 1]]}, "kernel[0][0] is '1', expected a probability in [0, 1]"),
-    "a truth": ({"kernel": [[True, 0], [0, 1]]}, "kernel[0][0] is True, expected a probability in [0, 1]"),
-    "no law": ({"kernel": [SECOND[0], [[0.4, 0.6], [0.5, 0.4]]]}, "kernel[1][1] sums to 0.9, expected 1"),
-    "two ends": (
-        {"kernel": [[[1, 0], [0, 1]], [[1, 0], [0, 1]]]},
-        "kernel has 2 closed classes of histories, {(0, 0)}, {(1, 1)}, expected one: the stationary law",
-    ),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes(mistake):
-    data, words = MISTAKES[mistake]
-    assert_refused({"kind": "order_k", **data}, None, words)

@@ -7,11 +7,18 @@ five standard deviations of its mean. Seeds are fixed: a test that passes once p
 import numpy as np
 import pytest
 import torch
+from enumeration import assert_deterministic, generator
 
 from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
 from mechmarkov.sources.sampling import paths
-from mechmarkov.sources.sampling.paths import MAX_ENTRIES, _rank, cumulative, draw, random_maps, sample_paths
-from mechmarkov.sources.sampling.two_states import walk_two_states
+from mechmarkov.sources.sampling.compiled_walk import (
+    TOGETHER,
+    emit_compiled,
+    fill_by_counts_compiled,
+    walk_compiled,
+)
+from mechmarkov.sources.sampling.counted_walk import fill_by_counts, walk_by_counts
+from mechmarkov.sources.sampling.paths import cumulative, draw, emit, sample_paths, scan
 
 THREE = Chain([[0.2, 0.8, 0.0], [0.5, 0.1, 0.4], [1.0, 0.0, 0.0]])
 FIXED = [
@@ -25,10 +32,6 @@ FIXED = [
     Chain([[0.0, 0.5, 0.5], [0.0, 0.25, 0.75], [0.0, 1.0, 0.0]]),  # state 0 is transient
 ]
 EVERY = [*FIXED, DirichletChains(n_states=3), DirichletChains(n_states=2, concentration=0.3, start="uniform")]
-
-
-def generator(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def within_five_sigma(counts, n, probability):
@@ -50,10 +53,14 @@ def loop(P, start, u):
     return paths
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 33, 100])
+WAYS = {"the compiled loop": walk_compiled, "the scan of a device": scan}
+ways = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 33])
 @pytest.mark.parametrize(("n_chains", "batch"), [(1, 1), (1, 7), (7, 7)])
 @pytest.mark.parametrize("n_states", [2, 5])
-def test_random_maps_give_the_paths_of_a_plain_loop(length, n_chains, batch, n_states):
+def test_paths_are_those_of_a_plain_loop(length, n_chains, batch, n_states):
     rng = np.random.default_rng(length)
     P = rng.dirichlet(np.full(n_states, 0.5), (n_chains, n_states))
     start = rng.dirichlet(np.ones(n_states), n_chains)
@@ -63,115 +70,100 @@ def test_random_maps_give_the_paths_of_a_plain_loop(length, n_chains, batch, n_s
     np.testing.assert_array_equal(drawn.numpy(), loop(P, start, u))
 
 
-@pytest.mark.parametrize("n_steps", [3, 300])  # few numbers, or so many that the maps are tabulated
-def test_maps_at_their_very_bounds(n_steps):
-    # Quarters are exact, and so is which of them a number has reached.
+@ways
+def test_numbers_at_the_very_bounds(way):
+    """Quarters are exact, and a state of probability zero is never drawn."""
     cdf = cumulative(torch.tensor([[[0, 0.25, 0.75], [0.5, 0, 0.5], [0.25, 0.75, 0]]], dtype=torch.float64))
-    u = torch.tensor([[0.0, 0.25, 0.5, 0.75, 1 - 2**-53]], dtype=torch.float64).repeat(1, n_steps)
-    table, which = random_maps(cdf, u[:, :n_steps])
-    maps = table[which][0, :5].tolist()
-    expected = [[1, 0, 0], [2, 0, 1], [2, 2, 1], [2, 2, 1], [2, 2, 1]]
-    assert maps == expected[: len(maps)]
+    u = torch.tensor([0.0, 0.25, 0.5, 0.75, 1 - 2**-53], dtype=torch.float64)[:, None]
+    for state, expected in enumerate(([1, 2, 2, 2, 2], [0, 0, 2, 2, 2], [0, 1, 1, 1, 1])):
+        assert way(cdf, u, torch.full((5,), state))[:, 1].tolist() == expected
 
 
-@pytest.mark.parametrize(
-    "values",
-    {
-        "anywhere": np.random.default_rng(0).random(40),
-        "on the cells' borders": np.arange(40) / 64,
-        "many in one cell": 0.5 + np.arange(40) * 2**-53,
-        "few in one cell": np.repeat([0.1, 0.1 + 2**-40, 0.2], 2),
-        "two": [0.3, 0.7],
-        "the last one alone in its cell": [1 - 2**-40],
-        "two that are equal": [0.3, 0.3],
-        "nothing below 1": [],
-    }.values(),
-    ids=str,
-)
-def test_ranks_are_those_of_a_bisection(values):
-    bounds = torch.tensor([[*sorted(values), 1.0, 1.0]], dtype=torch.float64)
-    u = torch.rand(1, 2000, generator=generator(0), dtype=torch.float64)
-    around = torch.cat([bounds, bounds - 2**-53, bounds + 2**-53], 1).clamp(0, 1 - 2**-53)
-    u = torch.cat([u, around], 1)
-    found = torch.searchsorted(bounds, u, right=True)
-    assert torch.equal(_rank(bounds, u), found)
-    # Of a chain the bounds of those before it are counted too.
-    even = torch.linspace(0, 1, bounds.shape[1] + 1, dtype=torch.float64)[None, 1:]
-    chains = torch.cat([even, bounds, even])
-    among = torch.searchsorted(chains, u.expand(3, -1).contiguous(), right=True)
-    assert torch.equal(among[1], found[0])
-    assert torch.equal(_rank(chains, u.expand(3, -1)), among + bounds.shape[1] * torch.arange(3)[:, None])
-
-
-@pytest.mark.parametrize(("n_chains", "batch"), [(1, 1), (1, 63), (1, 130), (3, 9), (64, 64)])
-@pytest.mark.parametrize(
-    "P",
-    {
-        "quarters": [[0.25, 0.75], [0.75, 0.25]],
-        "every step keeps the state": [[1.0, 0.0], [0.0, 1.0]],
-        "every step turns it": [[0.0, 1.0], [1.0, 0.0]],
-        "every step forgets it": [[0.2, 0.8], [0.2, 0.8]],
-    }.values(),
-    ids=str,
-)
-@pytest.mark.parametrize("n_steps", [0, 1, 2, 37])
-def test_paths_of_two_states_in_words_are_those_of_a_plain_loop(P, n_chains, batch, n_steps):
-    each = [P if i % 2 == 0 else [row[::-1] for row in P] for i in range(n_chains)]
-    # Quarters, half of which are at a bound.
-    u = torch.randint(4, (batch, n_steps), generator=generator(0)).double() / 4
-    start = torch.arange(batch) % 2
-    found = walk_two_states(cumulative(torch.tensor(each, dtype=torch.float64)), u, start)
-    assert torch.equal(found[:, 0], start)
-    for i, (path, numbers) in enumerate(zip(found.tolist(), u.tolist(), strict=True)):
-        kernel = each[i * n_chains // batch]
-        for before, after, number in zip(path, path[1:], numbers, strict=False):
-            assert after == (number >= kernel[before][0])
-
-
-@pytest.mark.parametrize(
-    ("n_chains", "n_states", "order"), [(1, 3, 1), (6, 3, 1), (12, 3, 1), (1, 2, 4), (6, 2, 3)]
-)
-def test_all_ways_to_walk_agree(n_chains, n_states, order, monkeypatch):
-    """A table of maps, the current row alone, and maps composed as on a GPU; in chunks of four sequences."""
-    cdf = cumulative(
-        torch.tensor(np.random.default_rng(0).dirichlet(np.ones(n_states), (n_chains, n_states**order)))
+@ways
+@pytest.mark.parametrize(("n_chains", "each"), [(1, 1), (1, TOGETHER + 3), (5, 1), (3, 7)])
+@pytest.mark.parametrize(("n_states", "order"), [(1, 1), (2, 1), (50, 1), (3, 2), (2, 4)])
+@pytest.mark.parametrize("forced", [False, True])
+def test_each_way_takes_one_step_after_the_other(way, n_chains, each, n_states, order, forced, monkeypatch):
+    """On a device in parts of four sequences, or of whole chains."""
+    n_histories, n_steps, batch, rng = n_states**order, 23, n_chains * each, np.random.default_rng(0)
+    monkeypatch.setattr(paths, "MAX_ENTRIES_GPU", 4 * n_steps * n_histories)
+    cdf = cumulative(torch.tensor(rng.dirichlet(np.full(n_states, 0.3), (n_chains, n_histories))))
+    u = torch.tensor(rng.random((batch, n_steps)))
+    start, always, placed = (
+        torch.tensor(rng.integers(low, n_histories, size=size))
+        for low, size in ((0, batch), (-9, (batch, n_histories)), (-9, (batch, n_steps)))
     )
-    u = torch.rand(12, 600, generator=generator(0), dtype=torch.float64)
-    start = torch.arange(12) % n_states**order
-    monkeypatch.setattr(paths, "MAX_COMPOSED_STATES", 0)
-    found = paths.walk(cdf, u, start)
-    every = torch.arange(n_states**order) * n_states % n_states**order
-    maps, which = random_maps(cdf, u)
-    assert torch.equal(found, paths._searched(cdf, u, start))
-    assert torch.equal(found[:, 0], start)
-    assert torch.equal(found[:, 1:], paths._composed((every + maps)[which], start))
-    assert len(found.unique()) == n_states**order
-    calls = []
-    follow = paths.follow
-    monkeypatch.setattr(paths, "follow", lambda *given: calls.append(given) or follow(*given))
-    monkeypatch.setattr(paths, "MAX_ENTRIES", 4 * max(600, n_chains * n_states ** (2 * order + 1) // 12))
-    assert torch.equal(found, paths.walk(cdf, u, start))
-    assert len(calls) == 3
-    for most in ("MAX_ENTRIES_PER_NUMBER", "MAX_ENTRIES_PER_STEP"):
-        monkeypatch.setattr(paths, most, 0)
-    assert torch.equal(found, paths.walk(cdf, u, start))
-    assert len(calls) == 3  # no maps
+    path = way(cdf, u, start, *((always.clamp_min(-1), placed.clamp_min(-1)) if forced else ()))
+    assert torch.equal(path[:, 0], start)
+    for b, t in np.ndindex(batch, n_steps):
+        now = int(path[b, t])
+        later = now * n_states % n_histories + int((cdf[b // each, now] <= u[b, t]).sum())
+        if forced and always[b, now] >= 0:
+            later = int(always[b, now])
+        if forced and placed[b, t] >= 0:
+            later = int(placed[b, t])
+        assert path[b, t + 1] == later
 
 
-@pytest.mark.parametrize("n_chains", [1, 9])
-def test_chunks_join_into_the_same_paths(n_chains):
-    n_states, length, batch = 64, 1 << 13, 9
-    P = np.random.default_rng(0).dirichlet(np.ones(n_states), (n_chains, n_states))
-    start = np.full((n_chains, n_states), 1 / n_states)
-    drawn = sample_paths(torch.tensor(P), torch.tensor(start), batch, length, generator(1))
-    u = torch.rand(batch, length, generator=generator(1), dtype=torch.float64).numpy()
-    np.testing.assert_array_equal(drawn[:, :300].numpy(), loop(P, start, u[:, :300]))
-    np.testing.assert_array_equal(drawn[-1:].numpy(), loop(P[-1:], start[-1:], u[-1:]))
+@ways
+def test_a_walk_of_no_step_stays(way):
+    cdf = torch.ones(1, 1, 1, dtype=torch.float64)
+    assert way(cdf, torch.zeros(2, 0, dtype=torch.float64), torch.tensor([0, 0])).tolist() == [[0], [0]]
 
 
-def test_what_always_follows_and_where_a_path_starts_anew_are_each_sequences_own():
-    n_states, length, batch = 64, 1 << 13, 9  # fits eight sequences at a time
-    assert MAX_ENTRIES // (n_states * length) == 8
+@pytest.mark.parametrize("fill", [fill_by_counts, fill_by_counts_compiled])
+def test_paths_by_counts_at_the_very_bounds(fill):
+    """Weights are 1/4 and 3/4 behind 1, 0; then 2/4 and 3/4 behind another 0, and 1/2 and 1 behind a 1."""
+    base = torch.tensor([[0.25, 0.75], [0.5, 0.5]], dtype=torch.float64)
+    numbers = [[0.0, 0.0], [0.25, 0.3], [0.249, 0.4], [0.249, 0.39], [0.9, 1 / 3], [1 - 2**-53, 0.0]]
+    path = torch.tensor([[1, 0, 9, 9]]).repeat(6, 1)
+    fill(base, torch.tensor(numbers, dtype=torch.float64), path)
+    assert path[:, 2:].tolist() == [[0, 0], [1, 0], [0, 1], [0, 0], [1, 1], [1, 0]]
+
+
+@pytest.mark.parametrize("n_states", [3, 40])  # 40: more than there are steps
+def test_counts_in_launches_are_those_of_the_loop(n_states):
+    rng = np.random.default_rng(0)
+    base = torch.tensor(rng.dirichlet(np.ones(n_states), n_states))
+    u, first = (
+        torch.tensor(rng.random((20, 30))),
+        torch.tensor(rng.permuted([np.arange(n_states)] * 20, axis=1)),
+    )
+    path = torch.cat([first, torch.zeros(20, 30, dtype=torch.int64)], 1)
+    fill_by_counts(base, u, path)
+    assert torch.equal(path, walk_by_counts(base, u, first))
+
+
+def test_emissions_come_from_the_laws_of_the_path():
+    laws = torch.tensor(np.random.default_rng(0).dirichlet(np.ones(4), 3))
+    path = torch.arange(30).view(5, 6) % 3
+    u = torch.rand(5, 6, generator=generator(1), dtype=torch.float64)
+    expected = (cumulative(laws)[path] <= u[..., None]).sum(-1)
+    assert torch.equal(emit(laws, path, generator(1)), expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "numbers", "last"),
+    [([[3]], [[0.5]], 1), ([[0]], [[1.0]], 1), ([[0]], [[0.95]], 0.9), ([[0]], [[]], 1)],
+)
+def test_emissions_that_leave_their_laws_are_refused(path, numbers, last):
+    cdf = torch.tensor([[0.5, last]] * 3, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"leaves its 3 laws, expected a number in \[0, 1\) for each place"):
+        emit_compiled(cdf, torch.tensor(numbers, dtype=torch.float64), torch.tensor(path))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"always": [[2, 0]]}, {"always": [[0, 0]] * 2}, {"placed": [[2]]}, {"placed": [[]]}]
+)
+def test_a_walk_forced_out_of_its_chain_is_refused(wrong):
+    cdf = torch.tensor([[[0.5, 1.0], [0.25, 1.0]]], dtype=torch.float64)
+    given = {name: torch.tensor(value, dtype=torch.int64) for name, value in wrong.items()}
+    with pytest.raises(ValueError, match=r"leaves its chain"):
+        walk_compiled(cdf, torch.tensor([[0.5]], dtype=torch.float64), torch.tensor([0]), **given)
+
+
+def test_what_always_follows_and_new_starts_are_a_sequences_own():
+    n_states, length, batch = 64, 1 << 11, 9
     P = np.random.default_rng(0).dirichlet(np.ones(n_states), 1).repeat(n_states, 0)[None]
     sequence = torch.arange(batch)
     always = torch.full((batch, n_states), -1)
@@ -245,35 +237,6 @@ def test_a_long_walk_only_ever_steps_to_neighbours():
 
 
 @pytest.mark.parametrize("source", EVERY, ids=repr)
-def test_samples_come_from_the_generator_and_nothing_else(source):
-    outside = torch.random.get_rng_state(), np.random.get_state()[1].copy()
-    one = generator(3)
-    tokens = source.sample(4, 50, generator=one)
-    again = source.sample(4, 50, generator=generator(3))
-    assert torch.equal(tokens, again)
-    assert not torch.equal(one.get_state(), generator(3).get_state())
-    assert torch.equal(torch.random.get_rng_state(), outside[0])
-    assert np.array_equal(np.random.get_state()[1], outside[1])
-    if source.redraws or source.entropy_rate > 0:  # the generator has moved on, and another differs
-        assert not torch.equal(tokens, source.sample(4, 50, generator=one))
-        assert not torch.equal(tokens, source.sample(4, 50, generator=generator(4)))
-
-
-@pytest.mark.parametrize("source", EVERY, ids=repr)
-@pytest.mark.parametrize(("batch", "length"), [(1, 1), (5, 1), (1, 2), (2, 7)])
-def test_shape_and_type(source, batch, length):
-    tokens = source.sample(batch, length, generator=generator(0))
-    assert tokens.shape == (batch, length)
-    assert tokens.dtype == torch.int64
-    assert tokens.device.type == "cpu"
-    assert 0 <= int(tokens.min()) <= int(tokens.max()) < source.n_states
-
-
-@pytest.mark.parametrize("source", EVERY, ids=repr)
-def test_what_cannot_be_drawn_is_refused_in_words(source):
-    with pytest.raises(ValueError, match=r"^batch is 0, expected at least 1$"):
-        source.sample(0, 3, generator=generator(0))
-    with pytest.raises(ValueError, match=r"^length is -2, expected at least 1$"):
-        source.sample(3, -2, generator=generator(0))
-    with pytest.raises(ValueError, match=r"^generator is on cpu, expected on meta"):
-        source.sample(3, 3, generator=generator(0), device="meta")
+@pytest.mark.parametrize("length", [1, 2, 50])
+def test_samples_come_from_the_generator_and_nothing_else(source, length):
+    assert_deterministic(source, length)

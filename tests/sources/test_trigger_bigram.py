@@ -102,7 +102,7 @@ def test_the_best_rule_where_everything_is_known_by_hand():
 
 def test_outputs_are_what_follows_the_triggers():
     source = TriggerBigram(P4, triggers=[3, 1])
-    tokens, outputs = source.sample_with_outputs(500, 200, generator=generator())
+    tokens, outputs = source.sample_with_hidden(500, 200, generator=generator())
     for i, trigger in enumerate(source.triggers):
         follows = torch.where(tokens[:, :-1] == trigger, tokens[:, 1:], outputs[:, i, None])
         assert torch.equal(follows, outputs[:, i, None].expand_as(follows))
@@ -146,22 +146,6 @@ def test_the_most_draws_still_have_exact_laws():
         np.testing.assert_allclose(row, solve(chain), rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("start", ["stationary", "global"])
-def test_relabelling_the_states_relabels_the_predictions(start):
-    g = np.array([2, 0, 3, 1])
-    back = np.argsort(g)
-    outputs = np.array([0.25, 0, 0.75, 0])
-    source = TriggerBigram(P4, triggers=[1, 3], outputs=outputs, start=start)
-    triggers = g[[1, 3]]
-    other = TriggerBigram(np.array(P4)[back][:, back], triggers=triggers, outputs=outputs[back], start=start)
-    tokens = source.sample(6, 20, generator=generator()).numpy()
-    np.testing.assert_allclose(other.step_law(2)[np.ix_(g, g)], source.step_law(2), **EXACT)
-    np.testing.assert_array_equal(other.in_context_mask(g[tokens]), source.in_context_mask(tokens))
-    for name, rule in source.predictors().items():
-        relabelled = other.predictors()[name].probabilities(g[tokens])
-        np.testing.assert_allclose(relabelled[..., g], rule.probabilities(tokens), **EXACT)
-
-
 def test_data_and_draws():
     data = {
         "kind": "trigger_bigram",
@@ -180,53 +164,3 @@ def test_data_and_draws():
     assert not source.redraws
     names = ["uniform", "unigram", "bigram", "step_2", "step_3", "step_4", "repeat_output"]
     assert list(source.predictors()) == names
-
-
-PARTED = [[0.5, 0, 0.5, 0], [0, 0.5, 0, 0.5], [0, 0, 0.5, 0.5], [0, 0, 0.5, 0.5]]
-MISTAKES = {
-    "no trigger": ({"triggers": []}, "triggers", "triggers has 0 entries, expected 1 to 3"),
-    "all triggers": ({"triggers": [0, 1, 2, 3]}, "triggers", "triggers has 4 entries, expected 1 to 3"),
-    "no state": ({"triggers": [4]}, "triggers", "triggers[0] is 4, expected a state from 0 to 3"),
-    "below 0": ({"triggers": [-1]}, "triggers", "triggers[0] is -1, expected a state from 0 to 3"),
-    "twice": ({"triggers": [1, 1]}, "triggers", "triggers[1] is 1 again, expected different states"),
-    "true": ({"triggers": [True]}, "triggers", "a valid integer"),
-    "P": ({"P": [[0.5, 0.4], [1, 0]], "triggers": [0]}, "P", "row 0 of P sums to 0.9, expected 1"),
-    "outputs short": ({"outputs": [1.0]}, "outputs", "outputs has 1 entries, expected 4, one for each state"),
-    "outputs no law": ({"outputs": [0.5, 0, 0, 0.4]}, "outputs", "outputs sums to 0.9, expected 1"),
-    "outputs a trigger": (
-        {"outputs": [0.5, 0.5, 0, 0]},
-        "outputs",
-        "outputs[1] is 0.5, expected 0 for a trigger",
-    ),
-    "outputs in words": ({"outputs": "even"}, "outputs", "outputs is 'even', expected 'uniform' or a law"),
-    "outputs of words": (
-        {"outputs": ["1", 0, 0, 0]},
-        "outputs",
-        "outputs[0] is '1', expected a probability in [0, 1]",
-    ),
-    "outputs of truths": (
-        {"outputs": [True, 0, 0, 0]},
-        "outputs",
-        "outputs[0] is True, expected a probability",
-    ),
-    "outputs a number": ({"outputs": 1}, "outputs", "outputs is 1, expected 'uniform' or a law"),
-    "a start we lack": ({"start": "zero"}, "start", "'stationary' or 'global'"),
-    "no way to a trigger": (
-        {"P": [[0.5, 0.5, 0, 0], [0.5, 0.5, 0, 0], [0, 0, 1, 0], [1, 0, 0, 0]], "triggers": [0]},
-        None,
-        "P never leads from state 2 to a trigger, expected a way from every state",
-    ),
-    "triggers apart": (  # after 2 comes 0 or 1, after 3 too; 0 leads to 2 alone, 1 to 3 alone
-        {"P": PARTED, "triggers": [2, 3]},
-        None,
-        "outputs can part the triggers so that one never leads to another, expected a way between any two",
-    ),
-    "missing": ({"triggers": ...}, "triggers", "Field required"),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes(mistake):
-    data, field, words = MISTAKES[mistake]
-    data = {"kind": "trigger_bigram", "P": P4, "triggers": [1], **data}
-    assert_refused({key: value for key, value in data.items() if value is not ...}, field, words)

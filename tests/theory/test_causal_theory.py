@@ -8,12 +8,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mechmarkov.models.constructions.disentangled import DisentangledShape, disentangled_decoder
-from mechmarkov.theory.causal_graph import (
-    chi_squared_information,
-    edge_scores,
-    finite_scores,
-    tree_pair_laws,
-)
+from mechmarkov.theory.causal_graph import chi_squared_information, edge_scores, finite_scores, tree_pair_laws
 
 P3 = np.array([[0.7, 0.2, 0.1], [0.15, 0.05, 0.8], [0.3, 0.6, 0.1]])
 P2 = np.array([[0.8, 0.2], [0.45, 0.55]])

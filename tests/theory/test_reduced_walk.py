@@ -167,13 +167,7 @@ def test_the_trap_is_flat_to_the_last_bit(n_states, length, sign):
     # The paper's norm: M = 1000 sine positions. p = 1, and p = 0.
     displacements = sign * reduced_walk.deterministic_displacements(n_states, length) % n_states
     run = reduced_walk.descend(
-        displacements,
-        np.ones(1),
-        n_states=n_states,
-        position_norm_sq=500.5,
-        eta=1.0,
-        eps=EPS,
-        steps=50,
+        displacements, np.ones(1), n_states=n_states, position_norm_sq=500.5, eta=1.0, eps=EPS, steps=50
     )
     assert len(run) == 51
     for state in run:
@@ -209,13 +203,7 @@ def test_at_the_trap_the_score_grows_as_gradient_flow_says():
     n_states, length, eta, steps = 6, 97, 0.01, 2_000
     displacements = reduced_walk.deterministic_displacements(n_states, length)
     run = reduced_walk.descend(
-        displacements,
-        np.ones(1),
-        n_states=n_states,
-        position_norm_sq=500.5,
-        eta=eta,
-        eps=EPS,
-        steps=steps,
+        displacements, np.ones(1), n_states=n_states, position_norm_sq=500.5, eta=eta, eps=EPS, steps=steps
     )
     for t in (100, 500, 1_000, 2_000):
         score = reduced_walk.forward(run[t], displacements).scores[0, 0]
@@ -271,10 +259,7 @@ def test_bad_arguments_are_named():
         ({"eta": np.nan}, "eta is nan, expected above 0"),
         ({"position_norm_sq": -1.0}, "position_norm_sq is -1.0, expected above 0"),
         ({"steps": -1}, "steps is -1, expected at least 0"),
-        (
-            {"start": replace(zero, profile=-np.ones(4))},
-            "at step 0 a label's score is -0.833, at or below",
-        ),
+        ({"start": replace(zero, profile=-np.ones(4))}, "at step 0 a label's score is -0.833, at or below"),
         ({"start": replace(zero, profile=np.full(4, np.nan))}, "at step 0 a label's score is nan"),
     ]:
         with pytest.raises(ValueError, match=message.replace(".", r"\.")):

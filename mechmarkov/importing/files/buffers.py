@@ -45,7 +45,10 @@ def check_mask(name: str, value: Tensor, config: DecoderConfig) -> None:
     length = config.n_ctx
     if value.ndim < 2 or min(value.shape[-2:]) < length:
         raise RunFileError(f"{name} has shape {list(value.shape)}, expected a mask of {length} positions")
-    seen = _seen(value.reshape(-1, *value.shape[-2:])[..., :length, :length])
+    mask = value.reshape(-1, *value.shape[-2:])[..., :length, :length]
+    # Of 0 and 1, of true and false, or of what is added to scores; a position sees itself.
+    seen = mask > -1 if bool((mask < 0).any()) else mask != 0
+    seen = seen if bool(seen[0, 0, 0]) else ~seen
     if (seen != _band(length, config.window)).any():
         window = int(seen[0, -1].sum()) - 1
         if (seen == _band(length, window)).all():
@@ -54,12 +57,6 @@ def check_mask(name: str, value: Tensor, config: DecoderConfig) -> None:
             keys = f"a query sees itself and {counted(window, 'token')} before it"
             raise RunFileError(f"{name} is a mask in which {keys}: give --set window={window}")
         raise RunFileError(f"{name} is not a causal mask, with a window or without")
-
-
-def _seen(mask: Tensor) -> Bool[Tensor, "mask query key"]:
-    """Returns which keys a mask shows, of 0 and 1, of true and false, or of what is added to scores."""
-    seen = mask > -1 if bool((mask < 0).any()) else mask != 0
-    return seen if bool(seen[0, 0, 0]) else ~seen  # a position sees itself, so that is what "seen" looks like
 
 
 def _band(length: int, window: int | None) -> Bool[Tensor, "query key"]:

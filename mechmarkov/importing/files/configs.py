@@ -46,17 +46,17 @@ def configs_of(around: Sequence[Mapping[Any, Any]]) -> dict[str, dict[str, Any]]
     Raises:
         RunFileError: For one of known code that holds anything but plain values, named.
     """
-    found: dict[str, dict[str, Any]] = {}
+    configs: dict[str, dict[str, Any]] = {}
     for one in around:
         for name in CONFIGS:
             value = one.get(name)
-            if name in found or value is None or (name not in STRICT and type(value) is not dict):
+            if name in configs or value is None or (name not in STRICT and type(value) is not dict):
                 continue
-            found[name] = foreign_file.plain_config(value, name, is_loose=name not in STRICT)
+            configs[name] = foreign_file.plain_config(value, name, is_loose=name not in STRICT)
             for inner in NESTED:
-                if type(found[name].get(inner)) is dict:
-                    found[f"{name}.{inner}"] = found[name][inner]
-    return found
+                if type(configs[name].get(inner)) is dict:
+                    configs[f"{name}.{inner}"] = configs[name][inner]
+    return configs
 
 
 # Our field that a setting may mean, by what people call it; None where a HookedDecoder has none.
@@ -139,13 +139,13 @@ def check_settings(config: Mapping[str, Any], where: str, given: Mapping[str, An
     for name, value in config.items():
         if name not in MEANINGS or _is_usual(name, value, config):
             continue
-        field, said = MEANINGS[name], f"{where}: {printable(name, NAME_CHARACTERS)} is {shown(value)}"
+        field, setting = MEANINGS[name], f"{where}: {printable(name, NAME_CHARACTERS)} is {shown(value)}"
         if field is None:
-            raise RunFileError(f"{said}: a HookedDecoder cannot express it")
+            raise RunFileError(f"{setting}: a HookedDecoder cannot express it")
         fields = {field, "use_attn_scale"} if field == "attn_scale" else {field}
         if not fields & set(given):
             raise RunFileError(
-                f"{said}, which no weight shows: say what it means with "
+                f"{setting}, which no weight shows: say what it means with "
                 f"--set {field}={layout.EXAMPLES.get(field, 'VALUE')}"
             )
 
@@ -163,14 +163,14 @@ def _is_usual(name: str, value: Any, config: Mapping[str, Any]) -> bool:
 
 def numbers(config: Mapping[str, Any]) -> dict[str, float]:
     """The fields of ours that settings say by a plain number."""
-    found = {NUMBERS[name]: value for name, value in config.items() if name in NUMBERS}
-    return {name: float(value) for name, value in found.items() if type(value) in (int, float)}
+    given = {NUMBERS[name]: value for name, value in config.items() if name in NUMBERS}
+    return {name: float(value) for name, value in given.items() if type(value) in (int, float)}
 
 
 def activation(config: Mapping[str, Any]) -> dict[str, str]:
     """`act_fn`, where a setting says it by the name of an activation."""
-    said = (config.get(name) for name in ACTIVATION)
-    name = next((ACTIVATIONS.get(value.lower()) for value in said if type(value) is str), None)
+    names = (config.get(name) for name in ACTIVATION)
+    name = next((ACTIVATIONS.get(value.lower()) for value in names if type(value) is str), None)
     return {} if name is None else {"act_fn": name}
 
 

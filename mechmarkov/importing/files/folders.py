@@ -24,6 +24,7 @@ PART = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})(\.[a-z]+)")
 MAX_JSON_BYTES = 1 << 20
 MAX_STATE_BYTES = 1 << 26  # it holds the whole log
 MAX_PARTS = 64
+INFINITY = {"__float__": "Infinity"}  # JSON has none: transformers writes a dict for it
 
 
 @dataclass(frozen=True)
@@ -89,16 +90,6 @@ def _parts(folder: Path, name: str) -> list[str]:
     return sorted(path.name for path in folder.glob(f"{stem}-*-of-*.{suffix}") if PART.fullmatch(path.name))
 
 
-def check_no_part(path: Path) -> None:
-    """Refuse one of the files that a model is in.
-
-    Raises:
-        RunFileError: Saying in how many files the model is.
-    """
-    if (match := PART.fullmatch(path.name)) is not None:
-        raise RunFileError(f"is one of the {int(match[3])} files of a model: give their folder")
-
-
 def _together(folder: Path, names: list[str]) -> Parts:
     if len(names) > MAX_PARTS:
         raise RunFileError(f"holds its weights in {len(names)} files, expected at most {MAX_PARTS}")
@@ -124,41 +115,27 @@ def _together(folder: Path, names: list[str]) -> Parts:
     return Parts(content, owners, notes)
 
 
-def config_of(folder: Path) -> dict[str, Any] | None:
-    """The `config.json` of a folder, None where there is none.
-
-    Raises:
-        RunFileError: It is not JSON, or holds anything but plain values.
-    """
-    if not (folder / CONFIG).exists():
-        return None
-    data = _json(folder / CONFIG, MAX_JSON_BYTES)
-    return foreign_file.plain_config(data, CONFIG)
-
-
 def beside(folder: Path) -> dict[str, Any]:
     """Returns what lies next to weights, by its name: a config and the state of a training, if there.
 
     Raises:
-        RunFileError: As of `config_of`.
+        RunFileError: One is not JSON, or the config holds anything but plain values.
     """
-    config, state = config_of(folder), folder / STATE
-    found: dict[str, Any] = {} if config is None else {CONFIG: config}
-    return found | ({STATE: _json(state, MAX_STATE_BYTES)} if state.exists() else {})
+    contents: dict[str, Any] = {}
+    if (folder / CONFIG).exists():
+        contents[CONFIG] = foreign_file.plain_config(_json(folder / CONFIG, MAX_JSON_BYTES), CONFIG)
+    if (folder / STATE).exists():
+        contents[STATE] = _json(folder / STATE, MAX_STATE_BYTES)
+    return contents
 
 
 def _json(path: Path, most: int) -> dict[str, Any]:
     if check_regular(path) > most:
         raise RunFileError(f"{path.name} has more than {most} bytes")
     try:
-        data = json.loads(path.read_bytes(), object_hook=_infinity)
+        data = json.loads(path.read_bytes(), object_hook=lambda x: math.inf if x == INFINITY else x)
     except (ValueError, RecursionError) as error:
         raise RunFileError(f"{path.name} is not JSON: {printable(str(error), 100)}") from error
     if type(data) is not dict:
         raise RunFileError(f"{path.name} is a {type(data).__name__}, expected an object")
     return data
-
-
-def _infinity(value: dict[str, Any]) -> Any:
-    """JSON has no infinity: transformers writes a dict for it."""
-    return math.inf if value == {"__float__": "Infinity"} else value

@@ -1,6 +1,6 @@
 """Which layout weights have, and what their file says of the model, in the words of that layout."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, layout, mamba, transformer_bridge
@@ -11,12 +11,11 @@ from mechmarkov.importing.names.table import Names, table_of
 from mechmarkov.importing.names.weights import nothing_fits
 from mechmarkov.safe.pickle_scan import TensorPlan
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
+from mechmarkov.utils.text import NAME_CHARACTERS, first_of, printable, shown
 
 OF_LENS = {"HookedTransformer": hooked_transformer, "TransformerBridge": transformer_bridge}
 OF_GPT = {"nanoGPT": gpt2, "Relative_Transformer": relative_transformer}
 MAX_NAMES = 12  # in a note
-MODULES = (*OF_LENS.values(), *OF_GPT.values(), hugging_face, mamba)
 # Fields of a HookedTransformerConfig that mean the same in anybody's settings.
 PLAIN_FIELDS = {
     "n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "d_vocab_out", "n_ctx", "act_fn", "eps",
@@ -24,13 +23,11 @@ PLAIN_FIELDS = {
 }  # fmt: skip
 
 
-def _recognises(names: Container[str]) -> bool:
-    return any(module.recognises(names) for module in MODULES)
-
-
+MODULES = (*OF_LENS.values(), *OF_GPT.values(), hugging_face, mamba)
+MARKS = tuple(group for module in MODULES for group in module.MARKS)
 LAYOUTS = Layouts(
-    tuple(sorted((mark for module in MODULES for mark in module.MARKS), key=len, reverse=True)),
-    _recognises,
+    tuple(sorted((first for first, *_ in MARKS), key=len, reverse=True)),
+    lambda names: layout.recognises(MARKS, names),
     heads=("lm_head.weight", "lm_head.bias"),
 )
 
@@ -70,18 +67,18 @@ def planned(
 def _planned(
     shapes: Shapes, around: Sequence[Mapping[Any, Any]], given: Mapping[str, Any], called: Called
 ) -> tuple[str, ImportPlan, list[str]]:
-    found = configs.configs_of(around)
-    of_transformers = found.get(folders.CONFIG, {})
+    saved_configs = configs.configs_of(around)
+    of_transformers = saved_configs.get(folders.CONFIG, {})
     if "model_type" in of_transformers:
         kind = hugging_face.kind_of(of_transformers)
         plan = hugging_face.plan_import(shapes, of_transformers, given, called=called)
         return f"{'GPT-2' if kind == 'gpt2' else kind} of transformers", plan, []
     for name, lens in OF_LENS.items():
-        if lens.recognises(shapes):
-            return name, *_of_lens(lens, shapes, found, given, called)
+        if layout.recognises(lens.MARKS, shapes):
+            return name, *_of_lens(lens, shapes, saved_configs, given, called)
     for name, gpt in OF_GPT.items():
-        if gpt.recognises(shapes):
-            return name, *_of_gpt(gpt, shapes, found, given, called)
+        if layout.recognises(gpt.MARKS, shapes):
+            return name, *_of_gpt(gpt, shapes, saved_configs, given, called)
     raise RunFileError(
         "it has transformers' names, but no config: model.save_pretrained(folder) writes both, or "
         "model.config.save_pretrained(folder) its config.json; then give the folder"
@@ -89,34 +86,36 @@ def _planned(
 
 
 def _of_lens(
-    module: Any, shapes: Shapes, found: Mapping[str, Any], given: Mapping[str, Any], called: Called
+    module: Any, shapes: Shapes, saved_configs: Mapping[str, Any], given: Mapping[str, Any], called: Called
 ) -> tuple[ImportPlan, list[str]]:
     """A layout of TransformerLens: with a HookedTransformerConfig, or with somebody's own settings."""
-    whole = [name for name, cfg in found.items() if name == "cfg" or cfg.keys() >= configs.LENS_FIELDS]
+    whole = [
+        name for name, cfg in saved_configs.items() if name == "cfg" or cfg.keys() >= configs.LENS_FIELDS
+    ]
     if whole:
-        return module.plan_import(shapes, found[whole[0]], given, called=called), []
+        return module.plan_import(shapes, saved_configs[whole[0]], given, called=called), []
     fields: dict[str, Any] = {}
-    for where, config in found.items():
+    for where, config in saved_configs.items():
         configs.check_settings(config, where, given)
         fields = {**{name: x for name, x in config.items() if name in PLAIN_FIELDS}, **fields}
     plan = module.plan_import(shapes, None, layout.agree(fields, given, "in the file"), called=called)
-    return plan, _unused(found, PLAIN_FIELDS, plan, given)
+    return plan, _unused(saved_configs, PLAIN_FIELDS, plan, given)
 
 
 def _of_gpt(
-    module: Any, shapes: Shapes, found: Mapping[str, Any], given: Mapping[str, Any], called: Called
+    module: Any, shapes: Shapes, saved_configs: Mapping[str, Any], given: Mapping[str, Any], called: Called
 ) -> tuple[ImportPlan, list[str]]:
     """A layout with nanoGPT's settings, or with somebody's own next to them."""
     fields: dict[str, Any] = {}
     names: dict[str, str] = {}
-    for where, config in found.items():
+    for where, config in saved_configs.items():
         configs.check_settings(config, where, given)
-        said = gpt2.fields_of_nanogpt(config, strict=where == "model_args")
+        from_config = gpt2.fields_of_nanogpt(config, strict=where == "model_args")
         if given.get("act_fn") is not None:  # what a name such as "gelu" means the caller knows better
-            said.pop("act_fn", None)
+            from_config.pop("act_fn", None)
         theirs = {ours: name for name, ours in gpt2.NANOGPT.items() if name in config}
-        names = {**{field: f"{where}: {theirs.get(field, field)}" for field in said}, **names}
-        fields = {**said, **fields}
+        names = {**{field: f"{where}: {theirs.get(field, field)}" for field in from_config}, **names}
+        fields = {**from_config, **fields}
     try:
         plan = module.plan_import(shapes, fields, given, called=called)
     except layout.DisagreementError as error:
@@ -125,22 +124,21 @@ def _of_gpt(
         raise RunFileError(
             f"{names[error.name]} is {shown(error.given)}, but it is {shown(error.found)} by the shapes"
         ) from error
-    notes = _unused(found, {*gpt2.NANOGPT, *gpt2.NANOGPT_HARMLESS}, plan, given)
+    notes = _unused(saved_configs, {*gpt2.NANOGPT, *gpt2.NANOGPT_HARMLESS}, plan, given)
     if "act_fn" in fields:
         notes.insert(0, f"act_fn is {fields['act_fn']}, as a setting in the file says")
     return plan, notes
 
 
 def _unused(
-    found: Mapping[str, Any], read: set[str], plan: ImportPlan, given: Mapping[str, Any]
+    saved_configs: Mapping[str, Any], read: set[str], plan: ImportPlan, given: Mapping[str, Any]
 ) -> list[str]:
     """Returns what is said of settings that nothing reads."""
     notes = []
     if given.get("act_fn") is not None and plan.config.attn_only:
         notes.append("act_fn is given and not used: the model has no MLP")
-    if unread := configs.unread(found, read):
-        names = ", ".join(unread[:MAX_NAMES] + ["…"] * (len(unread) > MAX_NAMES))
-        notes.append(f"settings in the file that are not read: {names}")
+    if unread := configs.unread(saved_configs, read):
+        notes.append(f"settings in the file that are not read: {first_of(unread, MAX_NAMES)}")
     return notes
 
 

@@ -5,7 +5,7 @@ lag, added to the key. Its last row is for positions that the mask hides. Only t
 heads than one.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from mechmarkov.importing import gpt2, layout, linear_layers
@@ -25,12 +25,7 @@ TABLE = {
     "mlp.c_fc": "mlp.in",
     "mlp.c_proj": "mlp.out",
 }
-MARKS = ("layers.0.wpe.weight",)  # one of them is in every such model
-
-
-def recognises(names: Container[str]) -> bool:
-    """Returns whether these are its names."""
-    return "layers.0.Q.weight" in names and "layers.0.wpe.weight" in names
+MARKS = (("layers.0.wpe.weight", "layers.0.Q.weight"),)
 
 
 def plan_import(
@@ -53,8 +48,8 @@ def plan_import(
         else shape
         for name, shape in shapes.items()
     }
-    found = {"n_ctx": n_ctx, "positional_embedding_type": "relative"}
-    fields = layout.agree(found, from_config, layout.BY_SHAPES)
+    by_shapes = {"n_ctx": n_ctx, "positional_embedding_type": "relative"}
+    fields = layout.agree(by_shapes, from_config, layout.BY_SHAPES)
     plan = gpt2.plan_of(names, table, cut, fields, given, masks=masks, of="Relative_Transformer")
     if plan.config.n_heads > 1 and plan.config.n_layers > 1:
         raise RunFileError(

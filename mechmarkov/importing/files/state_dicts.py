@@ -2,10 +2,11 @@
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mechmarkov.importing.layout import plain_name
 from mechmarkov.safe.pickle_scan import TensorPlan
 from mechmarkov.safe.plain_data import RunFileError, readable
 from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, shown
@@ -13,8 +14,6 @@ from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, shown
 MAX_DEPTH = 8
 MAX_MODELS = 1000  # apart from histories
 MAX_NAMES_SHOWN = 8
-# Parts of names that `torch.compile`, FSDP and activation checkpointing put in, wherever they wrap a module.
-WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 # Keys of a dict of checkpoints: a number, or a word for it and a number.
 NUMBERED = re.compile(
     r"(?:(?:step|steps|iter|itr|iteration|epoch|checkpoint|ckpt)[-_= ]?)?([0-9]{1,15})", re.I
@@ -75,7 +74,7 @@ class StateDict:
     def is_wrapped(self) -> bool:
         """Returns whether wrappers put parts into names beyond the prefix."""
         own = (name.removeprefix(self.prefix) for name in self.names.values())
-        return any(_unwrapped(name) != name for name in own)
+        return any(plain_name(name) != name for name in own)
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -114,44 +113,42 @@ def find(content: Any, layouts: Layouts) -> list[Found]:
             return []
         if id(value) not in known:
             known[id(value)] = []  # a structure that holds itself ends here
-            known[id(value)] = _of_dict(value, depth) if type(value) is dict else _of_list(value, depth)
+            known[id(value)] = held_by(value, depth)
             if len(known[id(value)]) > MAX_MODELS:
                 raise RunFileError(f"it holds more than {MAX_MODELS} models")
         return known[id(value)]
 
-    def _of_dict(value: dict[Any, Any], depth: int) -> list[Found]:
-        models = _in_one_dict(value, layouts)
-        parts = {key: inside(item, depth + 1) for key, item in value.items()}
-        parts = {key: part for key, part in parts.items() if part}
+    def held_by(value: Any, depth: int) -> list[Found]:
+        if type(value) is not dict:
+            parts = {f"[{i}]": inside(item, depth + 1) for i, item in enumerate(value)}
+            history = _history(list(parts.values()), value, ())
+            return [history] if history else _below(parts, ())
+        parts = {key: part for key, item in value.items() if (part := inside(item, depth + 1))}
         history = _history(list(parts.values()), value, _numbers(parts))
-        return models + ([history] if history else _below(parts.items(), value))
-
-    def _of_list(value: Sequence[Any], depth: int) -> list[Found]:
-        parts = [inside(item, depth + 1) for item in value]
-        history = _history(parts, value, ())
-        return [history] if history else _below(((f"[{i}]", part) for i, part in enumerate(parts)), None)
+        return _in_one_dict(value, layouts) + ([history] if history else _below(parts, (value,)))
 
     return inside(content, 0)
 
 
-def _below(parts: Iterable[tuple[Any, list[Found]]], around: Mapping[Any, Any] | None) -> list[Found]:
+def _below(parts: Mapping[Any, list[Found]], around: tuple[Mapping[Any, Any], ...]) -> list[Found]:
     """Returns what lies deeper, each once, with the key on the way to it."""
-    found: dict[Any, Found] = {}
-    outer = () if around is None else (around,)
-    for key, models in parts:
+    by_identity: dict[Any, Found] = {}
+    for key, models in parts.items():
+        name = str(key)
         for model in models:
-            name = str(key)
             members = tuple(
-                replace(one, keys=(name, *one.keys), around=(*one.around, *outer)) for one in model.members
+                replace(one, keys=(name, *one.keys), around=(*one.around, *around)) for one in model.members
             )
-            found.setdefault(model.identity, replace(model, members=members, place=(name, *model.place)))
-    return list(found.values())
+            by_identity.setdefault(
+                model.identity, replace(model, members=members, place=(name, *model.place))
+            )
+    return list(by_identity.values())
 
 
 def _in_one_dict(value: dict[Any, Any], layouts: Layouts) -> list[Found]:
     """The models whose weights are entries of this dict: more than one where names begin in several ways."""
     tensors = [name for name, x in value.items() if type(name) is str and type(x) is TensorPlan]
-    plain = {name: _unwrapped(name) for name in tensors}
+    plain = {name: plain_name(name) for name in tensors}
     begins = {begin for name in plain.values() if (begin := layouts.before(name)) is not None}
     prefixes = [
         prefix
@@ -167,7 +164,7 @@ def _in_one_dict(value: dict[Any, Any], layouts: Layouts) -> list[Found]:
         else:
             groups[longest][short.removeprefix(longest)] = name
     by_short = {short: name for name, short in plain.items()}
-    found = []
+    models = []
     for prefix, group in groups.items():
         own = _common(group)
         above = "".join(f"{part}." for part in prefix.split(".")[:-2])
@@ -178,12 +175,8 @@ def _in_one_dict(value: dict[Any, Any], layouts: Layouts) -> list[Found]:
                 beside.remove(one_above)
         plans = {short: value[name] for short, name in group.items()}
         one = StateDict((), own, plans, group, tuple(beside), (value,))
-        found.append(Found((one,), None, one.place, (id(value), one.prefix)))
-    return found
-
-
-def _unwrapped(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+        models.append(Found((one,), None, one.place, (id(value), one.prefix)))
+    return models
 
 
 def _common(group: Mapping[str, str]) -> str:
@@ -198,13 +191,13 @@ def _common(group: Mapping[str, str]) -> str:
 
 def _numbers(keys: Collection[Any]) -> tuple[int, ...] | None:
     """The training steps that the keys of a dict say, or None."""
-    found = []
+    numbers = []
     for key in keys:
         match = NUMBERED.fullmatch(str(key)) if type(key) in (int, str) else None
         if match is None:
             return None
-        found.append(int(match[1]))
-    return tuple(found)
+        numbers.append(int(match[1]))
+    return tuple(numbers)
 
 
 def _history(parts: list[list[Found]], value: Any, steps: tuple[int, ...] | None) -> Found | None:
@@ -218,26 +211,28 @@ def _history(parts: list[list[Found]], value: Any, steps: tuple[int, ...] | None
     return Found(members, steps or None, (), id(value), is_history=True)
 
 
-def choose(found: Sequence[Found], weights: str | None) -> Found:
+def choose(models: Sequence[Found], weights: str | None) -> Found:
     """The one model that is asked for.
 
     Raises:
         RunFileError: Naming all of them, and the call that chooses.
     """
-    labels = _labels(found)
-    if weights is not None and len(found) == 1 and not _is_part(tuple(weights.split(".")), found[0].place):
+    labels = _labels(models)
+    if weights is not None and len(models) == 1 and not _is_part(tuple(weights.split(".")), models[0].place):
         raise RunFileError(f"--weights is {shown(weights)}, but it holds one model: leave out --weights")
     if weights is None:
-        if len(found) == 1:
-            return found[0]
-        calls = " or ".join(f"--weights {_in_a_shell(label)}" for label in labels[:2])
+        if len(models) == 1:
+            return models[0]
+        calls = " or ".join(
+            f"--weights {shlex.quote(printable(label, NAME_CHARACTERS))}" for label in labels[:2]
+        )
         raise RunFileError(
-            f"it holds {len(found)} models, {_named(labels)}: choose with {calls}, "
+            f"it holds {len(models)} models, {_named(labels)}: choose with {calls}, "
             f"or weights={shown(labels[-1])} in Python"
         )
     parts = tuple(weights.split("."))
-    exact = [model for model, label in zip(found, labels, strict=True) if label == weights]
-    matching = exact or [model for model in found if _is_part(parts, model.place)]
+    exact = [model for model, label in zip(models, labels, strict=True) if label == weights]
+    matching = exact or [model for model in models if _is_part(parts, model.place)]
     if len(matching) != 1:
         raise RunFileError(f"--weights is {shown(weights)}, expected one of {_named(labels)}")
     return matching[0]
@@ -248,13 +243,9 @@ def _named(labels: Sequence[str]) -> str:
     return listed([*map(readable, labels[:MAX_NAMES_SHOWN]), *more])
 
 
-def _in_a_shell(label: str) -> str:
-    return shlex.quote(printable(label, NAME_CHARACTERS))
-
-
-def _labels(found: Sequence[Found]) -> list[str]:
+def _labels(models: Sequence[Found]) -> list[str]:
     """Returns what each model is called: the first part of its place that not all of them share."""
-    places = [model.place for model in found]
+    places = [model.place for model in models]
     shared = 0
     while len({place[shared : shared + 1] for place in places}) == 1 and all(
         len(place) > shared + 1 for place in places

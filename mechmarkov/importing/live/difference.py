@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mechmarkov.importing.live.inside import Inside, attribute, is_parallel
 from mechmarkov.importing.live.logits import Answer, ask
 from mechmarkov.importing.live.untouched import our_own_numbers
-from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.models import HookedDecoder
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import listed
 
@@ -45,15 +45,15 @@ def difference(logits: Float[Tensor, "*axes"], ours: Float[Tensor, "*axes"]) -> 
     return Difference(float(apart.max()), float((apart / theirs.abs().clamp_min(1)).max()))
 
 
-def check_difference(found: Difference, who: str, advice: str = "") -> None:
+def check_difference(apart: Difference, who: str, advice: str = "") -> None:
     """Refuse logits that differ by more than rounding.
 
     Raises:
         RunFileError: With both numbers; `who` begins the sentence, `advice` ends it.
     """
-    if not found.is_rounding:
+    if not apart.is_rounding:
         raise RunFileError(
-            f"{who} logits differ by up to {found.largest:.3g}, "
+            f"{who} logits differ by up to {apart.largest:.3g}, "
             f"expected at most {MAX_LOGIT_DIFFERENCE} · max(1, |logit|){advice}"
         )
 
@@ -80,34 +80,34 @@ def compare(
         with suppress(ValueError):  # a LightningModule may have no forward pass, or take batches
             if not ask(live.holder, tokens, width, torch.float32).last:
                 asked = live.holder
-    found, failure = list[tuple[torch.dtype, Answer, Difference]](), None
+    tried, failure = list[tuple[torch.dtype, Answer, Difference]](), None
     for dtype in DTYPES:
         try:
             answer = ask(asked, tokens, width, dtype)
         except ValueError as error:
             failure = failure or error
             continue
-        found.append((dtype, answer, _least(answer, _ours(decoder, tokens, dtype))))
-        if found[-1][2].is_rounding:
+        tried.append((dtype, answer, _least(answer, _ours(decoder, tokens, dtype))))
+        if tried[-1][2].is_rounding:
             break
-    if not found:
+    if not tried:
         raise failure or AssertionError
-    dtype, answer, least = found[-1] if found[-1][2].is_rounding else found[0]
+    dtype, answer, least = tried[-1] if tried[-1][2].is_rounding else tried[0]
     who = f"{live.kind()} and its conversion disagree:"
     if asked is not live.model:
         who = f"{type(asked).__name__} and the conversion of the {live.kind()} that it holds disagree:"
         advice = f"; if that {live.kind()} is meant, pass {attribute(live.path)}{advice}"
     check_difference(least, who, _rounded_buffers(asked) or advice)
-    said: dict[str, Any] = {"logit_difference": least.largest}
+    provenance: dict[str, Any] = {"logit_difference": least.largest}
     if dtype is torch.float64:
-        said["compared_in"] = "float64"
-        if len(found) > 1:  # what its own forward pass makes of float32 weights
-            said["logit_difference_of_its_forward"] = found[0][2].largest
+        provenance["compared_in"] = "float64"
+        if len(tried) > 1:  # what its own forward pass makes of float32 weights
+            provenance["logit_difference_of_its_forward"] = tried[0][2].largest
     if answer.last:
-        said["compared_at"] = "the last position"
+        provenance["compared_at"] = "the last position"
     if live.path:
-        said["attribute"] = live.path
-    return said
+        provenance["attribute"] = live.path
+    return provenance
 
 
 def nearest(live: Inside, decoders: Iterable[HookedDecoder]) -> tuple[int, int | None, HookedDecoder]:
@@ -123,36 +123,31 @@ def nearest(live: Inside, decoders: Iterable[HookedDecoder]) -> tuple[int, int |
     """
     answer: Answer | None = None
     scaled, best, runner_up = list[float](), 0, 0
-    kept: dict[int, HookedDecoder] = {}  # the two nearest
+    nearest_two: dict[int, HookedDecoder] = {}  # the two nearest
     for number, decoder in enumerate(decoders):
         if answer is None:
-            tokens = _any_tokens(decoder.config)
-            dtype, answer = _in_widest(live, tokens, decoder.config.d_vocab_out)
+            config, drawn = decoder.config, torch.Generator("cpu").manual_seed(0)
+            tokens = torch.randint(config.d_vocab, (2, config.n_ctx), generator=drawn, device="cpu")
+            dtype = torch.float64
+            try:
+                answer = ask(live.model, tokens, config.d_vocab_out, dtype)
+            except ValueError:
+                dtype = torch.float32
+                answer = ask(live.model, tokens, config.d_vocab_out, dtype)
         scaled.append(_least(answer, _ours(decoder, tokens, dtype)).scaled)
-        kept[number] = decoder
-        best, runner_up = sorted(kept, key=scaled.__getitem__)[:2] if len(kept) > 1 else (number, number)
-        kept = {one: kept[one] for one in (best, runner_up)}
+        nearest_two[number] = decoder
+        best, runner_up = (
+            sorted(nearest_two, key=scaled.__getitem__)[:2] if len(nearest_two) > 1 else (number, number)
+        )
+        nearest_two = {one: nearest_two[one] for one in (best, runner_up)}
     is_tie = scaled[runner_up] <= min(10 * scaled[best], MAX_LOGIT_DIFFERENCE)
-    return best, runner_up if is_tie else None, kept[best]
-
-
-def _any_tokens(config: DecoderConfig) -> Int[Tensor, "batch position"]:
-    drawn = torch.Generator("cpu").manual_seed(0)
-    return torch.randint(config.d_vocab, (2, config.n_ctx), generator=drawn, device="cpu")
-
-
-def _in_widest(live: Inside, tokens: Int[Tensor, "batch position"], width: int) -> tuple[torch.dtype, Answer]:
-    """A model's logits in float64, or else in float32."""
-    try:
-        return torch.float64, ask(live.model, tokens, width, torch.float64)
-    except ValueError:
-        return torch.float32, ask(live.model, tokens, width, torch.float32)
+    return best, runner_up if is_tie else None, nearest_two[best]
 
 
 def _least(answer: Answer, ours: Float[Tensor, "batch position d_vocab_out"]) -> Difference:
     """The difference of the tensor that is nearest: one that agrees by chance is not to be feared."""
     ours = ours[:, -1:] if answer.last else ours
-    return min((difference(one, ours) for one in answer.candidates), key=lambda found: found.scaled)
+    return min((difference(one, ours) for one in answer.candidates), key=lambda distance: distance.scaled)
 
 
 def _ours(

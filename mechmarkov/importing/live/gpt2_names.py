@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from mechmarkov.importing import gpt2, layout
 from mechmarkov.importing.live import measured
-from mechmarkov.importing.live.inside import Inside, plain_name
+from mechmarkov.importing.live.inside import Inside
 from mechmarkov.importing.live.reading import Fields, Reading
 from mechmarkov.importing.live.settings import n_heads
 from mechmarkov.models import DecoderConfig
@@ -29,14 +29,16 @@ def reading(live: Inside, state: Mapping[str, Tensor], given: Fields) -> Reading
     """
     weights = _weights(live.model, state)
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
-    modules = {plain_name(name): module for name, module in live.model.named_modules()}
+    modules = {layout.plain_name(name): module for name, module in live.model.named_modules()}
     norms = [module for name, module in modules.items() if name.endswith(("ln_1", "ln_2", "ln_f"))]
     fields, choices = {**_norms(norms, given), **given}, dict[str, Sequence[Any]]()
     if "n_heads" not in fields:
         heads = n_heads(live)
         if len(heads) > 1:
             raise RunFileError(f"its layers have {listed([*map(str, heads)])} heads, expected one number")
-        choices |= {"n_heads": heads or _divisors(shapes)}
+        embedding = next(name for name in shapes if name.endswith("wte.weight"))
+        width = layout.shape_of(shapes, embedding, 2)[1]
+        choices |= {"n_heads": heads or [n for n in range(1, width + 1) if width % n == 0]}
 
     if "normalization_type" not in fields:  # its norms have no weights, or there are none
         choices["normalization_type"] = [None, "LNPre", "RMSPre"]
@@ -44,7 +46,7 @@ def reading(live: Inside, state: Mapping[str, Tensor], given: Fields) -> Reading
     def plan(choice: Fields) -> layout.ImportPlan:
         return gpt2.plan_import(shapes, {}, {**fields, **choice})
 
-    said: dict[str, Any] = {}
+    provenance: dict[str, Any] = {}
     # Names and shapes are checked first: what is measured relies on these.
     config = plan({"act_fn": "relu", **{name: values[0] for name, values in choices.items()}}).config
     if "act_fn" not in fields and not config.attn_only:
@@ -53,7 +55,7 @@ def reading(live: Inside, state: Mapping[str, Tensor], given: Fields) -> Reading
         layers = [(modules.get(f"{mlp}c_fc"), modules.get(f"{mlp}c_proj")) for mlp in mlps]
         act_fn = measured.act_fn(live, layers, config.n_ctx)
         choices["act_fn"] = [*ACTIVATIONS] if act_fn is None else [act_fn]
-        said |= {} if act_fn is None else {"act_fn_by": "its values on a grid"}
+        provenance |= {} if act_fn is None else {"act_fn_by": "its values on a grid"}
 
     def read(choice: Fields) -> tuple[DecoderConfig, Mapping[str, Tensor]]:
         return plan(choice).of_live_model(weights)
@@ -61,12 +63,12 @@ def reading(live: Inside, state: Mapping[str, Tensor], given: Fields) -> Reading
     assumed = {**layout.ASSUMED, **fields}
     hidden = listed([f"{name} ({assumed[name]})" for name in layout.ASSUMED])
     advice = f'; weights do not show {hidden}: say what is otherwise, given={{"window": 8}}'
-    return Reading(read, choices, said, advice)
+    return Reading(read, choices, provenance, advice)
 
 
 def _weights(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights in float32, and buffers that may stand for one: counters, masks and tables do not."""
-    parameters = {plain_name(name) for name, _ in model.named_parameters(remove_duplicate=False)}
+    parameters = {layout.plain_name(name) for name, _ in model.named_parameters(remove_duplicate=False)}
     return {
         name: value.detach().cpu().float()
         for name, value in state.items()
@@ -74,17 +76,10 @@ def _weights(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]
     }
 
 
-def _divisors(shapes: layout.Shapes) -> list[int]:
-    """The numbers of heads that are possible."""
-    name = next(name for name in shapes if name.endswith("wte.weight"))
-    width = layout.shape_of(shapes, name, 2)[1]
-    return [heads for heads in range(1, width + 1) if width % heads == 0]
-
-
 def _norms(norms: list[nn.Module], given: Fields) -> dict[str, Any]:
     """Returns what a model's norms are, as far as they show it."""
-    said = [getattr(norm, name, None) for norm in norms for name in ("eps", "variance_epsilon")]
-    eps = {value for value in said if type(value) is float}
+    attributes = [getattr(norm, name, None) for norm in norms for name in ("eps", "variance_epsilon")]
+    eps = {value for value in attributes if type(value) is float}
     if len(eps) > 1:
         raise RunFileError(f"its norms have an eps of {listed([*map(str, sorted(eps))])}, expected one")
     fields: dict[str, Any] = {"eps": eps.pop()} if eps else {}

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, mamba, transformer_bridge
+from mechmarkov.importing.layout import plain_name, recognises
 from mechmarkov.models import HookedDecoder
 from mechmarkov.utils.text import counted, listed, shown
 
 LAYOUTS = (gpt2, hugging_face, mamba, hooked_transformer, transformer_bridge)
-# Parts of names that wrappers of a layer leave in the middle: torch.compile, FSDP, activation checkpointing.
-WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+MARKS = tuple(group for layout in LAYOUTS for group in layout.MARKS)
 LENS = "transformer_lens."
 PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 SHARDED = "FullyShardedDataParallel"  # importing the class takes longer than all else here
@@ -57,13 +57,13 @@ def inside(model: nn.Module, whole: bool = False) -> Inside:
     holder = _without_wrappers(model)
     if whole or _is_known(holder):
         return Inside(holder, holder, "")
-    found = dict(_known_parts(holder))
-    if not found:
+    parts = dict(_known_parts(holder))
+    if not parts:
         return Inside(holder, holder, "")
-    kind, attributes = type(holder).__name__, [attribute(path) for path in found]
-    if len(found) > 1:
-        raise ValueError(f"{kind} holds {counted(len(found), 'model')}: pass one, {' or '.join(attributes)}")
-    ((path, part),) = found.items()
+    kind, attributes = type(holder).__name__, [attribute(path) for path in parts]
+    if len(parts) > 1:
+        raise ValueError(f"{kind} holds {counted(len(parts), 'model')}: pass one, {' or '.join(attributes)}")
+    ((path, part),) = parts.items()
     inner = {id(parameter) for parameter in part.parameters()}
     others = [name for name, parameter in holder.named_parameters() if id(parameter) not in inner]
     if others:
@@ -76,15 +76,6 @@ def inside(model: nn.Module, whole: bool = False) -> Inside:
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """A model's weights and buffers, by names without those of wrappers around its layers."""
     return {plain_name(name): value for name, value in model.state_dict().items()}
-
-
-def plain_name(name: str) -> str:
-    """A name without those of wrappers.
-
-    >>> plain_name("h.0._orig_mod.mlp.c_fc.weight")
-    'h.0.mlp.c_fc.weight'
-    """
-    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
 def is_of(thing: object, package: str) -> bool:
@@ -102,9 +93,9 @@ def _is_known(model: nn.Module) -> bool:
         return True
     # The state dict of Lightning Fabric's wrapper has the inner model's names, that of a bridge its own.
     is_bridge = is_of(getattr(model, "cfg", None), LENS)
-    found = model.state_dict() if is_bridge else dict(model.named_parameters(remove_duplicate=False))
-    names = {plain_name(name) for name in found}
-    return any(layout.recognises(names) for layout in LAYOUTS)
+    weights = model.state_dict() if is_bridge else dict(model.named_parameters(remove_duplicate=False))
+    names = {plain_name(name) for name in weights}
+    return recognises(MARKS, names)
 
 
 def _known_parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -50,11 +50,11 @@ def ask(model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype) -> Ans
         if isinstance(output, Exception):
             told = told or f"fails: {error_line(output)}"
             continue
-        found = list(_tensors(output))
-        whole = [y.reshape(*tokens.shape, width) for y in found if _is_of(y, tokens.shape, width)]
+        tensors = list(_tensors(output))
+        whole = [y.reshape(*tokens.shape, width) for y in tensors if _is_of(y, tokens.shape, width)]
         if whole:
             return Answer(whole, last=False)
-        last = last or [y.reshape(-1, 1, width) for y in found if _is_of(y, tokens.shape[:1], width)]
+        last = last or [y.reshape(-1, 1, width) for y in tensors if _is_of(y, tokens.shape[:1], width)]
         told = f"returns {_described(output)}"
     if last:
         return Answer(last, last=True)

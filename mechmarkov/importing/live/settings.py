@@ -29,8 +29,8 @@ def settings_of(config: Any) -> dict[str, Any] | None:
         return None
     if not isinstance(config, type):
         with suppress(Exception):  # somebody's method, which may want arguments
-            if isinstance(said := config.to_dict(), Mapping):
-                return settings_of(said)
+            if isinstance(data := config.to_dict(), Mapping):
+                return settings_of(data)
         if is_dataclass(config):
             return {field.name: getattr(config, field.name, None) for field in fields(config)}
     return dict(_attributes(config)) or None
@@ -40,25 +40,22 @@ def _attributes(config: Any) -> Iterator[tuple[str, Any]]:
     """Yields what an object and its class keep, with neither methods nor private names."""
     kinds = (config if isinstance(config, type) else type(config)).__mro__[:-1]
     for kind in reversed(kinds):
+        slots = vars(kind).get("__slots__", ())
+        slots = (slots,) if isinstance(slots, str) else slots
         for name, value in vars(kind).items():
-            in_slot = not isinstance(config, type) and name in _slots(kind) and hasattr(config, name)
+            in_slot = not isinstance(config, type) and name in slots and hasattr(config, name)
             if not name.startswith("_") and (in_slot or not (callable(value) or hasattr(value, "__get__"))):
                 yield name, getattr(config, name) if in_slot else value
     if not isinstance(config, type):
         yield from ((x, y) for x, y in getattr(config, "__dict__", {}).items() if not x.startswith("_"))
 
 
-def _slots(kind: type) -> tuple[str, ...]:
-    slots = vars(kind).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
-
-
 def configs(live: Inside) -> Iterator[dict[str, Any]]:
     """The configs of a model and of what holds it, as they are."""
     for module in dict.fromkeys((live.model, live.holder)):
         for name in CONFIGS:
-            if (said := settings_of(getattr(module, name, None))) is not None:
-                yield said
+            if (settings := settings_of(getattr(module, name, None))) is not None:
+                yield settings
 
 
 def n_heads(live: Inside) -> list[int]:
@@ -67,11 +64,11 @@ def n_heads(live: Inside) -> list[int]:
     Its blocks are asked first, for they are what computes; minGPT's GPT keeps no config at all.
     """
     inner = (vars(part) for name, part in live.model.named_modules() if name)
-    said = list(configs(live))
-    sections = (part for one in said for value in one.values() if (part := settings_of(value)))
-    for holders in (inner, said, sections, (vars(part) for part in (live.model, live.holder))):
-        if found := sorted(set(_heads(holders))):
-            return found
+    own_configs = list(configs(live))
+    sections = (part for one in own_configs for value in one.values() if (part := settings_of(value)))
+    for holders in (inner, own_configs, sections, (vars(part) for part in (live.model, live.holder))):
+        if numbers := sorted(set(_heads(holders))):
+            return numbers
     return []
 
 

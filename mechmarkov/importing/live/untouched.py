@@ -63,23 +63,27 @@ def borrowed(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     What its modules keep is put back: weights, modes, counters, what is cached in their attributes, lists and
     dicts. (`torch.func.functional_call` gives a module that has two names its weights back only once.)
     """
-    kept = [(vars(part), dict(vars(part))) for part in _parts(model)]
+    attributes_before = [(vars(part), dict(vars(part))) for part in _parts(model)]
     inner = [
         (x, dict(x) if isinstance(x, dict) else list(x))
-        for _, before in kept
+        for _, before in attributes_before
         for x in before.values()
         if isinstance(x, dict | list)
     ]
     copies: dict[int, Tensor] = {}  # a tied weight has one
     try:
-        for attributes, before in kept:
+        for attributes, before in attributes_before:
             attributes["training"] = False
             if "_original_forward" in before:  # accelerate's `prepare`
                 attributes["forward"] = before["_original_forward"]
             for tensors in (attributes["_parameters"], attributes["_buffers"]):
                 for name, value in tensors.items():
-                    if value is not None:
-                        tensors[name] = copies.setdefault(id(value), _copy(value, dtype))
+                    if value is not None and id(value) not in copies:
+                        kind = dtype if value.is_floating_point() else value.dtype
+                        copy = value.detach().to(kind, copy=True)
+                        is_parameter = isinstance(value, nn.Parameter)
+                        copies[id(value)] = nn.Parameter(copy, False) if is_parameter else copy
+                    tensors[name] = copies.get(id(value))
         yield
     finally:
         for now, was in inner:
@@ -87,29 +91,24 @@ def borrowed(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
                 _put_back(now, was)
             elif len(now) != len(was) or any(one is not other for one, other in zip(now, was, strict=True)):
                 now[:] = was
-        for attributes, before in kept:
+        for attributes, before in attributes_before:
             _put_back(attributes, before)
 
 
 def _parts(model: nn.Module) -> list[nn.Module]:
     """A module and those in it, also those kept in an attribute that does not register them."""
-    found: dict[int, nn.Module] = {}
+    parts: dict[int, nn.Module] = {}
     waiting = [model]
     while waiting:
         part = waiting.pop()
-        if id(part) in found:
+        if id(part) in parts:
             continue
-        found[id(part)] = part
+        parts[id(part)] = part
         for value in vars(part).values():
             several = value.values() if isinstance(value, dict) else value
             held = several if isinstance(value, dict | list | tuple) else [value]
             waiting += [one for one in held if isinstance(one, nn.Module)]
-    return list(found.values())
-
-
-def _copy(value: Tensor, dtype: torch.dtype) -> Tensor:
-    copy = value.detach().to(dtype if value.is_floating_point() else value.dtype, copy=True)
-    return nn.Parameter(copy, requires_grad=False) if isinstance(value, nn.Parameter) else copy
+    return list(parts.values())
 
 
 def _put_back(now: dict[Any, Any], before: dict[Any, Any]) -> None:

@@ -17,10 +17,9 @@ from mechmarkov.models import DecoderConfig
 from mechmarkov.models.config import MAX_WIDTH, STATE_SPACES
 from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.utils.text import near_misses, quoted, shown
+from mechmarkov.utils.text import first_of, near_misses, quoted, shown
 
 LAYOUT = "a table of names"
-ASSUMED: dict[str, Any] = {"eps": 1e-5, "use_attn_scale": True, "window": None}  # no shape tells them
 TIED = 'a tied weight has two names, "…": ["embed.W_E", "unembed.W_U"]'
 SIZES = ("n_heads", "n_key_value_heads", "d_head", "d_state", "dt_rank", "n_groups")
 KNOWN = (
@@ -49,21 +48,27 @@ def plan_import(
     _check_given(given)
 
     def by_our_names(weights: Mapping[str, Tensor]) -> Renamed:
-        found = renamed(weights, table, given, optional)
-        for name, value in found.states.items():
-            found.states[name] = _to_length(name, value, given.get("n_ctx"))
-        return found
+        translated = renamed(weights, table, given, optional)
+        for name, value in translated.states.items():
+            translated.states[name] = _to_length(name, value, given.get("n_ctx"))
+        return translated
 
     # Shapes of what the table makes are those of tensors without memory.
-    found = by_our_names({name: torch.empty(shape, device="meta") for name, shape in shapes.items()})
-    inner = {name: tuple(value.shape) for name, value in found.states.items()}
-    _check_targets(inner)
+    translated = by_our_names({name: torch.empty(shape, device="meta") for name, shape in shapes.items()})
+    inner = {name: tuple(value.shape) for name, value in translated.states.items()}
+    for name in inner:
+        if not OURS.fullmatch(name):
+            layer = next(iter(re.findall(r"\d+", name)), "0")
+            near = near_misses(name, [known.replace(".N.", f".{layer}.") for known in KNOWN])
+            raise RunFileError(
+                f"names: {quoted(name)} is not a name of HookedTransformer's{near}; see {PAGE}"
+            )
     fields, assumed = _fields(inner, given)
-    if found.by_name:
+    if translated.by_name:
         assumed["axes"] = "a square weight called weight is [d_out, d_in], any other [d_in, d_out]"
     config = layout.make_config({**fields, "tied": False})
     expected = parameter_shapes(config)
-    _check(inner, expected, found, table)
+    _check(inner, expected, translated, table)
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         made = by_our_names(weights).states
@@ -113,20 +118,10 @@ def _check_given(given: Mapping[str, Any]) -> None:
         raise RunFileError(f"mixer is {shown(given['mixer'])}, expected a name such as 'mamba'")
 
 
-def _check_targets(inner: Shapes) -> None:
-    for name in inner:
-        if not OURS.fullmatch(name):
-            layer = next(iter(re.findall(r"\d+", name)), "0")
-            near = near_misses(name, [known.replace(".N.", f".{layer}.") for known in KNOWN])
-            raise RunFileError(
-                f"names: {quoted(name)} is not a name of HookedTransformer's{near}; see {PAGE}"
-            )
-
-
 def _fields(inner: Shapes, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields of the config, and those of them that are assumed."""
     fields = layout.agree(_from_shapes(inner), given, "by the shapes")
-    assumed = {name: value for name, value in ASSUMED.items() if name not in fields}
+    assumed = {name: value for name, value in layout.ASSUMED.items() if name not in fields}
     if "pos_embed.W_pos" in inner and "positional_embedding_type" not in fields:
         assumed["positional_embedding_type"] = "standard"
     if not fields["attn_only"] and "parallel_attn_mlp" not in fields:
@@ -171,11 +166,11 @@ def _from_shapes(inner: Shapes) -> dict[str, Any]:
     return fields
 
 
-def _check(inner: Shapes, expected: Shapes, found: Renamed, table: Table) -> None:
+def _check(inner: Shapes, expected: Shapes, translated: Renamed, table: Table) -> None:
     """Refuse a weight that the config has no place for, one of another shape, and one that is not there."""
 
     def whose(name: str) -> str:
-        return f"{name} (from {', '.join(map(quoted, found.origin[name][:2])) or 'embed.W_E'})"
+        return f"{name} (from {', '.join(map(quoted, translated.origin[name][:2])) or 'embed.W_E'})"
 
     for name, shape in inner.items():
         if name not in expected:
@@ -195,7 +190,7 @@ def _check(inner: Shapes, expected: Shapes, found: Renamed, table: Table) -> Non
             advice = (
                 "a HookedDecoder norms what each layer reads and what is unembedded, not the sums after it"
             )
-        some = ", ".join(map(unmarked, lacking[:6])) + (", …" if len(lacking) > 6 else "")
+        some = first_of([*map(unmarked, lacking)], 6)
         raise RunFileError(f"names: no line gives {some}: {advice}; see {PAGE}")
 
 

@@ -109,7 +109,12 @@ def table_of(names: Names) -> Table:
     for key in names:
         if not isinstance(key, str):
             raise RunFileError(f"names has the key {shown(key)}, expected the name of a weight")
-    lines = tuple(line for key, value in names.items() if key != MISSING for line in _lines(key, value))
+    lines = tuple(
+        _line(key, one)
+        for key, value in names.items()
+        if key != MISSING
+        for one in (value if isinstance(value, list | tuple) and value else [value])
+    )
     return Table(lines, _missing(names.get(MISSING, {})))
 
 
@@ -136,21 +141,14 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _lines(key: str, value: Any) -> list[Line]:
-    """One line, or several that take the same weight."""
-    if isinstance(value, list | tuple) and value:
-        return [_line(key, one) for one in value]
-    return [_line(key, value)]
-
-
 def _line(key: str, value: Any) -> Line:
-    said = value if isinstance(value, Mapping) else {"to": value}
-    for name in said:
+    options = value if isinstance(value, Mapping) else {"to": value}
+    for name in options:
         if name not in ("to", *TYPES):
             raise RunFileError(
                 f"names[{shown(key)}] has {shown(name)}, expected some of to, {', '.join(TYPES)}"
             )
-    to = said.get("to")
+    to = options.get("to")
     targets = [to] if isinstance(to, str) else to
     if not isinstance(targets, list | tuple) or not all(isinstance(name, str) for name in targets):
         raise RunFileError(f"names[{shown(key)}] is {shown(value)}, expected a name such as 'embed.W_E'")
@@ -162,31 +160,27 @@ def _line(key: str, value: Any) -> Line:
         re.compile(key)
     except re.error as error:
         raise RunFileError(f"names has {shown(key)}, which is not a regular expression: {error}") from None
-    _check_types(key, said)
+    for name, (types, words) in TYPES.items():
+        part = options.get(name)
+        if part is not None and not (type(part) in types and FURTHER.get(name, bool)(part)):
+            raise RunFileError(f"names[{shown(key)}].{name} is {shown(part)}, expected {words}")
+    if options.get("split") and (isinstance(to, str) or len(targets) < 2):
+        raise RunFileError(f"names[{shown(key)}] has split, expected to be a list of several names")
     rest: dict[str, Any] = {
-        name: float(x) if name in ("scale", "add") else x for name, x in said.items() if name != "to"
+        name: float(x) if name in ("scale", "add") else x for name, x in options.items() if name != "to"
     }
     return Line(key, tuple(filter(None, targets)), **rest)
 
 
-def _check_types(key: str, said: Mapping[str, Any]) -> None:
-    for name, (types, words) in TYPES.items():
-        value = said.get(name)
-        if value is not None and not (type(value) in types and FURTHER.get(name, bool)(value)):
-            raise RunFileError(f"names[{shown(key)}].{name} is {shown(value)}, expected {words}")
-    if said.get("split") and (isinstance(said["to"], str) or len(said["to"]) < 2):
-        raise RunFileError(f"names[{shown(key)}] has split, expected to be a list of several names")
-
-
-def _missing(said: Any) -> tuple[tuple[re.Pattern[str], str], ...]:
-    if said == "zeros":
+def _missing(fills: Any) -> tuple[tuple[re.Pattern[str], str], ...]:
+    if fills == "zeros":
         return ((BIASES, "zeros"),)
-    if not isinstance(said, Mapping) or any(fill not in FILLS for fill in said.values()):
+    if not isinstance(fills, Mapping) or any(fill not in FILLS for fill in fills.values()):
         advice = "{'.*b_[QKV]': 'zeros'} with " + listed(FILLS)
         raise RunFileError(
-            f"names['{MISSING}'] is {shown(said)}, expected 'zeros' for all biases, or {advice}"
+            f"names['{MISSING}'] is {shown(fills)}, expected 'zeros' for all biases, or {advice}"
         )
     try:
-        return tuple((re.compile(pattern), fill) for pattern, fill in said.items())
+        return tuple((re.compile(pattern), fill) for pattern, fill in fills.items())
     except re.error as error:
         raise RunFileError(f"names['{MISSING}'] has no regular expression: {error}") from None

@@ -67,24 +67,27 @@ def renamed(
     Raises:
         RunFileError: One line that names a weight without a line, two for one, or one that does not fit.
     """
-    found = Renamed()
-    given = {"n_heads": _counted_heads(weights, table), **given}
+    translated = Renamed()
+    numbers = {
+        _expanded(match, line.head, line) for name in weights for line, match in table.of(name) if line.head
+    }  # of heads that have weights of their own
+    given = {"n_heads": len(numbers) or None, **given}
     heads: dict[str, dict[int, tuple[str, Tensor]]] = defaultdict(dict)
     width = _width(weights, table)
     unnamed: list[str] = []
     for name, value in weights.items():
         entries = table.of(name)
         if not entries and OURS.fullmatch(name):
-            found.put(name, value, [name])
+            translated.put(name, value, [name])
         elif not entries and name not in optional:
             unnamed.append(name)
         for line, match in entries:
             targets = _targets(match, line)
             made, by_name = parts(name, value, line, targets, width, given)
-            found.by_name += [name] * by_name
+            translated.by_name += [name] * by_name
             for target, part in made.items():
                 if line.head is None:
-                    found.put(target, part, [name])
+                    translated.put(target, part, [name])
                 else:
                     heads[target][_index(match, line, heads[target])] = (name, part)
     if unnamed:
@@ -93,8 +96,8 @@ def renamed(
         if sorted(each) != list(range(len(each))) or len({part.shape for _, part in each.values()}) > 1:
             raise RunFileError(f"names: {target} has the heads {sorted(each)}, expected 0, 1, … of one shape")
         ordered = [each[index] for index in range(len(each))]
-        found.put(target, torch.stack([part for _, part in ordered]), [name for name, _ in ordered])
-    return found
+        translated.put(target, torch.stack([part for _, part in ordered]), [name for name, _ in ordered])
+    return translated
 
 
 def nothing_fits(weights: Iterable[str], begin: str) -> RunFileError:
@@ -116,12 +119,6 @@ def _width(weights: Mapping[str, Tensor], table: Table) -> int | None:
         if value.ndim >= 2 and (turned or (name == "embed.W_E" and not entries)):
             return value.shape[-2 if any(turned) else -1]
     return None
-
-
-def _counted_heads(weights: Iterable[str], table: Table) -> int | None:
-    """Returns how many heads have weights of their own, or None."""
-    entries = [entry for name in weights for entry in table.of(name) if entry[0].head]
-    return len({_expanded(match, line.head or "", line) for line, match in entries}) or None
 
 
 def _index(match: re.Match[str], line: Line, taken: Container[int]) -> int:

@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float
@@ -26,8 +25,6 @@ class FixedChain(Stationary):
         >>> source.P.tolist(), source.pi.round(3).tolist()
         ([[0.5, 0.5], [0.75, 0.25]], [0.6, 0.4])
     """
-
-    takes_streams: ClassVar[bool] = True
 
     @abstractmethod
     def transition_matrix(self) -> Float[np.ndarray, "state_from state_to"]:

@@ -1,12 +1,13 @@
 """What sources that draw a chain for every sequence have in common."""
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from mechmarkov.sources.base.source import Source, check_request
+from mechmarkov.sources.base.source import WithHidden, check_request
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import sample_paths
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, Streams
@@ -15,30 +16,23 @@ TINY = torch.finfo(torch.float64).tiny
 Chains = Float64[Tensor, "batch state_from state_to"]  # transition matrices, one a sequence
 
 
-class FreshChains(Source):
+class FreshChains(WithHidden):
     """Every sequence is a path of a chain of its own, started in its stationary law unless said otherwise."""
 
-    @property
-    def redraws(self) -> bool:
-        """Yes: a chain for every sequence."""
-        return True
+    redraws: ClassVar[bool] = True
 
     def sample_chains(self, batch: int, *, generator: Numbers, device: Device = "cpu") -> Chains:
         """Draw only transition matrices; for a higher order, kernels with a row a history."""
         check_request(batch, 1, generator, device)
         return self._chains(batch, generator, device)
 
-    def sample_with_chains(
+    def sample_with_hidden(
         self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu"
     ) -> tuple[Sequences, Chains]:
         """Draw sequences and the chains behind them; see `Source.sample`."""
         check_request(batch, length, generator, device)
         P = self._chains(batch, generator, device)
         return self._paths(P, length, generator), P
-
-    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
-        """Draw sequences, each from a fresh chain; see `Source.sample`."""
-        return self.sample_with_chains(batch, length, generator=generator, device=device)[0]
 
     @abstractmethod
     def _chains(self, batch: int, generator: Numbers, device: Device) -> Chains:

@@ -54,5 +54,5 @@ def labelled_matrices(T: Any) -> Matrices:
             f"matrices sum to {total[i]:.6g} over states and hidden_to for hidden state {i}, expected 1: "
             "matrices[x][i, j] emits x and goes from i to j"
         )
-    found: Matrices = matrices / total[:, None]
-    return found
+    laws: Matrices = matrices / total[:, None]
+    return laws

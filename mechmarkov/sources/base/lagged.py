@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from functools import cached_property, partial
-from typing import ClassVar
 
 import numpy as np
 from einops import rearrange
@@ -26,8 +25,6 @@ class Lagged(Stationary):
     Args:
         lag: How many tokens back the parent is.
     """
-
-    takes_streams: ClassVar[bool] = True
 
     lag: Count = Field(ge=1, le=1 << 12)
 

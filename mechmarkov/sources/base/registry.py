@@ -30,17 +30,17 @@ def load_source(kind: str) -> type[Source]:
         )
     entry = known[kind]
     try:
-        found = entry.load()
+        family = entry.load()
     except Exception as error:  # whatever somebody's module does when it is imported
         raise ValueError(f"{plugins.origin(entry)} cannot be imported: {error_line(error)}") from error
-    if not (isinstance(found, type) and issubclass(found, Source)):
-        raise ValueError(f"{plugins.origin(entry)} is {found!r}, expected a subclass of mechmarkov's Source")
-    if found.model_fields["kind"].default != kind:
+    if not (isinstance(family, type) and issubclass(family, Source)):
+        raise ValueError(f"{plugins.origin(entry)} is {family!r}, expected a subclass of mechmarkov's Source")
+    if family.model_fields["kind"].default != kind:
         raise ValueError(
             f"{plugins.origin(entry)} is registered as {kind!r} but its kind is "
-            f"{found.model_fields['kind'].default!r}"
+            f"{family.model_fields['kind'].default!r}"
         )
-    return found
+    return family
 
 
 @cache  # a search through all installed distributions takes milliseconds, and sweeps read many recipes

@@ -105,14 +105,14 @@ class Source(Fields, ABC):
     example: ClassVar[Mapping[str, Any]] = {}
     """Fields of a small one, which a new recipe is written with; none for what is not made without data."""
     takes_streams: ClassVar[bool] = False
-    """Whether `sample` draws only through `sampling.streams`, so that a GPU draws for a stack."""
+    """Whether `sample` draws only through `sampling.streams`, so that a GPU draws for a stack. Not inherited:
+    each class says it of its own."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
-        """A class that draws in its own way says anew whether it takes streams."""
+        """A class that derives from another may draw in its own way."""
         super().__pydantic_init_subclass__(**options)
-        if {"sample", "_chains", "_paths"} & vars(cls).keys():
-            cls.takes_streams = vars(cls).get("takes_streams", False)
+        cls.takes_streams = vars(cls).get("takes_streams", False)
 
     if TYPE_CHECKING:  # an argument of some sources, a property of others: pydantic takes no such override
 
@@ -214,6 +214,20 @@ class Source(Fields, ABC):
         """A validated copy with some arguments changed; pydantic's own would keep the old chain's law."""
         del deep  # nothing in a frozen source can be shared by mistake
         return type(self).model_validate(self.model_dump() | dict(update or {}))
+
+
+class WithHidden(Source):
+    """A source that draws something for every sequence, next to its tokens: states, a chain, a lag."""
+
+    @abstractmethod
+    def sample_with_hidden(
+        self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu"
+    ) -> tuple[Sequences, torch.Tensor]:
+        """Draw sequences and what is hidden behind each; see `Source.sample`."""
+
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
+        """Draw sequences; see `Source.sample`."""
+        return self.sample_with_hidden(batch, length, generator=generator, device=device)[0]
 
 
 def check_question(tokens: Tokens, n_states: int, length: int) -> None:

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property, partial
 from itertools import count
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -33,10 +33,7 @@ class Stationary(Source):
         ['uniform', 'unigram', 'bigram', 'step_2', 'step_3', 'step_4']
     """
 
-    @property
-    def redraws(self) -> bool:
-        """No: one process for all sequences."""
-        return False
+    redraws: ClassVar[bool] = False
 
     @property
     def order(self) -> int | None:

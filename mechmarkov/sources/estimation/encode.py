@@ -19,7 +19,7 @@ from mechmarkov.sources.estimation.sequences import (
     sequences_of,
 )
 from mechmarkov.sources.estimation.texts import are_numbers
-from mechmarkov.utils.text import printable, shown
+from mechmarkov.utils.text import first_of, printable, shown
 
 REST = "<rest>"
 NAMED = 6  # states in a message
@@ -184,8 +184,7 @@ def _numbered(
 
 
 def _listed(symbols: Int[np.ndarray, " token"]) -> str:
-    known = np.unique(symbols).tolist()
-    return ", ".join(map(str, known[:NAMED])) + ", …" * (len(known) > NAMED)
+    return first_of([*map(str, np.unique(symbols).tolist())], NAMED)
 
 
 def _named(symbols: np.ndarray, alphabet: tuple[str, ...] | None) -> Numbered:
@@ -203,7 +202,7 @@ def _named(symbols: np.ndarray, alphabet: tuple[str, ...] | None) -> Numbered:
 
 def _most_frequent(states: Int[np.ndarray, " token"], names: tuple[str, ...], max_states: int) -> Numbered:
     count = np.bincount(states, minlength=len(names))
-    kept = np.sort(np.argsort(-count, kind="stable")[: max_states - 1])
+    frequent = np.sort(np.argsort(-count, kind="stable")[: max_states - 1])
     number = np.full(len(names), max_states - 1)
-    number[kept] = np.arange(len(kept))
-    return number[states], (*(names[state] for state in kept), REST)
+    number[frequent] = np.arange(len(frequent))
+    return number[states], (*(names[state] for state in frequent), REST)

@@ -62,7 +62,7 @@ class Blocks:
     @cached_property
     def grams(self) -> "list[Grams]":
         """The runs of 1, 2, …, `MAX_ORDER` + 1 states."""
-        found: list[Grams] = []
+        by_order: list[Grams] = []
         before = np.zeros(len(self.states), dtype=np.int64)
         for n in range(MAX_ORDER + 1):
             whole = self.place >= n
@@ -70,9 +70,9 @@ class Blocks:
             known, number = np.unique(codes[whole], return_inverse=True)
             index = np.full(len(codes), -1)
             index[whole] = number
-            found.append(Grams(known, index))
+            by_order.append(Grams(known, index))
             before = np.roll(index, 1)  # what ends one state earlier; across a cut it is never whole
-        return found
+        return by_order
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,9 +135,9 @@ class Estimate:
         for level, rows in enumerate(histories):
             counts, total = self._table(level)
             seen = np.flatnonzero((rows >= 0) & (total[rows] > 0))
-            found = counts[rows[seen]].toarray()
+            n_after = counts[rows[seen]].toarray()
             a, base = self._prior(level, law[seen])
-            law[seen] = (found + a * base) / (total[rows[seen], None] + a)
+            law[seen] = (n_after + a * base) / (total[rows[seen], None] + a)
         return law.reshape(*tokens.shape, K)
 
     def _prior(self, order: int, shorter: Float[np.ndarray, "row state"]) -> tuple[float, np.ndarray]:
@@ -159,16 +159,16 @@ class Estimate:
 
     def _histories(self, tokens: Int[np.ndarray, "batch position"], order: int) -> list[np.ndarray]:
         """The number of the last 0, 1, …, `order` states at each position; -1 where they do not occur."""
-        found = [np.zeros(tokens.shape, dtype=np.int64)]
+        numbers = [np.zeros(tokens.shape, dtype=np.int64)]
         for grams in self.blocks.grams[:order]:
             before = np.full(tokens.shape, -1)
-            before[:, 1:] = found[-1][:, :-1]
-            if len(found) == 1:
+            before[:, 1:] = numbers[-1][:, :-1]
+            if len(numbers) == 1:
                 before[:] = 0
             codes = before * self.blocks.n_states + tokens
             place = np.minimum(np.searchsorted(grams.codes, codes), len(grams.codes) - 1)
-            found.append(np.where((before >= 0) & (grams.codes[place] == codes), place, -1))
-        return [rows.ravel() for rows in found]
+            numbers.append(np.where((before >= 0) & (grams.codes[place] == codes), place, -1))
+        return [rows.ravel() for rows in numbers]
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def choose(blocks: Blocks, train: Bool[np.ndarray, " block"], order: int | None 
         )
     shorter = add_one = np.full(len(at), 1 / blocks.n_states)
     concentrations: list[float] = []
-    found: list[tuple[np.ndarray, Smoothing]] = []
+    best_of_order: list[tuple[np.ndarray, Smoothing]] = []
     for j in range(deepest + 1):
         pairs, total = _counts_without(blocks, fold, at, j)
         best = min(CONCENTRATIONS, key=lambda a: -np.log((pairs + a * shorter) / (total + a)).mean())
@@ -220,8 +220,8 @@ def choose(blocks: Blocks, train: Bool[np.ndarray, " block"], order: int | None 
         concentrations.append(best)
         add_one = np.where(total > 0, (pairs + 1) / (total + blocks.n_states), add_one)
         candidates = ((-np.log(shorter), tuple(concentrations)), (-np.log(add_one), None))
-        found.append(min(candidates, key=lambda candidate: candidate[0].mean()))
-    losses = [loss for loss, _ in found]
+        best_of_order.append(min(candidates, key=lambda candidate: candidate[0].mean()))
+    losses = [loss for loss, _ in best_of_order]
     block = np.unique(blocks.block[at], return_inverse=True)[1]
 
     least = MIN_GAIN_NATS * blocks.n_states / len(at)
@@ -233,7 +233,7 @@ def choose(blocks: Blocks, train: Bool[np.ndarray, " block"], order: int | None 
     if order is None:
         order = next(j for j, loss in enumerate(losses) if not any(beats(x, loss) for x in losses[j + 1 :]))
     errors = tuple(_mean_and_error(loss - losses[order], block)[1] for loss in losses)
-    return Choice(order, found[order][1], tuple(float(loss.mean()) for loss in losses), errors)
+    return Choice(order, best_of_order[order][1], tuple(float(loss.mean()) for loss in losses), errors)
 
 
 def _counts_without(

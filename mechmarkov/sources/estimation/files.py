@@ -34,22 +34,12 @@ LARGEST_TOKEN = 1 << 20  # of any vocabulary
 MAX_TEXT_BYTES = 1 << 26  # of words; characters stop at four bytes for each state
 MAX_HEADER_BYTES = 10_000  # of .npy, as numpy itself allows
 MAX_ITEM_BYTES = 1 << 10  # of an array of texts
-HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 ASKED_TYPE = ({"dtype": "uint16"}, "reads numbers of two bytes, as nanoGPT writes them")
 
 
 def read(
-    path: Any,
-    *,
-    unit: Any,
-    lines: Any,
-    dtype: Any,
-    column: Any,
-    sequence: Any,
-    limit: Any,
+    path: Any, *, unit: Any, lines: Any, dtype: Any, column: Any, sequence: Any, limit: Any
 ) -> tuple[Any, Literal["character", "word"] | None]:
     """Returns what a file holds, and what its texts are sequences of; see `Observed.read`.
 
@@ -58,7 +48,10 @@ def read(
         OSError: The file cannot be read.
     """
     path, name = _checked(path)
-    texts.check_options(unit, lines)
+    if unit not in (None, "character", "word"):
+        raise ValueError(f"unit is {shown(unit)}, expected 'character' or 'word'")
+    if lines is not None and type(lines) is not bool:
+        raise ValueError(f"lines is {shown(lines)}, expected True or False")
     check_limit(limit)
     of_text, of_table = {"unit": unit, "lines": lines}, {"column": column, "sequence": sequence}
     suffix = path.suffix.lower()
@@ -200,7 +193,7 @@ def naming(path: Path) -> Iterator[None]:
     except (OptionError, tables.ColumnError):
         raise
     except (ValueError, csv.Error) as error:  # those of pandas and pyarrow are ValueErrors too
-        said = printable(str(error).partition("\n")[0], 150)
+        cause = printable(str(error).partition("\n")[0], 150)
         raise ValueError(
-            f"{printable(path.name, 60)} cannot be read: {said}; expected a sound {path.suffix} file"
+            f"{printable(path.name, 60)} cannot be read: {cause}; expected a sound {path.suffix} file"
         ) from None

@@ -81,16 +81,20 @@ def homogeneity(
         return None
     order = max(1, order)
     contexts = _contexts(paths, order)
-    prior = _pooled(paths, n_states)
+    # Around the pooled rows, each worth as many counts as there are states.
+    counts = np.ones((n_states, n_states)) / n_states
+    whole = paths[:, 1:] != ENDED
+    np.add.at(counts, (paths[:, :-1][whole], paths[:, 1:][whole]), 1)
+    prior = n_states * counts / counts.sum(1, keepdims=True)
     rng = np.random.default_rng(seed)
-    found = _evidence(paths, prior)
+    evidence = _evidence(paths, prior)
     exchanged: list[float] = []
     while len(exchanged) < draws:
         some = min(draws - len(exchanged), max(1, AT_ONCE // paths.size))
         exchanged += [_evidence(one, prior) for one in _exchange(paths, contexts, some, rng)]
     # Equal counts in another order of summation are equal.
-    larger = sum(one >= found - 1e-9 * max(1.0, abs(found)) for one in exchanged)
-    gain = (found - float(np.mean(exchanged))) / int((paths[:, 1:] != ENDED).sum())
+    larger = sum(one >= evidence - 1e-9 * max(1.0, abs(evidence)) for one in exchanged)
+    gain = (evidence - float(np.mean(exchanged))) / int(whole.sum())
     return Homogeneity((1 + larger) / (draws + 1), gain, order, len(paths))
 
 
@@ -102,9 +106,9 @@ def _padded(
     long = np.flatnonzero(np.asarray(lengths) >= MIN_LENGTH)
     if not len(long):
         return np.empty((0, 0), dtype=np.int64)
-    kept = np.asarray(lengths)[long]
+    long_lengths = np.asarray(lengths)[long]
     most = max(64, MAX_TOKENS // len(long))  # states of each
-    chosen = long[:: max(1, round(np.minimum(kept, most).sum() / MAX_TOKENS))]
+    chosen = long[:: max(1, round(np.minimum(long_lengths, most).sum() / MAX_TOKENS))]
     longest = min(most, max(lengths[one] for one in chosen))
     paths = np.full((len(chosen), longest), ENDED, dtype=np.int64)
     for row, one in enumerate(chosen):
@@ -118,12 +122,12 @@ def _contexts(
     paths: Int[np.ndarray, "sequence position"], order: int
 ) -> list[Integer[np.ndarray, " sequence"]]:
     """Before each position, a number for what each sequence showed last; one for all that ended."""
-    found = []
+    contexts = []
     for t in range(paths.shape[1]):
         shown = paths[:, max(0, t - order) : t]
         shown = np.where(paths[:, t : t + 1] == ENDED, ENDED, shown) if t else paths[:, :1] * 0
-        found.append(np.unique(shown, axis=0, return_inverse=True)[1].ravel().astype(np.uint16))
-    return found
+        contexts.append(np.unique(shown, axis=0, return_inverse=True)[1].ravel().astype(np.uint16))
+    return contexts
 
 
 def _exchange(
@@ -134,25 +138,15 @@ def _exchange(
 ) -> Int[np.ndarray, "draw sequence position"]:
     """The sequences with their futures dealt out anew at every position, that many times."""
     whose = np.tile(np.arange(len(paths)), (draws, 1))  # path is being followed
-    found = np.empty((draws, *paths.shape), dtype=paths.dtype)
+    exchanged = np.empty((draws, *paths.shape), dtype=paths.dtype)
     for t, context in enumerate(contexts):
         before = context[whose]
         places = np.argsort(before, axis=1, kind="stable")
         # As float64 a context and a random fraction of one: sorted by context, at random within.
         dealt = np.argsort(before + rng.random(before.shape), axis=1)
         np.put_along_axis(whose, places, np.take_along_axis(whose, dealt, 1), 1)
-        found[:, :, t] = paths[whose, t]
-    return found
-
-
-def _pooled(
-    paths: Int[np.ndarray, "sequence position"], n_states: int
-) -> Float[np.ndarray, "state_from state_to"]:
-    """A Dirichlet prior for the rows of a chain: around the pooled rows, worth as many counts as states."""
-    counts = np.ones((n_states, n_states)) / n_states
-    whole = paths[:, 1:] != ENDED
-    np.add.at(counts, (paths[:, :-1][whole], paths[:, 1:][whole]), 1)
-    return n_states * counts / counts.sum(1, keepdims=True)
+        exchanged[:, :, t] = paths[whose, t]
+    return exchanged
 
 
 def _evidence(

@@ -97,10 +97,12 @@ def _which(tokens: Sequence[str]) -> ValueError:
     spaced = any(map(str.isspace, longest))
     if spaced and sum(len(texts.words(one)) - 1 for one in tokens) >= MIN_TRANSITIONS:
         ways.append(({"each": "word"}, "takes each as a sequence of words"))
-    said = f"tokens hold texts such as {shown(longest)}"
+    complaint = f"tokens hold texts such as {shown(longest)}"
     if not ways:
-        return ValueError(f"{said}, {counted(len(tokens), 'text')}: expected {MIN_TRANSITIONS} transitions")
-    return OptionError(said, *ways)
+        return ValueError(
+            f"{complaint}, {counted(len(tokens), 'text')}: expected {MIN_TRANSITIONS} transitions"
+        )
+    return OptionError(complaint, *ways)
 
 
 def _is_nested(one: Any) -> bool:

@@ -13,6 +13,7 @@ from pydantic import Field
 from mechmarkov.sources.base.source import Count
 from mechmarkov.sources.base.stationary import Stationary
 from mechmarkov.sources.estimation.sequences import MAX_SEQUENCES, MAX_STATES, MAX_TOKENS
+from mechmarkov.utils.text import first_of
 
 S = TypeVar("S", bound="StoredSequences")
 MAX_LABELS = 6  # in a message
@@ -66,19 +67,19 @@ class StoredSequences(Stationary):
     def tokens(self) -> Int[np.ndarray, " token"]:
         """All sequences, one after the other; read-only."""
         decoded = base64.b64decode(self.states)
-        found = np.frombuffer(decoded, _width(self.n_states)).astype(np.int64)
-        found.setflags(write=False)
-        return found
+        states = np.frombuffer(decoded, _width(self.n_states)).astype(np.int64)
+        states.setflags(write=False)
+        return states
 
     def named_only(self: S, names: Collection[str]) -> S:
         """Without states that never occur and are not named; see `Source.named_only`."""
         occurs = np.bincount(self.tokens, minlength=self.n_states) > 0
-        kept = np.flatnonzero(occurs | [label in names for label in self.labels])
-        if len(kept) == self.n_states:
+        named = np.flatnonzero(occurs | [label in names for label in self.labels])
+        if len(named) == self.n_states:
             return self
-        states = written(np.searchsorted(kept, self.tokens), len(kept))
+        states = written(np.searchsorted(named, self.tokens), len(named))
         renumbered: S = self.model_copy(
-            update={"states": states, "names": tuple(self.names[state] for state in kept)}
+            update={"states": states, "names": tuple(self.names[state] for state in named)}
         )
         return renumbered
 
@@ -86,10 +87,9 @@ class StoredSequences(Stationary):
         """Returns advice on states that never occur, line ends and missing states; see `Source.advice`."""
         occur = [self.labels[state] for state in np.unique(self.tokens)]
         if n_states == len(occur) < self.n_states:
-            some = ", ".join(occur[:MAX_LABELS]) + ", …" * (len(occur) > MAX_LABELS)
             return (
                 f"; {len(occur)} of the {self.n_states} occur: Observed(…, relabel=True), or "
-                f'"relabel": true in --source, takes {some} in this order'
+                f'"relabel": true in --source, takes {first_of(occur, MAX_LABELS)} in this order'
             )
         if "\n" in self.names and n_states == self.n_states - 1:
             return (

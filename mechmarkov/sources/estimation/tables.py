@@ -44,7 +44,9 @@ def read(path: Path, *, column: Any, sequence: Any, lines: bool | None, limit: i
         )
     if lines:
         return _lines(path, limit)
-    of_file, example = _names_of_text(path) if is_text else _names_of_parquet(path)
+    # In text a column without a name holds the rows' names.
+    text_names = [one for one in next(_cells(path), []) if one] if is_text else []
+    of_file, example = (text_names, None) if is_text else _names_of_parquet(path)
     names = [one for one in of_file if one != sequence]
     only = column is None and len(names) == 1
     if column is None and not only:
@@ -97,11 +99,6 @@ def _names_of_parquet(path: Path) -> tuple[list[str], str | None]:
     return [one.name for one in schema], lists[0] if lists else None
 
 
-def _names_of_text(path: Path) -> tuple[list[str], None]:
-    """The names in the first line; a column without one holds the rows' names."""
-    return [one for one in next(_cells(path), []) if one], None
-
-
 def _cells(path: Path) -> Iterator[list[str]]:
     """The cells of each line, without white space around them.
 
@@ -129,22 +126,22 @@ def _of_text(path: Path, columns: list[str], limit: int | None) -> list[list[Any
     rows = _cells(path)
     names = next(rows)
     places = [names.index(column) for column in columns]
-    found: list[list[Any]] = [[] for _ in columns]
+    values_of: list[list[Any]] = [[] for _ in columns]
     for number, cells in enumerate(rows, 2):
         if len(cells) > len(names):
             raise ColumnError(f"line {number} of {_name(path)} has {len(cells)} cells, expected {len(names)}")
-        for values, place in zip(found, places, strict=True):  # an empty line is a gap
+        for values, place in zip(values_of, places, strict=True):  # an empty line is a gap
             values.append((cells[place] if place < len(cells) else None) or None)
-        if len(found[0]) > (limit or MAX_TOKENS):
+        if len(values_of[0]) > (limit or MAX_TOKENS):
             break
-    present = [value for value in found[0] if value is not None]
+    present = [value for value in values_of[0] if value is not None]
     if are_numbers(present):
-        found[0] = [None if value is None else int(value) for value in found[0]]
+        values_of[0] = [None if value is None else int(value) for value in values_of[0]]
     elif present and all(map(FLOAT.fullmatch, present)) and re.search(r"[.eEnN]", "".join(present)):
         raise ColumnError(
             f"{printable(columns[0], 60)} holds numbers such as {shown(present[0])}, expected integers"
         )
-    return found
+    return values_of
 
 
 def _of_parquet(path: Path, columns: list[str], limit: int | None) -> list[list[Any]]:
@@ -164,41 +161,41 @@ def _of_parquet(path: Path, columns: list[str], limit: int | None) -> list[list[
             )
         if sum(one.total_uncompressed_size for one in chunks) > MAX_BYTES:
             raise ColumnError(f"{_name(path)} has more than {MAX_BYTES} bytes in {columns[0]}")
-        found: list[list[Any]] = [[] for _ in columns]
+        values_of: list[list[Any]] = [[] for _ in columns]
         for batch in file.iter_batches(columns=columns):
             for number, column in enumerate(columns):
-                found[number] += batch.column(column).to_pylist()
-            if limit is not None and len(found[0]) >= limit:
+                values_of[number] += batch.column(column).to_pylist()
+            if limit is not None and len(values_of[0]) >= limit:
                 break
-    return found
+    return values_of
 
 
 def _grouped(states: Iterable[Any], groups: Sequence[Any], sequence: str) -> list[list[Any]]:
     """The states of each sequence, in the order of the rows."""
-    found: dict[Any, list[Any]] = {}
+    by_group: dict[Any, list[Any]] = {}
     for row, (group, state) in enumerate(zip(groups, states, strict=True)):
         if group is None or group != group:
             raise ColumnError(f"{sequence}[{row}] is missing, expected the sequence of every row")
-        found.setdefault(group, []).append(state)
-    return list(found.values())
+        by_group.setdefault(group, []).append(state)
+    return list(by_group.values())
 
 
 def _lines(path: Path, limit: int | None) -> list[list[str]]:
     """The cells of every line, but for names of columns and of rows, and for empty cells at a line's end."""
-    found: list[list[str]] = []
+    rows: list[list[str]] = []
     count = 0
     for cells in _cells(path):
         while cells and not cells[-1]:
             cells.pop()
         if cells:
-            found.append(cells)
+            rows.append(cells)
             count += len(cells)
         if count > (limit or MAX_TOKENS) + MAX_FIRST_LINE:
             break
-    if len(found) > 1 and _are_names(found):
-        rows_are_named = not found[0][0]
-        found = [cells[rows_are_named:] for cells in found[1:]]
-    return found
+    if len(rows) > 1 and _are_names(rows):
+        rows_are_named = not rows[0][0]
+        rows = [cells[rows_are_named:] for cells in rows[1:]]
+    return rows
 
 
 def _are_names(rows: list[list[str]]) -> bool:

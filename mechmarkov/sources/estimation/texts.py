@@ -55,24 +55,12 @@ def _numbers(text: str) -> list[str] | None:
     peek = _parts(text[:PEEK])[:-1]  # the last may be cut
     if peek and not are_numbers(peek):
         return None
-    found = _parts(text)
-    return found if are_numbers(found) else None
+    parts = _parts(text)
+    return parts if are_numbers(parts) else None
 
 
 def _parts(text: str) -> list[str]:
     return [part for part in BETWEEN_NUMBERS.split(text) if part]
-
-
-def check_options(unit: object, lines: object) -> None:
-    """Refuse what is not said of a text.
-
-    Raises:
-        ValueError: Naming the option.
-    """
-    if unit not in (None, "character", "word"):
-        raise ValueError(f"unit is {shown(unit)}, expected 'character' or 'word'")
-    if lines is not None and type(lines) is not bool:
-        raise ValueError(f"lines is {shown(lines)}, expected True or False")
 
 
 def check_meaning(text: str, name: str, unit: Unit | None, lines: bool | None) -> None:
@@ -113,12 +101,12 @@ def _check_integers(some: list[str], name: str) -> None:
 
 def _check_numbers(rows: list[str], count: int, name: str, unit: Unit | None, lines: bool | None) -> None:
     """Check a text that holds only numbers: single ones on their lines, or several."""
-    said = f"{name} holds {count} numbers"
+    complaint = f"{name} holds {count} numbers"
     if len(rows) == count:  # one on each line, or figures without white space
         if unit is None and lines is None:
             figures = ({"lines": True}, "takes each line as a sequence of figures")
             one_each = ({"unit": "word"}, "takes each line as a state")
-            raise OptionError(said, one_each, *[figures] * (min(map(len, rows)) > 1))
+            raise OptionError(complaint, one_each, *[figures] * (min(map(len, rows)) > 1))
     elif unit is None or (lines is None and len(rows) > 1):
         if len(rows) == 1 or lines is not None:
             whole = {"unit": "word"} if lines is None else {"unit": "word", "lines": lines}
@@ -131,7 +119,7 @@ def _check_numbers(rows: list[str], count: int, name: str, unit: Unit | None, li
         ways += [({"unit": "character", "lines": bool(lines)}, "takes figures and white space as states")] * (
             unit is None
         )
-        raise OptionError(said, *ways)
+        raise OptionError(complaint, *ways)
 
 
 def _check_lines(rows: list[str], name: str, unit: Unit | None) -> None:

@@ -87,7 +87,10 @@ class DoublyStochastic(FreshChains):
             switch = uniform(generator, device, batch)
             return torch.stack([1 - switch, switch, switch, 1 - switch], dim=-1).reshape(batch, 2, 2)
         if self.law == "uniform":
-            return uniform_doubly_stochastic(batch, n, generator, device)
+            vertices = table(generator, device, simplices(n))  # a simplex of the polytope, a point in it
+            own = vertices[integers(generator, device, len(vertices), batch)]
+            weights = dirichlet_rows((batch, own.shape[1]), 1.0, generator, device)
+            return einsum(weights, own, "b vertex, b vertex state_from state_to -> b state_from state_to")
         return doubly_stochastic(dirichlet_rows((batch, n, n), 1.0, generator, device))
 
     def _starts(self, P: Chains) -> Float64[Tensor, "batch state"]:
@@ -104,14 +107,6 @@ def doubly_stochastic(A: Chains) -> Chains:
     row, column = 1 - A.sum(2), (1 - A.sum(1)).clamp_min(0)
     lacking = column.sum(1).clamp_min(torch.finfo(torch.float64).tiny)
     return A + row.clamp_min(0)[:, :, None] * (column / lacking[:, None])[:, None, :]
-
-
-def uniform_doubly_stochastic(batch: int, n_states: int, generator: Numbers, device: Device) -> Chains:
-    """Doubly stochastic matrices from the uniform law on their polytope: a simplex, and a point in it."""
-    vertices = table(generator, device, simplices(n_states))
-    own = vertices[integers(generator, device, len(vertices), batch)]
-    weights = dirichlet_rows((batch, own.shape[1]), 1.0, generator, device)
-    return einsum(weights, own, "b vertex, b vertex state_from state_to -> b state_from state_to")
 
 
 @cache

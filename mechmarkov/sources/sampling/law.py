@@ -68,7 +68,7 @@ def eliminate(P: Float64[Tensor, "*batch state_from state_to"]) -> Float64[Tenso
     A: Any = P.movedim((-2, -1), (0, 1)).clone(memory_format=torch.contiguous_format)  # the batch last
     leaves: Any = torch.zeros_like(A[0])
     pi: Any = torch.zeros_like(A[0])
-    found: Tensor = pi.movedim(0, -1)
+    stationary: Tensor = pi.movedim(0, -1)
     if P.device.type == "cpu":  # the same memory in numpy, whose calls on few numbers take less time
         A, leaves, pi = A.numpy(), leaves.numpy(), pi.numpy()
     for n in range(len(A) - 1, 0, -1):  # cut state n out: what passes through it goes where it would lead
@@ -79,7 +79,7 @@ def eliminate(P: Float64[Tensor, "*batch state_from state_to"]) -> Float64[Tenso
         enters = (pi[:n] * A[:n, n]).sum(0)
         pi[:n] *= leaves[n] / (leaves[n] + enters)
         pi[n] = enters / (leaves[n] + enters)
-    return found
+    return stationary
 
 
 def entropy(law: Float[np.ndarray, " state"]) -> float:

@@ -83,8 +83,8 @@ def class_law(
             path, weights = edges.before[edge], np.empty((len(edge), 0))
         else:
             path, edge, old, new = _cover(ends, edges, len(classes.mass))
-            kept, added = old[:, None] * weights[path], new * edges.mass[edge]
-            weights = np.concatenate([kept, added[:, None]], 1)
+            unchanged, added = old[:, None] * weights[path], new * edges.mass[edge]
+            weights = np.concatenate([unchanged, added[:, None]], 1)
         if len(path) > MAX_SEQUENCES:
             raise ValueError(
                 f"{source.title()!r} has more than {MAX_SEQUENCES} classes of {length} states by "

@@ -17,7 +17,6 @@ from mechmarkov.sources.base.fixed_chain import FixedChain
 from mechmarkov.sources.base.source import Source
 from mechmarkov.sources.circle import Circle, walks
 from mechmarkov.sources.order_k import OrderK
-from mechmarkov.sources.sampling.compiled_walk import compiled_walks
 from mechmarkov.sources.sampling.histories import MAX_MAPPED_HISTORIES, sample_histories
 from mechmarkov.sources.sampling.paths import MAX_ENTRIES_GPU, sample_paths
 from mechmarkov.sources.sampling.streams import Streams
@@ -45,10 +44,9 @@ class Generators:
         """The next sequences of each member, which are those from number `start` on."""
         del start  # generators go on from where they are
         pairs = zip(self._sources, self._generators, strict=True)
-        with compiled_walks():
-            return torch.stack(
-                [s.sample(batch, self._length, generator=g, device=self._device) for s, g in pairs]
-            )
+        return torch.stack(
+            [s.sample(batch, self._length, generator=g, device=self._device) for s, g in pairs]
+        )
 
     def state(self) -> dict[str, Tensor]:
         """Returns what is needed to draw the same again."""
@@ -87,11 +85,11 @@ class Counted:
         return min(MAX_COUNTED_STEPS, max(1, MAX_ENTRIES_GPU // (self._entries * batch)))
 
     def draw(self, start: int, batch: int) -> Int[Tensor, "stack batch state"]:
-        found = [
+        drawn = [
             sample(count * batch, self._length, streams.at(start, batch)).view(count, batch, self._length)
             for sample, streams, count in self._groups
         ]
-        return found[0] if self._places is None else torch.cat(found)[self._places]
+        return drawn[0] if self._places is None else torch.cat(drawn)[self._places]
 
     def state(self) -> dict[str, Tensor]:
         return {}

@@ -87,20 +87,20 @@ def _search_all(table: bytes, n_states: int) -> tuple[list[Permutation], list[li
     """`_stabiliser_chain` of a table of float64; every probe asks for it again."""
     pairs = _pair_colours(np.frombuffer(table).reshape(n_states, n_states))
     budget = iter(range(MAX_PAIRS // (2 * n_states**2)))
-    found: list[Permutation] = []
+    generators: list[Permutation] = []
     transversals = []
     for b in reversed(range(n_states)):
         fixed = np.minimum(np.arange(n_states), b)  # states before b are told apart, the others not yet
         refined = _refine(pairs, np.stack([fixed, fixed]), budget)[0]
-        reached = _orbit(b, found, n_states)  # all generators so far fix every state before b
+        reached = _orbit(b, generators, n_states)  # all generators so far fix every state before b
         for target in np.flatnonzero(refined == refined[b]):
             if int(target) not in reached:
                 g = _search(pairs, _individualise(fixed, b), _individualise(fixed, int(target)), budget)
                 if g is not None:
-                    found.append(g)
-                    reached = _orbit(b, found, n_states)
+                    generators.append(g)
+                    reached = _orbit(b, generators, n_states)
         transversals.append(list(reached.values()))
-    return found, transversals
+    return generators, transversals
 
 
 def _orbit(state: int, group: list[Permutation], n_states: int) -> dict[int, Permutation]:
@@ -173,7 +173,9 @@ def _search(
         return tuple(map(int, g)) if np.array_equal(pairs[np.ix_(g, g)], pairs) else None
     state = int(np.flatnonzero(counts[source] > 1)[0])
     for image in np.flatnonzero(target == source[state]):
-        found = _search(pairs, _individualise(source, state), _individualise(target, int(image)), budget)
-        if found is not None:
-            return found
+        permutation = _search(
+            pairs, _individualise(source, state), _individualise(target, int(image)), budget
+        )
+        if permutation is not None:
+            return permutation
     return None

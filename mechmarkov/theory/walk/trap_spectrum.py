@@ -51,13 +51,7 @@ class TrapSpectrum:
 
 
 def trap_spectrum(
-    *,
-    n_states: int,
-    length: int,
-    position_norm: float,
-    alpha: float,
-    query_mass: float,
-    slope: float,
+    *, n_states: int, length: int, position_norm: float, alpha: float, query_mass: float, slope: float
 ) -> TrapSpectrum:
     """The closed form of the module's docstring.
 
