@@ -12,7 +12,7 @@ from torch import Tensor
 import mechmarkov as mm
 from benchmarks.timing import report
 from mechmarkov.models import DecoderConfig, HookedDecoder, initialise
-from mechmarkov.models.fast.use import use_fast_kernels
+from mechmarkov.models.kernels import use_fast_kernels
 
 # The sizes of Bondaschi et al.'s code (arXiv 2502.10178), but for the batch: 64 there.
 WIDTH, CHANNELS, STATE, WINDOW, LENGTH, STATES = 8, 16, 8, 4, 256, 2

@@ -36,7 +36,7 @@ class Attention(Mixer, name="attention"):
     has_attention_weights = True
     takes_last_queries = True
     takes_context = True
-    fused_layer: Callable[..., Tensor] | None = None  # see `mechmarkov.models.fast.use`
+    fused_layer: Callable[..., Tensor] | None = None  # see `use_fast_kernels`
     is_explicit = False  # True: scores and pattern are computed in every pass, hooked or not
 
     W_Q: nn.Parameter

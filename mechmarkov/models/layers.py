@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.fast.choose import is_thin, is_tuned_for
-from mechmarkov.models.fast.thin_gemm import ThinAffine
+from mechmarkov.models.thin_gemm import ThinAffine, is_thin
 
 
 def parameter(stack: tuple[int, ...], *shape: int, fill: float = 0.0) -> nn.Parameter:
@@ -84,7 +83,7 @@ class Embed(nn.Module):
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:
         super().__init__()
         self.W_E = parameter(stack, config.d_vocab, config.d_model)
-        self.one_hot = False  # see `mechmarkov.models.fast.use`
+        self.one_hot = False  # see `use_fast_kernels`
         # Told the tokens of every pass, and the layer that it begins at: -1 for the embedding.
         self.listeners: list[Callable[[Tensor, int], object]] = []
 
@@ -97,7 +96,7 @@ class Embed(nn.Module):
         if self.one_hot and torch.is_grad_enabled():
             check_tokens(tokens, self.W_E.shape[-2])
             every = torch.arange(self.W_E.shape[-2], device=tokens.device)
-            if is_tuned_for(tokens.device):  # positions last in memory
+            if tokens.device.type == "cpu":  # positions last in memory
                 one_hot = (tokens.flatten(1)[:, None] == every[:, None]).to(self.W_E.dtype)
                 return torch.bmm(self.W_E.mT, one_hot).mT.view(*tokens.shape, -1)
             one_hot = (tokens.flatten(1)[..., None] == every).to(self.W_E.dtype)
@@ -169,7 +168,7 @@ class Norm(nn.Module):
         kind, width = kind or config.normalization_type, width or config.d_model
         self.eps = config.eps
         self.centred = kind in ("LN", "LNPre")
-        self.fused: Callable[..., Tensor] | None = None  # see `mechmarkov.models.fast.use`
+        self.fused: Callable[..., Tensor] | None = None  # see `use_fast_kernels`
         self.w = parameter(stack, width, fill=1.0) if kind in ("LN", "RMS") else None
         self.b = parameter(stack, width) if kind == "LN" else None
         self.hook_scale = HookPoint()  # [*stack, batch, position, 1]
@@ -217,7 +216,7 @@ class MLP(nn.Module):
         self.W_out = parameter(stack, config.d_mlp, config.d_model)
         self.b_out = parameter(stack, config.d_model)
         self.is_gated = config.gated_mlp
-        self.fused: Callable[..., Tensor] | None = None  # see `mechmarkov.models.fast.use`
+        self.fused: Callable[..., Tensor] | None = None  # see `use_fast_kernels`
         if self.is_gated:
             self.W_gate = parameter(stack, config.d_model, config.d_mlp)
             self.hook_pre_linear = HookPoint()  # [*stack, batch, position, d_mlp]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.models.fast.replay import replayed
+from mechmarkov.models.replay import replayed
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.chunking import Chunk, chunked
 from mechmarkov.probing.preconditions import predictor_of

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.models.fast.use import use_fast_kernels
+from mechmarkov.models.kernels import use_fast_kernels
 from mechmarkov.probe_run import probe
 from mechmarkov.probing.chunking import chunked
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from mechmarkov.models.config import Slices
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.models.fast.use import use_fast_kernels
 from mechmarkov.models.init import initialise
+from mechmarkov.models.kernels import use_fast_kernels
 from mechmarkov.training.members import Member
 
 Measures = dict[str, Float[Tensor, " stack"]]

@@ -26,7 +26,7 @@ from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.interventions.attention import attend, limit_window
 from mechmarkov.interventions.tokens import donors, shuffle_context, swap_parent
 from mechmarkov.models import DecoderConfig, HookedDecoder
-from mechmarkov.models.fast.use import use_fast_kernels
+from mechmarkov.models.kernels import use_fast_kernels
 from mechmarkov.probing.recording.record import STANDARD, record
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources.base.registry import source_from_data

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.fast.choose import is_gpu_attention_faster
+from mechmarkov.models.fast.choose import attention_for
 from mechmarkov.models.fast.gpu_attention import attend_on_gpu, block_of
 
 HAS_TRITON = find_spec("triton") is not None
@@ -105,7 +105,7 @@ def test_it_is_for_small_heads_of_an_even_width_on_cuda(monkeypatch):
             n_layers=1, n_heads=1, d_model=8, d_head=d_head, n_ctx=64, d_vocab=3,
             positional_embedding_type=positions,
         )  # fmt: skip
-        return is_gpu_attention_faster(config, device)
+        return attention_for(config, device) is attend_on_gpu
 
     assert [d for d in range(1, 20) if is_chosen(d)] == [2, 4, 6, 8, 10, 12, 14, 16]
     assert not is_chosen(8, device="cpu")

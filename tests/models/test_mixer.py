@@ -9,7 +9,7 @@ from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.interventions.attention import attend, limit_window
 from mechmarkov.interventions.paths import paths
 from mechmarkov.models import DecoderConfig, HookedDecoder
-from mechmarkov.models.fast.use import use_fast_kernels
+from mechmarkov.models.kernels import use_fast_kernels
 from mechmarkov.models.mixer import MIXERS, Mixer
 
 

@@ -10,7 +10,7 @@ from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.interventions.attention import attend
 from mechmarkov.interventions.paths import paths
 from mechmarkov.models.attention import Attention
-from mechmarkov.models.fast.replay import replayed
+from mechmarkov.models.replay import replayed
 
 SOME = ("plain", "gelu and LN", "shortformer", "Qwen3", "GPT-NeoX", "relative, window, MLP, LN")
 

@@ -10,11 +10,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from mechmarkov.models.fast.attention_rows import LN2, attend, attend_backward, rows_of
-from mechmarkov.models.fast.token_rows import ONE, check_floats, copy, give, reach, row_length, take
+from mechmarkov.models.fast.attention_tiles import LN2, SQUARE, attend, attend_backward, reach, rows_of
+from mechmarkov.models.fast.panels import ONE, TOKENS, as_array, called, check_floats, f32, give, take
 from mechmarkov.utils.compiled import compiled
-
-f32 = np.float32
 
 
 def attend_fused(
@@ -53,9 +51,10 @@ class _FusedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: np.float32, window: int) -> Tensor:
-        z, shifts, sums = torch.empty_like(q), *(torch.empty_like(q[:, 0]) for _ in range(2))
-        _forward(tuple(range(q.shape[1])), *_arrays(q, k, v, z, shifts, sums), scale, window)
-        ctx.save_for_backward(q, k, v, z, shifts, sums)
+        z, (heads, n_rows, batch, length) = torch.empty_like(q), q.shape
+        sums, shifts = q.new_empty(2, heads, batch, -(-length // TOKENS) * TOKENS)
+        _forward(tuple(range(n_rows)), *map(as_array, (q, k, v, z, sums, shifts)), scale, window)
+        ctx.save_for_backward(q, k, v, z, sums, shifts)
         ctx.scale, ctx.window = scale, window
         return z
 
@@ -64,52 +63,57 @@ class _FusedAttention(torch.autograd.Function):
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
         q, *saved = ctx.saved_tensors
         gradients = [torch.empty_like(q) for _ in range(3)]
-        arrays = _arrays(q, *saved, dz.contiguous(), *gradients)
+        arrays = map(as_array, (q, *saved, dz, *gradients))
         _backward(tuple(range(q.shape[1])), *arrays, ctx.scale, ctx.window)
         return *gradients, None, None
 
 
-def _arrays(*tensors: Tensor) -> list[np.ndarray]:
-    return [x.detach().numpy() for x in tensors]
+@no_type_check
+@compiled
+def _forward(rows, q, k, v, z, sums, shifts, scale, window):
+    heads, _, batch, length = q.shape
+    panels = sums.shape[2] // TOKENS
+    made, read = (
+        np.zeros((panels, 3, len(rows) * TOKENS), f32),
+        np.zeros((panels, 1, len(rows) * TOKENS), f32),
+    )
+    weights = np.zeros(SQUARE, f32)
+    for head in range(heads):
+        for s in range(batch):
+            _take_all(made, q, k, v, head, s, scale)
+            attend(rows, weights, made, read, 0, sums[head, s], shifts[head, s], length, window)
+            for p in range(panels):
+                give(z, head, s, p * TOKENS, read[p, 0], ONE)
 
 
 @no_type_check
 @compiled
-def _forward(rows, q, k, v, z, shifts, all_sums, scale, window):
-    heads, d_head, batch, length = q.shape
-    n = row_length(length)
-    queries, keys, values, read = [np.zeros(d_head * n, f32) for _ in range(4)]
-    sums, shift = np.zeros(n, f32), np.zeros(n, f32)
+def _backward(rows, q, k, v, z, sums, shifts, dz, dq, dk, dv, scale, window):
+    heads, _, batch, length = q.shape
+    panels, size = sums.shape[2] // TOKENS, len(rows) * TOKENS
+    made, d_made = np.zeros((panels, 3, size), f32), np.zeros((panels, 3, size), f32)
+    read, d_read = np.zeros((panels, 1, size), f32), np.zeros((panels, 1, size), f32)
+    squares = np.zeros((5, SQUARE), f32)
     for head in range(heads):
         for s in range(batch):
-            take(queries, n, q[head, :, s], scale / LN2)
-            take(keys, n, k[head, :, s], ONE)
-            take(values, n, v[head, :, s], ONE)
-            attend(rows, (queries, keys, values), read, sums, shift, n, length, window)
-            copy(shifts[head, s], shift, length)
-            copy(all_sums[head, s], sums, length)
-            give(z[head, :, s], read, n, ONE)
+            _take_all(made, q, k, v, head, s, scale)
+            for p in range(panels):
+                take(read[p, 0], z, head, s, p * TOKENS, ONE)
+                take(d_read[p, 0], dz, head, s, p * TOKENS, ONE)
+            attend_backward(
+                rows, squares, made, d_made, read, d_read, 0, sums[head, s], shifts[head, s], length, window
+            )
+            for p in range(panels):
+                give(dq, head, s, p * TOKENS, d_made[p, 0], scale)
+                give(dk, head, s, p * TOKENS, d_made[p, 1], LN2)  # scaled queries are in bits
+                give(dv, head, s, p * TOKENS, d_made[p, 2], ONE)
 
 
 @no_type_check
-@compiled
-def _backward(rows, q, k, v, z, shifts, all_sums, dz, dq, dk, dv, scale, window):
-    heads, d_head, batch, length = q.shape
-    n = row_length(length)
-    queries, keys, values, read, d_read = [np.zeros(d_head * n, f32) for _ in range(5)]
-    d_queries, d_keys, d_values = [np.zeros(d_head * n, f32) for _ in range(3)]
-    made, d_made = (queries, keys, values), (d_queries, d_keys, d_values)
-    sums, shift = np.ones(n, f32), np.zeros(n, f32)
-    for head in range(heads):
-        for s in range(batch):
-            take(queries, n, q[head, :, s], scale / LN2)
-            take(keys, n, k[head, :, s], ONE)
-            take(values, n, v[head, :, s], ONE)
-            take(read, n, z[head, :, s], ONE)
-            take(d_read, n, dz[head, :, s], ONE)
-            copy(shift, shifts[head, s], length)
-            copy(sums, all_sums[head, s], length)
-            attend_backward(rows, made, d_made, read, d_read, sums, shift, n, length, window)
-            give(dq[head, :, s], d_queries, n, scale)
-            give(dk[head, :, s], d_keys, n, LN2)  # scaled queries are in bits
-            give(dv[head, :, s], d_values, n, ONE)
+@called
+def _take_all(made, q, k, v, head, s, scale):
+    """Queries in bits, keys and values of a head in a sequence."""
+    for p in range(len(made)):
+        take(made[p, 0], q, head, s, p * TOKENS, scale / LN2)
+        take(made[p, 1], k, head, s, p * TOKENS, ONE)
+        take(made[p, 2], v, head, s, p * TOKENS, ONE)

@@ -1,7 +1,7 @@
 """A layer of attention of small heads on a CPU, compiled by numba: all between its ends stays in the cache.
 
 From the residual stream to what the heads add to it, a sequence at a time. Of what is between, the backward
-pass gets what heads gather; queries, keys, values and weights are computed again.
+pass gets what heads read; queries, keys, values and weights are computed again.
 """
 
 from typing import Any, no_type_check
@@ -14,26 +14,29 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from mechmarkov.models.fast.attention_rows import LN2, attend, attend_backward, rows_of
-from mechmarkov.models.fast.token_rows import (
-    LOWEST,
+from mechmarkov.models.fast.attention_tiles import LN2, SQUARE, attend, attend_backward, reach, rows_of
+from mechmarkov.models.fast.panels import (
+    LANES,
     ONE,
+    TOKENS,
+    add_lanes,
     add_products,
-    add_sums,
+    add_rows,
     as_array,
-    as_token_rows,
+    as_rows,
+    blocks_of,
+    called,
     check_floats,
-    copy,
+    f32,
     give,
+    in_fours,
     multiply,
-    new_token_rows,
-    reach,
-    row_length,
+    new_rows,
+    new_sums,
     take,
+    transposed,
 )
-from mechmarkov.utils.compiled import called, compiled, inlined
-
-f32 = np.float32
+from mechmarkov.utils.compiled import compiled
 
 
 def attention_layer_fused(
@@ -58,9 +61,7 @@ def attention_layer_fused(
     Raises:
         ValueError: Shapes that do not fit, another type than float32, or a window below 0.
     """
-    in_bits = scale / float(LN2)
-    W_Q, W_K, W_V, W_O = weights
-    b_Q, b_K, b_V, b_O = biases
+    W_Q, _, _, W_O = weights
     models, _, _, d_model = x.shape
     _, heads, _, d_head = W_Q.shape
     into, own = (models, heads, d_model, d_head), (models, heads, d_head)
@@ -68,19 +69,21 @@ def attention_layer_fused(
         {"x": (x, tuple(x.shape)), "value_input": (value_input, tuple(x.shape))}
         | {f"W_{name}": (weight, into) for name, weight in zip("QKV", weights[:3], strict=True)}
         | {f"b_{name}": (bias, own) for name, bias in zip("QKV", biases[:3], strict=True)}
-        | {"W_O": (W_O, (models, heads, d_head, d_model)), "b_O": (b_O, (models, d_model))}
+        | {"W_O": (W_O, (models, heads, d_head, d_model)), "b_O": (biases[3], (models, d_model))}
     )
-    rows = rows_of(W_Q.shape[-1])
-    missing = len(rows) - W_Q.shape[-1]
+    rows, in_bits = rows_of(d_head), scale / float(LN2)
+    missing = len(rows) - d_head
     W_in, b_in = (
-        pad(torch.stack(own, 1), (0, missing))
-        for own in ((W_Q * in_bits, W_K, W_V), (b_Q * in_bits, b_K, b_V))
+        pad(torch.stack((of_q * in_bits, of_k, of_v), 1), (0, missing))
+        for of_q, of_k, of_v in (weights[:3], biases[:3])
     )
-    W_in, b_in = rearrange(W_in, "m qkv h i r -> m i (qkv h r)"), b_in.flatten(1)
-    W_out = pad(W_O, (0, 0, 0, missing)).flatten(1, 2)
-    shape = rows, reach(window, x.shape[-2]), value_input is x
+    if value_input is not x:  # rows of both, and zeros where one is not read
+        x = torch.cat((x, value_input), -1)
+        W_in = torch.cat((pad(W_in[:, :2], (0, 0, 0, d_model)), pad(W_in[:, 2:], (0, 0, d_model, 0))), 1)
+    W_in = blocks_of(rearrange(W_in, "m qkv h i r -> m i (qkv h r)"))
+    W_out = blocks_of(pad(W_O, (0, 0, 0, missing)).flatten(1, 2))
     apply: Any = _AttentionLayer.apply  # torch's `apply` has no types
-    out: Tensor = apply(x, value_input, W_in, b_in, W_out, b_O, *shape)
+    out: Tensor = apply(x, W_in, b_in.flatten(1), W_out, biases[3], rows, reach(window, x.shape[-2]))
     return out
 
 
@@ -89,129 +92,128 @@ class _AttentionLayer(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        value_input: Tensor,
         W_in: Tensor,
         b_in: Tensor,
         W_out: Tensor,
         b_out: Tensor,
         rows: tuple[int, ...],
         window: int,
-        shared: bool,
     ) -> Tensor:
-        m, b, p, d_model = x.shape
-        width = W_out.shape[1]  # of all heads' rows
-        out, z = new_token_rows(x, d_model), new_token_rows(x, width)
-        shifts, sums = x.new_empty(2, m, width // len(rows), b, p)
-        ctx.rows, ctx.window, ctx.shared = rows, window, shared
-        given = as_token_rows(x), as_token_rows(value_input), *map(as_array, (W_in, b_in, W_out, b_out))
-        found = as_token_rows(out), as_token_rows(z), as_array(shifts), as_array(sums)
-        _forward(rows, *given, *found, window, shared)
-        ctx.save_for_backward(x, value_input, W_in, b_in, W_out, z, shifts, sums)
+        m, b, p, _ = x.shape
+        out, z = new_rows(x, b_out.shape[-1]), new_rows(x, b_in.shape[-1] // 3)
+        sums, shifts = x.new_empty(2, m, z.shape[-1] // len(rows), b, -(-p // TOKENS) * TOKENS)
+        given = as_rows(x), *map(as_array, (W_in, b_in, W_out, in_fours(b_out)))
+        _forward(rows, *given, as_rows(out), as_rows(z), as_array(sums), as_array(shifts), window)
+        ctx.save_for_backward(x, W_in, b_in, W_out, z, sums, shifts)
+        ctx.rows, ctx.window = rows, window
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        x, value_input, W_in, b_in, W_out, z, shifts, sums = ctx.saved_tensors
-        d_x, d_value_input = (new_token_rows(x, x.shape[-1]) for _ in range(2))
-        gradients = [x.new_zeros(shape) for shape in (W_in.shape, b_in.shape, W_out.shape, d_out.shape[::3])]
-        given = as_token_rows(x), as_token_rows(value_input), *map(as_array, (W_in, b_in, W_out))
-        kept = as_token_rows(z), as_array(shifts), as_array(sums), as_token_rows(d_out)
-        found = as_token_rows(d_x), as_token_rows(d_value_input), *map(as_array, gradients)
-        _backward(ctx.rows, *given, *kept, *found, ctx.window, ctx.shared)
-        return d_x, None if ctx.shared else d_value_input, *gradients, None, None, None
+        x, W_in, b_in, W_out, z, sums, shifts = ctx.saved_tensors
+        d_x, d_b_out = new_rows(x, x.shape[-1]), in_fours(d_out[:, 0, 0])
+        gradients = [torch.empty_like(y) for y in (W_in, b_in, W_out, d_b_out)]
+        given = as_rows(x), *map(as_array, (W_in, b_in, transposed(W_in), transposed(W_out)))
+        saved = as_rows(z), as_array(sums), as_array(shifts), as_rows(d_out)
+        _backward(ctx.rows, *given, *saved, as_rows(d_x), *map(as_array, gradients), ctx.window)
+        d_W_in, d_b_in, d_W_out, d_b_out = gradients
+        return d_x, d_W_in, d_b_in, d_W_out, d_b_out[:, : d_out.shape[-1]], None, None
 
 
 @no_type_check
 @compiled
-def _forward(rows, x, value_input, W_in, b_in, W_out, b_out, out, z, shifts, all_sums, window, shared):
-    n_models, d_model, batch, length = x.shape
-    n, width = row_length(length), W_out.shape[1]
-    some, read, wrote = np.zeros(d_model * n, f32), np.zeros(width * n, f32), np.zeros(d_model * n, f32)
-    made = np.zeros(3 * width * n, f32)  # queries, keys and values
-    sums, shift = np.zeros(n, f32), np.zeros(n, f32)
-    one, size = np.int64(1), len(rows) * n
-    for m in range(n_models):
-        w_in, w_out = W_in[m].ravel(), W_out[m].ravel()
+def _forward(rows, x, W_in, b_in, W_out, b_out, out, z, sums, shifts, window):
+    models, _, batch, length = x.shape
+    panels, heads = sums.shape[3] // TOKENS, sums.shape[1]
+    some = np.zeros((panels, W_in.shape[2] * 4 * TOKENS), f32)
+    wrote = np.zeros((panels, b_out.shape[1] * TOKENS), f32)
+    made, read = np.zeros((panels, b_in.shape[1] * TOKENS), f32), np.zeros((panels, z.shape[1] * TOKENS), f32)
+    by_head, read_by_head = made.reshape(panels, 3 * heads, -1), read.reshape(panels, heads, -1)
+    weights = np.zeros(SQUARE, f32)
+    for m in range(models):
         for s in range(batch):
-            _make(
-                made, some, x[m, :, s], value_input[m, :, s], w_in, b_in[m], n, d_model, width, length, shared
-            )
-            for head in range(width // len(rows)):
-                own = read[head * size : (head + 1) * size]
-                attend(rows, _of_head(made, head, size), own, sums, shift, n, length, window)
-                copy(shifts[m, head, s], shift, length)
-                copy(all_sums[m, head, s], sums, length)
-            give(z[m, :, s], read, n, ONE)
-            multiply(wrote, w_out, d_model, one, read, n, width, d_model, length, b_out[m], LOWEST)
-            give(out[m, :, s], wrote, n, ONE)
+            _make(made, some, x, m, s, W_in[m], b_in[m])
+            for head in range(heads):
+                attend(
+                    rows,
+                    weights,
+                    by_head,
+                    read_by_head,
+                    head,
+                    sums[m, head, s],
+                    shifts[m, head, s],
+                    length,
+                    window,
+                )
+            for p in range(panels):
+                give(z, m, s, p * TOKENS, read[p], ONE)
+                multiply(wrote[p], W_out[m], read[p], b_out[m])
+                give(out, m, s, p * TOKENS, wrote[p], ONE)
 
 
 @no_type_check
 @called
-def _make(made, some, x, value_input, w_in, b_in, n, d_model, width, length, shared):
-    """Queries, keys and values of a sequence; `some` then holds what queries and keys are made of."""
-    one, at = np.int64(1), 2 * width
-    if not shared:
-        take(some, n, value_input, ONE)
-        v, w = made[at * n :], w_in[at:]
-        multiply(v, w, 3 * width, one, some, n, d_model, width, length, b_in[at:], LOWEST)
-    take(some, n, x, ONE)
-    rows = 3 * width if shared else at
-    multiply(made, w_in, 3 * width, one, some, n, d_model, rows, length, b_in, LOWEST)
-
-
-@no_type_check
-@inlined
-def _of_head(made, head, size):
-    """A head's queries, keys and values."""
-    q, k, v = head * size, len(made) // 3 + head * size, len(made) // 3 * 2 + head * size
-    return made[q : q + size], made[k : k + size], made[v : v + size]
+def _make(made, some, x, m, s, W_in, b_in):
+    """Queries, keys and values of a sequence, and what they are made of."""
+    for p in range(len(made)):
+        take(some[p], x, m, s, p * TOKENS, ONE)
+        multiply(made[p], W_in, some[p], b_in)
 
 
 @no_type_check
 @compiled
 def _backward(
-    rows, x, value_input, W_in, b_in, W_out, z, shifts, all_sums, d_out,
-    d_x, d_value_input, d_W_in, d_b_in, d_W_out, d_b_out, window, shared,
+    rows, x, W_in, b_in, W_in_T, W_out_T, z, sums, shifts, d_out,
+    d_x, d_W_in, d_b_in, d_W_out, d_b_out, window,
 ):  # fmt: skip
-    n_models, d_model, batch, length = x.shape
-    n, width = row_length(length), W_out.shape[1]
-    some, d_some = np.zeros(d_model * n, f32), np.zeros(d_model * n, f32)
-    read, d_read = np.zeros(width * n, f32), np.zeros(width * n, f32)
-    made, d_made = np.zeros(3 * width * n, f32), np.zeros(3 * width * n, f32)
-    sums, shift = np.ones(n, f32), np.zeros(n, f32)
-    none = np.zeros(max(d_model, width), f32)  # no bias
-    one, size = np.int64(1), len(rows) * n
-    for m in range(n_models):
-        w_in, w_out = W_in[m].ravel(), W_out[m].ravel()
-        d_w_in, d_w_out = d_W_in[m].ravel(), d_W_out[m].ravel()
+    models, _, batch, length = x.shape
+    panels, heads = sums.shape[3] // TOKENS, sums.shape[1]
+    some, d_some = (
+        np.zeros((panels, W_in.shape[2] * 4 * TOKENS), f32),
+        np.zeros((panels, W_in.shape[2] * 4 * TOKENS), f32),
+    )
+    wrote, width = np.zeros((panels, d_b_out.shape[1] * TOKENS), f32), z.shape[1] * TOKENS
+    made, d_made = np.zeros((panels, 3 * width), f32), np.zeros((panels, 3 * width), f32)
+    read, d_read = np.zeros((panels, width), f32), np.zeros((panels, width), f32)
+    by_head, d_by_head = made.reshape(panels, 3 * heads, -1), d_made.reshape(panels, 3 * heads, -1)
+    read_by_head, d_read_by_head = read.reshape(panels, heads, -1), d_read.reshape(panels, heads, -1)
+    of_W_in, of_W_out = new_sums(d_W_in), new_sums(d_W_out)
+    of_b_in, of_b_out = np.zeros(d_b_in.shape[1] * LANES, f32), np.zeros(d_b_out.shape[1] * LANES, f32)
+    squares = np.zeros((5, SQUARE), f32)
+    no_bias = np.zeros(max(len(some[0]), width), f32)
+    for m in range(models):
         for s in range(batch):
-            _make(
-                made, some, x[m, :, s], value_input[m, :, s], w_in, b_in[m], n, d_model, width, length, shared
-            )
-            take(read, n, z[m, :, s], ONE)
-            take(d_some, n, d_out[m, :, s], ONE)
-            add_products(d_w_out, d_model, read, d_some, n, width, d_model, length)
-            add_sums(d_b_out[m], d_some, n, d_model, length)
-            multiply(d_read, w_out, one, d_model, d_some, n, d_model, width, length, none, LOWEST)
-            for head in range(width // len(rows)):
-                qkv, d_qkv = _of_head(made, head, size), _of_head(d_made, head, size)
-                own, d_own = read[head * size : (head + 1) * size], d_read[head * size : (head + 1) * size]
-                copy(shift, shifts[m, head, s], length)
-                copy(sums, all_sums[m, head, s], length)
-                attend_backward(rows, qkv, d_qkv, own, d_own, sums, shift, n, length, window)
-            for i in range(2 * width * n):  # scores are in bits
-                d_made[i] *= LN2
-            add_sums(d_b_in[m], d_made, n, 3 * width, length)
-            some_rows = 3 * width if shared else 2 * width
-            add_products(d_w_in, 3 * width, some, d_made, n, d_model, some_rows, length)
-            multiply(d_some, w_in, one, 3 * width, d_made, n, some_rows, d_model, length, none, LOWEST)
-            give(d_x[m, :, s], d_some, n, ONE)
-            if not shared:
-                at = 2 * width
-                take(some, n, value_input[m, :, s], ONE)
-                add_products(d_w_in[at:], 3 * width, some, d_made[at * n :], n, d_model, width, length)
-                w, d_v = w_in[at:], d_made[at * n :]
-                multiply(d_some, w, one, 3 * width, d_v, n, width, d_model, length, none, LOWEST)
-                give(d_value_input[m, :, s], d_some, n, ONE)
+            _make(made, some, x, m, s, W_in[m], b_in[m])
+            for p in range(panels):
+                take(read[p], z, m, s, p * TOKENS, ONE)
+                take(wrote[p], d_out, m, s, p * TOKENS, ONE)
+                add_rows(of_b_out, wrote[p])
+                multiply(d_read[p], W_out_T[m], wrote[p], no_bias)
+            add_products(of_W_out, read, wrote, panels)
+            for head in range(heads):
+                own_sums, shift = sums[m, head, s], shifts[m, head, s]
+                attend_backward(
+                    rows,
+                    squares,
+                    by_head,
+                    d_by_head,
+                    read_by_head,
+                    d_read_by_head,
+                    head,
+                    own_sums,
+                    shift,
+                    length,
+                    window,
+                )
+            for p in range(panels):
+                for i in range(2 * width):  # scores are in bits
+                    d_made[p, i] *= LN2
+                add_rows(of_b_in, d_made[p])
+                multiply(d_some[p], W_in_T[m], d_made[p], no_bias)
+                give(d_x, m, s, p * TOKENS, d_some[p], ONE)
+            add_products(of_W_in, some, d_made, panels)
+        add_lanes(d_W_in[m].ravel(), of_W_in.ravel())
+        add_lanes(d_b_in[m], of_b_in)
+        add_lanes(d_W_out[m].ravel(), of_W_out.ravel())
+        add_lanes(d_b_out[m], of_b_out)

@@ -9,30 +9,22 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mechmarkov.models.fast.registers import (
-    WIDTH,
-    load,
-    load_splat,
-    splat,
-    square_root,
-    store,
-)
-from mechmarkov.models.fast.token_rows import (
+from mechmarkov.models.fast.panels import (
+    LANES,
     ONE,
-    add_products_by_row,
-    add_sums,
+    TOKENS,
+    add_lanes,
+    add_rows,
     as_array,
-    as_token_rows,
+    as_rows,
+    called,
     check_floats,
-    copy,
+    f32,
     give,
-    new_token_rows,
+    new_rows,
     take,
 )
-from mechmarkov.utils.compiled import compiled, inlined
-
-f32 = np.float32
-LENGTH = 256  # tokens at once
+from mechmarkov.utils.compiled import compiled
 
 
 def norm_fused(
@@ -70,88 +62,104 @@ def layer_norm(x: Tensor, w: Tensor, b: Tensor, eps: float, centred: bool) -> Te
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor, eps: np.float32, centred: bool) -> Tensor:
-        out, scales = new_token_rows(x, x.shape[-1]), x.new_empty(x.shape[:2])
-        given = as_token_rows(x), as_array(w), as_array(b), as_token_rows(out), as_array(scales)
-        _forward(*given, eps, centred)
-        ctx.save_for_backward(x, w, scales)
-        ctx.centred = centred
+        out = new_rows(x, x.shape[-1])
+        _forward(as_rows(x), as_array(w), as_array(b), as_rows(out), eps, centred)
+        ctx.save_for_backward(x, w)
+        ctx.eps, ctx.centred = eps, centred
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        x, w, scales = ctx.saved_tensors
-        d_x, d_w, d_b = new_token_rows(x, x.shape[-1]), torch.zeros_like(w), torch.zeros_like(w)
-        given = as_token_rows(x), as_array(w), as_array(scales), as_token_rows(d_out)
-        _backward(*given, as_token_rows(d_x), as_array(d_w), as_array(d_b), ctx.centred)
+        x, w = ctx.saved_tensors
+        d_x, d_w, d_b = new_rows(x, x.shape[-1]), torch.empty_like(w), torch.empty_like(w)
+        given = as_rows(x), as_array(w), as_rows(d_out)
+        _backward(*given, as_rows(d_x), as_array(d_w), as_array(d_b), ctx.eps, ctx.centred)
         return d_x, d_w, d_b, None, None
 
 
 @no_type_check
 @compiled
-def _forward(x, w, b, out, scales, eps, centred):
-    (n_models, d, n_tokens), length = x.shape, np.int64(LENGTH)
-    some, scale = np.zeros(d * LENGTH, f32), np.zeros(LENGTH, f32)
-    for m in range(n_models):
-        for start in range(0, n_tokens, LENGTH):
-            n = min(LENGTH, n_tokens - start)
-            take(some, length, x[m, :, start : start + n], ONE)
-            for i in range(0, n, WIDTH):
-                _centre(some, d, i, centred)
-                total = splat(f32(0))
-                for row in range(i, d * LENGTH, LENGTH):
-                    total = total + load(some, row) * load(some, row)
-                store(scale, i, square_root(total / splat(f32(d)) + splat(eps)))
-                inverse = splat(f32(1)) / load(scale, i)
-                for r in range(d):
-                    at = r * LENGTH + i
-                    store(some, at, load(some, at) * inverse * load_splat(w[m], r) + load_splat(b[m], r))
-            give(out[m, :, start : start + n], some, length, ONE)
-            copy(scales[m, start:], scale, n)
+def _forward(x, w, b, out, eps, centred):
+    panel, scale = np.zeros(x.shape[1] * TOKENS, f32), np.zeros(TOKENS, f32)
+    for m in range(len(x)):
+        for start in range(0, x.shape[3], TOKENS):
+            take(panel, x, m, 0, start, ONE)
+            _normalise(panel, scale, x.shape[1], eps, centred)
+            for row in range(x.shape[1]):
+                own, gain, bias = panel[row * TOKENS :], w[m, row], b[m, row]
+                for j in range(TOKENS):
+                    own[j] = own[j] * gain + bias
+            give(out, m, 0, start, panel, ONE)
 
 
 @no_type_check
 @compiled
-def _backward(x, w, scales, d_out, d_x, d_w, d_b, centred):
-    (n_models, d, n_tokens), length = x.shape, np.int64(LENGTH)
-    some, d_some = np.zeros(d * LENGTH, f32), np.zeros(d * LENGTH, f32)
-    scale = np.ones(LENGTH, f32)
-    for m in range(n_models):
-        for start in range(0, n_tokens, LENGTH):
-            n = min(LENGTH, n_tokens - start)
-            take(some, length, x[m, :, start : start + n], ONE)
-            take(d_some, length, d_out[m, :, start : start + n], ONE)
-            copy(scale, scales[m, start:], n)
-            for i in range(0, n, WIDTH):
-                _centre(some, d, i, centred)
-                inverse = splat(f32(1)) / load(scale, i)
-                for row in range(i, d * LENGTH, LENGTH):
-                    store(some, row, load(some, row) * inverse)
-            add_sums(d_b[m], d_some, length, d, n)
-            add_products_by_row(d_w[m], some, d_some, length, d, n)
-            for i in range(0, n, WIDTH):
-                along = splat(f32(0))
-                for r in range(d):
-                    at = r * LENGTH + i
-                    slope = load(d_some, at) * load_splat(w[m], r)
-                    store(d_some, at, slope)
-                    along = along + slope * load(some, at)
-                along = along / splat(f32(d))
-                inverse = splat(f32(1)) / load(scale, i)
-                for row in range(i, d * LENGTH, LENGTH):
-                    store(d_some, row, (load(d_some, row) - along * load(some, row)) * inverse)
-                _centre(d_some, d, i, centred)
-            give(d_x[m, :, start : start + n], d_some, length, ONE)
+def _backward(x, w, d_out, d_x, d_w, d_b, eps, centred):
+    d, share = x.shape[1], ONE / f32(x.shape[1])
+    fours = -(-d // 4) * 4
+    panel, d_panel, products = [np.zeros(fours * TOKENS, f32) for _ in range(3)]
+    scale, along = np.zeros(TOKENS, f32), np.zeros(TOKENS, f32)
+    of_w, of_b = np.zeros(fours * LANES, f32), np.zeros(fours * LANES, f32)
+    for m in range(len(x)):
+        for start in range(0, x.shape[3], TOKENS):
+            take(panel, x, m, 0, start, ONE)
+            take(d_panel, d_out, m, 0, start, ONE)
+            _normalise(panel, scale, d, eps, centred)
+            for i in range(d * TOKENS):
+                products[i] = panel[i] * d_panel[i]
+            add_rows(of_w, products)
+            add_rows(of_b, d_panel)
+            for j in range(TOKENS):
+                along[j] = 0
+            for row in range(d):
+                own, normal, gain = d_panel[row * TOKENS :], panel[row * TOKENS :], w[m, row]
+                for j in range(TOKENS):
+                    own[j] *= gain
+                    along[j] += own[j] * normal[j]
+            for row in range(d):
+                own, normal = d_panel[row * TOKENS :], panel[row * TOKENS :]
+                for j in range(TOKENS):
+                    own[j] = (own[j] - along[j] * share * normal[j]) * scale[j]
+            if centred:
+                _centre(d_panel, along, d)
+            give(d_x, m, 0, start, d_panel, ONE)
+        add_lanes(d_w[m], of_w)
+        add_lanes(d_b[m], of_b)
 
 
 @no_type_check
-@inlined
-def _centre(rows, d, i, centred):
-    """Take the mean off the tokens of a register."""
+@called
+def _normalise(panel, scale, d, eps, centred):
+    """Divide tokens by the root of their mean square; `scale` is set to one over it."""
     if centred:
-        total = splat(f32(0))
-        for row in range(i, d * LENGTH, LENGTH):
-            total = total + load(rows, row)
-        mean = total / splat(f32(d))
-        for row in range(i, d * LENGTH, LENGTH):
-            store(rows, row, load(rows, row) - mean)
+        _centre(panel, scale, d)
+    for j in range(TOKENS):
+        scale[j] = 0
+    for row in range(d):
+        own = panel[row * TOKENS :]
+        for j in range(TOKENS):
+            scale[j] += own[j] * own[j]
+    for j in range(TOKENS):
+        scale[j] = ONE / np.sqrt(scale[j] / f32(d) + eps)
+    for row in range(d):
+        own = panel[row * TOKENS :]
+        for j in range(TOKENS):
+            own[j] *= scale[j]
+
+
+@no_type_check
+@called
+def _centre(panel, mean, d):
+    """Take the mean off each token."""
+    share = ONE / f32(d)
+    for j in range(TOKENS):
+        mean[j] = 0
+    for row in range(d):
+        own = panel[row * TOKENS :]
+        for j in range(TOKENS):
+            mean[j] += own[j]
+    for row in range(d):
+        own = panel[row * TOKENS :]
+        for j in range(TOKENS):
+            own[j] -= mean[j] * share

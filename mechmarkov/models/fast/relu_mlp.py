@@ -1,7 +1,7 @@
 """A ReLU MLP of a stack on a CPU, compiled by numba: hidden units never leave a core's cache.
 
 A toy MLP's products take less time than moving its hidden units to memory and back, which the bias, the ReLU,
-their gradients and four products each do. Here the hidden units of 256 tokens go through all of it at once.
+their gradients and four products each do. Here the hidden units of 64 tokens go through all of it at once.
 """
 
 from typing import Any, no_type_check
@@ -12,25 +12,31 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mechmarkov.models.fast.registers import WIDTH, load, splat, store, zero_up_to
-from mechmarkov.models.fast.token_rows import (
-    LOWEST,
+from mechmarkov.models.fast.panels import (
+    LANES,
     ONE,
+    TOKENS,
     ZERO,
+    add_lanes,
     add_products,
-    add_sums,
+    add_rows,
     as_array,
-    as_token_rows,
+    as_rows,
+    blocks_of,
+    called,
     check_floats,
+    f32,
     give,
+    in_fours,
     multiply,
-    new_token_rows,
+    new_rows,
+    new_sums,
     take,
+    transposed,
 )
-from mechmarkov.utils.compiled import compiled, inlined
+from mechmarkov.utils.compiled import compiled
 
-f32 = np.float32
-LENGTH = 256  # tokens at once: the 160 rows of an MLP of 64 units of width 16 are 160 kB
+PANELS = 4  # whose products are summed together: sums of an MLP of 64 units of width 16 are 64 kB
 
 
 def relu_mlp_fused(
@@ -52,7 +58,7 @@ def relu_mlp_fused(
         | {"W_in": (W_in, (models, d_model, d_mlp)), "W_out": (W_out, (models, d_mlp, d_model))}
     )
     apply: Any = _ReluMlp.apply  # torch's `apply` has no types
-    out: Tensor = apply(x, W_in, b_in, W_out, b_out)
+    out: Tensor = apply(x, blocks_of(W_in), in_fours(b_in), blocks_of(W_out), b_out)
     return out
 
 
@@ -62,66 +68,77 @@ class _ReluMlp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, W_in: Tensor, b_in: Tensor, W_out: Tensor, b_out: Tensor) -> Tensor:
         ctx.save_for_backward(x, W_in, b_in, W_out)
-        out = new_token_rows(x, x.shape[-1])
-        _forward(as_token_rows(x), *map(as_array, (W_in, b_in, W_out, b_out)), as_token_rows(out))
+        out = new_rows(x, x.shape[-1])
+        _forward(as_rows(x), *map(as_array, (W_in, b_in, W_out, in_fours(b_out))), as_rows(out))
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, ...]:
         x, W_in, b_in, W_out = ctx.saved_tensors
-        d_x, shapes = new_token_rows(x, x.shape[-1]), [W_in.shape, b_in.shape, W_out.shape, d_out.shape[::2]]
-        gradients = [x.new_zeros(shape) for shape in shapes]
-        given = as_token_rows(x), *map(as_array, (W_in, b_in, W_out)), as_token_rows(d_out)
-        _backward(*given, as_token_rows(d_x), *map(as_array, gradients))
-        return d_x, *gradients
+        d_x, d_b_out = new_rows(x, x.shape[-1]), in_fours(d_out[:, 0])
+        gradients = [torch.empty_like(y) for y in (W_in, b_in, W_out, d_b_out)]
+        given = as_rows(x), *map(as_array, (W_in, b_in, transposed(W_in), transposed(W_out))), as_rows(d_out)
+        _backward(*given, as_rows(d_x), *map(as_array, gradients))
+        return d_x, *gradients[:3], gradients[3][:, : d_out.shape[-1]]
 
 
 @no_type_check
 @compiled
 def _forward(x, W_in, b_in, W_out, b_out, out):
-    n_models, d_model, n_tokens = x.shape
-    d_mlp, length, one = W_in.shape[2], np.int64(LENGTH), np.int64(1)
-    some, units = np.zeros(d_model * LENGTH, f32), np.zeros(d_mlp * LENGTH, f32)
-    for m in range(n_models):
-        w_in, w_out = W_in[m].ravel(), W_out[m].ravel()
-        for start in range(0, n_tokens, LENGTH):
-            n = min(LENGTH, n_tokens - start)
-            take(some, length, x[m, :, start : start + n], ONE)
-            multiply(units, w_in, d_mlp, one, some, length, d_model, d_mlp, n, b_in[m], ZERO)
-            multiply(some, w_out, d_model, one, units, length, d_mlp, d_model, n, b_out[m], LOWEST)
-            give(out[m, :, start : start + n], some, length, ONE)
+    some, units = np.zeros(b_out.shape[1] * TOKENS, f32), np.zeros(b_in.shape[1] * TOKENS, f32)
+    for m in range(len(x)):
+        for start in range(0, x.shape[3], TOKENS):
+            take(some, x, m, 0, start, ONE)
+            multiply(units, W_in[m], some, b_in[m])
+            _zero_where_off(units)
+            multiply(some, W_out[m], units, b_out[m])
+            give(out, m, 0, start, some, ONE)
 
 
 @no_type_check
 @compiled
-def _backward(x, W_in, b_in, W_out, d_out, d_x, d_W_in, d_b_in, d_W_out, d_b_out):
-    n_models, d_model, n_tokens = x.shape
-    d_mlp, length, one = W_in.shape[2], np.int64(LENGTH), np.int64(1)
-    some, d_some = np.zeros(d_model * LENGTH, f32), np.zeros(d_model * LENGTH, f32)
-    units, d_units = np.zeros(d_mlp * LENGTH, f32), np.zeros(d_mlp * LENGTH, f32)
-    none = np.zeros(max(d_model, d_mlp), f32)  # no bias
-    for m in range(n_models):
-        w_in, w_out = W_in[m].ravel(), W_out[m].ravel()
-        d_w_in, d_w_out = d_W_in[m].ravel(), d_W_out[m].ravel()
-        for start in range(0, n_tokens, LENGTH):
-            n = min(LENGTH, n_tokens - start)
-            take(some, length, x[m, :, start : start + n], ONE)
-            take(d_some, length, d_out[m, :, start : start + n], ONE)
-            multiply(units, w_in, d_mlp, one, some, length, d_model, d_mlp, n, b_in[m], ZERO)
-            multiply(d_units, w_out, one, d_model, d_some, length, d_model, d_mlp, n, none, LOWEST)
-            _zero_where_off(d_units, units, d_mlp, n)
-            add_products(d_w_out, d_model, units, d_some, length, d_mlp, d_model, n)
-            add_products(d_w_in, d_mlp, some, d_units, length, d_model, d_mlp, n)
-            add_sums(d_b_out[m], d_some, length, d_model, n)
-            add_sums(d_b_in[m], d_units, length, d_mlp, n)
-            multiply(some, w_in, one, d_mlp, d_units, length, d_mlp, d_model, n, none, LOWEST)
-            give(d_x[m, :, start : start + n], some, length, ONE)
+def _backward(x, W_in, b_in, W_in_T, W_out_T, d_out, d_x, d_W_in, d_b_in, d_W_out, d_b_out):
+    size, hidden = d_b_out.shape[1] * TOKENS, b_in.shape[1] * TOKENS
+    some, d_some = np.zeros((PANELS, size), f32), np.zeros((PANELS, size), f32)
+    units, d_units = np.zeros((PANELS, hidden), f32), np.zeros((PANELS, hidden), f32)
+    of_W_in, of_W_out = new_sums(d_W_in), new_sums(d_W_out)
+    of_b_in, of_b_out = np.zeros(d_b_in.shape[1] * LANES, f32), np.zeros(d_b_out.shape[1] * LANES, f32)
+    no_bias, n_tokens = np.zeros(max(size, hidden), f32), x.shape[3]
+    for m in range(len(x)):
+        for first in range(0, n_tokens, PANELS * TOKENS):
+            n = min(PANELS, -(-(n_tokens - first) // TOKENS))
+            for p in range(n):
+                take(some[p], x, m, 0, first + p * TOKENS, ONE)
+                take(d_some[p], d_out, m, 0, first + p * TOKENS, ONE)
+                multiply(units[p], W_in[m], some[p], b_in[m])
+                multiply(d_units[p], W_out_T[m], d_some[p], no_bias)
+                _zero_where_off(units[p])
+                _zero_slopes_where_off(d_units[p], units[p])
+                add_rows(of_b_out, d_some[p])
+                add_rows(of_b_in, d_units[p])
+            add_products(of_W_out, units, d_some, n)
+            add_products(of_W_in, some, d_units, n)
+            for p in range(n):
+                multiply(some[p], W_in_T[m], d_units[p], no_bias)
+                give(d_x, m, 0, first + p * TOKENS, some[p], ONE)
+        add_lanes(d_W_in[m].ravel(), of_W_in.ravel())
+        add_lanes(d_b_in[m], of_b_in)
+        add_lanes(d_W_out[m].ravel(), of_W_out.ravel())
+        add_lanes(d_b_out[m], of_b_out)
 
 
 @no_type_check
-@inlined
-def _zero_where_off(d_units, units, d_mlp, n):
-    for row in range(0, d_mlp * LENGTH, LENGTH):
-        for i in range(row, row + n, WIDTH):
-            store(d_units, i, zero_up_to(load(units, i), splat(f32(0)), load(d_units, i)))
+@called
+def _zero_where_off(units):
+    for i in range(len(units)):
+        unit = units[i]
+        units[i] = ZERO if unit <= ZERO else unit
+
+
+@no_type_check
+@called
+def _zero_slopes_where_off(d_units, units):
+    for i in range(len(units)):
+        slope = d_units[i]
+        d_units[i] = ZERO if units[i] <= ZERO else slope

@@ -13,6 +13,17 @@ from torch import Tensor
 THIN_COLUMNS = 8  # from 16 columns on both orders are equally fast
 
 
+def is_thin(x: Tensor, weight: Tensor, transposed: bool = False) -> bool:
+    """Returns whether `x @ weight`, or one of its gradients, has so few columns that its transpose is faster.
+
+    So it is where `x` lies transposed in memory, or where the result shall (`transposed`). In training on a
+    CPU only: without gradients, equal rows of `x` stay equal to the last bit.
+    """
+    plain = x.dtype == weight.dtype and not torch.is_autocast_enabled("cpu")
+    thin = plain and (transposed or x.stride(-1) != 1 or min(weight.shape[-2:]) <= THIN_COLUMNS)
+    return thin and torch.is_grad_enabled() and weight.device.type == "cpu"
+
+
 def thin_matmul(a: Tensor, b: Tensor) -> Tensor:
     """`a @ b`, `[model, row, column]`, by its transpose where there are few columns and more rows."""
     if b.shape[-1] <= THIN_COLUMNS and b.shape[-1] < a.shape[-2]:
