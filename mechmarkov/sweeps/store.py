@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from mechmarkov.sweeps.spec import Sweep, SweepError
 from mechmarkov.sweeps.tasks import ROW_VERSION, Done, Item, Row, Task
-from mechmarkov.training.members import Member
+from mechmarkov.training.workload import Member
 from mechmarkov.utils.files import replacing
 from mechmarkov.utils.text import counted
 

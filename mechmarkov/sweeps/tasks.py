@@ -17,8 +17,10 @@ from mechmarkov.runs.loading import load
 from mechmarkov.runs.run import Run
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sweeps.evaluate import Evaluation, evaluate
-from mechmarkov.training.fleet import Diverged, budget_of, train_as_it_fits
-from mechmarkov.training.members import Member, fleet_key
+from mechmarkov.training.execute import Diverged
+from mechmarkov.training.plan import budget_of
+from mechmarkov.training.train import train_members
+from mechmarkov.training.workload import Member, fleet_key
 from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.forked import can_fork, forked
 from mechmarkov.utils.threads import cores, threads
@@ -176,7 +178,7 @@ def _train(
     if device == "cuda" and settings.gpu_share < 1:
         memory = budget_of(pick_device(device), 0, settings.gpu_share)
     members, at_once = [item.member for item in task.items], settings.cores
-    return train_as_it_fits(
+    return train_members(
         members, device=device, paths=paths, progress=progress or False, at_once=at_once, memory=memory
     )
 

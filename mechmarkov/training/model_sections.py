@@ -10,10 +10,12 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from mechmarkov.models.config import DecoderConfig, Slices
+from mechmarkov.models.config import FOLLOWING, DecoderConfig, Slices
 from mechmarkov.models.constructions import context_conditioned, disentangled
-from mechmarkov.models.constructions.walk import WalkShape, walk_decoder_config, walk_trainable
+from mechmarkov.models.constructions.walk import Form, WalkShape, walk_decoder_config, walk_trainable
 from mechmarkov.models.decoder import HookedDecoder, parameter_shapes
+from mechmarkov.training.learner import DecoderLearner, Learner, LearnerJob
+from mechmarkov.training.walk import WalkLearner
 from mechmarkov.utils.config import Fields, Integer, Truth
 
 FLOAT_BYTES = 4
@@ -31,6 +33,16 @@ class TrainedAsDecoder:
     """A base of the sections whose model is trained as any decoder is."""
 
     shares_stacks: ClassVar[bool] = True
+    follows: ClassVar[frozenset[str]] = frozenset()  # fields that follow from others where not written
+
+    def learner(self, job: LearnerJob) -> Learner:
+        """The stack of models that is trained."""
+        return DecoderLearner(job, self.fixed(job.config.d_vocab_out))
+
+    def fixed(self, n_states: int) -> dict[str, Tensor] | None:
+        """Weights that are part of the architecture: none, unless a section says so."""
+        del n_states
+        return None
 
     def checkpoint_bytes(self, config: DecoderConfig) -> int:
         """Returns what is kept at a step."""
@@ -45,6 +57,7 @@ class TrainedAsDecoder:
 class DecoderSection(DecoderConfig, TrainedAsDecoder):
     """`[model] kind = "decoder"`: a `DecoderConfig`, whose vocabulary follows from the source."""
 
+    follows: ClassVar[frozenset[str]] = frozenset(FOLLOWING)
     kind: Literal["decoder"] = "decoder"
 
     @model_validator(mode="before")
@@ -67,11 +80,6 @@ class DecoderSection(DecoderConfig, TrainedAsDecoder):
 
     def trainable(self, n_states: int) -> Slices | None:
         """Returns what is trained where the recipe does not say it: every parameter."""
-        del n_states
-        return None
-
-    def fixed(self, n_states: int) -> dict[str, Tensor] | None:
-        """Weights that are part of the architecture: none."""
         del n_states
         return None
 
@@ -172,10 +180,25 @@ class WalkSection(Fields):
     unit_columns: Truth = False
     dtype: Literal["float32", "float64"] = "float32"
 
+    follows: ClassVar[frozenset[str]] = frozenset()
+
     @property
     def shares_stacks(self) -> bool:
         """Returns whether members train together; the reduced form is integrated once."""
         return self.form != "reduced"
+
+    def learner(self, job: LearnerJob) -> Learner:
+        """The stack of models that is trained, in their own form.
+
+        Raises:
+            ValueError: For weights to start from.
+        """
+        if job.start is not None:
+            raise ValueError(
+                "start is given, but model.kind is 'walk', expected 'decoder': walk models start by init"
+            )
+        form: Form = "full" if self.form == "full" else "small"
+        return WalkLearner(job, self.shape(job.config.d_vocab_out), form, getattr(torch, self.dtype))
 
     def requirements(self) -> Iterator[Requirement]:
         """Yields what the rest of the recipe must say."""

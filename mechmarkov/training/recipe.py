@@ -11,8 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pydantic import ModelWrapValidatorHandler as Handler
 
-from mechmarkov.models.config import FOLLOWING, DecoderConfig, Slices
-from mechmarkov.models.constructions.walk import WalkShape
+from mechmarkov.models.config import DecoderConfig, Slices
 from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.objectives import Objective, check_length
 from mechmarkov.sources.base.registry import AnySource
@@ -155,13 +154,6 @@ class Recipe(Written):
         return self
 
     @property
-    def walk_shape(self) -> WalkShape:
-        """The sizes of the walk model, for `model.kind = "walk"`."""
-        if self.model.kind != "walk":
-            raise TypeError(f"model.kind is {self.model.kind!r}, expected 'walk'")
-        return self.model.shape(self.source.n_states)
-
-    @property
     def decoder_config(self) -> DecoderConfig:
         """The decoder that checkpoints are weights of."""
         return self.model.decoder_config(self.source.n_states)
@@ -200,9 +192,10 @@ class Recipe(Written):
         So a change of what is read back leads to the recipe that the same change of this one leads to.
         """
         data, written = self.to_data(), self._given.get("model")
-        if self.model.kind == "decoder" and isinstance(written, dict):
-            for name in {*FOLLOWING} - {*written}:
-                data["model"].pop(name, None)
+        for name in self.model.follows.difference(
+            written if isinstance(written, dict) else self.model.follows
+        ):
+            data["model"].pop(name, None)
         return data
 
     def with_set(self, changes: Sequence[str]) -> "Recipe":
