@@ -89,7 +89,7 @@ def _by_route(
     whole: Callable[[Source, int], Law],
     classes: Callable[[FixedChain, int, Memory, Literal["all", "last"]], Law],
 ) -> Law:
-    """What one of two functions gives: of all sequences, or of the classes that the model tells apart."""
+    """The value of one of two functions: of all sequences, or of the classes that the model tells apart."""
     if objective.bos:
         raise ValueError("objective.bos is true: the sum over all sequences is of states only")
     length, memory = sequence_length(objective, config.n_ctx), memory_of(config)

@@ -87,8 +87,8 @@ def train_stack(plan: TrainingPlan, progress: Progress, stop: Stop, number: int)
     if interrupted is None and all(place in plan.earlier for place in stack.places):
         progress.step(number, recipe.steps)
         return [plan.earlier[place] for place in stack.places]
-    if not recipe.model.shares_stacks:
-        return _results(plan, stack, solved(stack))
+    if (fitted := solved(stack)) is not None:
+        return _results(plan, stack, fitted)
     training = StackInTraining(stack, plan.device, plan.start_weights())
     if interrupted is not None:
         training.restore(interrupted)

@@ -1,7 +1,7 @@
 """The table `[model]` of a recipe: which model is trained, and what a recipe must know of it."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -14,8 +14,9 @@ from mechmarkov.models.config import FOLLOWING, DecoderConfig, Slices
 from mechmarkov.models.constructions import context_conditioned, disentangled
 from mechmarkov.models.constructions.walk import Form, WalkShape, walk_decoder_config, walk_trainable
 from mechmarkov.models.decoder import HookedDecoder, parameter_shapes
+from mechmarkov.sources import Source
 from mechmarkov.training.learner import DecoderLearner, Learner, LearnerJob
-from mechmarkov.training.walk import WalkLearner
+from mechmarkov.training.walk import Trajectory, WalkLearner, reduced_trajectory
 from mechmarkov.utils.config import Fields, Integer, Truth
 
 FLOAT_BYTES = 4
@@ -38,6 +39,13 @@ class TrainedAsDecoder:
     def learner(self, job: LearnerJob) -> Learner:
         """The stack of models that is trained."""
         return DecoderLearner(job, self.fixed(job.config.d_vocab_out))
+
+    def solution(
+        self, source: Source, lr: float, eps: float, checkpoints: Sequence[int]
+    ) -> Trajectory | None:
+        """The whole training where no step need be taken: none."""
+        del source, lr, eps, checkpoints
+        return None
 
     def fixed(self, n_states: int) -> dict[str, Tensor] | None:
         """Weights that are part of the architecture: none, unless a section says so."""
@@ -199,6 +207,14 @@ class WalkSection(Fields):
             )
         form: Form = "full" if self.form == "full" else "small"
         return WalkLearner(job, self.shape(job.config.d_vocab_out), form, getattr(torch, self.dtype))
+
+    def solution(
+        self, source: Source, lr: float, eps: float, checkpoints: Sequence[int]
+    ) -> Trajectory | None:
+        """The whole training where no step need be taken: that of the reduced form."""
+        if self.form != "reduced":
+            return None
+        return reduced_trajectory(self.shape(source.n_states), source, lr, eps, checkpoints)
 
     def requirements(self) -> Iterator[Requirement]:
         """Yields what the rest of the recipe must say."""

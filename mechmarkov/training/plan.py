@@ -84,7 +84,7 @@ class TrainingPlan:
 
     @property
     def steps(self) -> int:
-        """How many steps all stacks take together."""
+        """The number of steps that all stacks take together."""
         return sum(stack.workload.recipe.steps for stack in self.stacks)
 
     def start_weights(self) -> dict[str, Tensor] | None:

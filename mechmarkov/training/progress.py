@@ -31,7 +31,7 @@ class Progress:
         self._bar = tqdm(total=steps, desc=name, delay=2.0, disable=not shown)
 
     def step(self, stack: int, done: int) -> None:
-        """A stack has taken so many steps."""
+        """A stack has taken that many steps."""
         self._done[stack] = done
         if self._at_each_step:
             self.tell()

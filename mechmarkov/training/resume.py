@@ -42,7 +42,7 @@ def earlier_runs(paths: Sequence[Path], members: Sequence[Member]) -> dict[int, 
 
 
 def partial_path(folder: Path, stack: int, stacks: int) -> Path:
-    """The file that a stack of so many resumes from."""
+    """The file that one of that many stacks resumes from."""
     return folder / (f"partial-{stack}.pt" if stacks > 1 else "partial.pt")
 
 

@@ -16,7 +16,6 @@ from mechmarkov.training.data import Batches
 from mechmarkov.training.learner import LearnerJob, Measures, with_errors
 from mechmarkov.training.optimisers import StackOptimiser, StackScaler
 from mechmarkov.training.plan import Stack
-from mechmarkov.training.walk import reduced_trajectory
 from mechmarkov.training.workload import Member
 
 
@@ -111,7 +110,7 @@ class StackInTraining:
         self.keep_checkpoint()
 
     def inputs(self) -> tuple[Tensor, ...]:
-        """What `update` takes at this step: learning rates and, unless they are fixed, sequences."""
+        """Returns what `update` takes at this step: learning rates and, unless they are fixed, sequences."""
         drawn = () if self.fixed else (self.batches.at(self.step),)
         return self.optimiser.rates(self.step), *drawn
 
@@ -240,16 +239,15 @@ class StackInTraining:
             self.metrics[name] = torch.cat([values, to_come]).to(self.device)
 
 
-def solved(stack: Stack) -> Fitted:
-    """The result of a recipe that is integrated and not trained: the reduced form of the walk model."""
-    began, recipe = time.perf_counter(), stack.workload.recipe
-    frozen, checkpoints, metrics = reduced_trajectory(
-        recipe.model.shape(recipe.source.n_states),
-        recipe.source,
-        lr=recipe.optimiser.lr,
-        eps=recipe.objective.eps,
-        checkpoints=stack.workload.checkpoints,
+def solved(stack: Stack) -> Fitted | None:
+    """The result of a training that no step need be taken for; None where steps must be taken."""
+    began, work, recipe = time.perf_counter(), stack.workload, stack.workload.recipe
+    solution = recipe.model.solution(
+        recipe.source, recipe.optimiser.lr, recipe.objective.eps, work.checkpoints
     )
+    if solution is None:
+        return None
+    frozen, checkpoints, metrics = solution
     count = len(stack.members)
     stacked = {
         step: {name: tensor.expand(count, *tensor.shape) for name, tensor in states.items()}

@@ -23,6 +23,8 @@ from mechmarkov.theory.walk import reduced_walk
 from mechmarkov.training.learner import LearnerJob, Measures, mean_over
 from mechmarkov.training.sections import Init
 
+# Frozen tensors, trained ones by step, and metrics.
+Trajectory = tuple[dict[str, Tensor], dict[int, dict[str, Tensor]], dict[str, Tensor]]
 MEASURED = ("loss", "accuracy", "parent_attention", "attention_spread")
 
 
@@ -86,8 +88,8 @@ def _draw(model: WalkModel, seeds: Sequence[int], inits: Sequence[Init]) -> None
 
 
 def reduced_trajectory(
-    shape: WalkShape, source: Source, *, lr: float, eps: float, checkpoints: Sequence[int]
-) -> tuple[dict[str, Tensor], dict[int, dict[str, Tensor]], dict[str, Tensor]]:
+    shape: WalkShape, source: Source, lr: float, eps: float, checkpoints: Sequence[int]
+) -> Trajectory:
     """The population gradient descent of a circle, its symmetry built in: all walks from state 0.
 
     Nothing about it is random: it is the same for every seed.

@@ -55,7 +55,7 @@ class Workload:
 
     @property
     def tokens(self) -> int:
-        """How many tokens a step reads."""
+        """The number of tokens that a step reads."""
         return self.sequences * self.config.n_ctx
 
 

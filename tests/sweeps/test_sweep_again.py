@@ -8,7 +8,7 @@ from sweep_cases import tiny, two_points
 from mechmarkov.sweeps import load_sweep, sweep
 from mechmarkov.sweeps.spec import points
 from mechmarkov.sweeps.tasks import Item, Settings, Task, carry_out, member_key
-from mechmarkov.training.members import Member
+from mechmarkov.training.workload import Member
 
 
 def test_scores_at_the_last_step_are_not_those_at_all_steps(tmp_path):

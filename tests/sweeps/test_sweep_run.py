@@ -26,7 +26,7 @@ from mechmarkov.sweeps.tasks import (
     training_curve,
     with_runs,
 )
-from mechmarkov.training.members import Member
+from mechmarkov.training.workload import Member
 
 TIMED = ["seconds"]
 

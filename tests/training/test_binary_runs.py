@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from fitting import fit
+from fitting import fit, fit_members
 
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.training.members import Member
 from mechmarkov.training.recipe import load_recipe
-from mechmarkov.training.trainer import fit as fit_members
+from mechmarkov.training.workload import Member
 
 pytestmark = pytest.mark.experiments
 

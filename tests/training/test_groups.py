@@ -4,16 +4,13 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from fitting import fit_members, start_of
 
 import mechmarkov as mm
 from mechmarkov.cli import cli
-from mechmarkov.objectives import inputs_and_targets
-from mechmarkov.training.data import Batches
 from mechmarkov.training.learner import with_errors
-from mechmarkov.training.members import Member
 from mechmarkov.training.recipe import RecipeError, load_recipe
-from mechmarkov.training.trainer import fit as fit_members
-from mechmarkov.training.walk import WalkLearner
+from mechmarkov.training.workload import Member
 
 RECIPE = load_recipe("walk-k6-half").with_values(
     {
@@ -30,12 +27,10 @@ RECIPE = load_recipe("walk-k6-half").with_values(
 
 def exact(recipe):
     """Population loss and gradient at the start of seed 0."""
-    member = Member(recipe.with_values({"data": {"population": True}}), 0)
-    learner, batches = WalkLearner([member], torch.device("cpu")), Batches([member], 5, torch.device("cpu"))
-    tokens, targets = inputs_and_targets(batches.at(0), recipe.objective, 3)
-    loss = learner.measure(tokens, targets, batches.weights)["loss"].sum()
+    training = start_of([Member(recipe.with_values({"data": {"population": True}}), 0)])
+    loss = training.learner.measure(*training.fixed, training.batches.weights)["loss"].sum()
     return float(loss.detach()), torch.cat(
-        [g.ravel() for g in torch.autograd.grad(loss, [*learner.parameters.values()])]
+        [g.ravel() for g in torch.autograd.grad(loss, [*training.learner.parameters.values()])]
     )
 
 

@@ -5,18 +5,15 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from fitting import fit
+from fitting import fit, fit_members, start_of
 from scipy.integrate import solve_ivp
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from mechmarkov.objectives import inputs_and_targets
 from mechmarkov.sources.sampling.whole_law import whole_law
-from mechmarkov.training.data import Batches, sequences_of
-from mechmarkov.training.members import Member, members_of
-from mechmarkov.training.memory import split
+from mechmarkov.training.data import Batches
+from mechmarkov.training.plan import split_fleet
 from mechmarkov.training.recipe import load_recipe
-from mechmarkov.training.trainer import fit as fit_members
-from mechmarkov.training.walk import WalkLearner
+from mechmarkov.training.workload import Member, members_of, workload_of
 
 P = np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.25, 0.15, 0.6]])
 CPU = torch.device("cpu")
@@ -35,10 +32,8 @@ DENSE = load_recipe("walk-k6-half").with_values(
 
 def losses_and_learner(recipe, seed=0):
     """The loss with its gradient by autograd, of the start."""
-    learner = WalkLearner([Member(recipe, seed)], CPU)
-    batches = Batches([Member(recipe, seed)], recipe.model.n_ctx, CPU)
-    tokens, targets = inputs_and_targets(batches.at(0), recipe.objective, recipe.source.n_states)
-    return learner, tokens, targets, batches.weights
+    training = start_of([Member(recipe, seed)])
+    return training.learner, *training.fixed, training.batches.weights
 
 
 def loss_and_gradient(learner, tokens, targets, weights):
@@ -211,5 +206,6 @@ def test_a_population_is_counted_as_all_of_its_sequences():
     recipe = load_recipe("binary-p05-q08-untied").with_set(changes)
     members = members_of(recipe, range(4))
     read = Batches(members, 41, CPU).fixed
-    assert len(read) == sequences_of(recipe) == 8
-    assert split(members, budget=10**12, most=2 * len(read) * 40) == [[0, 1], [2, 3]]
+    work = workload_of(recipe)
+    assert len(read) == work.sequences == 8
+    assert split_fleet([work] * 4, 10**12, most=2 * len(read) * 40) == [[0, 1], [2, 3]]

@@ -5,7 +5,7 @@ from itertools import pairwise, permutations, product
 import numpy as np
 import pytest
 import torch
-from fitting import fit
+from fitting import fit, fit_members
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.constructions.walk import WalkModel, WalkShape
@@ -15,9 +15,8 @@ from mechmarkov.population import memory_of, population_law
 from mechmarkov.sources import Chain
 from mechmarkov.sources.sampling.prefix_classes import class_law
 from mechmarkov.theory.walk.first_step import first_step_gradient
-from mechmarkov.training.members import Member
 from mechmarkov.training.recipe import load_recipe
-from mechmarkov.training.trainer import fit as fit_members
+from mechmarkov.training.workload import Member
 
 K, N = 3, 6
 SOURCE = Chain(P=[[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.25, 0.15, 0.6]])

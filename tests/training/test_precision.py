@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from fitting import fit, fit_anew
-from test_fleet import BASE
+from fitting import BASE, fit, fit_anew
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])

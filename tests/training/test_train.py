@@ -4,16 +4,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fitting import same_run
 
 from mechmarkov.probing.subject import Subject
 from mechmarkov.runs import Run, RunFileError, load
 from mechmarkov.safe import file as safe_file
 from mechmarkov.sources import Binary, source_from_data
-from mechmarkov.training import fleet
+from mechmarkov.training import plan
 from mechmarkov.training import resume as partials
-from mechmarkov.training.members import Member
 from mechmarkov.training.recipe import load_recipe
 from mechmarkov.training.train import TrainingDivergedError, train
+from mechmarkov.training.workload import Member
 
 RECIPE = load_recipe("walk-k6-half").with_set(["steps=8", "data.n_train=40"])
 DIVERGES = load_recipe("binary-p05-q08-tied").with_set(["optimiser={kind='gd', lr=1e6}", "steps=8"])
@@ -37,16 +38,6 @@ def stop_at(stop):
             raise PowerCutError
 
     return progress
-
-
-def same_run(one, other):
-    assert one.states.keys() == other.states.keys()
-    for name, tensor in one.states.items():
-        assert torch.equal(tensor, other.states[name]), name
-    for name, curve in one.metrics.items():
-        assert torch.equal(curve["value"], other.metrics[name]["value"]), name
-    assert torch.equal(one.steps, other.steps)
-    assert (one.seed, one.recipe, one.trainable) == (other.seed, other.recipe, other.trainable)
 
 
 def test_a_run_holds_what_was_trained():
@@ -78,7 +69,7 @@ def test_one_seed_and_several_and_their_files(tmp_path):
     "recipe", [RECIPE, load_recipe("binary-p05-q08-tied").with_set(["steps=8"])], ids=["walk", "binary"]
 )
 def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, recipe, monkeypatch):
-    monkeypatch.setattr(fleet, "cores", lambda: 1)  # two stacks at once have a file each
+    monkeypatch.setattr(plan, "cores", lambda: 1)  # two stacks at once have a file each
     whole = train(recipe, seeds=[0, 5], device="cpu")
     with pytest.raises(PowerCutError):
         train(recipe, seeds=[0, 5], device="cpu", out=tmp_path, save_every=0, progress=stop_at(5))

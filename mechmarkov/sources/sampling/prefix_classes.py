@@ -48,7 +48,7 @@ class _Edges:
 
 @dataclass(frozen=True, eq=False)
 class _Cover:
-    """How sequences go on by one state: each new one goes on from an old one.
+    """The way sequences go on by one state: each new one goes on from an old one.
 
     Attributes:
         is_target: Whether the state is one to predict.
