@@ -86,7 +86,7 @@ def _rooms_and_stays(visited: Sequence[str]) -> tuple[int, int]:
 def main() -> None:
     """Print the numbers of both recipes."""
     for name, recipe in RECIPES.items():
-        numbers = training_walk(mm.load_recipe(recipe).with_values(SHORT))
+        numbers = training_walk(mm.load_recipe(recipe).replace(**SHORT))
         print(f"{name}: " + ", ".join(f"{value} {key.replace('_', ' ')}" for key, value in numbers.items()))
 
 

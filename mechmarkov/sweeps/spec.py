@@ -212,7 +212,7 @@ def points(sweep: Sweep) -> tuple[Point, ...]:
             if lost := [key for key in sweep.set if key.startswith(f"{field}.")]:
                 raise SweepError(f"{where}: {field} replaces the {lost[0]} of set, expected one of them")
         try:
-            recipe = base.with_values({**sweep.set, **values})
+            recipe = base.replace(**{**sweep.set, **values})
         except RecipeError as error:
             if _complaint(base, sweep.set) == str(error):
                 where = "set"  # to blame for it, without what the point changes
@@ -229,7 +229,7 @@ def points(sweep: Sweep) -> tuple[Point, ...]:
 
 def _complaint(base: Recipe, values: Values) -> str | None:
     try:
-        base.with_values(values)
+        base.replace(**values)
     except RecipeError as error:
         return str(error)
     return None

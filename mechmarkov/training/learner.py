@@ -55,7 +55,7 @@ def with_errors(
 
 @dataclass(frozen=True, eq=False)
 class LearnerJob:
-    """What a section of a recipe builds its learner from; seeds and starts are each member's own.
+    """All that a section of a recipe builds its learner from; seeds and starts are each member's own.
 
     Attributes:
         config: The decoder that is trained, or exported.

@@ -99,7 +99,7 @@ def example_of(kind: str) -> Source:
         raise RecipeError(
             f"source {kind!r} has no example, expected data of your own ({', '.join(needed)}): make it in "
             "Python and put it in the recipe of another kind, "
-            "load_recipe(…).with_values({'source': source.model_dump()})"
+            "load_recipe(…).replace(source=source.model_dump())"
         )
     return source_from_data({"kind": kind, **model.example})
 

@@ -215,20 +215,18 @@ class Recipe(Written):
             if not equals or not all(key.strip().split(".")):
                 raise RecipeError(f"{change!r} is not a change, expected key=value, as in optimiser.lr=0.1")
             values[key.strip()] = _toml_value(change, text.strip())
-        return self.with_values(values)
+        return self.replace(**values)
 
-    def with_values(self, values: Mapping[str, Any]) -> "Recipe":
+    def replace(self, **values: Any) -> "Recipe":
         """The recipe with some fields changed, each named by its dotted key; a table is replaced whole.
 
         Raises:
             RecipeError: One line; for an unknown key it names the near misses.
 
         Example:
-            >>> load_recipe("walk-k6-half").with_values({"source.p": 0.25, "data": {"batch": 8}}).data.batch
+            >>> load_recipe("walk-k6-half").replace(**{"source.p": 0.25}, data={"batch": 8}).data.batch
             8
         """
-        if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
-            raise TypeError(f"values is {shown(values)}, expected a dict with keys such as 'source.p'")
         if (where := generator_in(values)) is not None:
             raise RecipeError(f"{where[1:]} is a generator, expected a list")
         data = deepcopy(self._given)

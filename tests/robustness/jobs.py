@@ -63,7 +63,7 @@ EVENTS = (
 def _recipe() -> AnyRecipe:
     from mechmarkov.training import load_recipe
 
-    return load_recipe("binary-p05-q08-tied").with_values(SMALL | {"steps": 12})
+    return load_recipe("binary-p05-q08-tied").replace(**SMALL | {"steps": 12})
 
 
 def _says_errors(work: Callable[[], Any]) -> None:

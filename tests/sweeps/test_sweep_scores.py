@@ -109,8 +109,8 @@ def test_the_line_itself_is_not_stuck():
 
 
 def test_scores_are_those_of_mm_probe():
-    recipe = mm.load_recipe("binary-p05-q08-tied").with_values(
-        {"model.n_ctx": 12, "steps": 5, "data.batch": 4, "checkpoints": [2]}
+    recipe = mm.load_recipe("binary-p05-q08-tied").replace(
+        **{"model.n_ctx": 12, "steps": 5, "data.batch": 4, "checkpoints": [2]}
     )
     runs = mm.train(recipe, seeds=[3, 4])
     found = evaluate(runs, ["attention", "dynamics", "behaviour"], steps="all")
@@ -131,7 +131,7 @@ def test_scores_are_those_of_mm_probe():
 
 
 def test_seeds_differ_so_their_scores_do():
-    recipe = mm.load_recipe("binary-p05-q08-tied").with_values({"model.n_ctx": 12, "steps": 5})
+    recipe = mm.load_recipe("binary-p05-q08-tied").replace(**{"model.n_ctx": 12, "steps": 5})
     one, other = evaluate(mm.train(recipe, seeds=[3, 4]), [])
     assert one.scores["behaviour"]["kl_bigram"]["value"] != other.scores["behaviour"]["kl_bigram"]["value"]
     assert one.scores["behaviour"]["kl_bigram"]["null"] == other.scores["behaviour"]["kl_bigram"]["null"]

@@ -160,7 +160,7 @@ def test_what_is_frozen_by_its_ending_stays_at_its_start():
     assert "blocks.0.attn.b_V" not in recipe.trainable_slices
     assert recipe.trainable_slices["blocks.0.attn.W_V"] is None
     slices = {"blocks.0.attn.W_V": None, "blocks.0.attn.b_V": None}
-    both = recipe.with_values({"trainable": slices})
+    both = recipe.replace(**{"trainable": slices})
     assert both.trainable_slices == {"blocks.0.attn.W_V": None}
 
 

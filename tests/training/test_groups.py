@@ -12,8 +12,8 @@ from mechmarkov.training.learner import with_errors
 from mechmarkov.training.recipe import RecipeError, load_recipe
 from mechmarkov.training.workload import Member
 
-RECIPE = load_recipe("walk-k6-half").with_values(
-    {
+RECIPE = load_recipe("walk-k6-half").replace(
+    **{
         "model": {"kind": "walk", "n_ctx": 5, "n_positions": 5, "dtype": "float64"},
         "source": {"kind": "chain", "P": [[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.25, 0.15, 0.6]]},
         "init": {"scheme": "normal", "std": 0.05},
@@ -27,7 +27,7 @@ RECIPE = load_recipe("walk-k6-half").with_values(
 
 def exact(recipe):
     """Population loss and gradient at the start of seed 0."""
-    training = start_of([Member(recipe.with_values({"data": {"population": True}}), 0)])
+    training = start_of([Member(recipe.replace(**{"data": {"population": True}}), 0)])
     loss = training.learner.measure(*training.fixed, training.batches.weights)["loss"].sum()
     return float(loss.detach()), torch.cat(
         [g.ravel() for g in torch.autograd.grad(loss, [*training.learner.parameters.values()])]
@@ -63,7 +63,7 @@ def test_groups_do_not_change_the_training():
     recipe = RECIPE.with_set(["optimiser.lr=0.1", "steps=20", "checkpoints=[20]"])
     one, other = (
         fit_members([Member(r, 0), Member(r, 1)])
-        for r in (recipe, recipe.with_values({"data": {"batch": 256}}))
+        for r in (recipe, recipe.replace(**{"data": {"batch": 256}}))
     )
     torch.testing.assert_close(one.metrics["loss"], other.metrics["loss"], rtol=1e-10, atol=1e-12)
     for name, tensor in one.checkpoints[20].items():

@@ -66,11 +66,11 @@ def test_the_numbers_that_are_given_are_those_of_the_model():
 
 
 def test_a_source_with_data_goes_into_a_recipe_as_its_refusal_says():
-    with pytest.raises(RecipeError, match=r"with_values\({'source': source.model_dump\(\)}\)$"):
+    with pytest.raises(RecipeError, match=r"replace\(source=source.model_dump\(\)\)$"):
         new_recipe(WITH_DATA)
     source = Observed("the cat sat on the mat. " * 40, order=1)
     recipe = Recipe.from_data(tomllib.loads(new_recipe("chain", width=8, context=8, steps=2)))
-    run = train(recipe.with_values({"source": source.model_dump()}), device="cpu")
+    run = train(recipe.replace(source=source.model_dump()), device="cpu")
     assert run.source == source
 
 

@@ -17,8 +17,8 @@ from mechmarkov.training.workload import Member, members_of, workload_of
 
 P = np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.25, 0.15, 0.6]])
 CPU = torch.device("cpu")
-DENSE = load_recipe("walk-k6-half").with_values(
-    {
+DENSE = load_recipe("walk-k6-half").replace(
+    **{
         "source": {"kind": "chain", "P": P.tolist()},
         "model.n_ctx": 5,
         "model.n_positions": 5,
@@ -81,7 +81,7 @@ def test_loss_and_gradient_are_those_of_numpy():
 def test_samples_agree_within_their_standard_error():
     learner, tokens, targets, weights = losses_and_learner(DENSE)  # all from the same start, seed 0
     exact = loss_and_gradient(learner, tokens, targets, weights)
-    sampled = DENSE.with_values({"data": {"n_train": 1000}})
+    sampled = DENSE.replace(**{"data": {"n_train": 1000}})
     found = []
     for seed in range(30):
         _, tokens, targets, none = losses_and_learner(sampled, seed)  # read by the model of seed 0
@@ -107,7 +107,7 @@ def test_a_decoder_trains_on_the_whole_law():
 
 
 def test_a_fleet_of_different_supports():
-    other = DENSE.with_values({"source.P": [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.5, 0.0, 0.5]]})
+    other = DENSE.replace(**{"source.P": [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.5, 0.0, 0.5]]})
     together = fit_members([Member(DENSE, 0), Member(other, 0)])
     alone = fit_members([Member(other, 0)])
     torch.testing.assert_close(together.metrics["loss"][:, 1], alone.metrics["loss"][:, 0])
@@ -115,8 +115,8 @@ def test_a_fleet_of_different_supports():
 
 def test_V_turns_to_the_root_of_P_without_noise():
     """V + eps = sqrt(eps^2 + 2 eta t pi P) entry by entry, for a chain whose every transition is possible."""
-    recipe = load_recipe("walk-k6-half").with_values(
-        {
+    recipe = load_recipe("walk-k6-half").replace(
+        **{
             "source": {"kind": "chain", "P": P.tolist()},
             "model.n_ctx": 6,
             "model.dtype": "float64",
@@ -150,7 +150,7 @@ def test_the_law_sums_to_one_and_starts_stationary():
 
 
 def test_descent_approaches_the_flow_at_first_order():
-    time, recipe = 0.2, DENSE.with_values({"init": {"scheme": "zero"}, "model.n_positions": 5})
+    time, recipe = 0.2, DENSE.replace(**{"init": {"scheme": "zero"}, "model.n_positions": 5})
     learner, *population = losses_and_learner(recipe)
     parameters = [learner.model.V, learner.model.u]
 
@@ -163,7 +163,7 @@ def test_descent_approaches_the_flow_at_first_order():
     flow = solve_ivp(velocity, (0, time), start, "LSODA", rtol=1e-9, atol=1e-12).y[: len(P) ** 2, -1]
     errors = []
     for n in (200, 400, 800):
-        run = recipe.with_values({"optimiser.lr": time / n, "steps": n, "checkpoints": [n]})
+        run = recipe.replace(**{"optimiser.lr": time / n, "steps": n, "checkpoints": [n]})
         V = fit(run, [0]).checkpoints[n]["blocks.0.attn.W_O"][0, 0, :, :3].numpy().T
         errors.append(np.abs(V - flow.reshape(V.shape)).max())
     assert errors[0] / errors[1] == pytest.approx(2, rel=0.1)
@@ -186,15 +186,15 @@ def test_a_random_circle_in_the_trap_stays_but_for_rounding():
             "checkpoints": [2],
         }
         return float(
-            fit(load_recipe("walk-k6-trap").with_values(changes), [0]).metrics["attention_spread"].max()
+            fit(load_recipe("walk-k6-trap").replace(**changes), [0]).metrics["attention_spread"].max()
         )
 
     assert max(spread(5), spread(9), spread(13)) < 1e-9 < 0.3 < spread(6)
 
 
 def test_the_reduced_form_of_a_random_circle_is_the_tensor_form():
-    reduced = load_recipe("walk-k6-trap").with_values(
-        {"source.p": 0.7, "model.n_ctx": 9, "steps": 5, "checkpoints": [5]}
+    reduced = load_recipe("walk-k6-trap").replace(
+        **{"source.p": 0.7, "model.n_ctx": 9, "steps": 5, "checkpoints": [5]}
     )
     one, other = fit(reduced, [0]), fit(reduced.with_set(["model.form=small"]), [0])
     torch.testing.assert_close(one.metrics["loss"], other.metrics["loss"], rtol=1e-12, atol=1e-13)

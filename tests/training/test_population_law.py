@@ -131,8 +131,8 @@ def test_a_walk_model_reads_counts_where_positions_have_equal_logits_and_only_th
 
 def test_training_beyond_all_sequences():
     """2^64 of them. Chains of two supports share a stack; the loss that is logged is the exact one."""
-    recipe = load_recipe("binary-p02-q03-untied").with_values(
-        {
+    recipe = load_recipe("binary-p02-q03-untied").replace(
+        **{
             "model.n_ctx": 63,
             "model.positional_embedding_type": "none",
             "data": {"population": True},
@@ -141,7 +141,7 @@ def test_training_beyond_all_sequences():
             "optimiser.lr": 0.01,
         }
     )
-    other = recipe.with_values({"source": {"kind": "chain", "P": [[0.0, 1.0], [0.5, 0.5]]}})
+    other = recipe.replace(**{"source": {"kind": "chain", "P": [[0.0, 1.0], [0.5, 0.5]]}})
     fitted = fit_members([Member(recipe, 0), Member(other, 0)])
     loss = fitted.metrics["loss"]
     for index, one in enumerate([recipe, other]):
@@ -166,8 +166,8 @@ def loss_after_first_step(length):
 
 def test_the_walks_loss_after_its_first_step_is_a_sum_over_counts():
     """For any P, K and N, where all sequences are far too many."""
-    recipe = load_recipe("walk-k6-half").with_values(
-        {
+    recipe = load_recipe("walk-k6-half").replace(
+        **{
             "source": {"kind": "chain", "P": SOURCE.P.tolist()},
             "model": {"kind": "walk", "n_ctx": N, "dtype": "float64"},
             "data": {"population": True},

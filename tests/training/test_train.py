@@ -219,7 +219,7 @@ def test_a_run_is_a_start_for_every_seed_of_another_objective(words):
 
 
 def test_what_is_not_trained_stays_where_the_start_had_it(words):
-    part = load_recipe(TASK_1).with_values({"trainable": {"unembed.W_U": [[0, 2], [0, 19]]}})
+    part = load_recipe(TASK_1).replace(**{"trainable": {"unembed.W_U": [[0, 2], [0, 19]]}})
     run = train(part, seed=1, device="cpu", start=words)
     before, after = words.states["unembed.W_U"][-1], run.states["unembed.W_U"][-1]
     assert torch.equal(after[2:], before[2:])
