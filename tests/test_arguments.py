@@ -63,7 +63,6 @@ CALLS = {
     "changes": lambda: RECIPE.with_set(3),
     "changes/numbers": lambda: RECIPE.with_set([3]),
     "changes/endless": lambda: RECIPE.with_set(endless("steps=3")),
-    "values/keys": lambda: RECIPE.replace(**{1: 2}),
     "checkpoints.at": lambda: RECIPE.replace(**{"checkpoints": {"at": endless()}}),
     "checkpoints": lambda: RECIPE.replace(**{"checkpoints": endless()}),
     "members": lambda: mm.train_members(endless(MEMBER)),
