@@ -22,6 +22,7 @@ from mechmarkov.training.train import train
 
 ROOT = Path(mm.__file__).parent
 LEAVES = ("models", "sources", "utils", "objectives.py")
+INLINE = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<lambda>")  # read with what holds them
 SHORT = {"steps": 2, "checkpoints": [2], "data": {"batch": 4}}
 RECIPES = {"walk": "walk-k6-half", "induction": "in-context-k3-shortformer"}
 
@@ -40,12 +41,14 @@ def training_walk(recipe: mm.Recipe) -> dict[str, int]:
     stack: list[str] = []
 
     def note(frame: FrameType, event: str, _: Any) -> None:
-        if event != "call" or stack or (name := _file_of(frame)) is None:
+        name = _file_of(frame)
+        if event != "call" or stack or name is None or frame.f_code.co_name in INLINE:
             return
         if frame.f_code is code:
             stack.extend(_open_files(frame))
         files.setdefault(frame.f_code, name)
 
+    train(recipe, seed=0, device="cpu", progress=False)  # kernels that compile do so unwatched
     sys.setprofile(note)
     try:
         train(recipe, seed=0, device="cpu", progress=False)

@@ -52,10 +52,9 @@ def execute(plan: TrainingPlan, told: Told = None) -> list[Run | Diverged]:
     """
     results: dict[int, Run | Diverged] = dict(plan.earlier)
     one_by_one = min(len(plan.stacks), plan.at_once) <= 1
+    steps = sum(stack.workload.recipe.steps for stack in plan.stacks)
     stop = Stop()
-    progress = Progress(
-        plan.members[0].recipe.name, len(plan.stacks), plan.steps, told, at_each_step=one_by_one
-    )
+    progress = Progress(plan.members[0].recipe.name, len(plan.stacks), steps, told, at_each_step=one_by_one)
     with ExitStack() as held:
         held.enter_context(freed_memory_kept())
         held.enter_context(closing(progress))
@@ -87,9 +86,9 @@ def train_stack(plan: TrainingPlan, progress: Progress, stop: Stop, number: int)
     if interrupted is None and all(place in plan.earlier for place in stack.places):
         progress.step(number, recipe.steps)
         return [plan.earlier[place] for place in stack.places]
-    if (fitted := solved(stack)) is not None:
-        return _results(plan, stack, fitted)
-    training = StackInTraining(stack, plan.device, plan.start_weights())
+    if not recipe.model.shares_stacks:
+        return _results(plan, stack, solved(stack))
+    training = StackInTraining(stack, plan.device, plan.start)
     if interrupted is not None:
         training.restore(interrupted)
     written = time.monotonic()

@@ -40,12 +40,9 @@ class TrainedAsDecoder:
         """The stack of models that is trained."""
         return DecoderLearner(job, self.fixed(job.config.d_vocab_out))
 
-    def solution(
-        self, source: Source, lr: float, eps: float, checkpoints: Sequence[int]
-    ) -> Trajectory | None:
-        """The whole training where no step need be taken: none."""
-        del source, lr, eps, checkpoints
-        return None
+    def solution(self, source: Source, lr: float, eps: float, checkpoints: Sequence[int]) -> Trajectory:
+        """The whole training of a model that is integrated and shares no stack: no decoder is."""
+        raise NotImplementedError
 
     def fixed(self, n_states: int) -> dict[str, Tensor] | None:
         """Weights that are part of the architecture: none, unless a section says so."""
@@ -208,12 +205,8 @@ class WalkSection(Fields):
         form: Form = "full" if self.form == "full" else "small"
         return WalkLearner(job, self.shape(job.config.d_vocab_out), form, getattr(torch, self.dtype))
 
-    def solution(
-        self, source: Source, lr: float, eps: float, checkpoints: Sequence[int]
-    ) -> Trajectory | None:
-        """The whole training where no step need be taken: that of the reduced form."""
-        if self.form != "reduced":
-            return None
+    def solution(self, source: Source, lr: float, eps: float, checkpoints: Sequence[int]) -> Trajectory:
+        """The whole training of the reduced form, which is integrated."""
         return reduced_trajectory(self.shape(source.n_states), source, lr, eps, checkpoints)
 
     def requirements(self) -> Iterator[Requirement]:

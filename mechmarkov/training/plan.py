@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from mechmarkov.runs.run import Run
 from mechmarkov.training import resume
@@ -81,17 +80,6 @@ class TrainingPlan:
     at_once: int = 1
     copied: bool = False
     stacks: tuple[Stack, ...] = ()
-
-    @property
-    def steps(self) -> int:
-        """The number of steps that all stacks take together."""
-        return sum(stack.workload.recipe.steps for stack in self.stacks)
-
-    def start_weights(self) -> dict[str, Tensor] | None:
-        """The last weights of the run that members start from, without the stack axis."""
-        if self.start is None:
-            return None
-        return {name: values[-1] for name, values in self.start.states.items()}
 
     def halved(self) -> "TrainingPlan | None":
         """A plan for half the memory; None where a single model is larger.

@@ -4,6 +4,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -153,12 +154,12 @@ class Recipe(Written):
                 raise ValueError("frozen leaves nothing to train")
         return self
 
-    @property
+    @cached_property
     def decoder_config(self) -> DecoderConfig:
         """The decoder that checkpoints are weights of."""
         return self.model.decoder_config(self.source.n_states)
 
-    @property
+    @cached_property
     def trainable_slices(self) -> Slices | None:
         """Returns what is trained of that decoder; None for all of it."""
         slices = self.trainable
@@ -170,7 +171,7 @@ class Recipe(Written):
         kept = [name for name in names if not name.endswith(self.frozen)]
         return {name: None if slices is None else slices[name] for name in kept}
 
-    @property
+    @cached_property
     def checkpoint_steps(self) -> list[int]:
         """The steps at which weights are kept, ascending."""
         return self.checkpoints.steps(self.steps)

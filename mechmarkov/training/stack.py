@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechmarkov.objectives import inputs_and_targets
+from mechmarkov.runs.run import Run
 from mechmarkov.training.cuda_graph import StepAsGraph
 from mechmarkov.training.data import Batches
 from mechmarkov.training.learner import LearnerJob, Measures, with_errors
@@ -65,7 +66,7 @@ class StackInTraining:
     Args:
         stack: What trains.
         device: Where.
-        start: Weights that every member, a decoder, starts from instead of its `init`; no stack axis.
+        start: A run whose last weights every member, a decoder, starts from instead of its `init`.
 
     Attributes:
         step: How many steps were taken.
@@ -77,7 +78,7 @@ class StackInTraining:
         ValueError: `start` is given for walk models.
     """
 
-    def __init__(self, stack: Stack, device: torch.device, start: Mapping[str, Tensor] | None = None) -> None:
+    def __init__(self, stack: Stack, device: torch.device, start: Run | None = None) -> None:
         self._began, self.stack, self.device, self.step = time.perf_counter(), stack, device, 0
         work, members = stack.workload, stack.members
         self.recipe = recipe = work.recipe
@@ -91,7 +92,7 @@ class StackInTraining:
                 precision=recipe.precision,
                 compile=recipe.compile,
                 device=device,
-                start=start,
+                start=None if start is None else {name: x[-1] for name, x in start.states.items()},
             )
         )
         self.start = {name: self.learner.parameters[name].detach().clone() for name in self.learner.masks}
@@ -239,16 +240,12 @@ class StackInTraining:
             self.metrics[name] = torch.cat([values, to_come]).to(self.device)
 
 
-def solved(stack: Stack) -> Fitted | None:
-    """The result of a training that no step need be taken for; None where steps must be taken."""
-    began, work, recipe = time.perf_counter(), stack.workload, stack.workload.recipe
-    solution = recipe.model.solution(
-        recipe.source, recipe.optimiser.lr, recipe.objective.eps, work.checkpoints
+def solved(stack: Stack) -> Fitted:
+    """The result of a training that is integrated: no step need be taken for it."""
+    began, recipe, count = time.perf_counter(), stack.workload.recipe, len(stack.members)
+    frozen, checkpoints, metrics = recipe.model.solution(
+        recipe.source, recipe.optimiser.lr, recipe.objective.eps, stack.workload.checkpoints
     )
-    if solution is None:
-        return None
-    frozen, checkpoints, metrics = solution
-    count = len(stack.members)
     stacked = {
         step: {name: tensor.expand(count, *tensor.shape) for name, tensor in states.items()}
         for step, states in checkpoints.items()

@@ -41,6 +41,7 @@ class Workload:
         checkpoints: The steps at which weights are kept, ascending.
         length: States of a training sequence, the last target among them.
         sequences: How many sequences a step reads.
+        tokens: How many tokens that is.
         bytes: An upper estimate of what one member adds to a stack.
     """
 
@@ -51,12 +52,8 @@ class Workload:
     checkpoints: tuple[int, ...]
     length: int
     sequences: int
+    tokens: int
     bytes: int
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens that a step reads."""
-        return self.sequences * self.config.n_ctx
 
 
 def workload_of(recipe: Recipe) -> Workload:
@@ -84,6 +81,7 @@ def workload_of(recipe: Recipe) -> Workload:
         checkpoints,
         length,
         sequences,
+        sequences * config.n_ctx,
         # The sampler makes a map of all states for every token of up to 32 MB of them, whatever is drawn.
         bytes=drawn * 3 * STATE_BYTES
         + recipe.model.member_bytes(config, sequences, length, len(checkpoints)),

@@ -42,8 +42,8 @@ def take_step(training):
 def fit_members(members, device="cpu", *, resume_from=None, on_step=None):
     """What training gave; `on_step` gets each step's number and what takes a snapshot."""
     recipe = members[0].recipe
-    if (fitted := solved(stack_of(members))) is not None:
-        return fitted
+    if not recipe.model.shares_stacks:
+        return solved(stack_of(members))
     training = start_of(members, device)
     if resume_from is not None:
         training.restore(resume_from)
