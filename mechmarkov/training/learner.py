@@ -12,19 +12,10 @@ from mechmarkov.models.config import DecoderConfig, Slices
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.fast.use import use_fast_kernels
 from mechmarkov.models.init import initialise
-from mechmarkov.objectives import Objective
+from mechmarkov.objectives import Objective, mean_over
 from mechmarkov.training.sections import Init
 
 Measures = dict[str, Float[Tensor, " stack"]]
-
-
-def mean_over(
-    values: Float[Tensor, "stack batch read"], weights: Float[Tensor, "*stack batch read"] | None
-) -> Float[Tensor, " stack"]:
-    """The mean over sequences and targets, by what each stands for where that is given."""
-    if weights is None:
-        return values.mean((-2, -1))
-    return (values * weights.to(values.dtype)).mean(-1).sum(-1)
 
 
 def with_errors(

@@ -116,20 +116,7 @@ def plan_training(
 ) -> TrainingPlan:
     """Resolve what to train, where, and in which stacks; nothing is written.
 
-    Args:
-        members: What to train.
-        device: `auto`, `cpu` or `cuda`.
-        start: A run of a decoder of their shape; not with `paths`.
-        paths: A file for each member.
-        save_every: Seconds between writes of what is needed to resume.
-        memory: Bytes for all stacks that train at once; by default `budget_of`.
-        at_once: Stacks that train at once on a CPU; by default as many as this process may use cores.
-
-    Raises:
-        RunFileError: A file there that cannot be read, or is of another recipe or seed.
-        ValueError: Members or a device that make no sense, a `start` of another shape, or a budget too small
-            for one model.
-        TypeError: An argument of the wrong kind.
+    Arguments, and what is refused, are those of `train_members`.
     """
     members = tuple(list_of("members", members, "a list of mm.Member(recipe, seed)"))
     _check_members(members)

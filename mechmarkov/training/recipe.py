@@ -150,8 +150,8 @@ class Recipe(Written):
             for ending in self.frozen:
                 if not any(name.endswith(ending) for name in names):
                     raise ValueError(f"frozen names {ending!r}, which ends no parameter: {', '.join(names)}")
-            if not self.trainable_slices:
-                raise ValueError("frozen leaves nothing to train")
+        if self.trainable_slices == {}:
+            raise ValueError("frozen leaves nothing to train")
         return self
 
     @cached_property

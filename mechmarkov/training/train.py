@@ -14,7 +14,7 @@ from mechmarkov.training.execute import Diverged, execute
 from mechmarkov.training.plan import TrainingPlan, plan_training
 from mechmarkov.training.progress import Told
 from mechmarkov.training.recipe import Recipe, load_recipe
-from mechmarkov.training.workload import Member, members_of
+from mechmarkov.training.workload import Member
 from mechmarkov.utils.errors import list_of, path_of
 from mechmarkov.utils.files import made_folder
 from mechmarkov.utils.memory import with_less_memory
@@ -122,7 +122,7 @@ def train(
         paths = [folder / ("run.pt" if seeds is None else f"seed-{seed}.pt") for seed in chosen]
     with nullcontext() if folder is None else made_folder(folder, RunFileError):
         plan = plan_training(
-            members_of(recipe, chosen),
+            [Member(recipe, seed) for seed in chosen],
             device=device,
             start=start,
             paths=paths,

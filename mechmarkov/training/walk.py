@@ -17,10 +17,11 @@ from mechmarkov.models.constructions.walk import (
     walk_frozen_state,
     walk_trained_state,
 )
+from mechmarkov.objectives import mean_over
 from mechmarkov.sources import Source
 from mechmarkov.sources.sampling.whole_law import whole_law
 from mechmarkov.theory.walk import reduced_walk
-from mechmarkov.training.learner import LearnerJob, Measures, mean_over
+from mechmarkov.training.learner import LearnerJob, Measures
 from mechmarkov.training.sections import Init
 
 # Frozen tensors, trained ones by step, and metrics.
