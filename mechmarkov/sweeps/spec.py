@@ -202,7 +202,7 @@ def points(sweep: Sweep) -> tuple[Point, ...]:
         base = load_recipe(sweep.recipe)
     except RecipeError as error:
         raise SweepError(f"recipe: {error}") from None
-    found: list[Point] = []
+    chosen: list[Point] = []
     seen: dict[str, int] = {}
     choices = tqdm(_choices(sweep), unit="point", delay=2.0, leave=False, disable=not watched())
     for index, values in enumerate(choices, start=1):
@@ -221,10 +221,10 @@ def points(sweep: Sweep) -> tuple[Point, ...]:
         same = seen.setdefault(repr(data), index)
         if same != index:
             raise SweepError(f"{where} is the same recipe as point {same}")
-        found.append(Point(index, {field: _value_of(data, field) for field in fields}, recipe))
+        chosen.append(Point(index, {field: _value_of(data, field) for field in fields}, recipe))
     if sweep.phase is not None:
         _check_axes(sweep.phase, fields)
-    return tuple(found)
+    return tuple(chosen)
 
 
 def _complaint(base: Recipe, values: Values) -> str | None:

@@ -106,8 +106,8 @@ class Store:
             before = [] if row is None else row["probes"]
             probes = tuple(dict.fromkeys([*before, *sweep.probes]))
             path = self.run_file(key)
-            kept = row is not None and row["status"] == "ok" and path.exists()
-            items.append(Item(key, member, probes, path if kept else None))
+            is_kept = row is not None and row["status"] == "ok" and path.exists()
+            items.append(Item(key, member, probes, path if is_kept else None))
         return items
 
     def _complete(self, row: Row, sweep: Sweep) -> bool:

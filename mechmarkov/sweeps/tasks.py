@@ -158,12 +158,12 @@ def carry_out(task: Task, settings: Settings, progress: Callable[[int, int], Non
     trained = kept_runs or _train(task, settings, device, progress)
     rows = _rows(task, trained, settings, device)
     share = (time.perf_counter() - began) / len(task.items)
-    kept = {
+    files = {
         item.key: run.to_bytes()
         for item, run in zip(task.items, trained, strict=True)
         if settings.keep_runs and item.run is None and isinstance(run, Run)
     }
-    return Done(tuple({**row, "seconds": share} for row in rows), kept)
+    return Done(tuple({**row, "seconds": share} for row in rows), files)
 
 
 def _train(
@@ -184,12 +184,12 @@ def _train(
 
 
 def _rows(task: Task, trained: Sequence[Run | Diverged], settings: Settings, device: str) -> list[Row]:
-    found: dict[str, Row] = {}
+    rows: dict[str, Row] = {}
     healthy: list[tuple[Item, Run]] = []
     for item, run in zip(task.items, trained, strict=True):
         if isinstance(run, Diverged):
             ended = {"status": "diverged", "message": run.message, "step": run.recipe.steps}
-            found[item.key] = _row(item, settings, **ended)
+            rows[item.key] = _row(item, settings, **ended)
         else:
             healthy.append((item, run))
     groups = groupby(healthy, key=lambda pair: (pair[1].recipe, pair[0].probes))
@@ -206,7 +206,7 @@ def _rows(task: Task, trained: Sequence[Run | Diverged], settings: Settings, dev
         evaluated = dict(forked(evaluations_of, numbers, jobs, copied=copied, advice="use fewer processes"))
     for number, point in enumerate(points):
         for (item, run), evaluation in zip(point, evaluated[number], strict=True):
-            found[item.key] = _row(
+            rows[item.key] = _row(
                 item,
                 settings,
                 status="ok",
@@ -216,12 +216,12 @@ def _rows(task: Task, trained: Sequence[Run | Diverged], settings: Settings, dev
                 provenance=run.provenance,
                 **asdict(evaluation),
             )
-    return [found[item.key] for item in task.items]
+    return [rows[item.key] for item in task.items]
 
 
-def _row(item: Item, settings: Settings, **found: Any) -> Row:
+def _row(item: Item, settings: Settings, **fields: Any) -> Row:
     empty: Row = {"message": None, "metrics": {}, "scores": {}, "skipped": {}, "failed": {}, "stuck": None}
-    return {"key": item.key, "probes": list(item.probes), "steps": settings.steps, **empty, **found}
+    return {"key": item.key, "probes": list(item.probes), "steps": settings.steps, **empty, **fields}
 
 
 def _final(run: Run) -> dict[str, float]:

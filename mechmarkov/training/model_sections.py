@@ -259,15 +259,15 @@ class WalkSection(Fields):
     def checkpoint_bytes(self, config: DecoderConfig) -> int:
         """Returns what is kept at a step: `W_K` and `W_O`, as they are in the decoder."""
         shapes = parameter_shapes(config)
-        kept = walk_trainable(self.shape(config.d_vocab_out))
-        return self._float_bytes * sum(math.prod(shapes[name]) for name in kept)
+        trained = walk_trainable(self.shape(config.d_vocab_out))
+        return self._float_bytes * sum(math.prod(shapes[name]) for name in trained)
 
     def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
         """An upper estimate of one member: one-hot sequences and their products, weights and checkpoints."""
         weights = config.d_vocab**2 + (config.d_model**2 if self.form == "full" else config.d_model)
         activations = 4 * sequences * length * (config.d_vocab + 2)
-        kept = self.checkpoint_bytes(config) * (1 + checkpoints)
-        return self._float_bytes * (activations + 6 * weights) + kept
+        stored = self.checkpoint_bytes(config) * (1 + checkpoints)
+        return self._float_bytes * (activations + 6 * weights) + stored
 
 
 Model = Annotated[

@@ -17,8 +17,7 @@ from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.objectives import Objective, check_length
 from mechmarkov.sources.base.registry import AnySource
 from mechmarkov.training.model_sections import Model
-from mechmarkov.training.optimisers import AdamW, Settings
-from mechmarkov.training.sections import Checkpoints, Data, Init
+from mechmarkov.training.sections import AdamW, Checkpoints, Data, Init, Optimiser
 from mechmarkov.utils.config import Integer, Truth
 from mechmarkov.utils.errors import generator_in, list_of
 from mechmarkov.utils.text import fact_table, shown
@@ -72,7 +71,7 @@ class Recipe(Written):
     objective: Objective = Objective()
     model: Model
     init: Init = Init()
-    optimiser: Settings = AdamW()
+    optimiser: Optimiser = AdamW()
     data: Data = Data(batch=16)
     steps: Integer = Field(ge=1, le=100_000_000)
     checkpoints: Checkpoints = Checkpoints(log=20)
@@ -131,10 +130,10 @@ class Recipe(Written):
             value = attrgetter(key)(self)
             if value not in allowed:
                 raise ValueError(message.format(key=key, value=value, expected=allowed[0]))
-        kept, each = len(self.checkpoint_steps), self.model.checkpoint_bytes(self.decoder_config)
-        if kept * each > MAX_KEPT_BYTES:
+        count, each = len(self.checkpoint_steps), self.model.checkpoint_bytes(self.decoder_config)
+        if count * each > MAX_KEPT_BYTES:
             raise ValueError(
-                f"checkpoints keep {kept:,} steps of {each / 1e6:.1f} MB, expected at most "
+                f"checkpoints keep {count:,} steps of {each / 1e6:.1f} MB, expected at most "
                 f"{MAX_KEPT_BYTES / 1e9:.1f} GB together"
             )
         if self.grad_scaler and self.precision != "float16":
@@ -168,8 +167,8 @@ class Recipe(Written):
         if not self.frozen:
             return slices
         names = parameter_shapes(self.decoder_config) if slices is None else slices
-        kept = [name for name in names if not name.endswith(self.frozen)]
-        return {name: None if slices is None else slices[name] for name in kept}
+        trained = [name for name in names if not name.endswith(self.frozen)]
+        return {name: None if slices is None else slices[name] for name in trained}
 
     @cached_property
     def checkpoint_steps(self) -> list[int]:

@@ -106,7 +106,7 @@ class StackInTraining:
         # Whole from the start: small tensors that stay, one a step, would keep malloc from using again what
         # activations leave between them, and a thousand steps of a walk would take 25 times the memory.
         self.rows = {step: row for row, step in enumerate(work.checkpoints)}
-        self.kept: dict[str, Tensor] = {}  # [checkpoint, stack, ...]
+        self.weights: dict[str, Tensor] = {}  # [checkpoint, stack, ...]
         self.metrics: dict[str, Tensor] = {}  # [recorded step, stack]
         self.keep_checkpoint()
 
@@ -148,10 +148,10 @@ class StackInTraining:
         measures = self.learner.measure(tokens, targets, self.batches.weights)
         losses = measures["loss"] if self.scaler is None else measures["loss"] * self.scaler.factor
         parameters, masks = self.learner.parameters, self.learner.masks
-        found = torch.autograd.grad(losses.sum(), list(parameters.values()))
+        slopes = torch.autograd.grad(losses.sum(), list(parameters.values()))
         gradients = [  # of what may move: the rest is not part of the gradient's length
             torch.where(masks[name], gradient, 0.0) if name in masks else gradient
-            for name, gradient in zip(parameters, found, strict=True)
+            for name, gradient in zip(parameters, slopes, strict=True)
         ]
         return {name: value.detach() for name, value in measures.items()}, self.optimiser.flatten(gradients)
 
@@ -168,15 +168,15 @@ class StackInTraining:
 
     def _keep(self, step: int, states: Mapping[str, Tensor]) -> None:
         for name, value in states.items():
-            if name not in self.kept:
-                self.kept[name] = torch.zeros(len(self.rows), *value.shape, dtype=value.dtype)
-            self.kept[name][self.rows[step]].copy_(value)
+            if name not in self.weights:
+                self.weights[name] = torch.zeros(len(self.rows), *value.shape, dtype=value.dtype)
+            self.weights[name][self.rows[step]].copy_(value)
 
     @property
     def checkpoints(self) -> dict[int, dict[str, Tensor]]:
         """The weights at each step so far that they were kept at."""
         rows = {step: row for step, row in self.rows.items() if step <= self.step}
-        return {step: {name: kept[row] for name, kept in self.kept.items()} for step, row in rows.items()}
+        return {step: {name: x[row] for name, x in self.weights.items()} for step, row in rows.items()}
 
     def fitted(self) -> Fitted:
         """The result, once all steps are taken."""
@@ -223,9 +223,9 @@ class StackInTraining:
 
     def _restore(self, snapshot: dict[str, Any]) -> None:
         self.step = snapshot["step"]
-        kept = sorted(map(int, snapshot["checkpoints"]))
-        if kept != [step for step in self.rows if step <= self.step] or self.step < 0:
-            raise ValueError(f"checkpoints {kept} at step {self.step}")
+        steps = sorted(map(int, snapshot["checkpoints"]))
+        if steps != [step for step in self.rows if step <= self.step] or self.step < 0:
+            raise ValueError(f"checkpoints {steps} at step {self.step}")
         with torch.no_grad():
             for name, parameter in self.learner.parameters.items():
                 parameter.copy_(snapshot["parameters"][name])

@@ -10,8 +10,9 @@ from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.init import initialise
 from mechmarkov.sources import Binary, Circle
 from mechmarkov.training.data import data_seed
-from mechmarkov.training.optimisers import AdamW, GradientDescent, learning_rate
+from mechmarkov.training.optimisers import learning_rate
 from mechmarkov.training.recipe import Recipe
+from mechmarkov.training.sections import AdamW, GradientDescent
 
 SMALL = {
     "name": "small",

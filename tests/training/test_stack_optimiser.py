@@ -5,14 +5,8 @@ import math
 import pytest
 import torch
 
-from mechmarkov.training.optimisers import (
-    INITIAL_SCALE,
-    AdamW,
-    GradientDescent,
-    StackOptimiser,
-    StackScaler,
-    learning_rate,
-)
+from mechmarkov.training.optimisers import INITIAL_SCALE, StackOptimiser, StackScaler, learning_rate
+from mechmarkov.training.sections import AdamW, GradientDescent
 
 STEPS = 12
 NAMES = {"block.W_Q": (3, 2), "block.b_Q": (2,), "embed.W_E": (4, 3)}  # the first alone is decayed
