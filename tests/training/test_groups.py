@@ -46,7 +46,7 @@ def test_errors_are_those_of_repeated_draws():
     assert 0.05 * bound < np.sqrt((norm_off**2).mean()) < bound
 
 
-def test_the_gradients_error_is_its_distance_to_the_exact_one():
+def test_a_gradients_error_is_its_distance_to_exact():
     """Of vectors drawn around a known mean: the mean square distance is the variance over n, summed."""
     generator, n, trials = np.random.default_rng(0), 8, 4000
     parts = torch.tensor(generator.normal(1.0, [0.5, 1.0, 2.0], (n, trials, 3)))

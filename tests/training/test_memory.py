@@ -98,7 +98,7 @@ def test_a_checkpoint_has_the_size_that_is_said(name, changes):
     )
 
 
-def test_each_member_has_the_size_of_its_own_recipe():
+def test_each_member_has_its_own_size():
     small = load_recipe("binary-p05-q08-tied")
     large = small.with_set(["model.d_model=32"])
     fleet = [*members_of(small, range(2)), *members_of(large, range(1)), *members_of(small, [2])]

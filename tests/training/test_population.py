@@ -113,7 +113,7 @@ def test_a_fleet_of_different_supports():
     torch.testing.assert_close(together.metrics["loss"][:, 1], alone.metrics["loss"][:, 0])
 
 
-def test_V_turns_to_the_root_of_P_without_noise():
+def test_V_turns_to_the_root_of_P():
     """V + eps = sqrt(eps^2 + 2 eta t pi P) entry by entry, for a chain whose every transition is possible."""
     recipe = load_recipe("walk-k6-half").replace(
         **{
@@ -134,10 +134,17 @@ def test_V_turns_to_the_root_of_P_without_noise():
     assert np.abs(V / V.sum() - straight / straight.sum()).max() > 0.02
 
 
-@pytest.mark.parametrize("change", ["model.n_ctx=97", "source={kind='dirichlet_chains', n_states=3}"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "model.n_ctx=97",
+        "source={kind='circle', n_states=6, p=0.5}; model.n_ctx=97",
+        "source={kind='dirichlet_chains', n_states=3}",
+    ],
+)
 def test_refusals_are_one_line(change):
     with pytest.raises(ValueError, match=r"data.population is true, but .*: give data.n_train") as error:
-        fit(DENSE.with_set([change]), [0])
+        fit(DENSE.with_set(change.split("; ")), [0])
     assert "\n" not in str(error.value)
 
 
@@ -170,7 +177,7 @@ def test_descent_approaches_the_flow_at_first_order():
     assert errors[1] / errors[2] == pytest.approx(2, rel=0.1)
 
 
-def test_a_random_circle_in_the_trap_stays_but_for_rounding():
+def test_a_trapped_random_circle_stays_but_for_rounding():
     """Four states, p = 1/2: at odd N the first step is hidden, at N = 6 it is not.
 
     Only deterministic circles have the symmetry built in. What is left after two steps is rounding,
@@ -192,7 +199,7 @@ def test_a_random_circle_in_the_trap_stays_but_for_rounding():
     assert max(spread(5), spread(9), spread(13)) < 1e-9 < 0.3 < spread(6)
 
 
-def test_the_reduced_form_of_a_random_circle_is_the_tensor_form():
+def test_a_random_circles_reduced_form_is_the_tensors():
     reduced = load_recipe("walk-k6-trap").replace(
         **{"source.p": 0.7, "model.n_ctx": 9, "steps": 5, "checkpoints": [5]}
     )
@@ -200,7 +207,7 @@ def test_the_reduced_form_of_a_random_circle_is_the_tensor_form():
     torch.testing.assert_close(one.metrics["loss"], other.metrics["loss"], rtol=1e-12, atol=1e-13)
 
 
-def test_a_population_is_counted_as_all_of_its_sequences():
+def test_a_population_counts_as_all_its_sequences():
     """By stacks, which hold so many tokens at most."""
     changes = ["model.n_ctx=40", "model.window=1", "data={population=true}"]
     recipe = load_recipe("binary-p05-q08-untied").with_set(changes)

@@ -100,7 +100,7 @@ def test_loss_and_gradient_are_those_of_all_sequences(name, objective):
 @pytest.mark.parametrize(
     ("fields", "wrong"), [(ORDERED["relative"], "counts"), (MODELS["window, relative"][0], 2)]
 )
-def test_a_sum_over_classes_that_are_too_coarse_is_noticed(fields, wrong):
+def test_a_sum_over_coarse_classes_is_noticed(fields, wrong):
     objective, decoder = Objective(), model_of(config_of(fields))
     states, weights = class_law(SOURCE, N + 1, wrong)
     found = with_gradient(decoder, *split(states, objective), weights, objective)
@@ -109,7 +109,7 @@ def test_a_sum_over_classes_that_are_too_coarse_is_noticed(fields, wrong):
 
 
 @pytest.mark.parametrize("name", ORDERED)
-def test_two_orders_of_the_same_tokens_have_two_outputs(name):
+def test_two_orders_of_tokens_have_two_outputs(name):
     """So no sum over counts and last tokens is exact, and all sequences are asked for."""
     config = config_of(ORDERED[name])
     assert memory_of(config) is None
@@ -118,7 +118,7 @@ def test_two_orders_of_the_same_tokens_have_two_outputs(name):
     assert len(population_law(SOURCE, Objective(), config)[0]) == K ** (N + 1)
 
 
-def test_a_walk_model_reads_counts_where_positions_have_equal_logits_and_only_there():
+def test_walks_with_equal_position_logits_read_counts():
     model = WalkModel(WalkShape(K, 5, n_positions=5), dtype=torch.float64)
     with torch.no_grad():
         model.V.copy_(torch.rand(K, K, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
@@ -164,7 +164,7 @@ def loss_after_first_step(length):
     return V, -(weights * np.log(scores + 0.1)).sum()
 
 
-def test_the_walks_loss_after_its_first_step_is_a_sum_over_counts():
+def test_the_walks_second_loss_sums_over_counts():
     """For any P, K and N, where all sequences are far too many."""
     recipe = load_recipe("walk-k6-half").replace(
         **{

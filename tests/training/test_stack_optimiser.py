@@ -69,7 +69,7 @@ def test_every_member_moves_as_under_torchs_optimiser(settings):
 
 
 @pytest.mark.parametrize("settings", [ADAM, PLAIN], ids=["adamw", "gd"])
-def test_a_member_that_sits_a_step_out_is_as_if_there_had_been_none(settings):
+def test_a_step_sat_out_leaves_no_trace(settings):
     stack = len(settings)
     parameters = start(stack)
     optimiser = StackOptimiser(settings, parameters, STEPS)
