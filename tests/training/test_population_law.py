@@ -11,7 +11,7 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.constructions.walk import WalkModel, WalkShape
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
-from mechmarkov.population import memory_of, population_law
+from mechmarkov.population import memory_of, n_rows, population_law
 from mechmarkov.sources import Chain
 from mechmarkov.sources.sampling.prefix_classes import class_law
 from mechmarkov.theory.walk.first_step import first_step_gradient
@@ -91,7 +91,7 @@ def test_loss_and_gradient_are_those_of_all_sequences(name, objective):
     assert memory_of(config) == memory
     decoder = model_of(config)
     states, weights = population_law(SOURCE, objective, config)
-    assert len(states) < K ** (N + 1) / 4
+    assert n_rows(SOURCE, objective, config) == len(states) < K ** (N + 1) / 4
     found = with_gradient(decoder, *split(states, objective), weights, objective)
     expected = with_gradient(decoder, *enumerated(objective), objective)
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
