@@ -157,15 +157,10 @@ class Sweep(Written):
 
 @dataclass(frozen=True)
 class Point:
-    """A recipe of a sweep.
+    """A recipe of a sweep."""
 
-    Attributes:
-        index: Its place, from 1.
-        values: Dotted field to value, for every field that the sweep varies; None where this recipe has none.
-        recipe: The recipe.
-    """
-
-    index: int
+    index: int  # its place, from 1
+    # Dotted field to value, for every field that the sweep varies; None where this recipe has none.
     values: Values
     recipe: Recipe
 

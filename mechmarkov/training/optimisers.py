@@ -160,20 +160,19 @@ class StackOptimiser:
         """Gradients of the parameters, in their order, side by side."""
         return torch.cat([gradient.flatten(1) for gradient in gradients], 1)
 
-    def state(self) -> dict[str, Tensor]:
-        """Returns what it remembers, on the CPU."""
+    def _memory(self) -> dict[str, Tensor]:
         if self._adam is None:
             return {}
-        return {
-            name: value.cpu().clone()
-            for name, value in (("mean", self._mean), ("square", self._square), ("taken", self._taken))
-        }
+        return {"mean": self._mean, "square": self._square, "taken": self._taken}
+
+    def state(self) -> dict[str, Tensor]:
+        """Returns what it remembers, on the CPU."""
+        return {name: tensor.cpu().clone() for name, tensor in self._memory().items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Undo `state`, bit for bit."""
-        if self._adam is not None:
-            for name, tensor in (("mean", self._mean), ("square", self._square), ("taken", self._taken)):
-                tensor.copy_(state[name])
+        for name, tensor in self._memory().items():
+            tensor.copy_(state[name])
 
 
 def _like(values: Tensor, tensor: Tensor) -> Tensor:

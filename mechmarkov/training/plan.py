@@ -34,52 +34,31 @@ MOST_TOKENS = 1 << 17
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """Members that train as one model.
+    """Members that train as one model."""
 
-    Attributes:
-        places: Where they are in the fleet.
-        members: The members, in that order.
-        workload: That of the first; shape, steps and checkpoints are the same for all.
-        paths: Where each run is saved; empty for nowhere.
-        partial: Where it is kept what an interrupted training resumes from.
-    """
-
-    places: tuple[int, ...]
+    places: tuple[int, ...]  # where they are in the fleet
     members: tuple[Member, ...]
-    workload: Workload
-    paths: tuple[Path, ...] = ()
-    partial: Path | None = None
+    workload: Workload  # that of the first; shape, steps and checkpoints are the same for all
+    paths: tuple[Path, ...] = ()  # where each run is saved; empty for nowhere
+    partial: Path | None = None  # what an interrupted training resumes from
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingPlan:
-    """All that decides a training.
+    """All that decides a training."""
 
-    Attributes:
-        members: What is trained, in the order of the results.
-        paths: A file for each, or none.
-        earlier: Runs of an earlier call that are in these files, by the member's place.
-        start: A run that every member starts from.
-        save_every: Seconds between writes of what is needed to resume.
-        device: Where stacks train.
-        bytes: What each member takes, by estimate.
-        memory: Bytes that all stacks that train at once may take together.
-        at_once: How many stacks train at the same time.
-        copied: Whether these are copies of this process, else threads.
-        stacks: The stacks; none where every run is there already.
-    """
-
-    members: tuple[Member, ...]
-    paths: tuple[Path, ...] = ()
+    members: tuple[Member, ...]  # what is trained, in the order of the results
+    paths: tuple[Path, ...] = ()  # a file for each, or none
+    # Runs of an earlier call that are in these files, by the member's place.
     earlier: Mapping[int, Run] = field(default_factory=dict)
-    start: Run | None = None
-    save_every: float = 10.0
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    bytes: tuple[int, ...] = ()
-    memory: int = 0
-    at_once: int = 1
-    copied: bool = False
-    stacks: tuple[Stack, ...] = ()
+    start: Run | None = None  # a run that every member starts from
+    save_every: float = 10.0  # seconds between writes of what is needed to resume
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # where stacks train
+    bytes: tuple[int, ...] = ()  # what each member takes, by estimate
+    memory: int = 0  # bytes that all stacks that train at once may take together
+    at_once: int = 1  # how many stacks train at the same time
+    copied: bool = False  # whether these are copies of this process, else threads
+    stacks: tuple[Stack, ...] = ()  # the stacks; none where every run is there already
 
     def halved(self) -> "TrainingPlan | None":
         """A plan for half the memory; None where a single model is larger.

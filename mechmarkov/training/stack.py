@@ -22,23 +22,16 @@ from mechmarkov.training.workload import Member
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """The result of training, on the CPU.
+    """The result of training, on the CPU."""
 
-    Attributes:
-        members: What was trained, in the order of the stack.
-        checkpoints: Step to tensors `[stack, ...]` under HookedTransformer's names.
-        frozen: The decoder's other tensors, the same for all members at all steps, without those axes.
-        metrics: Name to `[recorded step, stack]`; entry i is of the weights after i steps.
-        seconds: Wall time, of only this session where training was resumed.
-        device: Where it was trained.
-    """
-
-    members: tuple[Member, ...]
+    members: tuple[Member, ...]  # what was trained, in the order of the stack
+    # Step to tensors `[stack, ...]` under HookedTransformer's names.
     checkpoints: dict[int, dict[str, Tensor]]
+    # The decoder's other tensors, the same for all members at all steps, without those axes.
     frozen: dict[str, Tensor]
-    metrics: dict[str, Tensor]
-    seconds: float
-    device: str
+    metrics: dict[str, Tensor]  # name to `[recorded step, stack]`; entry i is of the weights after i steps
+    seconds: float  # wall time, of only this session where training was resumed
+    device: str  # where it was trained
 
     def member(self, index: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """One member's states, `[checkpoint, ...]` or `[1, ...]` where they never change, and its metrics."""
@@ -64,15 +57,9 @@ class StackInTraining:
     afterwards the two differ by the rounding of a different order of summation, which grows near a saddle.
 
     Args:
-        stack: What trains.
-        device: Where.
+        stack: The members.
+        device: Where they live.
         start: A run whose last weights every member, a decoder, starts from instead of its `init`.
-
-    Attributes:
-        step: How many steps were taken.
-        learner: The models.
-        fixed: Tokens and targets of every step; None where each has its own.
-        launch: Calls `update`, on a GPU by replaying what it launched.
 
     Raises:
         ValueError: `start` is given for walk models.
@@ -100,8 +87,9 @@ class StackInTraining:
         self.optimiser = StackOptimiser(settings, self.learner.parameters, recipe.steps)
         self.scaler = StackScaler(len(members), device) if recipe.grad_scaler else None
         self.batches = Batches(members, work.length, device)
-        # torch.compile has its own way to launch less.
+        # Calls `update`, on a GPU by replaying what it launched; torch.compile has its own way to launch less.
         self.launch = StepAsGraph() if device.type == "cuda" and not recipe.compile else operator.call
+        # Tokens and targets of every step; None where each has its own.
         self.fixed = None if self.batches.fixed is None else self._split(self.batches.fixed)
         # Whole from the start: small tensors that stay, one a step, would keep malloc from using again what
         # activations leave between them, and a thousand steps of a walk would take 25 times the memory.

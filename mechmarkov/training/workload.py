@@ -31,29 +31,17 @@ def members_of(recipe: Recipe, seeds: Sequence[int]) -> list[Member]:
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """The sizes of training one model.
-
-    Attributes:
-        recipe: The recipe.
-        key: Equal for recipes that may share a stack (`fleet_key`).
-        config: The decoder that checkpoints are weights of.
-        trainable: The part of it that is trained; None for all.
-        checkpoints: The steps at which weights are kept, ascending.
-        length: States of a training sequence, the last target among them.
-        sequences: How many sequences a step reads.
-        tokens: How many tokens that is.
-        bytes: An upper estimate of what one member adds to a stack.
-    """
+    """The sizes of training one model."""
 
     recipe: Recipe
-    key: str
-    config: DecoderConfig
-    trainable: Slices | None
-    checkpoints: tuple[int, ...]
-    length: int
-    sequences: int
-    tokens: int
-    bytes: int
+    key: str  # equal for recipes that may share a stack (`fleet_key`)
+    config: DecoderConfig  # the decoder that checkpoints are weights of
+    trainable: Slices | None  # the part of it that is trained; None for all
+    checkpoints: tuple[int, ...]  # the steps at which weights are kept, ascending
+    length: int  # states of a training sequence, the last target among them
+    sequences: int  # how many sequences a step reads
+    tokens: int  # how many tokens that is
+    bytes: int  # an upper estimate of what one member adds to a stack
 
 
 def workload_of(recipe: Recipe) -> Workload:
