@@ -87,7 +87,7 @@ class StackInTraining:
         self.optimiser = StackOptimiser(settings, self.learner.parameters, recipe.steps)
         self.scaler = StackScaler(len(members), device) if recipe.grad_scaler else None
         self.batches = Batches(members, work.length, device)
-        # Calls `update`, on a GPU by replaying what it launched; torch.compile has its own way to launch less.
+        # Calls `update`, on a GPU by replaying its launches; torch.compile has its own way to launch less.
         self.launch = StepAsGraph() if device.type == "cuda" and not recipe.compile else operator.call
         # Tokens and targets of every step; None where each has its own.
         self.fixed = None if self.batches.fixed is None else self._split(self.batches.fixed)
