@@ -66,7 +66,7 @@ SHAPED := tests/sources tests/theory tests/probing/test_ask.py tests/report/test
 # Without the interrupted fleets, which take a quarter of the time.
 test-shapes: install
 	$(BIN)/python $(PYTEST) $(SHAPES) -m 'not slow and not system and not browser and not repeated' \
-		--deselect tests/training/test_fleet.py::test_an_interrupted_fleet_goes_on_to_the_same_bits $(SHAPED)
+		--deselect tests/training/test_fleet.py::test_an_interrupted_fleet_resumes_to_the_bit $(SHAPED)
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow

@@ -25,8 +25,8 @@ from benchmarks.peers import NanoGPT, hooked_transformer, sample_a_step, train_o
 from benchmarks.timing import device_name, write_table
 from mechmarkov.objectives import sequence_length
 from mechmarkov.training.data import Batches
-from mechmarkov.training.fleet import train_members
-from mechmarkov.training.members import members_of
+from mechmarkov.training.train import train_members
+from mechmarkov.training.workload import members_of
 from mechmarkov.utils.threads import cores, threads
 
 Size = tuple[int, int, int, int]

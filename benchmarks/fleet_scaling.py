@@ -31,8 +31,7 @@ from mechmarkov.sweeps.engines import pack, unpack
 from mechmarkov.sweeps.run import FLEET
 from mechmarkov.sweeps.store import Store
 from mechmarkov.sweeps.tasks import Item, Settings, carry_out, fleets, member_key
-from mechmarkov.training.members import Member, members_of
-from mechmarkov.training.trainer import fit
+from mechmarkov.training.workload import Member, members_of
 from mechmarkov.utils.threads import cores
 
 GRID = 10_000  # runs, of the steps of the sweep `binary-phase`
@@ -195,7 +194,7 @@ def seconds(models: int, steps: int, batch: int) -> float:
     changes = {**SIZE, "data.batch": batch, "steps": steps}
     recipe = mm.load_recipe("binary-p05-q08-untied").with_set([f"{k}={v}" for k, v in changes.items()])
     began = time.perf_counter()
-    fit(members_of(recipe, range(models)))
+    mm.train_members(members_of(recipe, range(models)), device="cpu", at_once=1, progress=False)
     return time.perf_counter() - began
 
 

@@ -13,7 +13,7 @@ import torch
 
 import mechmarkov as mm
 from benchmarks.timing import write_table
-from mechmarkov.training.members import members_of
+from mechmarkov.training.workload import members_of
 from mechmarkov.utils.threads import cores
 
 SEQUENCES = 512

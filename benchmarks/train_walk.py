@@ -16,11 +16,13 @@ import torch
 import mechmarkov as mm
 from benchmarks.timing import report
 from mechmarkov.models.constructions.walk import walk_frozen_state, walk_trainable, walk_trained_state
+from mechmarkov.training.model_sections import WalkSection
 
 
 def peer_model(recipe: mm.Recipe) -> tuple[torch.nn.Module, str]:
     """The walk construction as a trainable hooked model, from zero weights."""
-    shape = recipe.walk_shape
+    assert isinstance(recipe.model, WalkSection)
+    shape = recipe.model.shape(recipe.source.n_states)
     config = recipe.decoder_config
     try:
         from transformer_lens import HookedTransformer, HookedTransformerConfig
@@ -48,7 +50,8 @@ def peer(recipe: mm.Recipe, steps: int) -> Callable[[], object]:
     source = mm.source_from_data(recipe.to_data()["source"])
     states = source.sample(1000, recipe.decoder_config.n_ctx, generator=torch.Generator().manual_seed(0))
     tokens = torch.cat([states[:, :-1], torch.full((1000, 1), source.n_states)], dim=1)
-    slices = walk_trainable(recipe.walk_shape)
+    slices = recipe.trainable_slices
+    assert slices is not None
 
     def train() -> object:
         model, _ = peer_model(recipe)

@@ -21,12 +21,12 @@ _HOMES = {
     "sources": ["FixedChain", "Predictor", "Source", "Stationary", "source_from_data"],
     "models": ["DecoderConfig", "HookedDecoder"],
     "models.init": ["initialise"],
-    "training": ["Objective", "Recipe", "load_recipe", "train"],
+    "training": ["Objective", "Recipe", "load_recipe", "train", "train_members"],
     "training.recipe": ["recipes"],
     "runs": ["Run", "example", "examples", "load"],
     "runs.import_run": ["import_run"],
-    "training.fleet": ["Diverged", "train_members"],
-    "training.members": ["Member"],
+    "training.execute": ["Diverged"],
+    "training.workload": ["Member"],
     "interventions.attention": ["attend", "limit_window"],
     "interventions.ablate": ["ablate", "ablate_path"],
     "interventions.attribution": ["attribution_patching"],
@@ -82,10 +82,10 @@ if TYPE_CHECKING:  # `as` makes a name one that is exported
     from mechmarkov.training import Recipe as Recipe
     from mechmarkov.training import load_recipe as load_recipe
     from mechmarkov.training import train as train
-    from mechmarkov.training.fleet import Diverged as Diverged
-    from mechmarkov.training.fleet import train_members as train_members
-    from mechmarkov.training.members import Member as Member
+    from mechmarkov.training import train_members as train_members
+    from mechmarkov.training.execute import Diverged as Diverged
     from mechmarkov.training.recipe import recipes as recipes
+    from mechmarkov.training.workload import Member as Member
 
 
 @cache

@@ -112,6 +112,15 @@ class Objective(Fields):
         return torch.where(total == 0, uniform, positive / total.where(total != 0, 1))
 
 
+def mean_over(
+    values: Float[Tensor, "stack batch read"], weights: Float[Tensor, "*stack batch read"] | None
+) -> Float[Tensor, " stack"]:
+    """The mean over sequences and targets, by what each stands for where that is given."""
+    if weights is None:
+        return values.mean((-2, -1))
+    return (values * weights.to(values.dtype)).mean(-1).sum(-1)
+
+
 def check_length(source: Source, objective: Objective, n_ctx: int) -> None:
     """Refuse a context that does not fit a source whose sequences are all of one length.
 

@@ -16,7 +16,8 @@ is then a sum over counts for any P, K and N, and no longer after the second. On
 only displacements matter, and a K-th of the sequences is enough (`model.form = "reduced"`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
 
 import torch
 from jaxtyping import Float64, Int64
@@ -24,9 +25,11 @@ from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.objectives import Objective, sequence_length
-from mechmarkov.sources import Source
-from mechmarkov.sources.sampling.prefix_classes import Memory, class_law
+from mechmarkov.sources import FixedChain, Source
+from mechmarkov.sources.sampling.prefix_classes import Memory, class_law, count_class_law
 from mechmarkov.sources.sampling.whole_law import check_fixed, n_sequences, whole_law
+
+Law = TypeVar("Law")
 
 
 def memory_of(config: DecoderConfig) -> Memory | None:
@@ -62,19 +65,12 @@ def population_law(
     Raises:
         ValueError: Not a fixed chain, more sequences than are allowed, or sequences with a beginning token.
     """
-    if objective.bos:
-        raise ValueError("objective.bos is true: the sum over all sequences is of states only")
-    length = sequence_length(objective, config.n_ctx)
-    memory = memory_of(config)
-    try:
-        if memory is None:
-            states, weights = whole_law(source, length)
-            return states, weights[:, None]
-        if memory != "counts":
-            memory = max(1, memory - objective.query)  # the query is a token and no state
-        return class_law(check_fixed(source), length, memory, objective.read)
-    except ValueError as error:
-        raise _refusal(error) from None
+
+    def whole(source: Source, length: int) -> tuple[Tensor, Tensor]:
+        states, weights = whole_law(source, length)
+        return states, weights[:, None]
+
+    return _by_route(source, objective, config, whole, class_law)
 
 
 def n_rows(source: Source, objective: Objective, config: DecoderConfig) -> int:
@@ -83,10 +79,26 @@ def n_rows(source: Source, objective: Objective, config: DecoderConfig) -> int:
     Raises:
         ValueError: As `population_law`.
     """
-    if memory_of(config) is not None:
-        return len(population_law(source, objective, config)[0])
+    return _by_route(source, objective, config, n_sequences, count_class_law)
+
+
+def _by_route(
+    source: Source,
+    objective: Objective,
+    config: DecoderConfig,
+    whole: Callable[[Source, int], Law],
+    classes: Callable[[FixedChain, int, Memory, Literal["all", "last"]], Law],
+) -> Law:
+    """The value of one of two functions: of all sequences, or of the classes that the model tells apart."""
+    if objective.bos:
+        raise ValueError("objective.bos is true: the sum over all sequences is of states only")
+    length, memory = sequence_length(objective, config.n_ctx), memory_of(config)
     try:
-        return n_sequences(source, sequence_length(objective, config.n_ctx))
+        if memory is None:
+            return whole(source, length)
+        if memory != "counts":
+            memory = max(1, memory - objective.query)  # the query is a token and no state
+        return classes(check_fixed(source), length, memory, objective.read)
     except ValueError as error:
         raise _refusal(error) from None
 

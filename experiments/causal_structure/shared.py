@@ -36,7 +36,7 @@ def with_query(graph: Parents) -> Parents:
 def recipe(name: str, graph: Parents, **changes: object) -> mm.Recipe:
     """One of the folder's recipes on a graph, with a query and an answer after it."""
     loaded = mm.load_recipe(RECIPES / f"{name}.toml")
-    return loaded.with_values({"source.parents": with_query(graph), **changes})
+    return loaded.replace(**{"source.parents": with_query(graph), **changes})
 
 
 def recovered(run: mm.Run, layer: int = 0) -> Float[np.ndarray, " step"]:

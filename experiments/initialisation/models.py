@@ -141,8 +141,8 @@ def rank_one(quick: bool) -> Measured:
     claims, curves = [], {}
     if not quick:
         for chain, (p, q) in CHAINS.items():
-            recipe = mm.load_recipe("makkuva-text").with_values(
-                {"source.p": p, "source.q": q, "checkpoints": {"every": 50}}
+            recipe = mm.load_recipe("makkuva-text").replace(
+                **{"source.p": p, "source.q": q, "checkpoints": {"every": 50}}
             )
             (runs,) = trained([recipe], range(16))
             for name, weight in RANKED.items():

@@ -56,7 +56,7 @@ def hidden_tasks(quick: bool) -> Measured:
     """Train on all tasks; distance from the exact filter by position, and what the stream holds."""
     seeds = 2 if quick else 16
     data = tasks().model_dump(mode="json")
-    recipe = mm.load_recipe(RECIPES / "hidden-tasks.toml").with_values({"source": data})
+    recipe = mm.load_recipe(RECIPES / "hidden-tasks.toml").replace(**{"source": data})
     (runs,) = trained([recipe], range(seeds))
     tokens = evaluation(runs[0].source, SEQUENCES, recipe.model.n_ctx)
     laws = exact(runs[0].source, tokens)

@@ -32,7 +32,7 @@ def by_shape(quick: bool) -> Runs:
         recipe = recipe.with_set(["steps=350", "source.lags=[1, 2]", "model.n_ctx=16"])
         shapes, seeds = ((1, 2), (2, 2)), (0,)
     recipes = [
-        recipe.with_values({"model.n_layers": layers, "model.n_heads": heads, "model.d_head": 24 // heads})
+        recipe.replace(**{"model.n_layers": layers, "model.n_heads": heads, "model.d_head": 24 // heads})
         for layers, heads in shapes
     ]
     return dict(zip(shapes, trained(recipes, seeds), strict=True))

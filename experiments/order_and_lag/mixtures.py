@@ -34,7 +34,7 @@ def by_number(quick: bool) -> dict[int, list[mm.Run]]:
         recipe = recipe.with_set(["steps=400", "checkpoints={log=8}", "model.n_ctx=24"])
         numbers, seeds = (2, 8), (0,)
     sources = [{"kind": "chain_mixture", "chains": chains(n)} for n in numbers]
-    recipes = [recipe.with_values({"source": source}) for source in sources]
+    recipes = [recipe.replace(**{"source": source}) for source in sources]
     return dict(zip(numbers, trained(recipes, seeds), strict=True))
 
 

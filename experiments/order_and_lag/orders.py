@@ -31,7 +31,7 @@ def by_order(quick: bool) -> dict[tuple[int, int], list[mm.Run]]:
         changes = ["source.concentration=0.1", "model.n_ctx=16", "model.d_mlp=32", "data.batch=32"]
         recipe = recipe.with_set(["steps=500", *changes])
         grid, seeds = ((1, 2),), (0,)
-    shapes = [recipe.with_values({"source.order": order, "model.n_layers": layers}) for order, layers in grid]
+    shapes = [recipe.replace(**{"source.order": order, "model.n_layers": layers}) for order, layers in grid]
     return dict(zip(grid, trained(shapes, seeds), strict=True))
 
 

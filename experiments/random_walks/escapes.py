@@ -88,7 +88,7 @@ def escape_rates(quick: bool) -> Measured:
     scales = SCALES[::2] if quick else SCALES
     changes = [POPULATION, f"optimiser.lr={ETA}", f"steps={steps}", f"checkpoints=[{steps}]"]
     base = mm.load_recipe("walk-k6-one").with_set([*changes, "init.scheme=normal"])
-    shape = base.walk_shape
+    shape = base.model.shape(base.source.n_states)
     rates = predicted_rates(shape.n_states, shape.n_ctx, shape.norm, steps)
     found: dict[str, list[Escape]] = {}
     for dtype in ("float64", "float32"):

@@ -103,7 +103,7 @@ def _graph(name: str, seeds: range, steps: int) -> dict[str, Any]:
     """One row: what becomes of the walk on a graph, by seed."""
     changes = {"source": {"kind": "graph", "n_states": 6, **GRAPHS[name]}, "model.n_ctx": 25, "steps": steps}
     more = {"model.n_positions": 63, "optimiser.lr": 0.3, "checkpoints": [steps]}
-    runs = trained([mm.load_recipe("walk-k6-half").with_values(changes | more)], seeds)[0]
+    runs = trained([mm.load_recipe("walk-k6-half").replace(**changes | more)], seeds)[0]
     source, tables = runs[0].source, [value_matrix(run) for run in runs]
     P, pi = np.array(source.P), np.array(source.pi)
     attention = np.array([float(curve(run, "parent_attention")[-1]) for run in runs])

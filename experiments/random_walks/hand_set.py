@@ -57,7 +57,7 @@ def hand_set(
 ) -> HandSet:
     """A variant: fields of the decoder, its weights (those not named are zero), and what is trained."""
     values = {"model": {"kind": "decoder", **model}, "trainable": dict(trainable)}
-    recipe = mm.load_recipe(RECIPES / "walk-decoder.toml").with_values(values).with_set(changes)
+    recipe = mm.load_recipe(RECIPES / "walk-decoder.toml").replace(**values).with_set(changes)
     decoder = mm.HookedDecoder(recipe.decoder_config)
     weights = {name: torch.zeros_like(value) for name, value in decoder.state_dict().items()}
     decoder.load_state_dict(weights | dict(states))

@@ -37,7 +37,7 @@ def lags(quick: bool) -> Measured:
     found, learned = [], {}
     for lag in shown:
         chain = {"kind": "lagged_chain", "P": fair, "lag": lag}
-        recipe = mm.load_recipe("walk-k6-half").with_values({"source": chain, "steps": 10})
+        recipe = mm.load_recipe("walk-k6-half").replace(**{"source": chain, "steps": 10})
         (runs,) = trained([recipe], seeds if lag == 2 else [0])
         results = [outcome(run, 10, 1000) for run in runs]
         best = [right_answers(run, lag) for run in runs]
@@ -134,7 +134,7 @@ def _runs(quick: bool) -> tuple[tuple[int, int], tuple[int, int]]:
                 "data": {"n_train": 300},
                 "checkpoints": [50],
             }
-            run = mm.train(mm.load_recipe("walk-k6-one").with_values(changes))
+            run = mm.train(mm.load_recipe("walk-k6-one").replace(**changes))
             accuracy, spread = curve(run, "accuracy"), curve(run, "attention_spread")
             if n % (5 * lag) == 0:
                 flat.append(bool(spread[5] < 1e-3 and accuracy[5] < 0.3))

@@ -80,7 +80,7 @@ def dense(quick: bool) -> Measured:
         P = np.random.default_rng(seed).dirichlet(np.ones(6), 6)
         changes = {"source": {"kind": "chain", "P": P.tolist()}, "model.n_ctx": 25, "steps": 100}
         more = {"model.n_positions": 63, "optimiser.lr": 0.3, "checkpoints": [100]}
-        recipe = mm.load_recipe("walk-k6-half").with_values(changes | more)
+        recipe = mm.load_recipe("walk-k6-half").replace(**changes | more)
         ((run,),) = trained([recipe], [seed])
         pi, V = np.array(run.source.pi), value_matrix(run)
         looks.append(float(curve(run, "parent_attention")[-1]))

@@ -51,7 +51,8 @@ def spectrum(quick: bool) -> Measured:
 
 def _hessian(run: mm.Run, step: int) -> tuple[float, float]:
     """How far predicted eigenvalues are from those of the Hessian, as a share of the largest; the lowest."""
-    shape, K = mm.load_recipe(f"walk-k{run.source.n_states}-trap").walk_shape, run.source.n_states
+    K = run.source.n_states
+    shape = mm.load_recipe(f"walk-k{K}-trap").model.shape(K)
     N, table = shape.n_ctx, position_table(shape).double()
     walks = (torch.arange(K)[:, None] + torch.arange(N)) % K
     x = F.one_hot(walks[:, :-1], K).double()

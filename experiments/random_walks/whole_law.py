@@ -27,7 +27,7 @@ def dense_without_noise(quick: bool) -> Measured:
         (0.1 + 0.7 * np.random.default_rng(seed).dirichlet(np.ones(K), K)).tolist()
         for seed in range(2 if quick else 16)
     ]
-    recipes = [base.with_values({"source": {"kind": "chain", "P": P}}) for P in chains]
+    recipes = [base.replace(**{"source": {"kind": "chain", "P": P}}) for P in chains]
     laws = trained([recipe.with_set([POPULATION]) for recipe in recipes], [0])
     samples = trained([recipe.with_set([f"data={{n_train={N_TRAIN}}}"]) for recipe in recipes], [0])
     exact, sampled = ([off_the_root(run) for (run,) in runs] for runs in (laws, samples))

@@ -22,8 +22,8 @@ Case = tuple[str, tuple[float, float], bool, int]  # model, chain, tied, length
 def recipe(case: Case) -> mm.Recipe:
     """One of the authors' models on one chain."""
     model, (p, q), tied, length = case
-    return mm.load_recipe(MODELS[model]).with_values(
-        {
+    return mm.load_recipe(MODELS[model]).replace(
+        **{
             "source.p": p,
             "source.q": q,
             "model.tied": tied,

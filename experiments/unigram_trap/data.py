@@ -24,8 +24,8 @@ def order_two(quick: bool) -> Measured:
         chains = {"above": ORDER_TWO["above"]}
     cells = [(chain, shape) for chain in chains for shape in shapes]
     recipes = [
-        base.with_set(shapes[shape]).with_values(
-            {"source": {"kind": "switch", "p": chains[chain][0], "q": chains[chain][1], "lag": 2}}
+        base.with_set(shapes[shape]).replace(
+            **{"source": {"kind": "switch", "p": chains[chain][0], "q": chains[chain][1], "lag": 2}}
         )
         for chain, shape in cells
     ]

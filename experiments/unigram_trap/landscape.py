@@ -224,7 +224,7 @@ def _criterion_claim(errors: list[float], chains: list[mm.Chain], seeds: int) ->
     """Whether trained runs stay where the criterion says trap."""
     sources = [*chains, *(alike(3, p) for p in LEAVE_PROBABILITIES)]
     base = varied("binary-p08-q08-tied-gd", "steps=400", "model.n_ctx=32")
-    ends = fates([base.with_values({"source": source.model_dump(mode="json")}) for source in sources], seeds)
+    ends = fates([base.replace(**{"source": source.model_dump(mode="json")}) for source in sources], seeds)
     hits = total = 0
     for source, end in zip(sources, ends, strict=True):
         stays = end.excess > 0.9 * end.gap  # to leave one direction alone need not give half of the kernel

@@ -22,7 +22,7 @@ def recipe(name: str, **changes: Any) -> mm.Recipe:
     """A recipe of this folder; `__` in a key is a dot, as in `data__batch=8`."""
     values = {key.replace("__", "."): value for key, value in changes.items()}
     path = Path(__file__).parent / "recipes" / f"{name}.toml"
-    return mm.load_recipe(path).with_values(values)
+    return mm.load_recipe(path).replace(**values)
 
 
 def only(*names: str) -> dict[str, None]:

@@ -94,7 +94,6 @@ def in_chunks_that_fit(work: Callable[[int], Returned], what: str, elements: int
     return with_less_memory(
         work,
         elements,
-        divisor=4,
-        smallest=MIN_CHUNK_ELEMENTS,
+        smaller=lambda now: now // 4 if now // 4 >= MIN_CHUNK_ELEMENTS else None,
         message=lambda now: f", {what}: again in chunks of 1/{elements // now} of the size",
     )

@@ -25,19 +25,12 @@ MAX_ACTIVATION_ELEMENTS = 1 << 22  # of the largest activation of a pass: 16 MB 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of one run, as plain JSON data.
+    """Scores of one run, as plain JSON data."""
 
-    Attributes:
-        scores: Probe to score to `Score.to_data()`.
-        skipped: Probes that do not apply, and why.
-        failed: Probes that raised, and what.
-        stuck: Whether it has less than half of the best predictor's gain over the unigram.
-    """
-
-    scores: dict[str, dict[str, dict[str, Any]]]
-    skipped: dict[str, str]
-    failed: dict[str, str]
-    stuck: Stuck
+    scores: dict[str, dict[str, dict[str, Any]]]  # probe to score to `Score.to_data()`
+    skipped: dict[str, str]  # probes that do not apply, and why
+    failed: dict[str, str]  # probes that raised, and what
+    stuck: Stuck  # whether it has less than half of the best predictor's gain over the unigram
 
 
 class Outputs(Subject):
@@ -81,7 +74,7 @@ def evaluate(
     """
     if any(run.trainable is not None for run in runs) and len(runs) > 1:
         # A null model keeps what is not trained, which may be each run's own.
-        return [found for run in runs for found in evaluate([run], probes, steps=steps, device=device)]
+        return [one for run in runs for one in evaluate([run], probes, steps=steps, device=device)]
     subject, null = _subjects(runs, device)
     behaviour = load_probe("behaviour")
     data, null_data = behaviour.measure(subject), behaviour.measure(null)
@@ -91,9 +84,11 @@ def evaluate(
     for index, run in enumerate(runs):
         own = data.isel(seed=[index])
         result = probe(run, others, steps=steps) if others else Result({}, [], {})
-        found = {"behaviour": behaviour.scores(own, null_data)}
-        found |= {name: outcome.scores for name, outcome in result.outcomes.items()}
-        scores = {name: {key: score.to_data() for key, score in one.items()} for name, one in found.items()}
+        by_probe = {"behaviour": behaviour.scores(own, null_data)}
+        by_probe |= {name: outcome.scores for name, outcome in result.outcomes.items()}
+        scores = {
+            name: {key: score.to_data() for key, score in one.items()} for name, one in by_probe.items()
+        }
         evaluations.append(Evaluation(scores, result.skipped, result.failed, stuck(own, line)))
     return evaluations
 

@@ -92,7 +92,7 @@ def write(
 
 
 def _runs(listed: pa.Table, phase: Phase, folder: Path) -> list[RunLine]:
-    said = {True: "yes", False: "no"}
+    words = {True: "yes", False: "no"}
     rows = listed.to_pylist()
     several = len({row["seed"] for row in rows}) < len(rows)
     runs = []
@@ -105,7 +105,7 @@ def _runs(listed: pa.Table, phase: Phase, folder: Path) -> list[RunLine]:
                 key=row["key"],
                 event="undecided" + (f": {label(why, MAX_REASON)}" if why else "")
                 if event is None
-                else said[event],
+                else words[event],
                 loss=row["status"] if loss is None else format_number(loss),
                 report=report if (folder / report).is_file() else "",
                 kept=(folder / "runs" / f"{row['key']}.pt").is_file(),

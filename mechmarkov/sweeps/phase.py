@@ -100,23 +100,23 @@ def headings(phase: Phase, title: str = "") -> tuple[str, str]:
     return words, f"{title} · {LEGEND}" if title else LEGEND
 
 
-def figure(found: Counts, phase: Phase, title: str = "") -> go.Figure:
+def figure(shares: Counts, phase: Phase, title: str = "") -> go.Figure:
     """A heat map for each facet: colour is the share, the text of a cell its counts and interval."""
-    facets, ys, xs = _axes(found)
+    facets, ys, xs = _axes(shares)
     titles = None if phase.facet is None else [f"{_text(_last(phase.facet))} = {_name(f)}" for f in facets]
-    numbers = {where: number for number, where in enumerate(found)}
+    numbers = {where: number for number, where in enumerate(shares)}
     picture = make_subplots(
         cols=len(facets), subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.04
     )
     for number, facet in enumerate(facets, start=1):
-        cells = [[found.get((facet, y, x)) for x in xs] for y in ys]
+        cells = [[shares.get((facet, y, x)) for x in xs] for y in ys]
         picture.add_heatmap(
             x=list(range(len(xs))),
             y=list(range(len(ys))),
             z=[[cell.hits / cell.n if cell and cell.n else np.nan for cell in row] for row in cells],
             text=[[_cell(cell) for cell in row] for row in cells],
             texttemplate="%{text}",
-            hovertext=[[_hover(phase, x, y, found.get((facet, y, x))) for x in xs] for y in ys],
+            hovertext=[[_hover(phase, x, y, shares.get((facet, y, x))) for x in xs] for y in ys],
             hovertemplate="%{hovertext}<extra></extra>",
             hoverongaps=True,
             customdata=[[numbers.get((facet, y, x), -1) for x in xs] for y in ys],

@@ -21,8 +21,8 @@ from mechmarkov.sweeps.engines import Cluster, Outcome, in_processes, on_ray
 from mechmarkov.sweeps.spec import Point, Sweep, SweepError, load_sweep, points, seeds_of
 from mechmarkov.sweeps.store import Store
 from mechmarkov.sweeps.tasks import Done, Settings, Task, carry_out, fleets, member_key
-from mechmarkov.training.fleet import MEMORY
-from mechmarkov.training.members import Member
+from mechmarkov.training.plan import MEMORY
+from mechmarkov.training.workload import Member
 from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.errors import integer_of, path_of
 from mechmarkov.utils.files import check_writable, made_folder
@@ -60,11 +60,11 @@ class Swept:
             + (f", {before} were there already" if before else "")
             + (f", {diverged} diverged" if diverged else "")
         ]
-        found = diagram.share(self.table["stuck"].to_pylist())
-        if found.n:
+        stuck = diagram.share(self.table["stuck"].to_pylist())
+        if stuck.n:
             lines.append(
-                f"stuck below half of the gain over the unigram: {found.hits} of {found.n} "
-                f"({found.low:.3f} to {found.high:.3f}, Wilson's 95 % interval)"
+                f"stuck below half of the gain over the unigram: {stuck.hits} of {stuck.n} "
+                f"({stuck.low:.3f} to {stuck.high:.3f}, Wilson's 95 % interval)"
             )
         why = diagram.undecided(self.table, "stuck")
         for reason, n in Counter(w for w, s in zip(why, status, strict=True) if w and s == "ok").items():
@@ -171,15 +171,15 @@ def _local_engine(tasks: list[Task], settings: Settings, processes: int, board: 
 
 def _finish(sweep: Sweep, members: dict[str, tuple[Point, Member]], store: Store, trained: int) -> Swept:
     rows = [row for key in members if (row := store.row(key)) is not None]
-    found = tables.table([(point, member.seed) for point, member in members.values()], rows)
-    tables.write(found, store.folder / "table.parquet")
+    table = tables.table([(point, member.seed) for point, member in members.values()], rows)
+    tables.write(table, store.folder / "table.parquet")
     picture = None
     if sweep.phase is not None:
-        picture = diagram.figure(diagram.counts(found, sweep.phase), sweep.phase, sweep.title)
+        picture = diagram.figure(diagram.counts(table, sweep.phase), sweep.phase, sweep.title)
         curves = {row["key"]: row["curve"] for row in rows if row.get("curve")}
         levels = {key: _levels(point) for key, (point, _) in members.items()}
-        page.write(picture, found, sweep.phase, store.folder / "phase.html", curves, levels, name=sweep.title)
-    return Swept(sweep, store.folder, found, picture, trained)
+        page.write(picture, table, sweep.phase, store.folder / "phase.html", curves, levels, name=sweep.title)
+    return Swept(sweep, store.folder, table, picture, trained)
 
 
 def _levels(point: Point) -> dict[str, float]:

@@ -156,15 +156,10 @@ class Sweep(Written):
 
 @dataclass(frozen=True)
 class Point:
-    """A recipe of a sweep.
+    """A recipe of a sweep."""
 
-    Attributes:
-        index: Its place, from 1.
-        values: Dotted field to value, for every field that the sweep varies; None where this recipe has none.
-        recipe: The recipe.
-    """
-
-    index: int
+    index: int  # its place, from 1
+    # Dotted field to value, for every field that the sweep varies; None where this recipe has none.
     values: Values
     recipe: Recipe
 
@@ -201,7 +196,7 @@ def points(sweep: Sweep) -> tuple[Point, ...]:
         base = load_recipe(sweep.recipe)
     except RecipeError as error:
         raise SweepError(f"recipe: {error}") from None
-    found: list[Point] = []
+    chosen: list[Point] = []
     seen: dict[str, int] = {}
     choices = tqdm(_choices(sweep), unit="point", delay=2.0, leave=False, disable=not watched())
     for index, values in enumerate(choices, start=1):
@@ -211,7 +206,7 @@ def points(sweep: Sweep) -> tuple[Point, ...]:
             if lost := [key for key in sweep.set if key.startswith(f"{field}.")]:
                 raise SweepError(f"{where}: {field} replaces the {lost[0]} of set, expected one of them")
         try:
-            recipe = base.with_values({**sweep.set, **values})
+            recipe = base.replace(**{**sweep.set, **values})
         except RecipeError as error:
             if _complaint(base, sweep.set) == str(error):
                 where = "set"  # to blame for it, without what the point changes
@@ -220,15 +215,15 @@ def points(sweep: Sweep) -> tuple[Point, ...]:
         same = seen.setdefault(repr(data), index)
         if same != index:
             raise SweepError(f"{where} is the same recipe as point {same}")
-        found.append(Point(index, {field: _value_of(data, field) for field in fields}, recipe))
+        chosen.append(Point(index, {field: _value_of(data, field) for field in fields}, recipe))
     if sweep.phase is not None:
         _check_axes(sweep.phase, fields)
-    return tuple(found)
+    return tuple(chosen)
 
 
 def _complaint(base: Recipe, values: Values) -> str | None:
     try:
-        base.with_values(values)
+        base.replace(**values)
     except RecipeError as error:
         return str(error)
     return None

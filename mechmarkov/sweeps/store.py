@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from mechmarkov.sweeps.spec import Sweep, SweepError
 from mechmarkov.sweeps.tasks import ROW_VERSION, Done, Item, Row, Task
-from mechmarkov.training.members import Member
+from mechmarkov.training.workload import Member
 from mechmarkov.utils.files import replacing
 from mechmarkov.utils.text import counted
 
@@ -106,8 +106,8 @@ class Store:
             before = [] if row is None else row["probes"]
             probes = tuple(dict.fromkeys([*before, *sweep.probes]))
             path = self.run_file(key)
-            kept = row is not None and row["status"] == "ok" and path.exists()
-            items.append(Item(key, member, probes, path if kept else None))
+            is_kept = row is not None and row["status"] == "ok" and path.exists()
+            items.append(Item(key, member, probes, path if is_kept else None))
         return items
 
     def _complete(self, row: Row, sweep: Sweep) -> bool:

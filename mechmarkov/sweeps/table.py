@@ -38,8 +38,8 @@ def table(members: Sequence[tuple[Point, int]], rows: Sequence[Row]) -> pa.Table
         cell |= {"stuck": line["value"], "stuck.excess": line["excess"], "stuck.line": line["line"]}
         cell |= {"stuck.reason": line["reason"]} if line["reason"] else {}
         cell |= {f"final_{name}": value for name, value in row["metrics"].items()}
-        for probe, found in row["scores"].items():
-            for score, data in found.items():
+        for probe, scores in row["scores"].items():
+            for score, data in scores.items():
                 cell |= _score(f"{probe}.{score}", data, units)
         for what in ("skipped", "failed"):
             cell |= {f"{probe}.{what}": why for probe, why in row[what].items()}
@@ -53,10 +53,10 @@ def table(members: Sequence[tuple[Point, int]], rows: Sequence[Row]) -> pa.Table
     return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(fields))
 
 
-def write(found: pa.Table, path: Path) -> None:
+def write(content: pa.Table, path: Path) -> None:
     """Write a table, whole or not at all."""
     with replacing(path) as temporary, temporary.open("wb") as file:  # a path may have no name in UTF-8
-        pq.write_table(found, file)
+        pq.write_table(content, file)
 
 
 def column(values: Sequence[Any]) -> pa.Array:

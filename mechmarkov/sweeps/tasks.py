@@ -17,8 +17,10 @@ from mechmarkov.runs.loading import load
 from mechmarkov.runs.run import Run
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sweeps.evaluate import Evaluation, evaluate
-from mechmarkov.training.fleet import Diverged, budget_of, train_as_it_fits
-from mechmarkov.training.members import Member, fleet_key
+from mechmarkov.training.execute import Diverged
+from mechmarkov.training.plan import budget_of
+from mechmarkov.training.train import train_members
+from mechmarkov.training.workload import Member, fleet_key
 from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.forked import can_fork, forked
 from mechmarkov.utils.threads import cores, threads
@@ -30,19 +32,13 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Item:
-    """A member and the scores that are wanted of it.
+    """A member and the scores that are wanted of it."""
 
-    Attributes:
-        key: Under which its row is kept.
-        member: Recipe and seed.
-        probes: Whose scores are wanted; `behaviour` always is.
-        run: Its `run.pt`, where it was kept by an earlier call and only scores are missing; its bytes on
-            another machine.
-    """
-
-    key: str
-    member: Member
-    probes: tuple[str, ...] = ()
+    key: str  # under which its row is kept
+    member: Member  # recipe and seed
+    probes: tuple[str, ...] = ()  # whose scores are wanted; `behaviour` always is
+    # Its `run.pt`, where it was kept by an earlier call and only scores are missing; its bytes on
+    # another machine.
     run: Path | bytes | None = None
 
 
@@ -61,24 +57,16 @@ class Task:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings by which tasks are carried out.
+    """The settings by which tasks are carried out."""
 
-    Attributes:
-        device: `auto`, `cpu` or `cuda`.
-        steps: Which checkpoints the probes see.
-        keep_runs: Whether `run.pt` files come back too.
-        cores: Stacks that train at once on a processor; None for as many as this process may use.
-        memory: Bytes for all of these; None for what `train_members` takes.
-        gpu_share: A share of a GPU, where several tasks share one.
-        scratch: A folder for the snapshots that an interrupted task resumes from, None for none.
-    """
-
-    device: str = "auto"
-    steps: Literal["last", "all"] = "last"
-    keep_runs: bool = False
+    device: str = "auto"  # `auto`, `cpu` or `cuda`
+    steps: Literal["last", "all"] = "last"  # which checkpoints the probes see
+    keep_runs: bool = False  # whether `run.pt` files come back too
+    # Stacks that train at once on a processor; None for as many as this process may use.
     cores: int | None = None
-    memory: int | None = None
-    gpu_share: float = 1.0
+    memory: int | None = None  # bytes for all of these; None for what `train_members` takes
+    gpu_share: float = 1.0  # a share of a GPU, where several tasks share one
+    # A folder for the snapshots that an interrupted task resumes from, None for none.
     scratch: Path | None = None
 
 
@@ -156,12 +144,12 @@ def carry_out(task: Task, settings: Settings, progress: Callable[[int, int], Non
     trained = kept_runs or _train(task, settings, device, progress)
     rows = _rows(task, trained, settings, device)
     share = (time.perf_counter() - began) / len(task.items)
-    kept = {
+    files = {
         item.key: run.to_bytes()
         for item, run in zip(task.items, trained, strict=True)
         if settings.keep_runs and item.run is None and isinstance(run, Run)
     }
-    return Done(tuple({**row, "seconds": share} for row in rows), kept)
+    return Done(tuple({**row, "seconds": share} for row in rows), files)
 
 
 def _train(
@@ -176,18 +164,18 @@ def _train(
     if device == "cuda" and settings.gpu_share < 1:
         memory = budget_of(pick_device(device), 0, settings.gpu_share)
     members, at_once = [item.member for item in task.items], settings.cores
-    return train_as_it_fits(
+    return train_members(
         members, device=device, paths=paths, progress=progress or False, at_once=at_once, memory=memory
     )
 
 
 def _rows(task: Task, trained: Sequence[Run | Diverged], settings: Settings, device: str) -> list[Row]:
-    found: dict[str, Row] = {}
+    rows: dict[str, Row] = {}
     healthy: list[tuple[Item, Run]] = []
     for item, run in zip(task.items, trained, strict=True):
         if isinstance(run, Diverged):
             ended = {"status": "diverged", "message": run.message, "step": run.recipe.steps}
-            found[item.key] = _row(item, settings, **ended)
+            rows[item.key] = _row(item, settings, **ended)
         else:
             healthy.append((item, run))
     groups = groupby(healthy, key=lambda pair: (pair[1].recipe, pair[0].probes))
@@ -204,7 +192,7 @@ def _rows(task: Task, trained: Sequence[Run | Diverged], settings: Settings, dev
         evaluated = dict(forked(evaluations_of, numbers, jobs, copied=copied, advice="use fewer processes"))
     for number, point in enumerate(points):
         for (item, run), evaluation in zip(point, evaluated[number], strict=True):
-            found[item.key] = _row(
+            rows[item.key] = _row(
                 item,
                 settings,
                 status="ok",
@@ -214,12 +202,12 @@ def _rows(task: Task, trained: Sequence[Run | Diverged], settings: Settings, dev
                 provenance=run.provenance,
                 **asdict(evaluation),
             )
-    return [found[item.key] for item in task.items]
+    return [rows[item.key] for item in task.items]
 
 
-def _row(item: Item, settings: Settings, **found: Any) -> Row:
+def _row(item: Item, settings: Settings, **fields: Any) -> Row:
     empty: Row = {"message": None, "metrics": {}, "scores": {}, "skipped": {}, "failed": {}, "stuck": None}
-    return {"key": item.key, "probes": list(item.probes), "steps": settings.steps, **empty, **found}
+    return {"key": item.key, "probes": list(item.probes), "steps": settings.steps, **empty, **fields}
 
 
 def _final(run: Run) -> dict[str, float]:

@@ -1,18 +1,19 @@
-"""Training: recipes, objectives and the trainer over a stack of models."""
+"""Training: a recipe is resolved into a `TrainingPlan`, and `execute` carries the plan out.
+
+`plan.stacks` are the central data: members of one shape train as one model with a leading axis.
+"""
 
 from mechmarkov.objectives import Objective
 from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe, recipes
-from mechmarkov.training.train import TrainingDivergedError, train
-from mechmarkov.training.trainer import Fitted, fit
+from mechmarkov.training.train import TrainingDivergedError, train, train_members
 
 __all__ = [
-    "Fitted",
     "Objective",
     "Recipe",
     "RecipeError",
     "TrainingDivergedError",
-    "fit",
     "load_recipe",
     "recipes",
     "train",
+    "train_members",
 ]

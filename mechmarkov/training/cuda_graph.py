@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-Found = dict[str, Tensor]
+Results = dict[str, Tensor]
 
 STEPS_BEFORE = 3
 SYNCHRONISES = "called a synchronizing CUDA operation"  # torch's words, from `set_sync_debug_mode`
@@ -29,38 +29,38 @@ class StepAsGraph:
         self._stream = torch.cuda.Stream()
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, ...] = ()
-        self._found: Found = {}
+        self._results: Results = {}
 
-    def __call__(self, function: Callable[..., Found], *inputs: Tensor) -> Found:
+    def __call__(self, function: Callable[..., Results], *inputs: Tensor) -> Results:
         """Returns what the function returns; a replay overwrites it."""
         if self._waits:
             return function(*inputs)
         if not self._inputs:
             self._inputs = tuple(given.clone() for given in inputs)
-        for kept, given in zip(self._inputs, inputs, strict=True):
-            kept.copy_(given)
+        for buffer, given in zip(self._inputs, inputs, strict=True):
+            buffer.copy_(given)
         if self._steps < STEPS_BEFORE:
             self._steps += 1
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
-                found = self._watched(function) if self._steps == STEPS_BEFORE else function(*self._inputs)
+                results = self._watched(function) if self._steps == STEPS_BEFORE else function(*self._inputs)
             torch.cuda.current_stream().wait_stream(self._stream)
-            return found
+            return results
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph, stream=self._stream):
-                self._found = function(*self._inputs)
+                self._results = function(*self._inputs)
         self._graph.replay()
-        return self._found
+        return self._results
 
-    def _watched(self, function: Callable[..., Found]) -> Found:
+    def _watched(self, function: Callable[..., Results]) -> Results:
         """Run as it is, to see whether it waits: recording that fails, and leaves CUDA unusable."""
         mode = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
             try:
-                found = function(*self._inputs)
+                results = function(*self._inputs)
             finally:
                 torch.cuda.set_sync_debug_mode(mode)
         waits = [each for each in caught if SYNCHRONISES in str(each.message)]
@@ -71,4 +71,4 @@ class StepAsGraph:
                 "not recorded as a CUDA graph: it takes several times as long",
                 stacklevel=2,
             )
-        return found
+        return results

@@ -6,33 +6,16 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from mechmarkov.population import n_rows, population_laws
+from mechmarkov.population import population_laws
 from mechmarkov.sources.base.source import check_drawn
 from mechmarkov.sources.sampling.stacks import draws_of
 from mechmarkov.sources.sampling.whole_law import is_permutation, whole_law
-from mechmarkov.training.members import Member
-from mechmarkov.training.recipe import Recipe
+from mechmarkov.training.workload import Member
 
 
 def data_seed(seed: int) -> int:
     """The seed of a member's data, apart from the one its weights are drawn with."""
     return int.from_bytes(hashlib.blake2b(f"data {seed}".encode(), digest_size=8).digest(), "big") >> 1
-
-
-def sequences_of(recipe: Recipe) -> int:
-    """Returns how many sequences a step reads.
-
-    Raises:
-        ValueError: As `population_law`.
-
-    Example:
-        >>> from mechmarkov.training.recipe import load_recipe
-        >>> recipe = load_recipe("walk-k6-half").with_set(["model.n_ctx=4", "data={population=true}"])
-        >>> sequences_of(recipe)  # six starts, two ways to go at each of three steps
-        48
-    """
-    given = recipe.data.batch or recipe.data.n_train
-    return given or n_rows(recipe.source, recipe.objective, recipe.decoder_config)
 
 
 class Batches:

@@ -1,28 +1,21 @@
 """What the training loop needs of a stack of models, and a stack of decoders that gives it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechmarkov.models.config import Slices
+from mechmarkov.models.config import DecoderConfig, Slices
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.init import initialise
 from mechmarkov.models.kernels import use_fast_kernels
-from mechmarkov.training.members import Member
+from mechmarkov.objectives import Objective, mean_over
+from mechmarkov.training.sections import Init
 
 Measures = dict[str, Float[Tensor, " stack"]]
-
-
-def mean_over(
-    values: Float[Tensor, "stack batch read"], weights: Float[Tensor, "*stack batch read"] | None
-) -> Float[Tensor, " stack"]:
-    """The mean over sequences and targets, by what each stands for where that is given."""
-    if weights is None:
-        return values.mean((-2, -1))
-    return (values * weights.to(values.dtype)).mean(-1).sum(-1)
 
 
 def with_errors(
@@ -49,6 +42,22 @@ def with_errors(
         "gradient_norm": gradient.norm(dim=-1),
         "gradient_norm_error": (distance / (n * (n - 1))).sqrt(),
     }, gradient
+
+
+@dataclass(frozen=True, eq=False)
+class LearnerJob:
+    """All that a section of a recipe builds its learner from; seeds and starts are each member's own."""
+
+    config: DecoderConfig  # the decoder that is trained, or exported
+    objective: Objective  # what it is trained for
+    seeds: Sequence[int]  # the seed of each member's start
+    inits: Sequence[Init]  # how each member starts
+    trainable: Slices | None  # the part of the decoder that is trained; None for all
+    precision: str  # the type that matrix products compute in
+    compile: bool  # whether the decoder runs through `torch.compile`
+    device: torch.device  # where the stack lives
+    # Weights that every member starts from instead, without the stack axis.
+    start: Mapping[str, Tensor] | None = None
 
 
 @runtime_checkable
@@ -84,46 +93,40 @@ class DecoderLearner:
     """A stack of decoders, each started from its seed.
 
     Args:
-        members: A model each, which starts as it does by itself; they share shape, objective and precision.
-        device: Where the stack lives.
-        start: Weights that every member starts from instead, without the stack axis.
+        job: A member starts as it does by itself.
+        fixed: Weights that are part of the architecture, to which what is drawn is added where it is trained.
 
     Raises:
         ValueError: If `trainable` or `init.zero` names something that is not a parameter of the decoder.
     """
 
-    def __init__(
-        self, members: Sequence[Member], device: torch.device, start: Mapping[str, Tensor] | None = None
-    ) -> None:
-        recipe, inits = members[0].recipe, [member.recipe.init for member in members]
-        self.objective = recipe.objective
-        self.decoder = HookedDecoder(recipe.decoder_config, n_models=len(members))
+    def __init__(self, job: LearnerJob, fixed: Mapping[str, Tensor] | None = None) -> None:
+        self.objective = job.objective
+        self.decoder = HookedDecoder(job.config, n_models=len(job.seeds))
         initialise(
             self.decoder,
-            [member.seed for member in members],
-            scheme=[init.scheme for init in inits],
-            std=[init.std for init in inits],
-            zero=[init.zero for init in inits],
+            job.seeds,
+            scheme=[init.scheme for init in job.inits],
+            std=[init.std for init in job.inits],
+            zero=[init.zero for init in job.inits],
         )
-        assert recipe.model.kind != "walk"  # which has a learner of its own
-        fixed = recipe.model.fixed(recipe.source.n_states)
         if fixed is not None:
-            _put(fixed, dict(self.decoder.named_parameters()), recipe.trainable_slices or {})
-        if start is not None:
-            states = {name: value.expand(len(members), *value.shape) for name, value in start.items()}
+            _put(fixed, dict(self.decoder.named_parameters()), job.trainable or {})
+        if job.start is not None:
+            states = {name: value.expand(len(job.seeds), *value.shape) for name, value in job.start.items()}
             self.decoder.load_state_dict(states)
-        self.decoder.to(device)
-        trainable = recipe.trainable_slices
-        if recipe.precision == "float32" and not recipe.compile:
+        self.decoder.to(job.device)
+        is_float32 = job.precision == "float32"
+        if is_float32 and not job.compile:
             use_fast_kernels(self.decoder)
         self._autocast = torch.autocast(
-            device.type, dtype=getattr(torch, recipe.precision), enabled=recipe.precision != "float32"
+            job.device.type, dtype=getattr(torch, job.precision), enabled=not is_float32
         )
-        self._forward = torch.compile(self.decoder) if recipe.compile else self.decoder
+        self._forward = torch.compile(self.decoder) if job.compile else self.decoder
         parameters = dict(self.decoder.named_parameters())
-        self.masks = {} if trainable is None else _masks(parameters, trainable)
+        self.masks = {} if job.trainable is None else _masks(parameters, job.trainable)
         for name, parameter in parameters.items():
-            parameter.requires_grad_(trainable is None or name in trainable)
+            parameter.requires_grad_(job.trainable is None or name in job.trainable)
         self.parameters: dict[str, Tensor] = {n: p for n, p in parameters.items() if p.requires_grad}
         self.frozen: dict[str, Tensor] = {}
 

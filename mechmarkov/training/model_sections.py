@@ -1,7 +1,7 @@
 """The table `[model]` of a recipe: which model is trained, and what a recipe must know of it."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -10,10 +10,13 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from mechmarkov.models.config import DecoderConfig, Slices
+from mechmarkov.models.config import FOLLOWING, DecoderConfig, Slices
 from mechmarkov.models.constructions import context_conditioned, disentangled
-from mechmarkov.models.constructions.walk import WalkShape, walk_decoder_config, walk_trainable
+from mechmarkov.models.constructions.walk import Form, WalkShape, walk_decoder_config, walk_trainable
 from mechmarkov.models.decoder import HookedDecoder, parameter_shapes
+from mechmarkov.sources import Source
+from mechmarkov.training.learner import DecoderLearner, Learner, LearnerJob
+from mechmarkov.training.walk import Trajectory, WalkLearner, reduced_trajectory
 from mechmarkov.utils.config import Fields, Integer, Truth
 
 FLOAT_BYTES = 4
@@ -31,6 +34,20 @@ class TrainedAsDecoder:
     """A base of the sections whose model is trained as any decoder is."""
 
     shares_stacks: ClassVar[bool] = True
+    follows: ClassVar[frozenset[str]] = frozenset()  # fields that follow from others where not written
+
+    def learner(self, job: LearnerJob) -> Learner:
+        """The stack of models that is trained."""
+        return DecoderLearner(job, self.fixed(job.config.d_vocab_out))
+
+    def solution(self, source: Source, lr: float, eps: float, checkpoints: Sequence[int]) -> Trajectory:
+        """The whole training of a model that is integrated and shares no stack: no decoder is."""
+        raise NotImplementedError
+
+    def fixed(self, n_states: int) -> dict[str, Tensor] | None:
+        """Weights that are part of the architecture: none, unless a section says so."""
+        del n_states
+        return None
 
     def checkpoint_bytes(self, config: DecoderConfig) -> int:
         """Returns what is kept at a step."""
@@ -45,6 +62,7 @@ class TrainedAsDecoder:
 class DecoderSection(DecoderConfig, TrainedAsDecoder):
     """`[model] kind = "decoder"`: a `DecoderConfig`, whose vocabulary follows from the source."""
 
+    follows: ClassVar[frozenset[str]] = frozenset(FOLLOWING)
     kind: Literal["decoder"] = "decoder"
 
     @model_validator(mode="before")
@@ -67,11 +85,6 @@ class DecoderSection(DecoderConfig, TrainedAsDecoder):
 
     def trainable(self, n_states: int) -> Slices | None:
         """Returns what is trained where the recipe does not say it: every parameter."""
-        del n_states
-        return None
-
-    def fixed(self, n_states: int) -> dict[str, Tensor] | None:
-        """Weights that are part of the architecture: none."""
         del n_states
         return None
 
@@ -172,10 +185,29 @@ class WalkSection(Fields):
     unit_columns: Truth = False
     dtype: Literal["float32", "float64"] = "float32"
 
+    follows: ClassVar[frozenset[str]] = frozenset()
+
     @property
     def shares_stacks(self) -> bool:
         """Returns whether members train together; the reduced form is integrated once."""
         return self.form != "reduced"
+
+    def learner(self, job: LearnerJob) -> Learner:
+        """The stack of models that is trained, in their own form.
+
+        Raises:
+            ValueError: For weights to start from.
+        """
+        if job.start is not None:
+            raise ValueError(
+                "start is given, but model.kind is 'walk', expected 'decoder': walk models start by init"
+            )
+        form: Form = "full" if self.form == "full" else "small"
+        return WalkLearner(job, self.shape(job.config.d_vocab_out), form, getattr(torch, self.dtype))
+
+    def solution(self, source: Source, lr: float, eps: float, checkpoints: Sequence[int]) -> Trajectory:
+        """The whole training of the reduced form, which is integrated."""
+        return reduced_trajectory(self.shape(source.n_states), source, lr, eps, checkpoints)
 
     def requirements(self) -> Iterator[Requirement]:
         """Yields what the rest of the recipe must say."""
@@ -227,15 +259,15 @@ class WalkSection(Fields):
     def checkpoint_bytes(self, config: DecoderConfig) -> int:
         """Returns what is kept at a step: `W_K` and `W_O`, as they are in the decoder."""
         shapes = parameter_shapes(config)
-        kept = walk_trainable(self.shape(config.d_vocab_out))
-        return self._float_bytes * sum(math.prod(shapes[name]) for name in kept)
+        trained = walk_trainable(self.shape(config.d_vocab_out))
+        return self._float_bytes * sum(math.prod(shapes[name]) for name in trained)
 
     def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
         """An upper estimate of one member: one-hot sequences and their products, weights and checkpoints."""
         weights = config.d_vocab**2 + (config.d_model**2 if self.form == "full" else config.d_model)
         activations = 4 * sequences * length * (config.d_vocab + 2)
-        kept = self.checkpoint_bytes(config) * (1 + checkpoints)
-        return self._float_bytes * (activations + 6 * weights) + kept
+        stored = self.checkpoint_bytes(config) * (1 + checkpoints)
+        return self._float_bytes * (activations + 6 * weights) + stored
 
 
 Model = Annotated[

@@ -13,10 +13,9 @@ from mechmarkov.objectives import Objective
 from mechmarkov.sources.base.registry import load_source, source_from_data
 from mechmarkov.sources.base.source import Source
 from mechmarkov.training.model_sections import DecoderSection
-from mechmarkov.training.optimisers import AdamW
 from mechmarkov.training.recipe import Recipe, RecipeError
 from mechmarkov.training.recipe_fields import RecipeField, fields_of, first_sentence
-from mechmarkov.training.sections import Checkpoints, Data, Init
+from mechmarkov.training.sections import AdamW, Checkpoints, Data, Init
 
 WIDTH = 100  # of a comment
 SHOWN: dict[str, tuple[str, ...]] = {  # what a person would change; docs/recipes.md has all
@@ -58,29 +57,31 @@ def new_recipe(
     """
     if heads < 1 or width % heads:
         raise RecipeError(f"heads is {heads}, expected a divisor of the width, {width}")
-    found = example_of(source)
+    example = example_of(source)
     given: dict[str, dict[str, Any]] = {
         "": {"name": f"my-{source.replace('_', '-')}", "steps": steps},
-        "source": {"kind": source, **type(found).example},
+        "source": {"kind": source, **type(example).example},
         "model": {
             "kind": "decoder",
-            "n_layers": layers or (2 if found.redraws else 1),
+            "n_layers": layers or (2 if example.redraws else 1),
             "d_model": width,
             "n_heads": heads,
             "d_head": width // heads,
-            "n_ctx": context or (64 if found.length is None else found.length - 1),
+            "n_ctx": context or (64 if example.length is None else example.length - 1),
         },
-        "objective": {"read": "all" if found.length is None else "last"},
+        "objective": {"read": "all" if example.length is None else "last"},
         "init": {},
         "optimiser": {"kind": "adamw", "lr": AdamW().lr},
         "data": {"batch": 32},
         "checkpoints": {"log": 20},
     }
     models: dict[str, type[BaseModel]] = {
-        "": Recipe, "source": type(found), "model": DecoderSection, "objective": Objective, "init": Init,
+        "": Recipe, "source": type(example), "model": DecoderSection, "objective": Objective, "init": Init,
         "optimiser": AdamW, "data": Data, "checkpoints": Checkpoints,
     }  # fmt: skip
-    text = "\n".join([f"# {found.title()}.", "# Train it: mechmarkov train FILE", "", *_lines(given, models)])
+    text = "\n".join(
+        [f"# {example.title()}.", "# Train it: mechmarkov train FILE", "", *_lines(given, models)]
+    )
     Recipe.from_data(tomllib.loads(text))
     return text + "\n"
 
@@ -99,7 +100,7 @@ def example_of(kind: str) -> Source:
         raise RecipeError(
             f"source {kind!r} has no example, expected data of your own ({', '.join(needed)}): make it in "
             "Python and put it in the recipe of another kind, "
-            "load_recipe(…).with_values({'source': source.model_dump()})"
+            "load_recipe(…).replace(source=source.model_dump())"
         )
     return source_from_data({"kind": kind, **model.example})
 

@@ -7,20 +7,18 @@ vector over the stack. torch's own optimisers know one learning rate a parameter
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Float64
-from pydantic import Field
 from torch import Tensor
 
-from mechmarkov.utils.config import Fields, Number
+from mechmarkov.training.sections import AdamW, GradientDescent
 
 # torch's defaults for `torch.amp.GradScaler`.
 INITIAL_SCALE, GROWTH_FACTOR, BACKOFF_FACTOR, GROWTH_INTERVAL = 2.0**16, 2.0, 0.5, 2000
-
-Rate = Annotated[Number, Field(gt=0, le=1e6)]
-Fraction = Annotated[Number, Field(ge=0, lt=1)]
+CLIP_EPS = 1e-6  # as in torch.nn.utils.clip_grad_norm_
+RATES_AT_ONCE = 256  # steps whose learning rates go to the device together
 
 # Matrices shrink under weight decay; embeddings, positions, convolutions, biases and norms do not (nanoGPT's
 # groups, which Makkuva et al. use). `V` and `u` are the walk model's matrices.
@@ -36,53 +34,6 @@ def is_decayed(name: str) -> bool:
     """
     last = name.rsplit(".", 1)[-1]
     return last in ("V", "u") or (last.lstrip("_").startswith("W") and last not in NOT_DECAYED)
-
-
-class GradientDescent(Fields):
-    """Plain gradient descent, `x - lr * gradient`.
-
-    Attributes:
-        lr: The learning rate.
-    """
-
-    kind: Literal["gd"] = "gd"
-    lr: Rate = 1.0
-
-
-class AdamW(Fields):
-    """AdamW; the defaults are Makkuva et al.'s (arXiv 2402.04161, their code).
-
-    Attributes:
-        lr: The learning rate, at its highest.
-        betas: How slowly the means of gradients and of their squares forget, a number below 1 each.
-        eps: Added to the root of the mean square, by which a step is divided.
-        weight_decay: The rate for matrices; other parameters do not decay (`is_decayed`).
-        schedule: `one_cycle` is torch's `OneCycleLR` without its momentum cycle: a cosine from
-            `lr / div_factor` up to `lr` over the fraction `warmup` of the steps, then a cosine down to
-            `lr / div_factor / final_div_factor`.
-        warmup: The fraction of the steps over which the rate rises, for `one_cycle`.
-        div_factor: How many times lower the rate starts, for `one_cycle`.
-        final_div_factor: How many times lower than it started the rate ends, for `one_cycle`.
-        max_grad_norm: A longer gradient of all parameters together is shortened to it, as by
-            `torch.nn.utils.clip_grad_norm_`.
-    """
-
-    kind: Literal["adamw"] = "adamw"
-    lr: Rate = 2e-3
-    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    eps: Number = Field(default=1e-8, gt=0, le=1)
-    weight_decay: Number = Field(default=1e-3, ge=0, le=1e3)
-    schedule: Literal["one_cycle", "constant"] = "one_cycle"
-    warmup: Fraction = 0.02
-    div_factor: Number = Field(default=100.0, ge=1, le=1e9)
-    final_div_factor: Number = Field(default=0.05, gt=0, le=1e9)
-    max_grad_norm: Number | None = Field(default=None, gt=0, le=1e6)
-
-
-CLIP_EPS = 1e-6  # as in torch.nn.utils.clip_grad_norm_
-RATES_AT_ONCE = 256  # steps whose learning rates go to the device together
-
-Settings = Annotated[GradientDescent | AdamW, Field(discriminator="kind")]
 
 
 def learning_rate(settings: GradientDescent | AdamW, step: int, steps: int) -> float:
@@ -167,14 +118,14 @@ class StackOptimiser:
             lr: What `rates` returns.
             taken: Members that take the step; the others stay as they are. None for all.
         """
-        kept = None
+        old = None
         if taken is not None:  # whether all are finite is not asked: a GPU would be waited for
-            kept = [parameter.clone() for parameter in self._parameters]
+            old = [parameter.clone() for parameter in self._parameters]
             gradients = torch.where(taken[:, None], gradients, 0.0)  # a NaN would reach the moments
         if self._max_norm is not None:
             norm = torch.linalg.vector_norm(gradients, dim=1)
             gradients = gradients * (self._max_norm / (norm + CLIP_EPS)).clamp_max(1.0)[:, None].to(norm)
-        before = None if kept is None or self._adam is None else (self._mean.clone(), self._square.clone())
+        before = None if old is None or self._adam is None else (self._mean.clone(), self._square.clone())
         update = self._adamw(gradients, lr, taken) if self._adam else gradients * -_like(lr, gradients)
         if self._weight_decay is not None:
             shrink = 1 - lr * self._weight_decay
@@ -185,9 +136,9 @@ class StackOptimiser:
         torch._foreach_add_(
             self._parameters, [u.view_as(p) for u, p in zip(parts, self._parameters, strict=True)]
         )
-        if taken is not None and kept is not None:
-            for parameter, old in zip(self._parameters, kept, strict=True):
-                parameter.copy_(torch.where(_like(taken, parameter), parameter, old))
+        if taken is not None and old is not None:
+            for parameter, value in zip(self._parameters, old, strict=True):
+                parameter.copy_(torch.where(_like(taken, parameter), parameter, value))
             if before is not None:
                 torch.where(taken[:, None], self._mean, before[0], out=self._mean)
                 torch.where(taken[:, None], self._square, before[1], out=self._square)
@@ -209,20 +160,19 @@ class StackOptimiser:
         """Gradients of the parameters, in their order, side by side."""
         return torch.cat([gradient.flatten(1) for gradient in gradients], 1)
 
-    def state(self) -> dict[str, Tensor]:
-        """Returns what it remembers, on the CPU."""
+    def _memory(self) -> dict[str, Tensor]:
         if self._adam is None:
             return {}
-        return {
-            name: value.cpu().clone()
-            for name, value in (("mean", self._mean), ("square", self._square), ("taken", self._taken))
-        }
+        return {"mean": self._mean, "square": self._square, "taken": self._taken}
+
+    def state(self) -> dict[str, Tensor]:
+        """Returns what it remembers, on the CPU."""
+        return {name: tensor.cpu().clone() for name, tensor in self._memory().items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Undo `state`, bit for bit."""
-        if self._adam is not None:
-            for name, kept in (("mean", self._mean), ("square", self._square), ("taken", self._taken)):
-                kept.copy_(state[name])
+        for name, tensor in self._memory().items():
+            tensor.copy_(state[name])
 
 
 def _like(values: Tensor, tensor: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -11,14 +12,12 @@ from typing import Any, Literal
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pydantic import ModelWrapValidatorHandler as Handler
 
-from mechmarkov.models.config import FOLLOWING, DecoderConfig, Slices
-from mechmarkov.models.constructions.walk import WalkShape
+from mechmarkov.models.config import DecoderConfig, Slices
 from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.objectives import Objective, check_length
 from mechmarkov.sources.base.registry import AnySource
 from mechmarkov.training.model_sections import Model
-from mechmarkov.training.optimisers import AdamW, Settings
-from mechmarkov.training.sections import Checkpoints, Data, Init
+from mechmarkov.training.sections import AdamW, Checkpoints, Data, Init, Optimiser
 from mechmarkov.utils.config import Integer, Truth
 from mechmarkov.utils.errors import generator_in, list_of
 from mechmarkov.utils.text import fact_table, shown
@@ -72,7 +71,7 @@ class Recipe(Written):
     objective: Objective = Objective()
     model: Model
     init: Init = Init()
-    optimiser: Settings = AdamW()
+    optimiser: Optimiser = AdamW()
     data: Data = Data(batch=16)
     steps: Integer = Field(ge=1, le=100_000_000)
     checkpoints: Checkpoints = Checkpoints(log=20)
@@ -131,10 +130,10 @@ class Recipe(Written):
             value = attrgetter(key)(self)
             if value not in allowed:
                 raise ValueError(message.format(key=key, value=value, expected=allowed[0]))
-        kept, each = len(self.checkpoint_steps), self.model.checkpoint_bytes(self.decoder_config)
-        if kept * each > MAX_KEPT_BYTES:
+        count, each = len(self.checkpoint_steps), self.model.checkpoint_bytes(self.decoder_config)
+        if count * each > MAX_KEPT_BYTES:
             raise ValueError(
-                f"checkpoints keep {kept:,} steps of {each / 1e6:.1f} MB, expected at most "
+                f"checkpoints keep {count:,} steps of {each / 1e6:.1f} MB, expected at most "
                 f"{MAX_KEPT_BYTES / 1e9:.1f} GB together"
             )
         if self.grad_scaler and self.precision != "float16":
@@ -150,23 +149,16 @@ class Recipe(Written):
             for ending in self.frozen:
                 if not any(name.endswith(ending) for name in names):
                     raise ValueError(f"frozen names {ending!r}, which ends no parameter: {', '.join(names)}")
-            if not self.trainable_slices:
-                raise ValueError("frozen leaves nothing to train")
+        if self.trainable_slices == {}:
+            raise ValueError("frozen leaves nothing to train")
         return self
 
-    @property
-    def walk_shape(self) -> WalkShape:
-        """The sizes of the walk model, for `model.kind = "walk"`."""
-        if self.model.kind != "walk":
-            raise TypeError(f"model.kind is {self.model.kind!r}, expected 'walk'")
-        return self.model.shape(self.source.n_states)
-
-    @property
+    @cached_property
     def decoder_config(self) -> DecoderConfig:
         """The decoder that checkpoints are weights of."""
         return self.model.decoder_config(self.source.n_states)
 
-    @property
+    @cached_property
     def trainable_slices(self) -> Slices | None:
         """Returns what is trained of that decoder; None for all of it."""
         slices = self.trainable
@@ -175,10 +167,10 @@ class Recipe(Written):
         if not self.frozen:
             return slices
         names = parameter_shapes(self.decoder_config) if slices is None else slices
-        kept = [name for name in names if not name.endswith(self.frozen)]
-        return {name: None if slices is None else slices[name] for name in kept}
+        trained = [name for name in names if not name.endswith(self.frozen)]
+        return {name: None if slices is None else slices[name] for name in trained}
 
-    @property
+    @cached_property
     def checkpoint_steps(self) -> list[int]:
         """The steps at which weights are kept, ascending."""
         return self.checkpoints.steps(self.steps)
@@ -200,9 +192,10 @@ class Recipe(Written):
         So a change of what is read back leads to the recipe that the same change of this one leads to.
         """
         data, written = self.to_data(), self._given.get("model")
-        if self.model.kind == "decoder" and isinstance(written, dict):
-            for name in {*FOLLOWING} - {*written}:
-                data["model"].pop(name, None)
+        for name in self.model.follows.difference(
+            written if isinstance(written, dict) else self.model.follows
+        ):
+            data["model"].pop(name, None)
         return data
 
     def with_set(self, changes: Sequence[str]) -> "Recipe":
@@ -222,20 +215,18 @@ class Recipe(Written):
             if not equals or not all(key.strip().split(".")):
                 raise RecipeError(f"{change!r} is not a change, expected key=value, as in optimiser.lr=0.1")
             values[key.strip()] = _toml_value(change, text.strip())
-        return self.with_values(values)
+        return self.replace(**values)
 
-    def with_values(self, values: Mapping[str, Any]) -> "Recipe":
+    def replace(self, **values: Any) -> "Recipe":
         """The recipe with some fields changed, each named by its dotted key; a table is replaced whole.
 
         Raises:
             RecipeError: One line; for an unknown key it names the near misses.
 
         Example:
-            >>> load_recipe("walk-k6-half").with_values({"source.p": 0.25, "data": {"batch": 8}}).data.batch
+            >>> load_recipe("walk-k6-half").replace(**{"source.p": 0.25}, data={"batch": 8}).data.batch
             8
         """
-        if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
-            raise TypeError(f"values is {shown(values)}, expected a dict with keys such as 'source.p'")
         if (where := generator_in(values)) is not None:
             raise RecipeError(f"{where[1:]} is a generator, expected a list")
         data = deepcopy(self._given)

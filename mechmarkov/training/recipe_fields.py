@@ -20,9 +20,8 @@ from mechmarkov.training.model_sections import (
     DisentangledSection,
     WalkSection,
 )
-from mechmarkov.training.optimisers import AdamW, GradientDescent
 from mechmarkov.training.recipe import Recipe
-from mechmarkov.training.sections import Checkpoints, Data, Init
+from mechmarkov.training.sections import AdamW, Checkpoints, Data, GradientDescent, Init
 from mechmarkov.utils.plugins import registered
 
 SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
@@ -102,15 +101,15 @@ def first_sentence(text: str) -> str:
 
 def _meanings(model: type[BaseModel]) -> dict[str, str]:
     """The entries of a class's docstring, a base's where the class has none for a field."""
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     described = [SHAPES[model]] if model in SHAPES else []
     for parent in [*described, *reversed(model.__mro__)]:
         text = parent.__dict__.get("__doc__") or ""
         parts = HEADINGS.split(inspect.cleandoc(text))
         for title, body in zip(parts[1::2], parts[2::2], strict=True):
             if title in ("Args", "Attributes"):
-                found |= {name: " ".join(entry.split()) for name, entry in ENTRY.findall(body)}
-    return found
+                meanings |= {name: " ".join(entry.split()) for name, entry in ENTRY.findall(body)}
+    return meanings
 
 
 def _type(field: FieldInfo) -> str:

@@ -1,4 +1,4 @@
-"""What an interrupted training leaves: all it needs to go on to the same bits."""
+"""What a training leaves in its folder: finished runs, and all it needs to go on to the same bits."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,12 +6,44 @@ from typing import Any
 
 import torch
 
+from mechmarkov.runs.loading import load
+from mechmarkov.runs.run import Run
 from mechmarkov.safe import file as safe_file
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.training.members import Member
+from mechmarkov.training.recipe import Recipe, RecipeError
+from mechmarkov.training.workload import Member
 
 FORMAT, VERSION = "mechmarkov.partial", 2
-NAME = "partial.pt"
+
+
+def earlier_runs(paths: Sequence[Path], members: Sequence[Member]) -> dict[int, Run]:
+    """Runs that an earlier call has finished, by the place of the member whose file it is.
+
+    Raises:
+        RunFileError: For one that cannot be read, or is of another recipe or seed than its member.
+    """
+    runs = {}
+    for place, (path, member) in enumerate(zip(paths, members, strict=bool(paths))):
+        if not path.exists():
+            continue
+        run = load(path)
+        try:  # a recipe that was written before a setting existed has its default
+            theirs = None if run.recipe is None else Recipe.from_data(run.recipe).to_data()
+        except RecipeError as error:
+            raise RunFileError(
+                f"{path} has a recipe that cannot be read ({error}): delete it or choose another folder"
+            ) from None
+        same = theirs == member.recipe.to_data()
+        if not same or run.seed != member.seed:
+            what = f"seed ({run.seed})" if same else "recipe"
+            raise RunFileError(f"{path} is of another {what}: delete it or choose another folder")
+        runs[place] = run
+    return runs
+
+
+def partial_path(folder: Path, stack: int, stacks: int) -> Path:
+    """The file that one of that many stacks resumes from."""
+    return folder / (f"partial-{stack}.pt" if stacks > 1 else "partial.pt")
 
 
 def write(path: Path, members: Sequence[Member], device: torch.device, snapshot: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""The tables of a recipe but its model: start, data, checkpoints."""
+"""The tables of a recipe but its model: start, optimiser, data, checkpoints."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -8,14 +8,16 @@ from mechmarkov.models.init import Scheme
 from mechmarkov.utils.config import Fields, Integer, Number, Truth
 
 MAX_CHECKPOINTS = 100_000
+Rate = Annotated[Number, Field(gt=0, le=1e6)]
+Fraction = Annotated[Number, Field(ge=0, lt=1)]
 Count = Annotated[Integer, Field(ge=1, le=1_000_000_000)]
 
 
 def check_one(example: str, **given: Any) -> None:
     """Refuse fields of which not exactly one is given."""
     if sum(value is not None and value is not False for value in given.values()) != 1:
-        found = ", ".join(f"{name} is {value}" for name, value in given.items())
-        raise ValueError(f"{found}: expected exactly one of them, as in {example}")
+        fields = ", ".join(f"{name} is {value}" for name, value in given.items())
+        raise ValueError(f"{fields}: expected exactly one of them, as in {example}")
 
 
 class Init(Fields):
@@ -31,6 +33,50 @@ class Init(Fields):
     scheme: Scheme = "gpt2"
     std: Number = Field(default=0.02, ge=0, le=1e3)
     zero: tuple[str, ...] = ()
+
+
+class GradientDescent(Fields):
+    """Plain gradient descent, `x - lr * gradient`.
+
+    Attributes:
+        lr: The learning rate.
+    """
+
+    kind: Literal["gd"] = "gd"
+    lr: Rate = 1.0
+
+
+class AdamW(Fields):
+    """AdamW; the defaults are Makkuva et al.'s (arXiv 2402.04161, their code).
+
+    Attributes:
+        lr: The learning rate, at its highest.
+        betas: How slowly the means of gradients and of their squares forget, a number below 1 each.
+        eps: Added to the root of the mean square, by which a step is divided.
+        weight_decay: The rate for matrices; other parameters do not decay (`is_decayed`).
+        schedule: `one_cycle` is torch's `OneCycleLR` without its momentum cycle: a cosine from
+            `lr / div_factor` up to `lr` over the fraction `warmup` of the steps, then a cosine down to
+            `lr / div_factor / final_div_factor`.
+        warmup: The fraction of the steps over which the rate rises, for `one_cycle`.
+        div_factor: How many times lower the rate starts, for `one_cycle`.
+        final_div_factor: How many times lower than it started the rate ends, for `one_cycle`.
+        max_grad_norm: A longer gradient of all parameters together is shortened to it, as by
+            `torch.nn.utils.clip_grad_norm_`.
+    """
+
+    kind: Literal["adamw"] = "adamw"
+    lr: Rate = 2e-3
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    eps: Number = Field(default=1e-8, gt=0, le=1)
+    weight_decay: Number = Field(default=1e-3, ge=0, le=1e3)
+    schedule: Literal["one_cycle", "constant"] = "one_cycle"
+    warmup: Fraction = 0.02
+    div_factor: Number = Field(default=100.0, ge=1, le=1e9)
+    final_div_factor: Number = Field(default=0.05, gt=0, le=1e9)
+    max_grad_norm: Number | None = Field(default=None, gt=0, le=1e6)
+
+
+Optimiser = Annotated[GradientDescent | AdamW, Field(discriminator="kind")]
 
 
 class Data(Fields):

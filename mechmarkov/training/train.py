@@ -1,19 +1,23 @@
-"""`train`: from a recipe to a `Run`, with files on request, resumed where it stopped."""
+"""`train` and `train_members`: from recipes to runs, with files on request, resumed where it stopped."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
 from mechmarkov.runs.owner import clear_lock
 from mechmarkov.runs.run import Run
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.training import resume as partial
-from mechmarkov.training.fleet import START_WITH_FILES, Diverged, Progress, finished, train_as_it_fits
-from mechmarkov.training.members import check_members, members_of
+from mechmarkov.training import resume
+from mechmarkov.training.execute import Diverged, execute
+from mechmarkov.training.plan import TrainingPlan, plan_training
+from mechmarkov.training.progress import Told
 from mechmarkov.training.recipe import Recipe, load_recipe
-from mechmarkov.utils.errors import list_of, number_of, path_of
+from mechmarkov.training.workload import Member
+from mechmarkov.utils.errors import list_of, path_of
 from mechmarkov.utils.files import made_folder
+from mechmarkov.utils.memory import with_less_memory
 
 MAX_SEEDS = 100_000
 
@@ -41,7 +45,7 @@ def train(
     device: str = "auto",
     start: Run | None = None,
     out: str | Path | None = None,
-    progress: Progress = None,
+    progress: Told = None,
     save_every: int | float = 10.0,
     memory: int | None = None,
 ) -> Run: ...
@@ -54,7 +58,7 @@ def train(
     device: str = "auto",
     start: Run | None = None,
     out: str | Path | None = None,
-    progress: Progress = None,
+    progress: Told = None,
     save_every: int | float = 10.0,
     memory: int | None = None,
 ) -> list[Run]: ...
@@ -66,7 +70,7 @@ def train(
     device: str = "auto",
     start: Run | None = None,
     out: str | Path | None = None,
-    progress: Progress = None,
+    progress: Told = None,
     save_every: int | float = 10.0,
     memory: int | None = None,
 ) -> Run | list[Run]:
@@ -110,39 +114,89 @@ def train(
         seeds = list_of("seeds", seeds, "a list of seeds, such as range(8)", most=MAX_SEEDS)
     if seed is not None and seeds is not None:
         raise ValueError(f"seed is {seed} and seeds are {list(seeds)}, expected only one of them")
-    if start is not None and out is not None:
-        raise ValueError(START_WITH_FILES)
-    number_of("save_every", save_every, "seconds, at least 0", least=0, most=float("inf"))
-    place = None if out is None else path_of("out", out)
     recipe = load_recipe(recipe)
-    chosen = [0 if seed is None else seed] if seeds is None else list(seeds)
-    members = members_of(recipe, chosen)
-    check_members(members)
-    with nullcontext() if place is None else made_folder(place, RunFileError):
-        paths, runs = None, None
-        if place is not None:
-            folder = place
-            paths = [folder / ("run.pt" if seeds is None else f"seed-{seed}.pt") for seed in chosen]
-            runs = finished(paths, members)
-            if runs is not None:
-                partial.clear(folder, recipe.to_data(), chosen)
-                clear_lock(folder)
-        if runs is None:
-            results = train_as_it_fits(
-                members,
-                device=device,
-                start=start,
-                paths=paths,
-                progress=progress,
-                save_every=save_every,
-                memory=memory,
+    chosen = [0 if seed is None else seed] if seeds is None else seeds
+    folder = None if out is None else path_of("out", out)
+    paths = None
+    if folder is not None:
+        paths = [folder / ("run.pt" if seeds is None else f"seed-{seed}.pt") for seed in chosen]
+    with nullcontext() if folder is None else made_folder(folder, RunFileError):
+        plan = plan_training(
+            [Member(recipe, seed) for seed in chosen],
+            device=device,
+            start=start,
+            paths=paths,
+            save_every=save_every,
+            memory=memory,
+        )
+        results: list[Run | Diverged] = list(plan.earlier.values())
+        if plan.stacks:
+            results = with_less_memory(
+                partial(execute, told=progress), plan, smaller=TrainingPlan.halved, message=_told
             )
-            runs = [result for result in results if isinstance(result, Run)]
-            lost = [str(result.seed) for result in results if isinstance(result, Diverged)]
-            if lost:
-                raise TrainingDivergedError(
-                    f"training diverged: weights of seed {', '.join(lost)} are not finite after "
-                    f"{recipe.steps} steps; optimiser.lr is {recipe.optimiser.lr:g}, take a smaller one",
-                    runs,
-                )
+        elif folder is not None:
+            resume.clear(folder, recipe.to_data(), chosen)
+            clear_lock(folder)
+        runs = [result for result in results if isinstance(result, Run)]
+        lost = [str(result.seed) for result in results if isinstance(result, Diverged)]
+        if lost:
+            raise TrainingDivergedError(
+                f"training diverged: weights of seed {', '.join(lost)} are not finite after "
+                f"{recipe.steps} steps; optimiser.lr is {recipe.optimiser.lr:g}, take a smaller one",
+                runs,
+            )
     return runs if seeds is not None else runs[0]
+
+
+def train_members(
+    members: Sequence[Member],
+    *,
+    device: str = "auto",
+    start: Run | None = None,
+    paths: Sequence[Path] | None = None,
+    progress: Told = None,
+    save_every: int | float = 10.0,
+    memory: int | None = None,
+    at_once: int | None = None,
+) -> list[Run | Diverged]:
+    """Train a fleet; recipes of one shape share stacks.
+
+    Args:
+        members: What to train.
+        device: The device, as in `train`.
+        start: The one of `train`, not with `paths`: what resumes a training does not say where it began.
+        paths: A file for each member, in folders that exist. A member is saved there when its stack is done;
+            until then what is needed to resume is next to its stack's first path, and the same call after
+            an interruption goes on from there, to the same bits. A stack whose files are all there is read.
+        progress: The progress bar, as in `train`; steps are counted over all stacks.
+        save_every: The number of seconds, as in `train`.
+        memory: Bytes that all stacks that train at once may take together, by estimate (`Workload.bytes`). By
+            default 2 GB, or one model where that is more; on a GPU 70 % of what is free. A larger fleet is
+            split. Where memory runs out all the same, stacks are halved and it is said.
+        at_once: Stacks that train at once on a CPU; by default as many as this process may use cores.
+
+    Returns:
+        For each member its run, or `Diverged`.
+
+    Raises:
+        RunFileError: Files that cannot be read or written, what another training left, or a folder that
+            another one is using.
+        ValueError: Members or a device that make no sense, a `start` of another shape, or a budget too small
+            for one model.
+        TypeError: An argument of the wrong kind.
+        MemoryError, RuntimeError: Memory runs out for a single model.
+    """
+    plan = plan_training(
+        members,
+        device=device,
+        start=start,
+        paths=paths,
+        save_every=save_every,
+        memory=memory,
+        at_once=at_once,
+    )
+    return with_less_memory(partial(execute, told=progress), plan, smaller=TrainingPlan.halved, message=_told)
+
+
+def _told(plan: TrainingPlan) -> str:
+    return f": again in stacks of at most {plan.memory / 1e6:.0f} MB"

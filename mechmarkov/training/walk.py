@@ -17,13 +17,15 @@ from mechmarkov.models.constructions.walk import (
     walk_frozen_state,
     walk_trained_state,
 )
-from mechmarkov.sources import FixedChain
+from mechmarkov.objectives import mean_over
+from mechmarkov.sources import Source
 from mechmarkov.sources.sampling.whole_law import whole_law
 from mechmarkov.theory.walk import reduced_walk
-from mechmarkov.training.learner import Measures, mean_over
-from mechmarkov.training.members import Member
-from mechmarkov.training.recipe import Recipe
+from mechmarkov.training.learner import LearnerJob, Measures
+from mechmarkov.training.sections import Init
 
+# Frozen tensors, trained ones by step, and metrics.
+Trajectory = tuple[dict[str, Tensor], dict[int, dict[str, Tensor]], dict[str, Tensor]]
 MEASURED = ("loss", "accuracy", "parent_attention", "attention_spread")
 
 
@@ -31,19 +33,17 @@ class WalkLearner:
     """A stack of walk models in their own form; exports the decoder they are.
 
     Args:
-        members: A model each, which starts as it does by itself: at zero, or with trained weights N(0, std²).
+        job: A member starts as it does by itself: at zero, or with trained weights N(0, std²).
             (`u = W p_N / |p_N|` has that law where `W` has it.)
-        device: Where the stack lives.
+        shape: The sizes of the model.
+        form: Whether attention has a matrix or a vector.
+        dtype: The type of weights and of all that is computed.
     """
 
-    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
-        recipe = members[0].recipe
-        assert recipe.model.kind == "walk"
-        self.objective, self.shape = recipe.objective, recipe.walk_shape
-        dtype: torch.dtype = getattr(torch, recipe.model.dtype)
-        form: Form = "full" if recipe.model.form == "full" else "small"
-        self.model = WalkModel(self.shape, form, n_models=len(members), dtype=dtype).to(device)
-        _draw(self.model, members)
+    def __init__(self, job: LearnerJob, shape: WalkShape, form: Form, dtype: torch.dtype) -> None:
+        self.objective, self.shape = job.objective, shape
+        self.model = WalkModel(shape, form, n_models=len(job.seeds), dtype=dtype).to(job.device)
+        _draw(self.model, job.seeds, job.inits)
         self.parameters: dict[str, Tensor] = dict(self.model.named_parameters())
         self.masks: dict[str, Tensor] = {}
         self.frozen = walk_frozen_state(self.shape, dtype)
@@ -78,30 +78,35 @@ class WalkLearner:
 
 
 @torch.no_grad()
-def _draw(model: WalkModel, members: Sequence[Member]) -> None:
-    for i, member in enumerate(members):
-        if member.recipe.init.scheme == "zero":
+def _draw(model: WalkModel, seeds: Sequence[int], inits: Sequence[Init]) -> None:
+    for i, (seed, init) in enumerate(zip(seeds, inits, strict=True)):
+        if init.scheme == "zero":
             continue
-        generator = torch.Generator().manual_seed(member.seed)
+        generator = torch.Generator().manual_seed(seed)
         for parameter in model.parameters():
             draw = torch.randn(parameter[i].shape, generator=generator, dtype=torch.float32)
-            parameter[i].copy_(draw.mul_(member.recipe.init.std))
+            parameter[i].copy_(draw.mul_(init.std))
 
 
 def reduced_trajectory(
-    recipe: Recipe,
-) -> tuple[dict[str, Tensor], dict[int, dict[str, Tensor]], dict[str, Tensor]]:
+    shape: WalkShape, source: Source, lr: float, eps: float, checkpoints: Sequence[int]
+) -> Trajectory:
     """The population gradient descent of a circle, its symmetry built in: all walks from state 0.
 
     Nothing about it is random: it is the same for every seed.
+
+    Args:
+        shape: The sizes of the model.
+        source: The circle.
+        lr: The learning rate.
+        eps: That of the raw log.
+        checkpoints: Steps at which weights are kept, ascending; the last ends the descent.
 
     Returns:
         The frozen tensors, the trained ones at each checkpoint, and the metrics `[steps + 1]`; float64, and
         none with a stack axis.
     """
-    shape, settings = recipe.walk_shape, recipe.optimiser
-    assert isinstance(recipe.source, FixedChain)
-    walks, law = (x.numpy() for x in whole_law(recipe.source, shape.n_ctx))
+    walks, law = (x.numpy() for x in whole_law(source, shape.n_ctx))
     from_zero = walks[:, 0] == 0  # the others are their rotations
     ahead = reduced_walk.displacements(walks[from_zero], shape.n_states)
     weights = law[from_zero] / law[from_zero].sum()
@@ -110,21 +115,21 @@ def reduced_trajectory(
         weights,
         n_states=shape.n_states,
         position_norm_sq=shape.norm**2,
-        eta=settings.lr,
-        eps=recipe.objective.eps,
-        steps=recipe.steps,
+        eta=lr,
+        eps=eps,
+        steps=checkpoints[-1],
     )
     metrics: dict[str, list[float]] = {name: [] for name in MEASURED}
     for state in states:
         attention = reduced_walk.forward(state, ahead).attention
-        metrics["loss"].append(reduced_walk.loss(state, ahead, weights, recipe.objective.eps))
+        metrics["loss"].append(reduced_walk.loss(state, ahead, weights, eps))
         metrics["accuracy"].append(reduced_walk.accuracy(state, ahead, weights))
         metrics["parent_attention"].append(float(attention[-2]))
         metrics["attention_spread"].append(float(np.ptp(attention[:-1])))
     positions = position_table(shape)
-    checkpoints = {step: _unreduced(states[step], shape, positions) for step in recipe.checkpoint_steps}
+    at = {step: _unreduced(states[step], shape, positions) for step in checkpoints}
     values = {name: torch.tensor(value, dtype=torch.float64) for name, value in metrics.items()}
-    return walk_frozen_state(shape, torch.float64), checkpoints, values
+    return walk_frozen_state(shape, torch.float64), at, values
 
 
 def _unreduced(state: reduced_walk.ReducedState, shape: WalkShape, positions: Tensor) -> dict[str, Tensor]:

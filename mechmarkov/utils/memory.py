@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from mechmarkov.utils.text import shown
 
 Found = TypeVar("Found")
+Budget = TypeVar("Budget")
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
 
@@ -89,15 +90,18 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def with_less_memory(
-    work: Callable[[int], Found], budget: int, *, divisor: int, smallest: int, message: Callable[[int], str]
+    work: Callable[[Budget], Found],
+    budget: Budget,
+    *,
+    smaller: Callable[[Budget], Budget | None],
+    message: Callable[[Budget], str],
 ) -> Found:
     """Do `work(budget)`; each time that memory runs out, again with a smaller budget.
 
     Args:
         work: The work, which keeps to a budget.
-        budget: The first.
-        divisor: What a budget is divided by for the next one.
-        smallest: Budgets below this one are not tried.
+        budget: The first: a number, or any other thing that says how much memory may be taken.
+        smaller: The one to try after one that was too much; None where there is none.
         message: What stderr is told of the next budget, after "out of memory".
 
     Raises:
@@ -109,10 +113,10 @@ def with_less_memory(
         try:
             return work(budget)
         except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error) or budget // divisor < smallest:
+            if not is_out_of_memory(error) or (following := smaller(budget)) is None:
                 raise
         # Outside of `except`, so that what the failed work held is no longer held by its traceback.
-        budget //= divisor
+        budget = following
         gc.collect()
         torch.cuda.empty_cache()  # cuBLAS allocates outside of torch's cache
         print(f"out of memory{message(budget)}", file=sys.stderr)

@@ -14,7 +14,9 @@ from itertools import chain
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
+import fitting
 import numpy as np
 import torch
 from mechmarkov.probes.induction.recorded import INDUCTION
@@ -31,9 +33,9 @@ from mechmarkov.probing.recording.record import STANDARD, record
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources.base.registry import source_from_data
 from mechmarkov.sources.sampling.stacks import Counted, Generators, draws_of
-from mechmarkov.training import data, trainer
-from mechmarkov.training.members import members_of
+from mechmarkov.training import data
 from mechmarkov.training.recipe import load_recipe
+from mechmarkov.training.workload import members_of
 
 IS_REAL = "--cuda" in sys.argv
 if IS_REAL:  # with a second device torch's backward pass would ask that one for streams
@@ -86,7 +88,7 @@ def draws_on_both(sources, seeds, length, device):
 
 
 def trained(recipe, device, seeds=2, **options):
-    return trainer.fit(members_of(recipe, range(seeds)), device, **options)
+    return fitting.fit_anew(recipe, range(seeds), device=device, **options)
 
 
 def short(name, changes=()):
@@ -127,10 +129,10 @@ def launches(recipe, models=(2, 8)):
     """Of one step whose data are drawn, for two and for eight models."""
     found = {}
     for seeds in models:
-        loop = trainer._Loop(members_of(recipe, range(seeds)), GPU, None)
-        loop.advance()
+        training = fitting.start_of(members_of(recipe, range(seeds)), GPU)
+        fitting.take_step(training)
         COUNTS.clear()
-        loop.advance()
+        fitting.take_step(training)
         found[str(seeds)] = dict(COUNTS)
     return {"difference": 0.0, "counts": found}
 
@@ -259,9 +261,10 @@ def wrong_generator():
 
 def training_set_left_on_the_host():
     """The fault that a first GPU would find."""
-    loop = trainer._Loop(members_of(short(BASE, CHANGES["a fixed training set"]), [0]), GPU, None)
-    loop.fixed = tuple(tensor.cpu() for tensor in loop.fixed)
-    loop.advance()
+    members = members_of(short(BASE, CHANGES["a fixed training set"]), [0])
+    training = fitting.start_of(members, GPU)
+    training.fixed = tuple(tensor.cpu() for tensor in training.fixed)
+    fitting.take_step(training)
 
 
 def token_out_of_range():
@@ -316,7 +319,7 @@ COUNTED = ("launches", "data of", "source")  # of the emulated device alone
 
 if __name__ == "__main__":
     data.draws_of = draws_on_both
-    trainer.pick_device = probe_run.pick_device = lambda name: GPU if name == "cuda" else CPU
+    fitting.pick_device = probe_run.pick_device = lambda name: GPU if name == "cuda" else CPU
     if IS_REAL:
         CASES = {name: case for name, case in CASES.items() if not name.startswith(COUNTED)}
         # Without it a resumed training need not end in the same bits.

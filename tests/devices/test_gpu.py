@@ -5,15 +5,18 @@ import operator
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from test_emulated_device import MISTAKES, SCRIPT
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
+from fitting import start_of, take_step
+
 import mechmarkov as mm
 from mechmarkov.training.cuda_graph import STEPS_BEFORE, StepAsGraph
-from mechmarkov.training.members import members_of
-from mechmarkov.training.trainer import _Loop
+from mechmarkov.training.workload import members_of
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="torch sees no CUDA device; runs in make gpu where there is one"
@@ -70,12 +73,12 @@ def deterministic(monkeypatch):
 @pytest.mark.parametrize("name", IN_STACKS)
 def test_a_replayed_step_gives_the_bits_of_one_that_is_launched(name):
     recipe = mm.load_recipe(name).with_set(["steps=9", "checkpoints=[]"])
-    replayed, launched = (_Loop(members_of(recipe, range(2)), torch.device("cuda"), None) for _ in range(2))
-    launched._launch = operator.call
+    replayed, launched = (start_of(members_of(recipe, range(2)), "cuda") for _ in range(2))
+    launched.launch = operator.call
     for _ in range(STEPS_BEFORE + 5):
-        replayed.advance()
-        launched.advance()
-    assert replayed._launch._graph is not None
+        take_step(replayed)
+        take_step(launched)
+    assert replayed.launch._graph is not None
     for name, values in launched.metrics.items():
         assert torch.equal(values, replayed.metrics[name]), name
     for name, value in launched.learner.parameters.items():

@@ -17,7 +17,6 @@ from experiments.random_walks import (
     theorems,
     token_mean_rule,
 )
-from mechmarkov.models.constructions.walk import WalkModel
 
 
 def verdicts(measured):
@@ -108,7 +107,7 @@ def test_the_population_of_walks_is_flat_where_the_first_step_is():
 
 
 def test_the_layer_is_its_formula():
-    shape = replace(WalkModel(mm.load_recipe("walk-k6-half").walk_shape).shape, n_states=4, n_ctx=5)
+    shape = replace(mm.load_recipe("walk-k6-half").model.shape(6), n_states=4, n_ctx=5)
     model = relu_layer.ReluLayer(shape, range(2), std=0.5, biases=True)
     tokens = torch.randint(0, 4, (2, 3, 5), generator=torch.Generator().manual_seed(0))
     found = model.scores(model.one_hot(tokens)).detach().double().numpy()

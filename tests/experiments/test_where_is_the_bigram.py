@@ -17,8 +17,8 @@ def short(small_runs):
 
 def still(recipe: mm.Recipe) -> mm.Recipe:
     """The same recipe with nothing learned: a step so small that float32 does not see it."""
-    return recipe.with_values(
-        {"optimiser": {"kind": "gd", "lr": 1e-20}, "steps": 30, "checkpoints": [10, 20, 30]}
+    return recipe.replace(
+        **{"optimiser": {"kind": "gd", "lr": 1e-20}, "steps": 30, "checkpoints": [10, 20, 30]}
     )
 
 

@@ -24,8 +24,8 @@ from mechmarkov.cli import main
 from mechmarkov.runs import load
 from mechmarkov.safe import file as files
 from mechmarkov.training import train
-from mechmarkov.training.memory import member_bytes
 from mechmarkov.training.train import AnyRecipe
+from mechmarkov.training.workload import workload_of
 
 GOLDEN = Path(__file__).parents[1] / "runs" / "golden" / "v1.pt"
 SMALL = {"model.n_ctx": 8, "data.batch": 4, "checkpoints": [1, 3], "model.d_model": 4, "model.d_head": 4}
@@ -63,7 +63,7 @@ EVENTS = (
 def _recipe() -> AnyRecipe:
     from mechmarkov.training import load_recipe
 
-    return load_recipe("binary-p05-q08-tied").with_values(SMALL | {"steps": 12})
+    return load_recipe("binary-p05-q08-tied").replace(**SMALL | {"steps": 12})
 
 
 def _says_errors(work: Callable[[], Any]) -> None:
@@ -101,7 +101,7 @@ def do_plugins(folder: Path) -> None:
 
 def do_budget(folder: Path) -> None:
     """A fleet that fits into its memory one member at a time."""
-    recipe, memory = _recipe(), member_bytes(_recipe())
+    recipe, memory = _recipe(), workload_of(_recipe()).bytes
     options = {"device": "cpu", "out": folder, "progress": False, "save_every": 0.0, "memory": memory}
     _says_errors(lambda: train(recipe, seeds=[0, 1, 2], **options))
 

@@ -19,9 +19,8 @@ from mechmarkov.probing.recording import ATTENTION, SCORES
 from mechmarkov.probing.subject import Subject
 from mechmarkov.runs import Run, load
 from mechmarkov.training import load_recipe
-from mechmarkov.training.fleet import train_as_it_fits
-from mechmarkov.training.members import members_of
-from mechmarkov.training.memory import member_bytes
+from mechmarkov.training.train import train_members
+from mechmarkov.training.workload import members_of, workload_of
 from mechmarkov.utils.memory import is_out_of_memory
 
 SMALLER = "out of memory: again in stacks of at most "
@@ -139,34 +138,34 @@ def test_another_error_is_no_reason_to_try_again():
 
 def test_a_fleet_is_halved_until_it_fits(monkeypatch, capsys, tmp_path):
     """Sixteen members at once do not fit, fewer do; each is the member that is trained alone."""
-    from mechmarkov.training import fleet
+    from mechmarkov.training import execute
 
     recipe = load_recipe("binary-p05-q08-tied").with_set(
         ["model.n_ctx=8", "data.batch=4", "steps=3", "checkpoints=[]"]
     )
     members = members_of(recipe, range(16))
-    whole = train_as_it_fits(members, at_once=1, progress=False)
-    fit, stacks = fleet.fit, []
+    whole = train_members(members, at_once=1, progress=False)
+    training, stacks = execute.StackInTraining, []
 
-    def hungry(chosen, *arguments, **options):
-        stacks.append(len(chosen))
+    def hungry(stack, *arguments):
+        stacks.append(len(stack.members))
         assert len(stacks) < 20, "the budget does not shrink"
-        held = allocate(len(chosen) << 26)
+        held = allocate(len(stack.members) << 26)
         assert len(held) > 0
-        return fit(chosen, *arguments, **options)
+        return training(stack, *arguments)
 
-    monkeypatch.setattr(fleet, "fit", hungry)
+    monkeypatch.setattr(execute, "StackInTraining", hungry)
     (tmp_path / "partial-0.pt").write_bytes(b"what a stack of another size left")
     paths = [tmp_path / f"{seed}.pt" for seed in range(16)]
     gc.collect()
     with memory_limit(400 << 20):
-        found = train_as_it_fits(members, at_once=1, progress=False, paths=paths)
+        found = train_members(members, at_once=1, progress=False, paths=paths)
     assert stacks[0] == 16
     assert max(stacks[-2:]) <= 8  # how soon it fits depends on what the process had freed before
     said = capsys.readouterr().err.splitlines()
     assert len(said) == stacks.index(stacks[-1])
     budgets = [float(line.removeprefix(SMALLER).removesuffix(" MB")) for line in said]
-    fleet_bytes = sum(member_bytes(member.recipe) for member in members)
+    fleet_bytes = 16 * workload_of(recipe).bytes
     assert budgets[0] == pytest.approx(fleet_bytes / 2e6, abs=0.5)
     assert all(after == pytest.approx(before / 2, abs=0.5) for before, after in pairwise(budgets))
     for one, other in zip(whole, found, strict=True):

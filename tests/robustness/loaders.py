@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +20,9 @@ from mechmarkov.sweeps import load_sweep
 from mechmarkov.sweeps.spec import Sweep, SweepError, points
 from mechmarkov.training import load_recipe
 from mechmarkov.training import resume as partial
-from mechmarkov.training.members import members_of
 from mechmarkov.training.recipe import Recipe, RecipeError
-from mechmarkov.training.trainer import fit
+from mechmarkov.training.train import train_members
+from mechmarkov.training.workload import members_of
 from mechmarkov.utils.toml import MESSAGE_CHARACTERS
 
 ROOT = Path(__file__).parents[2] / "mechmarkov"
@@ -78,8 +79,10 @@ def _import(**given: object) -> Callable[[Path], None]:
 def _partial(path: Path) -> None:
     snapshot = partial.read(path, MEMBERS, torch.device("cpu"))
     assert snapshot is not None
-    fitted = fit(MEMBERS, resume_from=snapshot)
-    assert sorted(fitted.checkpoints) == MEMBERS[0].recipe.checkpoint_steps
+    runs = train_members(MEMBERS, device="cpu", paths=_results(path.parent), at_once=1, progress=False)
+    assert [run.steps.tolist() for run in runs] == [RECIPE.checkpoint_steps] * 2
+    for result in _results(path.parent):
+        result.unlink()
 
 
 def _recipe(path: Path) -> None:
@@ -106,15 +109,20 @@ def handmade_run(folder: Path) -> tuple[Path, Path]:
     return path, path
 
 
+def _results(folder: Path) -> list[Path]:
+    return [folder / "result-0.pt", folder / "result-1.pt"]
+
+
 def interrupted(folder: Path) -> tuple[Path, Path]:
     """What a training that stops after two of four steps leaves."""
-    path = folder / "partial.pt"
+    path, options = folder / "partial.pt", {"device": "cpu", "save_every": 0, "at_once": 1}
 
-    def on_step(step: int, snapshot: Callable[[], dict]) -> None:
-        if step == 2:
-            partial.write(path, MEMBERS, torch.device("cpu"), snapshot())
+    def stop(step: int, steps: int) -> None:
+        if step == 3:
+            raise InterruptedError
 
-    fit(MEMBERS, on_step=on_step)
+    with suppress(InterruptedError):
+        train_members(MEMBERS, paths=_results(folder), progress=stop, **options)
     return path, path
 
 

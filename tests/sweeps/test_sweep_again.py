@@ -8,10 +8,10 @@ from sweep_cases import tiny, two_points
 from mechmarkov.sweeps import load_sweep, sweep
 from mechmarkov.sweeps.spec import points
 from mechmarkov.sweeps.tasks import Item, Settings, Task, carry_out, member_key
-from mechmarkov.training.members import Member
+from mechmarkov.training.workload import Member
 
 
-def test_scores_at_the_last_step_are_not_those_at_all_steps(tmp_path):
+def test_last_scores_are_not_those_of_all_steps(tmp_path):
     recipe = tiny(seeds=1, grid={"source.p": [0.2]}, phase=None, probes=["attention"], keep_runs=True)
     last = sweep(recipe, tmp_path)
     (row,) = (tmp_path / "rows").iterdir()
@@ -26,7 +26,7 @@ def test_scores_at_the_last_step_are_not_those_at_all_steps(tmp_path):
     assert row.stat().st_mtime_ns == written
 
 
-def test_the_seconds_of_a_tasks_runs_add_up_to_those_of_the_task():
+def test_runs_seconds_add_up_to_their_tasks():
     members = [Member(point.recipe, seed) for point in points(load_sweep(two_points())) for seed in (0, 1)]
     task = Task(0, tuple(Item(member_key(member), member) for member in members))
     began = time.perf_counter()

@@ -40,7 +40,7 @@ def test_the_interval_is_wilsons_formula(hits, n):
     assert (found.low, found.high) == pytest.approx((centre - half, centre + half), abs=1e-12)
 
 
-def test_what_cannot_be_told_is_left_out_and_told():
+def test_undecided_runs_are_counted_apart():
     found = counts(outcomes({(0.1, 0.2): [True, None, False], (0.5, 0.5): [None, None]}), PHASE)
     first, none = found[None, 0.2, 0.1], found[None, 0.5, 0.5]
     assert (first.hits, first.n, first.unknown) == (1, 2, 1)
@@ -58,7 +58,7 @@ def test_a_cell_without_a_number_says_why():
     assert any(text.endswith("(Wilson)<br>1 undecided:<br>it diverged") for text in boxes)
 
 
-def test_x_goes_across_y_upwards_in_order_and_cells_carry_their_numbers():
+def test_axes_are_ordered_and_cells_are_numbered():
     cells = {(0.8, 0.1): [True] * 4, (0.2, 0.1): [False] * 4, (0.2, 0.9): [True, False, False, False]}
     picture = figure(counts(outcomes(cells), PHASE), PHASE)
     trace, line = picture.data
@@ -73,7 +73,7 @@ def test_x_goes_across_y_upwards_in_order_and_cells_carry_their_numbers():
     assert "not in the sweep" in trace.hovertext[1][1]
 
 
-def test_a_cell_is_clicked_by_its_number_and_drawn_in_its_place():
+def test_a_cells_number_and_place_agree():
     data = pa.table({"p": [0.5, 0.2, 0.5], "q": [0.1, 0.9, 0.1], "tied": [True, True, False]})
     data = data.append_column("stuck", pa.array([True, False, None]))
     phase = Phase(x="p", y="q", facet="tied")
@@ -85,13 +85,13 @@ def test_a_cell_is_clicked_by_its_number_and_drawn_in_its_place():
     assert sum(number >= 0 for trace in panels for row in trace.customdata for number in row) == 3
 
 
-def test_a_cell_of_which_nothing_can_be_said_has_a_dash_and_no_colour():
+def test_an_undecided_cell_has_a_dash():
     picture = figure(counts(outcomes({(0.5, 0.5): [None], (0.6, 0.5): [True]}), PHASE), PHASE)
     assert math.isnan(np.array(picture.data[0].z, dtype=float)[0, 0])
     assert [(note.x, note.y, note.text) for note in picture.layout.annotations] == [(0, 0, "–")]
 
 
-def test_a_facet_has_a_panel_a_value_as_they_came_and_text_is_text():
+def test_a_facet_has_a_panel_a_value():
     data = pa.table({"p": [1, 1], "q": [2, 2], "<b>": [True, False], "stuck": [True, False]})
     phase = Phase(x="p", y="q", facet="<b>")
     picture = figure(counts(data, phase), phase, title="<i>title</i>")
@@ -111,7 +111,7 @@ def test_other_events_are_columns_of_booleans():
         counts(data, Phase(x="p", y="q", event="status"))
 
 
-def test_a_score_has_its_null_and_its_interval_beside_it():
+def test_a_score_has_its_null_and_interval():
     scores = {
         "a": {
             "kl": {"value": 0.5, "unit": "nats", "null": [0.1, 0.2, 0.3], "interval": [0.4, 0.6]},
@@ -162,7 +162,7 @@ def test_a_column_has_one_type(values, kind, kept):
     assert (str(found.type), found.to_pylist()) == (kind, kept)
 
 
-def test_runs_of_other_sources_in_one_cell_share_no_line_of_exact_predictors():
+def test_different_sources_share_no_exact_lines():
     runs = [RunLine(f"run {key}", key, "yes", "0.5", "", False) for key in ("a", "b")]
     curves = {key: {"step": [0, 10], "loss": [0.7, 0.5]} for key in ("a", "b")}
     for q, said in ((0.6, "Grey: exact predictors."), (0.5, "Sources differ")):

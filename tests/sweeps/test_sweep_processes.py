@@ -37,7 +37,7 @@ def fails_once(task: Task, progress=None) -> Done:
 
 
 @pytest.mark.system
-def test_a_task_that_fails_does_not_take_the_others_with_it():
+def test_a_failing_task_spares_the_others():
     tasks, shares = [Task(index, ()) for index in range(4)], []
     found = dict(in_processes(tasks, fails_once, 2, shares.append))
     assert str(found.pop(tasks[1])) == "no luck"
@@ -98,7 +98,7 @@ def test_who_is_stopped_leaves_no_process_behind(tmp_path, how):
     wait_for(lambda: not any(alive(int(pid)) for pid in file.read_text("utf-8").split()))
 
 
-def test_a_process_follows_its_parent_before_it_imports_what_takes_seconds(monkeypatch):
+def test_a_process_follows_its_parent_before_importing(monkeypatch):
     """Until then one whose parent was killed goes on importing, for a minute on a busy machine."""
     given = []
 
@@ -115,7 +115,7 @@ def test_a_process_follows_its_parent_before_it_imports_what_takes_seconds(monke
 
 
 @pytest.mark.system
-def test_who_is_killed_while_processes_begin_leaves_none_behind(tmp_path):
+def test_a_kill_at_the_beginning_leaves_no_process(tmp_path):
     text = (
         'name = "tiny"\nrecipe = "binary-p05-q08-tied"\nseeds = 4\nset.steps = 1000\nset.checkpoints = []\n'
     )

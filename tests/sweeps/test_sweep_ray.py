@@ -33,7 +33,7 @@ def cluster(tmp_path_factory):
 
 
 @pytest.mark.system
-def test_a_node_dies_in_the_middle_and_the_table_is_the_local_one(cluster, tmp_path):
+def test_a_dying_node_leaves_the_table_whole(cluster, tmp_path):
     folder = cluster / "killed_node"
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text("utf-8").splitlines()]
     begun = [event["task"] for event in events if event["what"] == "begun"]
@@ -60,7 +60,7 @@ def test_a_node_dies_in_the_middle_and_the_table_is_the_local_one(cluster, tmp_p
 
 
 @pytest.mark.system
-def test_a_task_that_always_fails_does_not_take_the_others_with_it(cluster):
+def test_an_always_failing_task_spares_the_others(cluster):
     said = json.loads((cluster / "failing_task" / "said.json").read_text("utf-8"))
     assert (
         said["first"]
@@ -71,7 +71,7 @@ def test_a_task_that_always_fails_does_not_take_the_others_with_it(cluster):
 
 
 @pytest.mark.system
-def test_a_process_that_dies_is_one_line_and_none_of_ray_s(cluster):
+def test_a_dead_process_is_one_line(cluster):
     said = json.loads((cluster / "dying_process" / "said.json").read_text("utf-8"))
     assert said["first"] == (
         "1 of 4 runs failed (its process died: killed, or out of memory); "
@@ -105,7 +105,7 @@ def test_numbers_ray_would_refuse_are_refused_at_once():
     assert (Cluster("auto").device, Cluster("auto", gpus_per_task=0.5).device) == ("cpu", "cuda")
 
 
-def test_an_address_where_nobody_is_is_named_at_once(tmp_path):
+def test_an_address_without_a_cluster_is_named(tmp_path):
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -113,7 +113,7 @@ def test_an_address_where_nobody_is_is_named_at_once(tmp_path):
             sweep(tiny(seeds=1), tmp_path, cluster=Cluster(address))
 
 
-def test_where_no_cluster_is_found_the_advice_is_of_this_command(monkeypatch, tmp_path):
+def test_without_a_cluster_the_advice_is_ours(monkeypatch, tmp_path):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     with pytest.raises(

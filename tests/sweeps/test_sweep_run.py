@@ -26,7 +26,7 @@ from mechmarkov.sweeps.tasks import (
     training_curve,
     with_runs,
 )
-from mechmarkov.training.members import Member
+from mechmarkov.training.workload import Member
 
 TIMED = ["seconds"]
 
@@ -45,7 +45,7 @@ def finished(tmp_path_factory):
     return sweep(tiny(), folder)
 
 
-def test_one_row_a_member_in_the_order_of_points_and_seeds(finished):
+def test_members_have_rows_in_their_order(finished):
     table = finished.table.select(["source.p", "source.q", "seed", "status", "step"]).to_pylist()
     assert [tuple(row.values()) for row in table] == [
         (p, q, seed, "ok", 4) for p in (0.2, 0.5) for q in (0.2, 0.8) for seed in (0, 1)
@@ -54,7 +54,7 @@ def test_one_row_a_member_in_the_order_of_points_and_seeds(finished):
     assert sorted(path.name for path in finished.folder.iterdir()) == ["phase.html", "rows", "table.parquet"]
 
 
-def test_a_member_is_the_run_that_is_trained_alone(finished):
+def test_a_member_is_the_run_trained_alone(finished):
     row = finished.table.to_pylist()[5]
     (point,) = [p for p in points(finished.sweep) if p.values == {"source.p": 0.5, "source.q": 0.2}]
     run = mm.train(point.recipe, seed=row["seed"])
@@ -87,7 +87,7 @@ def test_a_curve_of_many_steps_is_their_means():
     assert training_curve({}) is None
 
 
-def test_a_second_call_does_nothing_and_says_the_same(finished):
+def test_a_second_call_does_nothing_again(finished):
     before = stamps(finished.folder)
     again = sweep(tiny(), finished.folder)
     assert (again.trained, stamps(finished.folder)) == (0, before)
@@ -112,7 +112,7 @@ def test_only_what_is_missing_is_done(tmp_path):
         assert value == (pytest.approx(expected, abs=1e-5) if isinstance(expected, float) else expected)
 
 
-def test_a_folder_with_the_table_of_another_sweep_is_refused(tmp_path):
+def test_another_sweeps_folder_is_refused(tmp_path):
     table = tmp_path / "table.parquet"
     sweep(two_points(seeds=1), tmp_path)
     before = table.read_bytes(), stamps(tmp_path)
@@ -129,7 +129,7 @@ def test_a_folder_with_the_table_of_another_sweep_is_refused(tmp_path):
         assert table.read_bytes() == content
 
 
-def test_interrupted_between_fleets_the_rows_that_were_written_stay(tmp_path, monkeypatch):
+def test_an_interruption_keeps_the_written_rows(tmp_path, monkeypatch):
     class Stop(BaseException):
         pass
 
@@ -151,7 +151,7 @@ def test_interrupted_between_fleets_the_rows_that_were_written_stay(tmp_path, mo
     assert sweep(two_points(), tmp_path, fleet=3).trained == 1
 
 
-def test_scores_asked_for_later_come_from_runs_that_were_kept(tmp_path):
+def test_later_scores_come_from_kept_runs(tmp_path):
     recipe = tiny(keep_runs=True, seeds=1, grid={"source.p": [0.2]}, phase=None)
     first = sweep(recipe, tmp_path)
     (path,) = (tmp_path / "runs").iterdir()
@@ -168,7 +168,7 @@ def test_scores_asked_for_later_come_from_runs_that_were_kept(tmp_path):
     assert sweep(recipe, tmp_path).table.column_names == more.table.column_names  # nothing is forgotten
 
 
-def test_a_kept_run_that_is_broken_is_named_here_and_on_another_machine(tmp_path):
+def test_a_broken_kept_run_is_named_everywhere(tmp_path):
     recipe = tiny(keep_runs=True, seeds=1, grid={"source.p": [0.2]}, phase=None)
     sweep(recipe, tmp_path)
     (path,) = (tmp_path / "runs").iterdir()
@@ -182,7 +182,7 @@ def test_a_kept_run_that_is_broken_is_named_here_and_on_another_machine(tmp_path
         carry_out(task, Settings(device="cpu"))
 
 
-def test_runs_that_are_wanted_and_not_there_are_made(tmp_path):
+def test_wanted_runs_that_are_missing_are_made(tmp_path):
     recipe = tiny(seeds=1, grid={"source.p": [0.2]}, phase=None)
     sweep(recipe, tmp_path)
     assert not (tmp_path / "runs").exists()
@@ -190,7 +190,7 @@ def test_runs_that_are_wanted_and_not_there_are_made(tmp_path):
     assert len([*(tmp_path / "runs").iterdir()]) == 1
 
 
-def test_a_member_that_diverges_has_a_row_and_leaves_the_others_alone(tmp_path):
+def test_a_diverging_member_has_a_row(tmp_path):
     together = tiny(grid={"optimiser.lr": [1e-3, 1e6]}, phase=None)
     found = sweep(together, tmp_path / "together")
     rows = found.table.to_pylist()
@@ -213,7 +213,7 @@ def test_a_row_that_is_none_is_named(tmp_path):
             sweep(tiny(seeds=1), tmp_path)
 
 
-def test_nothing_runs_and_nothing_is_written_where_one_point_is_wrong(tmp_path):
+def test_one_wrong_point_stops_all_before_writing(tmp_path):
     with pytest.raises(SweepError, match=r"point 3 \(source.p = 1.5, source.q = 0.2\)"):
         sweep(tiny(grid={"source.p": [0.2, 1.5], "source.q": [0.2, 0.8]}), tmp_path / "out")
     with pytest.raises(SweepError, match=r"probes has 'atention', did you mean attention\?"):
@@ -221,7 +221,7 @@ def test_nothing_runs_and_nothing_is_written_where_one_point_is_wrong(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_fleets_are_of_one_shape_and_within_the_budget():
+def test_fleets_are_of_one_shape_and_bounded():
     found = points(
         load_sweep(tiny(seeds=3, grid={"source.p": [0.2, 0.5], "model.tied": [True, False]}, phase=None))
     )
@@ -241,7 +241,7 @@ def test_fleets_are_of_one_shape_and_within_the_budget():
     assert sorted(item.key for task in tasks for item in task.items) == sorted(item.key for item in items)
 
 
-def test_keys_tell_members_apart_and_survive_a_round_trip():
+def test_keys_tell_members_apart():
     found = points(load_sweep(tiny()))
     keys = {member_key(Member(point.recipe, seed)) for point in found for seed in range(3)}
     assert len(keys) == 12
@@ -295,7 +295,7 @@ def test_the_command_refuses_in_one_line(arguments, said, capsys, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_misspelt_field_of_a_file_is_named_with_the_file(capsys, tmp_path):
+def test_a_misspelt_field_is_named_with_its_file(capsys, tmp_path):
     path = tmp_path / "typo.toml"
     path.write_text(
         'name = "typo"\nrecipe = "walk-k6-half"\ngrid.source.p = [0.2]\nset.checkpionts = []\n', "utf-8"

@@ -31,7 +31,7 @@ def mixed(source, share):
 @pytest.mark.parametrize(
     "source", [mm.Binary(p=0.2, q=0.3), mm.Binary(p=0.8, q=0.9), mm.Circle(n_states=5, p=0.8)]
 )
-def test_the_unigram_is_stuck_and_the_bigram_is_not(source):
+def test_the_unigram_is_stuck_unlike_the_bigram(source):
     P = np.where(source.P > 0, source.P, 1e-9)
     unigram, bigram = answer(source, np.tile(source.pi, (source.n_states, 1))), answer(source, P)
     gap = source.unigram_entropy - source.entropy_rate
@@ -42,7 +42,7 @@ def test_the_unigram_is_stuck_and_the_bigram_is_not(source):
     assert bigram.excess == pytest.approx(0, abs=1e-6)
 
 
-def test_the_line_is_half_of_what_the_bigram_wins():
+def test_the_line_is_half_the_bigrams_gain():
     source = mm.Binary(p=0.1, q=0.3)
     shares = np.linspace(0, 1, 21)
     runs = [handset(source, mixed(source, share)) for share in shares]
@@ -65,7 +65,7 @@ def test_nothing_can_be_stuck_where_tokens_are_independent():
     assert found.reason == "the unigram is as good as the bigram here"
 
 
-def test_in_context_the_unigram_is_the_one_of_the_sequence():
+def test_in_context_the_unigram_is_the_sequences():
     source = mm.DirichletChains(n_states=3, start="uniform")
     run = handset(source, np.full((3, 3), 1 / 3))
     subject = Subject.of(run)
@@ -80,7 +80,7 @@ def test_in_context_the_unigram_is_the_one_of_the_sequence():
     assert line.half == pytest.approx(total / best.shape[0] / best.shape[1] / 2, rel=1e-9)
 
 
-def test_without_a_closed_form_losses_are_those_of_the_sampled_states():
+def test_without_a_closed_form_losses_are_sampled():
     source = mm.DirichletChains(n_states=2)
     assert isinstance(source.best(), str)
     run = handset(source, np.full((2, 2), 0.5))
@@ -109,8 +109,8 @@ def test_the_line_itself_is_not_stuck():
 
 
 def test_scores_are_those_of_mm_probe():
-    recipe = mm.load_recipe("binary-p05-q08-tied").with_values(
-        {"model.n_ctx": 12, "steps": 5, "data.batch": 4, "checkpoints": [2]}
+    recipe = mm.load_recipe("binary-p05-q08-tied").replace(
+        **{"model.n_ctx": 12, "steps": 5, "data.batch": 4, "checkpoints": [2]}
     )
     runs = mm.train(recipe, seeds=[3, 4])
     found = evaluate(runs, ["attention", "dynamics", "behaviour"], steps="all")
@@ -131,7 +131,7 @@ def test_scores_are_those_of_mm_probe():
 
 
 def test_seeds_differ_so_their_scores_do():
-    recipe = mm.load_recipe("binary-p05-q08-tied").with_values({"model.n_ctx": 12, "steps": 5})
+    recipe = mm.load_recipe("binary-p05-q08-tied").replace(**{"model.n_ctx": 12, "steps": 5})
     one, other = evaluate(mm.train(recipe, seeds=[3, 4]), [])
     assert one.scores["behaviour"]["kl_bigram"]["value"] != other.scores["behaviour"]["kl_bigram"]["value"]
     assert one.scores["behaviour"]["kl_bigram"]["null"] == other.scores["behaviour"]["kl_bigram"]["null"]

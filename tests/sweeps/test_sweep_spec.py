@@ -25,7 +25,7 @@ def refused(**keys):
     return message
 
 
-def test_a_grid_is_every_combination_the_last_field_fastest():
+def test_a_grid_is_every_combination_in_order():
     found = chosen(grid={"source.p": [0.25, 0.5], "init.std": [0.01, 0.02]})
     assert [tuple(point.values.values()) for point in found] == [
         (0.25, 0.01),
@@ -37,7 +37,7 @@ def test_a_grid_is_every_combination_the_last_field_fastest():
     assert [point.recipe.init.std for point in found] == [0.01, 0.02, 0.01, 0.02]
 
 
-def test_a_list_is_its_points_and_every_field_has_its_value():
+def test_a_list_is_its_points():
     found = chosen(list=[{"source.p": 0.25}, {"init.std": 0.01}])
     base = load_recipe("walk-k6-half")
     assert [point.values for point in found] == [
@@ -56,7 +56,7 @@ def test_neither_is_the_recipe_itself():
     assert point.values == {}
 
 
-def test_set_holds_for_every_point_and_is_no_column():
+def test_set_holds_for_every_point():
     found = chosen(set={"steps": 3}, grid={"source.p": [0.25, 0.75]})
     assert [point.recipe.steps for point in found] == [3, 3]
     assert varied(load_sweep(BASE | {"set": {"steps": 3}, "grid": {"source.p": [0.25]}})) == ("source.p",)
@@ -69,7 +69,7 @@ def test_toml_may_write_dotted_keys_bare():
     assert {point.recipe.optimiser.lr for point in found} == {0.1}
 
 
-def test_a_table_of_another_kind_replaces_and_so_do_data_and_checkpoints():
+def test_whole_tables_replace_data_and_checkpoints():
     (point,) = chosen(
         list=[{"source": {"kind": "circle", "n_states": 5, "p": 0.5}, "data": {"n_train": 3}}],
         set={"checkpoints": {"every": 10}},
@@ -79,7 +79,7 @@ def test_a_table_of_another_kind_replaces_and_so_do_data_and_checkpoints():
     assert point.recipe.checkpoints.every == 10
 
 
-def test_a_table_does_not_silently_replace_what_set_says_inside_it():
+def test_a_table_does_not_silently_replace_set():
     table = {"kind": "circle", "n_states": 6, "p": 0.5}
     with pytest.raises(SweepError, match=r"point 1 .*source replaces the source\.p of set"):
         chosen(set={"source.p": 0.3}, list=[{"source": table}])
@@ -95,7 +95,7 @@ def test_other_seeds_are_refused(seeds):
     assert "expected how many, or a list of different integers" in refused(seeds=seeds)
 
 
-def test_the_point_that_is_no_recipe_is_named_before_anything_runs():
+def test_a_wrong_point_is_named_first():
     message = refused(grid={"source.p": [0.5, 1.4]})
     assert message == ("point 2 (source.p = 1.4): source.p is 1.4, expected a probability in [0, 1]")
 
@@ -146,7 +146,7 @@ def test_the_point_that_is_no_recipe_is_named_before_anything_runs():
         ({"grid": {"source.p": [0.1] * 2}, "seeds": 1_000_000}, "2,000,000 runs, expected at most 1,000,000"),
     ],
 )
-def test_what_makes_no_sense_is_said_in_one_line(keys, said):
+def test_nonsense_is_refused_in_one_line(keys, said):
     assert said in refused(**keys)
 
 
@@ -157,7 +157,7 @@ def test_an_event_is_one_that_can_be_counted():
     assert len(chosen(grid=grid, phase=phase, probes=["symmetry"])) == 4
 
 
-def test_a_file_names_its_recipe_from_where_it_is(tmp_path):
+def test_a_recipes_path_starts_from_its_file(tmp_path):
     text = load_recipe("walk-k6-half").to_data()
     (tmp_path / "recipe.toml").write_text(
         'name = "mine"\nsteps = 7\n'
@@ -176,7 +176,7 @@ def test_a_file_names_its_recipe_from_where_it_is(tmp_path):
         load_sweep(tmp_path / "broken.toml")
 
 
-def test_the_shipped_phase_diagram_is_the_one_of_400_runs():
+def test_the_shipped_phase_diagram_has_400_runs():
     assert "binary-phase" in shipped_sweeps()
     sweep = load_sweep("binary-phase")
     found = points(sweep)

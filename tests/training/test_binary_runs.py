@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from fitting import fit
+from fitting import fit, fit_members
 
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.training.members import Member
 from mechmarkov.training.recipe import load_recipe
-from mechmarkov.training.trainer import fit as fit_members
+from mechmarkov.training.workload import Member
 
 pytestmark = pytest.mark.experiments
 
@@ -44,7 +43,7 @@ def test_plain_gradient_descent_is_trapped_at_the_unigram():
 
 
 @pytest.mark.slow
-def test_the_recipe_that_is_called_trapped_is_for_every_seed():
+def test_the_trapped_recipe_is_trapped_for_every_seed():
     check_trapped(fit(load_recipe("binary-p08-q08-tied-gd"), list(range(16))))
 
 
@@ -53,14 +52,14 @@ def test_the_recipe_that_is_called_trapped_is_for_every_seed():
     [["binary-p02-q03-tied"], ["binary-p02-q03-untied", "binary-p08-q08-untied"]],
     ids=" ".join,
 )
-def test_where_there_is_no_trap_the_bigram_is_learned(names):
+def test_without_a_trap_the_bigram_is_learned(names):
     fitted = fit_members([Member(load_recipe(name), 0) for name in names])
     assert (kl_from(fitted, 0, "bigram") > 0.05).all()
     assert (kl_from(fitted, fitted.members[0].recipe.steps, "bigram") < 0.005).all()
 
 
 @pytest.mark.slow
-def test_tied_runs_are_mostly_at_the_unigram_after_400_steps_and_leave_it_later():
+def test_tied_runs_stay_at_the_unigram_then_leave():
     """Unlike plain gradient descent, AdamW does not stay at the unigram for ever."""
     recipe = load_recipe("binary-p05-q08-tied")
     seeds = list(range(16))
@@ -70,7 +69,7 @@ def test_tied_runs_are_mostly_at_the_unigram_after_400_steps_and_leave_it_later(
     assert late.mean() >= 0.75
 
 
-def test_the_guideline_reaches_the_bigram_where_a_standard_start_stays_at_the_unigram():
+def test_the_guideline_reaches_the_bigram_unlike_standard_starts():
     """Makkuva et al. 2024: MLP weights of 1 and -1 put `w` where both basins lead to the bigram."""
     recipe = load_recipe("binary-p05-q08-tied")
     seeds = list(range(6))

@@ -1,4 +1,4 @@
-"""Fleets: recipes of one shape in one stack, splits that fit a budget, precision, starts."""
+"""Fleets: recipes of one shape in one stack, splits that fit a budget, stacks at once, interruptions."""
 
 import json
 import os
@@ -7,33 +7,22 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from fitting import fit
+from fitting import BASE, fit, fit_members, same_run
 
 from mechmarkov.runs import RunFileError, load
-from mechmarkov.training import fleet as fleet_of_runs
-from mechmarkov.training import fleet as fleets
-from mechmarkov.training.fleet import Diverged, budget_of, train_members
-from mechmarkov.training.members import Member, fleet_key, members_of
-from mechmarkov.training.memory import member_bytes, split
-from mechmarkov.training.recipe import Recipe
-from mechmarkov.training.trainer import fit as fit_members
+from mechmarkov.training import execute, plan
+from mechmarkov.training.execute import Diverged
+from mechmarkov.training.plan import budget_of, plan_training, split_fleet
+from mechmarkov.training.train import train, train_members
+from mechmarkov.training.workload import Member, fleet_key, members_of, workload_of
 from mechmarkov.utils.forked import can_fork
 
-BASE = Recipe.from_data(
-    {
-        "name": "base",
-        "source": {"kind": "binary", "p": 0.2, "q": 0.3},
-        "model": {"kind": "decoder", "n_layers": 1, "d_model": 8, "d_head": 4, "n_ctx": 12},
-        "optimiser": {"kind": "adamw", "lr": 0.01},
-        "data": {"batch": 4},
-        "steps": 20,
-        "checkpoints": {"every": 10},
-    }
-)
+EACH = workload_of(BASE).bytes
 # What a member may have for itself.
 OWN = [
     "name=other",
@@ -57,11 +46,50 @@ SHARED = [
     "precision=bfloat16",
     "source={kind='circle', n_states=3, p=0.5}",
 ]
+SHAPES = [
+    ["model.tied=true"],
+    ["model.window=3"],
+    *([f"model.positional_embedding_type={kind}"] for kind in ("relative", "rotary", "shortformer", "none")),
+    ["model.attn_only=true"],
+    ["model.n_layers=2", "model.normalization_type=RMSPre"],
+]
+
+
+def files(folder, count):
+    return [folder / f"{i}.pt" for i in range(count)]
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def interrupt_at(step):
+    def progress(done, steps):
+        if done >= step:
+            raise InterruptedError
+
+    return progress
+
+
+@pytest.fixture
+def before_stacks(monkeypatch):
+    """Puts a call with each stack before it begins to train."""
+    real = execute.StackInTraining
+
+    def put(note):
+        def begin(stack, *rest):
+            note(stack)
+            return real(stack, *rest)
+
+        monkeypatch.setattr(execute, "StackInTraining", begin)
+
+    return put
 
 
 @pytest.mark.parametrize("change", OWN)
-def test_a_member_of_a_mixed_stack_trains_as_alone(change):
+def test_a_mixed_stack_trains_members_as_alone(change):
     own = BASE.with_set([change])
+    assert fleet_key(own) == fleet_key(BASE)
     stack = fit_members([Member(BASE, 5), Member(own, 5), Member(own, 2)])
     for index, member in enumerate(stack.members):
         alone = fit(member.recipe, [member.seed])
@@ -77,34 +105,36 @@ def test_a_member_of_a_mixed_stack_trains_as_alone(change):
     assert (differs > 1e-3) == (not change.startswith("name"))
 
 
-@pytest.mark.parametrize("change", OWN)
-def test_what_is_a_members_own_shares_a_stack(change):
-    assert fleet_key(BASE.with_set([change])) == fleet_key(BASE)
-
-
 @pytest.mark.parametrize("change", SHARED)
-def test_what_is_the_stacks_own_does_not(change):
+def test_recipes_of_two_shapes_share_no_stack(change):
     other = BASE.with_set([change, "name=other"])
     assert fleet_key(other) != fleet_key(BASE)
-    with pytest.raises(ValueError, match="recipes 'base' and 'other' cannot share a stack"):
-        fit_members([Member(BASE, 0), Member(other, 0)])
+    stacks = plan_training([Member(BASE, 0), Member(other, 0)], device="cpu").stacks
+    assert [stack.places for stack in stacks] == [(0,), (1,)]
 
 
-def test_a_fleet_of_several_shapes_comes_back_in_order(tmp_path):
+@pytest.mark.parametrize("shape", SHAPES, ids=" ".join)
+def test_every_shape_trains_in_a_stack(shape):
+    recipe = BASE.with_set(shape)
+    stack = fit(recipe, [3, 1])
+    for index, seed in enumerate((3, 1)):
+        for name, value in fit(recipe, [seed]).checkpoints[20].items():
+            torch.testing.assert_close(stack.checkpoints[20][name][index], value[0], rtol=0, atol=1e-5)
+    assert (stack.metrics["loss"][-1] != stack.metrics["loss"][0]).all()
+
+
+def test_several_shapes_come_back_in_order(tmp_path):
     tied = BASE.with_set(["model.tied=true", "steps=10"])
     members = [Member(BASE, 0), Member(tied, 0), Member(BASE, 1), Member(tied, 7)]
-    paths = [tmp_path / f"{i}.pt" for i in range(4)]
-    seen = []
+    paths, seen = files(tmp_path, 4), []
     runs = train_members(members, device="cpu", paths=paths, progress=lambda *done: seen.append(done))
     assert seen == sorted(set(seen))
     assert seen[-1] == (30, 30)
     for member, run, path in zip(members, runs, paths, strict=True):
         assert (run.seed, run.recipe) == (member.seed, member.recipe.to_keep())
-        alone = fit(member.recipe, [member.seed]).member(0)[0]
-        saved = load(path)
-        for name, value in alone.items():
-            torch.testing.assert_close(saved.states[name], value, rtol=0, atol=1e-5)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [path.name for path in paths]
+        same_run(run, load(path))
+        same_run(run, train(member.recipe, seed=member.seed, device="cpu"), atol=1e-5)
+    assert names(tmp_path) == [path.name for path in paths]
 
 
 COPIES = pytest.mark.skipif(not can_fork(), reason="processes are copied on Linux alone, with no GPU in use")
@@ -113,11 +143,11 @@ COPIES = pytest.mark.skipif(not can_fork(), reason="processes are copied on Linu
 @pytest.fixture(params=[pytest.param("processes", marks=COPIES), "threads"])
 def in_parallel(request, monkeypatch):
     """Two stacks at once, in copies of this process or in threads of it."""
-    monkeypatch.setattr(fleet_of_runs, "LEAST_TOKENS_IN_PROCESSES", 1)
-    monkeypatch.setattr(fleet_of_runs, "LEAST_TOKENS_IN_THREADS", 1)
-    monkeypatch.setattr(fleet_of_runs, "cores", lambda: 2)
+    monkeypatch.setattr(plan, "LEAST_TOKENS_IN_PROCESSES", 1)
+    monkeypatch.setattr(plan, "LEAST_TOKENS_IN_THREADS", 1)
+    monkeypatch.setattr(plan, "cores", lambda: 2)
     if request.param == "threads":
-        monkeypatch.setattr(fleet_of_runs, "can_fork", lambda: False)
+        monkeypatch.setattr(plan, "can_fork", lambda: False)
     before = _system_threads()
     yield request.param
     # A thread that Python has joined may still hold a lock of MKL for a moment, which a copy would inherit.
@@ -133,229 +163,159 @@ def _system_threads():
     return {int(path.name) for path in tasks.iterdir()} if tasks.exists() else set()
 
 
-def test_stacks_at_once_give_what_they_give_one_by_one(in_parallel):
+def test_stacks_at_once_give_the_same_bits(in_parallel):
     one_by_one, at_once = (
-        train_members(members_of(BASE, range(6)), device="cpu", at_once=n, memory=member_bytes(BASE) * 2 * n)
+        train_members(members_of(BASE, range(6)), device="cpu", at_once=n, memory=EACH * 2 * n)
         for n in (1, 2)
     )
     assert {run.provenance["trained_together"] for run in one_by_one + at_once} == {2}
     for one, other in zip(one_by_one, at_once, strict=True):
-        assert one.recipe == other.recipe
-        for name, value in one.states.items():
-            assert torch.equal(value, other.states[name]), name
+        same_run(one, other)
 
 
-def test_stacks_at_once_are_where_they_should_be(in_parallel, monkeypatch):
-    real, folder = fleet_of_runs.fit, []
-
-    def fit_here(members, *arguments, **options):
-        folder.append(members)
-        return real(members, *arguments, **options)
-
-    monkeypatch.setattr(fleet_of_runs, "fit", fit_here)
+def test_stacks_at_once_train_where_they_should(in_parallel, before_stacks):
+    here = []
+    before_stacks(here.append)
     train_members(members_of(BASE, range(4)), device="cpu")
-    assert len(folder) == (2 if in_parallel == "threads" else 0)
+    assert len(here) == (2 if in_parallel == "threads" else 0)
 
 
 @pytest.mark.parametrize("changes", [[], ["compile=true"], ["model.n_layers=2", "compile=true"]])
 @pytest.mark.parametrize("forks", [True, False])
 def test_a_process_that_compiles_is_not_copied(changes, forks, monkeypatch):
-    seen = []
-
-    def train_no_stack(work, arguments, at_once, **options):
-        seen.append(options["copied"])
-        return iter(())
-
-    monkeypatch.setattr(fleet_of_runs, "can_fork", lambda: forks)
-    monkeypatch.setattr(fleet_of_runs, "forked", train_no_stack)
+    monkeypatch.setattr(plan, "can_fork", lambda: forks)
     members = [*members_of(BASE, range(2)), *members_of(BASE.with_set(changes), range(2))]
-    with pytest.raises(KeyError):  # no results
-        train_members(members, device="cpu")
-    assert seen == [forks and not changes]
+    assert plan_training(members, device="cpu").copied == (forks and not changes)
 
 
-def test_stacks_of_threads_have_more_tokens_than_those_of_processes(monkeypatch):
+@pytest.mark.parametrize(("forks", "together"), [(True, 2), (False, 4)])
+def test_stacks_of_threads_have_more_tokens(forks, together, monkeypatch):
     """Threads launch their operations one after the other: of small stacks two take longer than one."""
-    monkeypatch.setattr(fleet_of_runs, "cores", lambda: 2)
-    recipe = BASE.with_set(["model.n_ctx=64", "data.batch=16", "steps=1", "checkpoints={every=1}"])
-    together = {}
-    for forks in (True, False):
-        monkeypatch.setattr(fleet_of_runs, "can_fork", lambda forks=forks: forks and can_fork())
-        runs = train_members(members_of(recipe, range(4)), device="cpu")
-        together[forks] = {run.provenance["trained_together"] for run in runs}
-    assert together == {True: {2 if can_fork() else 4}, False: {4}}
+    monkeypatch.setattr(plan, "cores", lambda: 2)
+    monkeypatch.setattr(plan, "can_fork", lambda: forks)
+    recipe = BASE.with_set(["model.n_ctx=64", "data.batch=16"])
+    stacks = plan_training(members_of(recipe, range(4)), device="cpu").stacks
+    assert {len(stack.members) for stack in stacks} == {together}
 
 
-def test_an_error_in_one_stack_stops_the_others_and_is_told(in_parallel, tmp_path, monkeypatch):
-    real = fleet_of_runs.fit
+def test_an_error_in_one_stack_stops_all(in_parallel, tmp_path, before_stacks):
     long = BASE.with_set(["steps=100_000", "checkpoints={every=100_000}"])  # minutes
 
-    def fit_or_fail(members, *arguments, **options):
-        if members[0].seed == 0:
+    def fail(stack):
+        if stack.members[0].seed == 0:
             raise ArithmeticError("of the first stack")
-        fitted = real(members, *arguments, **options)
-        (tmp_path / "trained").touch()
-        return fitted
 
-    monkeypatch.setattr(fleet_of_runs, "fit", fit_or_fail)
+    before_stacks(fail)
     with pytest.raises(ArithmeticError, match="of the first stack"):
-        train_members(members_of(long, range(4)), device="cpu")
-    assert not list(tmp_path.iterdir())
+        train_members(members_of(long, range(4)), device="cpu", paths=files(tmp_path, 4))
+    assert not [path for path in tmp_path.iterdir() if not path.name.startswith("partial")]
 
 
-def test_an_interrupted_fleet_goes_on_to_the_same_bits(in_parallel, tmp_path, monkeypatch):
+def test_an_interrupted_fleet_resumes_to_the_bit(in_parallel, tmp_path):
     recipe = BASE.with_set(["steps=100", "checkpoints={every=50}"])
-    paths = [tmp_path / f"{i}.pt" for i in range(4)]
-    whole = train_members(members_of(recipe, range(4)), device="cpu")
-
-    class PowerCutError(Exception):
-        pass
-
-    def stop(done, total):
-        assert total == 200
-        if done >= 25:
-            raise PowerCutError
-
+    members, paths = members_of(recipe, range(4)), files(tmp_path, 4)
+    whole = train_members(members, device="cpu")
     options = {"device": "cpu", "paths": paths, "save_every": 0}
-    with pytest.raises(PowerCutError):
-        train_members(members_of(recipe, range(4)), **options, progress=stop)
-    left = {path.name for path in tmp_path.iterdir()}
+    with pytest.raises(InterruptedError):
+        train_members(members, **options, progress=interrupt_at(25))
+    left = {*names(tmp_path)}
     assert left
     assert left <= {"partial-0.pt", "partial-1.pt"}
-    real, steps = fleet_of_runs.fit, []
-
-    def fit_the_rest(members, *arguments, resume_from, **options):
-        assert (resume_from is not None) == (f"partial-{members[0].seed // 2}.pt" in left)
-        return real(members, *arguments, resume_from=resume_from, **options)
-
-    monkeypatch.setattr(fleet_of_runs, "fit", fit_the_rest)
-    resumed = train_members(members_of(recipe, range(4)), **options, progress=lambda *d: steps.append(d))
-    assert steps[-1] == (200, 200)
+    seen = []
+    resumed = train_members(members, **options, progress=lambda *done: seen.append(done))
+    assert seen[-1] == (200, 200)
     for one, other in zip(whole, resumed, strict=True):
-        for name, value in one.states.items():
-            assert torch.equal(value, other.states[name]), name
-    assert sorted(path.name for path in tmp_path.iterdir()) == [path.name for path in paths]
+        same_run(one, other)
+    assert names(tmp_path) == [path.name for path in paths]
 
 
-def test_a_stack_that_ended_before_an_interruption_is_read_and_not_trained_again(tmp_path, monkeypatch):
-    paths = [tmp_path / f"{i}.pt" for i in range(4)]
-    options = {"device": "cpu", "paths": paths, "at_once": 1, "memory": 2 * member_bytes(BASE)}
-
-    def stop(done, total):
-        if done > total // 2:
-            raise InterruptedError
-
+def test_a_stack_that_ended_is_read(tmp_path, before_stacks):
+    paths, members = files(tmp_path, 4), members_of(BASE, range(4))
+    options = {"device": "cpu", "paths": paths, "at_once": 1, "memory": 2 * EACH}
     with pytest.raises(InterruptedError):
-        train_members(members_of(BASE, range(4)), **options, progress=stop)
+        train_members(members, **options, progress=interrupt_at(21))
     assert [path.exists() for path in paths] == [True, True, False, False]
-    real, trained, steps = fleet_of_runs.fit, [], []
-
-    def fit_the_rest(members, *arguments, **how):
-        trained.extend(member.seed for member in members)
-        return real(members, *arguments, **how)
-
-    monkeypatch.setattr(fleet_of_runs, "fit", fit_the_rest)
-    runs = train_members(members_of(BASE, range(4)), **options, progress=lambda *done: steps.append(done))
+    trained, seen = [], []
+    before_stacks(lambda stack: trained.extend(member.seed for member in stack.members))
+    runs = train_members(members, **options, progress=lambda *done: seen.append(done))
     assert trained == [2, 3]
-    assert steps[-1] == (40, 40)
+    assert seen[-1] == (40, 40)
     assert [run.seed for run in runs] == [0, 1, 2, 3]
     with pytest.raises(RunFileError, match=r"0\.pt is of another recipe"):
         train_members(members_of(BASE.with_set(["source.p=0.9"]), range(4)), **options)
 
 
 @COPIES
-def test_a_stack_whose_process_is_killed_is_told(monkeypatch):
-    monkeypatch.setattr(fleet_of_runs, "LEAST_TOKENS_IN_PROCESSES", 1)
-    monkeypatch.setattr(fleet_of_runs, "fit", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+def test_a_killed_process_of_a_stack_is_told(monkeypatch, before_stacks):
+    monkeypatch.setattr(plan, "LEAST_TOKENS_IN_PROCESSES", 1)
+    before_stacks(lambda stack: os.kill(os.getpid(), signal.SIGKILL))
     with pytest.raises(RuntimeError, match=r"killed, possibly out of memory: memory=\.\.\."):
-        train_members(members_of(BASE, range(4)), device="cpu", at_once=2)
+        execute.execute(plan_training(members_of(BASE, range(4)), device="cpu", at_once=2))
 
 
-def test_one_large_model_is_trained_where_nobody_set_a_limit(monkeypatch):
-    needed = member_bytes(BASE)
-    monkeypatch.setattr(fleet_of_runs, "MEMORY", needed // 2)
-    (alone,) = train_members(members_of(BASE, [0]), device="cpu")
-    two = train_members(members_of(BASE, [0, 1]), device="cpu")  # one after the other, since two do not fit
-    assert torch.equal(alone.states["embed.W_E"], two[0].states["embed.W_E"])
+def test_one_large_model_trains_without_a_limit(monkeypatch):
+    monkeypatch.setattr(plan, "MEMORY", EACH // 2)
+    stacks = {n: plan_training(members_of(BASE, range(n)), device="cpu").stacks for n in (1, 2)}
+    assert {n: [stack.places for stack in found] for n, found in stacks.items()} == {
+        1: [(0,)],
+        2: [(0,), (1,)],  # one after the other, since two do not fit
+    }
     with pytest.raises(ValueError, match="but one model of recipe 'base' needs about"):
-        train_members(members_of(BASE, [0]), device="cpu", memory=needed // 2)
+        plan_training(members_of(BASE, [0]), device="cpu", memory=EACH // 2)
 
 
 def test_a_fleet_is_split_to_its_budget():
-    members = [Member(BASE, seed) for seed in range(10)]
-    each = member_bytes(BASE)
-    assert split(members, budget=10 * each) == [list(range(10))]
-    assert [len(stack) for stack in split(members, budget=4 * each)] == [4, 4, 2]
-    assert [len(stack) for stack in split(members, budget=4 * each, at_once=2)] == [2] * 5
-    tokens = 4 * 12
-    assert [len(stack) for stack in split(members, budget=10**12, most=5 * tokens)] == [5, 5]
+    works = [workload_of(BASE)] * 10
+
+    def sizes(budget, **limits):
+        return [len(stack) for stack in split_fleet(works, budget, **limits)]
+
+    assert split_fleet(works, 10 * EACH) == [list(range(10))]
+    assert sizes(4 * EACH) == [4, 4, 2]
+    assert sizes(4 * EACH, at_once=2) == [2] * 5
+    assert sizes(10**12, most=5 * 4 * 12) == [5, 5]  # tokens
     with pytest.raises(ValueError, match=r"memory is 0 MB, but one model of recipe 'base' needs about \d MB"):
-        split(members, budget=100)
+        split_fleet(works, 100)
 
 
-def test_one_that_diverges_is_reported_and_the_others_are_saved(tmp_path):
+def test_one_that_diverges_spares_the_others(tmp_path):
     wild = BASE.with_set(["optimiser.lr=1e6", "model.normalization_type=none", "init.std=1e3"])
     calm = BASE.with_set(["model.normalization_type=none"])
-    paths = [tmp_path / "0.pt", tmp_path / "1.pt", tmp_path / "2.pt"]
     fleet = [Member(calm, 0), Member(wild, 0), Member(calm, 1)]
-    first, lost, last = train_members(fleet, device="cpu", paths=paths)
+    first, lost, last = train_members(fleet, device="cpu", paths=files(tmp_path, 3))
     assert lost == Diverged(wild, 0)
     assert lost.message == "weights of seed 0 are not finite after 20 steps"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.pt", "2.pt"]
+    assert names(tmp_path) == ["0.pt", "2.pt"]
     for run, seed in ((first, 0), (last, 1)):
-        alone = fit(calm, [seed]).member(0)[0]
-        for name, value in alone.items():
-            torch.testing.assert_close(run.states[name], value, rtol=0, atol=1e-5)
+        same_run(run, train(calm, seed=seed, device="cpu"), atol=1e-5)
 
 
 COMPILED = """
 import json, sys, torch
-from mechmarkov.training.trainer import fit
-from mechmarkov.training.members import members_of
-from mechmarkov.training.recipe import Recipe
-base = Recipe.from_data(json.loads(sys.argv[1]))
-one, other = (fit(members_of(recipe, [0, 1])) for recipe in (base, base.with_set(["compile=true"])))
+import mechmarkov as mm
+base = mm.Recipe.from_data(json.loads(sys.argv[1]))
+one, other = (
+    mm.train(recipe, seeds=[0, 1], device="cpu")[1] for recipe in (base, base.with_set(["compile=true"]))
+)
 counters = torch._dynamo.utils.counters["stats"]
 assert counters["unique_graphs"] >= 1, counters
-for name, value in one.checkpoints[20].items():
+for name, value in one.states.items():
     if not name.endswith("b_K"):  # its gradient is rounding alone, which Adam divides by itself
-        torch.testing.assert_close(other.checkpoints[20][name], value, rtol=0, atol=1e-5)
+        torch.testing.assert_close(other.states[name], value, rtol=0, atol=1e-5)
 print("same")
 """
 
 
 @pytest.mark.slow
-def test_a_compiled_fleet_is_the_fleet():
+def test_a_compiled_training_is_the_training():
     # In a process of its own: the checks of shapes that pytest adds to every function cannot be compiled.
     command = [sys.executable, "-c", COMPILED, json.dumps(BASE.to_data())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "same", done.stderr[-2000:]
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        ["model.tied=true"],
-        ["model.window=3"],
-        ["model.positional_embedding_type=relative"],
-        ["model.positional_embedding_type=rotary"],
-        ["model.positional_embedding_type=shortformer"],
-        ["model.positional_embedding_type=none"],
-        ["model.attn_only=true"],
-        ["model.n_layers=2", "model.normalization_type=RMSPre"],
-    ],
-    ids=" ".join,
-)
-def test_variants_train_through_the_same_path(shape):
-    recipe = BASE.with_set(shape)
-    stack = fit(recipe, [3, 1])
-    for index, seed in enumerate((3, 1)):
-        for name, value in fit(recipe, [seed]).checkpoints[20].items():
-            torch.testing.assert_close(stack.checkpoints[20][name][index], value[0], rtol=0, atol=1e-5)
-    assert (stack.metrics["loss"][-1] != stack.metrics["loss"][0]).all()
-
-
-def test_the_budget_of_a_gpu_counts_what_torch_keeps_and_what_others_may_take(monkeypatch):
+def test_the_budget_of_a_gpu_is_shared(monkeypatch):
+    """It counts what torch keeps and what others may take."""
     gpu, gigabyte = torch.device("cuda"), 10**9
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda place: (20 * gigabyte, 100 * gigabyte))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda place: 50 * gigabyte)
@@ -364,18 +324,15 @@ def test_the_budget_of_a_gpu_counts_what_torch_keeps_and_what_others_may_take(mo
     assert budget_of(gpu, 0, share=0.25) == pytest.approx(0.7 * 25 * gigabyte)
 
 
-def test_after_running_out_of_memory_half_of_the_gpus_budget_is_tried_and_not_of_the_cpus(monkeypatch):
-    tried = []
-
-    def train(members, *, memory, **_):
-        tried.append(memory)
-        if len(tried) < 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return []
-
-    monkeypatch.setattr(fleets, "budget_of", lambda place, largest: 97 * 10**9)
-    monkeypatch.setattr(fleets, "pick_device", lambda name: torch.device("cuda"))
-    monkeypatch.setattr(fleets, "sizes_of", lambda members: [30 * 10**9] * len(members))
-    monkeypatch.setattr(fleets, "train_members", train)
-    fleets.train_as_it_fits(members_of(BASE, range(4)), device="cuda")
-    assert tried == [None, 97 * 10**9 // 2]
+def test_running_out_of_memory_halves_the_plan(tmp_path):
+    """Half of the budget, or of what the fleet takes; only the plans' own files are removed."""
+    whole = plan_training(members_of(BASE, range(8)), device="cpu", at_once=1, paths=files(tmp_path, 8))
+    for name in ("partial.pt", "partial-0.pt", "partial-9.pt"):
+        (tmp_path / name).touch()
+    half = whole.halved()
+    assert half.memory == 4 * EACH
+    assert [len(stack.members) for stack in half.stacks] == [4, 4]
+    assert names(tmp_path) == ["partial-9.pt"]
+    assert half.halved().halved().memory == EACH
+    assert half.halved().halved().halved() is None
+    assert replace(whole, memory=6 * EACH).halved().memory == 3 * EACH

@@ -4,19 +4,16 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from fitting import fit_members, start_of
 
 import mechmarkov as mm
 from mechmarkov.cli import cli
-from mechmarkov.objectives import inputs_and_targets
-from mechmarkov.training.data import Batches
 from mechmarkov.training.learner import with_errors
-from mechmarkov.training.members import Member
 from mechmarkov.training.recipe import RecipeError, load_recipe
-from mechmarkov.training.trainer import fit as fit_members
-from mechmarkov.training.walk import WalkLearner
+from mechmarkov.training.workload import Member
 
-RECIPE = load_recipe("walk-k6-half").with_values(
-    {
+RECIPE = load_recipe("walk-k6-half").replace(
+    **{
         "model": {"kind": "walk", "n_ctx": 5, "n_positions": 5, "dtype": "float64"},
         "source": {"kind": "chain", "P": [[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.25, 0.15, 0.6]]},
         "init": {"scheme": "normal", "std": 0.05},
@@ -30,12 +27,10 @@ RECIPE = load_recipe("walk-k6-half").with_values(
 
 def exact(recipe):
     """Population loss and gradient at the start of seed 0."""
-    member = Member(recipe.with_values({"data": {"population": True}}), 0)
-    learner, batches = WalkLearner([member], torch.device("cpu")), Batches([member], 5, torch.device("cpu"))
-    tokens, targets = inputs_and_targets(batches.at(0), recipe.objective, 3)
-    loss = learner.measure(tokens, targets, batches.weights)["loss"].sum()
+    training = start_of([Member(recipe.replace(**{"data": {"population": True}}), 0)])
+    loss = training.learner.measure(*training.fixed, training.batches.weights)["loss"].sum()
     return float(loss.detach()), torch.cat(
-        [g.ravel() for g in torch.autograd.grad(loss, [*learner.parameters.values()])]
+        [g.ravel() for g in torch.autograd.grad(loss, [*training.learner.parameters.values()])]
     )
 
 
@@ -51,7 +46,7 @@ def test_errors_are_those_of_repeated_draws():
     assert 0.05 * bound < np.sqrt((norm_off**2).mean()) < bound
 
 
-def test_the_gradients_error_is_its_distance_to_the_exact_one():
+def test_a_gradients_error_is_its_distance_to_exact():
     """Of vectors drawn around a known mean: the mean square distance is the variance over n, summed."""
     generator, n, trials = np.random.default_rng(0), 8, 4000
     parts = torch.tensor(generator.normal(1.0, [0.5, 1.0, 2.0], (n, trials, 3)))
@@ -68,7 +63,7 @@ def test_groups_do_not_change_the_training():
     recipe = RECIPE.with_set(["optimiser.lr=0.1", "steps=20", "checkpoints=[20]"])
     one, other = (
         fit_members([Member(r, 0), Member(r, 1)])
-        for r in (recipe, recipe.with_values({"data": {"batch": 256}}))
+        for r in (recipe, recipe.replace(**{"data": {"batch": 256}}))
     )
     torch.testing.assert_close(one.metrics["loss"], other.metrics["loss"], rtol=1e-10, atol=1e-12)
     for name, tensor in one.checkpoints[20].items():

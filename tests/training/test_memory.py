@@ -6,17 +6,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from fitting import fit_anew
 
-from mechmarkov.training.members import members_of
-from mechmarkov.training.memory import member_bytes, sizes_of
+from mechmarkov.training.plan import plan_training
 from mechmarkov.training.recipe import load_recipe
-from mechmarkov.training.trainer import fit
+from mechmarkov.training.workload import members_of, workload_of
 
 MEASURE = r"""
 import json, os, re, sys, torch
 from pathlib import Path
-from mechmarkov.training.trainer import fit
-from mechmarkov.training.members import members_of
+from mechmarkov.training.plan import plan_training
+sys.path.insert(0, sys.argv[2])
+from fitting import fit_anew
 from mechmarkov.training.recipe import Recipe
 torch.set_num_threads(1)
 for recipe, size in json.loads(sys.argv[1]):
@@ -25,7 +26,7 @@ for recipe, size in json.loads(sys.argv[1]):
         continue
     peaks = []
     for members in (1, size):
-        fit(members_of(Recipe.from_data(recipe), range(members)))
+        fit_anew(Recipe.from_data(recipe), range(members))
         # Not getrusage: a new process starts with the peak of the one that started it.
         peaks.append(int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024)
     print((peaks[1] - peaks[0]) / (size - 1), flush=True)
@@ -67,7 +68,7 @@ SHAPES = {
 def measured():
     """Bytes that a further member took, by shape."""
     runs = [[recipe_of(shape).to_data(), SHAPES[shape][2]] for shape in SHAPES]
-    command = [sys.executable, "-c", MEASURE, json.dumps(runs)]
+    command = [sys.executable, "-c", MEASURE, json.dumps(runs), str(Path(__file__).parent)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return dict(zip(SHAPES, map(float, done.stdout.split()), strict=True))
 
@@ -91,24 +92,27 @@ def recipe_of(shape):
 )
 def test_a_checkpoint_has_the_size_that_is_said(name, changes):
     recipe = load_recipe(name).with_set(["steps=1", *changes])
-    kept = fit(members_of(recipe, [0])).checkpoints[1]
+    kept = fit_anew(recipe, [0]).checkpoints[1]
     assert sum(value.nbytes for value in kept.values()) == recipe.model.checkpoint_bytes(
         recipe.decoder_config
     )
 
 
-def test_each_member_has_the_size_of_its_own_recipe():
+def test_each_member_has_its_own_size():
     small = load_recipe("binary-p05-q08-tied")
     large = small.with_set(["model.d_model=32"])
-    fleet = [*members_of(small, range(2)), *members_of(large, range(1)), *members_of(small, range(1))]
-    assert sizes_of(fleet) == [member_bytes(member.recipe) for member in fleet]
-    assert len(set(sizes_of(fleet))) == 2
+    fleet = [*members_of(small, range(2)), *members_of(large, range(1)), *members_of(small, [2])]
+    sizes = plan_training(fleet, device="cpu").bytes
+    assert sizes == tuple(workload_of(member.recipe).bytes for member in fleet)
+    assert len(set(sizes)) == 2
 
 
 def test_a_state_space_is_estimated_by_its_states():
     """Each state of a channel has a pass of its own, whose matrices are kept for the backward pass."""
     few, many = (
-        member_bytes(load_recipe("in-context-k3-mamba").with_set([*SHAPES["Mamba"][1], f"model.d_state={n}"]))
+        workload_of(
+            load_recipe("in-context-k3-mamba").with_set([*SHAPES["Mamba"][1], f"model.d_state={n}"])
+        ).bytes
         for n in (4, 16)
     )
     assert many > 3.5 * few
@@ -118,7 +122,7 @@ def test_a_state_space_is_estimated_by_its_states():
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read from Linux's /proc")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_member_takes_no_more_than_estimated(measured, shape):
-    estimate = member_bytes(recipe_of(shape))
+    estimate = workload_of(recipe_of(shape)).bytes
     # A quarter for what the allocator keeps. Compiled layers keep a fifth of what is estimated, which is what
     # other devices and precisions keep; no estimate is wider than that.
     assert estimate / 6 < measured[shape] < 1.25 * estimate

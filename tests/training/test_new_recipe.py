@@ -54,7 +54,7 @@ def test_what_is_commented_out_is_the_default():
         assert changed == recipe
 
 
-def test_the_numbers_that_are_given_are_those_of_the_model():
+def test_given_numbers_are_those_of_the_model():
     text = new_recipe("circle", layers=3, heads=2, width=16, context=12, steps=5)
     recipe = Recipe.from_data(tomllib.loads(text))
     config = recipe.decoder_config
@@ -65,12 +65,12 @@ def test_the_numbers_that_are_given_are_those_of_the_model():
         new_recipe("cirle")
 
 
-def test_a_source_with_data_goes_into_a_recipe_as_its_refusal_says():
-    with pytest.raises(RecipeError, match=r"with_values\({'source': source.model_dump\(\)}\)$"):
+def test_a_source_with_data_follows_its_refusals_advice():
+    with pytest.raises(RecipeError, match=r"replace\(source=source.model_dump\(\)\)$"):
         new_recipe(WITH_DATA)
     source = Observed("the cat sat on the mat. " * 40, order=1)
     recipe = Recipe.from_data(tomllib.loads(new_recipe("chain", width=8, context=8, steps=2)))
-    run = train(recipe.with_values({"source": source.model_dump()}), device="cpu")
+    run = train(recipe.replace(source=source.model_dump()), device="cpu")
     assert run.source == source
 
 
@@ -90,7 +90,7 @@ def test_every_field_says_what_it_means():
     assert silent == []
 
 
-def test_the_fields_that_are_listed_without_an_import_are_those_of_the_examples():
+def test_fields_listed_without_import_are_the_examples():
     assert sources() == {kind: ", ".join(load_source(kind).example) for kind in registered(GROUP)}
 
 
@@ -99,7 +99,7 @@ def test_the_page_of_all_fields_is_current():
     assert (ROOT / "docs" / "recipes.md").read_text("utf-8") == page()
 
 
-def test_the_schema_takes_every_recipe_and_refuses_a_wrong_one(capsys):
+def test_the_schema_takes_recipes_and_refuses_wrong_ones(capsys):
     main(["recipe", "schema"])
     schema = json.loads(capsys.readouterr().out)
     assert schema == recipe_schema()
@@ -116,7 +116,7 @@ def test_the_schema_takes_every_recipe_and_refuses_a_wrong_one(capsys):
     assert not validator.is_valid(wrong)
 
 
-def test_the_first_recipe_of_one_s_own_is_two_commands(tmp_path, capsys, monkeypatch):
+def test_a_first_recipe_takes_two_commands(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     main(["recipe", "new", "--source", "chain", "--width", "8", "--context", "8", "--steps", "2"])
     Path("mine.toml").write_text(capsys.readouterr().out, "utf-8")

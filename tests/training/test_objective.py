@@ -98,7 +98,7 @@ def test_a_row_of_zeros_has_a_finite_gradient(kind):
     assert (x.grad != 0).any() == (kind != "normalised_log")
 
 
-def test_a_score_of_minus_eps_elsewhere_does_no_harm():
+def test_another_score_of_minus_eps_is_harmless():
     x = torch.tensor([[0.5, -0.1, -3.0]], requires_grad=True)
     Objective(kind="raw_log", eps=0.1).loss(x, torch.tensor([0])).sum().backward()
     assert torch.allclose(x.grad, torch.tensor([[-1 / 0.6, 0.0, 0.0]]))

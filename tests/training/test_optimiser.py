@@ -3,30 +3,20 @@
 import numpy as np
 import pytest
 import torch
-from fitting import fit
+from fitting import BASE, fit
 from torch.nn.functional import cross_entropy
 
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.init import initialise
 from mechmarkov.sources import Binary, Circle
 from mechmarkov.training.data import data_seed
-from mechmarkov.training.optimisers import AdamW, GradientDescent, learning_rate
+from mechmarkov.training.optimisers import learning_rate
 from mechmarkov.training.recipe import Recipe
+from mechmarkov.training.sections import AdamW, GradientDescent
 
-SMALL = {
-    "name": "small",
-    "source": {"kind": "binary", "p": 0.5, "q": 0.8},
-    "model": {
-        "kind": "decoder",
-        "n_layers": 1,
-        "d_model": 4,
-        "d_head": 4,
-        "n_ctx": 10,
-        "normalization_type": "LN",
-    },
-    "data": {"n_train": 8},
-    "steps": 20,
-}
+SMALL = BASE.replace(
+    **{"source.p": 0.5, "source.q": 0.8, "model.d_model": 4, "model.n_ctx": 10, "data": {"n_train": 8}}
+)
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(400, 0.02), (50, 0.3), (50, 0.02), (7, 0.5), (10, 0.0)])
@@ -68,9 +58,9 @@ MIXERS = {
 
 
 @pytest.mark.parametrize("mixer", MIXERS.values(), ids=MIXERS)
-def test_adamw_with_one_cycle_is_a_plain_torch_loop(mixer):
-    data = SMALL | {"optimiser": {"kind": "adamw", "lr": 0.02, "weight_decay": 0.5}}
-    recipe = Recipe.from_data(data | {"model": data["model"] | mixer})
+def test_adamw_with_one_cycle_is_torchs_loop(mixer):
+    changes = {f"model.{name}": value for name, value in mixer.items()}
+    recipe = SMALL.replace(optimiser={"kind": "adamw", "lr": 0.02, "weight_decay": 0.5}, **changes)
     fitted = fit(recipe, [3])
 
     model = HookedDecoder(recipe.decoder_config)
@@ -111,7 +101,7 @@ def test_adamw_with_one_cycle_is_a_plain_torch_loop(mixer):
     assert moved > 0.05  # far more than the tolerance
 
 
-def test_gradient_descent_on_the_walk_is_a_plain_numpy_loop():
+def test_descent_on_the_walk_is_a_numpy_loop():
     K, N, lr, eps = 4, 6, 1.0, 0.1
     recipe = Recipe.from_data(
         {

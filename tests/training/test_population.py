@@ -5,23 +5,20 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from fitting import fit
+from fitting import fit, fit_members, start_of
 from scipy.integrate import solve_ivp
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from mechmarkov.objectives import inputs_and_targets
 from mechmarkov.sources.sampling.whole_law import whole_law
-from mechmarkov.training.data import Batches, sequences_of
-from mechmarkov.training.members import Member, members_of
-from mechmarkov.training.memory import split
+from mechmarkov.training.data import Batches
+from mechmarkov.training.plan import split_fleet
 from mechmarkov.training.recipe import load_recipe
-from mechmarkov.training.trainer import fit as fit_members
-from mechmarkov.training.walk import WalkLearner
+from mechmarkov.training.workload import Member, members_of, workload_of
 
 P = np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.25, 0.15, 0.6]])
 CPU = torch.device("cpu")
-DENSE = load_recipe("walk-k6-half").with_values(
-    {
+DENSE = load_recipe("walk-k6-half").replace(
+    **{
         "source": {"kind": "chain", "P": P.tolist()},
         "model.n_ctx": 5,
         "model.n_positions": 5,
@@ -35,10 +32,8 @@ DENSE = load_recipe("walk-k6-half").with_values(
 
 def losses_and_learner(recipe, seed=0):
     """The loss with its gradient by autograd, of the start."""
-    learner = WalkLearner([Member(recipe, seed)], CPU)
-    batches = Batches([Member(recipe, seed)], recipe.model.n_ctx, CPU)
-    tokens, targets = inputs_and_targets(batches.at(0), recipe.objective, recipe.source.n_states)
-    return learner, tokens, targets, batches.weights
+    training = start_of([Member(recipe, seed)])
+    return training.learner, *training.fixed, training.batches.weights
 
 
 def loss_and_gradient(learner, tokens, targets, weights):
@@ -86,7 +81,7 @@ def test_loss_and_gradient_are_those_of_numpy():
 def test_samples_agree_within_their_standard_error():
     learner, tokens, targets, weights = losses_and_learner(DENSE)  # all from the same start, seed 0
     exact = loss_and_gradient(learner, tokens, targets, weights)
-    sampled = DENSE.with_values({"data": {"n_train": 1000}})
+    sampled = DENSE.replace(**{"data": {"n_train": 1000}})
     found = []
     for seed in range(30):
         _, tokens, targets, none = losses_and_learner(sampled, seed)  # read by the model of seed 0
@@ -112,16 +107,16 @@ def test_a_decoder_trains_on_the_whole_law():
 
 
 def test_a_fleet_of_different_supports():
-    other = DENSE.with_values({"source.P": [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.5, 0.0, 0.5]]})
+    other = DENSE.replace(**{"source.P": [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.5, 0.0, 0.5]]})
     together = fit_members([Member(DENSE, 0), Member(other, 0)])
     alone = fit_members([Member(other, 0)])
     torch.testing.assert_close(together.metrics["loss"][:, 1], alone.metrics["loss"][:, 0])
 
 
-def test_V_turns_to_the_root_of_P_without_noise():
+def test_V_turns_to_the_root_of_P():
     """V + eps = sqrt(eps^2 + 2 eta t pi P) entry by entry, for a chain whose every transition is possible."""
-    recipe = load_recipe("walk-k6-half").with_values(
-        {
+    recipe = load_recipe("walk-k6-half").replace(
+        **{
             "source": {"kind": "chain", "P": P.tolist()},
             "model.n_ctx": 6,
             "model.dtype": "float64",
@@ -139,10 +134,17 @@ def test_V_turns_to_the_root_of_P_without_noise():
     assert np.abs(V / V.sum() - straight / straight.sum()).max() > 0.02
 
 
-@pytest.mark.parametrize("change", ["model.n_ctx=97", "source={kind='dirichlet_chains', n_states=3}"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "model.n_ctx=97",
+        "source={kind='circle', n_states=6, p=0.5}; model.n_ctx=97",
+        "source={kind='dirichlet_chains', n_states=3}",
+    ],
+)
 def test_refusals_are_one_line(change):
     with pytest.raises(ValueError, match=r"data.population is true, but .*: give data.n_train") as error:
-        fit(DENSE.with_set([change]), [0])
+        fit(DENSE.with_set(change.split("; ")), [0])
     assert "\n" not in str(error.value)
 
 
@@ -155,7 +157,7 @@ def test_the_law_sums_to_one_and_starts_stationary():
 
 
 def test_descent_approaches_the_flow_at_first_order():
-    time, recipe = 0.2, DENSE.with_values({"init": {"scheme": "zero"}, "model.n_positions": 5})
+    time, recipe = 0.2, DENSE.replace(**{"init": {"scheme": "zero"}, "model.n_positions": 5})
     learner, *population = losses_and_learner(recipe)
     parameters = [learner.model.V, learner.model.u]
 
@@ -168,14 +170,14 @@ def test_descent_approaches_the_flow_at_first_order():
     flow = solve_ivp(velocity, (0, time), start, "LSODA", rtol=1e-9, atol=1e-12).y[: len(P) ** 2, -1]
     errors = []
     for n in (200, 400, 800):
-        run = recipe.with_values({"optimiser.lr": time / n, "steps": n, "checkpoints": [n]})
+        run = recipe.replace(**{"optimiser.lr": time / n, "steps": n, "checkpoints": [n]})
         V = fit(run, [0]).checkpoints[n]["blocks.0.attn.W_O"][0, 0, :, :3].numpy().T
         errors.append(np.abs(V - flow.reshape(V.shape)).max())
     assert errors[0] / errors[1] == pytest.approx(2, rel=0.1)
     assert errors[1] / errors[2] == pytest.approx(2, rel=0.1)
 
 
-def test_a_random_circle_in_the_trap_stays_but_for_rounding():
+def test_a_trapped_random_circle_stays_but_for_rounding():
     """Four states, p = 1/2: at odd N the first step is hidden, at N = 6 it is not.
 
     Only deterministic circles have the symmetry built in. What is left after two steps is rounding,
@@ -191,25 +193,26 @@ def test_a_random_circle_in_the_trap_stays_but_for_rounding():
             "checkpoints": [2],
         }
         return float(
-            fit(load_recipe("walk-k6-trap").with_values(changes), [0]).metrics["attention_spread"].max()
+            fit(load_recipe("walk-k6-trap").replace(**changes), [0]).metrics["attention_spread"].max()
         )
 
     assert max(spread(5), spread(9), spread(13)) < 1e-9 < 0.3 < spread(6)
 
 
-def test_the_reduced_form_of_a_random_circle_is_the_tensor_form():
-    reduced = load_recipe("walk-k6-trap").with_values(
-        {"source.p": 0.7, "model.n_ctx": 9, "steps": 5, "checkpoints": [5]}
+def test_a_random_circles_reduced_form_is_the_tensors():
+    reduced = load_recipe("walk-k6-trap").replace(
+        **{"source.p": 0.7, "model.n_ctx": 9, "steps": 5, "checkpoints": [5]}
     )
     one, other = fit(reduced, [0]), fit(reduced.with_set(["model.form=small"]), [0])
     torch.testing.assert_close(one.metrics["loss"], other.metrics["loss"], rtol=1e-12, atol=1e-13)
 
 
-def test_a_population_is_counted_as_all_of_its_sequences():
+def test_a_population_counts_as_all_its_sequences():
     """By stacks, which hold so many tokens at most."""
     changes = ["model.n_ctx=40", "model.window=1", "data={population=true}"]
     recipe = load_recipe("binary-p05-q08-untied").with_set(changes)
     members = members_of(recipe, range(4))
     read = Batches(members, 41, CPU).fixed
-    assert len(read) == sequences_of(recipe) == 8
-    assert split(members, budget=10**12, most=2 * len(read) * 40) == [[0, 1], [2, 3]]
+    work = workload_of(recipe)
+    assert len(read) == work.sequences == 8
+    assert split_fleet([work] * 4, 10**12, most=2 * len(read) * 40) == [[0, 1], [2, 3]]

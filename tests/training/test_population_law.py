@@ -5,19 +5,18 @@ from itertools import pairwise, permutations, product
 import numpy as np
 import pytest
 import torch
-from fitting import fit
+from fitting import fit, fit_members
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.constructions.walk import WalkModel, WalkShape
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
-from mechmarkov.population import memory_of, population_law
+from mechmarkov.population import memory_of, n_rows, population_law
 from mechmarkov.sources import Chain
 from mechmarkov.sources.sampling.prefix_classes import class_law
 from mechmarkov.theory.walk.first_step import first_step_gradient
-from mechmarkov.training.members import Member
 from mechmarkov.training.recipe import load_recipe
-from mechmarkov.training.trainer import fit as fit_members
+from mechmarkov.training.workload import Member
 
 K, N = 3, 6
 SOURCE = Chain(P=[[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.25, 0.15, 0.6]])
@@ -92,7 +91,7 @@ def test_loss_and_gradient_are_those_of_all_sequences(name, objective):
     assert memory_of(config) == memory
     decoder = model_of(config)
     states, weights = population_law(SOURCE, objective, config)
-    assert len(states) < K ** (N + 1) / 4
+    assert n_rows(SOURCE, objective, config) == len(states) < K ** (N + 1) / 4
     found = with_gradient(decoder, *split(states, objective), weights, objective)
     expected = with_gradient(decoder, *enumerated(objective), objective)
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
@@ -101,7 +100,7 @@ def test_loss_and_gradient_are_those_of_all_sequences(name, objective):
 @pytest.mark.parametrize(
     ("fields", "wrong"), [(ORDERED["relative"], "counts"), (MODELS["window, relative"][0], 2)]
 )
-def test_a_sum_over_classes_that_are_too_coarse_is_noticed(fields, wrong):
+def test_a_sum_over_coarse_classes_is_noticed(fields, wrong):
     objective, decoder = Objective(), model_of(config_of(fields))
     states, weights = class_law(SOURCE, N + 1, wrong)
     found = with_gradient(decoder, *split(states, objective), weights, objective)
@@ -110,7 +109,7 @@ def test_a_sum_over_classes_that_are_too_coarse_is_noticed(fields, wrong):
 
 
 @pytest.mark.parametrize("name", ORDERED)
-def test_two_orders_of_the_same_tokens_have_two_outputs(name):
+def test_two_orders_of_tokens_have_two_outputs(name):
     """So no sum over counts and last tokens is exact, and all sequences are asked for."""
     config = config_of(ORDERED[name])
     assert memory_of(config) is None
@@ -119,7 +118,7 @@ def test_two_orders_of_the_same_tokens_have_two_outputs(name):
     assert len(population_law(SOURCE, Objective(), config)[0]) == K ** (N + 1)
 
 
-def test_a_walk_model_reads_counts_where_positions_have_equal_logits_and_only_there():
+def test_walks_with_equal_position_logits_read_counts():
     model = WalkModel(WalkShape(K, 5, n_positions=5), dtype=torch.float64)
     with torch.no_grad():
         model.V.copy_(torch.rand(K, K, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
@@ -132,8 +131,8 @@ def test_a_walk_model_reads_counts_where_positions_have_equal_logits_and_only_th
 
 def test_training_beyond_all_sequences():
     """2^64 of them. Chains of two supports share a stack; the loss that is logged is the exact one."""
-    recipe = load_recipe("binary-p02-q03-untied").with_values(
-        {
+    recipe = load_recipe("binary-p02-q03-untied").replace(
+        **{
             "model.n_ctx": 63,
             "model.positional_embedding_type": "none",
             "data": {"population": True},
@@ -142,7 +141,7 @@ def test_training_beyond_all_sequences():
             "optimiser.lr": 0.01,
         }
     )
-    other = recipe.with_values({"source": {"kind": "chain", "P": [[0.0, 1.0], [0.5, 0.5]]}})
+    other = recipe.replace(**{"source": {"kind": "chain", "P": [[0.0, 1.0], [0.5, 0.5]]}})
     fitted = fit_members([Member(recipe, 0), Member(other, 0)])
     loss = fitted.metrics["loss"]
     for index, one in enumerate([recipe, other]):
@@ -165,10 +164,10 @@ def loss_after_first_step(length):
     return V, -(weights * np.log(scores + 0.1)).sum()
 
 
-def test_the_walks_loss_after_its_first_step_is_a_sum_over_counts():
+def test_the_walks_second_loss_sums_over_counts():
     """For any P, K and N, where all sequences are far too many."""
-    recipe = load_recipe("walk-k6-half").with_values(
-        {
+    recipe = load_recipe("walk-k6-half").replace(
+        **{
             "source": {"kind": "chain", "P": SOURCE.P.tolist()},
             "model": {"kind": "walk", "n_ctx": N, "dtype": "float64"},
             "data": {"population": True},

@@ -5,14 +5,8 @@ import math
 import pytest
 import torch
 
-from mechmarkov.training.optimisers import (
-    INITIAL_SCALE,
-    AdamW,
-    GradientDescent,
-    StackOptimiser,
-    StackScaler,
-    learning_rate,
-)
+from mechmarkov.training.optimisers import INITIAL_SCALE, StackOptimiser, StackScaler, learning_rate
+from mechmarkov.training.sections import AdamW, GradientDescent
 
 STEPS = 12
 NAMES = {"block.W_Q": (3, 2), "block.b_Q": (2,), "embed.W_E": (4, 3)}  # the first alone is decayed
@@ -75,7 +69,7 @@ def test_every_member_moves_as_under_torchs_optimiser(settings):
 
 
 @pytest.mark.parametrize("settings", [ADAM, PLAIN], ids=["adamw", "gd"])
-def test_a_member_that_sits_a_step_out_is_as_if_there_had_been_none(settings):
+def test_a_step_sat_out_leaves_no_trace(settings):
     stack = len(settings)
     parameters = start(stack)
     optimiser = StackOptimiser(settings, parameters, STEPS)

@@ -4,16 +4,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fitting import same_run
 
 from mechmarkov.probing.subject import Subject
 from mechmarkov.runs import Run, RunFileError, load
 from mechmarkov.safe import file as safe_file
 from mechmarkov.sources import Binary, source_from_data
-from mechmarkov.training import fleet
+from mechmarkov.training import plan
 from mechmarkov.training import resume as partials
-from mechmarkov.training.members import Member
 from mechmarkov.training.recipe import load_recipe
 from mechmarkov.training.train import TrainingDivergedError, train
+from mechmarkov.training.workload import Member
 
 RECIPE = load_recipe("walk-k6-half").with_set(["steps=8", "data.n_train=40"])
 DIVERGES = load_recipe("binary-p05-q08-tied").with_set(["optimiser={kind='gd', lr=1e6}", "steps=8"])
@@ -37,16 +38,6 @@ def stop_at(stop):
             raise PowerCutError
 
     return progress
-
-
-def same_run(one, other):
-    assert one.states.keys() == other.states.keys()
-    for name, tensor in one.states.items():
-        assert torch.equal(tensor, other.states[name]), name
-    for name, curve in one.metrics.items():
-        assert torch.equal(curve["value"], other.metrics[name]["value"]), name
-    assert torch.equal(one.steps, other.steps)
-    assert (one.seed, one.recipe, one.trainable) == (other.seed, other.recipe, other.trainable)
 
 
 def test_a_run_holds_what_was_trained():
@@ -77,8 +68,8 @@ def test_one_seed_and_several_and_their_files(tmp_path):
 @pytest.mark.parametrize(
     "recipe", [RECIPE, load_recipe("binary-p05-q08-tied").with_set(["steps=8"])], ids=["walk", "binary"]
 )
-def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, recipe, monkeypatch):
-    monkeypatch.setattr(fleet, "cores", lambda: 1)  # two stacks at once have a file each
+def test_an_interrupted_run_resumes_to_the_bit(tmp_path, recipe, monkeypatch):
+    monkeypatch.setattr(plan, "cores", lambda: 1)  # two stacks at once have a file each
     whole = train(recipe, seeds=[0, 5], device="cpu")
     with pytest.raises(PowerCutError):
         train(recipe, seeds=[0, 5], device="cpu", out=tmp_path, save_every=0, progress=stop_at(5))
@@ -94,7 +85,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, recipe, monkeypat
 
 
 @pytest.mark.parametrize(("others", "left"), [({}, False), ({"seed": 1}, True)])
-def test_what_is_no_longer_needed_to_resume_goes_with_the_next_call(tmp_path, others, left):
+def test_the_next_call_clears_what_is_done(tmp_path, others, left):
     """As after a kill between the last result and the clearing up."""
     with pytest.raises(PowerCutError):
         train(
@@ -113,7 +104,7 @@ def test_what_is_no_longer_needed_to_resume_goes_with_the_next_call(tmp_path, ot
     assert (tmp_path / "partial.pt").exists() == left
 
 
-def test_what_another_recipe_left_stays_where_all_is_done(tmp_path):
+def test_what_another_recipe_left_stays(tmp_path):
     train(RECIPE, seed=0, device="cpu", out=tmp_path)
     for recipes in ([RECIPE.with_set(["steps=9"])], [RECIPE.with_set(["steps=9"]), RECIPE]):
         members = [Member(recipe, 0) for recipe in recipes]
@@ -134,7 +125,7 @@ def test_what_another_training_left_is_not_taken(tmp_path):
         train(RECIPE, seed=0, device="cpu", out=tmp_path)
 
 
-def test_a_partial_whose_members_have_the_recipes_the_other_way_round_is_not_taken(tmp_path):
+def test_a_partial_of_swapped_recipes_is_not_taken(tmp_path):
     """Recipes and seeds are the same lists; which member has which recipe is not."""
     one, other = RECIPE, RECIPE.with_set(["source.p=0.6"])
     there = [Member(one, 0), Member(other, 0), Member(one, 1)]
@@ -146,7 +137,7 @@ def test_a_partial_whose_members_have_the_recipes_the_other_way_round_is_not_tak
         partials.read(path, here, cpu)
 
 
-def test_results_that_are_there_are_read_and_never_overwritten(tmp_path):
+def test_earlier_results_are_read_and_never_overwritten(tmp_path):
     first = train(RECIPE, seed=0, device="cpu", out=tmp_path)
     steps = []
     again = train(RECIPE, seed=0, device="cpu", out=tmp_path, progress=lambda step, _: steps.append(step))
@@ -214,7 +205,7 @@ def words():
     return train(TASK_1, seed=0, device="cpu")
 
 
-def test_a_run_is_a_start_for_every_seed_of_another_objective(words):
+def test_a_run_starts_seeds_of_another_objective(words):
     answers = load_recipe(TASK_1).with_set(["objective.read=last", "data.batch=8"])
     started = train(answers, seeds=[4, 5], device="cpu", start=words)
     for run in started:
@@ -227,8 +218,8 @@ def test_a_run_is_a_start_for_every_seed_of_another_objective(words):
     assert "started_from" not in words.provenance
 
 
-def test_what_is_not_trained_stays_where_the_start_had_it(words):
-    part = load_recipe(TASK_1).with_values({"trainable": {"unembed.W_U": [[0, 2], [0, 19]]}})
+def test_untrained_parts_stay_where_they_started(words):
+    part = load_recipe(TASK_1).replace(**{"trainable": {"unembed.W_U": [[0, 2], [0, 19]]}})
     run = train(part, seed=1, device="cpu", start=words)
     before, after = words.states["unembed.W_U"][-1], run.states["unembed.W_U"][-1]
     assert torch.equal(after[2:], before[2:])
@@ -236,7 +227,7 @@ def test_what_is_not_trained_stays_where_the_start_had_it(words):
     assert torch.equal(run.states["embed.W_E"][0], words.states["embed.W_E"][-1])
 
 
-def test_a_start_that_does_not_fit_is_refused_by_name(tmp_path, words):
+def test_a_misfitting_start_is_refused_by_name(tmp_path, words):
     wider = load_recipe(TASK_1).with_set(["model.d_head=4"])
     with pytest.raises(ValueError, match=r"start has model.d_head 2, expected 4 as in recipe 'task-1'"):
         train(wider, seed=0, device="cpu", start=words)
@@ -249,7 +240,7 @@ def test_a_start_that_does_not_fit_is_refused_by_name(tmp_path, words):
 
 
 @pytest.mark.parametrize("data", ["{batch=4}", "{n_train=40}"])
-def test_a_source_that_draws_what_is_no_state_is_named(data, tmp_path):
+def test_a_source_that_draws_nonstates_is_named(data, tmp_path):
     said = "^source 'binary' draws states from 1 to 2, expected 0 to 1$"
     recipe = load_recipe("binary-p05-q08-tied").with_set([f"data={data}", "steps=2"])
     run, other = train(recipe, seed=0), OneTooMany(p=0.5, q=0.8)
@@ -262,17 +253,17 @@ def test_a_source_that_draws_what_is_no_state_is_named(data, tmp_path):
         Run.from_model(run.decoder(step=-1), source=other)
 
 
-def test_more_seeds_than_fit_a_memory_are_refused_before_they_are_listed():
+def test_too_many_seeds_are_refused_before_listing():
     with pytest.raises(ValueError, match=r"^seeds are 1000000000, expected at most 100000$"):
         train(RECIPE, seeds=range(10**9))
 
 
-def test_what_is_no_generator_is_named():
+def test_a_wrong_generator_is_named():
     with pytest.raises(TypeError, match=r"^generator is 5, expected torch.Generator\(\).manual_seed\(0\)$"):
         Binary(p=0.5, q=0.8).sample(4, 5, generator=5)
 
 
-def test_what_are_no_data_of_a_source_is_said_so():
+def test_what_is_not_a_sources_data_is_refused():
     for data in ("circle", [1]):
         with pytest.raises(TypeError, match=r"^source is .+, expected a dict such as {'kind': …}$"):
             source_from_data(data)

@@ -61,7 +61,7 @@ def test_accuracy_on_ten_thousand_fresh_walks():
     assert 0.48 < (predicted == labels.numpy()).mean() < 0.52
 
 
-def test_the_value_matrix_turns_to_the_root_of_p_and_not_to_p():
+def test_the_value_matrix_turns_to_roots():
     recipe = load_recipe("walk-k6-biased")
     fitted = fit(recipe.with_set(["steps=1000", "checkpoints={log=6}", "model.n_ctx=25"]), [0])
     P = recipe.source.P
@@ -91,7 +91,7 @@ def test_the_first_step_is_the_closed_form():
 
 
 @pytest.mark.parametrize("name", ["walk-k6-trap", "walk-k20-trap"])
-def test_the_reduced_trap_is_flat_to_the_last_bit(name):
+def test_the_reduced_trap_is_flat_to_the_bit(name):
     recipe = load_recipe(name)
     K = recipe.source.n_states
     fitted = fit(recipe, [0, 1])
@@ -110,7 +110,7 @@ def test_the_reduced_trap_is_flat_to_the_last_bit(name):
     assert (seen.amax(-1) - seen.amin(-1)).max() < 1e-8
 
 
-def test_the_reduced_form_is_the_tensor_form_where_that_stays_flat():
+def test_the_reduced_form_is_the_flat_tensor_form():
     reduced = load_recipe("walk-k6-trap").with_set(["steps=30"])
     small = reduced.with_set(["model.form=small"])
     one, other = fit(reduced, [0]), fit(small, [0])
@@ -144,12 +144,7 @@ def test_rounding_leaves_the_trap_with_sine_positions():
     assert escape < later <= 22
 
 
-def test_population_needs_few_sequences():
-    with pytest.raises(ValueError, match=r"data.population is true, but 'Circle walk on 6 states, p = 0.5'"):
-        fit(load_recipe("walk-k6-half").with_set(["data={population=true}"]), [0])
-
-
-def test_full_sine_form_at_the_papers_size_is_the_small_form():
+def test_the_full_sine_form_is_the_small_form():
     small = load_recipe("walk-k6-half-sine").with_set(["steps=4", "data.n_train=100", "model.dtype=float64"])
     one, other = fit(small, [0]), fit(small.with_set(["model.form=full"]), [0])
     torch.testing.assert_close(one.checkpoints[4][V_NAME], other.checkpoints[4][V_NAME], rtol=1e-8, atol=1e-9)

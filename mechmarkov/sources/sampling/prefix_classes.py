@@ -12,12 +12,13 @@ that are possible, and for each of their positions the probability that it stand
 code of its own to be trained on the sum.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int, Int64
+from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
 from mechmarkov.sources.base.fixed_chain import FixedChain
@@ -43,6 +44,27 @@ class _Edges:
     following: Int[np.ndarray, " edge"]
     after: Int[np.ndarray, " edge"]
     mass: Float[np.ndarray, " edge"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Cover:
+    """The way sequences go on by one state: each new one goes on from an old one.
+
+    Attributes:
+        is_target: Whether the state is one to predict.
+        path: The old sequence of each new one.
+        following: The state it adds.
+        mass: The probability of the way it takes.
+        old: Whether it is the first to go on from its old one.
+        new: Whether it is the first to take its way.
+    """
+
+    is_target: bool
+    path: Int[np.ndarray, " path"]
+    following: Int[np.ndarray, " path"]
+    mass: Float[np.ndarray, " path"]
+    old: Bool[np.ndarray, " path"]
+    new: Bool[np.ndarray, " path"]
 
 
 def class_law(
@@ -71,28 +93,57 @@ def class_law(
         >>> len(states), weights[:, 5].tolist()
         (4, [0.25, 0.25, 0.25, 0.25])
     """
+    states = np.flatnonzero(source.pi)[:, None]
+    weights = np.empty((len(states), 0))
+    for cover in _covers(source, length, memory, read):
+        if cover.is_target:
+            kept, added = cover.old[:, None] * weights[cover.path], cover.new * cover.mass
+            weights = np.concatenate([kept, added[:, None]], 1)
+        else:
+            weights = np.empty((len(cover.path), 0))
+        states = np.concatenate([states[cover.path], cover.following[:, None]], 1)
+    return torch.from_numpy(states), torch.from_numpy(weights)
+
+
+def count_class_law(
+    source: FixedChain, length: int, memory: Memory, read: Literal["all", "last"] = "all"
+) -> int:
+    """Returns how many sequences `class_law` has, without making them.
+
+    Raises:
+        ValueError: As `class_law`.
+    """
+    return [len(cover.path) for cover in _covers(source, length, memory, read)][-1]
+
+
+def _covers(
+    source: FixedChain, length: int, memory: Memory, read: Literal["all", "last"]
+) -> Iterator[_Cover]:
+    """Yields how sequences go on, state by state.
+
+    Raises:
+        ValueError: As `class_law`.
+    """
     if length < 2 or (memory != "counts" and memory < 1):
         raise ValueError(f"length is {length}, memory is {memory!r}, expected at least 2 and at least 1")
     classes = _start(source, memory)
-    states = classes.last[:, None]
-    ends, weights = np.arange(len(states)), np.empty((len(states), 0))
+    ends = np.arange(len(classes.last))
     for step in range(length - 1):
         after, edges = _step(source, classes, memory)
-        if read == "last" and step < length - 2:  # no target: one sequence for each class will do
-            edge = np.unique(edges.after, return_index=True)[1]
-            path, weights = edges.before[edge], np.empty((len(edge), 0))
-        else:
+        is_target = read == "all" or step == length - 2
+        if is_target:
             path, edge, old, new = _cover(ends, edges, len(classes.mass))
-            unchanged, added = old[:, None] * weights[path], new * edges.mass[edge]
-            weights = np.concatenate([unchanged, added[:, None]], 1)
+        else:  # one sequence for each class will do
+            edge = np.unique(edges.after, return_index=True)[1]
+            path = edges.before[edge]
+            old = new = np.ones(len(edge), dtype=bool)
         if len(path) > MAX_SEQUENCES:
             raise ValueError(
                 f"{source.title()!r} has more than {MAX_SEQUENCES} classes of {length} states by "
                 f"{'counts' if memory == 'counts' else f'the last {memory}'}, expected at most that many"
             )
-        states = np.concatenate([states[path], edges.following[edge, None]], 1)
+        yield _Cover(is_target, path, edges.following[edge], edges.mass[edge], old, new)
         classes, ends = after, edges.after[edge]
-    return torch.from_numpy(states), torch.from_numpy(weights)
 
 
 def _start(source: FixedChain, memory: Memory) -> _Classes:

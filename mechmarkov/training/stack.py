@@ -1,8 +1,8 @@
-"""The trainer: all members of a fleet as one stack, one forward, one backward, one optimiser step."""
+"""A stack in training: all members as one model, one forward, one backward, one optimiser step."""
 
 import operator
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,37 +10,28 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechmarkov.objectives import inputs_and_targets, sequence_length
+from mechmarkov.objectives import inputs_and_targets
+from mechmarkov.runs.run import Run
 from mechmarkov.training.cuda_graph import StepAsGraph
 from mechmarkov.training.data import Batches
-from mechmarkov.training.learner import DecoderLearner, Learner, Measures, with_errors
-from mechmarkov.training.members import Member, check_stack
+from mechmarkov.training.learner import LearnerJob, Measures, with_errors
 from mechmarkov.training.optimisers import StackOptimiser, StackScaler
-from mechmarkov.training.walk import WalkLearner, reduced_trajectory
-from mechmarkov.utils.device import pick_device
-
-Snapshot = Callable[[], dict[str, Any]]
+from mechmarkov.training.plan import Stack
+from mechmarkov.training.workload import Member
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """The result of training, on the CPU.
+    """The result of training, on the CPU."""
 
-    Attributes:
-        members: What was trained, in the order of the stack.
-        checkpoints: Step to tensors `[stack, ...]` under HookedTransformer's names.
-        frozen: The decoder's other tensors, the same for all members at all steps, without those axes.
-        metrics: Name to `[recorded step, stack]`; entry i is of the weights after i steps.
-        seconds: Wall time, of only this session where training was resumed.
-        device: Where it was trained.
-    """
-
-    members: tuple[Member, ...]
+    members: tuple[Member, ...]  # what was trained, in the order of the stack
+    # Step to tensors `[stack, ...]` under HookedTransformer's names.
     checkpoints: dict[int, dict[str, Tensor]]
+    # The decoder's other tensors, the same for all members at all steps, without those axes.
     frozen: dict[str, Tensor]
-    metrics: dict[str, Tensor]
-    seconds: float
-    device: str
+    metrics: dict[str, Tensor]  # name to `[recorded step, stack]`; entry i is of the weights after i steps
+    seconds: float  # wall time, of only this session where training was resumed
+    device: str  # where it was trained
 
     def member(self, index: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """One member's states, `[checkpoint, ...]` or `[1, ...]` where they never change, and its metrics."""
@@ -59,95 +50,69 @@ class Fitted:
         return not finite or not all(bool(v[:, index].isfinite().all()) for v in self.metrics.values())
 
 
-def fit(
-    members: Sequence[Member],
-    device: str = "cpu",
-    *,
-    start: Mapping[str, Tensor] | None = None,
-    resume_from: dict[str, Any] | None = None,
-    on_step: Callable[[int, Snapshot], None] | None = None,
-) -> Fitted:
-    """Train the members of a fleet as one stack.
+class StackInTraining:
+    """Everything that changes while a stack trains.
 
     A member starts from the same weights and sees the same data, bit for bit, as if trained by itself;
     afterwards the two differ by the rounding of a different order of summation, which grows near a saddle.
 
     Args:
-        members: What to train; their recipes may share a stack (`fleet_key`).
-        device: `auto`, `cpu` or `cuda`.
-        start: Weights that every member, a decoder, starts from instead of its `init`; no stack axis.
-        resume_from: What a snapshot returned; training goes on from there and gives the same bits as if it
-            had not been interrupted.
-        on_step: Called after every step with its number and a function that takes a snapshot: plain values
-            and tensors only.
+        stack: The members.
+        device: Where they live.
+        start: A run whose last weights every member, a decoder, starts from instead of its `init`.
 
     Raises:
-        ValueError: If the members cannot train as one stack, or `start` is given for walk models.
+        ValueError: `start` is given for walk models.
     """
-    check_stack(members)
-    recipe = members[0].recipe
-    if start is not None and recipe.model.kind == "walk":
-        raise ValueError(
-            "start is given, but model.kind is 'walk', expected 'decoder': walk models start by init"
+
+    def __init__(self, stack: Stack, device: torch.device, start: Run | None = None) -> None:
+        self._began, self.stack, self.device, self.step = time.perf_counter(), stack, device, 0
+        work, members = stack.workload, stack.members
+        self.recipe = recipe = work.recipe
+        self.learner = recipe.model.learner(
+            LearnerJob(
+                config=work.config,
+                objective=recipe.objective,
+                seeds=[member.seed for member in members],
+                inits=[member.recipe.init for member in members],
+                trainable=work.trainable,
+                precision=recipe.precision,
+                compile=recipe.compile,
+                device=device,
+                start=None if start is None else {name: x[-1] for name, x in start.states.items()},
+            )
         )
-    began, place = time.perf_counter(), pick_device(device)
-    if not recipe.model.shares_stacks:
-        return _fit_reduced(members, began)
-    loop = _Loop(members, place, start)
-    if resume_from is not None:
-        loop.restore(resume_from)
-    loop.keep_checkpoint()
-    while loop.step < recipe.steps:
-        loop.advance()
-        if on_step is not None:
-            on_step(loop.step, loop.snapshot)
-    return Fitted(
-        tuple(members),
-        loop.checkpoints,
-        loop.learner.frozen,
-        loop.all_metrics(),
-        time.perf_counter() - began,
-        str(place),
-    )
-
-
-class _Loop:
-    """Everything that changes while a stack trains."""
-
-    def __init__(
-        self, members: Sequence[Member], device: torch.device, start: Mapping[str, Tensor] | None
-    ) -> None:
-        self.recipe, self.device, self.step = members[0].recipe, device, 0
-        if self.recipe.model.kind == "walk":
-            self.learner: Learner = WalkLearner(members, device)
-        else:
-            self.learner = DecoderLearner(members, device, start)
         self.start = {name: self.learner.parameters[name].detach().clone() for name in self.learner.masks}
         settings = [member.recipe.optimiser for member in members]
-        self.optimiser = StackOptimiser(settings, self.learner.parameters, self.recipe.steps)
-        self.scaler = StackScaler(len(members), device) if self.recipe.grad_scaler else None
-        length = sequence_length(self.recipe.objective, self.recipe.decoder_config.n_ctx)
-        self.batches = Batches(members, length, device)
-        # torch.compile has its own way to launch less.
-        self._launch = StepAsGraph() if device.type == "cuda" and not self.recipe.compile else operator.call
+        self.optimiser = StackOptimiser(settings, self.learner.parameters, recipe.steps)
+        self.scaler = StackScaler(len(members), device) if recipe.grad_scaler else None
+        self.batches = Batches(members, work.length, device)
+        # Calls `update`, on a GPU by replaying its launches; torch.compile has its own way to launch less.
+        self.launch = StepAsGraph() if device.type == "cuda" and not recipe.compile else operator.call
+        # Tokens and targets of every step; None where each has its own.
         self.fixed = None if self.batches.fixed is None else self._split(self.batches.fixed)
         # Whole from the start: small tensors that stay, one a step, would keep malloc from using again what
         # activations leave between them, and a thousand steps of a walk would take 25 times the memory.
-        self.rows = {step: row for row, step in enumerate(self.recipe.checkpoint_steps)}
-        self.kept: dict[str, Tensor] = {}  # [checkpoint, stack, ...]
+        self.rows = {step: row for row, step in enumerate(work.checkpoints)}
+        self.weights: dict[str, Tensor] = {}  # [checkpoint, stack, ...]
         self.metrics: dict[str, Tensor] = {}  # [recorded step, stack]
+        self.keep_checkpoint()
+
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Returns what `update` takes at this step: learning rates and, unless they are fixed, sequences."""
+        drawn = () if self.fixed else (self.batches.at(self.step),)
+        return self.optimiser.rates(self.step), *drawn
+
+    def record(self, measures: Measures) -> None:
+        """Note what an update measured, and its weights if this is a step to keep them at."""
+        self._note(measures)
+        self.step += 1
+        self.keep_checkpoint()
 
     def _split(self, states: Tensor) -> tuple[Tensor, Tensor]:
         return inputs_and_targets(states, self.recipe.objective, self.recipe.source.n_states)
 
-    def advance(self) -> None:
-        """One step."""
-        drawn = () if self.fixed else (self.batches.at(self.step),)
-        self._record(self._launch(self._update, self.optimiser.rates(self.step), *drawn))
-        self.step += 1
-        self.keep_checkpoint()
-
-    def _update(self, lr: Tensor, *drawn: Tensor) -> Measures:
+    def update(self, lr: Tensor, *drawn: Tensor) -> Measures:
         """Move the weights; a function of only tensors, as a CUDA graph needs it."""
         tokens, targets = self.fixed or self._split(*drawn)
         groups = self.recipe.data.groups
@@ -171,14 +136,14 @@ class _Loop:
         measures = self.learner.measure(tokens, targets, self.batches.weights)
         losses = measures["loss"] if self.scaler is None else measures["loss"] * self.scaler.factor
         parameters, masks = self.learner.parameters, self.learner.masks
-        found = torch.autograd.grad(losses.sum(), list(parameters.values()))
+        slopes = torch.autograd.grad(losses.sum(), list(parameters.values()))
         gradients = [  # of what may move: the rest is not part of the gradient's length
             torch.where(masks[name], gradient, 0.0) if name in masks else gradient
-            for name, gradient in zip(parameters, found, strict=True)
+            for name, gradient in zip(parameters, slopes, strict=True)
         ]
         return {name: value.detach() for name, value in measures.items()}, self.optimiser.flatten(gradients)
 
-    def _record(self, measures: dict[str, Tensor]) -> None:
+    def _note(self, measures: Measures) -> None:
         for name, value in measures.items():
             if name not in self.metrics:
                 self.metrics[name] = value.new_zeros(self.recipe.steps + 1, *value.shape)
@@ -191,22 +156,30 @@ class _Loop:
 
     def _keep(self, step: int, states: Mapping[str, Tensor]) -> None:
         for name, value in states.items():
-            if name not in self.kept:
-                self.kept[name] = torch.zeros(len(self.rows), *value.shape, dtype=value.dtype)
-            self.kept[name][self.rows[step]].copy_(value)
+            if name not in self.weights:
+                self.weights[name] = torch.zeros(len(self.rows), *value.shape, dtype=value.dtype)
+            self.weights[name][self.rows[step]].copy_(value)
 
     @property
     def checkpoints(self) -> dict[int, dict[str, Tensor]]:
         """The weights at each step so far that they were kept at."""
         rows = {step: row for step, row in self.rows.items() if step <= self.step}
-        return {step: {name: kept[row] for name, kept in self.kept.items()} for step, row in rows.items()}
+        return {step: {name: x[row] for name, x in self.weights.items()} for step, row in rows.items()}
+
+    def fitted(self) -> Fitted:
+        """The result, once all steps are taken."""
+        seconds = time.perf_counter() - self._began
+        metrics = self.all_metrics()
+        return Fitted(
+            self.stack.members, self.checkpoints, self.learner.frozen, metrics, seconds, str(self.device)
+        )
 
     def all_metrics(self) -> dict[str, Tensor]:
         """Metrics `[step, stack]`; on a fixed training set, those of the last weights too."""
         recorded = self.step
         if self.fixed is not None:
             with torch.no_grad():
-                self._record(self.learner.measure(*self.fixed, self.batches.weights))
+                self._note(self.learner.measure(*self.fixed, self.batches.weights))
             recorded += 1
         return {name: values[:recorded].cpu() for name, values in self.metrics.items()}
 
@@ -238,9 +211,9 @@ class _Loop:
 
     def _restore(self, snapshot: dict[str, Any]) -> None:
         self.step = snapshot["step"]
-        kept = sorted(map(int, snapshot["checkpoints"]))
-        if kept != [step for step in self.rows if step <= self.step] or self.step < 0:
-            raise ValueError(f"checkpoints {kept} at step {self.step}")
+        steps = sorted(map(int, snapshot["checkpoints"]))
+        if steps != [step for step in self.rows if step <= self.step] or self.step < 0:
+            raise ValueError(f"checkpoints {steps} at step {self.step}")
         with torch.no_grad():
             for name, parameter in self.learner.parameters.items():
                 parameter.copy_(snapshot["parameters"][name])
@@ -255,12 +228,15 @@ class _Loop:
             self.metrics[name] = torch.cat([values, to_come]).to(self.device)
 
 
-def _fit_reduced(members: Sequence[Member], began: float) -> Fitted:
-    frozen, checkpoints, metrics = reduced_trajectory(members[0].recipe)
-    stack = len(members)
+def solved(stack: Stack) -> Fitted:
+    """The result of a training that is integrated: no step need be taken for it."""
+    began, recipe, count = time.perf_counter(), stack.workload.recipe, len(stack.members)
+    frozen, checkpoints, metrics = recipe.model.solution(
+        recipe.source, recipe.optimiser.lr, recipe.objective.eps, stack.workload.checkpoints
+    )
     stacked = {
-        step: {name: tensor.expand(stack, *tensor.shape) for name, tensor in states.items()}
+        step: {name: tensor.expand(count, *tensor.shape) for name, tensor in states.items()}
         for step, states in checkpoints.items()
     }
-    values = {name: value[:, None].expand(-1, stack) for name, value in metrics.items()}
-    return Fitted(tuple(members), stacked, frozen, values, time.perf_counter() - began, "cpu")
+    values = {name: value[:, None].expand(-1, count) for name, value in metrics.items()}
+    return Fitted(stack.members, stacked, frozen, values, time.perf_counter() - began, "cpu")

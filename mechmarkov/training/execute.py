@@ -1,0 +1,137 @@
+"""A plan carried out: the stacks, and the steps of each."""
+
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from mechmarkov.runs.owner import owned
+from mechmarkov.runs.provenance import provenance
+from mechmarkov.runs.run import Run
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.training import resume
+from mechmarkov.training.plan import Stack, TrainingPlan
+from mechmarkov.training.progress import Progress, Stop, Told
+from mechmarkov.training.recipe import Recipe
+from mechmarkov.training.stack import Fitted, StackInTraining, solved
+from mechmarkov.utils.forked import forked
+from mechmarkov.utils.memory import freed_memory_kept
+from mechmarkov.utils.threads import threads
+
+ADVICE = "memory=... takes how many bytes may be used"
+
+
+@dataclass(frozen=True)
+class Diverged:
+    """A member whose weights or metrics are no longer finite; it has no run."""
+
+    recipe: Recipe
+    seed: int
+
+    @property
+    def message(self) -> str:
+        """One line."""
+        return f"weights of seed {self.seed} are not finite after {self.recipe.steps} steps"
+
+
+def execute(plan: TrainingPlan, told: Told = None) -> list[Run | Diverged]:
+    """Train the stacks of a plan.
+
+    Args:
+        plan: What to train, and how.
+        told: Whether to draw a progress bar, or what is told of the steps done and those in all.
+
+    Returns:
+        For each member its run, or `Diverged`.
+
+    Raises:
+        RunFileError: Files that cannot be written, what another training left, or a folder that another one
+            is using.
+    """
+    results: dict[int, Run | Diverged] = dict(plan.earlier)
+    one_by_one = min(len(plan.stacks), plan.at_once) <= 1
+    steps = sum(stack.workload.recipe.steps for stack in plan.stacks)
+    stop = Stop()
+    progress = Progress(plan.members[0].recipe.name, len(plan.stacks), steps, told, at_each_step=one_by_one)
+    with ExitStack() as held:
+        held.enter_context(freed_memory_kept())
+        held.enter_context(closing(progress))
+        held.enter_context(threads(1 if plan.device.type == "cpu" else torch.get_num_threads()))
+        for folder in sorted({path.parent for path in plan.paths}):
+            held.enter_context(owned(folder, RunFileError))
+        trained = forked(
+            partial(train_stack, plan, progress, stop),
+            range(len(plan.stacks)),
+            plan.at_once,
+            copied=plan.copied,
+            advice=ADVICE,
+            meanwhile=progress.tell,
+            stop=stop.set,
+        )
+        for number, runs in trained:
+            results.update(zip(plan.stacks[number].places, runs, strict=True))
+    return [results[place] for place in range(len(plan.members))]
+
+
+def train_stack(plan: TrainingPlan, progress: Progress, stop: Stop, number: int) -> list[Run | Diverged]:
+    """Train one stack of a plan, from where an earlier call was interrupted; save its runs.
+
+    A stack whose runs are there already, as it ended before another one was interrupted, is not trained.
+    """
+    stack = plan.stacks[number]
+    recipe, file = stack.workload.recipe, stack.partial
+    interrupted = None if file is None else resume.read(file, stack.members, plan.device)
+    if interrupted is None and all(place in plan.earlier for place in stack.places):
+        progress.step(number, recipe.steps)
+        return [plan.earlier[place] for place in stack.places]
+    if not recipe.model.shares_stacks:
+        return _results(plan, stack, solved(stack))
+    training = StackInTraining(stack, plan.device, plan.start)
+    if interrupted is not None:
+        training.restore(interrupted)
+    written = time.monotonic()
+    for step in range(training.step + 1, recipe.steps + 1):
+        training.record(training.launch(training.update, *training.inputs()))
+        if file is not None and step < recipe.steps and time.monotonic() - written >= plan.save_every:
+            resume.write(file, stack.members, plan.device, training.snapshot())
+            written = time.monotonic()
+        stop.check()
+        progress.step(number, step)
+    return _results(plan, stack, training.fitted())
+
+
+def _results(plan: TrainingPlan, stack: Stack, fitted: Fitted) -> list[Run | Diverged]:
+    """The members' runs, saved; then nothing is left to resume."""
+    results = [
+        Diverged(member.recipe, member.seed) if fitted.diverged(i) else _run(plan, stack, fitted, i)
+        for i, member in enumerate(stack.members)
+    ]
+    for result, path in zip(results, stack.paths, strict=bool(stack.paths)):
+        if isinstance(result, Run):
+            result.save(path)
+    if stack.partial is not None:
+        stack.partial.unlink(missing_ok=True)
+    return results
+
+
+def _run(plan: TrainingPlan, stack: Stack, fitted: Fitted, index: int) -> Run:
+    recipe, seed = stack.members[index].recipe, stack.members[index].seed
+    states, metrics = fitted.member(index)
+    return Run(
+        model=stack.workload.config,
+        source=recipe.source,
+        objective=recipe.objective,
+        trainable=stack.workload.trainable,
+        recipe=recipe.to_keep(),
+        seed=seed,
+        steps=torch.tensor(sorted(fitted.checkpoints)),
+        states={name: tensor.to(torch.float32) for name, tensor in states.items()},
+        metrics={name: {"step": torch.arange(len(v)), "value": v} for name, v in metrics.items()},
+        provenance={
+            **provenance(fitted.device, wall_seconds=fitted.seconds),
+            "trained_together": len(stack.members),
+            **({} if plan.start is None else {"started_from": plan.start.title()}),
+        },
+    )
