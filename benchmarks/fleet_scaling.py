@@ -90,7 +90,7 @@ def grid(runs: int, steps: int) -> dict[str, Any]:
 def measured_task(steps: int) -> float:
     """Wall seconds of a task, one on each core at once; without what a process takes to begin."""
     with tempfile.TemporaryDirectory() as folder:
-        found = mm.sweep(grid(cores() * FLEET, steps), folder, processes=cores(), progress=False)
+        found = mm.sweep(grid(cores() * FLEET, steps), folder, jobs=cores(), progress=False)
     return statistics.median(found.table["seconds"].to_pylist()) * FLEET
 
 

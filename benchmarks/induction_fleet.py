@@ -26,7 +26,7 @@ def distances(runs: list[mm.Run], source: mm.Source, length: int) -> np.ndarray:
     """KL(rule ‖ model), nats, a mean over fresh sequences and all positions: `[rule, model]`."""
     tokens = source.sample(SEQUENCES, length, generator=torch.Generator().manual_seed(SEED))
     rules = [torch.from_numpy(source.predictors()[name].probabilities(tokens.numpy())) for name in RULES]
-    models = [run.decoder()(tokens).double().log_softmax(-1) for run in runs]
+    models = [run.model()(tokens).double().log_softmax(-1) for run in runs]
     return np.array([[float((p * (p.log() - log_q)).sum(-1).mean()) for log_q in models] for p in rules])
 
 

@@ -109,7 +109,7 @@ def loop(run: Any, steps: Any) -> None:
     each = max(1, LOOP_ELEMENTS // (subject.config.n_heads * length**2))
     lag = torch.arange(length)[:, None] - torch.arange(length)
     for step in subject.coordinates:
-        model, found = run.decoder(step=step), []
+        model, found = run.model(step=step), []
         for start in range(0, len(batch.tokens), each):
             some = slice(start, start + each)
             with torch.no_grad():

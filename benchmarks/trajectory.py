@@ -50,10 +50,10 @@ def one_by_one(run: mm.Run, sequences: int) -> Measured:
     found: dict[str, list[np.ndarray]] = {}
     first = mm.Subject.of(run, sequences=sequences, find=load_probe)
     for step in run.steps.tolist():
-        member = run.decoder(steps=[step])
+        member = run.model(steps=[step])
         subject = mm.Subject(run, member, first.batch, axis="step", coordinates=[step], find=load_probe)
         subject.__dict__["exact"] = first.exact
-        object.__setattr__(member, "run_with_hooks", from_cache(run.decoder(step=step), member))
+        object.__setattr__(member, "run_with_hooks", from_cache(run.model(step=step), member))
         with patch.object(recording, "chunked", lambda stack, tokens, elements: [whole(stack, tokens)]):
             subject.recorded(SCORES)
         for name, values in measure(subject).items():
@@ -93,7 +93,7 @@ def by_hand(run: mm.Run, sequences: int) -> list[list[float]]:
     centred = P.sqrt() - P.sqrt().mean(0) - P.sqrt().mean(1, keepdim=True) + P.sqrt().mean()
     found = []
     for step in run.steps.tolist():
-        model = run.decoder(step=step)
+        model = run.model(step=step)
         logits, cache = model.run_with_cache(tokens)
         p = run.objective.predict(logits[:, -1].double()).clamp_min(1e-12)
         attention = cache["blocks.0.attn.hook_pattern"][:, 0, -1].double()
@@ -120,7 +120,7 @@ def bare(run: mm.Run, sequences: int) -> None:
     """run_with_cache over the checkpoints, and nothing with it."""
     tokens = mm.Subject.of(run, sequences=sequences).batch.tokens
     for step in run.steps.tolist():
-        run.decoder(step=step).run_with_cache(tokens)
+        run.model(step=step).run_with_cache(tokens)
 
 
 def check(ours: Measured, theirs: Measured, hand: list[list[float]]) -> None:

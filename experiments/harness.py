@@ -100,8 +100,8 @@ def evaluation(source: mm.Source, sequences: int, length: int) -> Int[Tensor, "b
 
 def attention_share(run: mm.Run) -> float:
     """`|attention| / |stream after it|` of the last model's first layer, mean over tokens."""
-    tokens = evaluation(run.source, 64, run.model.n_ctx)
-    _, cache = run.decoder().run_with_cache(tokens)
+    tokens = evaluation(run.source, 64, run.config.n_ctx)
+    _, cache = run.model().run_with_cache(tokens)
     added, stream = cache["blocks.0.hook_attn_out"], cache["blocks.0.hook_resid_mid"]
     return float((added.norm(dim=-1) / stream.norm(dim=-1)).mean())
 
@@ -116,7 +116,7 @@ def predictions(
 ) -> Float[np.ndarray, "step batch position state"]:
     """What the model predicts at every training step it has kept: probabilities, float64."""
     with torch.no_grad():
-        return np.asarray(run.decoder(steps="all")(tokens).double().softmax(-1).numpy())
+        return np.asarray(run.model(steps="all")(tokens).double().softmax(-1).numpy())
 
 
 def exact(

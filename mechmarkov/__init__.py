@@ -30,7 +30,7 @@ _HOMES = {
     "interventions.attention": ["attend", "limit_window"],
     "interventions.ablate": ["ablate", "ablate_path"],
     "interventions.attribution": ["attribution_patching"],
-    "interventions.belief": ["force_state"],
+    "interventions.belief": ["force_belief"],
     "interventions.tokens": ["shuffle_context", "swap_parent"],
     "sweeps": ["Cluster", "Sweep", "load_sweep", "sweep"],
     "report.compare": ["compare"],
@@ -45,10 +45,10 @@ if TYPE_CHECKING:  # `as` makes a name one that is exported
     from mechmarkov import show as show
     from mechmarkov.interventions.ablate import ablate as ablate
     from mechmarkov.interventions.ablate import ablate_path as ablate_path
-    from mechmarkov.interventions.attention import attend as attend
     from mechmarkov.interventions.attention import limit_window as limit_window
+    from mechmarkov.interventions.attention import override_attention as attend
     from mechmarkov.interventions.attribution import attribution_patching as attribution_patching
-    from mechmarkov.interventions.belief import force_state as force_state
+    from mechmarkov.interventions.belief import force_belief as force_belief
     from mechmarkov.interventions.tokens import shuffle_context as shuffle_context
     from mechmarkov.interventions.tokens import swap_parent as swap_parent
     from mechmarkov.models import DecoderConfig as DecoderConfig
@@ -66,7 +66,7 @@ if TYPE_CHECKING:  # `as` makes a name one that is exported
     from mechmarkov.probing import Tile as Tile
     from mechmarkov.probing import Where as Where
     from mechmarkov.recorder import Recorder as Recorder
-    from mechmarkov.report.compare import compare as compare
+    from mechmarkov.report.compare import write_comparison as compare
     from mechmarkov.result import Result as Result
     from mechmarkov.runs import Run as Run
     from mechmarkov.runs import example as example

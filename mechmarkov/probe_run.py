@@ -254,10 +254,10 @@ def _warnings(subject: Subject, doubts: Iterable[str | None], law_draws: int) ->
         yield law_in_words(run.source, law_draws)
         if (doubt := run.source.doubt_of_one_law()) is not None:
             yield doubt
-    if n_read < run.model.n_ctx:
+    if n_read < run.config.n_ctx:
         yield (
             f"the sequences have {n_read + 1} states, so that {n_read} positions have a next state to "
-            f"predict: the last {run.model.n_ctx - n_read} of the context are not evaluated"
+            f"predict: the last {run.config.n_ctx - n_read} of the context are not evaluated"
         )
     if n_sequences < FEW_SEQUENCES:
         yield (

@@ -49,7 +49,7 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
     (97, 97)
     """
     tokens = _tokens(run, sequence)
-    config, model = run.model, run.decoder(step)
+    config, model = run.config, run.model(step)
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(config.n_layers)]
     with torch.no_grad():
         _, cache = model.run_with_cache(tokens, names_filter=names)
@@ -165,7 +165,7 @@ def _tokens(run: Run, sequence: Sequence[int] | None) -> torch.Tensor:
         return Subject.of(run, sequences=1).batch.tokens
     states = np.asarray(sequence)
     n, query = run.source.n_states, run.objective.query
-    longest = run.model.n_ctx - run.objective.n_extra
+    longest = run.config.n_ctx - run.objective.n_extra
     if states.ndim != 1 or not states.size or states.dtype.kind not in "iu":
         raise ValueError(f"sequence is {sequence!r}, expected a list of states by number")
     if (wrong := states[(states < 0) | (states >= n)]).size:
@@ -175,5 +175,5 @@ def _tokens(run: Run, sequence: Sequence[int] | None) -> torch.Tensor:
         raise ValueError(f"sequence has {states.size} states, expected {expected}")
     tokens = torch.from_numpy(states.astype(np.int64))[None]
     if run.objective.bos:
-        return torch.cat([torch.full((1, 1), run.model.d_vocab - 1), tokens], dim=1)
-    return torch.cat([tokens, torch.full((1, 1), run.model.d_vocab - 1)], dim=1) if query else tokens
+        return torch.cat([torch.full((1, 1), run.config.d_vocab - 1), tokens], dim=1)
+    return torch.cat([tokens, torch.full((1, 1), run.config.d_vocab - 1)], dim=1) if query else tokens

@@ -14,7 +14,7 @@ import mechmarkov as mm
 from mechmarkov.utils.errors import generator_in, integer_of, list_of, number_of, path_of
 
 RUN = mm.example("walk")
-MODEL = RUN.decoder()
+MODEL = RUN.model()
 RECIPE = mm.load_recipe("binary-p05-q08-tied").with_set(["steps=2"])
 MEMBER = mm.Member(RECIPE, 0)
 SOURCE, OBJECTIVE = RUN.source, RUN.objective
@@ -81,7 +81,7 @@ CALLS = {
     "steps/halves": lambda: mm.probe(RUN, ["attention"], steps=[1.5]),
     "steps/nothing": lambda: mm.probe(RUN, ["attention"], steps=None),
     "steps/of a subject": lambda: mm.Subject.of(RUN, endless()),
-    "steps/of a decoder": lambda: RUN.decoder(steps=endless()),
+    "steps/of a decoder": lambda: RUN.model(steps=endless()),
     "seed/of sequences": lambda: mm.probe(RUN, ["attention"], seed=1.5),
     "time_limit": lambda: mm.probe(RUN, ["attention"], time_limit="1"),
     "time_limit/nearly nothing": lambda: mm.probe(RUN, ["attention"], time_limit=1e-300),
@@ -112,7 +112,7 @@ CALLS = {
     "methods": lambda: mm.bench.run(endless("eap")),
     "cases": lambda: mm.bench.run(["eap"], endless("direct")),
     "seeds/of a benchmark": lambda: mm.bench.run(["eap"], ["direct"], seeds=10**30),
-    "heads": lambda: mm.attend(MODEL, endless("L0H0"), to="uniform").__enter__(),
+    "heads": lambda: mm.override_attention(MODEL, endless("L0H0"), to="uniform").__enter__(),
     "back": lambda: mm.limit_window(MODEL, "2").__enter__(),
     "back/beyond any": lambda: mm.limit_window(MODEL, 1 << 63).__enter__(),
     "component": lambda: mm.ablate(MODEL, 3).__enter__(),
@@ -144,7 +144,7 @@ def test_arrays_are_lists_of_numbers():
     assert [run.seed for run in runs] == [0, 1]
     steps = torch.tensor([0, 50])
     assert mm.Subject.of(RUN, steps, sequences=4).coordinates == [0, 50]
-    assert RUN.decoder(steps=np.array([0, 50])).n_models == 2
+    assert RUN.model(steps=np.array([0, 50])).n_models == 2
 
 
 def test_what_has_an_end_is_a_list():

@@ -30,7 +30,7 @@ def test_every_head_has_a_panel_and_all_share_one_colour_scale():
     run = mm.example("induction")
     figure = mm.show.attention(run, [0, 1, 2, 0, 1])
     assert [note.text for note in figure.layout.annotations] == [
-        f"L{layer}H{head}" for layer in range(run.model.n_layers) for head in range(run.model.n_heads)
+        f"L{layer}H{head}" for layer in range(run.config.n_layers) for head in range(run.config.n_heads)
     ]
     assert {trace.coloraxis for trace in figure.data} == {"coloraxis"}
     assert np.asarray(figure.data[0].z).shape == (5, 5)

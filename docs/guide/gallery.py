@@ -24,7 +24,7 @@ STEPS = 6
 def imported() -> mm.Run:
     """The last weights of a trained model, without a trace of its training."""
     run = mm.train(mm.load_recipe("binary-p02-q03-untied").with_set(["steps=600"]), seed=0)
-    return mm.Run.from_model(run.decoder(), source=run.source)
+    return mm.Run.from_model(run.model(), source=run.source)
 
 
 def table() -> mm.Run:

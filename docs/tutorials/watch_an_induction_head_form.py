@@ -102,7 +102,7 @@ lines(torch.tensor(watched).double().numpy(), heads, x_title="training step", y_
 # first tells the second's keys. `with mm.ablate(...)` changes the model inside the block and nowhere else.
 
 # %%
-model = run.decoder()
+model = run.model()
 tokens = mm.Subject.of(run, sequences=256).batch.tokens
 
 

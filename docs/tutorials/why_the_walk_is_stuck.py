@@ -134,7 +134,7 @@ def follows_the_parent(run: mm.Run) -> float:
     history = mm.Subject.of(run, sequences=60).batch.history
     edited = mm.swap_parent(history)
     query = torch.full((len(edited), 1), run.source.n_states)
-    predicted = run.decoder()(torch.cat([edited, query], dim=1))[:, -1].argmax(-1)
+    predicted = run.model()(torch.cat([edited, query], dim=1))[:, -1].argmax(-1)
     return float((run.source.P[edited[:, -1], predicted] > 0).mean())
 
 

@@ -92,11 +92,11 @@ mm.show.kernel(run)
 # %% [markdown]
 # ## Go on with TransformerLens
 #
-# `run.decoder()` is a `HookedDecoder`: HookedTransformer's names, hooks, weights and shapes, in every
+# `run.model()` is a `HookedDecoder`: HookedTransformer's names, hooks, weights and shapes, in every
 # version. TransformerLens' caches, hooks, patching and factored matrices take it as it is.
 
 # %%
-decoder = run.decoder()
+decoder = run.model()
 tokens = mm.Subject.of(run, sequences=64).batch.tokens
 logits, cache = decoder.run_with_cache(tokens)
 parts, labels = cache.decompose_resid(layer=-1, return_labels=True)

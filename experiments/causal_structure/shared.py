@@ -51,12 +51,12 @@ def away(run: mm.Run) -> tuple[float, float]:
 
     Frequencies are read as the loss reads them, with its eps added to each.
     """
-    tokens = evaluation(run.source, SEQUENCES, run.model.n_ctx + 1)[:, :-1]
+    tokens = evaluation(run.source, SEQUENCES, run.config.n_ctx + 1)[:, :-1]
     rules = run.source.predictors()
     best, unigram = (
         rules[f"in_context_{name}"].probabilities(tokens.numpy())[:, -1] for name in ("graph", "unigram")
     )
-    scores = run.decoder()(tokens)[:, -1].detach().double()
+    scores = run.model()(tokens)[:, -1].detach().double()
     model = run.objective.predict(scores).numpy()
     if run.objective.kind == "raw_log":
         model = (model + run.objective.eps) / (1 + model.shape[-1] * run.objective.eps)

@@ -49,10 +49,10 @@ def equal_tokens(quick: bool) -> Measured:
     """What attention with positions in its scores alone says of one token, and of 64 of the same."""
     del quick
     run = mm.example("induction")
-    length, n = run.model.n_ctx, run.source.n_states
+    length, n = run.config.n_ctx, run.source.n_states
     alike = torch.zeros(1, length, dtype=torch.long)
     with torch.no_grad():
-        one = run.decoder()(alike)[0].double().softmax(-1)[:, 0].numpy()
+        one = run.model()(alike)[0].double().softmax(-1)[:, 0].numpy()
     exact = predictors.in_context_bigram(alike.numpy(), n)[0, :, 0]
     return Measured(
         [

@@ -23,21 +23,21 @@ def look(run: mm.Run) -> dict[str, float]:
         share of the bigram's gain over the unigram; `filled`, `cut` (nats): what it costs to make layer 1's
         attention uniform, and to hide layer 1 from layer 2's keys.
     """
-    tokens = evaluation(run.source, 128, run.model.n_ctx)
-    late = slice(run.model.n_ctx - run.model.n_ctx // 4, None)
+    tokens = evaluation(run.source, 128, run.config.n_ctx)
+    late = slice(run.config.n_ctx - run.config.n_ctx // 4, None)
     laws = exact(run.source, tokens)
     bigram, unigram = laws[BIGRAM][:, late], laws[UNIGRAM][:, late]
-    model, name = run.decoder(), "blocks.0.attn.hook_pattern"
+    model, name = run.model(), "blocks.0.attn.hook_pattern"
     _, cache = model.run_with_cache(tokens, names_filter=[name])
     # Entry j of this diagonal is query j + 1, which uniform attention gives 1 / (j + 2) of.
-    before = cache[name].diagonal(offset=-1, dim1=-2, dim2=-1) * torch.arange(2, run.model.n_ctx + 1)
+    before = cache[name].diagonal(offset=-1, dim1=-2, dim2=-1) * torch.arange(2, run.config.n_ctx + 1)
 
     def excess() -> float:
         with torch.no_grad():
             return float(over_sequences(kl(bigram, model(tokens).double().softmax(-1).numpy()[:, late])))
 
     intact = excess()
-    with mm.attend(model, "L0H0", to="uniform"):
+    with mm.override_attention(model, "L0H0", to="uniform"):
         filled = excess()
     with mm.ablate_path(model, "L0H0", "L1H0.K", kind="mean"):
         cut = excess()

@@ -80,9 +80,9 @@ print(result["induction"].verdict)
 # So the model says the same after each.
 
 # %%
-alike = torch.zeros(1, run.model.n_ctx, dtype=torch.long)
+alike = torch.zeros(1, run.config.n_ctx, dtype=torch.long)
 with torch.no_grad():
-    model = run.decoder()(alike)[0].softmax(-1)[:, 0].numpy()
+    model = run.model()(alike)[0].softmax(-1)[:, 0].numpy()
 exact = run.source.predictors()["in_context_bigram"].probabilities(alike.numpy())[0, :, 0]
 {n: {"model": round(float(model[n - 1]), 4), "exact": round(float(exact[n - 1]), 4)} for n in (1, 2, 8, 64)}
 

@@ -45,7 +45,7 @@ def distances(run: mm.Run, source: mm.Source | None = None, sequences: int = 128
         [predictor, position] (nats): from the in-context bigram to the predictor.
     """
     source = source or run.source
-    tokens = evaluation(source, sequences, run.model.n_ctx)
+    tokens = evaluation(source, sequences, run.config.n_ctx)
     model, laws = predictions(run, tokens), exact(source, tokens)
     found = np.stack([[kl(p, q) for q in model] for p in laws.values()])
     apart = np.stack([kl(laws[BIGRAM], p) for p in laws.values()])

@@ -24,9 +24,9 @@ Times = Mapping[str, Float[np.ndarray, " seed"]]
 def previous_attention(run: mm.Run) -> Float[np.ndarray, " step"]:
     """Layer 1's attention on the previous token, mean over queries with at least 8 keys, at each step."""
     source = mm.DirichletChains(n_states=run.source.n_states, start="uniform")
-    tokens = evaluation(source, 32, run.model.n_ctx)
+    tokens = evaluation(source, 32, run.config.n_ctx)
     name = "blocks.0.attn.hook_pattern"
-    _, cache = run.decoder(steps="all").run_with_cache(tokens, names_filter=[name])
+    _, cache = run.model(steps="all").run_with_cache(tokens, names_filter=[name])
     before: torch.Tensor = cache[name].diagonal(offset=-1, dim1=-2, dim2=-1)
     return before[..., 7:].mean((-1, -2, -3)).detach().numpy()
 

@@ -100,9 +100,9 @@ def second_layer(found: dict[int, list[mm.Run]]) -> Finding:
 
 def on_matches(run: mm.Run, order: int) -> list[float]:
     """Layer 1, last query: attention on keys that match k tokens, their share; so for one token."""
-    tokens = evaluation(run.source, 600, run.model.n_ctx)
+    tokens = evaluation(run.source, 600, run.config.n_ctx)
     with torch.no_grad():
-        _, cache = run.decoder().run_with_cache(tokens, names_filter=["blocks.1.attn.hook_pattern"])
+        _, cache = run.model().run_with_cache(tokens, names_filter=["blocks.1.attn.hook_pattern"])
     attention = cache["blocks.1.attn.hook_pattern"][:, 0, -1, order:]
     length = tokens.shape[1]
     # The token j before a key against the query's, from the key on that has k before it.

@@ -145,7 +145,7 @@ def at_lags(
 ) -> Float[np.ndarray, "*model batch head query lag"]:
     """The last layer's attention at each of the source's lags, for queries that have every lag."""
     lags: tuple[int, ...] = run.source.lags
-    name = f"blocks.{run.model.n_layers - 1}.attn.hook_pattern"
+    name = f"blocks.{run.config.n_layers - 1}.attn.hook_pattern"
     many = tokens if decoder.n_models is None else tokens.expand(decoder.n_models, -1, -1)
     with torch.no_grad():
         _, cache = decoder.run_with_cache(many, names_filter=[name])
@@ -156,11 +156,11 @@ def at_lags(
 def selected(run: mm.Run, tokens: Int[Tensor, "batch position"]) -> tuple[float, float]:
     """The last layer's best correlation of attention with the posterior, and the upper end of its null."""
     weight = run.source.posterior(tokens.numpy())[:, max(run.source.lags) - 1 :]
-    fresh = mm.HookedDecoder(run.model, n_models=FRESH)
+    fresh = mm.HookedDecoder(run.config, n_models=FRESH)
     init = mm.load_recipe(run.recipe).init
     initialise(fresh, list(range(1000, 1000 + FRESH)), scheme=init.scheme, std=init.std)
     null = [correlation(one, weight) for one in at_lags(run, fresh, tokens)]
-    return correlation(at_lags(run, run.decoder(), tokens), weight), float(np.quantile(null, 0.975))
+    return correlation(at_lags(run, run.model(), tokens), weight), float(np.quantile(null, 0.975))
 
 
 def correlation(
@@ -208,12 +208,12 @@ def over_positions(
 def attention_by_lag(run: mm.Run, tokens: Int[Tensor, "batch position"]) -> go.Figure:
     """Attention of the last layer's heads at each lag, over sequences of each lag."""
     lags = run.source.lags
-    mass = at_lags(run, run.decoder(), tokens)
+    mass = at_lags(run, run.model(), tokens)
     truth = run.source.posterior(tokens.numpy())[:, -1].argmax(-1)
     figure = make_subplots(
         cols=mass.shape[1],
         shared_yaxes=True,
-        subplot_titles=[f"L{run.model.n_layers - 1}H{head}" for head in range(mass.shape[1])],
+        subplot_titles=[f"L{run.config.n_layers - 1}H{head}" for head in range(mass.shape[1])],
     )
     for head in range(mass.shape[1]):
         for i, lag in enumerate(lags):
@@ -227,5 +227,5 @@ def attention_by_lag(run: mm.Run, tokens: Int[Tensor, "batch position"]) -> go.F
                 col=head + 1,
             )
     figure.update_yaxes(title="mean attention", col=1)
-    title = f"Where the last layer looks: {run.model.n_layers} layers of {run.model.n_heads}"
+    title = f"Where the last layer looks: {run.config.n_layers} layers of {run.config.n_heads}"
     return titled(figure, title, "lag of the key")

@@ -38,7 +38,7 @@ def by_order(quick: bool) -> dict[tuple[int, int], list[mm.Run]]:
 @lru_cache(maxsize=64)
 def distances(run: mm.Run) -> dict[str, list[float]]:
     """Mean KL in nats from each predictor to the model, at every step it has kept."""
-    tokens = evaluation(run.source, SEQUENCES, run.model.n_ctx)
+    tokens = evaluation(run.source, SEQUENCES, run.config.n_ctx)
     model = predictions(run, tokens)
     return {name: [distance(law, one) for one in model] for name, law in exact(run.source, tokens).items()}
 
@@ -46,7 +46,7 @@ def distances(run: mm.Run) -> dict[str, list[float]]:
 @lru_cache(maxsize=64)
 def lower(run: mm.Run) -> float:
     """How far the next lower k-gram is from the best one: what a model of it would score."""
-    tokens = evaluation(run.source, SEQUENCES, run.model.n_ctx)
+    tokens = evaluation(run.source, SEQUENCES, run.config.n_ctx)
     laws = list(exact(run.source, tokens).values())
     return distance(laws[-1], laws[-2])
 

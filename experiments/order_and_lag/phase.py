@@ -38,7 +38,7 @@ class Phase:
 
 def phase(run: mm.Run, source: mm.Source, sequences: int) -> Phase:
     """Measure a run on sequences of a source; the four algorithms are those of the run's own chains."""
-    tokens = evaluation(source, sequences, run.model.n_ctx)
+    tokens = evaluation(source, sequences, run.config.n_ctx)
     late = slice(tokens.shape[1] // 2, None)
     laws = exact(run.source, tokens)
     algorithms = np.stack([laws[name][:, late] for name in ALGORITHMS])
@@ -51,7 +51,7 @@ def phase(run: mm.Run, source: mm.Source, sequences: int) -> Phase:
         kl=np.array([[distance(law, one) for law in algorithms] for one in model]),
         fits=[fit(one, algorithms) for one in model],
         apart=distance(algorithms[1], algorithms[3]),
-        use=bigram_use(run.decoder(steps="all"), tokens),
+        use=bigram_use(run.model(steps="all"), tokens),
         possible=distance(laws[best][:, -1], after),
     )
 

@@ -54,7 +54,7 @@ def residual_stream(quick: bool) -> Measured:
     """A residual connection in the paper's model, whose query is a zero token."""
     del quick
     ((run,),) = trained([mm.load_recipe("walk-k6-trap").with_set(["steps=2", "checkpoints=[2]"])], [0])
-    K, N, decoder = run.source.n_states, run.model.n_ctx, run.decoder()
+    K, N, decoder = run.source.n_states, run.config.n_ctx, run.model()
     tokens = torch.cat([torch.arange(N - 1)[None] % K, torch.tensor([[K]])], 1)
     with torch.no_grad():
         _, cache = decoder.run_with_cache(tokens)

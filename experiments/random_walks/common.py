@@ -46,14 +46,14 @@ def curve(run: mm.Run, name: str) -> Float[np.ndarray, " step"]:
 
 def attention(run: mm.Run, step: int) -> Float[np.ndarray, "sequence lag"]:
     """Attention of the query, lag 1 (the parent) first, on one walk from each state."""
-    K, length = run.source.n_states, run.model.n_ctx
+    K, length = run.source.n_states, run.config.n_ctx
     if isinstance(run.source, mm.Circle) and run.source.p == 1:
         states = (torch.arange(K)[:, None] + torch.arange(length)) % K
     else:
         states = evaluation(run.source, 16 * K, length)
         states = states[[int((states[:, 0] == k).nonzero()[0]) for k in states[:, 0].unique()]]
     tokens = torch.cat([states[:, :-1], torch.full((len(states), 1), K)], 1)
-    _, cache = run.decoder(step).run_with_cache(tokens, names_filter="blocks.0.attn.hook_pattern")
+    _, cache = run.model(step).run_with_cache(tokens, names_filter="blocks.0.attn.hook_pattern")
     pattern = cache["blocks.0.attn.hook_pattern"][:, 0, -1, :-1]
     return pattern.double().numpy()[:, ::-1]
 
@@ -81,7 +81,7 @@ class Outcome:
 
 def fresh(run: mm.Run, sequences: int) -> tuple[Int[Tensor, "batch position"], Int[Tensor, " batch"]]:
     """Inputs and labels that no training saw."""
-    states = evaluation(run.source, sequences, run.model.n_ctx + (not run.objective.query))
+    states = evaluation(run.source, sequences, run.config.n_ctx + (not run.objective.query))
     query = torch.full((sequences, int(run.objective.query)), run.source.n_states)
     return torch.cat([states[:, :-1], query], 1), states[:, -1]
 
@@ -89,8 +89,8 @@ def fresh(run: mm.Run, sequences: int) -> tuple[Int[Tensor, "batch position"], I
 def outcome(run: mm.Run, step: int = -1, sequences: int = 2000) -> Outcome:
     """Accuracy and attention (mean over heads) on fresh sequences."""
     tokens, labels = fresh(run, sequences)
-    decoder, name = run.decoder(step), f"blocks.{run.model.n_layers - 1}.attn.hook_pattern"
-    hits, attention, spread = 0, np.zeros(run.model.n_ctx - run.objective.query), 0.0
+    decoder, name = run.model(step), f"blocks.{run.config.n_layers - 1}.attn.hook_pattern"
+    hits, attention, spread = 0, np.zeros(run.config.n_ctx - run.objective.query), 0.0
     for part, wanted in zip(tokens.split(500), labels.split(500), strict=True):
         with torch.no_grad():
             scores, cache = decoder.run_with_cache(part, names_filter=name)
@@ -112,7 +112,7 @@ def kl_to_law(run: mm.Run) -> Float[np.ndarray, " step"]:
         torch.tensor(run.source.P)[tokens[:, -2]] if circle else one_hot(label, run.source.n_states).double()
     )
     with torch.no_grad():
-        scores = torch.stack([run.decoder(int(step))(tokens)[:, -1] for step in run.steps])
+        scores = torch.stack([run.model(int(step))(tokens)[:, -1] for step in run.steps])
     positive = scores.double().clamp_min(0) + run.objective.eps
     predicted = positive / positive.sum(-1, keepdim=True)
     distances = (torch.xlogy(law, law) - torch.xlogy(law, predicted)).sum(-1)

@@ -73,7 +73,7 @@ class Escape:
 
 def escape(run: mm.Run, rates: Float[np.ndarray, " step"]) -> Escape:
     """A run's escape, measured and predicted."""
-    amplitude = curve(run, "attention_spread") * (run.model.n_ctx - 1)
+    amplitude = curve(run, "attention_spread") * (run.config.n_ctx - 1)
     growth = np.concatenate([[0.0], np.cumsum(np.log1p(ETA * rates))])
     will = START + first_time(amplitude[START] * np.exp(growth[START:] - growth[START]) > ESCAPED_SHARES)
     seen = np.flatnonzero((amplitude[:-1] > LINEAR[0]) & (amplitude[:-1] < LINEAR[1]))

@@ -26,7 +26,7 @@ def right_answers(run: mm.Run, lag: int) -> float:
     tokens, _ = fresh(run, 1000)
     law = torch.tensor(run.source.P)[tokens[:, -1 - lag]]
     with torch.no_grad():
-        predicted = run.decoder(-1)(tokens)[:, -1].argmax(-1)
+        predicted = run.model(-1)(tokens)[:, -1].argmax(-1)
     return float((law.gather(1, predicted[:, None])[:, 0] == law.amax(1)).double().mean())
 
 

@@ -88,7 +88,7 @@ def _pull(run: mm.Run, base: float, d_head: int, n_ctx: int) -> float:
     predicted = kernel @ force
     tokens = torch.cat([torch.arange(n_ctx - 1)[None] % K, torch.tensor([[K]])], 1)
     with torch.no_grad():
-        _, cache = run.decoder(2).run_with_cache(tokens, names_filter="blocks.0.attn.hook_attn_scores")
+        _, cache = run.model(2).run_with_cache(tokens, names_filter="blocks.0.attn.hook_attn_scores")
     moved = cache["blocks.0.attn.hook_attn_scores"][0, 0, -1].double().numpy()
     moved, predicted = moved - moved.mean(), predicted - predicted.mean()
     return float(moved @ predicted / np.linalg.norm(moved) / np.linalg.norm(predicted))

@@ -89,6 +89,6 @@ def _task(run: mm.Run, step: int = -1) -> tuple[float, float]:
     """Accuracy and cross-entropy of the answer on every sentence."""
     sentences = torch.tensor(np.array(run.source.sentences))
     with torch.no_grad():
-        scores = run.decoder(step)(sentences[:, :-1])[:, -1]
+        scores = run.model(step)(sentences[:, :-1])[:, -1]
     loss = F.cross_entropy(scores, sentences[:, -1])
     return float((scores.argmax(-1) == sentences[:, -1]).double().mean()), float(loss)

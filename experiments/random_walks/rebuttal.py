@@ -22,14 +22,14 @@ def variances(run: mm.Run) -> Float[np.ndarray, " step"]:
     96 tokens have their attention; the label, which the authors' average seems to include, has 1/97. Where
     attention is flat this is (5/36) / 97² for 6 states.
     """
-    K, N = run.source.n_states, run.model.n_ctx
+    K, N = run.source.n_states, run.config.n_ctx
     walks = (torch.arange(K)[:, None] + torch.arange(N)) % K
     tokens = torch.cat([walks[:, :-1], torch.full((K, 1), K)], 1)
     x, name = F.one_hot(walks, K).double(), "blocks.0.attn.hook_pattern"
     found = []
     for step in REPORTED:
         with torch.no_grad():
-            _, cache = run.decoder(step).run_with_cache(tokens, names_filter=name)
+            _, cache = run.model(step).run_with_cache(tokens, names_filter=name)
         weights = cache[name][:, 0, -1].double()
         weights[:, -1] = 1 / N
         found.append(float(torch.einsum("bn,bnk->bk", weights, x).var(0, correction=0).mean()))

@@ -99,7 +99,7 @@ def _table_accuracy(pairs: Int[np.ndarray, "*shape 2"]) -> float:
 
 def _model_accuracy(run: mm.Run) -> float:
     """As `outcome`, but only the last query is computed."""
-    shape = WalkShape(run.source.n_states, run.model.n_ctx)
+    shape = WalkShape(run.source.n_states, run.config.n_ctx)
     states = evaluation(run.source, 4000, shape.n_ctx)
     x = torch.nn.functional.one_hot(states[:, :-1], shape.n_states).double()
     u = run.states["blocks.0.attn.W_K"][-1, 0, :, 0].double()

@@ -123,7 +123,7 @@ def _weights(
     parent = [a > LIKE and b > MOST for a, b in zip(cosines, looks, strict=True)]
     off = np.array([[_off(value_matrix(run, step)) for step in marks] for run in runs[1.0, eta]])
     peak = np.array([[attention(run, step).mean(0).max() for step in marks] for run in runs[1.0, eta]])
-    uniform = 1 / runs[1.0, eta][0].model.n_ctx
+    uniform = 1 / runs[1.0, eta][0].config.n_ctx
     constant = (off[:, :3] < CONSTANT).all(1) & (off[:, 3] > CONSTANT)
     even = (peak[:, :3] < LARGER * uniform).all(1) & (peak[:, 3] > LARGER * uniform)
     told = ", ".join(f"{step}: {over_seeds(off[:, i], 2)}" for i, step in enumerate(marks))

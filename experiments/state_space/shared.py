@@ -30,7 +30,7 @@ def order_less(order: int) -> str:
 def distances(runs: list[mm.Run]) -> Float[np.ndarray, " seed"]:
     """Mean KL from the add-beta estimator to each model at its last step, over that of one order less."""
     source = runs[0].source
-    tokens = evaluation(source, SEQUENCES, runs[0].model.n_ctx)
+    tokens = evaluation(source, SEQUENCES, runs[0].config.n_ctx)
     best = source.best().probabilities(tokens.numpy())
     short = over_sequences(kl(best, exact(source, tokens)[order_less(source.order)]))
     away = [over_sequences(kl(best, predictions(run, tokens)[-1])) for run in runs]

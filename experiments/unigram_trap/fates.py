@@ -57,13 +57,13 @@ def fates(recipes: Sequence[mm.Recipe], seeds: int) -> list[Fate]:
 
 def fate(runs: list[mm.Run], step: int = -1) -> Fate:
     """Where runs of one recipe are at a step."""
-    source, length = runs[0].source, runs[0].model.n_ctx
+    source, length = runs[0].source, runs[0].config.n_ctx
     tokens = evaluation(source, SEQUENCES, length)
     best = source.best()
     if isinstance(best, str):
         raise ValueError(best)
     optimal, unigram = (rule.probabilities(tokens.numpy()) for rule in (best, source.predictors()["unigram"]))
-    stack = mm.HookedDecoder.stack([run.decoder(step) for run in runs])
+    stack = mm.HookedDecoder.stack([run.model(step) for run in runs])
     with torch.no_grad():
         model = stack(tokens).double().softmax(-1).numpy()
     excess = over_sequences(kl(optimal, model))

@@ -40,7 +40,7 @@ def fully_trained(quick: bool) -> list[mm.Run]:
 
 def damage(run: mm.Run) -> dict[str, tuple[float, float]]:
     """For each part, with its mean in its place: what the bigram costs more (nats), what accuracy is lost."""
-    subject, decoder = mm.Subject.of(run, sequences=128), run.decoder()
+    subject, decoder = mm.Subject.of(run, sequences=128), run.model()
     judge = partial(judged, subject, decoder)
     nats, accuracy = judge()
     found = {}

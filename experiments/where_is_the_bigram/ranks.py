@@ -22,7 +22,7 @@ KEPT = 0.9  # of what the whole weight gives
 
 def curve(run: mm.Run, weight: str) -> Float[np.ndarray, "rank measure"]:
     """KL from the bigram (nats) and in-context accuracy with a weight cut to each of `RANKS`."""
-    subject, decoder = mm.Subject.of(run, sequences=128), run.decoder()
+    subject, decoder = mm.Subject.of(run, sequences=128), run.model()
     found = spectrum(decoder, weight)
     values = []
     for rank in RANKS:

@@ -81,11 +81,11 @@ def follow(run: mm.Run) -> Followed:
 
 def _early(run: mm.Run) -> Float[np.ndarray, " step"]:
     """The recall of layer 0's keys over the first quarter of the positions: that of a shorter model."""
-    n_ctx = run.model.n_ctx // 4
+    n_ctx = run.config.n_ctx // 4
     states = {name: value for name, value in run.states.items() if name != "pos_embed.W_pos"}
     shorter = replace(
         run,
-        model=run.model.model_copy(update={"n_ctx": n_ctx}),
+        model=run.config.model_copy(update={"n_ctx": n_ctx}),
         states=states | {"pos_embed.W_pos": run.states["pos_embed.W_pos"][:, :n_ctx]},
     )
     back = memories.previous(mm.Subject.of(shorter, "all", sequences=1))

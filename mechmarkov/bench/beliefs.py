@@ -15,7 +15,7 @@ from mechmarkov.bench.case import Case, seed_of
 from mechmarkov.bench.method import Method
 from mechmarkov.bench.scores import signal_angle
 from mechmarkov.claims.claim import Claims
-from mechmarkov.interventions.belief import Reading, fit_reading, force_belief, streams
+from mechmarkov.interventions.belief import Reading, fit_reading, force_reading, streams
 from mechmarkov.probing import Subject
 from mechmarkov.probing.probe import load_probe
 from mechmarkov.report.words.sentences import sentence
@@ -72,7 +72,7 @@ def _forced(case: Case, claim: Claim, laws: Float[np.ndarray, "batch read hidden
     states = np.moveaxis(laws, 2, 0)
     clean, moved = kl(states, case.predicted(case.clean).numpy()).mean(), []
     for law, state in zip(states, np.eye(len(states)), strict=True):
-        with force_belief(case.model, claim.layer, claim.reading, state):
+        with force_reading(case.model, claim.layer, claim.reading, state):
             moved.append(kl(law, case.predicted(case.clean).numpy()).mean())
     return float(np.mean(moved) / clean)
 

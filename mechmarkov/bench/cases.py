@@ -104,7 +104,7 @@ def plateau_case(seed: int, name: str, question: str, **shape: int) -> Case:
 def bundled_case(seed: int, name: str, question: str) -> Case:
     """The last checkpoint of a bundled run; the seed draws only the sequences."""
     run = example(name.removeprefix("bundled-"))
-    return case_of(name, question, run.decoder(step=-1), run.source, seed=seed, objective=run.objective)
+    return case_of(name, question, run.model(step=-1), run.source, seed=seed, objective=run.objective)
 
 
 def trained_case(seed: int, name: str, question: str, recipe: str, changes: Sequence[str] = ()) -> Case:
@@ -112,7 +112,7 @@ def trained_case(seed: int, name: str, question: str, recipe: str, changes: Sequ
     of = load_recipe(recipe).with_set(changes)
 
     def trained() -> xr.Dataset:
-        weights = train(of, seed=seed, progress=False).decoder(step=-1).state_dict()
+        weights = train(of, seed=seed, progress=False).model(step=-1).state_dict()
         return xr.Dataset(
             {key: ([f"{key} {i}" for i in range(x.ndim)], x.numpy()) for key, x in weights.items()}
         )

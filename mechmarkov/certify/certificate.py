@@ -109,15 +109,15 @@ def certify(
         RuntimeError: A prediction was seen that is further off than the bound: a defect of this code.
     """
     began = time.monotonic()
-    contexts, given = Contexts.of(run.source, run.objective, run.model), _given(run, program)
-    decoder = run.decoder(step).double() if unit == EXACT else run.decoder(step)
+    contexts, given = Contexts.of(run.source, run.objective, run.config), _given(run, program)
+    decoder = run.model(step).double() if unit == EXACT else run.model(step)
     weights = {name: value.double().numpy() for name, value in decoder.state_dict().items()}
     for name, values in weights.items():
         if not np.isfinite(values).all():
             raise ValueError(
                 f"states[{name!r}] holds NaN or infinite values, expected finite weights to certify"
             )
-    found, why = _bounds(Layer(run.model, weights, unit), contexts, run.objective, program, seconds)
+    found, why = _bounds(Layer(run.config, weights, unit), contexts, run.objective, program, seconds)
     if given is None:
         name = program if isinstance(program, str) else None
         options = [(made, one) for one in found for made in read_off(one, name)]
@@ -132,7 +132,7 @@ def certify(
         judge = Judge(decoder, run.objective, contexts, chosen)
         seen, every = search(judge, drawn, tokens), largest_of_all(judge, tokens)
         softmax = run.objective.kind == "cross_entropy"
-        by_norm = norm_bound.largest_kl(run.model, weights, unit) if softmax else None
+        by_norm = norm_bound.largest_kl(run.config, weights, unit) if softmax else None
         kl_at = np.full(len(contexts.reads), np.nan if by_norm is None else by_norm)
         exhausted = 0 if every is None else len(every.at)
         if every is not None:
@@ -214,7 +214,7 @@ def _drawn(run: Run, contexts: Contexts) -> Histories:
     """Sequences of the source."""
     generator = torch.Generator().manual_seed(DRAW_SEED)
     states = run.source.sample_held_out(
-        DRAWN, sequence_length(run.objective, run.model.n_ctx), generator=generator
+        DRAWN, sequence_length(run.objective, run.config.n_ctx), generator=generator
     )
     return np.asarray(states[:, : contexts.reads[-1] + 1 - contexts.query].numpy())
 

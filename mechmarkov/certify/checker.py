@@ -324,7 +324,7 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
     Raises:
         ValueError: An inequality fails, or a claim is below what follows; the message says which.
     """
-    contexts, kind, c, source = proof["contexts"], proof["kind"], run.model, run.source
+    contexts, kind, c, source = proof["contexts"], proof["kind"], run.config, run.source
     query, u, n = run.objective.query, UNITS[proof["arithmetic"]], source.n_states
     start, transitions = np.array(contexts["start"]), np.array(contexts["transitions"])
     reads = [c.n_ctx - 1] if query or run.objective.read == "last" else list(range(c.n_ctx))
@@ -338,7 +338,7 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
     kinds += [] if normed or not c.attn_only else ["logits"] if softmax else ["raw scores", "counts"]
     if kind not in kinds:
         raise ValueError(f"the proof is of {kind}, which this model does not give")
-    weights = {name: x.double().numpy() for name, x in run.decoder(proof["step"]).state_dict().items()}
+    weights = {name: x.double().numpy() for name, x in run.model(proof["step"]).state_dict().items()}
     if not all(np.isfinite(x).all() for x in weights.values()):
         raise ValueError("the model has weights that are not finite")
     worst = np.zeros(4)

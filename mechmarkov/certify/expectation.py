@@ -76,13 +76,13 @@ def mean_kl(
         reverse: Whether the mean is of KL(model ‖ program), of which the largest log(model / program) bounds
             each sequence. Where the program holds a state impossible there is no bound.
     """
-    decoder, contexts = run.decoder(step), certificate.contexts
+    decoder, contexts = run.model(step), certificate.contexts
     judge = Judge(decoder, run.objective, contexts, certificate.program)
     exact = _exact(run, judge, reverse)
     if isinstance(run.source, Observed):
         return Mean(None, None, 0, exact, "the sequences were observed: none can be drawn from their law")
     generator = torch.Generator().manual_seed(SAMPLE_SEED)
-    length = sequence_length(run.objective, run.model.n_ctx)
+    length = sequence_length(run.objective, run.config.n_ctx)
     states = run.source.sample(sequences, length, generator=generator)
     nats = judge.nats(states[:, : judge.length].numpy(), reverse=reverse).mean(1)
     most = MOST if certificate.worst_kl is None else certificate.worst_kl
@@ -95,7 +95,7 @@ def mean_kl(
 def _exact(run: Run, judge: Judge, reverse: bool) -> float | None:
     """The expectation as a sum over all sequences, where few are enough."""
     try:
-        states, weights = population_law(run.source, run.objective, run.model)
+        states, weights = population_law(run.source, run.objective, run.config)
     except ValueError:
         return None
     if len(states) > MOST_ROWS:

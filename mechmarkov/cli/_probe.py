@@ -76,7 +76,7 @@ def probe(
         check_example(example)
     from mechmarkov.catalogue.probes import registered
     from mechmarkov.probe_run import probe as probe_run
-    from mechmarkov.report.compare import compare
+    from mechmarkov.report.compare import write_comparison
     from mechmarkov.report.save import save_all
     from mechmarkov.runs import example as bundled
     from mechmarkov.runs import load
@@ -94,17 +94,19 @@ def probe(
         for name, run_loaded, file in zip(called, loaded, files, strict=True):
             how = measured | {"steps": chosen, "jobs": jobs, "device": device, "progress": progress}
             results[name] = probe_run(run_loaded, names, **how)
-            results[name].run["file"] = file
+            results[name].metadata["file"] = file
     save_all(dict(zip(folders, results.values(), strict=True)))
     if len(results) > 1:
-        compare(results, out / "report.html")
+        write_comparison(results, out / "report.html")
     _warn_of_earlier(out, folders)
     if as_json:
         summaries = {name: result.summary() for name, result in results.items()}
         print_json({"runs": summaries} if len(results) > 1 else summaries[called[0]])
     else:
         for name, result in results.items():
-            click.echo(f"{name}: {result.run['title']}" if len(results) > 1 else result.run["title"])
+            click.echo(
+                f"{name}: {result.metadata['title']}" if len(results) > 1 else result.metadata["title"]
+            )
             _print(result)
         click.echo(told(out / "report.html"))
     if opened:

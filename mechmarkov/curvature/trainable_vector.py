@@ -44,7 +44,7 @@ class Coordinates:
     @staticmethod
     def of(run: Run) -> "Coordinates":
         """Returns those of a run, in the order of the decoder's parameters."""
-        parameters = parameter_shapes(run.model)
+        parameters = parameter_shapes(run.config)
         trainable: Mapping[str, Sequence[Sequence[int]] | None] = (
             dict.fromkeys(parameters) if run.trainable is None else run.trainable
         )
@@ -176,7 +176,7 @@ def symmetry_of(run: Run, coordinates: Coordinates) -> Symmetry:
     generators = source.automorphism_generators()
     n_automorphisms = order(source.P)
     parts = walk_parts(run)
-    fits = parts is not None and (run.model.n_ctx - 1) % source.n_states == 0
+    fits = parts is not None and (run.config.n_ctx - 1) % source.n_states == 0
     shift = _cycle(source) if fits else None
     images: list[Int[np.ndarray, " coordinate"]] = []
     positions, position_from = None, 0

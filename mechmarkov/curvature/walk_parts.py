@@ -30,7 +30,7 @@ def walk_parts(run: Run) -> WalkParts | None:
 
     None for unit columns too, whose tokens are shortened: theory is that of one-hot ones.
     """
-    config, K = run.model, run.source.n_states
+    config, K = run.config, run.source.n_states
     spans = {
         "blocks.0.attn.W_K": [[0, 1], [0, config.d_model], [0, 1]],
         "blocks.0.attn.W_O": [[0, 1], [0, K], [0, K]],

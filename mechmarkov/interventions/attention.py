@@ -15,7 +15,7 @@ from mechmarkov.utils.errors import integer_of, list_of
 
 
 @contextmanager
-def attend(
+def override_attention(
     model: HookedDecoder,
     heads: str | Sequence[str],
     *,

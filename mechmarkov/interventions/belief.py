@@ -1,6 +1,6 @@
 """Force a belief: move the residual stream so that a linear reading of it says what it is told to say.
 
-    with mm.force_state(model, 0, 2, source=source): ...      # after block 0, as if hidden state 2 were known
+    with mm.force_belief(model, 0, 2, source=source): ...      # after block 0, as if hidden state 2 were known
 
 The reading is the least-squares map from the residual stream to the exact belief. The move is the one that
 changes the stream least in the metric of its own covariance, the reading's pattern (Haufe et al. 2014,
@@ -20,7 +20,7 @@ from mechmarkov.models.decoder import HookedDecoder, check_decoder
 from mechmarkov.sources import Hidden, Source
 
 EMBEDDING = -1  # the layer whose output the first block reads
-SEQUENCES = 256  # that `force_state` fits its reading to
+SEQUENCES = 256  # that `force_belief` fits its reading to
 RANK_TOLERANCE = 1e-6  # of the largest singular value; below it float32 activations are rounding
 
 
@@ -91,7 +91,7 @@ def streams(
 
 
 @contextmanager
-def force_belief(
+def force_reading(
     model: HookedDecoder,
     layer: int,
     reading: Reading,
@@ -101,7 +101,7 @@ def force_belief(
 ) -> Iterator[HookedDecoder]:
     """Move one model's stream after a block, at every position, until a reading of it is a belief.
 
-    `layer` and `control` are as of `force_state`.
+    `layer` and `control` are as of `force_belief`.
     """
 
     def moved(x: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ def force_belief(
 
 
 @contextmanager
-def force_state(
+def force_belief(
     model: HookedDecoder,
     layer: int,
     state: int,
@@ -150,7 +150,7 @@ def force_state(
         >>> tokens = torch.tensor([[0], [1]])
         >>> beliefs, laws = source.beliefs(tokens.numpy())[:, 0], source.T @ source.E
         >>> model = belief_model([beliefs], laws)
-        >>> with mm.force_state(model, 0, 1, source=source):
+        >>> with mm.force_belief(model, 0, 1, source=source):
         ...     model(tokens).softmax(-1)[:, 0].allclose(torch.tensor(laws[1]).float(), atol=1e-4)
         True
     """
@@ -173,5 +173,5 @@ def force_state(
         raise ValueError(f"state is {state}, expected 0 to {n_hidden - 1}")
     stream = streams(model, tokens)[layer]
     reading = fit_reading(stream.reshape(-1, stream.shape[-1]), beliefs.reshape(-1, n_hidden))
-    with force_belief(model, layer, reading, np.eye(n_hidden)[state], control=control):
+    with force_reading(model, layer, reading, np.eye(n_hidden)[state], control=control):
         yield model

@@ -7,8 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 from mechmarkov.models.lens.left_out import LEFT_OUT
 from mechmarkov.utils.text import fact_table
 
-DECODER = "run.decoder()"
-AS_LENS = "run.decoder().as_lens()"
+DECODER = "run.model()"
+AS_LENS = "run.model().as_lens()"
 BRIDGE_ONLY = "no: takes a TransformerBridge only"
 
 BOTH_LEGS = ("transformer-lens 3.9", "transformer-lens 4.3")

@@ -224,7 +224,7 @@ def check_decoder(model: object) -> None:
         TypeError: The message says how a run's model is had.
     """
     if not isinstance(model, HookedDecoder):
-        raise TypeError(f"model is a {type(model).__name__}, expected a HookedDecoder: run.decoder() is one")
+        raise TypeError(f"model is a {type(model).__name__}, expected a HookedDecoder: run.model() is one")
 
 
 def parameter_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:

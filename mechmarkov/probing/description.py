@@ -8,7 +8,7 @@ from mechmarkov.utils.text import counted
 
 def describe(run: Run) -> dict[str, Any]:
     """Returns what a run is, as plain data for people."""
-    objective, model = run.objective, run.model
+    objective, model = run.objective, run.config
     mlp = [*["gated"] * model.gated_mlp, *["parallel"] * model.parallel_attn_mlp, str(model.act_fn)]
     no_mlp = "attention only" if model.mixer == "attention" else "no MLP"
     shape = [

@@ -30,11 +30,11 @@ def fresh_models(run: Run, seeds: Sequence[int]) -> HookedDecoder:
     scheme, std = init.get("scheme", "normal"), init.get("std", NULL_STD)
     if scheme not in ("normal", "gpt2") or not std:
         scheme, std = "normal", NULL_STD
-    fresh = HookedDecoder(run.model, n_models=len(seeds))
+    fresh = HookedDecoder(run.config, n_models=len(seeds))
     initialise(fresh, seeds, scheme=scheme, std=std)
     if run.trainable is None:
         return fresh
-    final = run.decoder(step=-1).state_dict()
+    final = run.model(step=-1).state_dict()
     state = {}
     for name, value in fresh.state_dict().items():
         merged = final[name].expand_as(value).clone()

@@ -145,12 +145,12 @@ class Findings(Mapping[str, Outcome]):
         )
 
     def _repr_html_(self) -> str:
-        title = str(self.run.get("title", ""))
+        title = str(self.metadata.get("title", ""))
         return fragment(title, self.outcomes, self.skipped, self.failed, self.warnings)
 
     def __repr__(self) -> str:
         """One line per verdict."""
-        title = f"{self.run['title']}, " if "title" in self.run else ""
+        title = f"{self.metadata['title']}, " if "title" in self.run else ""
         lines = [f"warning: {warning}" for warning in self.warnings]
         lines += [f"{name}: {outcome.verdict}" for name, outcome in self.outcomes.items()]
         lines += [f"{name}: does not apply: {why}" for name, why in self.skipped.items()]

@@ -161,7 +161,7 @@ class Subject:
                     f"source {run.source.kind!r} has predictors {', '.join(known_predictors)}, "
                     f"expected {name!r} among them"
                 )
-        decoder = run.decoder(steps=chosen)
+        decoder = run.model(steps=chosen)
         # Far from the seeds people train with: evaluation sequences are never training sequences. Within 32
         # bits, because that is all of a seed that torch's generator on the CPU takes in.
         evaluation = (EVALUATION_SEED + integer_of("seed", seed)) % (1 << 32)
@@ -169,17 +169,22 @@ class Subject:
             integer_of("sequences", sequences, least=1, most=MOST_SEQUENCES)
         if tokens is None:
             batch = draw(
-                run.source, run.objective, run.model, seed=evaluation, sequences=sequences, models=len(chosen)
+                run.source,
+                run.objective,
+                run.config,
+                seed=evaluation,
+                sequences=sequences,
+                models=len(chosen),
             )
         elif sequences is not None:
             raise ValueError(f"sequences is {sequences}, expected none where tokens are given")
         else:
-            batch = batch_of(tokens, run.source.n_states, run.objective, run.model)
+            batch = batch_of(tokens, run.source.n_states, run.objective, run.config)
         return cls(run, decoder, batch, axis="step", coordinates=chosen, **options)
 
     def restore(self) -> None:
         """Undo what was done to a run's models: its weights, no hooks, nothing recorded, no null models."""
-        self.decoder.load_state_dict(self.run.decoder(steps=self.coordinates).state_dict())
+        self.decoder.load_state_dict(self.run.model(steps=self.coordinates).state_dict())
         self.decoder.reset_hooks(including_permanent=True)
         for name, tensor in _sequences(self).items():
             tensor.copy_(self.original.sequences[name])
@@ -201,7 +206,7 @@ class Subject:
     @property
     def config(self) -> DecoderConfig:
         """The shape of the models."""
-        return self.run.model
+        return self.run.config
 
     def recorded(self, quantity: Quantity[Value]) -> Value:
         """A quantity of all models over the batch, recorded once.
@@ -312,7 +317,7 @@ class Subject:
         """The name of the file that keeps what a probe measured on these null models."""
         run, tensors = self.run, {**self.decoder.state_dict(), **_sequences(self)}
         start = (run.recipe or {}).get("init")
-        configs = [part.model_dump(mode="json") for part in (run.model, run.source, run.objective)]
+        configs = [part.model_dump(mode="json") for part in (run.config, run.source, run.objective)]
         optimiser = (run.recipe or {}).get("optimiser")  # of which `symmetry` asks what it leaves unchanged
         kind = optimiser.get("kind") if isinstance(optimiser, dict) else None
         decides = [probe, *configs, run.trainable, start, kind, self.coordinates]

@@ -136,7 +136,7 @@ class Recorder:
                     f"{name} is {ours!r}, but {printable_path(self.path)} has {theirs!r}: expected the same"
                 )
         self._called = self._kept = int(run.steps[-1])
-        self._model = run.model
+        self._model = run.config
         self._id = run.provenance.setdefault("recording", self._id)
         self._file.replace(run)
 
@@ -257,8 +257,8 @@ class Recorder:
                 names=self._names,
                 step=step,
             )
-        self._model = self._model or run.model
-        for (name, value), (_, before) in zip(run.model, self._model, strict=True):
+        self._model = self._model or run.config
+        for (name, value), (_, before) in zip(run.config, self._model, strict=True):
             if value != before:
                 raise ValueError(f"model.{name} is {value}, expected {before} as at the checkpoints before")
         return replace(run, provenance={**run.provenance, "recording": self._id})

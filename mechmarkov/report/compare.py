@@ -43,7 +43,7 @@ class _Row:
     figures: list[FigureCard]
 
 
-def compare(results: Mapping[str, Findings], path: str | os.PathLike[str]) -> Path:
+def write_comparison(results: Mapping[str, Findings], path: str | os.PathLike[str]) -> Path:
     """Write results side by side to one HTML file, by the names they have there, and return its path.
 
     Learning curves are overlaid. Figures of one key share their scales and their caption. Of more than four
@@ -66,12 +66,12 @@ def compare(results: Mapping[str, Findings], path: str | os.PathLike[str]) -> Pa
 
 
 def render(results: Mapping[str, Findings]) -> str:
-    """The page of `compare`."""
+    """The page of `write_comparison`."""
     drawn = len(results) <= MAX_DRAWN_RUNS
     names = dict.fromkeys(name for result in results.values() for name in result.outcomes)
     cards = [_card(number, name, results, drawn) for number, name in enumerate(names, 1)]
     screens = {name: headline(result) for name, result in results.items()}
-    titles = {name: str(result.run.get("title", "")) for name, result in results.items()}
+    titles = {name: str(result.metadata.get("title", "")) for name, result in results.items()}
     runs = [(name, screens[name], titles[name], _where(results[name], titles[name])) for name in results]
     rows = [_row("figure-circuit", list(circuit_figures(results).items()))] if drawn else []
     overlaid = overlaid_curves(results) if drawn else None

@@ -172,8 +172,8 @@ def _tiles(screens: Sequence[Headline]) -> list[tuple[str, list[tuple[int, Worde
 
 def _command(result: Findings) -> str:
     """The command that makes this page again; run.pt stands for a run whose file is not known."""
-    evaluation, steps = result.run.get("evaluation", {}), ",".join(map(str, result.steps))
-    words = ["mechmarkov probe", str(result.run.get("file", "run.pt"))]
+    evaluation, steps = result.metadata.get("evaluation", {}), ",".join(map(str, result.steps))
+    words = ["mechmarkov probe", str(result.metadata.get("file", "run.pt"))]
     named = [*result.outcomes, *result.failed] or [*result.skipped]
     # A name asks for a probe that otherwise runs only on request, and was skipped.
     on_request = any(outcome.probe.on_request for outcome in result.outcomes.values())

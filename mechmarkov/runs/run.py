@@ -216,7 +216,7 @@ class Run:
             >>> from mechmarkov.sources import Binary
             >>> words = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=9, attn_only=True)
             >>> run = Run.from_model(HookedDecoder(words), source=Binary(p=0.5, q=0.8), tokens={0: 7, 1: 3})
-            >>> run.model.d_vocab, run.provenance["tokens"]
+            >>> run.config.d_vocab, run.provenance["tokens"]
             (2, [7, 3])
         """
         check_source(source)

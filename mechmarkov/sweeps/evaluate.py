@@ -97,7 +97,7 @@ def _subjects(runs: Sequence[Run], device: torch.device | str) -> tuple[Outputs,
     """The last weights of the runs as one stack, and their null, on one batch."""
     first = runs[0]
     alone = Subject.of(first)
-    stack = HookedDecoder.stack([run.decoder() for run in runs]).to(device)
+    stack = HookedDecoder.stack([run.model() for run in runs]).to(device)
     null = fresh_models(first, range(NULL_MODELS)).to(device)
     few = alone.batch.head(null_sequences(alone.batch.tokens.shape[1]))
     return (

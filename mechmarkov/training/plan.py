@@ -20,6 +20,7 @@ from mechmarkov.training.workload import Member, Workload, workload_of
 from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.errors import integer_of, list_of, number_of
 from mechmarkov.utils.forked import can_fork
+from mechmarkov.utils.memory import bytes_of
 from mechmarkov.utils.text import shown
 from mechmarkov.utils.threads import cores
 
@@ -90,7 +91,7 @@ def plan_training(
     start: Run | None = None,
     paths: Sequence[Path] | None = None,
     save_every: float = 10.0,
-    memory: int | None = None,
+    memory: int | str | None = None,
     at_once: int | None = None,
 ) -> TrainingPlan:
     """Resolve what to train, where, and in which stacks; nothing is written.
@@ -102,8 +103,6 @@ def plan_training(
     number_of("save_every", save_every, "seconds, at least 0", least=0, most=float("inf"))
     if paths is not None and [isinstance(path, Path) for path in paths] != [True] * len(members):
         raise TypeError(f"paths is {shown(paths)}, expected a pathlib.Path for each member")
-    if memory is not None:
-        number_of("memory", memory, "bytes", least=float("-inf"), most=float("inf"))
     if at_once is not None:
         integer_of("at_once", at_once, least=1)
     if start is not None and not isinstance(start, Run):
@@ -125,7 +124,7 @@ def plan_training(
     works = [workloads[id(member.recipe)] for member in members]
     place = pick_device(device)
     on_cpu, largest = place.type == "cpu", max(work.bytes for work in works)
-    budget = budget_of(place, largest) if memory is None else memory
+    budget = budget_of(place, largest) if memory is None else bytes_of("memory", memory)
     at_once = min(len(members), at_once or cores(), max(1, budget // largest)) if on_cpu else 1
     # A compiled step hangs in a copy of a process that has compiled.
     copied = on_cpu and can_fork() and not any(recipe.compile for recipe in different.values())

@@ -47,7 +47,7 @@ def train(
     out: str | Path | None = None,
     progress: Told = None,
     save_every: int | float = 10.0,
-    memory: int | None = None,
+    memory: int | str | None = None,
 ) -> Run: ...
 @overload
 def train(
@@ -60,7 +60,7 @@ def train(
     out: str | Path | None = None,
     progress: Told = None,
     save_every: int | float = 10.0,
-    memory: int | None = None,
+    memory: int | str | None = None,
 ) -> list[Run]: ...
 def train(
     recipe: AnyRecipe,
@@ -72,7 +72,7 @@ def train(
     out: str | Path | None = None,
     progress: Told = None,
     save_every: int | float = 10.0,
-    memory: int | None = None,
+    memory: int | str | None = None,
 ) -> Run | list[Run]:
     """Train a recipe.
 
@@ -92,8 +92,8 @@ def train(
             the steps done and the steps in all, called after every step, or ten times a second where
             several stacks train at once.
         save_every: Seconds between writes of what is needed to resume.
-        memory: Bytes that training may take, by estimate; a larger fleet is split. 2 GB by default, on a GPU
-            70 % of what is free. Where memory runs out all the same, stacks are halved and it is said.
+        memory: What training may take, by estimate: bytes, or a text such as "2GB"; a larger fleet is split.
+            2 GB by default, on a GPU 70 % of what is free. Where memory runs out all the same, stacks are halved and it is said.
 
     Returns:
         The run, or with `seeds` a list of them in that order.
@@ -156,7 +156,7 @@ def train_members(
     paths: Sequence[Path] | None = None,
     progress: Told = None,
     save_every: int | float = 10.0,
-    memory: int | None = None,
+    memory: int | str | None = None,
     at_once: int | None = None,
 ) -> list[Run | Diverged]:
     """Train a fleet; recipes of one shape share stacks.

@@ -8,7 +8,7 @@ import torch
 import xarray as xr
 
 from mechmarkov.interventions.ablate import ablate, ablate_path
-from mechmarkov.interventions.attention import attend, limit_window
+from mechmarkov.interventions.attention import limit_window
 from mechmarkov.interventions.paths import paths
 from mechmarkov.interventions.replace import KINDS, Kind
 from mechmarkov.interventions.tokens import SHUFFLES, shuffle_context, swap_parent

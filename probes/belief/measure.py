@@ -7,7 +7,7 @@ import xarray as xr
 from jaxtyping import Float
 from scipy.special import stdtrit
 
-from mechmarkov.interventions.belief import EMBEDDING, Reading, fit_reading, force_belief, streams
+from mechmarkov.interventions.belief import EMBEDDING, Reading, fit_reading, force_reading, streams
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing import Subject
 from mechmarkov.probing.batch import Batch
@@ -199,7 +199,7 @@ def _forced(
     for state in range(min(n_hidden, MAX_FORCED)):
         clean, forced = distance(state), []
         for control in (None, *range(CONTROLS)):
-            with force_belief(model, layer, reading, np.eye(n_hidden)[state], control=control):
+            with force_reading(model, layer, reading, np.eye(n_hidden)[state], control=control):
                 forced.append(distance(state))
         rows.append((clean, forced[0], np.mean(forced[1:], axis=0)))
     found = np.array(rows)  # [hidden, kind, sequence]

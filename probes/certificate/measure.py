@@ -116,7 +116,7 @@ def _by_step(axis: str, rows: list[dict[str, Any]], reads: int) -> Variables:
 def _witness(subject: Subject, certificate: Certificate) -> Variables:
     """The worst prediction that was seen: its tokens, both laws, and attention."""
     contexts, seen, program = certificate.contexts, certificate.seen, certificate.program
-    decoder = subject.run.decoder(subject.coordinates[-1])
+    decoder = subject.run.model(subject.coordinates[-1])
     judge = Judge(decoder, subject.objective, contexts, program)
     read, history = contexts.reads[seen.read], seen.history
     known = read + 1 - contexts.query

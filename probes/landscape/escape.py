@@ -52,7 +52,7 @@ def escape(subject: Subject, surface: LossSurface, symmetry: Symmetry) -> xr.Dat
     if isinstance(eta, str) or subject.run.n_steps < 2:
         return None
     coordinates = surface.coordinates
-    state = subject.run.decoder(steps="all").state_dict()
+    state = subject.run.model(steps="all").state_dict()
     thetas = coordinates.flatten({name: value.detach().double() for name, value in state.items()}).numpy()
     steps = subject.run.steps.numpy()
     if symmetry.shifts and surface.walk is not None and subject.objective.kind == "raw_log":

@@ -51,12 +51,12 @@ def small_run(rng):
 
 
 def layer_of(run, unit=FLOAT32) -> Layer:
-    weights = {name: value.double().numpy() for name, value in run.decoder().state_dict().items()}
-    return Layer(run.model, weights, unit)
+    weights = {name: value.double().numpy() for name, value in run.model().state_dict().items()}
+    return Layer(run.config, weights, unit)
 
 
 def contexts_of(run) -> Contexts:
-    return Contexts.of(run.source, run.objective, run.model)
+    return Contexts.of(run.source, run.objective, run.config)
 
 
 def bounds_of(run, unit=FLOAT32) -> Bounds:
@@ -65,7 +65,7 @@ def bounds_of(run, unit=FLOAT32) -> Bounds:
 
 def every_history(run) -> np.ndarray:
     """All sequences of states that the source can give, as long as the model knows them."""
-    source, length = run.source, run.model.n_ctx - run.objective.query
+    source, length = run.source, run.config.n_ctx - run.objective.query
     every = np.array(list(product(range(source.n_states), repeat=length)))
     possible = (source.P > 0)[every[:, :-1], every[:, 1:]].all(1) & (source.pi > 0)[every[:, 0]]
     return every[possible]
@@ -77,9 +77,9 @@ def every_score(run, unit=FLOAT32) -> tuple[np.ndarray, np.ndarray]:
     histories = every_history(run)
     tokens = torch.from_numpy(histories)
     if run.objective.query:
-        tokens = torch.cat([tokens, torch.full((len(tokens), 1), run.model.d_vocab - 1)], 1)
+        tokens = torch.cat([tokens, torch.full((len(tokens), 1), run.config.d_vocab - 1)], 1)
     read = torch.tensor(contexts_of(run).reads)
-    decoder = run.decoder().to(ROUNDING[unit])
+    decoder = run.model().to(ROUNDING[unit])
     return histories, decoder(tokens, read=read).double().numpy()
 
 

@@ -53,7 +53,7 @@ def test_brute_force_agrees_on_random_small_models(count):
         assert is_above(bound, odds)
         some = bound.exists
         finite += bool(np.isfinite(bound.log_odds[some]).all())
-        if run.model.n_heads == 1 and np.isfinite(bound.log_odds[some]).all():
+        if run.config.n_heads == 1 and np.isfinite(bound.log_odds[some]).all():
             np.testing.assert_allclose(bound.log_odds[some], odds[some], rtol=0, atol=1e-9)
             exact += 1
         single = bounds_of(run, FLOAT32)
@@ -70,7 +70,7 @@ def test_a_walk_that_may_not_stay_has_the_odds_of_its_own_paths():
     run.states["unembed.b_U"] += 6.0
     bound, odds = bounds_of(run, EXACT), largest_odds(run, EXACT)
     np.testing.assert_allclose(bound.log_odds, odds, rtol=0, atol=1e-9)
-    free = run_of(run.decoder(), source=Chain(np.full((4, 4), 0.25)), objective=RAW_LOG)
+    free = run_of(run.model(), source=Chain(np.full((4, 4), 0.25)), objective=RAW_LOG)
     assert (bounds_of(free, EXACT).log_odds > bound.log_odds + 1e-3).any()
 
 

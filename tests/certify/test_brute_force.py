@@ -41,14 +41,14 @@ def test_certificates_of_random_small_models_hold_for_every_sequence(count):
             assert found.seen.nats <= found.worst_kl
             follows = verify(proof, run)
             assert is_within(follows, seen)
-            decoder = run.decoder().double() if unit == EXACT else run.decoder()
+            decoder = run.model().double() if unit == EXACT else run.model()
             judge = Judge(decoder, run.objective, found.contexts, found.program)
             searched = search(judge, every_history(run)[:1], tokens=1 << 10).nats
             assert searched <= found.worst_kl
             near = 1e-9 if unit == EXACT else 1e-4  # float32 depends on how many sequences go together
             assert searched <= at.max() * (1 + near) + 1e-3 * near
             forbidden += not (run.source.P > 0).all()
-            if unit == EXACT and run.model.n_heads == 1 and np.isfinite(found.worst_logit_error):
+            if unit == EXACT and run.config.n_heads == 1 and np.isfinite(found.worst_logit_error):
                 assert found.worst_logit_error == pytest.approx(seen["logit_error"], rel=1e-9, abs=1e-9)
                 if run.source.n_states == 2:
                     assert found.worst_kl == pytest.approx(seen["worst_kl"], rel=1e-8, abs=1e-9)
@@ -65,5 +65,5 @@ def test_no_search_finds_more_than_a_certificate_says_in_any_architecture(seed, 
     found = certify(run, "parent")
     _, at = worst_of_all(run, found.program.table)
     assert (at <= found.kl_at).all()
-    judge = Judge(run.decoder(), run.objective, found.contexts, found.program)
+    judge = Judge(run.model(), run.objective, found.contexts, found.program)
     assert search(judge, every_history(run)[:1], tokens=1 << 10).nats <= found.worst_kl

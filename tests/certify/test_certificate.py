@@ -64,7 +64,7 @@ def test_the_bound_of_one_head_is_reached_by_the_sequence_that_is_named():
     for program in ("parent", "constant", "bigram", "uniform", P3.tolist()):
         found = certify(run, program, unit=EXACT)
         histories = every_history(run)
-        judge = Judge(run.decoder().double(), run.objective, found.contexts, found.program)
+        judge = Judge(run.model().double(), run.objective, found.contexts, found.program)
         worst = judge.nats(histories).max()
         assert found.seen.nats <= worst <= found.worst_kl
         assert found.seen.nats > 0.9 * worst
@@ -124,7 +124,7 @@ def test_positions_with_few_contexts_have_every_one_run():
     found = certify(run, tokens=1 << 13)
     assert found.exhausted == 6
     first = replace(found.contexts, reads=tuple(range(6)))
-    judge = Judge(run.decoder(), run.objective, first, found.program)
+    judge = Judge(run.model(), run.objective, first, found.program)
     nats = judge.nats(np.array(list(product(range(3), repeat=6)))).max(0)
     np.testing.assert_allclose(found.kl_at[:6], nats, rtol=1e-4)
     assert (found.kl_at[6:] == found.worst_kl).all()
@@ -136,7 +136,7 @@ def test_of_few_paths_every_one_is_run_and_of_many_none():
     run = one_layer("plain", RAW_LOG, source=Circle(n_states=4, p=0.3), scale=0.4, n_ctx=7)
     run.states["unembed.b_U"] += 6.0
     found = certify(run, "parent")
-    judge, paths = Judge(run.decoder(), run.objective, found.contexts, found.program), every_history(run)
+    judge, paths = Judge(run.model(), run.objective, found.contexts, found.program), every_history(run)
     every = largest_of_all(judge, tokens=paths.size)
     assert every.nats == pytest.approx(judge.nats(paths).max(), rel=1e-4)
     assert (paths == every.history).all(1).any()
@@ -164,7 +164,7 @@ def test_the_search_respects_forbidden_transitions_and_finds_the_worst_of_few():
     run = one_layer("plain", RAW_LOG, source=Circle(n_states=4, p=0.3), scale=0.4, n_ctx=7)
     run.states["unembed.b_U"] += 6.0
     found = certify(run, "parent", unit=EXACT)
-    judge = Judge(run.decoder().double(), run.objective, found.contexts, found.program)
+    judge = Judge(run.model().double(), run.objective, found.contexts, found.program)
     every = every_history(run)
     searched = search(judge, every[:1], tokens=1 << 15)
     assert found.contexts.are_allowed(searched.history[None])[0]
@@ -223,10 +223,10 @@ def test_the_middle_of_odds_is_least_wrong():
 
 
 def test_contexts_are_the_sequences_of_a_chain_and_else_all():
-    walk = Contexts.of(Circle(n_states=6, p=0.5), RAW_LOG, example("walk").model)
+    walk = Contexts.of(Circle(n_states=6, p=0.5), RAW_LOG, example("walk").config)
     assert number_of(walk) == "6 · 2^95"
     assert walk.is_exact
-    shape = one_layer("plain", n_ctx=3, d_vocab=2).model
+    shape = one_layer("plain", n_ctx=3, d_vocab=2).config
     order_two = OrderK([[[0.5, 0.5], [1.0, 0.0]], [[0.2, 0.8], [0.5, 0.5]]])
     every = Contexts.of(order_two, Objective(), shape)
     assert number_of(every) == "8"
@@ -243,7 +243,7 @@ def test_a_mean_is_below_its_bound_and_equals_the_sum_over_all():
     found = certify(run, "parent")
     mean = mean_kl(run, found)
     histories = every_history(run)
-    judge = Judge(run.decoder(), run.objective, found.contexts, found.program)
+    judge = Judge(run.model(), run.objective, found.contexts, found.program)
     P = run.source.P
     law = run.source.pi[histories[:, 0]] * P[histories[:, :-1], histories[:, 1:]].prod(1)
     exact = float(law @ judge.nats(histories).mean(1))
@@ -256,7 +256,7 @@ def test_a_mean_is_below_its_bound_and_equals_the_sum_over_all():
     assert exact < reverse.bound < reverse.sample + 0.3
     assert exact != mean.exact
     assert judge.nats(histories, reverse=True).max() <= found.worst_log_ratio[1]
-    assert len(population_law(run.source, run.objective, run.model)[0]) < 4096
+    assert len(population_law(run.source, run.objective, run.config)[0]) < 4096
 
 
 def test_the_bernstein_bound_fails_as_seldom_as_it_says():
@@ -326,7 +326,7 @@ def test_nothing_seen_is_above_what_a_float32_certificate_says():
     for seed in range(20):
         run = one_layer("plain", seed=seed, scale=float(rng.uniform(0.1, 0.8)), n_ctx=5)
         found = certify(run, "parent")
-        judge = Judge(run.decoder(), run.objective, found.contexts, found.program)
+        judge = Judge(run.model(), run.objective, found.contexts, found.program)
         nats = judge.nats(every_history(run))
         assert (nats.max(0) <= found.kl_at).all()
         ratios = np.log(judge.predictions(every_history(run)) / found.program.rule(every_history(run)))

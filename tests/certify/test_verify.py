@@ -48,7 +48,7 @@ def test_every_certificate_is_confirmed(shape, tmp_path):
         follows = verify(stored, run)
         claims = {name: claimed for name, claimed in stored["claims"].items() if claimed is not None}
         assert all(follows[name] <= claimed for name, claimed in claims.items())
-        assert len(claims) == 4 or run.model.normalization_type is not None  # a wide box may say nothing
+        assert len(claims) == 4 or run.config.normalization_type is not None  # a wide box may say nothing
         assert follows["worst_kl"] >= stored["seen"]["nats"]
 
 
@@ -119,7 +119,7 @@ def test_a_closing_that_claims_too_much_is_refused(behind):
     run, stored = behind
     lower = deepcopy(stored)
     for row in lower["stored"]["closed"]:
-        row[-run.model.n_heads :] = [mu - 1e-2 for mu in row[-run.model.n_heads :]]
+        row[-run.config.n_heads :] = [mu - 1e-2 for mu in row[-run.config.n_heads :]]
     with pytest.raises(ValueError, match=r"^a multiplier at position \d after state \d is too small"):
         verify(lower, run)
 

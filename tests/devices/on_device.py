@@ -25,7 +25,7 @@ from mechmarkov.probes.program.match_mass import MATCH_MASS
 import mechmarkov as mm
 from mechmarkov import probe_run
 from mechmarkov.interventions.ablate import ablate, ablate_path
-from mechmarkov.interventions.attention import attend, limit_window
+from mechmarkov.interventions.attention import limit_window, override_attention
 from mechmarkov.interventions.tokens import donors, shuffle_context, swap_parent
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.kernels import use_fast_kernels
@@ -181,7 +181,7 @@ def recorded(example):
     """All that a pass records of two steps, in two chunks of sequences and in four."""
     run = mm.example(example)
     subject = Subject.of(run, [int(step) for step in run.steps[-2:]], sequences=8)
-    one = len(subject.decoder) * run.model.n_heads * run.model.n_ctx**2
+    one = len(subject.decoder) * run.config.n_heads * run.config.n_ctx**2
     waits, differences = {}, []
     for chunks in (2, 4):
 
@@ -197,7 +197,7 @@ def recorded(example):
         waits[str(chunks)] = COUNTS["waits"]
         pairs = zip(chain(*map(arrays, ours)), chain(*map(arrays, theirs)), strict=True)
         differences += [np.abs(np.nan_to_num(a - b)).max(initial=0) for a, b in pairs if same_nan(a, b)]
-    return {"difference": float(max(differences)), "waits": waits, "layers": run.model.n_layers}
+    return {"difference": float(max(differences)), "waits": waits, "layers": run.config.n_layers}
 
 
 def probed():
@@ -311,7 +311,7 @@ CASES = {
     ),
     "ablate a head": partial(intervened, lambda model: ablate(model, "L0H1", kind="mean")),
     "ablate a path": partial(intervened, lambda model: ablate_path(model, "L0H1", "L1H0.K")),
-    "attend uniformly": partial(intervened, lambda model: attend(model, "L1H0", to="uniform")),
+    "attend uniformly": partial(intervened, lambda model: override_attention(model, "L1H0", to="uniform")),
     "limit a window": partial(intervened, lambda model: limit_window(model, 2)),
 }
 

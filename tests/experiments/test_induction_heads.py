@@ -96,8 +96,8 @@ def test_the_public_training_drops_and_learns():
     assert not run.states["blocks.0.attn.b_V"].any()  # the public layers have no bias
     assert not torch.equal(run.states["blocks.0.attn.W_rel"][0], run.states["blocks.0.attn.W_rel"][-1])
     # Dropout is always on: the same tokens twice give other logits.
-    model = public.dropped(run.model)
-    model.load_state_dict(run.decoder().state_dict())
+    model = public.dropped(run.config)
+    model.load_state_dict(run.model().state_dict())
     tokens = source.sample(3, 8, generator=torch.Generator().manual_seed(0))
     assert not torch.equal(model(tokens), model(tokens))
 
@@ -107,11 +107,11 @@ def test_without_dropout_the_public_attention_is_the_decoders(monkeypatch):
     monkeypatch.setattr(public, "DROPOUT", 0.0)
     source = mm.DirichletChains(n_states=3, start="uniform")
     run = public.train(source, seed=1, steps=3, every=3, length=9)
-    model = public.dropped(run.model)
-    model.load_state_dict(run.decoder().state_dict())
+    model = public.dropped(run.config)
+    model.load_state_dict(run.model().state_dict())
     tokens = source.sample(4, 9, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        torch.testing.assert_close(model(tokens), run.decoder()(tokens), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(model(tokens), run.model()(tokens), rtol=1e-4, atol=1e-6)
 
 
 def brute_force_logits(v, W, tokens, masked):

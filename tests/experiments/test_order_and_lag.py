@@ -141,7 +141,7 @@ def test_shuffling_changes_nothing_where_only_counts_matter():
     recipe = mm.load_recipe(RECIPES / "mixture.toml").with_set(
         ["steps=1", "model.n_layers=1", "model.positional_embedding_type=none", "model.n_ctx=16"]
     )
-    decoder = mm.train(recipe, seed=0).decoder(steps="all")
+    decoder = mm.train(recipe, seed=0).model(steps="all")
     tokens = torch.randint(3, (20, 16), generator=torch.Generator().manual_seed(0))
     # One layer without positions sees a set of tokens and the last: float32 sums in another order.
     assert algorithms.bigram_use(decoder, tokens) == pytest.approx(0, abs=1e-6)

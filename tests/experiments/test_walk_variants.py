@@ -140,7 +140,7 @@ def test_information_of_lagged_walks_against_enumeration():
 def test_the_outcome_of_a_model_with_known_attention():
     # V reads the parent's successor and attention is on the parent alone: all is known.
     variant = hand_set.walk_variant()
-    decoder = variant.start.decoder()
+    decoder = variant.start.model()
     shape = hand_set.SHORT
     with torch.no_grad():
         decoder.blocks[0].attn.W_K[0, shape.n_states + shape.n_ctx - 2, 0] = 100.0

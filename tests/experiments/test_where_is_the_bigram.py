@@ -72,7 +72,7 @@ def test_what_is_followed_early_is_the_recall_of_the_first_positions(short):
     run, found = short, follow(short)
     assert found.step.tolist() == [0, 10, 20]
     # The first quarter of the positions, by hand.
-    model = run.decoder()
+    model = run.model()
     p, attn = model.W_pos[:8].detach(), model.blocks[0].attn
     scores = (p @ attn.W_Q[0] @ attn.W_K[0].T @ p.T).detach()
     scores = scores.masked_fill(torch.ones(8, 8).triu(1).bool(), -torch.inf)
@@ -83,5 +83,5 @@ def test_what_is_followed_early_is_the_recall_of_the_first_positions(short):
 def test_a_run_that_is_cut_short_ends_where_it_was_cut(short):
     cut = data._until(short, 10)
     assert cut.steps.tolist() == [10]
-    for name, value in cut.decoder().state_dict().items():
-        assert torch.equal(value, short.decoder(10).state_dict()[name])
+    for name, value in cut.model().state_dict().items():
+        assert torch.equal(value, short.model(10).state_dict()[name])

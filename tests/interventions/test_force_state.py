@@ -20,7 +20,7 @@ def model():
 @pytest.mark.parametrize("state", [0, 1])
 def test_predictions_become_the_law_under_the_state_and_come_back(model, state):
     before = model(TOKENS)
-    with mm.force_state(model, 0, state, source=SOURCE):
+    with mm.force_belief(model, 0, state, source=SOURCE):
         forced = model(TOKENS).softmax(-1).detach().numpy()
     law = np.array(SOURCE.transitions)[state] @ np.array(SOURCE.emissions)
     np.testing.assert_allclose(forced, np.broadcast_to(law, forced.shape), atol=1e-5)
@@ -29,7 +29,7 @@ def test_predictions_become_the_law_under_the_state_and_come_back(model, state):
 
 def test_it_is_undone_after_an_exception(model):
     before = model(TOKENS)
-    with pytest.raises(KeyError), mm.force_state(model, 0, 1, source=SOURCE):
+    with pytest.raises(KeyError), mm.force_belief(model, 0, 1, source=SOURCE):
         raise KeyError
     assert torch.equal(model(TOKENS), before)
 
@@ -46,7 +46,7 @@ def test_a_move_as_long_in_a_random_direction_is_as_long_and_misses(model):
         if options is None:
             model.run_with_hooks(TOKENS, fwd_hooks=note(name))
             continue
-        with mm.force_state(model, 0, 1, source=SOURCE, **options):
+        with mm.force_belief(model, 0, 1, source=SOURCE, **options):
             scores = model.run_with_hooks(TOKENS, fwd_hooks=note(name))
         off.append(np.abs(scores.softmax(-1).detach().numpy() - law).max())
     lengths = [(streams[name] - streams["clean"]).norm(dim=-1) for name in ("belief", "random")]
@@ -80,15 +80,15 @@ def test_a_reading_is_least_squares_and_its_move_reads_as_told():
 )
 def test_what_cannot_be_forced_is_refused_by_name(model, change, said):
     arguments = {"layer": 0, "state": 0, "source": SOURCE} | change
-    with pytest.raises(ValueError, match=said), mm.force_state(model, **arguments):
+    with pytest.raises(ValueError, match=said), mm.force_belief(model, **arguments):
         pass
 
 
 def test_a_stack_and_a_run_are_refused(model):
     with (
         pytest.raises(ValueError, match="model is a stack of 2"),
-        mm.force_state(type(model).stack([model, model]), 0, 0, source=SOURCE),
+        mm.force_belief(type(model).stack([model, model]), 0, 0, source=SOURCE),
     ):
         pass
-    with pytest.raises(TypeError, match="expected a HookedDecoder"), mm.force_state(3, 0, 0, source=SOURCE):
+    with pytest.raises(TypeError, match="expected a HookedDecoder"), mm.force_belief(3, 0, 0, source=SOURCE):
         pass

@@ -6,7 +6,7 @@ from probing_cases import SHAPES, config_of, randomise
 
 import mechmarkov as mm
 from mechmarkov.interventions.ablate import ablate, ablate_path
-from mechmarkov.interventions.attention import attend, limit_window
+from mechmarkov.interventions.attention import limit_window, override_attention
 from mechmarkov.interventions.paths import paths
 from mechmarkov.interventions.replace import replace_component
 from mechmarkov.interventions.tokens import donors
@@ -140,7 +140,7 @@ def test_uniform_attention_is_that_of_zero_queries(shape):
     tokens = tokens_of(model)
     heads = [f"L0H{head}" for head in range(model.config.n_heads)]
     other = edited(model, "blocks.0.attn.W_Q", "blocks.0.attn.b_Q")
-    with attend(model, heads, to="uniform"):
+    with override_attention(model, heads, to="uniform"):
         assert close(model(tokens), other(tokens))
 
 
@@ -153,7 +153,7 @@ def test_parent_attention_reads_the_parent_alone(lag):
     z = cache["blocks.0.attn.hook_z"].clone()
     z[:, :, 1] = cache["blocks.0.attn.hook_v"][:, parent, 1]
     expected = with_z(model, tokens, 0, z)
-    with attend(model, "L0H1", to="parent", parent_lag=lag):
+    with override_attention(model, "L0H1", to="parent", parent_lag=lag):
         assert close(model(tokens), expected)
 
 
@@ -192,8 +192,8 @@ def test_uniform_attention_keeps_to_a_limited_window(heads):
     expected = (expected / expected.sum(-1, keepdim=True)).expand(1, len(heads), 7, 7)
     chosen = [int(name[-1]) for name in heads]
     for enter in (
-        lambda: (limit_window(model, 1, heads=heads), attend(model, heads, to="uniform")),
-        lambda: (attend(model, heads, to="uniform"), limit_window(model, 1, heads=heads)),
+        lambda: (limit_window(model, 1, heads=heads), override_attention(model, heads, to="uniform")),
+        lambda: (override_attention(model, heads, to="uniform"), limit_window(model, 1, heads=heads)),
     ):
         first, second = enter()
         with first, second:
@@ -206,7 +206,7 @@ def test_uniform_attention_is_one_over_what_a_query_may_attend_to(shape):
     fields = {"use_qk_norm": True, "eps": 0.0} if shape == "norms without eps" else {}
     model = decoder_of("plain" if fields else shape, **fields)
     last = model.config.n_heads - 1
-    with attend(model, f"L0H{last}", to="uniform"):
+    with override_attention(model, f"L0H{last}", to="uniform"):
         _, cache = model.run_with_cache(tokens_of(model, batch=1))
     found = cache["blocks.0.attn.hook_pattern"][0, last]
     window = len(found) if model.config.window is None else model.config.window
@@ -218,7 +218,7 @@ def test_uniform_attention_is_one_over_what_a_query_may_attend_to(shape):
 def test_a_replaced_pattern_has_the_axes_of_a_pattern(to):
     model = decoder_of("plain", n_models=2)
     tokens = tokens_of(model, batch=3)
-    with attend(model, ["L0H0", "L0H1"], to=to):
+    with override_attention(model, ["L0H0", "L0H1"], to=to):
         _, cache = model.run_with_cache(tokens)
     assert cache["blocks.0.attn.hook_pattern"].shape == (2, 3, 2, 7, 7)
 
@@ -235,7 +235,7 @@ def test_a_replaced_pattern_has_the_axes_of_a_pattern(to):
         lambda model: ablate(model, "direct", kind="mean"),
         lambda model: ablate_path(model, "L0H1", "L1H0.K", kind="same_token"),
         lambda model: ablate_path(model, "embed", "L0.mlp"),
-        lambda model: attend(model, "L0H0", to="uniform"),
+        lambda model: override_attention(model, "L0H0", to="uniform"),
         lambda model: limit_window(model, 1),
     ],
 )
@@ -292,9 +292,12 @@ def test_interventions_nest_and_leave_what_was_there_before():
         (lambda m: ablate_path(m, "L0H0", "L1H7.Q"), "receiver is 'L1H7.Q', expected one of L0H0.Q"),
         (lambda m: ablate_path(m, "L0H0", "L0.mlp"), "receiver is 'L0.mlp', expected one of L0H0.Q"),
         (lambda m: ablate_path(m, "direct", "logits"), "sender is 'direct', expected one of embed"),
-        (lambda m: attend(m, "L0.mlp", to="uniform"), "component is 'L0.mlp'"),
-        (lambda m: attend(m, "embed", to="uniform"), "heads holds 'embed', expected heads"),
-        (lambda m: attend(m, "L0H0", to="nowhere"), "to is 'nowhere', expected 'uniform' or 'parent'"),
+        (lambda m: override_attention(m, "L0.mlp", to="uniform"), "component is 'L0.mlp'"),
+        (lambda m: override_attention(m, "embed", to="uniform"), "heads holds 'embed', expected heads"),
+        (
+            lambda m: override_attention(m, "L0H0", to="nowhere"),
+            "to is 'nowhere', expected 'uniform' or 'parent'",
+        ),
         (lambda m: limit_window(m, -1), "back is -1, expected at least 0"),
         (lambda m: replace_component(m, "direct", torch.zeros_like), "no hook point"),
     ],
@@ -339,7 +342,7 @@ def test_shortformer_positions_do_not_reach_what_they_are_not_added_to():
         lambda run: mm.ablate(run, "L0H0"),
         lambda run: mm.ablate(run, ["L0H0", "L1H0"]),
         lambda run: mm.ablate_path(run, "embed", "logits"),
-        lambda run: mm.attend(run, "L0H0", to="uniform"),
+        lambda run: mm.override_attention(run, "L0H0", to="uniform"),
         lambda run: mm.limit_window(run, 1),
     ],
 )

@@ -86,7 +86,7 @@ def test_training_moves_what_is_trainable_alone(changes):
     shape = mm.Recipe.from_data(RECIPE | changes).model.shape(3)
     fixed, trainable = disentangled_decoder(shape).state_dict(), disentangled_trainable(shape)
     assert run.trainable == trainable
-    start, end = (run.decoder(step=step).state_dict() for step in (0, 3))
+    start, end = (run.model(step=step).state_dict() for step in (0, 3))
     for name, value in end.items():
         moves = torch.zeros_like(value, dtype=torch.bool)
         if name in trainable:
@@ -102,7 +102,7 @@ def test_stages_hold_one_layer_and_start_where_the_first_ended():
     first = mm.train(RECIPE | REDUCED | {"frozen": ["blocks.1.attn.W_Q"]}, seed=0)
     second = mm.train(RECIPE | REDUCED | {"frozen": ["blocks.0.attn.W_Q"]}, seed=1, start=first)
     at = {
-        (stage, step): run.decoder(step=step).state_dict()
+        (stage, step): run.model(step=step).state_dict()
         for stage, run in (("first", first), ("second", second))
         for step in (0, 3)
     }

@@ -142,13 +142,13 @@ def test_what_cannot_be_drawn():
 def test_a_run_whose_outputs_are_no_logits_is_not_drawn_from():
     tokens = torch.zeros(1, 4, dtype=torch.long)
     with pytest.raises(AssertionError, match="predicts a state at a query token"):
-        mm.example("walk").decoder().generate(tokens)
-    graph = mm.example("graph").decoder(steps="all")
+        mm.example("walk").model().generate(tokens)
+    graph = mm.example("graph").model(steps="all")
     for model in (graph, graph[0]):
         with pytest.raises(AssertionError, match=r"raw_log, its outputs are scores, not logits"):
             model.generate(tokens)
     run = mm.example("induction")
-    assert run.decoder().generate(tokens, max_new_tokens=2).shape == (1, 6)
+    assert run.model().generate(tokens, max_new_tokens=2).shape == (1, 6)
 
 
 # -- beside HookedTransformer --------------------------------------------------------------------------------

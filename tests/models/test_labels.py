@@ -23,7 +23,7 @@ def run():
 def test_a_decoder_of_a_run_names_its_tokens(run):
     tokens = [0, 2, 1, 1]
     names = ["rain", "snow", "sun", "sun"]
-    model = run.decoder()
+    model = run.model()
     for given in (tokens, torch.tensor(tokens), torch.tensor([tokens]), np.array(tokens)):
         assert model.to_str_tokens(given) == names
     assert model.to_str_tokens([torch.tensor([0, 1]), torch.tensor([2])]) == [["rain", "sun"], ["snow"]]
@@ -40,14 +40,14 @@ def test_a_decoder_of_a_run_names_its_tokens(run):
 
 
 def test_labels_go_with_members_copies_and_stacks(run):
-    stack = run.decoder(steps="all")
-    lens = run.decoder().as_lens()
-    for model in (stack, stack[0], lens, HookedDecoder.stack([stack[0], run.decoder()])):
+    stack = run.model(steps="all")
+    lens = run.model().as_lens()
+    for model in (stack, stack[0], lens, HookedDecoder.stack([stack[0], run.model()])):
         assert model.to_str_tokens([0, 1]) == ["rain", "sun"]
 
 
 def test_a_query_token_has_a_name():
-    assert mm.example("walk").decoder().to_str_tokens([5, 6]) == ["5", "query"]
+    assert mm.example("walk").model().to_str_tokens([5, 6]) == ["5", "query"]
 
 
 def test_without_a_source_labels_are_numbers():
@@ -58,7 +58,7 @@ def test_without_a_source_labels_are_numbers():
 
 
 def test_what_has_no_label(run):
-    model = run.decoder()
+    model = run.model()
     calls = {
         r"token is 3, expected 0 to 2": lambda: model.to_str_tokens([0, 3]),
         r"token is -1, expected 0 to 2": lambda: model.to_single_str_token(-1),

@@ -7,7 +7,7 @@ from decoder_cases import config_of, randomise, tokens_of
 from mamba_oracle import logits as oracle
 
 from mechmarkov.interventions.ablate import ablate, ablate_path
-from mechmarkov.interventions.attention import attend, limit_window
+from mechmarkov.interventions.attention import limit_window, override_attention
 from mechmarkov.interventions.paths import paths
 from mechmarkov.models import DecoderConfig, HookedDecoder, initialise
 from mechmarkov.models.mamba import scan
@@ -166,7 +166,7 @@ def test_uniform_attention_spreads_the_same_weight():
     M, x = cache["blocks.0.attn.hook_effective"], cache["blocks.0.attn.hook_conv_v"]
     even = M.abs().sum(-1, keepdim=True) / torch.arange(1, M.shape[-1] + 1)[:, None]
     expected = torch.einsum("bhqk,bkhd->bqhd", even * M.sign(), x)
-    with attend(model, ["L0H0", "L0H1", "L0H2"], to="uniform"):
+    with override_attention(model, ["L0H0", "L0H1", "L0H2"], to="uniform"):
         keep = ("blocks.0.attn.hook_z", lambda z, hook: seen.update(z=z))
         model.run_with_hooks(tokens, fwd_hooks=[keep])
     torch.testing.assert_close(seen["z"], expected)

@@ -6,7 +6,7 @@ from decoder_cases import config_of, decoder_of, randomise, tokens_of
 from uniform_mixer import Uniform
 
 from mechmarkov.interventions.ablate import ablate, ablate_path
-from mechmarkov.interventions.attention import attend, limit_window
+from mechmarkov.interventions.attention import limit_window, override_attention
 from mechmarkov.interventions.paths import paths
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.kernels import use_fast_kernels
@@ -40,7 +40,7 @@ def test_a_decoder_runs_with_another_mixer(case, n_models):
 
 
 @pytest.mark.parametrize(
-    "enter", [lambda m, h: attend(m, h, to="uniform"), lambda m, h: limit_window(m, 1, heads=h)]
+    "enter", [lambda m, h: override_attention(m, h, to="uniform"), lambda m, h: limit_window(m, 1, heads=h)]
 )
 def test_what_needs_attention_weights_refuses_it_by_name(enter):
     stub, attention, tokens = pair_of()

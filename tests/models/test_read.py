@@ -7,7 +7,7 @@ import torch
 from decoder_cases import CASES, config_of, decoder_of, tokens_of
 
 from mechmarkov.interventions.ablate import ablate, ablate_path
-from mechmarkov.interventions.attention import attend, limit_window
+from mechmarkov.interventions.attention import limit_window, override_attention
 from mechmarkov.interventions.paths import paths
 from mechmarkov.interventions.replace import KINDS
 from mechmarkov.models.components import component_names
@@ -71,7 +71,7 @@ def interventions(model, tokens):
     for sender, receiver in paths(model):
         yield f"{sender} to {receiver}", ablate_path(model, sender, receiver, kind="zero")
     for to in ("uniform", "parent"):
-        yield to, attend(model, ["L1H0", "L0H1"], to=to, parent_lag=1)
+        yield to, override_attention(model, ["L1H0", "L0H1"], to=to, parent_lag=1)
     yield "window", limit_window(model, 2)
     yield "window of a head", limit_window(model, 2, heads="L1H1")
 

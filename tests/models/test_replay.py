@@ -7,7 +7,7 @@ import torch
 from decoder_cases import config_of, decoder_of, tokens_of
 
 from mechmarkov.interventions.ablate import ablate, ablate_path
-from mechmarkov.interventions.attention import attend
+from mechmarkov.interventions.attention import override_attention
 from mechmarkov.interventions.paths import paths
 from mechmarkov.models.attention import Attention
 from mechmarkov.models.replay import replayed
@@ -23,7 +23,7 @@ def interventions(model):
             yield ablate(model, name, kind=kind)
     for sender, receiver in paths(model):
         yield ablate_path(model, sender, receiver, kind="zero")
-    yield attend(model, "L1H0", to="uniform")
+    yield override_attention(model, "L1H0", to="uniform")
     yield model.hooks([("blocks.0.attn.hook_z", lambda z, hook: z.mul_(2))])  # in place
     yield model.hooks([("blocks.1.hook_resid_pre", lambda x, hook: x.mul_(2))])
     yield nullcontext()

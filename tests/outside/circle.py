@@ -35,14 +35,14 @@ def logits_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
 
 def assert_same_logits(run: mm.Run, model: nn.Module, step: int = -1) -> None:
     """Whether a run computes what the model does, on sequences that the import did not see."""
-    tokens = sequences(16, seed=99, length=run.model.n_ctx)
+    tokens = sequences(16, seed=99, length=run.config.n_ctx)
     logits = logits_of(model, tokens)
-    torch.testing.assert_close(run.decoder(step)(tokens), logits, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(run.model(step)(tokens), logits, rtol=1e-4, atol=1e-4)
     assert logits.std() > 0.01  # a model that says nothing is like any other
 
 
 def steps_differ(run: mm.Run) -> bool:
     """Whether the training that was recorded changed the model at each step that was kept."""
-    tokens = sequences(4, seed=98, length=run.model.n_ctx)
-    each = run.decoder(steps="all")(tokens.expand(run.n_steps, *tokens.shape))
+    tokens = sequences(4, seed=98, length=run.config.n_ctx)
+    each = run.model(steps="all")(tokens.expand(run.n_steps, *tokens.shape))
     return all(bool((a - b).abs().max() > 1e-6) for a, b in pairwise(each))

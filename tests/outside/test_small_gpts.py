@@ -66,7 +66,7 @@ def test_picogpt_records_itself(tmp_path):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
     run = recorder.finish(4, model)
-    assert run.model.n_heads == 2
+    assert run.config.n_heads == 2
     assert steps_differ(run)
     assert_same_logits(run, model)
 
@@ -91,7 +91,7 @@ def test_autoresearch_is_recorded_from_inside_its_own_loop(tmp_path, monkeypatch
         hook.remove()
     run = recorder.finish(3, made[0])
     assert run.steps.tolist() == [0, 1, 2, 3]
-    assert run.model.tied
+    assert run.config.tied
     assert steps_differ(run)
     assert result["num_params"] == sum(value[0].numel() for value in run.states.values()) - extra_biases(run)
     assert_same_logits(run, made[0])

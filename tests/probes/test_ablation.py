@@ -272,7 +272,7 @@ def test_sequences_that_all_end_alike_have_no_parent_to_swap():
 
 
 def test_redrawn_chains_are_judged_by_in_context_predictors():
-    run = run_of(random_run("plain").decoder(), source=DirichletChains(n_states=3))
+    run = run_of(random_run("plain").model(), source=DirichletChains(n_states=3))
     subject = Subject.of(run, sequences=12)
     data = ablation.probe.measure(subject)
     law = subject.exact["in_context_bigram"]
@@ -331,7 +331,7 @@ def test_renaming_states_changes_no_effect():
     run = random_run("LN and MLP", n_steps=2, n_layers=1)
     subject = subject_of(run, sequences=16)
     changed, batch = relabelled(run, subject.batch, [2, 0, 1])
-    moved = Subject(changed, changed.decoder(steps=[0, 10]), batch, axis="step", coordinates=[0, 10])
+    moved = Subject(changed, changed.model(steps=[0, 10]), batch, axis="step", coordinates=[0, 10])
     ours, theirs = ablation.probe.measure(subject), ablation.probe.measure(moved)
     for name, values in ours.data_vars.items():
         assert np.allclose(theirs[name], values, rtol=1e-4, atol=1e-5, equal_nan=True), name

@@ -131,7 +131,7 @@ def test_the_parents_share_of_uniform_attention_is_that_of_a_head_without_querie
 
 
 def test_an_untrained_model_has_no_parent_head():
-    decoder = HookedDecoder(random_run("plain").model, n_models=1)
+    decoder = HookedDecoder(random_run("plain").config, n_models=1)
     initialise(decoder, [1234], scheme="normal", std=0.3)
     outcome = mm.probe(run_of(decoder[0], recipe={"init": {"scheme": "normal", "std": 0.3}}), ["attention"])
     scores = outcome["attention"].scores

@@ -57,7 +57,7 @@ def test_every_step_is_measured_and_drawn():
     walk = Circle(n_states=5, p=0.5)
     V = 0.2 + 0.8 * walk.P.T
     run, sharp = walk_run(walk, V, np.zeros(6)), walk_run(walk, V, parent_logits(6))
-    both = run_of(run.decoder(), sharp.decoder(), source=run.source, objective=RAW_LOG)
+    both = run_of(run.model(), sharp.model(), source=run.source, objective=RAW_LOG)
     data = probe.measure(subject_of(both, "all", sequences=8))
     bound, seen = data["worst_kl"].values, data["worst_kl_seen"].values
     assert (seen <= bound).all()

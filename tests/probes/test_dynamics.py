@@ -271,7 +271,7 @@ def test_gradient_norms_are_those_of_each_model_alone(run):
     found = gradient_norms(subject, sequences=7)
     batch = subject.batch.head(7)
     for member, step in enumerate(run.steps.tolist()):
-        alone = run.decoder(step=step).double()
+        alone = run.model(step=step).double()
         scores = alone(batch.tokens)[:, batch.read]
         run.objective.loss(scores, batch.targets).mean().backward()
         square = 0.0
@@ -342,7 +342,7 @@ def test_renaming_states_changes_no_score():
     ours = Subject.of(run, "all", sequences=16, find=find)
     changed, batch = relabelled(run, ours.batch, [2, 0, 1])
     steps = ours.coordinates
-    theirs = Subject(changed, changed.decoder(steps=steps), batch, axis="step", coordinates=steps, find=find)
+    theirs = Subject(changed, changed.model(steps=steps), batch, axis="step", coordinates=steps, find=find)
     a, b = (subject.result("dynamics") for subject in (ours, theirs))
     # A program is judged on sequences of its own, which another chain draws differently.
     kept = [name for name in a["score"].values if not name.startswith("program.")]
@@ -366,7 +366,7 @@ def test_fresh_models_have_none_of_it():
 
 
 def test_chains_of_their_own_are_judged_by_in_context_predictors():
-    config = random_run(n_steps=2, n_ctx=40).model
+    config = random_run(n_steps=2, n_ctx=40).config
     run = run_of(HookedDecoder(config), HookedDecoder(config), source=DirichletChains(n_states=3))
     data, scores, _ = probed(run, sequences=64)
     np.testing.assert_allclose(data["progress"].sel(event="unigram"), 0, atol=1e-6)  # zero weights: uniform

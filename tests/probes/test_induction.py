@@ -361,7 +361,7 @@ def test_renaming_states_changes_no_score(shape, objective):
     run = random_run(shape, n_steps=2, objective=objective, n_ctx=10)
     subject = subject_of(run, sequences=16)
     changed, batch = relabelled(run, subject.batch, new)
-    moved = Subject(changed, changed.decoder(steps=[0, 10]), batch, axis="step", coordinates=[0, 10])
+    moved = Subject(changed, changed.model(steps=[0, 10]), batch, axis="step", coordinates=[0, 10])
     assert_equal(scores_of(subject), scores_of(moved))
 
 

@@ -35,7 +35,7 @@ def relabelled(run: Run, batch: Batch, new: list[int]) -> tuple[Run, Batch]:
     """State s is called new[s] from here on, in the chain, the model and the sequences."""
     old = np.argsort(new)
     n, names = len(new), dict(run.states)
-    tokens = torch.tensor([*new, *range(n, run.model.d_vocab)])
+    tokens = torch.tensor([*new, *range(n, run.config.d_vocab)])
     names["embed.W_E"] = run.states["embed.W_E"][:, tokens.argsort()]
     if "unembed.W_U" in names:
         names["unembed.W_U"] = run.states["unembed.W_U"][..., old]
@@ -50,7 +50,7 @@ def both(run: Run, new: list[int]) -> tuple[dict[str, Score], dict[str, Score]]:
     subject = subject_of(run, sequences=8)
     changed, batch = relabelled(run, subject.batch, new)
     steps = [int(step) for step in run.steps]
-    moved = Subject(changed, changed.decoder(steps=steps), batch, axis="step", coordinates=steps)
+    moved = Subject(changed, changed.model(steps=steps), batch, axis="step", coordinates=steps)
     return scores_of(subject), scores_of(moved)
 
 
@@ -79,7 +79,7 @@ def test_renaming_states_changes_no_score(new, shape, objective):
 @given(new=st.permutations(range(5)))
 def test_renaming_the_states_of_a_circle_changes_the_circulant_share_alone(new):
     source = Circle(n_states=5, p=0.3)
-    config = random_run("plain", d_vocab=5).model
+    config = random_run("plain", d_vocab=5).config
     generator = torch.Generator().manual_seed(1)
     decoder = HookedDecoder(config)
     with torch.no_grad():

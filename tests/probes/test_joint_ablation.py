@@ -50,7 +50,7 @@ def test_what_later_components_change_is_said():
 
 def test_intervals_of_the_largest_hold_for_all_parts_at_once():
     """Of parts in the last layer the direct path is all there is: one effect, judged alone and among them."""
-    last = answers(run_of(random_run("plain").decoder()), sequences=256)[0].isel(step=-1)
+    last = answers(run_of(random_run("plain").model()), sequences=256)[0].isel(step=-1)
     heads = ["L1H0", "L1H1"]
     alone = last.sel(component=heads, kind="mean", measure="loss")
     among = last.sel(part=heads)
@@ -89,7 +89,7 @@ def test_two_that_stand_in_for_each_other_are_redundant():
     run = run_of(two_heads(sticky.P, 1.0, 1.0), source=sticky)
     data, scores, claims = answers(run)
     last = data.isel(step=-1)
-    model, batch = run.decoder(), Subject.of(run, sequences=64).batch
+    model, batch = run.model(), Subject.of(run, sequences=64).batch
     with ablate(model, ["L0H0", "L0H1"], kind="mean"):
         both = measures_of_chain(model, batch)
     joint = float(both - measures_of_chain(model, batch))

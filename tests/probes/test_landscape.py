@@ -148,7 +148,7 @@ def test_the_tied_binary_run_is_at_a_minimum_by_its_hessian(tied):
     assert len(landscape.probe.figures(data)) == 4
     # Canonical coordinates, from the weights of each step.
     for i, step in enumerate(data["step"].values):
-        E = tied.decoder(step=int(step)).embed.W_E.detach().double()
+        E = tied.model(step=int(step)).embed.W_E.detach().double()
         assert float(data["canonical_e"][i]) == pytest.approx(float((E[1] - E[0]).norm()))
 
 
@@ -177,7 +177,7 @@ def test_another_optimiser_has_no_rate():
 
 def unigram_model(source, tied):
     shape = {"tied": tied, "d_vocab": source.n_states}
-    decoder = random_run("plain", **(TINY | shape)).decoder()
+    decoder = random_run("plain", **(TINY | shape)).model()
     with torch.no_grad():
         for name, parameter in decoder.named_parameters():
             if name != "unembed.b_U":
@@ -206,7 +206,7 @@ def no_slope():
     """Makkuva et al.'s e = 1, w = -1/√2: the MLP takes back what the embedding says, and all predict pi."""
     source, one_wide = Binary(p=0.8, q=0.8), {"d_model": 1, "d_head": 1, "positional_embedding_type": "none"}
     mlp = {"attn_only": False, "act_fn": "relu", "d_mlp": 2, "tied": True, "d_vocab": 2}
-    decoder = random_run("plain", **(TINY | mlp | one_wide)).decoder()
+    decoder = random_run("plain", **(TINY | mlp | one_wide)).model()
     values = {"W_E": [[-0.5], [0.5]], "W_in": [[1.0, -1.0]], "W_out": [[-1.0], [1.0]]}
     with torch.no_grad():
         for name, parameter in decoder.named_parameters():
@@ -258,7 +258,7 @@ def test_what_a_sample_cannot_tell_from_theory_is_not_said_to_differ():
 
 def test_a_run_is_followed_from_where_it_is_at_the_unigram_point():
     source, gd = Binary(p=0.2, q=0.3), {"optimiser": {"kind": "gd", "lr": 1.0}}
-    away, there = (unigram_model(source, tied=True).decoder() for _ in range(2))
+    away, there = (unigram_model(source, tied=True).model() for _ in range(2))
     with torch.no_grad():
         away.get_parameter("embed.W_E").copy_(torch.eye(2, 4))
     data, _, said = asked(run_of(away, there, there, source=source, recipe=gd))
@@ -334,7 +334,7 @@ def test_the_bigram_point_predicts_the_chain_exactly(p, tied):
         "n_layers": 1,
         "normalization_type": None,
     }
-    run = run_of(random_run("LN and MLP", **shape).decoder(), source=source)
+    run = run_of(random_run("LN and MLP", **shape).model(), source=source)
     subject = subject_of(run, sequences=64)
     data = landscape.probe.measure(subject)
     law = population_of(subject, subject.batch.head(32)).law.numpy()
@@ -365,7 +365,7 @@ def test_names_of_states_do_not_matter(probe, case):
         run = walk_run(source, V, np.random.default_rng(1).normal(size=10))
     subject = subject_of(run, sequences=8)
     changed, batch = relabelled(run, subject.batch, [2, 0, 1] if case == "walk" else [1, 0, 2])
-    moved = mm.Subject(changed, changed.decoder(steps=[0]), batch, axis="step", coordinates=[0])
+    moved = mm.Subject(changed, changed.model(steps=[0]), batch, axis="step", coordinates=[0])
     ours, theirs = (probe.scores(probe.measure(s), None) for s in (subject, moved))
     assert set(ours) == set(theirs)
     for name, score in ours.items():
@@ -409,7 +409,7 @@ def test_every_shape_gets_scores_and_sentences(shape, objective):
 
 
 def test_it_does_not_apply_to_redrawn_chains_nor_to_giants():
-    run = run_of(random_run("plain").decoder(), source=DirichletChains(n_states=3))
+    run = run_of(random_run("plain").model(), source=DirichletChains(n_states=3))
     assert "redraws its chain" in landscape.applies(subject_of(run))
     wide = random_run("plain", d_model=256, n_heads=16, d_head=16)
     assert "too many trainable parameters" in landscape.applies(subject_of(wide))

@@ -125,7 +125,7 @@ def test_there_is_no_parent_where_the_next_state_depends_on_no_single_token():
         assert not result[name].claims.where(object="parent")
     for probe, score in (("attention", "parent_head"), ("ablation", "parent_swap_followed")):
         assert "no single token" in result[probe].scores[score].reason
-    steps = run_of(run.decoder(), run.decoder(), source=COPIES)
+    steps = run_of(run.model(), run.model(), source=COPIES)
     dynamics = probe_quickly(steps, ["dynamics"], steps="all", sequences=8)["dynamics"]
     assert "no single token" in dynamics.scores["t_selection"].reason
 
@@ -144,7 +144,7 @@ def test_there_is_no_parent_where_the_next_state_depends_on_no_single_token():
 )
 def test_every_probe_answers_or_says_why_not(source):
     """Of a model of two layers; `test_sources_meet_probes` asks one layer about every source."""
-    result = probe_quickly(run_of(random_run("plain").decoder(), source=source), nulls=2, sequences=8)
+    result = probe_quickly(run_of(random_run("plain").model(), source=source), nulls=2, sequences=8)
     assert not result.failed
     skipped = set(result.skipped) - {"belief", "graph", "degeneracy", "certificate"}
     if isinstance(source, Graph):
@@ -194,5 +194,5 @@ def test_canonical_coordinates_are_not_those_of_a_switch_chain():
     shape = {"tied": True, "attn_only": False, "d_mlp": 8, "act_fn": "relu", "d_vocab": 2}
     run = random_run("plain", **shape)
     for source, has in ((Binary(p=0.5, q=0.8), True), (Switch(p=0.5, q=0.8, lag=2), False)):
-        found = canonical_fit(subject_of(run_of(run.decoder(), source=source)))
+        found = canonical_fit(subject_of(run_of(run.model(), source=source)))
         assert (found == "canonical coordinates are those of a binary chain") != has

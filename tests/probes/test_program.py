@@ -284,7 +284,7 @@ def test_every_shape_has_a_program_a_sentence_and_figures(
 def test_fresh_sequences_are_not_those_the_program_was_read_from():
     run = random_run("plain", n_ctx=20)
     subject = subject_of(run, sequences=64)
-    fresh = draw(run.source, run.objective, run.model, seed=FRESH_SEED, sequences=64)
+    fresh = draw(run.source, run.objective, run.config, seed=FRESH_SEED, sequences=64)
     assert not (fresh.tokens[:, None] == subject.batch.tokens[None]).all(-1).any()
 
 

@@ -136,7 +136,7 @@ def lag_model(logits: np.ndarray, table: torch.Tensor) -> HookedDecoder:
 def test_attention_that_is_a_softmax_over_lags_is_recovered_and_explains_everything():
     logits = np.array([0.3, 2.0, -1.0, 0.5, 0.0, 1.0, -0.5, 0.2])
     run = run_of(lag_model(logits, 3 * LOG_P))
-    scale = run.model.score_scale
+    scale = run.config.score_scale
     subject = Subject.of(run, sequences=64)
     found = extract(subject)
     np.testing.assert_allclose(found.lag_weight[0, 0, 0, 1:], softmax(logits / scale, axis=-1), atol=1e-5)
@@ -257,7 +257,7 @@ def test_renaming_states_changes_nothing():
     source = mm.Chain(P3[np.ix_(old, old)])
     moved = dataclasses.replace(run, source=source, states=names)
     here = subject_of(run, sequences=16)
-    fresh = draw(CHAIN, run.objective, run.model, seed=1, sequences=16)
+    fresh = draw(CHAIN, run.objective, run.config, seed=1, sequences=16)
 
     def renamed(batch):
         change = {
@@ -265,7 +265,7 @@ def test_renaming_states_changes_nothing():
         }
         return dataclasses.replace(batch, **change)
 
-    there = Subject(moved, moved.decoder(steps=[0]), renamed(here.batch), axis="step", coordinates=[0])
+    there = Subject(moved, moved.model(steps=[0]), renamed(here.batch), axis="step", coordinates=[0])
     ours = compare(here, extract(here), fresh)
     theirs = compare(there, extract(there), renamed(fresh))
     for name in ("kl_by_weights", "kl_mean", "explained_by_weights"):

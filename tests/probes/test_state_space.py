@@ -44,7 +44,7 @@ def test_probes_answer_or_say_why_not(mixer):
         words = "no value circuit is a table: the values of a Mamba1? pass a convolution and a gate"
         assert re.fullmatch(words, result.skipped[name]), name
     assert all(claim.condition("effective weights") for claim in result["attention"].claims)
-    assert f"mixer {mixer}, with MLP" in result.run["title"]
+    assert f"mixer {mixer}, with MLP" in result.metadata["title"]
     assert (result["attention"].data["qk_table"].isnull()).all()
     assert not [name for name in result["storage"].data["weight"].values if "OV" in name or "QK" in name]
 
@@ -146,6 +146,6 @@ def test_a_run_file_says_which_mixer_it_has(tmp_path):
     run = random_run("LN and MLP", mixer="mamba", positional_embedding_type="none", **STATE_SPACES["mamba"])
     run.save(tmp_path / "run.pt")
     again = mm.load(tmp_path / "run.pt")
-    assert again.model == run.model
+    assert again.model == run.config
     tokens = CHAIN.sample(2, 4, generator=torch.Generator().manual_seed(0))
-    assert (again.decoder()(tokens) == run.decoder()(tokens)).all()
+    assert (again.model()(tokens) == run.model()(tokens)).all()

@@ -279,7 +279,7 @@ def test_intervals_hold_their_values():
 
 
 def test_where_the_chain_is_redrawn_no_table_could_hold_it():
-    run = run_of(random_run("plain").decoder(), source=DirichletChains(n_states=3))
+    run = run_of(random_run("plain").model(), source=DirichletChains(n_states=3))
     why = storage.applies(Subject.of(run, sequences=8))
     assert "redraws its chain" in why
     result = mm.probe(run_of(direct_table(LOG_P, n_ctx=8)), ["behaviour"], sequences=16)
@@ -311,7 +311,7 @@ def test_renaming_states_changes_no_score(build):
     run = run_of(build(LOG_P + noise, n_ctx=6))
     subject = subject_of(run, sequences=16)
     changed, batch = relabelled(run, subject.batch, [2, 0, 1])
-    moved = Subject(changed, changed.decoder(steps=[0]), batch, axis="step", coordinates=[0])
+    moved = Subject(changed, changed.model(steps=[0]), batch, axis="step", coordinates=[0])
     ours, theirs = (storage.scores(storage.probe.measure(s), None) for s in (subject, moved))
     assert set(ours) == set(theirs)
     for name, score in ours.items():

@@ -158,7 +158,7 @@ def test_a_unigram_decoder_is_not_called_this_trap():
 def looks_like_the_trap(change):
     """The symmetric trap with one premise of the argument removed."""
     run = walk_run(Circle(n_states=4, p=1.0), np.full((4, 4), 0.3), np.zeros(9))
-    states, model, fields = dict(run.states), run.model.model_dump(), {}
+    states, model, fields = dict(run.states), run.config.model_dump(), {}
     if change == "residual":  # the last state is the query itself, and on its own stream
         states["embed.W_E"] = states["embed.W_E"][:, :4]
         model["d_vocab"] = 4
@@ -231,7 +231,7 @@ def test_a_chain_without_symmetries_says_so():
 
 
 def test_redrawn_chains_have_no_symmetries_to_ask_for():
-    run = run_of(random_run("plain").decoder(), source=DirichletChains(n_states=3))
+    run = run_of(random_run("plain").model(), source=DirichletChains(n_states=3))
     assert "redraws its chain" in symmetry.applies(subject_of(run))
 
 

@@ -27,21 +27,21 @@ def random_walk_run(source, n_ctx, positions="one_hot"):
 @pytest.mark.parametrize("shape", ["plain", "LN and MLP", "RMSPre, tied", "relative"])
 def test_a_vector_and_its_tensors_are_each_other(shape):
     run = random_run(shape, n_steps=3)
-    coordinates, state = Coordinates.of(run), run.decoder(steps="all").state_dict()
+    coordinates, state = Coordinates.of(run), run.model(steps="all").state_dict()
     vector = coordinates.flatten(state)
     assert vector.shape == (3, coordinates.size)
-    assert coordinates.size == sum(p.numel() for p in HookedDecoder(run.model).parameters())
+    assert coordinates.size == sum(p.numel() for p in HookedDecoder(run.config).parameters())
     placed = coordinates.place(vector, {name: value[0] for name, value in state.items()})
-    assert set(placed) == set(dict(HookedDecoder(run.model).named_parameters()))
+    assert set(placed) == set(dict(HookedDecoder(run.config).named_parameters()))
     assert all(torch.equal(placed[name], state[name]) for name in placed)
-    assert ("unembed.W_U" in placed) == (not run.model.tied)  # a tied tensor is there once
+    assert ("unembed.W_U" in placed) == (not run.config.tied)  # a tied tensor is there once
 
 
 def test_only_what_is_trained_is_in_the_vector():
     run = random_walk_run(Circle(n_states=3, p=0.5), n_ctx=7)
     coordinates = Coordinates.of(run)
     assert coordinates.size == 3 * 3 + 3 + 7
-    state = run.decoder().state_dict()
+    state = run.model().state_dict()
     vector = coordinates.flatten(state)
     placed = coordinates.place(2 * vector, state)
     for name, value in placed.items():
@@ -85,12 +85,12 @@ def test_inside_the_trap_rows_are_constant_and_tokens_attended_to_alike():
     run = random_walk_run(Circle(n_states=3, p=1.0), 7, "sine")
     coordinates = Coordinates.of(run)
     symmetry = symmetry_of(run, coordinates)
-    inside = symmetry.inside(coordinates.flatten(run.decoder().state_dict()).double())
-    frozen = {name: value.double() for name, value in run.decoder().state_dict().items()}
+    inside = symmetry.inside(coordinates.flatten(run.model().state_dict()).double())
+    frozen = {name: value.double() for name, value in run.model().state_dict().items()}
     placed = frozen | coordinates.place(inside, frozen)
     V = value_matrices(walk_parts(run), placed["blocks.0.attn.W_O"][None])[0]
     assert np.ptp(V, axis=1) == pytest.approx(np.zeros(3), abs=1e-7)
-    decoder = HookedDecoder(run.model).double()
+    decoder = HookedDecoder(run.config).double()
     decoder.load_state_dict(placed)
     tokens = torch.tensor([[0, 1, 2, 0, 1, 2, 3], [2, 1, 1, 0, 0, 0, 3]])
     _, cache = decoder.run_with_cache(tokens)
@@ -100,10 +100,10 @@ def test_inside_the_trap_rows_are_constant_and_tokens_attended_to_alike():
 
 def test_relabelling_a_decoder_moves_its_token_axes():
     run = random_run("plain", d_vocab=2)
-    run = run_of(run.decoder(), source=Binary(p=0.3, q=0.3))
+    run = run_of(run.model(), source=Binary(p=0.3, q=0.3))
     coordinates = Coordinates.of(run)
     symmetry = symmetry_of(run, coordinates)
-    state = run.decoder().state_dict()
+    state = run.model().state_dict()
     vector = coordinates.flatten(state).double()
     swapped = dict(state)
     swapped["embed.W_E"] = state["embed.W_E"][[1, 0]]
@@ -134,7 +134,7 @@ def test_the_walk_model_is_known_by_its_frozen_parts():
     assert parts.norm == pytest.approx(1)
     changed = dict(run.states)
     changed["blocks.0.attn.W_V"] = 2 * changed["blocks.0.attn.W_V"]
-    other = Run(run.model, run.source, run.objective, run.steps, changed, run.trainable)
+    other = Run(run.config, run.source, run.objective, run.steps, changed, run.trainable)
     assert walk_parts(other) is None
     assert not symmetry_of(other, Coordinates.of(other)).acts
-    assert walk_parts(run_of(random_run("plain").decoder(), source=CHAIN)) is None
+    assert walk_parts(run_of(random_run("plain").model(), source=CHAIN)) is None

@@ -79,7 +79,7 @@ def test_the_effect_is_the_interaction_of_token_and_predecessor(shape, objective
     subject = subject_of(run, sequences=9)
     edits = checks._edits(subject.batch, subject.config.window)
     found = checks.predecessor_effect(subject.decoder, subject.batch)
-    models = [run.decoder(step=step) for step in (0, 10)]
+    models = [run.model(step=step) for step in (0, 10)]
     each = list(zip(edits.tokens, edits.query.tolist(), edits.key.tolist(), strict=True))
     all_moved = np.array([[interaction(model, *edit) for edit in each] for model in models])
     for member, layer, head in np.ndindex(2, 2, 2):
@@ -168,7 +168,7 @@ def test_the_repeated_score_is_transformer_lens_own_less_uniform_attention(shape
 
     assert chance == pytest.approx(np.mean([detect(uniform, x) for x in states]), abs=1e-6)
     for member, layer, head in np.ndindex(2, 2, 2):
-        _, cache = run.decoder(step=10 * member).run_with_cache(states)
+        _, cache = run.model(step=10 * member).run_with_cache(states)
         patterns = cache[f"blocks.{layer}.attn.hook_pattern"][:, head].detach()
         wanted = np.mean([detect(pattern, x) for pattern, x in zip(patterns, states, strict=True)])
         assert found[member, layer, head] == pytest.approx(wanted - chance, abs=1e-6)

@@ -58,17 +58,17 @@ def test_a_cut_is_that_of_a_transformer_written_out(norm, objective):
     batch, member, reader = subject.batch, 1, (2, 1)
     exact, simpler = subject.exact["bigram"], subject.exact["unigram"]
     paths = trace(subject, [[], [reader]], exact, simpler)
-    state = {name: value.double().numpy() for name, value in run.decoder(step=10).state_dict().items()}
+    state = {name: value.double().numpy() for name, value in run.model(step=10).state_dict().items()}
     surprise = find_matches(batch, 3).surprise[0].double().numpy()
     queries = float(find_matches(batch, 3).queries[0].sum())
     read, real = batch.read.numpy(), batch.history.shape[1]
 
-    others = by_hand(state, run.model, reference_tokens(subject).numpy())[2]
+    others = by_hand(state, run.config, reference_tokens(subject).numpy())[2]
     means = {head: write.mean(0) for head, write in others.items()}
     parts = []  # each sequence's part in the score
 
     def measured(cut=None) -> tuple[float, np.ndarray]:
-        logits, patterns, _ = by_hand(state, run.model, batch.tokens.numpy(), cut, means)
+        logits, patterns, _ = by_hand(state, run.config, batch.tokens.numpy(), cut, means)
         parts.append((patterns[reader][:, read, :real] * surprise).sum((1, 2)))
         score = parts[-1].sum() / queries
         predicted = objective.predict(torch.tensor(logits[:, read])).numpy()

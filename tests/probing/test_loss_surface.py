@@ -37,7 +37,7 @@ def surface_of(run, sequences=16):
 
 
 def loss_by_the_decoder(run, surface, step):
-    decoder = run.decoder(step=step).double()
+    decoder = run.model(step=step).double()
     tokens, law = (x.flatten(0, 1) for x in (surface.population.tokens, surface.population.law))
     return run.objective.expected_loss(decoder(tokens)[:, surface.population.read], law).mean()
 
@@ -49,7 +49,7 @@ def test_loss_and_gradient_are_the_decoders_own(shape, objective):
     surface, _ = surface_of(run)
     gradients = surface.gradients().mean(1)
     for member, step in enumerate((0, 10)):
-        decoder = run.decoder(step=step).double()
+        decoder = run.model(step=step).double()
         tokens, law = (x.flatten(0, 1) for x in (surface.population.tokens, surface.population.law))
         loss = run.objective.expected_loss(decoder(tokens)[:, surface.population.read], law).mean()
         loss.backward()
@@ -130,7 +130,7 @@ def test_products_from_one_side_are_within_lanczos_tolerance(shape, scale, monke
     [
         random_walk_run(Circle(n_states=3, p=0.7), 8),
         random_walk_run(Circle(n_states=3, p=1.0), 7),
-        run_of(random_run("plain", d_vocab=2, **TINY).decoder(), source=Binary(p=0.3, q=0.3)),
+        run_of(random_run("plain", d_vocab=2, **TINY).model(), source=Binary(p=0.3, q=0.3)),
         random_run("LNPre", **TINY),
     ],
     ids=["walk", "trap", "binary", "trivial"],
@@ -194,7 +194,7 @@ def test_other_sequences_are_there_in_every_relabelling():
 
 
 def test_a_group_too_large_leaves_the_sample_as_it_was_drawn(monkeypatch):
-    subject = subject_of(run_of(random_run("plain").decoder(), source=Chain(np.full((3, 3), 1 / 3))))
+    subject = subject_of(run_of(random_run("plain").model(), source=Chain(np.full((3, 3), 1 / 3))))
     assert population_of(subject).images == 6
     monkeypatch.setattr(populations, "MAX_IMAGES", 5)
     population = population_of(subject)
@@ -207,7 +207,7 @@ def test_a_unigram_with_silent_embeddings_is_stationary_and_judged_by_its_curvat
     # Tied, so a minimum above p + q = 1 and a saddle below.
     for (p, q), kind in {(0.5, 0.8): "minimum", (0.2, 0.3): "saddle"}.items():
         source = Binary(p=p, q=q)
-        decoder = random_run("plain", d_vocab=2, tied=True, **TINY).decoder()
+        decoder = random_run("plain", d_vocab=2, tied=True, **TINY).model()
         population = population_of(subject_of(run_of(decoder, source=source), sequences=400))
         counts = torch.bincount(population.history.flatten(), minlength=2).numpy()[:, None] * source.P
         counts = counts / counts.sum()

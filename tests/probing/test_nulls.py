@@ -57,7 +57,7 @@ def test_there_are_at_least_twenty_and_they_are_reproducible():
 def test_a_recipe_says_how_null_models_are_drawn(init):
     run = random_run("LN and MLP", n_steps=1)
     object.__setattr__(run, "recipe", {"init": init})
-    expected = HookedDecoder(run.model, n_models=5)
+    expected = HookedDecoder(run.config, n_models=5)
     initialise(expected, SEEDS, **init)
     found = fresh_models(run, SEEDS).state_dict()
     for name, value in expected.state_dict().items():
@@ -70,7 +70,7 @@ def test_a_recipe_says_how_null_models_are_drawn(init):
 def test_without_a_start_or_from_zero_they_are_small_gaussians(recipe):
     run = random_run("plain")
     object.__setattr__(run, "recipe", recipe)
-    expected = HookedDecoder(run.model, n_models=5)
+    expected = HookedDecoder(run.config, n_models=5)
     initialise(expected, SEEDS, scheme="normal", std=0.02)
     assert torch.equal(fresh_models(run, SEEDS).blocks[1].attn.W_O, expected.blocks[1].attn.W_O)
 

@@ -37,7 +37,7 @@ def decoder(n_ctx=LENGTH, **changes):
 def test_a_run_evaluates_on_sequences_as_long_as_its_context_or_shorter(number, n_ctx):
     rows = sequences(number)
     run = mm.Run.from_model(decoder(n_ctx), source=Observed(rows, order=1))
-    assert run.model.n_ctx == n_ctx
+    assert run.config.n_ctx == n_ctx
     batch = Subject.of(run).batch
     assert batch.tokens.shape == (number // 5, LENGTH - 1)
     assert batch.read.tolist() == batch.known.tolist() == list(range(LENGTH - 1))
@@ -57,10 +57,10 @@ def test_every_probe_answers_and_the_result_says_what_was_read():
         "the sequences have 12 states, so that 11 positions have a next state to predict: "
         "the last 1 of the context are not evaluated"
     ]
-    assert result.run["evaluation"]["positions"] == LENGTH - 1
+    assert result.metadata["evaluation"]["positions"] == LENGTH - 1
     whole = mm.probe(mm.Run.from_model(decoder(LENGTH - 1), source=run.source), ["behaviour"], law_draws=0)
     assert not any("next state to predict" in warning for warning in whole.warnings)
-    assert "positions" not in whole.run["evaluation"]
+    assert "positions" not in whole.metadata["evaluation"]
 
 
 def test_the_scores_are_those_of_a_context_that_fits():
@@ -97,7 +97,7 @@ def test_ones_own_sequences_may_be_as_long_as_the_context_or_shorter(length):
     run = random_run()
     rows = sequences(30, length)
     result = mm.probe(run, ["behaviour"], tokens=rows)
-    assert ("positions" in result.run["evaluation"]) == (length < 8)
+    assert ("positions" in result.metadata["evaluation"]) == (length < 8)
     assert Subject.of(run, tokens=rows).batch.tokens.shape == (30, length - 1)
     last = replace(run, objective=Objective(read="last"))
     if length < 8:

@@ -145,7 +145,7 @@ def test_scores_as_a_table():
 
 def test_results_without_names_are_refused():
     with pytest.raises(TypeError, match="results are a list, expected a mapping"):
-        mm.compare([1, 2], "page.html")
+        mm.write_comparison([1, 2], "page.html")
 
 
 def test_the_shipped_recipes_are_listed():

@@ -143,14 +143,14 @@ def test_the_context_part_is_what_lies_behind_the_parent():
 
 def test_frozen_weights_are_not_cut():
     run = random_run("plain", n_layers=1)
-    frozen = run_of(run.decoder(), trainable={"blocks.0.attn.W_O": None, "unembed.b_U": None})
+    frozen = run_of(run.model(), trainable={"blocks.0.attn.W_O": None, "unembed.b_U": None})
     subject = subject_of(frozen, sequences=4)
     assert curves(subject, subject.batch).weights == ["L0H0.OV", "L0H1.OV"]
 
 
 @pytest.mark.parametrize("parameter", ["W_Q", "W_K", "W_V", "W_O"])
 def test_a_circuit_is_cut_whichever_of_its_parameters_was_trained(parameter):
-    run = run_of(random_run("plain", n_layers=1).decoder(), trainable={f"blocks.0.attn.{parameter}": None})
+    run = run_of(random_run("plain", n_layers=1).model(), trainable={f"blocks.0.attn.{parameter}": None})
     subject = subject_of(run, sequences=4)
     circuit = "QK" if parameter in ("W_Q", "W_K") else "OV"
     assert curves(subject, subject.batch).weights == [f"L0H0.{circuit}", f"L0H1.{circuit}"]
@@ -158,7 +158,7 @@ def test_a_circuit_is_cut_whichever_of_its_parameters_was_trained(parameter):
 
 def test_weights_that_are_zero_or_alike_have_no_rank_of_their_own():
     """All singular values are one: any rank keeps all, so that no direction is singled out."""
-    decoder = random_run("plain", n_layers=1).decoder()
+    decoder = random_run("plain", n_layers=1).model()
     state = decoder.state_dict()
     state["blocks.0.attn.W_V"] = torch.zeros_like(state["blocks.0.attn.W_V"])
     state["embed.W_E"] = 0.3 * torch.eye(3, 8)

@@ -70,7 +70,7 @@ def test_the_pages_probe_is_listed_asked_and_reported(sites, tmp_path, monkeypat
     # The number against one computed here, from the model itself.
     run = mm.example("walk")
     batch = mm.Subject.of(run).batch
-    score = run.decoder(step=50)(batch.tokens)[:, -1].detach().double().numpy().clip(min=0)
+    score = run.model(step=50)(batch.tokens)[:, -1].detach().double().numpy().clip(min=0)
     p = score / score.sum(-1, keepdims=True)
     expected = -(p * np.log(np.where(p > 0, p, 1))).sum(-1).mean()
     found = summary["probes"]["entropy"]["scores"]["entropy"]

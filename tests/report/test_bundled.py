@@ -51,7 +51,7 @@ def test_a_comparison_of_all_probes_is_printed_with_the_open_figures(
     browser: Browser, tmp_path: Path
 ) -> None:
     results = {name: mm.probe(mm.example(name), sequences=64) for name in ("walk", "trap")}
-    browser.open(mm.compare(results, tmp_path / "compare.html"))
+    browser.open(mm.write_comparison(results, tmp_path / "compare.html"))
     assert 2 <= browser.printed_pages(*PAPER) <= MAX_COMPARED_PAGES
     browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     printed = (

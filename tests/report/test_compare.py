@@ -16,7 +16,7 @@ from mechmarkov.cli import cli
 from mechmarkov.cli._probe import called_names
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.score import Score
-from mechmarkov.report.compare import compare, render
+from mechmarkov.report.compare import render, write_comparison
 from mechmarkov.report.figures import heatmap
 from mechmarkov.result import Result
 
@@ -95,7 +95,7 @@ def test_many_runs_have_scores_alone() -> None:
 
 def test_one_run_is_no_comparison(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="results hold 1, expected two or more"):
-        compare({"a": small(1.0)}, tmp_path / "x.html")
+        write_comparison({"a": small(1.0)}, tmp_path / "x.html")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -131,7 +131,7 @@ def test_by_command_line_each_run_has_its_folder_and_all_have_a_page(tmp_path: P
 @pytest.mark.browser
 def test_the_page_of_two_runs_is_drawn_and_says_nothing(browser: Browser, tmp_path: Path) -> None:
     hostile = replace(hostile_result(), steps=[50])
-    path = compare({"a": walk_result(), PAYLOADS[1]: hostile}, tmp_path / "two.html")
+    path = write_comparison({"a": walk_result(), PAYLOADS[1]: hostile}, tmp_path / "two.html")
     for width in (390, 1280):
         browser.open(path, width)
         assert len(browser.draw_all()) > 6

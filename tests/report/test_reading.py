@@ -16,7 +16,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from window import Browser
 
 import mechmarkov as mm
-from mechmarkov.report.compare import compare
+from mechmarkov.report.compare import write_comparison
 from mechmarkov.report.figures import symlog
 from mechmarkov.report.html import write
 
@@ -39,7 +39,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     both = {"walk": replace(walk, outcomes={name: walk[name] for name in QUICK[:3]}), "trap": trap}
     return {
         "one run": write(walk, folder / "walk.html"),
-        "two runs": compare(both, folder / "compare.html"),
+        "two runs": write_comparison(both, folder / "compare.html"),
     }
 
 

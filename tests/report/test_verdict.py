@@ -210,8 +210,8 @@ def test_a_run_is_untrained_at_its_step_0_whatever_else_is_probed(name: str, ste
 def test_a_lone_checkpoint_whose_step_is_not_known_is_not_called_untrained() -> None:
     walk = mm.example("walk")
     told = {"source": walk.source, "objective": walk.objective}
-    lone = mm.Run.from_model(walk.decoder(step=0), **told)
-    several = mm.Run.joined([lone, mm.Run.from_model(walk.decoder(step=50), **told, step=50)])
+    lone = mm.Run.from_model(walk.model(step=0), **told)
+    several = mm.Run.joined([lone, mm.Run.from_model(walk.model(step=50), **told, step=50)])
     badges = [
         headline(mm.probe(run, ["behaviour"], steps=[0], sequences=64)).badge for run in (lone, several)
     ]

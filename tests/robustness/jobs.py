@@ -115,7 +115,7 @@ def do_sweep(folder: Path) -> None:
             str(folder),
             "--fleet",
             "2",
-            "--processes",
+            "--jobs",
             "1",
             "--device",
             "cpu",

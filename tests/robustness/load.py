@@ -39,7 +39,7 @@ def trajectory(count: int) -> Run:
         for name, value in run.states.items()
     }
     return Run(
-        model=run.model,
+        model=run.config,
         source=run.source,
         objective=run.objective,
         trainable=run.trainable,
@@ -58,7 +58,7 @@ def single(seed: int) -> Run:
         for name, value in run.states.items()
     }
     return Run(
-        model=run.model, source=run.source, objective=run.objective, steps=run.steps[-1:], states=states
+        model=run.config, source=run.source, objective=run.objective, steps=run.steps[-1:], states=states
     )
 
 
@@ -125,7 +125,7 @@ def main() -> None:
         results = {f"run {seed}": mm.probe(single(seed), names) for seed in range(options.count)}
         assert not any(result.failed for result in results.values())
         with tempfile.TemporaryDirectory() as folder:
-            page = mm.compare(results, Path(folder) / "report.html").read_text("utf-8")
+            page = mm.write_comparison(results, Path(folder) / "report.html").read_text("utf-8")
         assert all(name in page for name in results)
     peak = int(Path("/proc/self/status").read_text("utf-8").split("VmHWM:")[1].split()[0]) * 1024 / 1e6
     print(f"{options.what} {options.count} {peak:.0f} MB {time.perf_counter() - began:.0f} s")

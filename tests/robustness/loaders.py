@@ -59,9 +59,9 @@ def check_run(run: Run, folder: Path) -> None:
     run.save(path)
     again = load(path)
     assert all(torch.equal(again.states[name], value) for name, value in run.states.items())
-    tokens = torch.zeros(1, min(run.model.n_ctx, 8), dtype=torch.int64)
+    tokens = torch.zeros(1, min(run.config.n_ctx, 8), dtype=torch.int64)
     with torch.no_grad():
-        assert run.decoder()(tokens).shape[-1] == run.source.n_states
+        assert run.model()(tokens).shape[-1] == run.source.n_states
     path.unlink()
 
 

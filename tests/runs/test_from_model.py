@@ -122,7 +122,7 @@ def test_runs_of_one_training_are_joined_in_the_order_of_their_steps():
     assert joined.steps.tolist() == [0, 10, 20]
     for step, model in models.items():
         for name, value in model.state_dict().items():
-            torch.testing.assert_close(joined.decoder(step).state_dict()[name], value, rtol=0, atol=0)
+            torch.testing.assert_close(joined.model(step).state_dict()[name], value, rtol=0, atol=0)
     with pytest.raises(ValueError, match="expected each once"):
         Run.joined([runs[0], runs[0]])
     other = Run.from_model(models[0], source=Circle(n_states=3, p=0.4), step=1)

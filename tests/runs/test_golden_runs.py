@@ -44,7 +44,7 @@ def test_version_1():
     run = load(GOLDEN / "v1.pt")
     assert run.source == Circle(n_states=3, p=0.25)
     assert run.objective == Objective(kind="normalised_log", eps=0.05, read="last", query=True)
-    model = run.model
+    model = run.config
     assert (model.n_layers, model.d_model, model.n_ctx, model.d_head, model.n_heads) == (1, 4, 5, 3, 2)
     assert (model.d_vocab, model.d_vocab_out, model.d_mlp, model.act_fn) == (4, 3, 6, "relu")
     assert (model.normalization_type, model.eps, model.attn_only, model.tied) == ("LN", 1e-5, False, False)

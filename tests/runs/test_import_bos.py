@@ -59,16 +59,16 @@ def test_the_run_reads_what_the_model_reads(tmp_path, trained):
     run = load(tmp_path / "run.pt")
     assert run.objective == Objective(bos=True)
     assert run.provenance["tokens"] == TOKENS.tolist()
-    assert (run.model.d_vocab, run.model.d_vocab_out, run.model.n_ctx) == (K + 1, K, LENGTH)
+    assert (run.config.d_vocab, run.config.d_vocab_out, run.config.n_ctx) == (K + 1, K, LENGTH)
     states = SOURCE.sample(4, LENGTH - 1, generator=torch.Generator().manual_seed(1))
     tokens = torch.cat([torch.full((4, 1), K), states], dim=1)
     with torch.no_grad():
         whole = model(TOKENS[tokens]).logits[..., TOKENS[:K]]
-        torch.testing.assert_close(run.decoder()(tokens), whole, rtol=1e-5, atol=1e-5)
-        without = run.decoder()(states)
+        torch.testing.assert_close(run.model()(tokens), whole, rtol=1e-5, atol=1e-5)
+        without = run.model()(states)
     assert float((without - whole[:, 1:]).abs().max()) > 0.05  # it attends to the token
     by_map = imported(folder, token_map="0=1,1=2,2=3", pad=None).run
-    assert by_map.model == run.model
+    assert by_map.model == run.config
     assert torch.equal(by_map.states["embed.W_E"], run.states["embed.W_E"])
 
 
@@ -158,10 +158,10 @@ def test_what_does_not_go_with_it_is_refused(tmp_path, trained):
     with pytest.raises(ValueError, match="bos is true, expected false"):
         Recipe.model_validate(recipe)
     run = imported(folder).run
-    data = {**run.model.model_dump(), "d_vocab": K}
+    data = {**run.config.model_dump(), "d_vocab": K}
     saved(tmp_path / "x.pt", data)
     with pytest.raises(RunFileError, match="has 3 states and a beginning-of-sequence token"):
-        mm.runs.schema.check_consistent(type(run.model).model_validate(data), SOURCE, run.objective)
+        mm.runs.schema.check_consistent(type(run.config).model_validate(data), SOURCE, run.objective)
 
 
 def test_a_live_model_is_the_same_run(tmp_path, trained):
@@ -189,9 +189,9 @@ def test_a_live_model_is_the_same_run(tmp_path, trained):
 def test_a_live_model_of_states_and_the_token(trained):
     """Where the token is the last one, a live model is read as it is."""
     run = imported(trained[0]).run
-    again = mm.Run.from_model(run.decoder(), source=SOURCE, objective=Objective(bos=True))
-    assert again.model == run.model
+    again = mm.Run.from_model(run.model(), source=SOURCE, objective=Objective(bos=True))
+    assert again.model == run.config
     with pytest.raises(
         RunFileError, match="d_vocab is 4, but the source has 4 states and a beginning-of-sequence"
     ):
-        mm.Run.from_model(run.decoder(), source=Circle(n_states=4, p=0.2), objective=Objective(bos=True))
+        mm.Run.from_model(run.model(), source=Circle(n_states=4, p=0.2), objective=Objective(bos=True))

@@ -39,5 +39,5 @@ def test_a_live_bridge_becomes_a_run(make, name):
     assert run.provenance["logit_difference"] <= 1e-5
     bridge.eval()
     tokens = SOURCE.sample(4, 7, generator=torch.Generator().manual_seed(9))
-    torch.testing.assert_close(run.decoder()(tokens), bridge(tokens), rtol=1e-5, atol=1e-5)
-    assert run.model.tied == (name == "gpt2")
+    torch.testing.assert_close(run.model()(tokens), bridge(tokens), rtol=1e-5, atol=1e-5)
+    assert run.config.tied == (name == "gpt2")

@@ -81,7 +81,7 @@ def test_a_trainers_folder_stands_for_its_checkpoints(tmp_path, capsys, trainer_
     weight = model.state_dict()["transformer.wte.weight"].cpu()
     assert torch.equal(run.states["embed.W_E"][-1], weight)
     final = import_run([folder / "model.safetensors"], source=SOURCE).run
-    assert (final.steps.tolist(), final.model) == ([6], run.model)
+    assert (final.steps.tolist(), final.model) == ([6], run.config)
 
 
 @pytest.mark.parametrize(
@@ -179,13 +179,13 @@ def test_states_of_accelerate(tmp_path):
         accelerator.save_state(str(tmp_path / "run" / f"step_{step}"))
     result = import_run([tmp_path / "run"], source=SOURCE, given=NANO)
     assert result.run.steps.tolist() == [10, 20]
-    assert result.run.model.tied
+    assert result.run.config.tied
     assert "training steps by the names: 10, 20" in result.notes
     accelerator.save_state(str(tmp_path / "run" / "epoch_1"), safe_serialization=False)
     with pytest.raises(RunFileError, match=r"epoch_1, .*step_20 count epochs and steps: give those of one"):
         import_run([tmp_path / "run"], source=SOURCE, given=NANO)
     accelerator.save_model(model, str(tmp_path / "parts"), max_shard_size="1KB")
-    assert import_run([tmp_path / "parts"], source=SOURCE, given=NANO).run.model == result.run.model
+    assert import_run([tmp_path / "parts"], source=SOURCE, given=NANO).run.model == result.run.config
 
 
 def test_checkpoints_that_accelerate_names(tmp_path):
@@ -229,7 +229,7 @@ def test_a_config_of_ones_own_beside_the_weights(tmp_path):
     save_file(state, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"n_head": 2, "block_size": LENGTH, "lr": 1, "foo": 2}))
     result = import_run([tmp_path], source=SOURCE, given={"act_fn": "gelu"})
-    assert result.run.model.n_heads == 2
+    assert result.run.config.n_heads == 2
     assert "settings in the file that are not read: config.json.foo" in result.notes
     (tmp_path / "config.json").write_text(json.dumps({"n_head": 2, "sliding_window": 3}))
     with pytest.raises(RunFileError, match=r"config\.json: sliding_window is 3, which no weight shows"):

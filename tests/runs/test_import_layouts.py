@@ -41,8 +41,8 @@ def test_a_saved_model_becomes_a_run_with_its_own_logits(tmp_path, name):
     run = load(tmp_path / "run.pt")
     original = torch.load(FOREIGN / f"{name.removesuffix('.pt')}.logits.pt", weights_only=True)
     # float32 arithmetic in another order: 1e-5 of the largest logit is the house's bound.
-    torch.testing.assert_close(run.decoder()(original["tokens"]), original["logits"], rtol=1e-5, atol=1e-5)
-    assert run.model.tied == (name.startswith(("nanogpt", "gpt2", "bridge_gpt2")) and "untied" not in name)
+    torch.testing.assert_close(run.model()(original["tokens"]), original["logits"], rtol=1e-5, atol=1e-5)
+    assert run.config.tied == (name.startswith(("nanogpt", "gpt2", "bridge_gpt2")) and "untied" not in name)
 
 
 def test_relative_positions_tell_themselves(tmp_path):
@@ -54,9 +54,9 @@ def test_relative_positions_tell_themselves(tmp_path):
     initialise(stack, [0], scheme="normal", std=0.5)
     torch.save(stack[0].state_dict(), tmp_path / "model.pt")
     run = import_run([tmp_path / "model.pt"], source=SOURCE, given={"normalization_type": None}).run
-    assert run.model == config
+    assert run.config == config
     tokens = torch.randint(5, (4, 6), generator=torch.Generator().manual_seed(0))
-    assert torch.equal(run.decoder()(tokens), stack[0](tokens))
+    assert torch.equal(run.model()(tokens), stack[0](tokens))
 
 
 def test_a_checkpoint_that_was_saved_on_a_gpu(tmp_path):
@@ -133,8 +133,8 @@ def test_a_state_dict_in_safetensors(tmp_path):
 
 def test_a_config_is_held_in_the_run():
     run = import_run([FOREIGN / "tl2_no_attn_scale.pt"], source=SOURCE).run
-    assert run.model.use_attn_scale is False
-    assert run.model.attn_scale == 2.0  # a numpy number in the file
+    assert run.config.use_attn_scale is False
+    assert run.config.attn_scale == 2.0  # a numpy number in the file
     assert run.provenance["assumed"] == {}
     assert import_run([FOREIGN / "gpt2_no_scale"], source=SOURCE).run.model.use_attn_scale is False
 
@@ -145,7 +145,7 @@ def test_what_is_not_said_is_told():
     assert run.provenance["assumed"] == {"use_attn_scale": True, "attn_scale": 2.0, "window": None, **no_caps}
     given = {"act_fn": "gelu", "window": 3, "attn_scale": 1.0, "eps": 1e-6}
     run = import_run([FOREIGN / "nanogpt_bias.pt"], source=SOURCE, given=given).run
-    assert (run.model.window, run.model.score_scale, run.model.eps) == (3, 1.0, 1e-6)
+    assert (run.config.window, run.config.score_scale, run.config.eps) == (3, 1.0, 1e-6)
     rest = {"parallel_attn_mlp": False, "norms": "before attention and MLP"}
     assert run.provenance["assumed"] == {**no_caps, **rest}
 
@@ -197,7 +197,7 @@ def test_a_bridge_without_its_config(tmp_path, name):
     result = import_run([tmp_path / "bare.pt"], source=SOURCE, given=BARE_BRIDGES[name])
     original = torch.load(FOREIGN / f"bridge_{name}.logits.pt", weights_only=True)
     torch.testing.assert_close(
-        result.run.decoder()(original["tokens"]), original["logits"], rtol=1e-5, atol=1e-5
+        result.run.model()(original["tokens"]), original["logits"], rtol=1e-5, atol=1e-5
     )
     assert any("not said by the file, assumed: " in note and "window = None" in note for note in result.notes)
 

@@ -16,7 +16,7 @@ GELU = {"act_fn": "gelu", "n_heads": 1}
 
 def same_logits(run, logits):
     # float32 arithmetic in another order: 1e-5 of the largest logit is the house's bound.
-    torch.testing.assert_close(run.decoder()(tokens()), logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(run.model()(tokens()), logits, rtol=1e-5, atol=1e-5)
 
 
 def test_mingpt_beside_its_own_config_json(tmp_path):
@@ -25,7 +25,7 @@ def test_mingpt_beside_its_own_config_json(tmp_path):
     for path in (model.save(tmp_path), tmp_path):
         result = import_run([path], source=SOURCE, given=given)
         same_logits(result.run, model(tokens())[0].detach())
-        assert result.run.model.n_ctx == LENGTH
+        assert result.run.config.n_ctx == LENGTH
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -44,7 +44,7 @@ def test_a_window_that_no_weight_shows_is_told_and_can_be_given(tmp_path):
     silent = import_run([path], source=SOURCE, given=given)
     assert silent.run.provenance["assumed"]["window"] is None
     assert any("assumed:" in note and "window = None" in note for note in silent.notes)
-    apart = silent.run.decoder()(tokens()) - logits_of(model)
+    apart = silent.run.model()(tokens()) - logits_of(model)
     assert float(apart.abs().max().detach()) > 0.01
     told = import_run([path], source=SOURCE, given={**given, "window": 2}).run
     same_logits(told, logits_of(model))
@@ -72,7 +72,7 @@ def test_attention_only(tmp_path, bare):
     torch.save(model.state_dict(), tmp_path / "model.pt")
     given = {"n_heads": 2, **({"normalization_type": None} if bare else {})}
     result = import_run([tmp_path / "model.pt"], source=SOURCE, given=given, without=["alpha", "w"] * bare)
-    assert result.run.model.attn_only
+    assert result.run.config.attn_only
     assert "parallel_attn_mlp" not in result.run.provenance["assumed"]
     same_logits(result.run, logits_of(model))
     told = import_run(
@@ -91,7 +91,7 @@ def test_the_relative_transformer_of_statistical_induction_heads(tmp_path, atten
         model.save(tmp_path, step)
     given = {"n_heads": 1} | ({} if attention_only else {"act_fn": "relu"})
     run = import_run([tmp_path], source=SOURCE, given=given).run
-    assert (run.steps.tolist(), run.model.positional_embedding_type) == ([0, 20], "relative")
+    assert (run.steps.tolist(), run.config.positional_embedding_type) == ([0, 20], "relative")
     same_logits(run, model(tokens())[0].detach())
 
 

@@ -250,7 +250,7 @@ def test_settings_at_their_usual_value_or_explained(tmp_path, name, value, given
     data["model_args"][name] = value
     path = saved(tmp_path / "model.pt", data)
     result = import_run([path], source=Circle(n_states=5, p=0.3), given={"act_fn": "gelu", **given})
-    assert result.run.model.eps == (1e-6 if name == "layer_norm_eps" else 1e-5)
+    assert result.run.config.eps == (1e-6 if name == "layer_norm_eps" else 1e-5)
     assert not any("not read" in note for note in result.notes)
 
 
@@ -296,7 +296,7 @@ def test_a_training_config_is_no_model_config(tmp_path):
     data["config"] = {"lr": 1e-3, "beta": 2, **{name: cfg[name] for name in names}}
     path = saved(tmp_path / "model.pt", data)
     result = import_run([path], source=Circle(n_states=5, p=0.3))
-    assert result.run.model.act_fn == cfg["act_fn"]
+    assert result.run.config.act_fn == cfg["act_fn"]
     assert "settings in the file that are not read: config.beta" in result.notes
 
 

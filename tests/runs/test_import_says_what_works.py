@@ -42,7 +42,7 @@ def test_an_activation_is_read_by_its_name(tmp_path, nanogpt, where, name, value
     nanogpt.setdefault(where, {})[name] = value
     path = saved(tmp_path / "x.pt", nanogpt)
     result = import_run([path], source=SOURCE)
-    assert result.run.model.act_fn == act_fn
+    assert result.run.config.act_fn == act_fn
     assert f"act_fn is {act_fn}, as a setting in the file says" in result.notes
     assert imported(path, act_fn="gelu_new").model.act_fn == "gelu_new"  # what is given counts
 
@@ -76,8 +76,8 @@ def test_a_shorter_context_of_a_table_of_positions(tmp_path):
     model.save_pretrained(tmp_path / "model")
     run = imported(tmp_path / "model", n_ctx=5)
     tokens = torch.randint(5, (4, 5), generator=torch.Generator().manual_seed(0))
-    assert run.model.n_ctx == 5
-    torch.testing.assert_close(run.decoder()(tokens), model(tokens).logits, rtol=1e-5, atol=1e-5)
+    assert run.config.n_ctx == 5
+    torch.testing.assert_close(run.model()(tokens), model(tokens).logits, rtol=1e-5, atol=1e-5)
     for n_ctx in (0, 9, True):
         with pytest.raises(RunFileError, match="n_ctx is 8 in the file, but"):
             imported(tmp_path / "model", n_ctx=n_ctx)
@@ -156,7 +156,7 @@ def test_a_family_that_is_not_read_may_have_a_table_of_names(tmp_path):
     given |= {"normalization_type": "LNPre", "act_fn": "silu"}
     run = Run.from_model(model, source=SOURCE, names=names, given=given)
     tokens = torch.randint(5, (4, 8), generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(run.decoder()(tokens), model(tokens).logits, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(run.model()(tokens), model(tokens).logits, rtol=1e-4, atol=1e-4)
 
 
 def test_a_source_is_asked_for_with_an_example(tmp_path, capsys, nanogpt):

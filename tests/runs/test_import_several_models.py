@@ -90,7 +90,7 @@ def test_parts_that_wrappers_put_into_names(tmp_path):
     assert "_fsdp_wrapped_module.transformer.h.0._orig_mod.attn.c_attn.weight" in state
     result = imported(tmp_path, state)
     torch.testing.assert_close(
-        result.run.decoder()(sequences()), model.eval()(sequences(), sequences())[0].detach()
+        result.run.model()(sequences()), model.eval()(sequences(), sequences())[0].detach()
     )
     assert "parts that wrappers put into names are taken out" in result.notes
     del state["_fsdp_wrapped_module.transformer.wpe.weight"]
@@ -269,7 +269,7 @@ def test_what_training_code_keeps_beside_weights_is_passed_over(tmp_path):
     }
     path = saved(tmp_path / "model.pt", data)
     result = import_run([path], source=SOURCE, given={"act_fn": "gelu"})  # heads from the namespace
-    assert (result.run.model.n_heads, result.run.steps.tolist()) == (2, [12])
+    assert (result.run.config.n_heads, result.run.steps.tolist()) == (2, [12])
     assert "settings in the file that are not read: args.out, args.betas" in result.notes
 
 

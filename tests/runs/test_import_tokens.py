@@ -39,7 +39,7 @@ def test_a_map_picks_the_states_in_their_order(tmp_path):
     result = imported(tmp_path, decoder, token_map="2=1, 0=5, 1=0")
     states = torch.tensor([[0, 2, 1, 1, 2]])
     whole = decoder(torch.tensor([5, 0, 1])[states])
-    torch.testing.assert_close(result.run.decoder()(states), whole[..., [5, 0, 1]], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(result.run.model()(states), whole[..., [5, 0, 1]], rtol=1e-6, atol=1e-6)
     assert result.run.provenance["tokens"] == [5, 0, 1]
     assert result.run.provenance["logit_difference"] <= 1e-6
     lost = result.run.provenance["probability_left_out"]
@@ -53,13 +53,13 @@ def test_padding_is_left_out(tmp_path):
     decoder = model(CONFIG.model_copy(update={"d_vocab": K + 1, "d_vocab_out": K + 1}))
     run = imported(tmp_path, decoder, pad=1).run
     assert run.provenance["tokens"] == [0, 2, 3]
-    assert (run.model.d_vocab, run.model.d_vocab_out, run.model.n_ctx) == (K, K, LENGTH)
+    assert (run.config.d_vocab, run.config.d_vocab_out, run.config.n_ctx) == (K, K, LENGTH)
 
 
 def test_a_query_is_mapped_too(tmp_path):
     objective = Objective(read="last", query=True)
     run = imported(tmp_path, model(), token_map="0=1,1=2,2=3,query=0", objective=objective).run
-    assert (run.model.d_vocab, run.model.d_vocab_out) == (K + 1, K)
+    assert (run.config.d_vocab, run.config.d_vocab_out) == (K + 1, K)
     with pytest.raises(RunFileError, match="leaves out the state query"):
         imported(tmp_path, model(), token_map="0=1,1=2,2=3", objective=objective)
 

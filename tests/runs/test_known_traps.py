@@ -44,19 +44,19 @@ def tokens() -> torch.Tensor:
 def test_attention_that_is_not_scaled_stays_so(name):
     """TransformerLens' converter scales it."""
     run = import_run([FOREIGN / name], source=SOURCE).run
-    assert not run.model.use_attn_scale
+    assert not run.config.use_attn_scale
     original = torch.load(FOREIGN / f"{name.removesuffix('.pt')}.logits.pt", weights_only=True)
-    torch.testing.assert_close(run.decoder()(original["tokens"]), original["logits"], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(run.model()(original["tokens"]), original["logits"], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["tl2_rotary.pt", "tl3_rotary.pt"])
 def test_rotary_in_halves_stays_in_halves(name):
     """TransformerLens' converter reads it as adjacent pairs."""
     run = import_run([FOREIGN / name], source=SOURCE).run
-    assert not run.model.rotary_adjacent_pairs
+    assert not run.config.rotary_adjacent_pairs
     original = torch.load(FOREIGN / f"{name.removesuffix('.pt')}.logits.pt", weights_only=True)
-    torch.testing.assert_close(run.decoder()(original["tokens"]), original["logits"], rtol=1e-5, atol=1e-5)
-    changed = run.model.model_copy(update={"rotary_adjacent_pairs": True})
+    torch.testing.assert_close(run.model()(original["tokens"]), original["logits"], rtol=1e-5, atol=1e-5)
+    changed = run.config.model_copy(update={"rotary_adjacent_pairs": True})
     wrong = HookedDecoder(changed)
     wrong.load_state_dict({key: value[-1] for key, value in run.states.items()})
     assert (
@@ -87,7 +87,7 @@ class TestBridge:
         """A native bridge scales attention, rotates adjacent pairs and looks everywhere, config or not."""
         model = bridge(**changes)
         run = Run.from_model(model, source=SOURCE)
-        torch.testing.assert_close(run.decoder()(tokens()), model(tokens()), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(run.model()(tokens()), model(tokens()), rtol=1e-5, atol=1e-5)
 
     @pytest.mark.parametrize(
         ("changes", "words"),
@@ -119,7 +119,7 @@ class TestBridge:
 
     def test_hooks_on_scores_count(self):
         """On the bridge itself they are ignored: attention is fused."""
-        decoder = Run.from_model(bridge(), source=SOURCE).decoder()
+        decoder = Run.from_model(bridge(), source=SOURCE).model()
 
         def blind(scores: torch.Tensor, hook: object) -> torch.Tensor:
             return torch.zeros_like(scores).masked_fill(scores.isinf(), -torch.inf)
@@ -128,7 +128,7 @@ class TestBridge:
         assert (hooked - decoder(tokens())).abs().max() > 1e-3
 
     def test_functional_call_is_the_same_model(self):
-        decoder = Run.from_model(bridge(), source=SOURCE).decoder()
+        decoder = Run.from_model(bridge(), source=SOURCE).model()
         state = {name: value.clone() for name, value in decoder.state_dict().items()}
         called = functional_call(decoder, state, (tokens(),))
         torch.testing.assert_close(called, decoder(tokens()), rtol=0, atol=0)
@@ -144,7 +144,7 @@ def test_hooks_added_to_what_was_compiled_count():
     model = HookedDecoder(config)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
-    decoder = Run.from_model(torch.compile(model), source=SOURCE).decoder()
+    decoder = Run.from_model(torch.compile(model), source=SOURCE).model()
     hooked = decoder.run_with_hooks(
         tokens(), fwd_hooks=[("blocks.0.attn.hook_z", lambda z, hook: torch.ones_like(z))]
     )

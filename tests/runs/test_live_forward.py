@@ -69,7 +69,7 @@ def test_logits_are_found_in_what_a_forward_pass_returns(kind):
     assert run.provenance["logit_difference"] <= 1e-5
     assert "compared_at" not in run.provenance
     expected = model.eval().logits(sequences())
-    torch.testing.assert_close(run.decoder()(sequences()), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(run.model()(sequences()), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", FORWARDS)

@@ -19,9 +19,9 @@ def test_a_live_nanogpt(tmp_path, activation, bias):
     run = load(tmp_path / "run.pt")
     assert model.training
     assert run.provenance["logit_difference"] <= 1e-5
-    assert run.model.tied
+    assert run.config.tied
     logits = model.eval()(tokens(), tokens())[0]
-    torch.testing.assert_close(run.decoder()(tokens()), logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(run.model()(tokens()), logits, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch.compile's own imports
@@ -62,7 +62,7 @@ def test_a_live_gpt2_of_transformers(changes):
     assert run.provenance["imported_from"].endswith("GPT2LMHeadModel")
     with torch.no_grad():
         logits = model.eval()(tokens()).logits
-    torch.testing.assert_close(run.decoder()(tokens()), logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(run.model()(tokens()), logits, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("default")
@@ -83,7 +83,7 @@ def test_a_map_of_tokens(tmp_path):
     run = load(tmp_path / "run.pt")
     ids = torch.tensor([8, 1, 0, 4, 7])
     logits = model.eval()(ids[tokens()], tokens())[0]
-    torch.testing.assert_close(run.decoder()(tokens()), logits[..., ids], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(run.model()(tokens()), logits[..., ids], rtol=1e-5, atol=1e-5)
     assert run.provenance["tokens"] == ids.tolist()
     states = SOURCE.sample(8, LENGTH + 1, generator=torch.Generator().manual_seed(0))[:, :LENGTH].contiguous()
     others = [token for token in range(WORDS) if token not in ids]
@@ -95,7 +95,7 @@ def test_a_query_token_is_mapped():
     model = drawn(NanoGPT(Config(vocab_size=WORDS)))
     ours = {state: state + 1 for state in range(K)} | {"query": 0}
     run = Run.from_model(model, source=SOURCE, tokens=ours, objective=Objective(read="last", query=True))
-    assert (run.model.d_vocab, run.model.d_vocab_out) == (K + 1, K)
+    assert (run.config.d_vocab, run.config.d_vocab_out) == (K + 1, K)
     assert run.provenance["tokens"] == [1, 2, 3, 4, 5, 0]
 
 

@@ -50,12 +50,12 @@ def logits_of(model: nn.Module) -> torch.Tensor:
 
 
 def assert_close(run: Run, logits: torch.Tensor) -> None:
-    ours = run.decoder()(tokens())
+    ours = run.model()(tokens())
     assert logits.std() > 0.1
     assert ((ours - logits).abs() / logits.abs().clamp_min(1)).max() <= 1e-4
     # The same where the mixer is spelled out as attention.
-    hooks = [(f"blocks.{i}.attn.hook_pattern", lambda x, hook: None) for i in range(run.model.n_layers)]
-    explicit = run.decoder().run_with_hooks(tokens(), fwd_hooks=hooks)
+    hooks = [(f"blocks.{i}.attn.hook_pattern", lambda x, hook: None) for i in range(run.config.n_layers)]
+    explicit = run.model().run_with_hooks(tokens(), fwd_hooks=hooks)
     assert ((explicit - logits).abs() / logits.abs().clamp_min(1)).max() <= 1e-4
 
 
@@ -66,9 +66,9 @@ def test_a_live_model_becomes_a_run_with_its_logits(tmp_path, family, seed):
     Run.from_model(model, source=SOURCE, n_ctx=LENGTH).save(tmp_path / "run.pt")
     run = load(tmp_path / "run.pt")
     assert_close(run, logits_of(model))
-    assert run.model.mixer == {"Mamba": "mamba1", "Mamba2": "mamba"}[family]
-    assert run.model.n_ctx == LENGTH
-    assert run.model.tied == model.config.tie_word_embeddings
+    assert run.config.mixer == {"Mamba": "mamba1", "Mamba2": "mamba"}[family]
+    assert run.config.n_ctx == LENGTH
+    assert run.config.tied == model.config.tie_word_embeddings
     assert run.provenance["logit_difference"] <= 1e-4
 
 

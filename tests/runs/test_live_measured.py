@@ -46,7 +46,7 @@ BY_VALUE = [(name, number) for name, several in ACTIVATIONS.items() for number i
 def test_an_activation_is_recognised_by_its_values(name, number):
     model = drawn(NanoGPT(Config(), ACTIVATIONS[name][number]))
     run = Run.from_model(model, source=SOURCE)
-    assert run.model.act_fn == name
+    assert run.config.act_fn == name
     assert run.provenance["act_fn_by"] == "its values on a grid"
     assert run.provenance["logit_difference"] <= 1e-5
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
@@ -111,7 +111,7 @@ TANH_GELU = partial(F.gelu, approximate="tanh")
 @pytest.mark.parametrize(("act_fn", "name"), [(F.gelu, "gelu"), (TANH_GELU, "gelu_new"), (F.silu, "silu")])
 def test_an_activation_that_cannot_be_seen_is_told_by_the_logits(act_fn, name, scale):
     run = Run.from_model(functional(act_fn, scale), source=SOURCE)
-    assert run.model.act_fn == name
+    assert run.config.act_fn == name
     assert run.provenance["chosen_by_logits"] == {"act_fn": name}
 
 
@@ -158,8 +158,8 @@ NORMS = {
 )
 def test_a_norm_is_recognised_by_its_values_and_says_its_eps(kind, number):
     run = Run.from_model(with_norms(NORMS[kind][number]), source=SOURCE)
-    assert run.model.normalization_type == kind
-    assert run.model.eps == (1e-3 if number == 1 else 1e-5)
+    assert run.config.normalization_type == kind
+    assert run.config.eps == (1e-3 if number == 1 else 1e-5)
     assert run.provenance["logit_difference"] <= 1e-5
 
 
@@ -191,7 +191,7 @@ def test_norms_that_are_none_or_of_two_kinds_are_refused():
 )
 def test_norms_without_weights_are_told_by_the_logits(function, kind):
     run = Run.from_model(with_norms(lambda: Called(function)), source=SOURCE)
-    assert run.model.normalization_type == kind
+    assert run.config.normalization_type == kind
     assert run.provenance["chosen_by_logits"] == {"normalization_type": kind}
     assert run.provenance["logit_difference"] <= 1e-5
 

@@ -81,14 +81,14 @@ def test_a_live_model_becomes_a_run(tmp_path, changes):
     assert run.provenance["logit_difference"] <= 1e-5
     assert run.provenance["imported_from"].endswith("HookedTransformer")
     tokens = SOURCE.sample(4, 9, generator=torch.Generator().manual_seed(9))
-    torch.testing.assert_close(run.decoder()(tokens), model(tokens), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(run.model()(tokens), model(tokens), rtol=1e-5, atol=1e-5)
 
 
 def test_a_query_token_and_fewer_outputs(tmp_path):
     model = live(d_vocab=6, d_vocab_out=5)
     objective = Objective(kind="squared", read="last", query=True)
     run = Run.from_model(model, source=SOURCE, objective=objective)
-    assert (run.model.d_vocab, run.model.d_vocab_out, run.objective) == (6, 5, objective)
+    assert (run.config.d_vocab, run.config.d_vocab_out, run.objective) == (6, 5, objective)
     assert run.provenance["logit_difference"] <= 1e-5
 
 

@@ -39,7 +39,7 @@ def test_a_model_in_another_number_type_is_read_from_a_copy_and_stays_what_it_is
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert run.provenance["weights_were"] == str(dtype).removeprefix("torch.")
     assert run.provenance["logit_difference"] <= 1e-5
-    torch.testing.assert_close(run.decoder()(sequences()), logits_in_float32(model), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(run.model()(sequences()), logits_in_float32(model), rtol=1e-5, atol=1e-5)
 
 
 def test_weights_of_two_number_types_are_both_said():
@@ -71,7 +71,7 @@ def test_a_training_in_half_precision_is_recorded_and_goes_on_with_the_same_bits
     assert same_weights(recorded, train())
     run = mm.load(tmp_path / "run.pt")
     assert run.steps.tolist() == [0, 1, 2, 4, 5]
-    assert torch.equal(run.decoder().state_dict()["embed.W_E"], recorded.transformer["wte"].weight.float())
+    assert torch.equal(run.model().state_dict()["embed.W_E"], recorded.transformer["wte"].weight.float())
 
 
 class AutocastInside(NanoGPT):
@@ -91,7 +91,7 @@ def test_autocast_in_a_models_own_forward_pass_is_kept_out_in_float64(kind):
     assert run.provenance["compared_in"] == "float64"
     assert run.provenance["logit_difference"] <= 1e-10
     assert 1e-4 < run.provenance["logit_difference_of_its_forward"] < 0.5
-    assert run.model.act_fn == "gelu"
+    assert run.config.act_fn == "gelu"
 
 
 @pytest.mark.parametrize("kind", [AutocastInside, AutocastAround])
@@ -216,4 +216,4 @@ def test_a_loop_without_gradients_or_in_inference_mode_gives_runs_that_can_be_di
         with mode():
             run = Run.from_model(gpt(), source=SOURCE)
         assert not any(value.is_inference() for value in run.states.values())
-        run.decoder()(sequences()).sum().backward()
+        run.model()(sequences()).sum().backward()

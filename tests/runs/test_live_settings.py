@@ -100,7 +100,7 @@ def headless(config, attribute="config") -> nn.Module:
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_a_config_is_read_whatever_it_is(kind, attribute):
     run = Run.from_model(headless(CONFIGS[kind], attribute), source=SOURCE)
-    assert run.model.n_heads == 2
+    assert run.config.n_heads == 2
     assert run.provenance["logit_difference"] <= 1e-5
     assert "chosen_by_logits" not in run.provenance
 
@@ -112,7 +112,7 @@ def test_what_is_no_config_is_none():
 
 def test_heads_that_nothing_says_are_told_by_the_logits():
     run = Run.from_model(headless({"lr": 1e-3}), source=SOURCE)
-    assert run.model.n_heads == 2
+    assert run.config.n_heads == 2
     assert run.provenance["chosen_by_logits"] == {"n_heads": 2}
     assert Run.from_model(headless({}), source=SOURCE, given={"n_heads": 2}).model.n_heads == 2
     with pytest.raises(RunFileError, match="n_heads is 3, expected a divisor of d_model 8"):
@@ -221,9 +221,9 @@ class WithLensNames(nn.Module):
 def test_hooked_transformers_names_with_a_config_of_ones_own(attribute, act_fn):
     model = WithLensNames(attribute, act_fn=act_fn, eps=1e-5 if attribute == "nowhere" else 1e-3)
     run = Run.from_model(model, source=SOURCE)
-    assert (run.model.act_fn, run.model.d_mlp) == (act_fn, 12)
+    assert (run.config.act_fn, run.config.d_mlp) == (act_fn, 12)
     assert run.provenance["chosen_by_logits"] == {"act_fn": act_fn}
-    torch.testing.assert_close(run.decoder()(sequences()), model(sequences()), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(run.model()(sequences()), model(sequences()), rtol=1e-5, atol=1e-5)
 
 
 def test_a_field_of_hooked_transformer_that_is_given_otherwise_is_refused():

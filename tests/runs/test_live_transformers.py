@@ -59,7 +59,7 @@ def logits_of(model: nn.Module) -> torch.Tensor:
 
 
 def assert_close(run: Run, logits: torch.Tensor) -> None:
-    assert ((run.decoder()(tokens()) - logits).abs() / logits.abs().clamp_min(1)).max() <= 1e-4
+    assert ((run.model()(tokens()) - logits).abs() / logits.abs().clamp_min(1)).max() <= 1e-4
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -69,7 +69,7 @@ def test_a_live_model_becomes_a_run_with_its_logits(tmp_path, family, seed):
     Run.from_model(model, source=SOURCE).save(tmp_path / "run.pt")
     run = load(tmp_path / "run.pt")
     assert_close(run, logits_of(model))
-    assert run.model.tied == (model.config.tie_word_embeddings and family != "Gemma")
+    assert run.config.tied == (model.config.tie_word_embeddings and family != "Gemma")
     assert run.provenance["logit_difference"] <= 1e-4
 
 
@@ -212,5 +212,5 @@ def test_a_shorter_context_than_the_config_has(tmp_path):
     model = live("Llama")
     model.save_pretrained(tmp_path)
     run = import_run([tmp_path], source=SOURCE, given={"n_ctx": 4}).run
-    assert run.model.n_ctx == 4
-    torch.testing.assert_close(run.decoder()(tokens()[:, :4]), logits_of(model)[:, :4], rtol=1e-4, atol=1e-4)
+    assert run.config.n_ctx == 4
+    torch.testing.assert_close(run.model()(tokens()[:, :4]), logits_of(model)[:, :4], rtol=1e-4, atol=1e-4)

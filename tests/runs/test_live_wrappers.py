@@ -79,7 +79,7 @@ WRAPPED = {
 
 def assert_is_the_gpt(run: Run, attribute: str | None) -> None:
     torch.testing.assert_close(
-        run.decoder()(sequences()), gpt().eval()(sequences(), sequences())[0], rtol=1e-5, atol=1e-5
+        run.model()(sequences()), gpt().eval()(sequences(), sequences())[0], rtol=1e-5, atol=1e-5
     )
     assert run.provenance["logit_difference"] <= 1e-5
     assert run.provenance.get("attribute") == attribute

@@ -46,8 +46,8 @@ def test_attention_kept_in_each_way_that_people_keep_it(layout, hidden):
     shape = Shape(layout, hidden=hidden, norm=hidden is not None, bias=layout == "parts")
     run = brought(shape)
     tokens = sequences(shape)
-    torch.testing.assert_close(run.decoder()(tokens), Own(shape)(tokens), rtol=1e-5, atol=1e-5)
-    assert run.model.n_key_value_heads == (1 if layout == "grouped" else None)
+    torch.testing.assert_close(run.model()(tokens), Own(shape)(tokens), rtol=1e-5, atol=1e-5)
+    assert run.config.n_key_value_heads == (1 if layout == "grouped" else None)
 
 
 @settings(max_examples=30, deadline=None)
@@ -66,7 +66,7 @@ def test_any_shape_has_the_logits_of_its_model(layout, sizes, hidden, flags, see
     )  # fmt: skip
     run = brought(shape, seed=seed)
     tokens = sequences(shape)
-    torch.testing.assert_close(run.decoder()(tokens), Own(shape, seed)(tokens), rtol=2e-4, atol=2e-4)
+    torch.testing.assert_close(run.model()(tokens), Own(shape, seed)(tokens), rtol=2e-4, atol=2e-4)
 
 
 def test_a_square_weight_that_lies_otherwise_than_its_name_says_is_told_by_the_logits():
@@ -100,7 +100,7 @@ def test_one_weight_stands_in_two_places():
     shape, model = Shape(), Tied(Shape())
     names = names_of(shape) | {"tokens.weight": [{"to": "embed.W_E", "scale": 2.0}, "unembed.W_U"]}
     run = mm.Run.from_model(model, source=SOURCE, names=names, given=given_of(shape))
-    assert not run.model.tied
+    assert not run.config.tied
     names |= {"tokens.weight": {"to": ["embed.W_E", "unembed.W_U"], "scale": 2.0}}
     with pytest.raises(RunFileError, match="disagree"):
         mm.Run.from_model(model, source=SOURCE, names=names, given=given_of(shape))
@@ -176,7 +176,7 @@ def test_what_a_model_does_not_have_is_filled_as_asked():
         model, source=SOURCE, names=names, given={"n_heads": 2, "normalization_type": "RMS"}
     )
     tokens = sequences(Shape())
-    torch.testing.assert_close(run.decoder()(tokens), model(tokens), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(run.model()(tokens), model(tokens), rtol=1e-5, atol=1e-5)
 
 
 def test_a_table_of_positions_may_be_longer_than_the_context(tmp_path):
@@ -189,9 +189,9 @@ def test_a_table_of_positions_may_be_longer_than_the_context(tmp_path):
     live = mm.Run.from_model(model, source=SOURCE, names=names_of(shape), given=given)
     saved = mm.import_run([tmp_path / "model.pt"], source=SOURCE, names=names_of(shape), given=given).run
     for run in (live, saved):
-        assert run.model.n_ctx == 7
+        assert run.config.n_ctx == 7
         tokens = sequences(shape)[:, :7]
-        torch.testing.assert_close(run.decoder()(tokens), model(tokens), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(run.model()(tokens), model(tokens), rtol=1e-5, atol=1e-5)
 
 
 def test_a_recorder_takes_the_table(tmp_path):
@@ -204,7 +204,7 @@ def test_a_recorder_takes_the_table(tmp_path):
             model.readout.weight += 0.1
     run = recorder.finish(3, model)
     assert run.steps.tolist() == [0, 1, 2, 3]
-    torch.testing.assert_close(run.decoder()(sequences(shape)), model(sequences(shape)), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(run.model()(sequences(shape)), model(sequences(shape)), rtol=1e-5, atol=1e-5)
 
 
 def positions(**said: object) -> dict:
@@ -386,7 +386,7 @@ def test_a_folder_and_a_mask_that_is_left_out(tmp_path):
     for path in (tmp_path / "model.safetensors", tmp_path):
         run = mm.import_run([path], source=SOURCE, names=names, given=given_of(shape)).run
         tokens = sequences(shape)
-        torch.testing.assert_close(run.decoder()(tokens), Own(shape)(tokens), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(run.model()(tokens), Own(shape)(tokens), rtol=1e-5, atol=1e-5)
     with pytest.raises(RunFileError, match=r"has no line for stack\.N\.attention\.mask: say"):
         mm.import_run(
             [tmp_path / "model.safetensors"], source=SOURCE, names=names_of(shape), given=given_of(shape)

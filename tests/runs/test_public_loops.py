@@ -37,11 +37,11 @@ def test_mingpt_and_its_trainer(tmp_path, recorded):
     if recorded:
         run = recorder.finish(10, model)
         assert run.steps.tolist() == STEPS
-        assert (run.model.act_fn, run.model.n_heads, run.model.tied) == ("gelu_new", 2, False)
+        assert (run.config.act_fn, run.config.n_heads, run.config.tied) == ("gelu_new", 2, False)
         assert run.provenance["logit_difference"] <= 1e-5
         assert "chosen_by_logits" not in run.provenance  # its blocks say how many heads they have
         tokens = CHAINS.sample(4, 9, generator=torch.Generator().manual_seed(3))
-        torch.testing.assert_close(run.decoder()(tokens), model.eval()(tokens)[0], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(run.model()(tokens), model.eval()(tokens)[0], rtol=1e-5, atol=1e-5)
 
 
 def test_mingpt_in_half_precision_though_its_blocks_hold_their_mlp_in_a_closure():
@@ -85,11 +85,11 @@ def test_the_unigram_traps_model_and_its_loop(tmp_path, changes):
     assert model.transformer["h"][0].attn.iter == plain.transformer["h"][0].attn.iter
     run = recorder.finish(10, model)
     assert run.steps.tolist() == STEPS
-    assert run.model.window == (given or {}).get("window")
+    assert run.config.window == (given or {}).get("window")
     assert run.provenance["logit_difference"] <= 1e-5
     tokens = BINARY.sample(4, 16, generator=torch.Generator().manual_seed(3))
     logits = model.eval()(tokens, tokens, get_logits=True)["logits"]
-    torch.testing.assert_close(run.decoder()(tokens), logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(run.model()(tokens), logits, rtol=1e-5, atol=1e-5)
 
 
 def test_a_window_that_nobody_says_is_one_warning_that_names_given(tmp_path):
@@ -129,5 +129,5 @@ def test_the_readmes_example_as_it_stands_with_a_model_that_has_a_loss(tmp_path,
     run = mm.load("mine.pt")
     assert run.steps.tolist() == [0, 1, 2, 3]
     tokens = source.sample(4, 9, generator=torch.Generator().manual_seed(3))
-    torch.testing.assert_close(run.decoder()(tokens), model.eval()(tokens)[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(run.model()(tokens), model.eval()(tokens)[0], rtol=1e-5, atol=1e-5)
     assert Path("mine.html").stat().st_size > 1_000_000

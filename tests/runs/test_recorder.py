@@ -46,7 +46,7 @@ def test_a_recorded_nanogpt_ends_with_the_same_bits(tmp_path, options):
     assert run.provenance["logit_difference"] <= 1e-5
     tokens = SOURCE.sample(4, 7, generator=torch.Generator().manual_seed(3))
     logits = plain.eval()(tokens, tokens)[0]
-    torch.testing.assert_close(run.decoder()(tokens), logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(run.model()(tokens), logits, rtol=1e-5, atol=1e-5)
 
 
 def test_a_recorded_trainer_ends_with_the_same_bits_and_logs_scores(tmp_path):

@@ -129,7 +129,7 @@ def test_a_disk_that_stays_full_leaves_what_was_on_it_and_finish_returns_the_res
         limit.__exit__(None, None, None)
     assert same_weights(recorded, plain)
     assert run.steps.tolist() == [0, 3, 9]
-    assert torch.equal(run.decoder().state_dict()["embed.W_E"], recorded.transformer["wte"].weight)
+    assert torch.equal(run.model().state_dict()["embed.W_E"], recorded.transformer["wte"].weight)
     assert [line.split(":")[0] for line in told] == ["step 3 is not on the disk", f"{path} is not one file"]
     assert "the run that `finish` returns has all: save it elsewhere" in told[1]
     assert mm.load(path).steps.tolist() == [0]

@@ -100,15 +100,15 @@ def test_save_then_load_is_the_identity(tmp_path_factory, plan):
 @settings(max_examples=12, deadline=None)
 def test_a_stack_of_steps_is_its_members(plan):
     run = build(**plan)
-    tokens = run.source.sample(2, run.model.n_ctx, generator=torch.Generator().manual_seed(0))
+    tokens = run.source.sample(2, run.config.n_ctx, generator=torch.Generator().manual_seed(0))
     # In float64: a norm over two coordinates can amplify float32 rounding without bound.
-    stack = run.decoder(steps="all").double()(tokens)
+    stack = run.model(steps="all").double()(tokens)
     assert len(stack) == run.n_steps
     for index, step in enumerate(run.steps.tolist()):
-        logits = run.decoder(step).double()(tokens)
+        logits = run.model(step).double()(tokens)
         torch.testing.assert_close(logits, stack[index], rtol=1e-7, atol=1e-7)
-    assert torch.equal(run.decoder()(tokens), run.decoder(step=-1)(tokens))
-    assert torch.equal(run.decoder()(tokens), run.decoder(int(run.steps[-1]))(tokens))
+    assert torch.equal(run.model()(tokens), run.model(step=-1)(tokens))
+    assert torch.equal(run.model()(tokens), run.model(int(run.steps[-1]))(tokens))
 
 
 @pytest.fixture
@@ -117,9 +117,9 @@ def run(tmp_path) -> Run:
 
 
 def test_the_weights_of_a_step(run):
-    assert torch.equal(run.decoder(10).embed.W_E, run.states["embed.W_E"][1])
-    assert torch.equal(run.decoder(10).blocks[0].attn.b_Q, run.states["blocks.0.attn.b_Q"][0])
-    some = run.decoder(steps=[50, 0])
+    assert torch.equal(run.model(10).embed.W_E, run.states["embed.W_E"][1])
+    assert torch.equal(run.model(10).blocks[0].attn.b_Q, run.states["blocks.0.attn.b_Q"][0])
+    some = run.model(steps=[50, 0])
     assert some.n_models == 2
     assert torch.equal(some.embed.W_E, run.states["embed.W_E"][[2, 0]])
     with torch.no_grad():
@@ -136,26 +136,26 @@ def test_the_logits_are_those_of_the_equations(run):
         k: np.einsum("bpd,hde->bhpe", x, w[f"blocks.0.attn.W_{k}"]) + w[f"blocks.0.attn.b_{k}"][:, None]
         for k in "QKV"
     }
-    scores = at["Q"] @ at["K"].swapaxes(-1, -2) / np.sqrt(run.model.d_head)
+    scores = at["Q"] @ at["K"].swapaxes(-1, -2) / np.sqrt(run.config.d_head)
     scores = np.where(np.tril(np.ones(scores.shape[-2:])), scores, -np.inf)
     pattern = np.exp(scores - scores.max(-1, keepdims=True))
     pattern /= pattern.sum(-1, keepdims=True)
     x = x + np.einsum("bhpe,hed->bpd", pattern @ at["V"], w["blocks.0.attn.W_O"]) + w["blocks.0.attn.b_O"]
     logits = x @ w["unembed.W_U"] + w["unembed.b_U"]
-    np.testing.assert_allclose(run.decoder(10)(tokens).detach().numpy(), logits, atol=1e-5)
+    np.testing.assert_allclose(run.model(10)(tokens).detach().numpy(), logits, atol=1e-5)
 
 
 def test_a_step_that_is_not_there_is_named_with_those_that_are(run):
-    for ask in (lambda: run.decoder(7), lambda: run.decoder(steps=[0, 7])):
+    for ask in (lambda: run.model(7), lambda: run.model(steps=[0, 7])):
         with pytest.raises(ValueError, match=r"step is 7, expected -1 \(the last\) or one of 0, 10, 50"):
             ask()
     with pytest.raises(ValueError, match="step is -2"):
-        run.decoder(-2)
+        run.model(-2)
     with pytest.raises(ValueError, match="steps is empty"):
-        run.decoder(steps=[])
+        run.model(steps=[])
     many = replace(run, steps=torch.arange(30), states={k: v[-1:] for k, v in run.states.items()})
     with pytest.raises(ValueError, match=r"one of 0, 1, 2, 3, 4, 5, 6, 7, …, 29$"):
-        many.decoder(77)
+        many.model(77)
 
 
 def test_a_run_that_breaks_the_contract_is_not_saved(run, tmp_path):
@@ -235,10 +235,10 @@ def test_a_hooked_decoder_becomes_a_run(tmp_path):
     run = Run.from_model(model, source=SOURCE)
     assert run.provenance["logit_difference"] == 0.0
     assert run.provenance["imported_from"] == "mechmarkov.models.decoder.HookedDecoder"
-    assert (run.n_steps, run.objective, run.model) == (1, Objective(), CONFIG)
+    assert (run.n_steps, run.objective, run.config) == (1, Objective(), CONFIG)
     run.save(tmp_path / "run.pt")
     tokens = SOURCE.sample(3, 7, generator=torch.Generator().manual_seed(1))
-    assert torch.equal(load(tmp_path / "run.pt").decoder()(tokens), model(tokens))
+    assert torch.equal(load(tmp_path / "run.pt").model()(tokens), model(tokens))
 
 
 def test_a_module_with_the_surface_becomes_a_run():
@@ -254,7 +254,7 @@ def test_a_module_with_the_surface_becomes_a_run():
         learning_rate=3e-4,  # a field of one's own: that it changes nothing is for the logits to say
     )
     run = Run.from_model(model, source=SOURCE, objective=Objective(read="last"))
-    assert run.model == CONFIG
+    assert run.config == CONFIG
     assert run.objective.read == "last"
     assert 0 <= run.provenance["logit_difference"] <= 1e-5
     assert torch.equal(run.states["blocks.1.mlp.W_in"][0], model.blocks[1].mlp.W_in)

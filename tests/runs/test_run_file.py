@@ -28,7 +28,7 @@ def test_a_file_written_by_hand_loads(tmp_path):
     assert run.source.model_dump(mode="json") == data["source"]
     assert run.source.P.tolist() == data["source"]["P"]
     assert run.objective == Objective()
-    assert (run.model.n_layers, run.model.n_heads, run.model.d_mlp, run.model.d_vocab_out) == (
+    assert (run.config.n_layers, run.config.n_heads, run.config.d_mlp, run.config.d_vocab_out) == (
         1,
         HEADS,
         None,
@@ -80,7 +80,7 @@ def test_a_tied_file_may_hold_the_transposed_embedding(tmp_path):
     same = load(saved(tmp_path / "run.pt", data))
     assert list(same.states) == list(run.states)
     tokens = torch.tensor([[0, 1, 2, 1, 0]])
-    assert torch.equal(same.decoder()(tokens), run.decoder()(tokens))
+    assert torch.equal(same.model()(tokens), run.model()(tokens))
     data["states"]["unembed.W_U"] = data["states"]["unembed.W_U"].clone()
     data["states"]["unembed.W_U"][1, 0, 0] += 1
     message = refusal(saved(tmp_path / "run.pt", data))
@@ -279,7 +279,7 @@ def test_a_repacked_file_loads_only_where_it_is_stored(tmp_path):
 
 def test_the_shapes_of_these_tests_are_those_of_the_model(tmp_path):
     run = load(saved(tmp_path / "run.pt", handmade()))
-    decoder = run.decoder()
+    decoder = run.model()
     assert decoder(torch.zeros(2, LENGTH, dtype=torch.long)).shape == (2, LENGTH, K)
     assert decoder.blocks[0].attn.W_Q.shape == (HEADS, WIDTH, D_HEAD)
 

@@ -34,7 +34,7 @@ def test_what_the_script_of_the_page_saves(tmp_path, monkeypatch):
     torch.save({"model": model.state_dict(), "cfg": model.cfg.to_dict()}, "model.pt")
     main(["import", "model.pt", "--source", SOURCE, "--out", "run.pt"])
     tokens = torch.arange(9)[None] % 2
-    assert torch.allclose(mm.load("run.pt").decoder()(tokens), model(tokens), atol=1e-5)
+    assert torch.allclose(mm.load("run.pt").model()(tokens), model(tokens), atol=1e-5)
 
 
 def test_a_file_of_such_a_script_is_read_without_it(tmp_path):
@@ -44,5 +44,5 @@ def test_a_file_of_such_a_script_is_read_without_it(tmp_path):
     states = expected["logits"].shape[-1]
     out = tmp_path / "run.pt"
     main(["import", str(FOREIGN / "tl3_mlp_ln.pt"), "--source", source % states, "--out", str(out)])
-    found = mm.load(out).decoder()(expected["tokens"])
+    found = mm.load(out).model()(expected["tokens"])
     assert torch.allclose(found, expected["logits"], atol=1e-4)

@@ -20,7 +20,7 @@ from mechmarkov.sweeps.tasks import Done, Task
 @pytest.mark.system
 def test_the_table_is_that_of_one_process(tmp_path, capsys):
     alone = sweep(two_points(), tmp_path / "alone", fleet=2)
-    together = sweep(two_points(), tmp_path / "together", fleet=2, processes=2, progress=True)
+    together = sweep(two_points(), tmp_path / "together", fleet=2, jobs=2, progress=True)
     assert together.trained == 4
     assert together.table.drop_columns("seconds").equals(alone.table.drop_columns("seconds"))
     assert [
@@ -120,7 +120,7 @@ def test_a_kill_at_the_beginning_leaves_no_process(tmp_path):
         'name = "tiny"\nrecipe = "binary-p05-q08-tied"\nseeds = 4\nset.steps = 1000\nset.checkpoints = []\n'
     )
     (tmp_path / "tiny.toml").write_text(text, "utf-8")
-    options = ["--out", tmp_path / "out", "--fleet", "1", "--processes", "2", "--device", "cpu"]
+    options = ["--out", tmp_path / "out", "--fleet", "1", "--jobs", "2", "--device", "cpu"]
     command = [sys.executable, "-m", "mechmarkov", "sweep", tmp_path / "tiny.toml", *options]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
@@ -162,7 +162,7 @@ def test_numbers_that_make_no_sense_are_refused(tmp_path, processes, cluster):
     with pytest.raises(
         ValueError, match=f"processes is {processes}, expected at least 1, and 1 with a cluster"
     ):
-        sweep(tiny(), tmp_path / "new", processes=processes, cluster=cluster)
+        sweep(tiny(), tmp_path / "new", jobs=processes, cluster=cluster)
     assert not (tmp_path / "new").exists()
 
 
@@ -173,7 +173,7 @@ def test_what_failed_is_done_by_the_next_call(tmp_path, monkeypatch):
         with pytest.raises(
             SweepError, match=r"4 of 4 runs failed \(.*terminated abruptly.*the same call goes on"
         ):
-            sweep(two_points(), tmp_path, fleet=2, processes=2)
+            sweep(two_points(), tmp_path, fleet=2, jobs=2)
     assert sweep(two_points(), tmp_path, fleet=4).trained == 4
 
 

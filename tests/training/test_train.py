@@ -50,7 +50,7 @@ def test_a_run_holds_what_was_trained():
     assert run.metrics["loss"]["step"].tolist() == list(range(9))
     assert run.provenance["wall_seconds"] > 0
     tokens = torch.cat([torch.arange(96)[None] % 6, torch.tensor([[6]])], 1)
-    assert run.decoder()(tokens)[0, -1].argmax() in (0, 4)  # a neighbour of state 5
+    assert run.model()(tokens)[0, -1].argmax() in (0, 4)  # a neighbour of state 5
 
 
 def test_one_seed_and_several_and_their_files(tmp_path):
@@ -209,7 +209,7 @@ def test_a_run_starts_seeds_of_another_objective(words):
     answers = load_recipe(TASK_1).with_set(["objective.read=last", "data.batch=8"])
     started = train(answers, seeds=[4, 5], device="cpu", start=words)
     for run in started:
-        for name, tensor in run.decoder(step=0).state_dict().items():
+        for name, tensor in run.model(step=0).state_dict().items():
             assert torch.equal(tensor, words.states[name][-1]), name
         assert run.provenance["started_from"] == words.title()
     first, second = (run.states["embed.W_E"][-1] for run in started)
@@ -250,7 +250,7 @@ def test_a_source_that_draws_nonstates_is_named(data, tmp_path):
     with pytest.raises(ValueError, match=said):
         Subject.of(replace(run, source=other))
     with pytest.raises(ValueError, match=said):
-        Run.from_model(run.decoder(step=-1), source=other)
+        Run.from_model(run.model(step=-1), source=other)
 
 
 def test_too_many_seeds_are_refused_before_listing():

@@ -1,7 +1,7 @@
 """What HookedTransformer has and a decoder has not, on purpose: by name, with what to do instead."""
 
 _NO_TOKENIZER = "there is no tokenizer; `to_str_tokens` gives the states' names"
-_IMPORT = "bring the model in with `mechmarkov import`, or take `run.decoder()`"
+_IMPORT = "bring the model in with `mechmarkov import`, or take `run.model()`"
 _WEIGHTS = "`process_weights_` does all of it in place"
 _SOURCE = "draw sequences from `run.source`"
 

@@ -67,7 +67,7 @@ def main() -> None:
         run = import_run([path], source=SOURCE, given=given).run
         original = torch.load(HERE / f"{name.removesuffix('.pt')}.logits.pt", weights_only=True)
         with torch.no_grad():
-            found = difference(original["logits"], run.decoder()(original["tokens"]))
+            found = difference(original["logits"], run.model()(original["tokens"]))
         return run.provenance["imported_from"], found.largest
 
     print("| layout | made by | file | largest logit difference |\n|---|---|---|---|")
