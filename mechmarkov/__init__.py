@@ -27,13 +27,13 @@ _HOMES = {
     "runs.import_run": ["import_run"],
     "training.execute": ["Diverged"],
     "training.workload": ["Member"],
-    "interventions.attention": ["attend", "limit_window"],
+    "interventions.attention": ["limit_window", "override_attention"],
     "interventions.ablate": ["ablate", "ablate_path"],
     "interventions.attribution": ["attribution_patching"],
     "interventions.belief": ["force_belief"],
     "interventions.tokens": ["shuffle_context", "swap_parent"],
     "sweeps": ["Cluster", "Sweep", "load_sweep", "sweep"],
-    "report.compare": ["compare"],
+    "report.compare": ["write_comparison"],
     "probe_run": ["probe"],
     "recorder": ["Recorder"],
     "probing": ["Claim", "Condition", "Figure", "Outcome", "Probe", "Score", "Subject", "Tile", "Where"],
@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # `as` makes a name one that is exported
     from mechmarkov.interventions.ablate import ablate as ablate
     from mechmarkov.interventions.ablate import ablate_path as ablate_path
     from mechmarkov.interventions.attention import limit_window as limit_window
-    from mechmarkov.interventions.attention import override_attention as attend
+    from mechmarkov.interventions.attention import override_attention as override_attention
     from mechmarkov.interventions.attribution import attribution_patching as attribution_patching
     from mechmarkov.interventions.belief import force_belief as force_belief
     from mechmarkov.interventions.tokens import shuffle_context as shuffle_context

@@ -93,7 +93,7 @@ def train(source: mm.Source, seed: int, steps: int, every: int, length: int = LE
             optimiser.step()
     kept_states = {name: torch.stack([shot[name] for shot in snapshots]) for name in snapshots[0]}
     return mm.Run(
-        model=config,
+        config=config,
         source=source,
         objective=mm.Objective(),
         steps=torch.arange(0, steps + 1, every),

@@ -1,6 +1,6 @@
 """Force a belief: move the residual stream so that a linear reading of it says what it is told to say.
 
-    with mm.force_belief(model, 0, 2, source=source): ...      # after block 0, as if hidden state 2 were known
+    with mm.force_belief(model, 0, 2, source=source): ...  # after block 0, as if hidden state 2 were known
 
 The reading is the least-squares map from the residual stream to the exact belief. The move is the one that
 changes the stream least in the metric of its own covariance, the reading's pattern (Haufe et al. 2014,

@@ -78,7 +78,7 @@ class Findings(Mapping[str, Outcome]):
     """The answers of all probes about one run; a mapping from a probe's name to its outcome.
 
     Attributes:
-        run: What the run is, as plain data: title, source, model, objective, seed, provenance.
+        metadata: What the run is, as plain data: title, source, model, objective, seed, provenance.
         steps: The training steps that were probed.
         outcomes: By probe name.
         skipped: Probes that do not apply, and why.
@@ -86,7 +86,7 @@ class Findings(Mapping[str, Outcome]):
         warnings: Why the whole may not mean what it says, a sentence each.
     """
 
-    run: dict[str, Any]
+    metadata: dict[str, Any]
     steps: list[int]
     outcomes: dict[str, Outcome]
     skipped: dict[str, str] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Findings(Mapping[str, Outcome]):
         """Everything but the arrays, as plain JSON data (the contract of `summary.json`)."""
         return {
             "schema": SCHEMA_VERSION,
-            "run": self.run,
+            "run": self.metadata,
             "steps": self.steps,
             "probes": {
                 name: {
@@ -150,7 +150,7 @@ class Findings(Mapping[str, Outcome]):
 
     def __repr__(self) -> str:
         """One line per verdict."""
-        title = f"{self.metadata['title']}, " if "title" in self.run else ""
+        title = f"{self.metadata['title']}, " if "title" in self.metadata else ""
         lines = [f"warning: {warning}" for warning in self.warnings]
         lines += [f"{name}: {outcome.verdict}" for name, outcome in self.outcomes.items()]
         lines += [f"{name}: does not apply: {why}" for name, why in self.skipped.items()]

@@ -88,7 +88,7 @@ def render(results: Mapping[str, Findings]) -> str:
             {name: result.claims for name, result in results.items()},
             {name: screen.named for name, screen in screens.items()},
         )
-        + settings({name: result.run for name, result in results.items()}),
+        + settings({name: result.metadata for name, result in results.items()}),
         runs=runs,
         questions=_questions(screens),
         cards=cards,

@@ -65,7 +65,7 @@ def render(result: Findings) -> str:
         figures,
         title=text.shorten(text.clean(screens[-1].title), _MAX_TITLE),
         summary=_summary(result),
-        facts=list(_facts(result.run)),
+        facts=list(_facts(result.metadata)),
         result=result,
         cards=cards,
         screens=screens,
@@ -152,7 +152,7 @@ def unbroken(sentence: str) -> Markup:
 
 def _summary(result: Findings) -> str:
     """Returns what was probed, in one line: the model, its source, its objective and the steps."""
-    run, steps = result.run, result.steps
+    run, steps = result.metadata, result.steps
     where = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
     if dict(run.get("provenance") or {}).get("step") == "unknown":
         where = "a step that is unknown"

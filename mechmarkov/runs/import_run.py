@@ -133,7 +133,7 @@ def import_run(
         states = part.states
         origin |= {"logit_difference": part.difference.largest} | part.origin(objective)
     run = Run(
-        model=kept,
+        config=kept,
         source=source,
         objective=objective,
         steps=torch.tensor([one.step for one in members]),

@@ -41,7 +41,7 @@ class Run:
     """A model over its training: config, data source, weights at `n` steps, curves, provenance.
 
     Attributes:
-        model: The shape of the model.
+        config: The shape of the model.
         source: The Markov data it was trained on.
         objective: The loss, and how its output is read as a prediction.
         trainable: The parameters that were trained: None for all, else name to None (the whole of it) or a
@@ -55,7 +55,7 @@ class Run:
         provenance: Versions, device, wall seconds.
     """
 
-    model: DecoderConfig
+    config: DecoderConfig
     source: Source
     objective: Objective
     steps: Tensor
@@ -71,7 +71,7 @@ class Run:
         """Returns how many training steps the run holds weights of."""
         return len(self.steps)
 
-    def decoder(
+    def model(
         self, step: int = -1, *, steps: Literal["all"] | Sequence[int] | None = None
     ) -> HookedDecoder:
         """The model at a training step, or a stack of it at several.
@@ -95,7 +95,7 @@ class Run:
             indices = [self._index(one) for one in chosen_steps]
         if not indices:
             raise ValueError(f"steps is empty, expected {STEPS}")
-        decoder = HookedDecoder(self.model, None if steps is None else len(indices))
+        decoder = HookedDecoder(self.config, None if steps is None else len(indices))
         chosen = {}
         for name, values in self.states.items():
             rows = values[[0] * len(indices) if len(values) == 1 else indices]
@@ -255,7 +255,7 @@ class Run:
             states = part.states
             origin |= part.origin(objective)
         return cls(
-            model=config,
+            config=config,
             source=source,
             objective=objective,
             steps=torch.tensor([0 if step is None else step], device="cpu"),
@@ -293,7 +293,7 @@ class Run:
         if not runs:
             raise ValueError("runs are empty, expected at least one")
         first = runs[0]
-        for name in ("model", "source", "objective", "trainable"):
+        for name in ("config", "source", "objective", "trainable"):
             for number, run in enumerate(runs):
                 if getattr(run, name) != getattr(first, name):
                     raise ValueError(f"runs[{number}] has another {name} than runs[0], expected the same")
@@ -314,7 +314,7 @@ class Run:
 
     def title(self) -> str:
         """One line for people: the data, the model and the training."""
-        model = self.model
+        model = self.config
         attention = model.mixer == "attention"
         mlp = ("attention only" if attention else "no MLP") if model.attn_only else "with MLP"
         kind = mlp if attention else f"mixer {model.mixer}, {mlp}"

@@ -36,7 +36,7 @@ Config = TypeVar("Config", bound=BaseModel)
 class Fields(TypedDict):
     """The checked content of a run file, as `Run` takes it."""
 
-    model: DecoderConfig
+    config: DecoderConfig
     source: Source
     objective: Objective
     trainable: Slices | None
@@ -48,7 +48,8 @@ class Fields(TypedDict):
     provenance: dict[str, Any]
 
 
-KEYS = ("format", "version", *Fields.__annotations__)
+# A file's key of the shape is "model", as in a recipe.
+KEYS = ("format", "version", "model", *[name for name in Fields.__annotations__ if name != "config"])
 
 
 def parse(data: dict[str, Any]) -> Fields:
@@ -65,7 +66,7 @@ def parse(data: dict[str, Any]) -> Fields:
     steps = _ascending(_tensor(data["steps"], "steps", torch.int64), "steps", least=1)
     shapes = _expected_shapes(model, data["states"])
     return Fields(
-        model=model,
+        config=model,
         source=source,
         objective=objective,
         trainable=_trainable(data["trainable"], shapes),
@@ -80,7 +81,8 @@ def parse(data: dict[str, Any]) -> Fields:
 
 def dump(fields: Fields) -> dict[str, Any]:
     """The content of a run file: the reverse of `parse`."""
-    configs = {name: fields[name].model_dump(mode="json") for name in ("model", "source", "objective")}
+    names = {"model": "config", "source": "source", "objective": "objective"}
+    configs = {key: fields[name].model_dump(mode="json") for key, name in names.items()}  # type: ignore[literal-required]  # of the table above
     data = {"format": RUN_FORMAT, "version": VERSION, **fields, **configs}
     return {key: data[key] for key in KEYS}
 

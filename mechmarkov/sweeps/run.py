@@ -84,7 +84,7 @@ def sweep(
     *,
     device: str = "auto",
     fleet: int = FLEET,
-    processes: int = 1,
+    jobs: int = 1,
     cluster: Cluster | None = None,
     progress: bool | None = None,
 ) -> Swept:
@@ -101,7 +101,7 @@ def sweep(
         device: `auto` (CUDA where there is any), `cpu` or `cuda`; on a cluster it follows from the GPUs of a
             task.
         fleet: Most members of a task.
-        processes: Tasks at once on the processor, each in a process with one thread; in a script they need
+        jobs: Tasks at once on the processor, each in a process with one thread; in a script they need
             `if __name__ == "__main__":`, as all of Python's processes do.
         cluster: Where to run instead of on this machine.
         progress: Whether to show progress; by default in a terminal or a notebook.
@@ -109,10 +109,10 @@ def sweep(
     Raises:
         SweepError: A sweep that cannot be used, or tasks that failed in another process; what was done is
             kept. A folder whose table is that of another sweep, or that another sweep is using.
-        ValueError: A device, a fleet or a number of processes that makes no sense.
+        ValueError: A device, a fleet or a number of jobs that makes no sense.
     """
     given, sweep = sweep, load_sweep(sweep)
-    _check(sweep, device, fleet, processes, cluster)
+    _check(sweep, device, fleet, jobs, cluster)
     try:
         members = _members(sweep)
     except SweepError as error:
@@ -132,7 +132,7 @@ def sweep(
         settings = Settings(device, sweep.steps, sweep.keep_runs)
         with closing(Board(tasks, progress)) as board:
             if cluster is None:
-                engine = _local_engine(tasks, replace(settings, scratch=store.scratch), processes, board)
+                engine = _local_engine(tasks, replace(settings, scratch=store.scratch), jobs, board)
             else:
                 gpus = min(1.0, cluster.gpus_per_task or 1.0)
                 share = replace(settings, device=cluster.device, cores=cluster.cpus_per_task, gpu_share=gpus)
@@ -161,8 +161,8 @@ def _members(sweep: Sweep) -> dict[str, tuple[Point, Member]]:
     return {member_key(member): (point, member) for point, member in members}
 
 
-def _local_engine(tasks: list[Task], settings: Settings, processes: int, board: Board) -> Iterator[Outcome]:
-    at_once = min(processes, len(tasks))
+def _local_engine(tasks: list[Task], settings: Settings, jobs: int, board: Board) -> Iterator[Outcome]:
+    at_once = min(jobs, len(tasks))
     if at_once > 1 and pick_device(settings.device).type == "cpu":
         share = replace(settings, device="cpu", cores=1, memory=MEMORY // at_once)
         return in_processes(tasks, partial(carry_out, settings=share), at_once, board.moved)
@@ -191,7 +191,7 @@ def _levels(point: Point) -> dict[str, float]:
     return {name: float(getattr(source, of)) for name, of in known.items() if hasattr(source, of)}
 
 
-def _check(sweep: Sweep, device: str, fleet: int, processes: int, cluster: Cluster | None) -> None:
+def _check(sweep: Sweep, device: str, fleet: int, jobs: int, cluster: Cluster | None) -> None:
     known = registered()
     for name in sweep.probes:
         if name not in known:
@@ -199,8 +199,8 @@ def _check(sweep: Sweep, device: str, fleet: int, processes: int, cluster: Clust
     integer_of("fleet", fleet, least=1)
     if cluster is not None and not isinstance(cluster, Cluster):
         raise TypeError(f"cluster is {shown(cluster)}, expected mm.Cluster(address)")
-    if integer_of("processes", processes) < 1 or (processes > 1 and cluster is not None):
-        raise ValueError(f"processes is {processes}, expected at least 1, and 1 with a cluster")
+    if integer_of("jobs", jobs) < 1 or (jobs > 1 and cluster is not None):
+        raise ValueError(f"jobs is {jobs}, expected at least 1, and 1 with a cluster")
     if cluster is None:
         pick_device(device)  # now, and not after the first task
     elif device not in ("auto", cluster.device):

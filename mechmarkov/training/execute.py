@@ -120,7 +120,7 @@ def _run(plan: TrainingPlan, stack: Stack, fitted: Fitted, index: int) -> Run:
     recipe, seed = stack.members[index].recipe, stack.members[index].seed
     states, metrics = fitted.member(index)
     return Run(
-        model=stack.workload.config,
+        config=stack.workload.config,
         source=recipe.source,
         objective=recipe.objective,
         trainable=stack.workload.trainable,

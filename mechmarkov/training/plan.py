@@ -160,7 +160,7 @@ def _check_members(members: Sequence[Member]) -> None:
 
 
 def _check_start(start: Run, workload: Workload) -> None:
-    theirs = start.model.model_dump()
+    theirs = start.config.model_dump()
     for name, value in workload.config.model_dump().items():
         if theirs[name] != value and name != "initializer_range":
             raise ValueError(

@@ -93,7 +93,8 @@ def train(
             several stacks train at once.
         save_every: Seconds between writes of what is needed to resume.
         memory: What training may take, by estimate: bytes, or a text such as "2GB"; a larger fleet is split.
-            2 GB by default, on a GPU 70 % of what is free. Where memory runs out all the same, stacks are halved and it is said.
+            2 GB by default, on a GPU 70 % of what is free. Where memory runs out all the same, stacks are
+            halved and it is said.
 
     Returns:
         The run, or with `seeds` a list of them in that order.

@@ -8,7 +8,7 @@ import torch
 import xarray as xr
 
 from mechmarkov.interventions.ablate import ablate, ablate_path
-from mechmarkov.interventions.attention import limit_window
+from mechmarkov.interventions.attention import limit_window, override_attention
 from mechmarkov.interventions.paths import paths
 from mechmarkov.interventions.replace import KINDS, Kind
 from mechmarkov.interventions.tokens import SHUFFLES, shuffle_context, swap_parent
@@ -118,7 +118,7 @@ def of_components(subject: Subject, batch: Batch) -> xr.Dataset:
                 continue  # the embedding of the same token is the same
             grid[name, kind] = partial(ablate, component=name, kind=kind)
         for to in ("uniform", "parent") if head_index(name) is not None else ():
-            grid[name, to] = partial(attend, heads=name, to=to, parent_lag=batch.parent_lag)
+            grid[name, to] = partial(override_attention, heads=name, to=to, parent_lag=batch.parent_lag)
     return effects(subject, batch, grid, ("component", "kind"), "effect")
 
 

@@ -170,7 +170,7 @@ def looks_like_the_trap(change):
         fields["trainable"] = run.trainable | {"embed.W_E": None}
     else:
         model |= {"window": 3} if change == "window" else {"use_attn_scale": True}
-    return dataclasses.replace(run, states=states, model=DecoderConfig(**model), **fields)
+    return dataclasses.replace(run, states=states, config=DecoderConfig(**model), **fields)
 
 
 @pytest.mark.parametrize("change", ["residual", "second layer", "trained embedding", "window", "scale"])

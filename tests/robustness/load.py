@@ -39,7 +39,7 @@ def trajectory(count: int) -> Run:
         for name, value in run.states.items()
     }
     return Run(
-        model=run.config,
+        config=run.config,
         source=run.source,
         objective=run.objective,
         trainable=run.trainable,
@@ -58,7 +58,7 @@ def single(seed: int) -> Run:
         for name, value in run.states.items()
     }
     return Run(
-        model=run.config, source=run.source, objective=run.objective, steps=run.steps[-1:], states=states
+        config=run.config, source=run.source, objective=run.objective, steps=run.steps[-1:], states=states
     )
 
 

@@ -72,7 +72,7 @@ def build(model, source, objective, steps, frozen, whole, recipe, seed) -> Run:
     }
     trainable = {name: [[0, n] for n in value.shape[1:]] for name, value in list(states.items())[:2]}
     return Run(
-        model=model,
+        config=model,
         source=source,
         objective=objective,
         steps=torch.tensor(steps),

@@ -40,7 +40,7 @@ def main() -> None:
         for index, (name, value) in enumerate(sorted(HookedDecoder(config).state_dict().items()))
     }
     Run(
-        model=config,
+        config=config,
         source=Circle(n_states=3, p=0.25),
         objective=Objective(kind="normalised_log", eps=0.05, read="last", query=True),
         trainable={"blocks.0.attn.W_V": [[0, 2], [1, 4], [0, 3]], "unembed.W_U": None},
