@@ -20,9 +20,11 @@ from mechmarkov.sweeps import load_sweep
 from mechmarkov.sweeps.spec import Sweep, SweepError, points
 from mechmarkov.training import load_recipe
 from mechmarkov.training import resume as partial
+from mechmarkov.training.plan import Stack
 from mechmarkov.training.recipe import Recipe, RecipeError
+from mechmarkov.training.stack import StackInTraining
 from mechmarkov.training.train import train_members
-from mechmarkov.training.workload import members_of
+from mechmarkov.training.workload import members_of, workload_of
 from mechmarkov.utils.toml import MESSAGE_CHARACTERS
 
 ROOT = Path(__file__).parents[2] / "mechmarkov"
@@ -79,10 +81,11 @@ def _import(**given: object) -> Callable[[Path], None]:
 def _partial(path: Path) -> None:
     snapshot = partial.read(path, MEMBERS, torch.device("cpu"))
     assert snapshot is not None
-    runs = train_members(MEMBERS, device="cpu", paths=_results(path.parent), at_once=1, progress=False)
-    assert [run.steps.tolist() for run in runs] == [RECIPE.checkpoint_steps] * 2
-    for result in _results(path.parent):
-        result.unlink()
+    training = StackInTraining(Stack((0, 1), tuple(MEMBERS), workload_of(RECIPE)), torch.device("cpu"))
+    training.restore(snapshot)
+    while training.step < RECIPE.steps:
+        training.record(training.launch(training.update, *training.inputs()))
+    assert sorted(training.checkpoints) == RECIPE.checkpoint_steps
 
 
 def _recipe(path: Path) -> None:
@@ -109,10 +112,6 @@ def handmade_run(folder: Path) -> tuple[Path, Path]:
     return path, path
 
 
-def _results(folder: Path) -> list[Path]:
-    return [folder / "result-0.pt", folder / "result-1.pt"]
-
-
 def interrupted(folder: Path) -> tuple[Path, Path]:
     """What a training that stops after two of four steps leaves."""
     path, options = folder / "partial.pt", {"device": "cpu", "save_every": 0, "at_once": 1}
@@ -122,7 +121,7 @@ def interrupted(folder: Path) -> tuple[Path, Path]:
             raise InterruptedError
 
     with suppress(InterruptedError):
-        train_members(MEMBERS, paths=_results(folder), progress=stop, **options)
+        train_members(MEMBERS, paths=[folder / "0.pt", folder / "1.pt"], progress=stop, **options)
     return path, path
 
 

@@ -196,6 +196,17 @@ def test_a_wrong_change_is_one_line(path, name, change, words):
     assert "expected Unable" not in str(error.value)
 
 
+def test_replace_is_set_on_the_command_line(path):
+    recipe = load_recipe(path)
+    assert recipe.replace(**{"source.p": 0.7}, steps=3) == recipe.with_set(["source.p=0.7", "steps=3"])
+    for key, value in {"source.p": 1.2, "optimizer.lr": 0.1, "steps": True}.items():
+        with pytest.raises(RecipeError) as by_name:
+            recipe.replace(**{key: value})
+        with pytest.raises(RecipeError) as by_text:
+            recipe.with_set([f"{key}={str(value).lower()}"])
+        assert str(by_name.value) == str(by_text.value)
+
+
 def test_a_kind_brings_its_own_defaults(path):
     assert load_recipe(path).with_set(["optimiser.kind=gd"]).optimiser.lr == 1.0
 
