@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from probing_cases import SHAPES, config_of, randomise
+from intervention_cases import LONG
+from probing_cases import config_of, randomise
 
 from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.components import component_names, output_of
 
-LONG = sorted(shape for shape in SHAPES if SHAPES[shape].get("n_ctx", 7) > 3)
 N = 6  # sequences
 
 

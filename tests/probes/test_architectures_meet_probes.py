@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from models_by_hand import stacked
 from probing_cases import P3, probe_quickly, random_run
 from uniform_mixer import Uniform
 
@@ -37,19 +38,6 @@ ARCHITECTURES = {
         {"ablation": "layer 0 has no attention weights"},
     ),
 }
-
-
-def stacked(first, rest):
-    """A mixer that is of one kind in the first layer and of another in the others."""
-
-    class Stacked:
-        made = 0
-
-        def __new__(cls, config, stack):
-            cls.made += 1
-            return (first if cls.made % config.n_layers == 1 else rest)(config, stack)
-
-    return Stacked
 
 
 @pytest.fixture(autouse=True)

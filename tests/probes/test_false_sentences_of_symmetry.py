@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.belief.claims import is_used
+from models_by_hand import SMALL_WALK, trained
 from probing_cases import claims_of, probe_quickly, run_of
-from test_landscape import SMALL_WALK, trained
 
 import mechmarkov as mm
 from mechmarkov.models.constructions.disentangled import graph_heads
@@ -103,5 +103,6 @@ def test_a_belief_is_denied_only_where_no_stream_may_carry_it(highest, status):
 
 def test_the_formula_of_the_belief_stream_is_the_one_that_is_computed():
     assert (
-        belief.probe.formulas["belief_stream"] == "the earliest residual stream with 1 − R² ≤ 2 · the least + 0.001"
+        belief.probe.formulas["belief_stream"]
+        == "the earliest residual stream with 1 − R² ≤ 2 · the least + 0.001"
     )

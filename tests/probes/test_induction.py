@@ -6,8 +6,8 @@ import torch
 import xarray as xr
 from mechmarkov.probes.induction import circuit
 from mechmarkov.probes.induction.claims import circuit_of
+from models_by_hand import assert_equal, relabelled
 from probing_cases import CHAIN, RAW_LOG, SHAPES, claims_of, grouped, random_run, run_of, says, subject_of
-from test_invariance import assert_equal, relabelled
 
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.induction_heads import duplicate_token_head, induction_pair

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from models_by_hand import LOG_P, PI, relabelled
 from probing_cases import (
     CHAIN,
     P3,
@@ -16,7 +17,6 @@ from probing_cases import (
     subject_of,
     walk_run,
 )
-from test_invariance import relabelled
 
 import mechmarkov as mm
 from mechmarkov.models import DecoderConfig, HookedDecoder
@@ -26,8 +26,6 @@ from mechmarkov.probes import behaviour, storage
 from mechmarkov.probing import Subject
 from mechmarkov.sources import Chain, Circle, DirichletChains
 
-PI = np.linalg.matrix_power(P3, 100)[0]
-LOG_P = torch.tensor(np.log(P3)).float()
 UNIGRAM_KL = float(PI @ (P3 * np.log(P3 / PI)).sum(1))
 TODAY = ["grouped queries", "Qwen3", "GPT-NeoX"]
 WRONG = [1, 2, 0]  # another state's successors
