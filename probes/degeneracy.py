@@ -77,7 +77,7 @@ def measure(subject: Subject) -> xr.Dataset:
     """
     at = np.unique(np.linspace(0, len(subject.coordinates) - 1, MAX_STEPS).astype(int))
     n = len(subject.coordinates)
-    found, halves, exact = np.full((n, CHAINS), np.nan), np.full((n, 2), np.nan), np.full(n, np.nan)
+    by_chain, halves, exact = np.full((n, CHAINS), np.nan), np.full((n, 2), np.nan), np.full(n, np.nan)
     source: Any = subject.source
     surface = loss_surface(subject, population_of(subject), Coordinates.of(subject.run))
     predictions = surface.population.targets.numel()
@@ -86,12 +86,12 @@ def measure(subject: Subject) -> xr.Dataset:
         for i in at:
             shorter = 1 if i == at[-1] else EARLIER
             chains = _sampled(surface.losses, surface.thetas[i], n_beta, shorter)
-            found[i], halves[i] = chains.mean(1), chains.mean(0)
+            by_chain[i], halves[i] = chains.mean(1), chains.mean(0)
             exact[i] = known(subject, surface, int(i)) or np.nan
     theirs = _by_devinterp(subject, surface.coordinates, n_beta)
     axis = subject.axis
     data = xr.Dataset(
-        variables("λ", (axis, "chain"), llc=found)
+        variables("λ", (axis, "chain"), llc=by_chain)
         | variables("λ", (axis, "half"), llc_half=halves)
         | variables("λ", axis, exact=exact)
         | variables("λ", "chain", calibration=calibrate(source.P, source.pi, n_beta))

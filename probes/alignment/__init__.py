@@ -67,11 +67,11 @@ def figures(data: xr.Dataset) -> list[Figure]:
         k.double_centred(best["circuit"].values),
         name + (f" of {law_name(data, m)}" if m > 1 else ""),
     )
-    target, said = fitted_target(circuit, k.double_centred(target), aim)
+    target, caption = fitted_target(circuit, k.double_centred(target), aim)
     pair = matched(circuit, target, labels, row_title="state read", column_title="next state", diverging=True)
     title = f"Value circuit of {path} next to {aim}"
     return [
-        Figure(title, f"Double-centred. {said}", "plotly", pair, key="value circuit"),
+        Figure(title, f"Double-centred. {caption}", "plotly", pair, key="value circuit"),
         *over_training(
             "Alignment over training",
             "Every path against its target.",

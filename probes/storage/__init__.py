@@ -42,26 +42,26 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         gain = Score(nats, "nats", 0.0, interval_at(data, "gain"), kind)
     parent_gain = Score(float(last["parent_gain"]), "nats", 0.0, null_kind="a model that ignores the parent")
     stored_gain = Score(float(last["stored_gain"]), "nats", 0.0, null_kind="a model that counts transitions")
-    found = {"bigram_home": Score(" + ".join(homes) or "none", ""), "gain": gain}
-    found |= {"parent_gain": parent_gain, "stored_gain": stored_gain}
+    scored = {"bigram_home": Score(" + ".join(homes) or "none", ""), "gain": gain}
+    scored |= {"parent_gain": parent_gain, "stored_gain": stored_gain}
     if not homes:
-        return found | {"rank_90": Score(None, "rank", reason=_why_no_home(data))}
+        return scored | {"rank_90": Score(None, "rank", reason=_why_no_home(data))}
     for path in data["path"].values:
         share, interval = float(last["net_share"].sel(path=path)), interval_at(data, "net_share", path=path)
-        found[f"share_{path}"] = Score(share, "share", 1 / data.sizes["path"], interval, "an even split")
+        scored[f"share_{path}"] = Score(share, "share", 1 / data.sizes["path"], interval, "an even split")
     for group in cancelling(last):
         net = float(last["net_share"].sel(path=group[0]))
         why = f"{_sum_of(last, group)} cancel; together they hold {net:.2f}"
-        found |= {f"share_{path}": Score(None, "share", reason=why) for path in group}
+        scored |= {f"share_{path}": Score(None, "share", reason=why) for path in group}
     weight, rank = weight_of(homes[0]), rank_90(data, homes[0])
     if rank is None:
         why = f"{weight} is not trained, or no rank of it keeps 90 % of the bigram part"
-        return found | {"rank_90": Score(None, "rank", reason=why)}
+        return scored | {"rank_90": Score(None, "rank", reason=why)}
     if rank == 0:
         why = f"90 % of the bigram part is left with {weight} at rank 0: it is in no rank of this weight"
-        return found | {"rank_90": Score(None, "rank", reason=why)}
+        return scored | {"rank_90": Score(None, "rank", reason=why)}
     full = float(data["full_rank"].sel(weight=weight))
-    return found | {"rank_90": Score(rank, "rank", full, null_kind=f"full rank of {weight}")}
+    return scored | {"rank_90": Score(rank, "rank", full, null_kind=f"full rank of {weight}")}
 
 
 def _why_no_home(data: xr.Dataset) -> str:

@@ -94,14 +94,14 @@ def one_step() -> WordedTile:
 def worded(tile: Tile) -> WordedTile:
     """Returns a tile in words."""
     claims = tile.answer if tile.picture == "steps" else tile.more or tile.answer
-    said = " ".join(dict.fromkeys(sentence(claim) for claim in claims[:2]))
+    sentences = " ".join(dict.fromkeys(sentence(claim) for claim in claims[:2]))
     picture = PICTURES.get(tile.picture, tile.picture)
     rows = (
         _on_steps(tile.answer) if tile.picture == "steps" else bars_from_zero(_named(tile.bars, tile.picture))
     )
     where = "over the whole run" if tile.of_run else ""
     return WordedTile(
-        tile.question, _answer(tile), said, *_number(tile.number), picture if rows else "", rows, where
+        tile.question, _answer(tile), sentences, *_number(tile.number), picture if rows else "", rows, where
     )
 
 
