@@ -9,21 +9,8 @@ from mechmarkov.probing.score import Score
 from mechmarkov.utils.text import listed
 
 from . import figures, measure
-from .claims import claims, headline, is_too_little
-from .game import MIN_GAIN_NATS
-from .home import (
-    MIN_GAIN_SHARE,
-    cancelling,
-    homes_of,
-    is_changed,
-    is_half_stored,
-    is_stored_open,
-    largest_holders,
-    needs_others_scale,
-    rank_90,
-    reads_parent,
-    weight_of,
-)
+from .claims import claims, headline, why_no_home
+from .home import cancelling, homes_of, rank_90, weight_of
 
 
 def applies(subject: Subject) -> str | None:
@@ -45,7 +32,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     scored = {"bigram_home": Score(" + ".join(homes) or "none", ""), "gain": gain}
     scored |= {"parent_gain": parent_gain, "stored_gain": stored_gain}
     if not homes:
-        return scored | {"rank_90": Score(None, "rank", reason=_why_no_home(data))}
+        return scored | {"rank_90": Score(None, "rank", reason=why_no_home(data))}
     for path in data["path"].values:
         share, interval = float(last["net_share"].sel(path=path)), interval_at(data, "net_share", path=path)
         scored[f"share_{path}"] = Score(share, "share", 1 / data.sizes["path"], interval, "an even split")
@@ -62,29 +49,6 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         return scored | {"rank_90": Score(None, "rank", reason=why)}
     full = float(data["full_rank"].sel(weight=weight))
     return scored | {"rank_90": Score(rank, "rank", full, null_kind=f"full rank of {weight}")}
-
-
-def _why_no_home(data: xr.Dataset) -> str:
-    """Returns why no path is named at the last step."""
-    last = last_model(data)
-    nats = float(last["gain"])
-    if nats < MIN_GAIN_NATS:
-        worth = f"the paths together are worth {nats:.3g} nats, below {MIN_GAIN_NATS}"
-        return f"{worth}: there is {'too little' if is_too_little(last) else 'nothing'} to share"
-    if needs_others_scale(last):
-        return f"{listed(largest_holders(data))} would hold it at the scale that other paths give the norm"
-    if reads_parent(last):
-        if is_stored_open(last):
-            return "whether a path holds the bigram or it comes from the context is open"
-        if is_half_stored(last):
-            return "some of the bigram comes from the context: which path holds the rest is not told"
-        surely = float(last["stored_share"][2]) < MIN_GAIN_SHARE
-        whole = "the bigram" if surely else "most of the bigram"
-        return f"{whole} comes from the transitions of the context: no path holds it"
-    if is_changed(last):
-        toward = "not toward" if float(last["parent_gain"]) < 0 else "hardly toward"
-        return f"setting the parent changes predictions, but {toward} its row: no path holds the bigram"
-    return "what the paths are worth does not come from the parent: no path holds the bigram"
 
 
 def _sum_of(last: xr.Dataset, paths: list[str]) -> str:
