@@ -302,11 +302,7 @@ probe = Probe(
     name="degeneracy",
     question="How degenerate is the loss at the model, by its local learning coefficient?",
     cites="Lau et al. 2023 (arXiv 2308.12108); exact values: Watanabe 2009",
-    applies=applies,
-    measure=measure,
-    scores=scores,
-    claims=claims,
-    figures=figures,
+    applies=applies, measure=measure, scores=scores, claims=claims, figures=figures,
     formula="λ = nβ (E[L(w)] − L(w*)), w from exp(−nβ L(w) − γ/2 |w − w*|²), γ = 1, nβ = n / log n, n the "
     "predictions of the evaluation sequences; MALA on the expected loss under the exact law\n"
     "bigram table: K (K − 1) / 2 · tied unigram plateau: (d + 1)(K − 1) / 2 · canonical e = 0: 1",
@@ -321,4 +317,4 @@ probe = Probe(
     },
     has_null=lambda _: False,
     on_request=True,
-)
+)  # fmt: skip

@@ -229,12 +229,7 @@ probe = Probe(
     name="graph",
     question="Does a head attend along the causal graph of positions?",
     cites="Nichani, Damian & Lee 2024 (arXiv 2402.14735); the null is ours",
-    applies=applies,
-    measure=measure,
-    scores=scores,
-    claims=claims,
-    headline=headline,
-    figures=figures,
+    applies=applies, measure=measure, scores=scores, claims=claims, headline=headline, figures=figures,
     formula="edge of a position: an earlier one with more than half of its mean attention; with k parents, "
     "with more than 1 / (k + 1); those of a position without a parent are neither true nor false",
     formulas={
@@ -249,4 +244,4 @@ probe = Probe(
     records=(MEAN_ATTENTION,),
     has_null=lambda _: False,
     with_bos=True,
-)
+)  # fmt: skip

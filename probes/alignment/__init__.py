@@ -88,11 +88,7 @@ probe = Probe(
     question="Which path holds the transition matrix in its weights, and how well?",
     cites="Shi & Cao 2025 (arXiv 2511.23239), theorem 3.1, with the target corrected to sqrt(P) for raw log "
     "scores; recall: Bietti et al. 2023 (arXiv 2306.00802)",
-    applies=applies,
-    measure=measure.measure,
-    scores=scores,
-    claims=claims,
-    headline=headline,
+    applies=applies, measure=measure.measure, scores=scores, claims=claims, headline=headline,
     figures=figures,
     formula="C = W_E W_V W_O W_U, rows: state read, columns: next state (Elhage et al. 2021)\n"
     "target T = log P under cross-entropy, √P under −log(score + ε), P under squared error\n"
@@ -109,4 +105,4 @@ probe = Probe(
         "softmax",
     },
     with_bos=True,
-)
+)  # fmt: skip

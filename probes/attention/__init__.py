@@ -116,11 +116,7 @@ probe = Probe(
     name="attention",
     question="Where does the model look: at the parent, at another lag, or nowhere in particular?",
     cites="Shi & Cao 2025 (arXiv 2511.23239), theorems 3.1 and 4.1; lags count from the predicted token",
-    measure=measure.measure,
-    scores=scores,
-    claims=claims,
-    headline=headline,
-    figures=figures,
+    measure=measure.measure, scores=scores, claims=claims, headline=headline, figures=figures,
     formula="parent score = max over heads of E[A(t, parent of the predicted token)]; lag 1 is the parent, "
     "unless the next token depends on another one only\n"
     "spread = max over heads of E[max S − min S over the tokens], S the last prediction's attention; 0 in "
@@ -134,4 +130,4 @@ probe = Probe(
         "positions explain",
     },
     with_bos=True,
-)
+)  # fmt: skip

@@ -197,11 +197,7 @@ probe = Probe(
     "does that path carry?",
     cites="Elhage et al. 2021; Olsson et al. 2022 (arXiv 2209.11895); Edelman et al. 2024 (2402.11004); "
     "Rajaraman et al. 2024 (2407.17686) for matches of k tokens",
-    applies=applies,
-    measure=measure.measure,
-    scores=scores,
-    claims=claims,
-    headline=headline,
+    applies=applies, measure=measure.measure, scores=scores, claims=claims, headline=headline,
     figures=figures.draw,
     formula="induction score = E[attention on keys whose predecessor is the current token] − the same "
     "expected only from lag and tokens\n"
@@ -228,4 +224,4 @@ probe = Probe(
     records=(INDUCTION,),
     has_null=has_null,
     with_bos=True,
-)
+)  # fmt: skip

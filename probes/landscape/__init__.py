@@ -104,11 +104,7 @@ probe = Probe(
     name="landscape",
     question="What kind of point is it at: a minimum, a saddle or neither, and when would it leave?",
     cites="Shi & Cao 2025 (arXiv 2511.23239); Makkuva et al. 2025 (arXiv 2402.04161), theorems 2 and 3",
-    applies=applies,
-    measure=measure.measure,
-    scores=scores,
-    claims=claims,
-    headline=headline,
+    applies=applies, measure=measure.measure, scores=scores, claims=claims, headline=headline,
     figures=figures.draw,
     formula="∇L = 0 and the signs of the Hessian's eigenvalues λ, on directions outside the symmetric "
     "subspace: all λ ≥ 0 minimum, any λ < 0 saddle, undecided where intervals leave it open\n"
@@ -128,4 +124,4 @@ probe = Probe(
         "unigram_point": "the sign of ∇²L along the embedding, at the unigram point without attention and "
         "MLP",
     },
-)
+)  # fmt: skip

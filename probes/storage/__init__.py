@@ -60,11 +60,7 @@ probe = Probe(
     name="storage",
     question="Which path holds the bigram, how much of it, and in what rank?",
     cites="Shapley 1953",
-    applies=applies,
-    measure=measure.measure,
-    scores=scores,
-    claims=claims,
-    headline=headline,
+    applies=applies, measure=measure.measure, scores=scores, claims=claims, headline=headline,
     figures=figures.draw,
     formula="v(S) = KL(bigram ‖ no paths) − KL(bigram ‖ paths in S), a removed path at its data mean\n"
     "share of a path = its Shapley value of v / v(all paths); shares add up to 1",
@@ -77,4 +73,4 @@ probe = Probe(
         "rank_90": "least rank of the home's weight that keeps 90 % of the loss's bigram part",
     },
     with_bos=True,
-)
+)  # fmt: skip

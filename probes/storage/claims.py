@@ -146,7 +146,7 @@ def _rank(data: xr.Dataset, home: str) -> Iterator[Condition]:
 
 @dataclass(frozen=True)
 class _Reason:
-    """Why no path is named, and what a claim of it says."""
+    """A reason that no path is named for, and what a claim of it says."""
 
     name: str
     status: Status = "excluded"
