@@ -119,13 +119,7 @@ def force_belief(
 
 @contextmanager
 def force_state(
-    model: HookedDecoder,
-    layer: int,
-    state: int,
-    *,
-    source: Source,
-    control: int | None = None,
-    seed: int = 0,
+    model: HookedDecoder, layer: int, state: int, *, source: Source, control: int | None = None, seed: int = 0
 ) -> Iterator[HookedDecoder]:
     """Make the residual stream after a block say that a hidden state is known, at every position.
 

@@ -7,13 +7,7 @@ import numpy as np
 import xarray as xr
 
 from mechmarkov.probing import Probe
-from mechmarkov.probing.dataset import (
-    best_heads,
-    head_name,
-    head_names,
-    last_model,
-    score_with_null,
-)
+from mechmarkov.probing.dataset import best_heads, head_name, head_names, last_model, score_with_null
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.score import Score
 from mechmarkov.report.probe_figures import lag_heatmap, over_training

@@ -14,13 +14,7 @@ import xarray as xr
 
 from mechmarkov.models.components import head_index
 from mechmarkov.probing import Probe, Subject
-from mechmarkov.probing.dataset import (
-    best_heads,
-    head_name,
-    last_model,
-    normal_interval,
-    score_with_null,
-)
+from mechmarkov.probing.dataset import best_heads, head_name, last_model, normal_interval, score_with_null
 from mechmarkov.probing.preconditions import why_no_value_circuit
 from mechmarkov.probing.score import Score
 from mechmarkov.utils.text import format_share

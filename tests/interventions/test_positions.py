@@ -165,10 +165,7 @@ def test_ablations_of_later_layers_begin_where_activations_are_stored(shape, n_m
             assert torch.allclose(model(residual, start_at_layer=1), model(tokens), atol=1e-10)
         with ablate(model, name, kind="resample"):
             assert torch.allclose(model(residual, start_at_layer=1), model(tokens), atol=1e-10)
-        with (
-            ablate(model, name, kind="same_token"),
-            pytest.raises(ValueError, match="give its tokens too"),
-        ):
+        with ablate(model, name, kind="same_token"), pytest.raises(ValueError, match="give its tokens too"):
             model(residual, start_at_layer=1)
 
 

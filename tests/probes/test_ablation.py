@@ -12,11 +12,7 @@ from probing_cases import P3, RAW_LOG, ask, parent_logits, random_run, run_of, s
 from scipy.special import stdtrit
 
 from mechmarkov.models import HookedDecoder
-from mechmarkov.models.constructions.lookup_tables import (
-    direct_table,
-    mlp_table,
-    value_table,
-)
+from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import ablation
 from mechmarkov.probing import Subject

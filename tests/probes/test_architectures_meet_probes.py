@@ -26,11 +26,7 @@ ARCHITECTURES = {
     "Qwen3": ("Qwen3", {}, {}),
     "GPT-NeoX": ("GPT-NeoX", {}, {}),
     "Gemma-like": ("Llama", {"act_fn": "gelu_new", "n_key_value_heads": None}, {}),
-    "Mamba": (
-        "LN and MLP",
-        STATE_SPACE | {"mixer": "mamba"},
-        {"alignment": NO_TABLE, "symmetry": NO_TABLE},
-    ),
+    "Mamba": ("LN and MLP", STATE_SPACE | {"mixer": "mamba"}, {"alignment": NO_TABLE, "symmetry": NO_TABLE}),
     "Mamba, then attention": ("LN and MLP", STATE_SPACE | {"mixer": "mamba_first"}, {}),
     "no attention, then attention": (
         "LN and MLP",

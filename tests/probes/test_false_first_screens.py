@@ -120,12 +120,7 @@ def test_a_head_that_was_never_elsewhere_did_not_begin_there():
     [
         (-0.03, 0.077, None, "Undecided: too few sequences tell it from the unigram"),
         (-0.03, 0.05, "at the unigram", "At the unigram: under 10% of the way to the bigram"),
-        (
-            -0.37,
-            0.25,
-            "another law",
-            "Closest to the uniform law, with a loss perhaps above the unigram's",
-        ),
+        (-0.37, 0.25, "another law", "Closest to the uniform law, with a loss perhaps above the unigram's"),
         (-0.37, 0.1, "another law", "Closest to the uniform law, with a loss above the unigram's"),
     ],
 )

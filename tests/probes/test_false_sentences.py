@@ -168,13 +168,7 @@ def test_a_circuit_of_two_heads_is_not_said_to_need_no_part():
     assert (second.is_shown, second.interval) == (True, (low, high))
 
 
-@pytest.mark.parametrize(
-    ("lag", "said"),
-    [
-        (16, "first token"),
-        (12, "11 tokens back"),
-    ],
-)
+@pytest.mark.parametrize(("lag", "said"), [(16, "first token"), (12, "11 tokens back")])
 def test_a_program_says_how_few_predictions_reach_what_it_looks_up(lag, said):
     model = value_table(LOG_P, 16, lag=lag)
     with torch.no_grad():

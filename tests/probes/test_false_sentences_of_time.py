@@ -104,10 +104,7 @@ def test_every_phase_is_a_claim():
 
 def over_training(llc, progress):
     """What is said of coefficients [step, chain] at steps 0, 10, 20, … with this progress to the bigram."""
-    data = {
-        "llc": (("step", "chain"), llc),
-        "progress": (("step", "event"), np.array(progress)[:, None]),
-    }
+    data = {"llc": (("step", "chain"), llc), "progress": (("step", "event"), np.array(progress)[:, None])}
     steps = 10 * np.arange(len(progress))
     (claim,) = degeneracy._over_training(xr.Dataset(data, {"step": steps, "event": ["bigram"]}))
     return claim

@@ -141,10 +141,7 @@ WRONG = {
         lambda: duplicate_token_head(3, N_CTX),
         "copies of the current token",
     ),
-    "a previous-token head only": (
-        lambda: without_second_layer(induction_pair(3, N_CTX)),
-        "previous token",
-    ),
+    "a previous-token head only": (lambda: without_second_layer(induction_pair(3, N_CTX)), "previous token"),
     "a previous-token head in one layer": (lambda: value_table(torch.eye(3), N_CTX, lag=2), "previous token"),
 }
 

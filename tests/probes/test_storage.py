@@ -6,17 +6,7 @@ import numpy as np
 import pytest
 import torch
 from models_by_hand import LOG_P, PI, relabelled
-from probing_cases import (
-    CHAIN,
-    P3,
-    RAW_LOG,
-    ask,
-    parent_logits,
-    random_run,
-    run_of,
-    subject_of,
-    walk_run,
-)
+from probing_cases import CHAIN, P3, RAW_LOG, ask, parent_logits, random_run, run_of, subject_of, walk_run
 
 import mechmarkov as mm
 from mechmarkov.models import DecoderConfig, HookedDecoder
@@ -322,11 +312,7 @@ def test_renaming_states_changes_no_score(build):
 def test_figures_show_shares_tables_ranks_and_training():
     data, _, _ = answers(run_of(split(0.2), split(0.75)), steps="all")
     titles = [figure.title for figure in storage.probe.figures(data)]
-    assert titles[:3] == [
-        "What each path gives",
-        "Sufficient, necessary",
-        "What L0H0 says of the next state",
-    ]
+    assert titles[:3] == ["What each path gives", "Sufficient, necessary", "What L0H0 says of the next state"]
     assert "What is left of the loss when L0H0.OV is cut to a rank" in titles
     assert "What each path gives over training" in titles
     assert float(data["share"].sel(step=0, path="direct")) > 0.6

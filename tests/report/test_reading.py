@@ -37,10 +37,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for name, probes in (("walk", QUICK), ("trap", QUICK[:3]))
     )
     both = {"walk": replace(walk, outcomes={name: walk[name] for name in QUICK[:3]}), "trap": trap}
-    return {
-        "one run": write(walk, folder / "walk.html"),
-        "two runs": compare(both, folder / "compare.html"),
-    }
+    return {"one run": write(walk, folder / "walk.html"), "two runs": compare(both, folder / "compare.html")}
 
 
 @pytest.mark.parametrize("page", ["one run", "two runs"])
