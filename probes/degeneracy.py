@@ -77,7 +77,7 @@ def measure(subject: Subject) -> xr.Dataset:
     """
     at = np.unique(np.linspace(0, len(subject.coordinates) - 1, MAX_STEPS).astype(int))
     n = len(subject.coordinates)
-    found, halves, exact = np.full((n, CHAINS), np.nan), np.full((n, 2), np.nan), np.full(n, np.nan)
+    by_chain, halves, exact = np.full((n, CHAINS), np.nan), np.full((n, 2), np.nan), np.full(n, np.nan)
     source: Any = subject.source
     surface = loss_surface(subject, population_of(subject), Coordinates.of(subject.run))
     predictions = surface.population.targets.numel()
@@ -86,12 +86,12 @@ def measure(subject: Subject) -> xr.Dataset:
         for i in at:
             shorter = 1 if i == at[-1] else EARLIER
             chains = _sampled(surface.losses, surface.thetas[i], n_beta, shorter)
-            found[i], halves[i] = chains.mean(1), chains.mean(0)
+            by_chain[i], halves[i] = chains.mean(1), chains.mean(0)
             exact[i] = known(subject, surface, int(i)) or np.nan
     theirs = _by_devinterp(subject, surface.coordinates, n_beta)
     axis = subject.axis
     data = xr.Dataset(
-        variables("λ", (axis, "chain"), llc=found)
+        variables("λ", (axis, "chain"), llc=by_chain)
         | variables("λ", (axis, "half"), llc_half=halves)
         | variables("λ", axis, exact=exact)
         | variables("λ", "chain", calibration=calibrate(source.P, source.pi, n_beta))
@@ -302,11 +302,7 @@ probe = Probe(
     name="degeneracy",
     question="How degenerate is the loss at the model, by its local learning coefficient?",
     cites="Lau et al. 2023 (arXiv 2308.12108); exact values: Watanabe 2009",
-    applies=applies,
-    measure=measure,
-    scores=scores,
-    claims=claims,
-    figures=figures,
+    applies=applies, measure=measure, scores=scores, claims=claims, figures=figures,
     formula="λ = nβ (E[L(w)] − L(w*)), w from exp(−nβ L(w) − γ/2 |w − w*|²), γ = 1, nβ = n / log n, n the "
     "predictions of the evaluation sequences; MALA on the expected loss under the exact law\n"
     "bigram table: K (K − 1) / 2 · tied unigram plateau: (d + 1)(K − 1) / 2 · canonical e = 0: 1",
@@ -321,4 +317,4 @@ probe = Probe(
     },
     has_null=lambda _: False,
     on_request=True,
-)
+)  # fmt: skip

@@ -79,8 +79,8 @@ def measure(subject: Subject) -> xr.Dataset:
     earlier = np.where(np.tri(n, k=-1, dtype=bool), mean, 0.0)
     parents = true.sum(-1)
     edge, has = earlier > 1 / (parents.clip(1) + 1)[:, None] + ROUNDING, parents > 0
-    found, recovered = edge[..., has, :].sum((-2, -1)), (edge & true).sum((-2, -1))
-    at_least = np.empty(found.shape)
+    n_edges, recovered = edge[..., has, :].sum((-2, -1)), (edge & true).sum((-2, -1))
+    at_least = np.empty(n_edges.shape)
     for at, least in np.ndenumerate(recovered):
         at_least[at] = _hits(parents, edge[at].sum(-1))[least:].sum()
     per_head = (subject.axis, "layer", "head")
@@ -88,7 +88,7 @@ def measure(subject: Subject) -> xr.Dataset:
         variables("probability", (*per_head, "query", "key"), mean_attention=mean)
         | variables("yes or no", (*per_head, "query", "key"), edge=edge)
         | variables("", ("query", "key"), true_edge=true)
-        | variables("edges", per_head, found=found, recovered=recovered)
+        | variables("edges", per_head, found=n_edges, recovered=recovered)
         | variables("probability", per_head, at_least=at_least.clip(0, 1))
         | variables("probability", per_head, parent_attention=(mean * true).sum(-1)[..., has].mean(-1)),
         coords={subject.axis: subject.coordinates}
@@ -136,17 +136,17 @@ def scores(data: xr.Dataset, _: xr.Dataset | None) -> dict[str, Score]:
     """Precision and recall of the head whose edges are the graph's, next to those of moved edges."""
     last = last_model(data)
     best, edges = _best(last), int(last["true_edge"].sum())
-    found, recovered = int(best["found"]), int(best["recovered"])
+    n_edges, recovered = int(best["found"]), int(best["recovered"])
     law = _hits(last["true_edge"].values.sum(-1), best["edge"].values.sum(-1))
     low, middle, high = (int(np.searchsorted(law.cumsum(), q)) for q in (0.025, 0.5, 0.975))
     none = f"no position that has a parent gives an earlier one {MORE}"
-    why = f"no head has more true edges than false ones, beyond chance: {recovered} of {found} are true"
+    why = f"no head has more true edges than false ones, beyond chance: {recovered} of {n_edges} are true"
     return {
         "graph_head": Score(head_name(best), "") if best["named"] else Score(None, "", reason=why),
         "precision": Score(
-            None if found == 0 else recovered / found,
+            None if n_edges == 0 else recovered / n_edges,
             "share of edges",
-            None if found == 0 else (low / found, middle / found, high / found),
+            None if n_edges == 0 else (low / n_edges, middle / n_edges, high / n_edges),
             null_kind=NULL_KIND,
             reason=none,
         ),
@@ -218,10 +218,10 @@ def figures(data: xr.Dataset) -> list[Figure]:
         "recall": of_each["recovered"].values / true.sum(),
         "attention on parents": of_each["parent_attention"].values,
     }
-    title, said = "The graph over training", "Of the head nearest to the graph at each step."
+    title, about = "The graph over training", "Of the head nearest to the graph at each step."
     return [
         Figure("Attention and the graph", caption, "plotly", table, key="graph"),
-        *over_training(title, said, data, series, "share", score="recall"),
+        *over_training(title, about, data, series, "share", score="recall"),
     ]
 
 
@@ -229,12 +229,7 @@ probe = Probe(
     name="graph",
     question="Does a head attend along the causal graph of positions?",
     cites="Nichani, Damian & Lee 2024 (arXiv 2402.14735); the null is ours",
-    applies=applies,
-    measure=measure,
-    scores=scores,
-    claims=claims,
-    headline=headline,
-    figures=figures,
+    applies=applies, measure=measure, scores=scores, claims=claims, headline=headline, figures=figures,
     formula="edge of a position: an earlier one with more than half of its mean attention; with k parents, "
     "with more than 1 / (k + 1); those of a position without a parent are neither true nor false",
     formulas={
@@ -249,4 +244,4 @@ probe = Probe(
     records=(MEAN_ATTENTION,),
     has_null=lambda _: False,
     with_bos=True,
-)
+)  # fmt: skip

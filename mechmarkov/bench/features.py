@@ -35,9 +35,9 @@ def score_features(case: Case, claim: Directions | str) -> dict[str, float]:
         return {}
     _, blocks = case.features
     gauge = np.linalg.svd(np.stack([block.mean(0) for block in blocks]), full_matrices=False)[2]
-    true, found = (_units(x - x @ gauge.T @ gauge) for x in (np.concatenate(blocks), claim))
-    cosines = np.zeros((len(true), max(len(true), len(found))))
-    cosines[:, : len(found)] = true @ found.T
+    true, claimed = (_units(x - x @ gauge.T @ gauge) for x in (np.concatenate(blocks), claim))
+    cosines = np.zeros((len(true), max(len(true), len(claimed))))
+    cosines[:, : len(claimed)] = true @ claimed.T
     rows, columns = linear_sum_assignment(-cosines)
     return {"cosine": float(cosines[rows, columns].mean())}
 

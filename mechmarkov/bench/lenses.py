@@ -67,11 +67,11 @@ def prefixes(case: Case, tokens: Int[Tensor, "batch position"]) -> dict[str, Str
     names = [re.sub(r"^(\d+)_mlp_out$", r"L\1.mlp", label) for label in labels]
     written = dict(zip(names, stack, strict=True))
     stream = torch.stack([x for name, x in written.items() if name not in case.nodes]).sum(0)
-    found = {"": stream}
+    streams = {"": stream}
     for name in case.nodes:
         stream = stream + written[name]
-        found[name] = stream
-    return found
+        streams[name] = stream
+    return streams
 
 
 def _falls(case: Case, lens: Callable[[str], Lens]) -> dict[str, float]:

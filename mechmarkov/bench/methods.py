@@ -30,8 +30,8 @@ ACDC_NATS = 1e-2  # an edge whose removal costs less is removed
 
 def ablation(case: Case, kind: str) -> dict[str, float]:
     """The rise of the loss with a node's output at zero, at its mean, or that of another sequence."""
-    found = rises(case, (ablate(case.model, name, kind=kind) for name in case.nodes)).mean(-1)
-    return dict(zip(case.nodes, found.tolist(), strict=True))
+    risen = rises(case, (ablate(case.model, name, kind=kind) for name in case.nodes)).mean(-1)
+    return dict(zip(case.nodes, risen.tolist(), strict=True))
 
 
 def activation_patching(case: Case) -> dict[str, float]:
@@ -42,14 +42,14 @@ def activation_patching(case: Case) -> dict[str, float]:
 def direct_logit_attribution(case: Case) -> dict[str, float]:
     """Returns what a node itself writes to the law's logits less their mean, clean less corrupt."""
     weight = case.model.folded_unembedding()
-    found = {}
+    nats = {}
     for name, difference in case.differences.items():
         head = head_index(name)
         if head is not None:
             difference = difference @ case.model.get_parameter(f"blocks.{head[0]}.attn.W_O")[head[1]]
         logits = (difference @ weight)[:, case.read]
-        found[name] = -float(((case.law * logits).sum(-1) - logits.mean(-1)).mean())
-    return found
+        nats[name] = -float(((case.law * logits).sum(-1) - logits.mean(-1)).mean())
+    return nats
 
 
 def difference_norm(case: Case) -> dict[str, float]:
@@ -83,7 +83,7 @@ def acdc(case: Case) -> dict[str, float]:
     A kept edge is claimed with what its removal would have cost at its turn, the others with 0.
     """
     removed: list[str] = []
-    found = dict.fromkeys(case.edges, 0.0)
+    risen = dict.fromkeys(case.edges, 0.0)
     now = losses(case).mean()
     for name in reversed(case.edges):
         with corrupt_edges(case, [*removed, name]):
@@ -92,8 +92,8 @@ def acdc(case: Case) -> dict[str, float]:
             removed.append(name)
             now = loss
         else:
-            found[name] = float(loss - now)
-    return found
+            risen[name] = float(loss - now)
+    return risen
 
 
 def noise(case: Case, of: str) -> dict[str, float]:
@@ -110,8 +110,10 @@ def _gradients(case: Case, names: list[str], add: Callable[[str, Tensor], Replac
         for name, part in parts.items():
             stack.enter_context(add(name, part))
         loss = case.loss(case.model(case.clean)).mean()
-        found = torch.autograd.grad(loss, list(parts.values()), allow_unused=True)
-    return {name: 0.0 if value is None else float(value) for name, value in zip(names, found, strict=True)}
+        gradients = torch.autograd.grad(loss, list(parts.values()), allow_unused=True)
+    return {
+        name: 0.0 if value is None else float(value) for name, value in zip(names, gradients, strict=True)
+    }
 
 
 def _moved(case: Case, name: str, part: Tensor) -> Replaced:

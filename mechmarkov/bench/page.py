@@ -62,7 +62,7 @@ class Section(NamedTuple):
     tables: list[Table]
 
 
-def save(found: Benchmark, folder: str | Path) -> Path:
+def save(benchmark: Benchmark, folder: str | Path) -> Path:
     """Write the page, its tables, the scores, all claims and all reasons to make none, each whole or not.
 
     Returns:
@@ -72,17 +72,17 @@ def save(found: Benchmark, folder: str | Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name, write in FILES.items():
         with replacing(folder / name) as temporary:
-            write(found, temporary)
+            write(benchmark, temporary)
     return folder / "bench.html"
 
 
-def render(found: Benchmark) -> str:
+def render(benchmark: Benchmark) -> str:
     """The page: tables of scores, heat maps of method × case, for each case claims against exact effects."""
-    scored = [score for score in HEAT_MAPS if found.scores[score].notnull().any()]
-    figures = [_heat_map(found, score, HEAT_MAPS[score]) for score in scored]
-    figures += [_scatter(found, str(case)) for case in found.effects["case"].unique()]
+    scored = [score for score in HEAT_MAPS if benchmark.scores[score].notnull().any()]
+    figures = [_heat_map(benchmark, score, HEAT_MAPS[score]) for score in scored]
+    figures += [_scatter(benchmark, str(case)) for case in benchmark.effects["case"].unique()]
     cards = [figure_card(f"figure-{number}", figure) for number, figure in enumerate(figures)]
-    scores, *others = sections(found)
+    scores, *others = sections(benchmark)
     return fill(
         "bench.html.j2",
         cards,
@@ -90,34 +90,34 @@ def render(found: Benchmark) -> str:
         maps=cards[: len(scored)],
         scatters=cards[len(scored) :],
         scores=scores,
-        conclusion=_conclusion(found),
+        conclusion=_conclusion(benchmark),
         others=others,
         meanings=SCORES,
-        seeds=found.scores.sizes["seed"],
+        seeds=benchmark.scores.sizes["seed"],
     )
 
 
-def _conclusion(found: Benchmark) -> str:
+def _conclusion(benchmark: Benchmark) -> str:
     """The methods that are first by correlation, of those that claim effects."""
-    claimed = found.summary()["pearson"].dropna()
+    claimed = benchmark.summary()["pearson"].dropna()
     return of_bench("correlation with exact effects in nats", claimed.to_dict())
 
 
-def tables(found: Benchmark) -> str:
+def tables(benchmark: Benchmark) -> str:
     """Scores of methods, and what changes place against AUROC, as Markdown; `docs/bench.md` shows them."""
     parts = []
-    for section in sections(found):
+    for section in sections(benchmark):
         parts += [section.words, *(_markdown(*table) for table in section.tables)]
     return "\n\n".join(parts) + "\n"
 
 
-def sections(found: Benchmark) -> list[Section]:
+def sections(benchmark: Benchmark) -> list[Section]:
     """Scores by what methods claim; places by AUROC and by correlation; what methods say nothing of."""
-    seeds = found.scores.sizes["seed"]
+    seeds = benchmark.scores.sizes["seed"]
     words = f"Means over the cases where a score applies, {counted(seeds, 'seed')} each."
-    sections = [Section("Which methods tell the size and sign of effects?", words, _score_tables(found))]
+    sections = [Section("Which methods tell the size and sign of effects?", words, _score_tables(benchmark))]
     rows: list[list[str]] = []
-    for method, row in found.ranks().sort_values(["of", "moves"]).iterrows():
+    for method, row in benchmark.ranks().sort_values(["of", "moves"]).iterrows():
         places = [f"{row[key]:.3g}" for key in ("auroc_rank", "pearson_rank")]
         moves = f"{row['moves']:+.1f}"
         if not np.isnan(row["low"]):
@@ -133,7 +133,7 @@ def sections(found: Benchmark) -> list[Section]:
         )
         head = ["method", "claims", "cases", "place by AUROC", "place by correlation", "moves up by"]
         sections.append(Section("Whose place changes when effects count?", words, [(head, rows)]))
-    silent = _silent(found)
+    silent = _silent(benchmark)
     if silent:
         words = "Draws that a method gives a reason for and no claim; they are in none of its means."
         head = ["method", "draws", "cases", "reason"]
@@ -141,8 +141,8 @@ def sections(found: Benchmark) -> list[Section]:
     return sections
 
 
-def _score_tables(found: Benchmark) -> list[Table]:
-    summary, of = found.summary(), found.scores["of"].to_series()
+def _score_tables(benchmark: Benchmark) -> list[Table]:
+    summary, of = benchmark.summary(), benchmark.scores["of"].to_series()
     parts: list[Table] = []
     for names, columns in COLUMNS.items():
         best, *_ = columns
@@ -157,14 +157,16 @@ def _score_tables(found: Benchmark) -> list[Table]:
     return parts
 
 
-def _silent(found: Benchmark) -> list[list[str]]:
+def _silent(benchmark: Benchmark) -> list[list[str]]:
     """Method, draws, cases and reason, where a method gives a reason and another of its kind has a score."""
-    scored = found.scores[list(SCORES)].notnull().to_array().any("variable")
+    scored = benchmark.scores[list(SCORES)].notnull().to_array().any("variable")
     of_kind = scored.groupby("of").any().sel(of=scored["of"])
     missing = (of_kind & ~scored).to_series()
-    said = found.reasons[missing.reindex(pd.MultiIndex.from_frame(found.reasons[KEYS])).to_numpy(bool)]
+    reasons = benchmark.reasons[
+        missing.reindex(pd.MultiIndex.from_frame(benchmark.reasons[KEYS])).to_numpy(bool)
+    ]
     rows = []
-    for (method, why), some in said.groupby(["method", "reason"]):
+    for (method, why), some in reasons.groupby(["method", "reason"]):
         rows.append([Code(method), str(len(some)), Code(*dict.fromkeys(some["case"])), str(why)])
     return rows
 
@@ -187,8 +189,8 @@ def _write_csv(table: pd.DataFrame, path: Path) -> None:
     written.to_csv(path, index=False, quoting=csv.QUOTE_NONNUMERIC)
 
 
-def _heat_map(found: Benchmark, score: str, title: str) -> Figure:
-    table = found.table(score).dropna(how="all").dropna(axis=1, how="all")
+def _heat_map(benchmark: Benchmark, score: str, title: str) -> Figure:
+    table = benchmark.table(score).dropna(how="all").dropna(axis=1, how="all")
     _, chance, words = SCORES[score]
     picture = heatmap(
         table.to_numpy(),
@@ -201,16 +203,15 @@ def _heat_map(found: Benchmark, score: str, title: str) -> Figure:
     for axis, names in (("xaxis", table.columns), ("yaxis", table.index)):  # every name, not every second
         picture.layout[axis].update(tickvals=list(range(len(names))), ticktext=list(names))
     picture.update_layout(height=160 + 20 * len(table), meta={"least": 200 + 28 * len(table.columns)})
-    caption = (
-        f"Mean over {found.scores.sizes['seed']} seeds: {words}. Chance: {chance:g}. Blank: not applicable."
-    )
+    seeds = benchmark.scores.sizes["seed"]
+    caption = f"Mean over {seeds} seeds: {words}. Chance: {chance:g}. Blank: not applicable."
     return Figure(title, caption, "plotly", picture)
 
 
-def _scatter(found: Benchmark, case: str) -> Figure:
+def _scatter(benchmark: Benchmark, case: str) -> Figure:
     """Claimed against exact effects of one case, a colour a method whose claims are in nats."""
     picture = go.Figure()
-    of_case = found.effects[found.effects["case"] == case]
+    of_case = benchmark.effects[benchmark.effects["case"] == case]
     for method, rows in of_case.groupby("method", sort=False):
         picture.add_scatter(
             x=rows["exact"],

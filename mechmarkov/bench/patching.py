@@ -60,9 +60,9 @@ def exact_effects(case: Case) -> dict[str, Effects]:
     """Returns the effects of `nodes` and `edges`, kept on disk."""
 
     def measure() -> xr.Dataset:
-        found = {"nodes": node_effects(case), "edges": edge_effects(case)}
-        ends = {f"{of}_{end}": (of, getattr(effects, end)) for of, effects in found.items() for end in ENDS}
-        return xr.Dataset(ends, coords={of: effects.names for of, effects in found.items()})
+        tables = {"nodes": node_effects(case), "edges": edge_effects(case)}
+        ends = {f"{of}_{end}": (of, getattr(effects, end)) for of, effects in tables.items() for end in ENDS}
+        return xr.Dataset(ends, coords={of: effects.names for of, effects in tables.items()})
 
     data = kept(content_of(case, "exact effects"), measure)
     return {

@@ -82,7 +82,7 @@ class Benchmark:
             seeds, which is NaN for fewer than three. Methods that claim effects of nodes and of edges are
             ranked apart; without either it is empty.
         """
-        scores, found = self.scores[["auroc", "pearson"]], []
+        scores, tables = self.scores[["auroc", "pearson"]], []
         answered = scores.notnull().to_array().all(("variable", "seed"))  # method_name, case
         for of in np.unique(scores["of"].values):
             some = answered.isel(method_name=scores["of"].values == of)
@@ -96,8 +96,8 @@ class Benchmark:
             moves = _rank(by_seed["auroc"]) - _rank(by_seed["pearson"])
             low, high = interval(moves) if moves.shape[-1] >= MIN_SEEDS else (np.nan, np.nan)
             ranks |= {"moves": moves.mean(-1), "low": low, "high": high}
-            found.append(means.assign(**ranks, of=of, cases=int(shared.sum())))
-        return pd.concat(found) if found else pd.DataFrame(columns=["of", "moves"])
+            tables.append(means.assign(**ranks, of=of, cases=int(shared.sum())))
+        return pd.concat(tables) if tables else pd.DataFrame(columns=["of", "moves"])
 
 
 def _rank(values: ArrayLike) -> np.ndarray:
@@ -153,20 +153,20 @@ def run(
             exact = exact_effects(case)
             for m, method in enumerate(chosen):
                 claims, cost = _asked(method, case)
-                found = dict.fromkeys(SCORES, np.nan)
+                scored = dict.fromkeys(SCORES, np.nan)
                 if isinstance(claims, str):
                     reasons.append((method.name, name, seed, claims))
                 if method.of in SCORERS:
-                    found |= SCORERS[method.of](case, claims)
+                    scored |= SCORERS[method.of](case, claims)
                 elif not isinstance(claims, str):
                     truth, in_nats = exact[method.of], method.unit == "nats"
-                    found |= score_claims(claims, truth, in_nats=in_nats, empty=case.empty)
+                    scored |= score_claims(claims, truth, in_nats=in_nats, empty=case.empty)
                     if method.of == "edges" and not case.empty:
-                        found |= score_circuits(case, claims, truth, in_nats=in_nats)
+                        scored |= score_circuits(case, claims, truth, in_nats=in_nats)
                     values = zip(truth.value, truth.low, truth.high, truth.in_circuit, strict=True)
-                    said = [(method.name, name, seed, part, claims[part]) for part in truth.names]
-                    rows += [(*claim, *value) for claim, value in zip(said, values, strict=True)]
-                scores[:, m, c, seed] = [*found.values(), *cost]
+                    keys = [(method.name, name, seed, part, claims[part]) for part in truth.names]
+                    rows += [(*claim, *value) for claim, value in zip(keys, values, strict=True)]
+                scores[:, m, c, seed] = [*scored.values(), *cost]
     dims = ("method_name", "case", "seed")  # `method` is an argument of xarray's `sel`
     data = xr.Dataset(
         {name: (dims, scores[i]) for i, name in enumerate((*SCORES, *COST))},

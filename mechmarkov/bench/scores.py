@@ -76,27 +76,27 @@ def score_claims(
             alarm from 0.001 nats on, another one from 10⁻⁶ of its unit on.
     """
     claimed, value = np.array([claims[name] for name in exact.names]), _or_zero(exact.value, 1.0)
-    found = dict.fromkeys(SCORES, np.nan)
+    scores = dict.fromkeys(SCORES, np.nan)
     if empty:
         least = MIN_EFFECT_NATS if in_nats else ROUNDING
-        return found | {"alarms": float((np.abs(claimed) >= least).mean())}
+        return scores | {"alarms": float((np.abs(claimed) >= least).mean())}
     claimed, inside = _or_zero(claimed, 1.0 if in_nats else np.abs(claimed).max()), exact.in_circuit
-    found["sign"] = float((np.sign(claimed[inside]) == np.sign(value[inside])).mean())
+    scores["sign"] = float((np.sign(claimed[inside]) == np.sign(value[inside])).mean())
     if np.ptp(value) >= MIN_EFFECT_NATS:  # else all are the same, and their order is rounding
-        found |= {"pearson": 0.0, "rank": 0.0}
+        scores |= {"pearson": 0.0, "rank": 0.0}
         if np.ptp(claimed) > 0:
-            found["pearson"] = float(scipy.stats.pearsonr(claimed, value).statistic)
-            found["rank"] = float(scipy.stats.spearmanr(claimed, value).statistic)
+            scores["pearson"] = float(scipy.stats.pearsonr(claimed, value).statistic)
+            scores["rank"] = float(scipy.stats.spearmanr(claimed, value).statistic)
         if in_nats:
             flat = np.ptp(claimed) < MIN_EFFECT_NATS  # claims of nothing: their line would be rounding
             slope = 0.0 if flat else float(np.cov(claimed, value)[0, 1] / claimed.var(ddof=1))
-            found |= {"slope": slope, "intercept": float(value.mean() - slope * claimed.mean())}
+            scores |= {"slope": slope, "intercept": float(value.mean() - slope * claimed.mean())}
     if inside.any() and not inside.all():
         u = scipy.stats.mannwhitneyu(np.abs(claimed[inside]), np.abs(claimed[~inside])).statistic
-        found["auroc"] = float(u / (inside.sum() * (~inside).sum()))
+        scores["auroc"] = float(u / (inside.sum() * (~inside).sum()))
     if in_nats:
-        found["error"] = float(np.abs(claimed - value).sum() / np.abs(value).sum())
-    return found
+        scores["error"] = float(np.abs(claimed - value).sum() / np.abs(value).sum())
+    return scores
 
 
 def _or_zero(x: Float[np.ndarray, " n"], largest: float) -> Float[np.ndarray, " n"]:
@@ -156,25 +156,25 @@ def random_distance(case: Case) -> float:
 @lru_cache(maxsize=16)  # all methods are scored on one case before the next is built
 def kept_loss(case: Case, order: tuple[str, ...]) -> Float[np.ndarray, " size"]:
     """The share of the difference between corrupt and clean loss that the first 0, 1, … edges keep."""
-    found = []
+    nats = []
     for size in range(len(order) + 1):
         with corrupt_edges(case, order[size:]):
-            found.append(losses(case).mean())
-    return (found[0] - np.array(found)) / (found[0] - found[-1])
+            nats.append(losses(case).mean())
+    return (nats[0] - np.array(nats)) / (nats[0] - nats[-1])
 
 
-def _first(kept: Float[np.ndarray, " size"]) -> int:
+def _first(restored: Float[np.ndarray, " size"]) -> int:
     """The fewest edges from which on 90 % is kept."""
-    below = np.flatnonzero(kept < KEPT)
+    below = np.flatnonzero(restored < KEPT)
     return int(below.max()) + 1 if len(below) else 0
 
 
-def signal_angle(truth: Float[np.ndarray, "row signal"], found: Float[np.ndarray, "row _"]) -> float:
+def signal_angle(truth: Float[np.ndarray, "row signal"], decoded: Float[np.ndarray, "row _"]) -> float:
     """The mean principal angle between the spaces that signals span over rows, over a right angle.
 
     A signal that is missing counts as a right angle, and so does one too many.
     """
-    bases = [orth(values - values.mean(0), rcond=RANK_TOLERANCE) for values in (truth, found)]
+    bases = [orth(values - values.mean(0), rcond=RANK_TOLERANCE) for values in (truth, decoded)]
     widths = [basis.shape[1] for basis in bases]
     angles = subspace_angles(*bases) if min(widths) else np.zeros(0)
     return float((angles.sum() / (np.pi / 2) + max(widths) - min(widths)) / max(widths))

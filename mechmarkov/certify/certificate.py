@@ -117,12 +117,12 @@ def certify(
             raise ValueError(
                 f"states[{name!r}] holds NaN or infinite values, expected finite weights to certify"
             )
-    found, why = _bounds(Layer(run.config, weights, unit), contexts, run.objective, program, seconds)
+    bounded, why = _bounds(Layer(run.config, weights, unit), contexts, run.objective, program, seconds)
     if given is None:
         name = program if isinstance(program, str) else None
-        options = [(made, one) for one in found for made in read_off(one, name)]
+        options = [(made, one) for one in bounded for made in read_off(one, name)]
     else:
-        options = [(given, one) for one in found if given.is_table and one.kind != "counts"]
+        options = [(given, one) for one in bounded if given.is_table and one.kind != "counts"]
     drawn = _drawn(run, contexts)
     if not options:
         why = why or _why_no_options(given)

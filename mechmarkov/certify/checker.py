@@ -233,17 +233,17 @@ class Case:
         """Upper bounds of log(q_k / q_l), of scores that are sums of what the heads write."""
         value, base, eye = self.in_scores()
         above, below = np.nonzero(eye == 0)
-        ratio, found = stored.get("ratio", np.ones(len(above))), np.full(eye.shape, np.inf)
+        ratio, ends = stored.get("ratio", np.ones(len(above))), np.full(eye.shape, np.inf)
         above, below, mu, ratio = (x[ratio > 0] for x in (above, below, stored["multipliers"], ratio))
         pairs = eye[above] - ratio[:, None] * eye[below]
         margin = (base.exact().dot(pairs.T) + self.heads_add(value, pairs, mu)).high
         if "ratio" in stored:  # z_k <= ratio z_l, where z_l is above 0
             ceiling = (base.exact() + self.heads_add(value, eye, stored["ceiling"])).high
             floor = (base.exact() + -self.heads_add(value, -eye, stored["floor"])).low
-            found[ceiling <= 0] = -np.inf if (floor > 0).any() else 0.0
+            ends[ceiling <= 0] = -np.inf if (floor > 0).any() else 0.0
             margin = np.where((margin <= 0) & (floor[below] > 0), np.log(ratio), np.inf)
-        found[above, below] = margin
-        return found
+        ends[above, below] = margin
+        return ends
 
     def of_relaxed(self, stored: dict[str, np.ndarray]) -> np.ndarray:
         """The same of logits behind norms or an MLP: over the pieces of a box around what heads write."""
@@ -260,7 +260,7 @@ class Case:
         rad = missed @ value.size.max((1, 2)).sum(0) + 2 * d * OWN * size @ np.abs(basis.T)
         box = Form(value.u, middle @ basis.T, basis * half[:, None], rad)
         scores = self.model.scores(self.own, box + self.base).exact()
-        found, eye = np.zeros(2 * scores.mid.shape[-1:]), np.eye(scores.mid.shape[-1])
+        margins, eye = np.zeros(2 * scores.mid.shape[-1:]), np.eye(scores.mid.shape[-1])
         for k, against in np.argwhere(eye == 0):
             different = scores.dot((eye[k] - eye[against])[:, None])
             upper = different.high[:, 0].copy()
@@ -269,8 +269,8 @@ class Case:
                 rest = different + box.exact().dot(-direction[:, None])
                 total = (rest + self.heads_add(value, direction[None], mu[None])).high
                 upper[piece] = min(upper[piece], total[piece, 0])
-            found[k, against] = upper.max()
-        return found
+            margins[k, against] = upper.max()
+        return margins
 
     def of_counts(self, _: dict[str, np.ndarray]) -> np.ndarray:
         """Upper bounds of log((q_k / n_k) / (q_l / n_l)), of one head that scores each token as itself."""

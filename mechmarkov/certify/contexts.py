@@ -53,12 +53,12 @@ class Contexts:
         if isinstance(source, FixedChain):
             start, transitions = source.pi > 0, source.P > 0
         reads = (last,) if is_last else tuple(range(config.n_ctx))
-        found = Contexts(n, config.d_vocab, reads, start, transitions, objective.query, is_chain)
-        if not any(found.exists(last, parent) for parent in range(n)):
+        contexts = Contexts(n, config.d_vocab, reads, start, transitions, objective.query, is_chain)
+        if not any(contexts.exists(last, parent) for parent in range(n)):
             raise ValueError(
                 f"{source.title()!r} has no sequence of {config.n_ctx} states: its support is empty"
             )
-        return found
+        return contexts
 
     def token(self, parent: int) -> int:
         """The query's own token, for a parent."""
@@ -83,9 +83,9 @@ class Contexts:
         """`transitions` over all tokens: a query token follows every state. None where all are allowed."""
         if self.transitions.all():
             return None
-        found = np.ones((self.n_tokens, self.n_tokens), dtype=bool)
-        found[: self.n_states, : self.n_states] = self.transitions
-        return found
+        possible = np.ones((self.n_tokens, self.n_tokens), dtype=bool)
+        possible[: self.n_states, : self.n_states] = self.transitions
+        return possible
 
     def exists(self, read: int, parent: int) -> bool:
         """Returns whether any sequence has that parent there."""
@@ -106,10 +106,10 @@ class Contexts:
         self, histories: Int[np.ndarray, "batch position"], length: int
     ) -> Int[np.ndarray, "batch longer"]:
         """The same sequences, as long as that: they go on with the first state that may follow."""
-        following, found = self.transitions.argmax(1), list(histories.T)
-        while len(found) < length:
-            found.append(following[found[-1]])
-        return np.stack(found[:length], axis=1)
+        following, columns = self.transitions.argmax(1), list(histories.T)
+        while len(columns) < length:
+            columns.append(following[columns[-1]])
+        return np.stack(columns[:length], axis=1)
 
     def plain(self, length: int) -> Int[np.ndarray, "batch position"]:
         """Sequences that stay at one state, or go to and fro between two, as far as these are included."""

@@ -58,12 +58,7 @@ def empirical_bernstein(values: Float[np.ndarray, " sample"], most: float, delta
 
 
 def mean_kl(
-    run: Run,
-    certificate: Certificate,
-    step: int = -1,
-    sequences: int = SEQUENCES,
-    *,
-    reverse: bool = False,
+    run: Run, certificate: Certificate, step: int = -1, sequences: int = SEQUENCES, *, reverse: bool = False
 ) -> Mean:
     """The mean of what a certificate bounds in the worst case.
 

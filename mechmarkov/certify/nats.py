@@ -43,8 +43,8 @@ def odds_off(log_odds: Pairs, law: Laws) -> Pairs:
     """
     possible = law > 0
     logs = np.log(np.where(possible, law, 1.0))
-    found = log_odds - (logs[..., :, None] - logs[..., None, :]) + _rounding(logs)
-    off = np.where(possible[..., :, None] & possible[..., None, :], found, -np.inf)
+    apart = log_odds - (logs[..., :, None] - logs[..., None, :]) + _rounding(logs)
+    off = np.where(possible[..., :, None] & possible[..., None, :], apart, -np.inf)
     n = law.shape[-1]
     off[..., np.arange(n), np.arange(n)] = np.where(possible, 0.0, -np.inf)
     return off
@@ -116,13 +116,13 @@ def _phi(x: Pairs) -> Pairs:
 
 def _at_vertices(weight: Pairs, low: Pairs, high: Pairs, more: Laws) -> Laws:
     """The largest KL at a vertex of each box: at `[k, l]` its ends in the direction of k."""
-    found = np.zeros_like(more)
+    most = np.zeros_like(more)
     with np.errstate(over="ignore"):
         for vertex in product([False, True], repeat=weight.shape[-2]):
             s = np.where(np.array(vertex)[:, None], high, low)
             nats = np.log1p((weight * np.expm1(s)).sum(-2) + more) - (weight * s).sum(-2)
-            found = np.maximum(found, nats)
-    return found
+            most = np.maximum(most, nats)
+    return most
 
 
 def largest_kl_of_any(off: Pairs) -> Float[np.ndarray, "*lead"]:

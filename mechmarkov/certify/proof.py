@@ -57,11 +57,7 @@ def proof_of(certificate: Certificate, step: int) -> dict[str, Any]:
             "query": contexts.query,
         },
         "claims": {name: _claimed(value) for name, value in bound.items()},
-        "seen": {
-            "nats": seen.nats,
-            "position": contexts.reads[seen.read],
-            "sequence": seen.history.tolist(),
-        },
+        "seen": {"nats": seen.nats, "position": contexts.reads[seen.read], "sequence": seen.history.tolist()},
         "stored": {name: np.clip(values, -HUGE, HUGE).tolist() for name, values in stored.items()},
     }
 

@@ -138,7 +138,7 @@ def _edited(
 
 def _by_layer(model: HookedDecoder, heads: str | Sequence[str]) -> dict[int, list[int]]:
     """The heads of each layer by index; a ValueError for one that has no attention weights."""
-    found: dict[int, list[int]] = {}
+    by_layer: dict[int, list[int]] = {}
     for name in [heads] if isinstance(heads, str) else list_of("heads", heads, "heads, such as 'L0H0'"):
         check_component(model.config, name)
         index = head_index(name)
@@ -147,5 +147,5 @@ def _by_layer(model: HookedDecoder, heads: str | Sequence[str]) -> dict[int, lis
         mixer: Any = model.blocks[index[0]].attn
         if not mixer.has_attention_weights:
             raise ValueError(f"heads holds {name!r}, but a {type(mixer).__name__} has no attention weights")
-        found.setdefault(index[0], []).append(index[1])
-    return found
+        by_layer.setdefault(index[0], []).append(index[1])
+    return by_layer

@@ -142,12 +142,12 @@ def _senders(model: HookedDecoder) -> list[str]:
 
 
 def _receivers(model: HookedDecoder) -> list[str]:
-    found, blocks = [], list[Any](model.blocks)
+    receivers, blocks = [], list[Any](model.blocks)
     for layer, block in enumerate(blocks):
         heads = [head_name(layer, head) for head in range(model.config.n_heads)]
-        found += [f"{head}.{side}" for head in heads for side in block.attn.inputs]
-        found += [mlp_name(layer)] * (block.mlp is not None)
-    return [*found, "logits"]
+        receivers += [f"{head}.{side}" for head in heads for side in block.attn.inputs]
+        receivers += [mlp_name(layer)] * (block.mlp is not None)
+    return [*receivers, "logits"]
 
 
 def _is_shortformer_position(model: HookedDecoder, sender: str) -> bool:

@@ -55,7 +55,7 @@ def weights_of(model: HookedDecoder) -> dict[str, tuple[str, ...]]:
     """
     config = model.config
     unembed = "embed.W_E" if config.tied else "unembed.W_U"
-    found: dict[str, tuple[str, ...]] = {"W_E": ("embed.W_E",)}
+    weights: dict[str, tuple[str, ...]] = {"W_E": ("embed.W_E",)}
     mlp = ("W_gate", "W_in", "W_out") if config.gated_mlp else ("W_in", "W_out")
     for layer in range(config.n_layers):
         at = f"blocks.{layer}"
@@ -63,14 +63,14 @@ def weights_of(model: HookedDecoder) -> dict[str, tuple[str, ...]]:
         has_keys = {"Q", "K"} <= set(block.attn.inputs)
         for head in range(config.n_heads if block.attn.is_linear else 0):
             if has_keys:
-                found[f"{head_name(layer, head)}.QK"] = (f"{at}.attn.W_Q", f"{at}.attn.W_K")
-            found[f"{head_name(layer, head)}.OV"] = (f"{at}.attn.W_V", f"{at}.attn.W_O")
+                weights[f"{head_name(layer, head)}.QK"] = (f"{at}.attn.W_Q", f"{at}.attn.W_K")
+            weights[f"{head_name(layer, head)}.OV"] = (f"{at}.attn.W_V", f"{at}.attn.W_O")
         if not config.attn_only:
-            found |= {f"{mlp_name(layer)}.{name}": (f"{at}.mlp.{name}",) for name in mlp}
-    found["direct"] = ("embed.W_E", unembed)
+            weights |= {f"{mlp_name(layer)}.{name}": (f"{at}.mlp.{name}",) for name in mlp}
+    weights["direct"] = ("embed.W_E", unembed)
     if not config.tied:
-        found["W_U"] = (unembed,)
-    return found
+        weights["W_U"] = (unembed,)
+    return weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,41 +124,41 @@ def _head_of(weight: str) -> int | None:
 
 @contextmanager
 def truncate(
-    model: HookedDecoder, weight: str, rank: int, *, found: Spectrum | None = None
+    model: HookedDecoder, weight: str, rank: int, *, known: Spectrum | None = None
 ) -> Iterator[HookedDecoder]:
     """Truncate a weight of `weights_of` to its `rank` largest singular directions; biases do not change.
 
     Directions of equal singular value are kept or dropped together, so it can be more (see `Spectrum.keep`).
-    `found` is the weight's spectrum, where it is known already.
+    `known` is the weight's spectrum, where it is known already.
 
     Raises:
         ValueError: For an unknown weight or a negative rank.
     """
     if rank < 0:
         raise ValueError(f"rank is {rank}, expected at least 0")
-    found = found or spectrum(model, weight)
-    kept = found.keep(rank).to(found.values)[..., None, :]
+    known = known or spectrum(model, weight)
+    keep = known.keep(rank).to(known.values)[..., None, :]
     if weight == "direct":
-        truncated = replace_path(model, "embed", "logits", _projected_logits(model, found.right, kept))
+        truncated = replace_path(model, "embed", "logits", _projected_logits(model, known.right, keep))
     else:
-        truncated = edit_weights(model, _truncated(model, weight, found, kept))
+        truncated = edit_weights(model, _truncated(model, weight, known, keep))
     with truncated:
         yield model
 
 
-def _truncated(model: HookedDecoder, weight: str, found: Spectrum, kept: Tensor) -> dict[str, Tensor]:
+def _truncated(model: HookedDecoder, weight: str, known: Spectrum, keep: Tensor) -> dict[str, Tensor]:
     names = weights_of(model)[weight]
     if len(names) == 1:
-        return {names[0]: (found.left * found.values[..., None, :] * kept) @ found.right.mT}
+        return {names[0]: (known.left * known.values[..., None, :] * keep) @ known.right.mT}
     head = _head_of(weight)
     assert head is not None  # `direct` is not a parameter, and all others have one factor
     if weight.endswith("QK"):
         W_Q = model.get_parameter(names[0]).detach().clone()
-        W_Q[..., head, :, :] = ((found.left * kept) @ (found.left.mT @ W_Q[..., head, :, :].double())).to(W_Q)
+        W_Q[..., head, :, :] = ((known.left * keep) @ (known.left.mT @ W_Q[..., head, :, :].double())).to(W_Q)
         return {names[0]: W_Q}
     W_O = model.get_parameter(names[1]).detach().clone()
     before = W_O[..., head, :, :].double()
-    after = ((before @ found.right) * kept) @ found.right.mT
+    after = ((before @ known.right) * keep) @ known.right.mT
     W_O[..., head, :, :] = after.to(W_O)
     # What the value bias writes does not belong to the weight: the output bias keeps it.
     at = names[1].removesuffix("W_O")
@@ -167,9 +167,9 @@ def _truncated(model: HookedDecoder, weight: str, found: Spectrum, kept: Tensor)
     return {names[1]: W_O, at + "b_O": b_O + written}
 
 
-def _projected_logits(model: HookedDecoder, right: Tensor, kept: Tensor) -> Replacement:
+def _projected_logits(model: HookedDecoder, right: Tensor, keep: Tensor) -> Replacement:
     """The embedding without what it tells the logits outside the kept directions."""
     unembedding = model.folded_unembedding().double()
     # W_E F V V^T reaches the logits through F's pseudo-inverse: its rows are combinations of those of F.
-    dropped = (unembedding @ right * (1 - kept)) @ right.mT @ torch.linalg.pinv(unembedding)
+    dropped = (unembedding @ right * (1 - keep)) @ right.mT @ torch.linalg.pinv(unembedding)
     return lambda x: x - member_matmul(x, dropped.to(x))

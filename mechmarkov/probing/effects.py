@@ -50,11 +50,11 @@ class Truth:
     @staticmethod
     def of(subject: Subject, batch: Batch, history: Int[Tensor, "batch known_position"]) -> "Truth":
         """The exact predictors behind given histories, which may have been edited."""
-        predictors, found = subject.source.predictors(), {}
+        predictors, laws = subject.source.predictors(), {}
         for name in ("bigram", "unigram"):
             rule = predictors[predictor_of(subject.source, name)]
-            found[name] = torch.from_numpy(batch.in_context(rule.probabilities(history.numpy())))
-        return Truth(batch.targets, **found)
+            laws[name] = torch.from_numpy(batch.in_context(rule.probabilities(history.numpy())))
+        return Truth(batch.targets, **laws)
 
     @cached_property  # hundreds of interventions are judged by one truth
     def _laws(self) -> list[tuple[Tensor, Tensor]]:
@@ -145,15 +145,15 @@ def changes(
 ) -> tuple[Float[np.ndarray, "member measure batch"], Float[np.ndarray, "member intervention measure batch"]]:
     """Returns what each sequence measures without interventions, and with each of them less that (nats)."""
     tried = (nullcontext, *interventions)
-    truth, found = Truth.of(subject, batch, batch.history), []
+    truth, changed = Truth.of(subject, batch, batch.history), []
     for chunk in model_chunks(subject, batch):
         rows = []
         with replayed(chunk.model):
             for intervention in tried:
                 with intervention(chunk.model):
                     rows.append(truth.judge(predictions(subject, chunk.model, batch, batch.tokens)))
-        found.append(np.stack(rows, axis=1))
-    whole = np.concatenate(found)
+        changed.append(np.stack(rows, axis=1))
+    whole = np.concatenate(changed)
     return whole[:, 0], whole[:, 1:] - whole[:, :1]
 
 

@@ -15,8 +15,8 @@ MAX_TEXT = 2000
 
 def value_in_words(score: Score, digits: int = 4) -> str:
     """A score's value; a predictor's name in the words of the sentences."""
-    said = format_value(score, digits)
-    return in_words(said) if said.startswith(("in_context_", "step_")) else said
+    text = format_value(score, digits)
+    return in_words(text) if text.startswith(("in_context_", "step_")) else text
 
 
 # What every template of ours may apply to a value of a result.

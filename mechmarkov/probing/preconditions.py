@@ -118,5 +118,5 @@ def in_words(predictor: str) -> str:
         >>> in_words("in_context_bigram"), in_words("step_2")
         ('in-context bigram', '2-step')
     """
-    said = re.sub(r"\bstep_(\d+)", r"\1-step", predictor)
-    return said.replace("in_context_", "in-context ").replace("_", " ")
+    words = re.sub(r"\bstep_(\d+)", r"\1-step", predictor)
+    return words.replace("in_context_", "in-context ").replace("_", " ")

@@ -87,10 +87,7 @@ def unseen_nats(subject: Subject) -> Float[np.ndarray, " member"]:
 
 
 def contexts(
-    source: FixedChain,
-    states: Int[np.ndarray, " sequence"],
-    last: Int[np.ndarray, " sequence"],
-    length: int,
+    source: FixedChain, states: Int[np.ndarray, " sequence"], last: Int[np.ndarray, " sequence"], length: int
 ) -> Int[np.ndarray, "sequence position"]:
     """Returns sequences with the given state at the given position, by the exact law of the chain given that.
 

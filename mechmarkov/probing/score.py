@@ -47,8 +47,8 @@ class Score:
             if not is_utf8(text) and (name == "unit" or text is not None):
                 raise TypeError(f"{name} is {shown(text)}, expected a text")
         if not isinstance(self.value, (str, type(None))) and not abs(self.value) <= MAX_FLOAT:
-            said = "beyond the range of floats" if isinstance(self.value, int) else self.value
-            object.__setattr__(self, "reason", self.reason or f"the value is {said}")
+            value = "beyond the range of floats" if isinstance(self.value, int) else self.value
+            object.__setattr__(self, "reason", self.reason or f"the value is {value}")
             object.__setattr__(self, "value", None)
         if self.value is not None:
             object.__setattr__(self, "reason", None)
@@ -69,11 +69,11 @@ class Score:
         """
         if self.value is None:
             return f"no value: {self.reason}"
-        said = f"{format_value(self)} {self.unit}".rstrip() + (f" of {self.of}" if self.of else "")
+        text = f"{format_value(self)} {self.unit}".rstrip() + (f" of {self.of}" if self.of else "")
         if self.interval is not None:
-            said += f" ({' to '.join(map(format_number, self.interval))})"
-        said += "" if self.null is None else f", null {format_null(self)}"
-        return said if self.law is None else f"{said}, law {self.law}"
+            text += f" ({' to '.join(map(format_number, self.interval))})"
+        text += "" if self.null is None else f", null {format_null(self)}"
+        return text if self.law is None else f"{text}, law {self.law}"
 
     def to_data(self) -> dict[str, Any]:
         """The score as plain JSON data (the contract of `summary.json`)."""

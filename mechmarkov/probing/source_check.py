@@ -42,20 +42,20 @@ def unlikely_transition(source: Source, states: Int[np.ndarray, "batch position"
     place = (history * source.n_states)[..., None] + np.arange(source.n_states)
     expected = np.bincount(place.ravel(), p.ravel(), pairs)
     variance = np.bincount(place.ravel(), (p * (1 - p)).ravel(), pairs)
-    found = np.bincount((history * source.n_states + following).ravel(), minlength=pairs)
-    never = (found > 0) & (expected < 1e-12 * np.maximum(found, 1))
+    seen = np.bincount((history * source.n_states + following).ravel(), minlength=pairs)
+    never = (seen > 0) & (expected < 1e-12 * np.maximum(seen, 1))
     with np.errstate(divide="ignore", invalid="ignore"):
-        z = np.where(never, np.inf, np.where(variance > 0, np.abs(found - expected) / np.sqrt(variance), 0.0))
+        z = np.where(never, np.inf, np.where(variance > 0, np.abs(seen - expected) / np.sqrt(variance), 0.0))
     # The normal law is a poor one for a handful of events: a pair that is expected less often is left out.
-    z[~never & (found + expected < MIN_EVENTS)] = 0
+    z[~never & (seen + expected < MIN_EVENTS)] = 0
     worst = int(z.argmax())
     if z[worst] <= -ndtri(FALSE_ALARMS / 2 / pairs):
         return None
     a, b = divmod(worst, source.n_states)
-    times = int(found.reshape(source.n_states, -1)[a].sum())
+    times = int(seen.reshape(source.n_states, -1)[a].sum())
     usual = f"has it {expected[worst]:.1f} ± {variance[worst] ** 0.5:.1f} times"
     return (
-        f"state {source.labels[b]} follows {source.labels[a]} {found[worst]} times of {times}, "
+        f"state {source.labels[b]} follows {source.labels[a]} {seen[worst]} times of {times}, "
         f"where the source {'never has it' if never[worst] else usual}"
     )
 

@@ -213,7 +213,7 @@ class Recorder:
         """Record the model if its step is due, or is the first after one that was."""
         goes_back, called = step <= self._called, self._called
         if goes_back and self._resumed == "drop_later":
-            called = max((kept for kept in load(self.path).steps.tolist() if kept < step), default=-1)
+            called = max((last for last in load(self.path).steps.tolist() if last < step), default=-1)
         elif goes_back:
             advice = "; resume='drop_later' drops what the file holds from there on" if self._resumed else ""
             raise ValueError(f"step is {step}, expected above {called}, the last one{advice}")

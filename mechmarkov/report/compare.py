@@ -108,24 +108,24 @@ def _where(result: Findings, title: str) -> str:
 
 
 def _questions(screens: Mapping[str, Headline]) -> list[tuple[str, list[tuple[str, str]]]]:
-    found: dict[str, list[tuple[str, str]]] = {}
+    answers: dict[str, list[tuple[str, str]]] = {}
     for name, screen in screens.items():
         for tile in screen.tiles:
             is_said = tile.sentence.startswith(tile.answer)
             told = tile.sentence if is_said else f"{tile.answer}. {tile.sentence}"
-            found.setdefault(tile.question, []).append((name, told))
-    return list(found.items())
+            answers.setdefault(tile.question, []).append((name, told))
+    return list(answers.items())
 
 
 def _card(number: int, probe: str, results: Mapping[str, Findings], drawn: bool) -> _Card:
-    found = {name: result.outcomes.get(probe) for name, result in results.items()}
-    first = next(outcome.probe for outcome in found.values() if outcome is not None)
-    verdicts = [(name, o.verdict if o else _why(results[name], probe)) for name, o in found.items()]
-    scores = dict.fromkeys(name for outcome in found.values() if outcome for name in outcome.scores)
-    table = [(name, [None if o is None else o.scores.get(name) for o in found.values()]) for name in scores]
+    asked = {name: result.outcomes.get(probe) for name, result in results.items()}
+    first = next(outcome.probe for outcome in asked.values() if outcome is not None)
+    verdicts = [(name, o.verdict if o else _why(results[name], probe)) for name, o in asked.items()]
+    scores = dict.fromkeys(name for outcome in asked.values() if outcome for name in outcome.scores)
+    table = [(name, [None if o is None else o.scores.get(name) for o in asked.values()]) for name in scores]
     by_key: dict[str, list[tuple[str, Figure]]] = {}
     problems = []
-    for name, outcome in found.items() if drawn else ():
+    for name, outcome in asked.items() if drawn else ():
         try:
             for figure in [] if outcome is None else outcome.figures():
                 by_key.setdefault(figure.key, []).append((name, figure))

@@ -180,7 +180,7 @@ def lines(
         ValueError: when a series is not as long as `x`.
     """
     traces: list[dict[str, object]] = []
-    said = {"customdata": x, "hovertemplate": "%{customdata:.7~g}: %{y:.4~g}"}
+    hover = {"customdata": x, "hovertemplate": "%{customdata:.7~g}: %{y:.4~g}"}
     steps, x = x, symlog(x) if training_steps else x
     colours = {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(series)}
     for name, (low, high) in (bands or {}).items():
@@ -202,7 +202,7 @@ def lines(
                 "line": {"color": colours[name], "dash": _dash(index), "width": 2},
                 "marker": {"size": 5},
                 "stackgroup": "all" if stacked else None,
-                **(said if training_steps else {}),
+                **(hover if training_steps else {}),
             }
         )
     traces += _references(references, float(np.min(x)), float(np.max(x)))
@@ -273,8 +273,8 @@ def lay_down(figure: go.Figure) -> None:
     """Turn standing bars, and the levels across them, so that they lie, the first at the top."""
     standing, levels = ([*figure.select_traces(kind)] for kind in ("bar", "scatter"))
     for bar in standing:
-        said = bar.hovertemplate and bar.hovertemplate.replace("%{y", "%{x")
-        bar.update(orientation="h", hovertemplate=said, error_x=bar.error_y.to_plotly_json(), error_y=None)
+        hover = bar.hovertemplate and bar.hovertemplate.replace("%{y", "%{x")
+        bar.update(orientation="h", hovertemplate=hover, error_x=bar.error_y.to_plotly_json(), error_y=None)
     for trace in (*standing, *levels):
         trace.update(x=trace.y, y=trace.x)
     values, names = (figure.layout[axis].to_plotly_json() for axis in ("yaxis", "xaxis"))

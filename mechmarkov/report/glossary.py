@@ -53,8 +53,8 @@ def explanation(probe: Probe, name: str, score: Score) -> Explanation:
     """
     lines = tuple(line.strip() for line in probe.formula.splitlines() if line.strip())
     own = tuple(line for pattern, line in probe.formulas.items() if fnmatchcase(name, pattern))
-    said = words(name).lower()
-    named = own or tuple(line for line in lines if said in line.replace("-", " ").lower())
+    phrase = words(name).lower()
+    named = own or tuple(line for line in lines if phrase in line.replace("-", " ").lower())
     null = score.null_kind or ""
     return Explanation(named or lines, score.unit, _range(name, score.unit), null, probe.cites)
 

@@ -165,7 +165,7 @@ def _tiles(screens: Sequence[Headline]) -> list[tuple[str, list[tuple[int, Worde
     """The last step's questions, each with its tile at every step."""
     by_question = [{tile.question: tile for tile in screen.tiles} for screen in screens]
     return [
-        (question, [(at, found.get(question)) for at, found in enumerate(by_question)])
+        (question, [(at, tiles.get(question)) for at, tiles in enumerate(by_question)])
         for question in by_question[-1]
     ]
 

@@ -69,26 +69,26 @@ def _sequence_data(view: AttentionView, heads: list[str]) -> dict[str, Any]:
             f"attention patterns have shape {list(view.patterns.shape)}, expected [head, query, key] = "
             f"{[n_heads, n_tokens, n_tokens]} for {n_heads} head labels and {n_tokens} tokens"
         )
-    kept = slice(max(0, n_tokens - _MAX_POSITIONS), None)
-    patterns = np.nan_to_num(view.patterns[:, kept, kept].astype(np.float64), posinf=0.0, neginf=0.0)
+    shown = slice(max(0, n_tokens - _MAX_POSITIONS), None)
+    patterns = np.nan_to_num(view.patterns[:, shown, shown].astype(np.float64), posinf=0.0, neginf=0.0)
     strongest = float(np.abs(patterns).max(initial=1e-12))
     causal = bool(np.allclose(np.triu(patterns, k=1), 0.0))
     return {
         # CircuitsVis draws these on a canvas, where they are text whatever they hold.
-        "tokens": [label(token, limit=16) for token in view.tokens[kept]],
+        "tokens": [label(token, limit=16) for token in view.tokens[shown]],
         "heads": [label(head) for head in heads],
         "patterns": _levels(patterns / strongest, causal),
         "strongest": strongest,
         "causal": causal,
         "positions": view.n_keys or n_tokens,
-        **({} if view.ideal is None else {"ideal": _bits(view.ideal[:, kept, kept])}),
+        **({} if view.ideal is None else {"ideal": _bits(view.ideal[:, shown, shown])}),
     }
 
 
 def _levels(shares: np.ndarray, causal: bool) -> str:
     """Shares of the strongest in 16 bits, row by row, of a causal pattern without what is never seen."""
-    kept = shares[:, *np.tril_indices(shares.shape[-1])] if causal else shares
-    levels: bytes = np.round(kept * MOST_LEVEL).astype("<i2").tobytes()
+    below = shares[:, *np.tril_indices(shares.shape[-1])] if causal else shares
+    levels: bytes = np.round(below * MOST_LEVEL).astype("<i2").tobytes()
     return base64.b64encode(levels).decode()
 
 

@@ -28,9 +28,9 @@ def save_all(results: Mapping[Path, Findings]) -> None:
                 for name in ("report.html", "results.nc", "summary.json")
             )
             page.write_text(render(result), encoding="utf-8")
-            found = result.outcomes.items()
-            tree = {f"/{name}": _plain(one.data) for name, one in found}
-            tree |= {f"/null/{name}": _plain(one.null) for name, one in found if one.null is not None}
+            outcomes = result.outcomes.items()
+            tree = {f"/{name}": _plain(one.data) for name, one in outcomes}
+            tree |= {f"/null/{name}": _plain(one.null) for name, one in outcomes if one.null is not None}
             xr.DataTree.from_dict(tree or {"/": xr.Dataset()}).to_netcdf(str(arrays), engine="h5netcdf")
             text = json.dumps(result.summary(), indent=2, ensure_ascii=False, allow_nan=False)
             summary.write_text(text + "\n", encoding="utf-8")

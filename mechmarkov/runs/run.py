@@ -71,9 +71,7 @@ class Run:
         """Returns how many training steps the run holds weights of."""
         return len(self.steps)
 
-    def model(
-        self, step: int = -1, *, steps: Literal["all"] | Sequence[int] | None = None
-    ) -> HookedDecoder:
+    def model(self, step: int = -1, *, steps: Literal["all"] | Sequence[int] | None = None) -> HookedDecoder:
         """The model at a training step, or a stack of it at several.
 
         Args:

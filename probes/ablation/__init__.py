@@ -75,11 +75,7 @@ probe = Probe(
         "Path patching: Wang et al. 2022 (arXiv 2211.00593); context shuffles: Park et al. 2024 "
         "(arXiv 2412.01003)"
     ),
-    applies=applies,
-    measure=measure.measure,
-    scores=scores,
-    claims=claims,
-    headline=headline,
+    applies=applies, measure=measure.measure, scores=scores, claims=claims, headline=headline,
     figures=figures.draw,
     formula="effect of a part = E[loss with its output replaced] − E[loss], on the same sequences (nats)\n"
     "replaced by: zero · its mean at each position · its output on another sequence\n"
@@ -95,4 +91,4 @@ probe = Probe(
         "parent's law to its own, and nearer to its own",
     },
     with_bos=True,
-)
+)  # fmt: skip

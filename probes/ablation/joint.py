@@ -103,7 +103,7 @@ def resampled_interval(
     draws = torch.from_numpy(np.random.default_rng(0).integers(n, size=(DRAWS, n)))
     with ablate(model, component, kind="mean"):
         whole = float((losses(every) - clean).mean())
-        found = [(losses(keep) - clean[keep.numpy()]).mean() for keep in draws]
-    reach = float(stdtrit(DRAWS - 1, 1 - 0.025 / among) * np.std(found, ddof=1))
+        means = [(losses(keep) - clean[keep.numpy()]).mean() for keep in draws]
+    reach = float(stdtrit(DRAWS - 1, 1 - 0.025 / among) * np.std(means, ddof=1))
     least = -float(clean.mean())  # no loss is below zero
     return max(least, whole - reach), whole + reach

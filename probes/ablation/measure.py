@@ -148,17 +148,17 @@ def of_paths(subject: Subject, batch: Batch, importance: dict[str, float], *, is
 
 def _main_paths(everything: Sequence[tuple[str, str]], importance: dict[str, float]) -> list[tuple[str, str]]:
     """The paths between as many of the most important components as the limit allows."""
-    kept: set[str] = {"embed", "pos_embed", "logits"}
+    parts: set[str] = {"embed", "pos_embed", "logits"}
     # What each component tells the logits is there in any case: it shows what later ones make up for.
     to_logits = [path for path in everything if path[1] == "logits"][:MAX_PATHS]
-    found = [path for path in everything if set(path) <= kept or path in to_logits][:MAX_PATHS]
+    chosen = [path for path in everything if set(path) <= parts or path in to_logits][:MAX_PATHS]
     for name in sorted(importance, key=lambda name: -importance[name]):
-        kept |= {name, f"{name}.Q", f"{name}.K", f"{name}.V"}
-        more = [path for path in everything if set(path) <= kept or path in to_logits]
+        parts |= {name, f"{name}.Q", f"{name}.K", f"{name}.V"}
+        more = [path for path in everything if set(path) <= parts or path in to_logits]
         if len(more) > MAX_PATHS:
             break
-        found = more
-    return found
+        chosen = more
+    return chosen
 
 
 def of_windows(subject: Subject, batch: Batch) -> xr.Dataset:
@@ -217,7 +217,7 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
     both = (batch.in_context(rule.probabilities(one.numpy())) for one in (edited, history))
     laws = [torch.from_numpy(law)[every, at] for law in both]
     differs = ((laws[0] - laws[1]).abs() > SAME_LAW).any(-1).numpy()  # two parents may have one law
-    found = []
+    by_chunk = []
     tokens = (batch.tokens, batch.with_history(edited))
     for chunk in model_chunks(subject, batch):
         runs = [predictions(subject, chunk.model, batch, one)[:, every, at] for one in tokens]
@@ -225,8 +225,8 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
         pairs = ((laws[0], after), (laws[1], after), (laws[0], before), (laws[1], before))
         nats = [torch.special.xlogy(p, p).sum(-1) - (p * logs).sum(-1) for p, logs in pairs]
         stays = (runs[1] - runs[0]).abs().amax(-1) < SAME_PREDICTION
-        found.append(torch.stack([*nats, stays.double()], 1))
-    apart = np.where(differs, torch.cat(found).numpy(), np.nan)
+        by_chunk.append(torch.stack([*nats, stays.double()], 1))
+    apart = np.where(differs, torch.cat(by_chunk).numpy(), np.nan)
     new, old, new_before, old_before, stays = apart.swapaxes(0, 1)
     kl = np.stack([new, old], 1)  # member, row, sequence
     # Not only by `new`: a blunter prediction is nearer to both laws.
@@ -272,19 +272,19 @@ def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
     def of_all(measure_part: Callable[[Subject, Batch], xr.Dataset]) -> xr.Dataset:
         return joined([measure_part(*part) for part in parts])
 
-    def joined(found: Sequence[xr.Dataset]) -> xr.Dataset:
-        return xr.concat(found, axis, data_vars="minimal", coords="minimal", compat="equals", join="exact")
+    def joined(datasets: Sequence[xr.Dataset]) -> xr.Dataset:
+        return xr.concat(datasets, axis, data_vars="minimal", coords="minimal", compat="equals", join="exact")
 
-    found = of_all(of_components)
-    loss = found["effect"].isel({axis: -1}).sel(measure="loss")
+    by_component = of_all(of_components)
+    loss = by_component["effect"].isel({axis: -1}).sel(measure="loss")
     importance = loss.max("kind").to_series().to_dict()
     by_path = joined([of_paths(*part, importance, is_last=part is parts[-1]) for part in parts])
-    effect, direct = ranked(found), direct_effects(by_path)
+    effect, direct = ranked(by_component), direct_effects(by_path)
     importance = {name: max(value, direct.get(name, value)) for name, value in effect.items()}
     others = [by_path, of_all(of_windows), of_all(of_orders), of_all(of_parents)]
     others.append(of_all(partial(of_pairs, importance=importance)))
     others.append(of_all(partial(of_groups, groups=groups_of(*parts[-1]))))
-    data = xr.merge([found, *(other.drop_vars("clean", errors="ignore") for other in others)])
+    data = xr.merge([by_component, *(other.drop_vars("clean", errors="ignore") for other in others)])
     every = ranked_effects(data)
     ends = [
         data[f"effect_{end}"]

@@ -67,11 +67,11 @@ def figures(data: xr.Dataset) -> list[Figure]:
         k.double_centred(best["circuit"].values),
         name + (f" of {law_name(data, m)}" if m > 1 else ""),
     )
-    target, said = fitted_target(circuit, k.double_centred(target), aim)
+    target, caption = fitted_target(circuit, k.double_centred(target), aim)
     pair = matched(circuit, target, labels, row_title="state read", column_title="next state", diverging=True)
     title = f"Value circuit of {path} next to {aim}"
     return [
-        Figure(title, f"Double-centred. {said}", "plotly", pair, key="value circuit"),
+        Figure(title, f"Double-centred. {caption}", "plotly", pair, key="value circuit"),
         *over_training(
             "Alignment over training",
             "Every path against its target.",
@@ -88,11 +88,7 @@ probe = Probe(
     question="Which path holds the transition matrix in its weights, and how well?",
     cites="Shi & Cao 2025 (arXiv 2511.23239), theorem 3.1, with the target corrected to sqrt(P) for raw log "
     "scores; recall: Bietti et al. 2023 (arXiv 2306.00802)",
-    applies=applies,
-    measure=measure.measure,
-    scores=scores,
-    claims=claims,
-    headline=headline,
+    applies=applies, measure=measure.measure, scores=scores, claims=claims, headline=headline,
     figures=figures,
     formula="C = W_E W_V W_O W_U, rows: state read, columns: next state (Elhage et al. 2021)\n"
     "target T = log P under cross-entropy, √P under −log(score + ε), P under squared error\n"
@@ -109,4 +105,4 @@ probe = Probe(
         "softmax",
     },
     with_bos=True,
-)
+)  # fmt: skip

@@ -44,8 +44,8 @@ def of_best_path(data: xr.Dataset) -> xr.Dataset:
 def alike(data: xr.Dataset) -> list[str]:
     """The last model's best path, and those that predict as well as it at the same lag."""
     last, best = last_model(data), of_best_path(data)
-    found = (abs(last["gain"] - best["gain"]) <= TIE) & (last["attended_lag"] == best["attended_lag"])
-    return [str(path) for path in last["path"].values[(found & (last["constant"] == 0)).values]]
+    ties = (abs(last["gain"] - best["gain"]) <= TIE) & (last["attended_lag"] == best["attended_lag"])
+    return [str(path) for path in last["path"].values[(ties & (last["constant"] == 0)).values]]
 
 
 def target_of(best: xr.Dataset) -> tuple[str, np.ndarray]:

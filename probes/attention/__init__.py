@@ -7,13 +7,7 @@ import numpy as np
 import xarray as xr
 
 from mechmarkov.probing import Probe
-from mechmarkov.probing.dataset import (
-    best_heads,
-    head_name,
-    head_names,
-    last_model,
-    score_with_null,
-)
+from mechmarkov.probing.dataset import best_heads, head_name, head_names, last_model, score_with_null
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.score import Score
 from mechmarkov.report.probe_figures import lag_heatmap, over_training
@@ -116,11 +110,7 @@ probe = Probe(
     name="attention",
     question="Where does the model look: at the parent, at another lag, or nowhere in particular?",
     cites="Shi & Cao 2025 (arXiv 2511.23239), theorems 3.1 and 4.1; lags count from the predicted token",
-    measure=measure.measure,
-    scores=scores,
-    claims=claims,
-    headline=headline,
-    figures=figures,
+    measure=measure.measure, scores=scores, claims=claims, headline=headline, figures=figures,
     formula="parent score = max over heads of E[A(t, parent of the predicted token)]; lag 1 is the parent, "
     "unless the next token depends on another one only\n"
     "spread = max over heads of E[max S − min S over the tokens], S the last prediction's attention; 0 in "
@@ -134,4 +124,4 @@ probe = Probe(
         "positions explain",
     },
     with_bos=True,
-)
+)  # fmt: skip

@@ -39,7 +39,7 @@ def qk_tables(subject: Subject) -> Float[np.ndarray, "member layer head state_fr
     """
     decoder, n = subject.decoder, subject.source.n_states
     config = subject.config
-    found = np.full((len(decoder), config.n_layers, config.n_heads, n, n), np.nan)
+    tables = np.full((len(decoder), config.n_layers, config.n_heads, n, n), np.nan)
     blocks: list[Any] = list(decoder.blocks)
     for layer, block in enumerate(blocks):
         if not (block.attn.has_attention_weights and block.attn.is_linear):
@@ -47,8 +47,8 @@ def qk_tables(subject: Subject) -> Float[np.ndarray, "member layer head state_fr
         read = block.ln1(decoder.embed.W_E[:, :n])
         q, k = (block.attn.read_by(side, read) for side in "QK")
         scores = (q @ k.mT / config.score_scale).double().numpy()
-        found[:, layer] = scores - scores.mean(-1, keepdims=True)
-    return found
+        tables[:, layer] = scores - scores.mean(-1, keepdims=True)
+    return tables
 
 
 @torch.no_grad()
@@ -122,8 +122,8 @@ def _fit(
         row = (total - count * table[query]).sum(-1, keepdim=True) / keys
     fit = table[query] + row
     left = square + float((fit * (count * fit - 2 * total)).sum())
-    found = table.masked_fill(pairs == 0, torch.nan).numpy()
-    return found, 1 - left / whole if whole > 1e-10 * square else np.nan
+    cells = table.masked_fill(pairs == 0, torch.nan).numpy()
+    return cells, 1 - left / whole if whole > 1e-10 * square else np.nan
 
 
 def by_token(last: xr.Dataset, heads: list[dict[str, int]]) -> Iterator[Claim]:

@@ -112,9 +112,9 @@ def _examples(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
     for member in members:  # one at a time: whole patterns of many models would fill the memory
         model = subject.decoder[member]
         _, cache = model.run_with_cache(tokens, names_filter=names, return_cache_object=False)
-        found = {name: x[..., shown, shown].detach().numpy() for name, x in cache.items()}
-        none = np.zeros_like(next(iter(found.values())))
-        patterns.append(np.stack([found.get(name, none) for name in names], axis=1))
+        pattern_of = {name: x[..., shown, shown].detach().numpy() for name, x in cache.items()}
+        none = np.zeros_like(next(iter(pattern_of.values())))
+        patterns.append(np.stack([pattern_of.get(name, none) for name in names], axis=1))
     extra = "beginning" if subject.objective.bos else "query"
     labels = np.array([*subject.source.labels, extra], dtype=object)
     return np.stack(patterns), labels[tokens[:, shown].numpy()]

@@ -58,11 +58,7 @@ probe = Probe(
     name="behaviour",
     question="Which exact predictor does the model imitate, and to how many nats?",
     cites="Predictors and KL over positions: Edelman et al. 2024 (arXiv 2402.11004), section 3",
-    measure=measure.measure,
-    scores=scores,
-    claims=claims,
-    headline=headline,
-    figures=figures.draw,
+    measure=measure.measure, scores=scores, claims=claims, headline=headline, figures=figures.draw,
     formula="KL from a predictor = E[Σⱼ p(j | context) log(p(j | context) / q(j | context))], p exact, q "
     "the model\n"
     "bigram p = P(current, ·) · unigram p = π · where each sequence has its own chain: (count of "
@@ -79,4 +75,4 @@ probe = Probe(
         "optimal_accuracy": "accuracy of the Bayes-optimal prediction",
     },
     with_bos=True,
-)
+)  # fmt: skip

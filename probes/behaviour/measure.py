@@ -187,11 +187,11 @@ def _tempered(
 ) -> Variables:
     """The best temperature next to each exact predictor and KL there, on as many predictions as tell it."""
     reads = slice(None, None, max(1, model.shape[1] * model.shape[2] // TEMPERED_PREDICTIONS))
-    groups, found = _components(subject), []
+    groups, fitted = _components(subject), []
     for q in model[:, :, reads]:
         fits = [best_temperature(p[:, reads], q) for p in exact.values()]
-        found.append([(t, nats.mean(), standard_error(nats, groups)) for t, nats in fits])
-    temperature, nats, error = np.moveaxis(np.array(found, dtype=float), -1, 0)
+        fitted.append([(t, nats.mean(), standard_error(nats, groups)) for t, nats in fits])
+    temperature, nats, error = np.moveaxis(np.array(fitted, dtype=float), -1, 0)
     axes = (subject.axis, "predictor")
     return variables("temperature", axes, temperature=temperature) | variables(
         "nats", axes, kl_tempered=nats, kl_tempered_error=error

@@ -60,12 +60,7 @@ probe = Probe(
     name="belief",
     question="Does the residual stream carry the belief over hidden states, and do predictions follow it?",
     cites="Shai et al. 2024 (arXiv 2405.15943); patterns of linear readings: Haufe et al. 2014, equation 6",
-    applies=applies,
-    measure=measure,
-    scores=scores,
-    claims=claims,
-    headline=headline,
-    figures=figures.draw,
+    applies=applies, measure=measure, scores=scores, claims=claims, headline=headline, figures=figures.draw,
     formula="R² = 1 − E|belief − (W x + b)|² / E|belief − mean|², W and b fitted to other sequences\n"
     "beyond = 1 − error of the stream / error of reading the law of the next token and the last 8 tokens"
     "\n"
@@ -82,4 +77,4 @@ probe = Probe(
         "additive_r2": "R² of a sum of one update for each token and distance",
     },
     with_bos=True,
-)
+)  # fmt: skip

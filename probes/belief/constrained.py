@@ -31,11 +31,11 @@ def carried_on(
         [[0.075, 0.85, 0.075], [0.5926, 0.3551, 0.0523]]
     """
     updates = source.beliefs(np.arange(source.n_states)[:, None])[:, 0] - source.hidden_law
-    found, total = np.empty((*tokens.shape, source.n_hidden)), np.zeros((len(tokens), source.n_hidden))
+    beliefs, total = np.empty((*tokens.shape, source.n_hidden)), np.zeros((len(tokens), source.n_hidden))
     for t in range(tokens.shape[1]):
         total = total @ source.T + updates[tokens[:, t]]
-        found[:, t] = source.hidden_law + total
-    return found
+        beliefs[:, t] = source.hidden_law + total
+    return beliefs
 
 
 def after_attention(

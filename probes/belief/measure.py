@@ -105,8 +105,8 @@ def measure(subject: Subject) -> xr.Dataset:
     of_models, layers, names = [], list[int](), list(range(EMBEDDING, subject.config.n_layers))
     for i in range(len(subject.decoder)):
         model = subject.decoder[i]
-        found = {layer: x[:, batch.read.numpy()] for layer, x in streams(model, batch.tokens).items()}
-        readings = np.stack([held_out(found[layer], belief) for layer in names])
+        stream_of = {layer: x[:, batch.read.numpy()] for layer, x in streams(model, batch.tokens).items()}
+        readings = np.stack([held_out(stream_of[layer], belief) for layer in names])
         off = ((readings - belief) ** 2).sum(-1)  # [stream, batch, read]
         missed, error_of = ratio(off.mean(-1), spread.mean(-1))
         r2, half = 1 - missed, stdtrit(len(spread) - 1, 0.975) * error_of
@@ -115,7 +115,7 @@ def measure(subject: Subject) -> xr.Dataset:
         one |= {"r2_at": 1 - off.mean(1) / around}
         one |= {"best": np.array(best), "image": shown(readings[best])}
         if subject.axis == "step":
-            one |= _forced(subject, model, names[best], found[names[best]], belief, laws, batch)
+            one |= _forced(subject, model, names[best], stream_of[names[best]], belief, laws, batch)
         mixed = after_attention(model, batch.tokens) if isinstance(source, HiddenMarkov) else {}
         layers = list(mixed)
         if mixed:
@@ -166,10 +166,10 @@ def held_out(
 ) -> Float[np.ndarray, "batch read hidden"]:
     """Each sequence's belief as read by a least-squares map that was fitted to other sequences."""
     fold = np.arange(len(belief)) % min(FOLDS, len(belief))
-    found = np.empty_like(belief)
+    reading = np.empty_like(belief)
     for k in range(fold.max() + 1):
-        found[fold == k] = _fit(features[fold != k], belief[fold != k]).read(features[fold == k])
-    return found
+        reading[fold == k] = _fit(features[fold != k], belief[fold != k]).read(features[fold == k])
+    return reading
 
 
 def _fit(features: Rows, belief: Rows) -> Reading:
@@ -202,8 +202,8 @@ def _forced(
             with force_reading(model, layer, reading, np.eye(n_hidden)[state], control=control):
                 forced.append(distance(state))
         rows.append((clean, forced[0], np.mean(forced[1:], axis=0)))
-    found = np.array(rows)  # [hidden, kind, sequence]
-    clean, forced, random = found.mean(0)
+    nats = np.array(rows)  # [hidden, kind, sequence]
+    clean, forced, random = nats.mean(0)
     short = forced - USED * min(clean, random, key=np.mean)
     short_of_used = [short.mean(), *normal_interval(short.mean(), float(standard_error(short)))]
-    return dict(zip(FORCED, found.mean(-1).T, strict=True)) | {"short_of_used": np.array(short_of_used)}
+    return dict(zip(FORCED, nats.mean(-1).T, strict=True)) | {"short_of_used": np.array(short_of_used)}

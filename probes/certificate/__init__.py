@@ -72,10 +72,7 @@ probe = Probe(
     name="certificate",
     question="How far is a small program from the model in the worst case, over every sequence?",
     cites="Fractional maximum: Dinkelbach 1967; mean: Maurer & Pontil 2009 (arXiv 0907.3740)",
-    measure=measure.measure,
-    scores=scores,
-    claims=claims,
-    figures=figures.draw,
+    measure=measure.measure, scores=scores, claims=claims, figures=figures.draw,
     formula="a head's largest output in a direction f is the root of Σⱼ max_y wⱼ(y) (fⱼ(y) − λ) = 0, over "
     "allowed paths where transitions are forbidden\n"
     "log odds off by at most D: log-probabilities within D, KL ≤ its value at a corner of the odds' box",
@@ -98,4 +95,4 @@ probe = Probe(
     },
     has_null=lambda _: False,  # a fresh model is another model: its certificate says nothing of chance
     on_request=True,
-)
+)  # fmt: skip

@@ -46,13 +46,13 @@ def measure(subject: Subject) -> xr.Dataset:
             rows.append({})
             continue
         began = time.monotonic()
-        found = certify(run, step=step, seconds=left, tokens=SEARCHED_TOKENS if last else EARLIER_TOKENS)
-        mean, reverse = (mean_kl(run, found, step, reverse=turned) for turned in (False, True))
+        certified = certify(run, step=step, seconds=left, tokens=SEARCHED_TOKENS if last else EARLIER_TOKENS)
+        mean, reverse = (mean_kl(run, certified, step, reverse=turned) for turned in (False, True))
         if last:
-            certificate, of_last = found, mean
+            certificate, of_last = certified, mean
         else:
             spent += time.monotonic() - began
-        rows.append(_row(found, mean, reverse))
+        rows.append(_row(certified, mean, reverse))
     of_steps = _by_step(axis, rows[::-1], len(certificate.contexts.reads))
     data = xr.Dataset(
         of_steps | _witness(subject, certificate),
@@ -77,40 +77,40 @@ def measure(subject: Subject) -> xr.Dataset:
     )
 
 
-def _row(found: Certificate, mean: Mean, reverse: Mean) -> dict[str, Any]:
+def _row(certificate: Certificate, mean: Mean, reverse: Mean) -> dict[str, Any]:
     """Returns what is kept of one step; None becomes NaN."""
-    low, high = found.worst_log_ratio or (None, None)
+    low, high = certificate.worst_log_ratio or (None, None)
     return {
-        "worst_kl": found.worst_kl,
-        "worst_kl_seen": found.seen.nats,
+        "worst_kl": certificate.worst_kl,
+        "worst_kl_seen": certificate.seen.nats,
         "log_ratio_low": low,
         "log_ratio_high": high,
-        "logit_error": found.worst_logit_error,
+        "logit_error": certificate.worst_logit_error,
         "mean_kl": mean.sample,
         "mean_kl_bound": mean.bound,
         "mean_kl_exact": mean.exact,
         "mean_reverse_kl": reverse.sample,
         "mean_reverse_kl_bound": reverse.bound,
-        "seconds": found.seconds,
-        "tier": {"0": 0.0, "1": 1.0, "1b": 1.5, "2": 2.0}[found.tier],
-        "kl_at": found.kl_at,
-        "seen_at": found.seen.at,
+        "seconds": certificate.seconds,
+        "tier": {"0": 0.0, "1": 1.0, "1b": 1.5, "2": 2.0}[certificate.tier],
+        "kl_at": certificate.kl_at,
+        "seen_at": certificate.seen.at,
     }
 
 
 def _by_step(axis: str, rows: list[dict[str, Any]], reads: int) -> Variables:
     """The rows of all steps as variables."""
-    units, found = {"seconds": "seconds", "tier": "tier"}, Variables()
+    units, columns = {"seconds": "seconds", "tier": "tier"}, Variables()
     for name in rows[-1]:
         shape = (reads,) if name in ("kl_at", "seen_at") else ()
         values = np.full((len(rows), *shape), np.nan)
         for i, row in enumerate(rows):
             if row.get(name) is not None:
                 values[i] = row[name]
-        found |= variables(
+        columns |= variables(
             units.get(name, "nats"), (axis, "position") if shape else (axis,), **{name: values}
         )
-    return found
+    return columns
 
 
 def _witness(subject: Subject, certificate: Certificate) -> Variables:
@@ -122,12 +122,12 @@ def _witness(subject: Subject, certificate: Certificate) -> Variables:
     known = read + 1 - contexts.query
     n = contexts.n_states
     table = np.full((n, n), np.nan) if program.table is None else program.table
-    found = variables("probability", ("state_from", "state_to"), table=table)
-    found |= variables("state", "token", witness=history[max(0, known - SHOWN) : known])
+    shown = variables("probability", ("state_from", "state_to"), table=table)
+    shown |= variables("state", "token", witness=history[max(0, known - SHOWN) : known])
     predicted = judge.predictions(history[None])[0, seen.read]
-    found |= variables("probability", "state_to", witness_model=predicted)
+    shown |= variables("probability", "state_to", witness_model=predicted)
     law = program.rule(history[None, :known])[0, -1]
-    found |= variables("probability", "state_to", witness_program=law)
+    shown |= variables("probability", "state_to", witness_program=law)
     patterns: list[np.ndarray] = []
 
     def keep(pattern: torch.Tensor) -> None:
@@ -141,5 +141,5 @@ def _witness(subject: Subject, certificate: Certificate) -> Variables:
             tokens = torch.cat([tokens, torch.full((1, 1), contexts.n_tokens - 1)], 1)
         with torch.no_grad():
             decoder.run_with_hooks(tokens, fwd_hooks=hooks)
-        found |= variables("mass", ("layer", "head", "query", "key"), witness_attention=np.stack(patterns))
-    return found
+        shown |= variables("mass", ("layer", "head", "query", "key"), witness_attention=np.stack(patterns))
+    return shown

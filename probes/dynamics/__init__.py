@@ -88,11 +88,7 @@ probe = Probe(
     question="When did selection, the unigram and the bigram appear, and which came first?",
     cites="Phases: Edelman et al. 2024 (arXiv 2402.11004); gradients on plateaus: Varre et al. 2025 "
     "(arXiv 2508.12837)",
-    applies=applies,
-    measure=measure.measure,
-    scores=scores,
-    claims=claims,
-    headline=headline,
+    applies=applies, measure=measure.measure, scores=scores, claims=claims, headline=headline,
     figures=figures.draw,
     formula="progress to the bigram = 1 − KL(bigram ‖ model) / KL(bigram ‖ unigram)\n"
     "progress to the best law = 1 − KL(best ‖ model) / KL(best ‖ unigram)\n"
@@ -114,4 +110,4 @@ probe = Probe(
         "first": "the earliest of these events",
     },
     with_bos=True,
-)
+)  # fmt: skip

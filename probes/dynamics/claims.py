@@ -16,8 +16,8 @@ from .trajectory import Event, first_time, may_hold
 def events_of(data: xr.Dataset) -> dict[str, Event]:
     """The events that happened."""
     steps, half_width = data["step"].values, NORMAL_95 * data["progress_error"].values
-    found = zip(data["event"].values.tolist(), data["progress"].values.T, half_width.T, strict=True)
-    events = {name: first_time(progress, half, steps) for name, progress, half in found}
+    rows = zip(data["event"].values.tolist(), data["progress"].values.T, half_width.T, strict=True)
+    events = {name: first_time(progress, half, steps) for name, progress, half in rows}
     return {name: event for name, event in events.items() if event is not None}
 
 

@@ -35,7 +35,7 @@ def gradient_norms(subject: Subject, sequences: int = SEQUENCES) -> Float[np.nda
         for name, gradient in zip(weights, gradients, strict=True):
             spans = None if trainable is None else trainable[name]
             if gradient is not None:
-                kept = gradient[(slice(None), *(slice(*span) for span in spans or ()))]
-                square += kept.double().square().flatten(1).sum(1)
+                trained = gradient[(slice(None), *(slice(*span) for span in spans or ()))]
+                square += trained.double().square().flatten(1).sum(1)
         norms.append(square.sqrt())
     return np.asarray(torch.cat(norms))

@@ -147,23 +147,21 @@ def _of_heads(subject: Subject) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     Of sources that draw a chain for each sequence: of a previous-token head, of an induction head, and of one
     that attends along the graph where there is a graph.
     """
-    known, found = registered(), dict[str, tuple[np.ndarray, np.ndarray]]()
+    known, came = registered(), dict[str, tuple[np.ndarray, np.ndarray]]()
     # A state space has no attention of its own.
     if not subject.source.redraws or why_no_value_circuit(subject.decoder) is not None:
-        return found
+        return came
     applying = {name: plugins.load(name, Probe, known) for name in ("induction", "graph") if name in known}
     data = {name: subject.result(name) for name, probe in applying.items() if probe.applies(subject) is None}
     if (induction := data.get("induction")) is not None:
-        found["previous_token_head"] = _from_uniform(
-            induction["previous_token"], induction["previous_chance"]
-        )
+        came["previous_token_head"] = _from_uniform(induction["previous_token"], induction["previous_chance"])
         first = induction.isel(matched=0).stack(one=("layer", "head"))
         if (ideal := float(first["ideal"])) > 0:
             best = first.isel(one=first["induction"].argmax("one"))
-            found["induction_head"] = best["induction"].values / ideal, best["induction_error"].values / ideal
+            came["induction_head"] = best["induction"].values / ideal, best["induction_error"].values / ideal
     if (graph := data.get("graph")) is not None:
-        found["graph_head"] = _from_uniform(graph["parent_attention"], graph.attrs["uniform"])
-    return found
+        came["graph_head"] = _from_uniform(graph["parent_attention"], graph.attrs["uniform"])
+    return came
 
 
 def _from_uniform(mass: xr.DataArray, chance: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -180,7 +178,7 @@ def _followed(subject: Subject) -> tuple[xr.DataArray, list[str]]:
     for name in FOLLOWED:
         probe = plugins.load(name, Probe, known) if name in known else None
         if probe is not None and probe.applies(subject) is None:
-            table, found = score_trajectory(probe, subject.result(name))
-            parts.append(table.assign_coords(score=[f"{name}.{score}" for score in found]))
-            units += found.values()
+            table, score_units = score_trajectory(probe, subject.result(name))
+            parts.append(table.assign_coords(score=[f"{name}.{score}" for score in score_units]))
+            units += score_units.values()
     return xr.concat(parts, dim="score"), units

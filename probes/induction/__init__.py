@@ -14,13 +14,7 @@ import xarray as xr
 
 from mechmarkov.models.components import head_index
 from mechmarkov.probing import Probe, Subject
-from mechmarkov.probing.dataset import (
-    best_heads,
-    head_name,
-    last_model,
-    normal_interval,
-    score_with_null,
-)
+from mechmarkov.probing.dataset import best_heads, head_name, last_model, normal_interval, score_with_null
 from mechmarkov.probing.preconditions import why_no_value_circuit
 from mechmarkov.probing.score import Score
 from mechmarkov.utils.text import format_share
@@ -197,11 +191,7 @@ probe = Probe(
     "does that path carry?",
     cites="Elhage et al. 2021; Olsson et al. 2022 (arXiv 2209.11895); Edelman et al. 2024 (2402.11004); "
     "Rajaraman et al. 2024 (2407.17686) for matches of k tokens",
-    applies=applies,
-    measure=measure.measure,
-    scores=scores,
-    claims=claims,
-    headline=headline,
+    applies=applies, measure=measure.measure, scores=scores, claims=claims, headline=headline,
     figures=figures.draw,
     formula="induction score = E[attention on keys whose predecessor is the current token] − the same "
     "expected only from lag and tokens\n"
@@ -228,4 +218,4 @@ probe = Probe(
     records=(INDUCTION,),
     has_null=has_null,
     with_bos=True,
-)
+)  # fmt: skip

@@ -53,15 +53,15 @@ def by_layer(
     config, blocks = decoder.config, cast("list[Any]", decoder.blocks)
     layers = [layer for layer, block in enumerate(blocks) if block.attn.has_attention_weights]
     shape = (len(decoder), config.n_layers, len(tokens), config.n_heads)
-    found = torch.full(shape, torch.nan, dtype=torch.float64)
+    values = torch.full(shape, torch.nan, dtype=torch.float64)
     for chunk in chunked(decoder, tokens, elements):
 
         def keep(x: Tensor, layer: int, at: Chunk = chunk) -> None:
-            found[at.members, layer, at.sequences] = read(x, at.sequences).double()
+            values[at.members, layer, at.sequences] = read(x, at.sequences).double()
 
         hooks = [(f"blocks.{i}.attn.{point}", lambda x, hook, i=i, keep=keep: keep(x, i)) for i in layers]
         chunk.model.run_with_hooks(chunk.tokens, return_type=None, fwd_hooks=hooks)
-    return found
+    return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ def _edits(batch: Batch, window: int | None) -> _Edits:
     generator = torch.Generator().manual_seed(CHECK_SEED)
     x, (n, real) = batch.history, batch.history.shape
     rows = (batch.known >= 2).nonzero().flatten().tolist() or [0]
-    found: list[tuple[Tensor, int, int, float]] = []
+    edits: list[tuple[Tensor, int, int, float]] = []
     seen, begins = batch.visible(window), batch.first
     for sequence in range(n):
         u, order = torch.rand(EDIT_DRAWS, 2, generator=generator), torch.randperm(real, generator=generator)
@@ -98,11 +98,11 @@ def _edits(batch: Batch, window: int | None) -> _Edits:
                 tokens = batch.tokens[sequence].repeat(2, 2, 1)
                 tokens[:, :, begins + t] = states[:, None]
                 tokens[:, :, begins + s - 1] = states
-                found.append((tokens, query, begins + s, float((1 / (1 + matches)).mean())))
+                edits.append((tokens, query, begins + s, float((1 / (1 + matches)).mean())))
                 break
-    tokens = torch.stack([edit[0] for edit in found]) if found else batch.tokens.new_zeros(0, 2, 2, 1)
-    query_at, key = (torch.tensor([edit[i] for edit in found], dtype=torch.long) for i in (1, 2))
-    return _Edits(tokens, query_at, key, torch.tensor([edit[3] for edit in found], dtype=torch.float64))
+    tokens = torch.stack([edit[0] for edit in edits]) if edits else batch.tokens.new_zeros(0, 2, 2, 1)
+    query_at, key = (torch.tensor([edit[i] for edit in edits], dtype=torch.long) for i in (1, 2))
+    return _Edits(tokens, query_at, key, torch.tensor([edit[3] for edit in edits], dtype=torch.float64))
 
 
 def predecessor_effect(
@@ -193,5 +193,5 @@ def repeated_score(
         on_pattern = einsum(rows, wanted[part].to(rows.dtype), "m b h read key, b read key -> m b h")
         return on_pattern / len(batch.read)
 
-    found = by_layer(decoder, tokens, "hook_pattern", read, elements).mean(2)
-    return (found - chance).numpy(), chance
+    score = by_layer(decoder, tokens, "hook_pattern", read, elements).mean(2)
+    return (score - chance).numpy(), chance

@@ -45,10 +45,10 @@ def tied_heads(last: xr.Dataset) -> list[tuple[int, int]]:
         return []
     apart = NORMAL_95 * np.hypot(error, float(error.isel(best))) + TIED_SCORE
     tied = is_moved(last) & (abs(score - float(score.isel(best))) <= apart)
-    found = [(int(layer), int(head)) for layer, head in np.argwhere(tied.transpose("layer", "head").values)]
+    heads = [(int(layer), int(head)) for layer, head in np.argwhere(tied.transpose("layer", "head").values)]
     first = induction_heads(last)
     named = (int(first["layer"]), int(first["head"]))
-    return [named, *(head for head in found if head != named)]
+    return [named, *(head for head in heads if head != named)]
 
 
 def strongest_feeder(reader: xr.Dataset) -> dict[str, int] | None:

@@ -81,8 +81,8 @@ def composition(decoder: HookedDecoder) -> dict[Input, Pairs]:
     scores = {}
     for name in INPUTS:
         right = FactoredMatrix(*(factor[:, None, None] for factor in factors[name]))
-        found = composition_scores(left, right, broadcast_dims=False)
-        scores[name] = torch.where(later, found, torch.nan).double().numpy()
+        composed = composition_scores(left, right, broadcast_dims=False)
+        scores[name] = torch.where(later, composed, torch.nan).double().numpy()
     return scores
 
 

@@ -58,7 +58,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     of_theory = float(data["predicted_min"]) if "predicted_min" in data else None
     point = f"predicted at {data.attrs['point']}" if of_theory is not None else None
     of_drift = null if data.attrs["projected"] else None
-    found = {
+    scored = {
         "grad_norm": score_with_null(lambda d: d["grad_norm"], data, null, slope),
         "hessian_min": Score(lowest, curvature, of_theory, interval, point),
         "hessian_max": Score(highest, curvature, interval=interval_of_highest),
@@ -66,24 +66,24 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         "drift": score_with_null(lambda d: d["drift"], data, of_drift, slope),
     }
     if data.attrs["kink"]:
-        found |= {f"hessian_{end}": Score(None, curvature, reason=NO_CURVATURE) for end in ("min", "max")}
+        scored |= {f"hessian_{end}": Score(None, curvature, reason=NO_CURVATURE) for end in ("min", "max")}
     if "unigram_curvature" in data:
-        found["unigram_point"] = Score(unigram_kind(data), "")
+        scored["unigram_point"] = Score(unigram_kind(data), "")
     no_rate = data.attrs.get("no_rate") or NO_ESCAPE.get(kind)
     if no_rate is not None:
-        found["escape_rate"] = Score(None, RATE, reason=str(no_rate))
+        scored["escape_rate"] = Score(None, RATE, reason=str(no_rate))
     elif kind == "saddle":
-        found["escape_rate"] = Score(-lowest, RATE, interval=interval and (-interval[1], -interval[0]))
+        scored["escape_rate"] = Score(-lowest, RATE, interval=interval and (-interval[1], -interval[0]))
     else:
-        found["escape_rate"] = Score(0.0, RATE)
+        scored["escape_rate"] = Score(0.0, RATE)
     if "observed_rate" in data:
         why = "the run is not seen to grow from the saddle for three steps"
-        found["observed_rate"] = _with_theory(data, "rate", RATE, why)
+        scored["observed_rate"] = _with_theory(data, "rate", RATE, why)
         why = f"the {GROWN} is {still_small(data)}"
-        found["escape_step"] = _with_theory(data, "step", "step", why)
+        scored["escape_step"] = _with_theory(data, "step", "step", why)
         if float(data["amplitude"][0]) >= ESCAPED:
-            found["escape_step"] = Score(None, "step", reason=STARTED_AWAY)
-    return found
+            scored["escape_step"] = Score(None, "step", reason=STARTED_AWAY)
+    return scored
 
 
 def _eigenvalue(data: xr.Dataset, name: str) -> tuple[float, tuple[float, float] | None]:
@@ -104,11 +104,7 @@ probe = Probe(
     name="landscape",
     question="What kind of point is it at: a minimum, a saddle or neither, and when would it leave?",
     cites="Shi & Cao 2025 (arXiv 2511.23239); Makkuva et al. 2025 (arXiv 2402.04161), theorems 2 and 3",
-    applies=applies,
-    measure=measure.measure,
-    scores=scores,
-    claims=claims,
-    headline=headline,
+    applies=applies, measure=measure.measure, scores=scores, claims=claims, headline=headline,
     figures=figures.draw,
     formula="∇L = 0 and the signs of the Hessian's eigenvalues λ, on directions outside the symmetric "
     "subspace: all λ ≥ 0 minimum, any λ < 0 saddle, undecided where intervals leave it open\n"
@@ -128,4 +124,4 @@ probe = Probe(
         "unigram_point": "the sign of ∇²L along the embedding, at the unigram point without attention and "
         "MLP",
     },
-)
+)  # fmt: skip

@@ -11,14 +11,7 @@ from mechmarkov.curvature.walk_parts import WalkParts
 from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.subject import Subject
 
-from .predicted_modes import (
-    at_unigram,
-    embeddings,
-    lag_class_modes,
-    trap_at,
-    unigram_criterion,
-    walk_numbers,
-)
+from .predicted_modes import at_unigram, embeddings, lag_class_modes, trap_at, unigram_criterion, walk_numbers
 
 RATE = "1 / (step size times steps)"
 

@@ -114,14 +114,14 @@ def _slice_figure(data: xr.Dataset) -> Figure:
 
 def _on_plane(data: xr.Dataset) -> str:
     """Returns what the marks on the plane are."""
-    said = ""
+    caption = ""
     if data.sizes["checkpoint"] > 1:
-        said += " The line joins the checkpoints as they project onto it, from white to black."
+        caption += " The line joins the checkpoints as they project onto it, from white to black."
     shares = (data["way"].values ** 2).sum(-1)
     if len(shares):
-        said += f" Arrows: the {len(shares)} directions along which the loss falls"
-        said += f"; {format_share(float(shares.max()))} at most of one lies in the plane."
-    return said
+        caption += f" Arrows: the {len(shares)} directions along which the loss falls"
+        caption += f"; {format_share(float(shares.max()))} at most of one lies in the plane."
+    return caption
 
 
 def _canonical_figure(data: xr.Dataset) -> Figure:

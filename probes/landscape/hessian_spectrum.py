@@ -71,14 +71,14 @@ def _lanczos(hessian: Hessian, symmetry: Symmetry, low: int) -> Ends:
     the smallest is not near zero, the next are sought from a new start, apart from what has been found.
     """
     values, vectors = _krylov_ends(hessian, symmetry, 1, [])
-    found = [(values[0], vectors[:, 0])]
+    pairs = [(values[0], vectors[:, 0])]
     scale = float(np.abs(values).max())
     low = min(low, outside_size(symmetry, hessian.size))
-    while len(found) < low and abs(found[0][0]) > CROWDED * scale:
-        more, vector = _krylov_ends(hessian, symmetry, 0, [v for _, v in found], scale)
-        found.append((more[0], vector[:, 0]))
-    found.sort(key=lambda pair: pair[0])
-    lowest, low_vectors = (np.stack(part, axis=-1) for part in zip(*found, strict=True))
+    while len(pairs) < low and abs(pairs[0][0]) > CROWDED * scale:
+        more, vector = _krylov_ends(hessian, symmetry, 0, [v for _, v in pairs], scale)
+        pairs.append((more[0], vector[:, 0]))
+    pairs.sort(key=lambda pair: pair[0])
+    lowest, low_vectors = (np.stack(part, axis=-1) for part in zip(*pairs, strict=True))
     return Ends(lowest, values[1:], low_vectors, vectors[:, 1:], None, "Lanczos")
 
 
@@ -108,12 +108,12 @@ def _krylov_ends(
             product = product - (product @ basis.mT) @ basis
         rest = float(product.norm())
         ritz, weights = eigh_tridiagonal(diagonal, off)
-        kept = [0, *range(max(0, step - high), step)]
-        residual = rest * float(np.abs(weights[-1, kept]).max())
+        chosen = [0, *range(max(0, step - high), step)]
+        residual = rest * float(np.abs(weights[-1, chosen]).max())
         size = max(scale, float(np.abs(ritz).max()))
         if residual <= LANCZOS_TOLERANCE * size and (step >= min(n, MIN_PRODUCTS) or rest <= ROUNDING * size):
-            vectors = (basis.mT @ torch.from_numpy(weights[:, kept])).numpy()
-            return ritz[kept], vectors / np.linalg.norm(vectors, axis=0)
+            vectors = (basis.mT @ torch.from_numpy(weights[:, chosen])).numpy()
+            return ritz[chosen], vectors / np.linalg.norm(vectors, axis=0)
         off.append(rest)
         basis = torch.cat([basis, product[None] / rest])
     raise ValueError(

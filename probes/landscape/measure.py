@@ -99,12 +99,12 @@ def measure(subject: Subject) -> xr.Dataset:
     if not population.exact:
         others = population_of(subject, batch.part(slice(half, None)))
         fresh = dataclasses.replace(surface, population=others)
-    found = [data, *_of_last_model(subject, surface, fresh, symmetry, gradients[-1])]
+    datasets = [data, *_of_last_model(subject, surface, fresh, symmetry, gradients[-1])]
     if (way_out := escape(subject, surface, whole)) is not None:
-        found.append(way_out)
+        datasets.append(way_out)
     if isinstance(fit := canonical_fit(subject), CanonicalFit):
-        found.append(_canonical(subject, fit))
-    return _in_its_unit(xr.merge(found, combine_attrs="no_conflicts"))
+        datasets.append(_canonical(subject, fit))
+    return _in_its_unit(xr.merge(datasets, combine_attrs="no_conflicts"))
 
 
 def _in_its_unit(data: xr.Dataset) -> xr.Dataset:
@@ -135,7 +135,7 @@ def _of_last_model(
     nats = {"nats_away": judged.nats_away, "sampling_nats": judged.noise, "excess": judged.excess}
     nats |= {"descent": judged.descent, "unseen": unseen}
     limits = {name: getattr(judged, name) for name in ("resolution", "least_curvature", "flat_limit")}
-    found = [
+    parts = [
         _spectrum(ends).assign_attrs(
             kind=judged.kind, why=judged.why, kink=int(judged.kink), method=ends.method, **rate
         ),
@@ -148,16 +148,16 @@ def _of_last_model(
     ]
     predicted = predict(subject, surface, symmetry, last) if judged.kind != "not stationary" else None
     if predicted is not None:
-        found.append(_predicted(predicted, ends))
+        parts.append(_predicted(predicted, ends))
     # Of the whole model: a mode that the symmetries leave unchanged is a way out too.
     criterion = unigram_criterion(subject, dataclasses.replace(symmetry, acts=False))
     if criterion is not None:
         attrs = {"unigram_growth": criterion.growth, "tied": subject.config.tied}
         attrs["binary"] = subject.source.n_states == 2
         curvature = variables(CURVATURE, "pattern", unigram_curvature=criterion.embedding)
-        found.append(xr.Dataset(curvature, attrs=attrs))
+        parts.append(xr.Dataset(curvature, attrs=attrs))
     grows = ends.low < -judged.least_curvature if judged.kind == "saddle" else np.zeros(len(ends.low), bool)
-    return [*found, loss_slice(subject, surface, last, torch.from_numpy(ends.low_vectors[:, grows]))]
+    return [*parts, loss_slice(subject, surface, last, torch.from_numpy(ends.low_vectors[:, grows]))]
 
 
 @torch.no_grad()
@@ -184,11 +184,11 @@ def has_kink(model: HookedDecoder, subject: Subject) -> bool:
 
 def _convolution_at_zero(model: HookedDecoder, tokens: Int[Tensor, "batch position"]) -> bool:
     """Returns whether what some convolution of a state space hands to its ReLU is zero for some token."""
-    found, mixers = list[bool](), list[Any](block.attn for block in cast("Any", model.blocks))
+    at_zero, mixers = list[bool](), list[Any](block.attn for block in cast("Any", model.blocks))
     acts = [mixer.act_fn for mixer in mixers]
 
     def watched(x: Tensor) -> Tensor:
-        found.append(bool((x == 0).any()))
+        at_zero.append(bool((x == 0).any()))
         return x.relu()
 
     try:
@@ -198,38 +198,38 @@ def _convolution_at_zero(model: HookedDecoder, tokens: Int[Tensor, "batch positi
     finally:
         for mixer, act in zip(mixers, acts, strict=True):
             mixer.act_fn = act
-    return any(found)
+    return any(at_zero)
 
 
 def _spectrum(ends: Ends) -> xr.Dataset:
     """The ends of the Hessian's spectrum, and all of it where it was written out."""
-    found = variables(CURVATURE, "low", eigenvalue=ends.low)
-    found |= variables("weight", ("low", "coordinate"), eigenvector=ends.low_vectors.T)
-    found |= variables(CURVATURE, (), hessian_max=float(ends.high[-1]))
+    values = variables(CURVATURE, "low", eigenvalue=ends.low)
+    values |= variables("weight", ("low", "coordinate"), eigenvector=ends.low_vectors.T)
+    values |= variables(CURVATURE, (), hessian_max=float(ends.high[-1]))
     if ends.spectrum is not None:
-        found |= variables(CURVATURE, "rank", spectrum=ends.spectrum)
-    return xr.Dataset(found)
+        values |= variables(CURVATURE, "rank", spectrum=ends.spectrum)
+    return xr.Dataset(values)
 
 
 def _predicted(predicted: Predicted, ends: Ends) -> xr.Dataset:
     """Returns what theory says of the spectrum, and the measured one's distance, if that has all paths."""
     if not predicted.applies:
         return xr.Dataset(attrs={"point": predicted.point, "other_paths": predicted.others})
-    found = variables(CURVATURE, (), predicted_min=predicted.low)
+    values = variables(CURVATURE, (), predicted_min=predicted.low)
     apart = abs(predicted.low - float(ends.low[0]))
     if predicted.spectrum is not None and ends.spectrum is not None:
-        found |= variables(CURVATURE, "rank", predicted_spectrum=predicted.spectrum)
+        values |= variables(CURVATURE, "rank", predicted_spectrum=predicted.spectrum)
         apart = float(np.abs(predicted.spectrum - ends.spectrum).max())
     share = apart / predicted.size if predicted.size else apart
-    found |= variables("share of the largest predicted", (), disagreement=share)
+    values |= variables("share of the largest predicted", (), disagreement=share)
     modes = predicted.modes
     if modes.shape[1]:
         # As many of the lowest eigenvectors as theory gives this eigenvalue, or as there are.
         measured = ends.low_vectors[:, : modes.shape[1]]
         shared = float(((modes.T @ measured) ** 2).sum()) / measured.shape[1]
-        found |= variables("share", (), overlap=shared)
-    found |= variables(RATE, "mode", growth=list(predicted.rates.values()))
-    return xr.Dataset(found, coords={"mode": list(predicted.rates)}, attrs={"point": predicted.point})
+        values |= variables("share", (), overlap=shared)
+    values |= variables(RATE, "mode", growth=list(predicted.rates.values()))
+    return xr.Dataset(values, coords={"mode": list(predicted.rates)}, attrs={"point": predicted.point})
 
 
 def _canonical(subject: Subject, fit: CanonicalFit) -> xr.Dataset:

@@ -181,9 +181,9 @@ def descends(surface: LossSurface, fresh: LossSurface, member: int, symmetry: Sy
         (slope,) = torch.autograd.grad(loss, at)
         return loss.item(), symmetry.outside(slope[0]).numpy()
 
-    found = minimize(value, start, jac=True, method="L-BFGS-B", options=DESCENT)
+    descent = minimize(value, start, jac=True, method="L-BFGS-B", options=DESCENT)
     with torch.no_grad():
-        before, after = fresh.losses(torch.from_numpy(np.stack([start, found.x])))
+        before, after = fresh.losses(torch.from_numpy(np.stack([start, descent.x])))
     return max(0.0, float(before - after))
 
 
@@ -241,14 +241,14 @@ def ends_of_population(
     the smallest. These two, each with its sampling error, enclose the smallest; the largest is their mirror
     image.
     """
-    found = float(ends.low[0]), float(ends.high[-1])
+    own_ends = float(ends.low[0]), float(ends.high[-1])
     if fresh is None:
-        return tuple(End(value, value - resolution, value + resolution) for value in found)
+        return tuple(End(value, value - resolution, value + resolution) for value in own_ends)
     vectors = torch.from_numpy(np.stack([ends.low_vectors[:, 0], ends.high_vectors[:, -1]]))
     _, own = _curvature(surface, member, vectors)
     value, error = _curvature(fresh, member, vectors)
-    lower = min(value[0], found[0] - own[0]) - resolution, value[1] - error[1] - resolution
-    upper = value[0] + error[0] + resolution, max(value[1], found[1] + own[1]) + resolution
+    lower = min(value[0], own_ends[0] - own[0]) - resolution, value[1] - error[1] - resolution
+    upper = value[0] + error[0] + resolution, max(value[1], own_ends[1] + own[1]) + resolution
     return tuple(End(*map(float, end)) for end in zip(value, lower, upper, strict=True))
 
 

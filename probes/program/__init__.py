@@ -42,10 +42,7 @@ probe = Probe(
     name="program",
     question="How much of the model does a small program explain that reads tokens and counts?",
     cites="A transformer as a program: Friedman et al. 2023 (arXiv 2306.01128); tables: Elhage et al. 2021",
-    measure=measure.measure,
-    scores=scores,
-    claims=claims,
-    figures=figures.draw,
+    measure=measure.measure, scores=scores, claims=claims, figures=figures.draw,
     formula="best program: score = bias + Σ of at most 5 terms, each a table of one or two tokens, counts in "
     "the context, a head over lags, tokens or matches, or a bias by position\n"
     "by weights: score = base + direct[parent] + Σ over MLPs of table[parent] + Σ over heads, lags m of aₘ · "
@@ -64,4 +61,4 @@ probe = Probe(
     },
     records=(MATCH_MASS,),
     with_bos=True,
-)
+)  # fmt: skip

@@ -107,8 +107,8 @@ def composed_tables(subject: Subject) -> Tables:
                 name = f"{head_name(*first)}→{head_name(*second)}"
                 tables[name] = to_scores(subject, weights, output)
     size = {name: float(np.ptp(table, axis=-1).mean()) for name, table in tables.items()}
-    kept = sorted(size, key=lambda name: -size[name])[:MAX_COMPOSED]
-    return {name: table for name, table in tables.items() if name in kept}
+    largest = sorted(size, key=lambda name: -size[name])[:MAX_COMPOSED]
+    return {name: table for name, table in tables.items() if name in largest}
 
 
 @lru_cache(maxsize=2)

@@ -122,7 +122,7 @@ def fit(candidates: Sequence[Term], train: Sample, judge: Sample) -> Fitted:
     worth = dict.fromkeys(candidates, np.inf)  # what each took off when it was last tried
     while len(chosen) < MAX_TERMS and left[-1] > done:
         offset, judged = (_total(chosen, flat, sample.context) for sample in (train, judge))
-        found: list[tuple[float, int, Term, Parameters]] = []
+        fits: list[tuple[float, int, Term, Parameters]] = []
         least = left[-1]
         # A term seldom takes off more than it did before: those that cannot be the best are not tried again
         # (lazy greedy search, Minoux 1978). The simple ones come first.
@@ -131,14 +131,14 @@ def fit(candidates: Sequence[Term], train: Sample, judge: Sample) -> Fitted:
                 break
             own = _screen(term, train, offset)
             after = float(judge.kl(judged + term.scores(judge.context, own)))
-            found.append((after, sum(p.numel() for p in own), term, own))
+            fits.append((after, sum(p.numel() for p in own), term, own))
             worth[term], least = left[-1] - after, min(least, after)
         if left[-1] - least < max(MIN_GAIN_NATS, MIN_GAIN_SHARE * whole):
             break
         near = NEARLY * least + done
-        most = min(numbers for after, numbers, _, _ in found if after <= near)
+        most = min(numbers for after, numbers, _, _ in fits if after <= near)
         bound = max(near, left[-1] - WORTH_A_REFIT * (left[-1] - least))
-        tried = [f for f in found if (f[0] <= near and f[1] == most) or (f[0] <= bound and f[1] < most)]
+        tried = [f for f in fits if (f[0] <= near and f[1] == most) or (f[0] <= bound and f[1] < most)]
         for _, numbers, term, own in sorted(tried, key=lambda f: f[1]):
             terms, refitted = [*chosen, term], refit([*chosen, term], [*flat, *own], train)
             after = float(judge.kl(_total(terms, refitted, judge.context)))

@@ -58,8 +58,8 @@ class Context:
     def token(self, lag: int) -> Int[Tensor, "batch read"]:
         """The token at a lag; `n_states` where there is none."""
         at = self.known - (lag - 1)
-        found = self.history[:, at.clamp_min(0)]
-        return torch.where(at >= 0, found, self.n_states)
+        tokens = self.history[:, at.clamp_min(0)]
+        return torch.where(at >= 0, tokens, self.n_states)
 
     @cached_property
     def onehot(self) -> Float[Tensor, "batch known_position state"]:
@@ -88,8 +88,8 @@ class Context:
         """The tokens at the first lags, one-hot (0 where there is none), and the counts of all others."""
         eye = torch.eye(self.n_states + 1, self.n_states, dtype=torch.float64)
         lags = [self.token(lag) for lag in range(1, MAX_HEAD_LAGS + 1)]
-        found = eye[torch.stack(lags, dim=-1)]
-        return found, self.counts(1) - found.sum(2)
+        at_lags = eye[torch.stack(lags, dim=-1)]
+        return at_lags, self.counts(1) - at_lags.sum(2)
 
     @property
     def part_of_context(self) -> Int[Tensor, " read"]:
@@ -299,15 +299,15 @@ class MatchHead(Term):
 
 def terms(n_states: int, length: int) -> list[Term]:
     """The terms that a program may have, for a source and a context of that many known tokens."""
-    found: list[Term] = []
+    candidates: list[Term] = []
     if n_states <= MAX_STATES:
-        found += [Table((lag,)) for lag in range(1, min(MAX_BACK, length) + 1)]
+        candidates += [Table((lag,)) for lag in range(1, min(MAX_BACK, length) + 1)]
     if (n_states + 1) ** 2 <= MAX_PAIR_ROWS:
-        found += [Table(lags) for lags in ((1, 2), (1, 3), (2, 3)) if max(lags) <= length]
+        candidates += [Table(lags) for lags in ((1, 2), (1, 3), (2, 3)) if max(lags) <= length]
     if length > 1:
-        found += [Counts(order) for order in (1, 2, 3) if order <= length]
-        found.append(Position())
+        candidates += [Counts(order) for order in (1, 2, 3) if order <= length]
+        candidates.append(Position())
         if n_states <= MAX_STATES:
-            found += [WeightedRow(), LagHead(), TokenHead()]
-            found += [MatchHead(order) for order in (2, 3) if order <= length]
-    return found
+            candidates += [WeightedRow(), LagHead(), TokenHead()]
+            candidates += [MatchHead(order) for order in (2, 3) if order <= length]
+    return candidates

@@ -88,11 +88,11 @@ def measure(subject: Subject) -> xr.Dataset:
 
 def _by_model(axis: str, rows: list[Row]) -> Variables:
     """Returns what was measured of each model, as variables over all."""
-    found: Variables = {}
+    columns: Variables = {}
     for name in rows[0]:
         values = np.stack([row[name] for row in rows])
-        found |= variables(UNITS.get(name, "nats"), (axis, *DIMS.get(name, ())), **{name: values})
-    return found
+        columns |= variables(UNITS.get(name, "nats"), (axis, *DIMS.get(name, ())), **{name: values})
+    return columns
 
 
 def _fitted(subject: Subject, fresh: Batch, models: np.ndarray) -> xr.Dataset:
@@ -130,12 +130,12 @@ def _fitted(subject: Subject, fresh: Batch, models: np.ndarray) -> xr.Dataset:
 
 def _tables(program: Fitted, n: int) -> np.ndarray:
     """The tables of single tokens of a program's terms, each row less its mean; NaN for terms without one."""
-    found = np.full((len(program.terms) + 1, n, n), np.nan)
+    shown = np.full((len(program.terms) + 1, n, n), np.nan)
     for i, own in enumerate(program.parameters, 1):
         tables = [p[:n] for p in own if p.ndim == 2 and p.shape in ((n, n), (n + 1, n))]
         if tables:
-            found[i] = (tables[-1] - tables[-1].mean(-1, keepdim=True)).numpy()
-    return found
+            shown[i] = (tables[-1] - tables[-1].mean(-1, keepdim=True)).numpy()
+    return shown
 
 
 def fit_programs(subject: Subject) -> list[Fitted]:
@@ -158,11 +158,11 @@ def fit_programs(subject: Subject) -> list[Fitted]:
     train, judge = samples(len(subject.coordinates) - 1)
     with threads(1):  # small passes: threads would wait for each other
         last = fit(terms(n, batch.history.shape[1]), train, judge)
-        found, numbers = [last], flat_numbers(last)
+        programs, numbers = [last], flat_numbers(last)
         for member in reversed(range(len(subject.coordinates) - 1)):
             numbers = refit(last.terms, numbers, samples(member)[0])
-            found.append(fitted(last.terms, numbers, ()))
-    return found[::-1]
+            programs.append(fitted(last.terms, numbers, ()))
+    return programs[::-1]
 
 
 def program_predictions(
@@ -261,20 +261,20 @@ def _worst(
     fresh: Batch, nats: np.ndarray, model: np.ndarray, predicted: np.ndarray
 ) -> dict[str, xr.Variable]:
     """The predictions with the largest KL, at most one for each run of tokens in front of them."""
-    found: dict[tuple[int, ...], tuple[int, int]] = {}
+    places: dict[tuple[int, ...], tuple[int, int]] = {}
     for flat in np.argsort(-nats, axis=None, kind="stable"):
         b, read = (int(i) for i in np.unravel_index(flat, nats.shape))
         known = int(fresh.known[read])
         tokens = fresh.history[b, max(0, known + 1 - WORST_SHOWN) : known + 1].tolist()
-        found.setdefault((*[-1] * (WORST_SHOWN - len(tokens)), *tokens), (b, read))
-        if len(found) == WORST_SHOWN:
+        places.setdefault((*[-1] * (WORST_SHOWN - len(tokens)), *tokens), (b, read))
+        if len(places) == WORST_SHOWN:
             break
-    index = tuple(np.array(list(found.values())).T)
+    index = tuple(np.array(list(places.values())).T)
     read = fresh.read.numpy()[index[1]]
     return {
         "worst_kl": xr.Variable("rank", nats[index], {"unit": "nats"}),
         "worst_position": xr.Variable("rank", read, {"unit": "position"}),
-        "worst_tokens": xr.Variable(("rank", "token"), np.array(list(found)), {"unit": "state"}),
+        "worst_tokens": xr.Variable(("rank", "token"), np.array(list(places)), {"unit": "state"}),
         "worst_model": xr.Variable(("rank", "state_to"), model[index], {"unit": "probability"}),
         "worst_program": xr.Variable(("rank", "state_to"), predicted[index], {"unit": "probability"}),
     }
@@ -282,7 +282,7 @@ def _worst(
 
 def _model_predictions(subject: Subject, batch: Batch) -> Float[np.ndarray, "member batch read state"]:
     """The predictions of each model on a batch, run in chunks of bounded memory."""
-    found = np.empty((len(subject.decoder), *batch.targets.shape, subject.source.n_states))
+    laws = np.empty((len(subject.decoder), *batch.targets.shape, subject.source.n_states))
     for chunk in chunked(subject.decoder, batch.tokens, subject.chunk_elements):
-        found[chunk.members, chunk.sequences] = predictions(subject, chunk.model, batch, chunk.tokens)
-    return found
+        laws[chunk.members, chunk.sequences] = predictions(subject, chunk.model, batch, chunk.tokens)
+    return laws

@@ -43,8 +43,8 @@ def selected(
         return einsum(table, tokens, "read key, b key state -> b read state") / plain
     with_total = torch.cat([tokens, torch.ones_like(tokens[..., :1])], dim=-1)
     all_keys = einsum(table, with_total, "read key, b key state -> b read state")
-    found = all_keys + np.expm1(bonus) * _of_matches(batch, table, with_total)
-    return found[..., :-1] / (found[..., -1:] + own)
+    sums = all_keys + np.expm1(bonus) * _of_matches(batch, table, with_total)
+    return sums[..., :-1] / (sums[..., -1:] + own)
 
 
 def _of_matches(
@@ -60,8 +60,8 @@ def _of_matches(
     row_ends, cell, column = _pairs(batch)
     shape = parents.numel(), batch.history.numel()
     sparse = csr_array((table.numpy().ravel()[cell], column, row_ends), shape=shape)
-    found = sparse @ rearrange(tokens, "b key column -> (b key) column").numpy()
-    return rearrange(torch.from_numpy(found), "(b read) column -> b read column", b=len(tokens))
+    totals = sparse @ rearrange(tokens, "b key column -> (b key) column").numpy()
+    return rearrange(torch.from_numpy(totals), "(b read) column -> b read column", b=len(tokens))
 
 
 @lru_cache(maxsize=8)  # every head of every model asks for those of the same sequences
@@ -75,9 +75,9 @@ def _pairs(batch: Batch) -> tuple[Int[np.ndarray, " end"], Pairs, Pairs]:
     before = pad(batch.history[:, :-1], (1, 0), value=-1)
     known = torch.arange(n_keys) <= batch.known[:, None]
     pairs = [(own == wanted[:, None]) & known for own, wanted in zip(before, batch.parents, strict=True)]
-    found = [matched.nonzero(as_tuple=True) for matched in pairs]
-    read, key = (torch.cat(index).numpy() for index in zip(*found, strict=True))
-    sequence = np.repeat(np.arange(len(found)), [len(reads) for reads, _ in found])
+    ends = [matched.nonzero(as_tuple=True) for matched in pairs]
+    read, key = (torch.cat(index).numpy() for index in zip(*ends, strict=True))
+    sequence = np.repeat(np.arange(len(ends)), [len(reads) for reads, _ in ends])
     rows = np.bincount(sequence * len(batch.known) + read, minlength=batch.parents.numel())
     indices = np.append(0, rows.cumsum()), read * n_keys + key, sequence * n_keys + key
     row_ends, cell, column = (index.astype(np.int32) for index in indices)

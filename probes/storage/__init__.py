@@ -9,21 +9,8 @@ from mechmarkov.probing.score import Score
 from mechmarkov.utils.text import listed
 
 from . import figures, measure
-from .claims import claims, headline, is_too_little
-from .game import MIN_GAIN_NATS
-from .home import (
-    MIN_GAIN_SHARE,
-    cancelling,
-    homes_of,
-    is_changed,
-    is_half_stored,
-    is_stored_open,
-    largest_holders,
-    needs_others_scale,
-    rank_90,
-    reads_parent,
-    weight_of,
-)
+from .claims import claims, headline, why_no_home
+from .home import cancelling, homes_of, rank_90, weight_of
 
 
 def applies(subject: Subject) -> str | None:
@@ -42,49 +29,26 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         gain = Score(nats, "nats", 0.0, interval_at(data, "gain"), kind)
     parent_gain = Score(float(last["parent_gain"]), "nats", 0.0, null_kind="a model that ignores the parent")
     stored_gain = Score(float(last["stored_gain"]), "nats", 0.0, null_kind="a model that counts transitions")
-    found = {"bigram_home": Score(" + ".join(homes) or "none", ""), "gain": gain}
-    found |= {"parent_gain": parent_gain, "stored_gain": stored_gain}
+    scored = {"bigram_home": Score(" + ".join(homes) or "none", ""), "gain": gain}
+    scored |= {"parent_gain": parent_gain, "stored_gain": stored_gain}
     if not homes:
-        return found | {"rank_90": Score(None, "rank", reason=_why_no_home(data))}
+        return scored | {"rank_90": Score(None, "rank", reason=why_no_home(data))}
     for path in data["path"].values:
         share, interval = float(last["net_share"].sel(path=path)), interval_at(data, "net_share", path=path)
-        found[f"share_{path}"] = Score(share, "share", 1 / data.sizes["path"], interval, "an even split")
+        scored[f"share_{path}"] = Score(share, "share", 1 / data.sizes["path"], interval, "an even split")
     for group in cancelling(last):
         net = float(last["net_share"].sel(path=group[0]))
         why = f"{_sum_of(last, group)} cancel; together they hold {net:.2f}"
-        found |= {f"share_{path}": Score(None, "share", reason=why) for path in group}
+        scored |= {f"share_{path}": Score(None, "share", reason=why) for path in group}
     weight, rank = weight_of(homes[0]), rank_90(data, homes[0])
     if rank is None:
         why = f"{weight} is not trained, or no rank of it keeps 90 % of the bigram part"
-        return found | {"rank_90": Score(None, "rank", reason=why)}
+        return scored | {"rank_90": Score(None, "rank", reason=why)}
     if rank == 0:
         why = f"90 % of the bigram part is left with {weight} at rank 0: it is in no rank of this weight"
-        return found | {"rank_90": Score(None, "rank", reason=why)}
+        return scored | {"rank_90": Score(None, "rank", reason=why)}
     full = float(data["full_rank"].sel(weight=weight))
-    return found | {"rank_90": Score(rank, "rank", full, null_kind=f"full rank of {weight}")}
-
-
-def _why_no_home(data: xr.Dataset) -> str:
-    """Returns why no path is named at the last step."""
-    last = last_model(data)
-    nats = float(last["gain"])
-    if nats < MIN_GAIN_NATS:
-        worth = f"the paths together are worth {nats:.3g} nats, below {MIN_GAIN_NATS}"
-        return f"{worth}: there is {'too little' if is_too_little(last) else 'nothing'} to share"
-    if needs_others_scale(last):
-        return f"{listed(largest_holders(data))} would hold it at the scale that other paths give the norm"
-    if reads_parent(last):
-        if is_stored_open(last):
-            return "whether a path holds the bigram or it comes from the context is open"
-        if is_half_stored(last):
-            return "some of the bigram comes from the context: which path holds the rest is not told"
-        surely = float(last["stored_share"][2]) < MIN_GAIN_SHARE
-        whole = "the bigram" if surely else "most of the bigram"
-        return f"{whole} comes from the transitions of the context: no path holds it"
-    if is_changed(last):
-        toward = "not toward" if float(last["parent_gain"]) < 0 else "hardly toward"
-        return f"setting the parent changes predictions, but {toward} its row: no path holds the bigram"
-    return "what the paths are worth does not come from the parent: no path holds the bigram"
+    return scored | {"rank_90": Score(rank, "rank", full, null_kind=f"full rank of {weight}")}
 
 
 def _sum_of(last: xr.Dataset, paths: list[str]) -> str:
@@ -96,11 +60,7 @@ probe = Probe(
     name="storage",
     question="Which path holds the bigram, how much of it, and in what rank?",
     cites="Shapley 1953",
-    applies=applies,
-    measure=measure.measure,
-    scores=scores,
-    claims=claims,
-    headline=headline,
+    applies=applies, measure=measure.measure, scores=scores, claims=claims, headline=headline,
     figures=figures.draw,
     formula="v(S) = KL(bigram ‖ no paths) − KL(bigram ‖ paths in S), a removed path at its data mean\n"
     "share of a path = its Shapley value of v / v(all paths); shares add up to 1",
@@ -113,4 +73,4 @@ probe = Probe(
         "rank_90": "least rank of the home's weight that keeps 90 % of the loss's bigram part",
     },
     with_bos=True,
-)
+)  # fmt: skip

@@ -1,6 +1,7 @@
 """Claims of storage: which paths hold the bigram, what cancels or works against it, or why none is named."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
@@ -9,6 +10,7 @@ from mechmarkov.claims.claim import Claim, Claims, Condition, Status
 from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.probing.dataset import interval_at, last_model
 from mechmarkov.probing.score import Score
+from mechmarkov.utils.text import listed
 
 from .game import MIN_GAIN_NATS, ROUNDING_NATS
 from .home import (
@@ -142,55 +144,76 @@ def _rank(data: xr.Dataset, home: str) -> Iterator[Condition]:
         yield Condition("full rank", value=float(data["full_rank"].sel(weight=weight)), words=(weight,))
 
 
+@dataclass(frozen=True)
+class _Reason:
+    """A reason that no path is named for, and what a claim of it says."""
+
+    name: str
+    status: Status = "excluded"
+    paths: tuple[str, ...] = ()
+    share: float | None = None
+    interval: tuple[float, float] | None = None
+
+
 def _no_home(data: xr.Dataset, last: xr.Dataset, worth: tuple[Condition, ...]) -> Claim:
     """Returns why no path is named."""
-    reason, status, names, value, interval = _reason(data, last)
-    beside = [*worth, *_alone_of(last, names)]
+    why = _reason(data, last)
+    beside = [*worth, *_alone_of(last, why.paths)]
     if not reads_parent(last):
         changed = positions_changed(last)
         beside.append(Condition("positions", value=float(len(changed))))
         beside.append(Condition("positions that change with the parent", value=float(changed.sum())))
     return Claim(
-        names, "stores", BIGRAM, value, interval, None, "share" if value is not None else "", status,
-        "intervention", because=(Condition(reason), *beside),
+        why.paths, "stores", BIGRAM, why.share, why.interval, None, "share" if why.share is not None else "",
+        why.status, "intervention", because=(Condition(why.name), *beside),
     )  # fmt: skip
 
 
-def _reason(
-    data: xr.Dataset, last: xr.Dataset
-) -> tuple[str, Status, tuple[str, ...], float | None, tuple[float, float] | None]:
+def _reason(data: xr.Dataset, last: xr.Dataset) -> _Reason:
     gain = float(last["gain"])
     share, low, high = (min(1.0, max(0.0, float(value))) for value in last["stored_share"])
     if gain < MIN_GAIN_NATS:
         if is_too_little(last):
-            return "too little to share", "open", (), None, None
+            return _Reason("too little to share", "open")
         if held_alone(last):
-            return "others undo it", "excluded", tuple(held_alone(last)), None, None
-        return (
-            ("the paths lead away" if gain < -ROUNDING_NATS else "nothing to share"),
-            "excluded",
-            (),
-            None,
-            None,
-        )
+            return _Reason("others undo it", paths=tuple(held_alone(last)))
+        return _Reason("the paths lead away" if gain < -ROUNDING_NATS else "nothing to share")
     if needs_others_scale(last):
-        return "only at another scale", "excluded", tuple(largest_holders(data)), None, None
+        return _Reason("only at another scale", paths=tuple(largest_holders(data)))
     if reads_parent(last):
         if is_stored_open(last):
-            return "stored or from the context", "open", (), share, (low, high)
+            return _Reason("stored or from the context", "open", (), share, (low, high))
         if is_half_stored(last):
-            return "some from the context", "open", (), share, (low, high)
-        return "from the context", "excluded", (), share, (low, high)
+            return _Reason("some from the context", "open", (), share, (low, high))
+        return _Reason("from the context", "excluded", (), share, (low, high))
     if is_changed(last):
         away = float(last["parent_gain"]) < 0
-        return (
-            ("the parent leads away" if away else "the parent hardly leads there"),
-            "excluded",
-            (),
-            None,
-            None,
-        )
-    return "not by the parent", "excluded", (), None, None
+        return _Reason("the parent leads away" if away else "the parent hardly leads there")
+    return _Reason("not by the parent")
+
+
+def why_no_home(data: xr.Dataset) -> str:
+    """Returns why no path is named at the last step, as scores say it."""
+    last = last_model(data)
+    why, surely = _reason(data, last), float(last["stored_share"][2]) < MIN_GAIN_SHARE
+    whole = "the bigram" if surely else "most of the bigram"
+    changes = "setting the parent changes predictions, but {} toward its row: no path holds the bigram"
+    reasons = {
+        "only at another scale": "{} would hold it at the scale that other paths give the norm",
+        "stored or from the context": "whether a path holds the bigram or it comes from the context is open",
+        "some from the context": "some of the bigram comes from the context: which path holds the rest is "
+        "not told",
+        "from the context": f"{whole} comes from the transitions of the context: no path holds it",
+        "the parent leads away": changes.format("not"),
+        "the parent hardly leads there": changes.format("hardly"),
+        "not by the parent": "what the paths are worth does not come from the parent: no path holds the "
+        "bigram",
+    }
+    if why.name in reasons:
+        return reasons[why.name].format(listed(why.paths))
+    worth = f"the paths together are worth {float(last['gain']):.3g} nats, below {MIN_GAIN_NATS}"
+    much = "too little" if why.name == "too little to share" else "nothing"
+    return f"{worth}: there is {much} to share"
 
 
 def is_too_little(last: xr.Dataset) -> bool:

@@ -25,8 +25,8 @@ def draw(data: xr.Dataset) -> list[Figure]:
     aim, law = target_for(data.attrs["objective"], data["kernel"].values)
     if aim == "P" and data.attrs["objective"] == "cross_entropy":  # P has zeros, which logits only near
         aim, law = "log P", np.log(np.maximum(data["kernel"].values, FLOOR))
-    target, said = fitted_target(table, double_centred(law), aim)
-    kept = [f"{how} {path}" for how in ("only", "without") for path in paths]
+    target, caption = fitted_target(table, double_centred(law), aim)
+    edits = [f"{how} {path}" for how in ("only", "without") for path in paths]
     nats = np.concatenate([last["kl_only"].values, last["kl_without"].values])
     ends = {"none removed": float(last["kl_full"]), "all removed": float(last["kl_empty"])}
     shares = Figure(
@@ -43,11 +43,11 @@ def draw(data: xr.Dataset) -> list[Figure]:
             "KL from the exact bigram to the model with only one path, and with all but one, the others at "
             "their mean.",
             "plotly",
-            bars(kept, nats, y_title="nats", references=ends),
+            bars(edits, nats, y_title="nats", references=ends),
         ),
         Figure(
             f"What {path} says of the next state",
-            f"Its mean contribution to the scores given the parent state; rows are centred. {said}",
+            f"Its mean contribution to the scores given the parent state; rows are centred. {caption}",
             "plotly",
             matched(table, target, labels, row_title="parent state", column_title="next state"),
             key="contribution of the home",
@@ -70,10 +70,10 @@ def _one_bar(paths: list[str], worth: np.ndarray, share: np.ndarray | None) -> g
     figure = bars([], np.zeros(0), y_title="")
     look = {"y": [0], "orientation": "h", "textposition": "inside", "showlegend": True}
     for i, path in enumerate(paths):
-        said = f"{path}: {worth[i]:.3g} nats"
-        said += f", {format_share(float(share[i]))}" if share is not None else ""
+        text = f"{path}: {worth[i]:.3g} nats"
+        text += f", {format_share(float(share[i]))}" if share is not None else ""
         marker = {"color": PALETTE[i % len(PALETTE)]}
-        figure.add_bar(x=[worth[i]], name=said, customdata=[path], marker=marker, **look)
+        figure.add_bar(x=[worth[i]], name=text, customdata=[path], marker=marker, **look)
     figure.update_xaxes(title="nats", range=None, tickmode="auto", showgrid=True)
     figure.update_yaxes(visible=False)
     return figure.update_layout(barmode="relative", height=190, showlegend=True)

@@ -105,8 +105,8 @@ class Coalitions:
     def kl(self, members: Bool[np.ndarray, "coalition path"]) -> Float[np.ndarray, "coalition sequence"]:
         """KL from the exact bigram to each coalition, the mean over the predictions of each sequence."""
         parts = torch.split(torch.from_numpy(members).double(), max(1, CHUNK_SCORES // self.base.numel()))
-        found = [self._kl(self.base + torch.tensordot(some, self.moves, 1)) for some in parts]
-        return torch.cat(found).numpy()
+        nats = [self._kl(self.base + torch.tensordot(some, self.moves, 1)) for some in parts]
+        return torch.cat(nats).numpy()
 
     def pulls(self, members: Bool[np.ndarray, "coalition path"]) -> Float[np.ndarray, "coalition sequence"]:
         """Returns what each sequence's part in removed paths' means changes of a coalition's mean KL.
@@ -114,7 +114,7 @@ class Coalitions:
         To first order (the infinitesimal jackknife, Efron 1982); 0 on average over sequences.
         """
         rows, few = torch.from_numpy(members).double(), slice(0, GRADIENT_SEQUENCES)
-        found = []
+        moved = []
         for some in torch.split(rows, max(1, CHUNK_SCORES // self.base[few].numel())):
             with torch.enable_grad():
                 shift = torch.zeros(len(some), 1, 1, self.base.shape[-1], dtype=torch.float64)
@@ -122,8 +122,8 @@ class Coalitions:
                 scores = self.base[few] + torch.tensordot(some, self.moves[:, few], 1) + shift
                 (slope,) = torch.autograd.grad(self._kl(scores, few).mean(-1).sum(), shift)
             removed = torch.tensordot(1 - some, self.pull, 1)  # coalition, sequence, state
-            found.append((slope[:, 0] * removed).sum(-1))
-        return torch.cat(found).numpy()
+            moved.append((slope[:, 0] * removed).sum(-1))
+        return torch.cat(moved).numpy()
 
     def groups(self) -> np.ndarray:
         """The number of the first path of those that each path cancels with, `[path]`."""
@@ -199,8 +199,8 @@ def _play(
         return -np.concatenate([kl, kl + game.pulls(paths), kl.mean(-1, keepdims=True)], axis=-1)
 
     if len(teams) <= shapley.EXACT_PLAYERS:
-        found = shapley.exact(values(shapley.coalitions(len(teams))))
-        errors = np.zeros_like(found)
+        values_of = shapley.exact(values(shapley.coalitions(len(teams))))
+        errors = np.zeros_like(values_of)
     else:
-        found, errors = shapley.sampled(values, len(teams))
-    return found[:, :n], found[:, n:-1], errors[:, -1]
+        values_of, errors = shapley.sampled(values, len(teams))
+    return values_of[:, :n], values_of[:, n:-1], errors[:, -1]

@@ -144,8 +144,8 @@ def rank_90(data: xr.Dataset, path: str) -> int | None:
     if weight not in data["weight"].values:
         return None
     last = last_model(data).sel(weight=weight)
-    parts, kept = last["rank_parts"].sel(part="bigram").values, last["rank_kept"].values
-    tried = np.isfinite(kept)
+    parts, ranks = last["rank_parts"].sel(part="bigram").values, last["rank_kept"].values
+    tried = np.isfinite(ranks)
     enough = parts[tried] >= MIN_KEPT_SHARE * float(last["loss_parts"].sel(part="bigram"))
     first = int(np.flatnonzero(~enough).max(initial=-1)) + 1
-    return int(kept[tried][first]) if first < tried.sum() else None
+    return int(ranks[tried][first]) if first < tried.sum() else None

@@ -91,7 +91,7 @@ def by_parent(subject: Subject) -> xr.Dataset:
     every = torch.arange(len(at))
 
     def gains_in(context: Int[Tensor, "batch position"]) -> Float[np.ndarray, "gain axis batch"]:
-        found = []
+        by_chunk = []
         for chunk in model_chunks(subject, batch):
             runs = []
             for state in states:
@@ -102,10 +102,10 @@ def by_parent(subject: Subject) -> xr.Dataset:
             set_to = torch.stack(runs, dim=2)  # member, sequence, parent, next state
             mean = (set_to * weight[:, None]).sum(2, keepdim=True)
             moved = set_to.clamp_min(FLOOR).log() - mean.clamp_min(FLOOR).log()
-            found.append(
+            by_chunk.append(
                 torch.stack([((law * moved).sum(-1) * weight).sum(-1) for law in (P[states], set_to)])
             )
-        return torch.cat(found, dim=1).numpy()
+        return torch.cat(by_chunk, dim=1).numpy()
 
     def at_positions(gains: Float[np.ndarray, "axis batch"]) -> Float[np.ndarray, "axis position"]:
         return mean_by_position(gains, at.numpy(), len(batch.read))
@@ -231,11 +231,11 @@ def truncations(subject: Subject) -> xr.Dataset:
     axis = subject.axis
     batch = sequences_for(subject)
     # Where every position is a prediction half of the sequences are plenty: the laws are exact.
-    found = curves(subject, batch.head(len(batch.tokens) // (1 + (len(batch.read) > 1))))
+    cuts = curves(subject, batch.head(len(batch.tokens) // (1 + (len(batch.read) > 1))))
     return xr.Dataset(
-        variables("nats", (axis, "part"), loss_parts=found.whole)
-        | variables("nats", (axis, "weight", "rank", "part"), rank_parts=found.parts)
-        | variables("rank", (axis, "weight", "rank"), rank_kept=found.kept)
-        | variables("rank", "weight", full_rank=[found.full[name] for name in found.weights]),
-        coords={axis: subject.coordinates, "weight": found.weights, "rank": found.ranks, "part": list(PARTS)},
+        variables("nats", (axis, "part"), loss_parts=cuts.whole)
+        | variables("nats", (axis, "weight", "rank", "part"), rank_parts=cuts.parts)
+        | variables("rank", (axis, "weight", "rank"), rank_kept=cuts.kept)
+        | variables("rank", "weight", full_rank=[cuts.full[name] for name in cuts.weights]),
+        coords={axis: subject.coordinates, "weight": cuts.weights, "rank": cuts.ranks, "part": list(PARTS)},
     )

@@ -31,17 +31,17 @@ def by_own_scale(subject: Subject, data: xr.Dataset) -> xr.Dataset:
         no home.
     """
     axis, batch = subject.axis, sequences_for(subject)
-    found = np.full((2, len(subject.decoder)), np.nan)
+    nats = np.full((2, len(subject.decoder)), np.nan)
     law = subject.exact["bigram"][: len(batch.tokens)]
     for i in range(len(subject.decoder)) if subject.config.normalization_type is not None else ():
         if home := largest_holders(data.isel({axis: [i]})):
-            kept = np.isin(data["path"].values, home)
+            at_home = np.isin(data["path"].values, home)
             game = Coalitions(subject, i, MAX_SCORES // (2 * len(subject.decoder) * subject.source.n_states))
             model = substack(subject.decoder, slice(i, i + 1))
             with ExitStack() as others:
-                for name in data["path"].values[~kept]:
+                for name in data["path"].values[~at_home]:
                     sender = "embed" if name == "direct" else str(name)
                     others.enter_context(ablate_path(model, sender, "logits", kind="mean"))
                 rescaled = kl(law, predictions(subject, model, batch, batch.tokens)[0].numpy()).mean()
-            found[:, i] = game.kl(kept[None]).mean(), rescaled
-    return xr.Dataset(variables("nats", axis, home_only=found[0], home_rescaled=found[1]))
+            nats[:, i] = game.kl(at_home[None]).mean(), rescaled
+    return xr.Dataset(variables("nats", axis, home_only=nats[0], home_rescaled=nats[1]))

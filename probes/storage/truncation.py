@@ -79,7 +79,7 @@ def curves(subject: Subject, batch: Batch) -> Truncations:
     tried = {name: _ranks(rank, MAX_RUNS // len(weights)) for name, rank in full.items()}
     ranks = sorted({rank for some in tried.values() for rank in some})
     shape = (len(subject.decoder), len(weights), len(ranks))
-    kept, parts = np.full(shape, np.nan), np.full((*shape, len(PARTS)), np.nan)
+    n_kept, parts = np.full(shape, np.nan), np.full((*shape, len(PARTS)), np.nan)
     whole = []
     best = subject.source.best()
     if isinstance(best, str):  # no law in closed form: what came instead
@@ -90,13 +90,13 @@ def curves(subject: Subject, batch: Batch) -> Truncations:
         run = partial(predictions, subject, chunk.model, batch, batch.tokens)
         whole.append(loss_parts(run(), law, batch))
         for i, name in enumerate(weights):
-            found = spectrum(chunk.model, name)
+            known = spectrum(chunk.model, name)
             for rank in tried[name]:
                 at = (chunk.members, i, ranks.index(rank))
-                kept[at] = found.keep(rank).sum(-1).numpy()
-                with truncate(chunk.model, name, rank, found=found):
+                n_kept[at] = known.keep(rank).sum(-1).numpy()
+                with truncate(chunk.model, name, rank, known=known):
                     parts[at] = loss_parts(run(), law, batch)
-    return Truncations(weights, ranks, kept, parts, np.concatenate(whole), full)
+    return Truncations(weights, ranks, n_kept, parts, np.concatenate(whole), full)
 
 
 def _ranks(full: int, most: int) -> list[int]:

@@ -57,11 +57,7 @@ probe = Probe(
     name="symmetry",
     question="Why is it stuck, or not: what do the symmetries of the data let a first gradient see?",
     cites="Shi & Cao 2025 (arXiv 2511.23239), theorem 4.1; the first step in closed form",
-    applies=applies,
-    measure=measure.measure,
-    scores=scores,
-    claims=claims,
-    headline=headline,
+    applies=applies, measure=measure.measure, scores=scores, claims=claims, headline=headline,
     figures=figures.draw,
     formula="first step from zero: ∂L/∂V ∝ G = Σₘ (Pᵐ)ᵀ diag(μ Pᴺ⁻¹⁻ᵐ), m = 1 … N − 1\n"
     "first-step information = |G − product of its margins|² / |G|²; 0 for p = 0 or 1 and K | N − "
@@ -77,4 +73,4 @@ probe = Probe(
         "circuit_variation": "share of the circuits' norm that depends on the state read",
         "token_mean_accuracy": "share of last labels y whose E[token mean | y], a row of G, is the nearest",
     },
-)
+)  # fmt: skip

@@ -31,7 +31,7 @@ def equivariance_error(
     tokens = population.tokens[:, 0]
     tokens = tokens[: max(MIN_SEQUENCES, MAX_SEQUENCES // (len(moves) + 1))]
     softmax = subject.objective.kind == "cross_entropy"
-    found = []
+    by_chunk = []
     for chunk in chunked(subject.decoder, tokens, subject.chunk_elements, sequences=len(tokens)):
 
         def scores(of: torch.Tensor, model: torch.nn.Module = chunk.model) -> torch.Tensor:
@@ -42,5 +42,5 @@ def equivariance_error(
         size = plain.norm(dim=-1).mean((-2, -1))
         moved = (scores(relabel(tokens, g))[..., list(g)] for g in moves)  # entry y: the score of g y
         errors = [(one - plain).norm(dim=-1).mean((-2, -1)) for one in moved]
-        found.append(torch.stack(errors).mean(0) / size)
-    return torch.cat(found).numpy()
+        by_chunk.append(torch.stack(errors).mean(0) / size)
+    return torch.cat(by_chunk).numpy()

@@ -35,8 +35,8 @@ def token_mean_accuracy(
     centres = first_step / np.where(weight > 0, weight, 1)
     distance = ((mean[:, None, :] - centres) ** 2).sum(-1)
     distance[:, weight[:, 0] == 0] = np.inf
-    found = {"one_step_accuracy": mean @ first_step.T, "token_mean_accuracy": -distance}
-    return {name: _accuracy(scores, label.numpy(), population.exact) for name, scores in found.items()}
+    scores_of = {"one_step_accuracy": mean @ first_step.T, "token_mean_accuracy": -distance}
+    return {name: _accuracy(scores, label.numpy(), population.exact) for name, scores in scores_of.items()}
 
 
 def _accuracy(

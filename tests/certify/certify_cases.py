@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from probing_cases import CHAIN, RAW_LOG, SHAPES, config_of, randomise, run_of
 
+from mechmarkov.certify import certify, proof_of
 from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
 from mechmarkov.certify.bounds.every import Bounds, bounds
 from mechmarkov.certify.bounds.layer import Layer
@@ -116,3 +117,7 @@ def worst_of_all(run, table, unit=FLOAT32) -> tuple[dict[str, float], np.ndarray
         "logit_error": apart.max(),
     }
     return found, nats.max(0)
+
+
+def proof(run, program=None, unit=FLOAT32):
+    return proof_of(certify(run, program, unit=unit), int(run.steps[-1]))

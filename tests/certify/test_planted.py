@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from certify_cases import one_layer, small_run, worst_of_all
+from certify_cases import one_layer, proof, small_run, worst_of_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,12 +14,7 @@ from mechmarkov.certify.contexts import Contexts
 from mechmarkov.theory import worst_case
 
 SEEDS = st.integers(0, 2**32 - 1)
-SUMS = ["plain", "relative", "window", "LN and MLP"]
 REFUSED = r"too small|is claimed to be at most|leaves out sequences"
-
-
-def proof(run, program=None, unit=FLOAT32):
-    return proof_of(certify(run, program, unit=unit), int(run.steps[-1]))
 
 
 # Faults in the search, each as somebody might make it: what it then proves is refused, or seen to be false.

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from certify_cases import one_layer
+from certify_cases import one_layer, proof
 from probing_cases import RAW_LOG, SHAPES
 
 import mechmarkov as mm
-from mechmarkov.certify import EXACT, FLOAT32, certify, checker, load_proof, proof_of, save_proof, verify
+from mechmarkov.certify import EXACT, FLOAT32, checker, load_proof, save_proof, verify
 from mechmarkov.certify.bounds import every
 from mechmarkov.models.constructions.context_conditioned import context_conditioned_model
 from mechmarkov.objectives import Objective
@@ -19,10 +19,6 @@ from mechmarkov.runs import example
 from mechmarkov.sources import Circle, ContextConditionedChain
 
 RAW = Objective(kind="raw_log", read="last")
-
-
-def proof(run, program=None, unit=FLOAT32):
-    return proof_of(certify(run, program, unit=unit), int(run.steps[-1]))
 
 
 @pytest.fixture(scope="module")

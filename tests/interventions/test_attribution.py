@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from probing_cases import SHAPES, config_of, randomise
+from intervention_cases import LONG
+from probing_cases import config_of, randomise
 from transformer_lens import patching
 
 from mechmarkov.interventions.attribution import attribution_patching
@@ -10,7 +11,6 @@ from mechmarkov.models import HookedDecoder
 
 pytestmark = pytest.mark.tl
 
-LONG = sorted(shape for shape in SHAPES if SHAPES[shape].get("n_ctx", 7) > 3)
 POINTS = {"residual": "hook_resid_pre", "heads": "attn.hook_z", "mlps": "hook_mlp_out"}
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from probing_cases import SHAPES, config_of, randomise
+from intervention_cases import ALL, close, decoder_of, tokens_of
+from probing_cases import config_of
 
 import mechmarkov as mm
 from mechmarkov.interventions.ablate import ablate, ablate_path
@@ -12,17 +13,6 @@ from mechmarkov.interventions.replace import replace_component
 from mechmarkov.interventions.tokens import donors
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.components import component_names
-
-ALL = sorted(SHAPES)
-
-
-def decoder_of(shape: str, seed: int = 0, n_models: int | None = None, **changes) -> HookedDecoder:
-    return randomise(HookedDecoder(config_of(shape, **changes), n_models), seed)
-
-
-def tokens_of(model: HookedDecoder, batch: int = 6, seed: int = 1) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(3, (batch, model.config.n_ctx), generator=generator)
 
 
 def edited(model: HookedDecoder, *names: str, head: int | None = None) -> HookedDecoder:
@@ -37,10 +27,6 @@ def edited(model: HookedDecoder, *names: str, head: int | None = None) -> Hooked
 
 def with_z(model: HookedDecoder, tokens: torch.Tensor, layer: int, z: torch.Tensor) -> torch.Tensor:
     return model.run_with_hooks(tokens, fwd_hooks=[(f"blocks.{layer}.attn.hook_z", lambda x, hook: z)])
-
-
-def close(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return torch.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("n_models", [None, 3])

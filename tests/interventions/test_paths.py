@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 import torch
-from test_interventions import ALL, close, decoder_of, tokens_of
+from intervention_cases import ALL, close, decoder_of, tokens_of
 
 from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.interventions.paths import paths, replace_path

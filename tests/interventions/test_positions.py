@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from probing_cases import SHAPES, config_of, randomise
+from intervention_cases import LONG
+from probing_cases import config_of, randomise
 
 from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.components import component_names, output_of
 
-LONG = sorted(shape for shape in SHAPES if SHAPES[shape].get("n_ctx", 7) > 3)
 N = 6  # sequences
 
 
@@ -165,10 +165,7 @@ def test_ablations_of_later_layers_begin_where_activations_are_stored(shape, n_m
             assert torch.allclose(model(residual, start_at_layer=1), model(tokens), atol=1e-10)
         with ablate(model, name, kind="resample"):
             assert torch.allclose(model(residual, start_at_layer=1), model(tokens), atol=1e-10)
-        with (
-            ablate(model, name, kind="same_token"),
-            pytest.raises(ValueError, match="give its tokens too"),
-        ):
+        with ablate(model, name, kind="same_token"), pytest.raises(ValueError, match="give its tokens too"):
             model(residual, start_at_layer=1)
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from intervention_cases import close, decoder_of, tokens_of
 from probing_cases import config_of, randomise
 
 from mechmarkov.interventions.weights import Spectrum, edit_weights, spectrum, truncate, weights_of
@@ -10,18 +11,6 @@ from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.lookup_tables import direct_table
 
 SHAPES = ["plain", "LN and MLP", "RMSPre, tied", "rotary", "grouped queries", "Llama"]
-
-
-def decoder_of(shape: str, n_models: int | None = None, **changes) -> HookedDecoder:
-    return randomise(HookedDecoder(config_of(shape, **changes), n_models))
-
-
-def tokens_of(model: HookedDecoder) -> torch.Tensor:
-    return torch.randint(3, (5, model.config.n_ctx), generator=torch.Generator().manual_seed(1))
-
-
-def close(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return torch.allclose(a, b, rtol=1e-4, atol=2e-5)
 
 
 def cut(matrix: np.ndarray, rank: int) -> np.ndarray:
@@ -69,7 +58,7 @@ def test_edits_that_do_not_fit_are_refused(weights, says):
 @pytest.mark.parametrize("n_models", [None, 2])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_full_rank_is_the_model(shape, n_models):
-    model = decoder_of(shape, n_models)
+    model = decoder_of(shape, n_models=n_models)
     tokens = tokens_of(model)
     before = model(tokens)
     for name in weights_of(model):
@@ -131,7 +120,7 @@ def test_truncated_matrices_are_numpys(shape):
 
 @pytest.mark.parametrize("n_models", [None, 2])
 def test_the_direct_path_is_cut_in_the_logits_and_nowhere_else(n_models):
-    model = decoder_of("plain", n_models)
+    model = decoder_of("plain", n_models=n_models)
     tokens = tokens_of(model)
     before = model(tokens).detach().double()
     table = (model.embed.W_E @ model.unembed.W_U).detach().double()

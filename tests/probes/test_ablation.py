@@ -7,24 +7,18 @@ import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.ablation import measure as ablations
+from models_by_hand import LOG_P, PI, relabelled
 from probing_cases import P3, RAW_LOG, ask, parent_logits, random_run, run_of, subject_of, walk_run
 from scipy.special import stdtrit
-from test_invariance import relabelled
 
 from mechmarkov.models import HookedDecoder
-from mechmarkov.models.constructions.lookup_tables import (
-    direct_table,
-    mlp_table,
-    value_table,
-)
+from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import ablation
 from mechmarkov.probing import Subject
 from mechmarkov.probing.effects import sequences_for
 from mechmarkov.sources import Chain, Circle, DirichletChains, LaggedChain
 
-PI = np.linalg.matrix_power(P3, 100)[0]
-LOG_P = torch.tensor(np.log(P3)).float()
 WRONG = [1, 2, 0]
 
 answers = partial(ask, ablation.probe)

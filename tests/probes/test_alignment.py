@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from models_by_hand import PI
 from probing_cases import P3, RAW_LOG, random_run, run_of, subject_of
 
 import mechmarkov as mm
@@ -12,8 +13,6 @@ from mechmarkov.probes import alignment
 from mechmarkov.probing.recording import ATTENTION, SCORES
 from mechmarkov.probing.value_circuits import path_tables
 from mechmarkov.sources import Circle
-
-PI = np.linalg.matrix_power(P3, 100)[0]
 
 
 def centre(table):

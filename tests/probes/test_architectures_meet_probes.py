@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from models_by_hand import stacked
 from probing_cases import P3, probe_quickly, random_run
 from uniform_mixer import Uniform
 
@@ -25,11 +26,7 @@ ARCHITECTURES = {
     "Qwen3": ("Qwen3", {}, {}),
     "GPT-NeoX": ("GPT-NeoX", {}, {}),
     "Gemma-like": ("Llama", {"act_fn": "gelu_new", "n_key_value_heads": None}, {}),
-    "Mamba": (
-        "LN and MLP",
-        STATE_SPACE | {"mixer": "mamba"},
-        {"alignment": NO_TABLE, "symmetry": NO_TABLE},
-    ),
+    "Mamba": ("LN and MLP", STATE_SPACE | {"mixer": "mamba"}, {"alignment": NO_TABLE, "symmetry": NO_TABLE}),
     "Mamba, then attention": ("LN and MLP", STATE_SPACE | {"mixer": "mamba_first"}, {}),
     "no attention, then attention": (
         "LN and MLP",
@@ -37,19 +34,6 @@ ARCHITECTURES = {
         {"ablation": "layer 0 has no attention weights"},
     ),
 }
-
-
-def stacked(first, rest):
-    """A mixer that is of one kind in the first layer and of another in the others."""
-
-    class Stacked:
-        made = 0
-
-        def __new__(cls, config, stack):
-            cls.made += 1
-            return (first if cls.made % config.n_layers == 1 else rest)(config, stack)
-
-    return Stacked
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,8 @@ import pytest
 import torch
 import xarray as xr
 from mechmarkov.probes.degeneracy import calibrate, is_calibrated
-from probing_cases import CHAIN, P3, claims_of, config_of, probe_quickly, randomise, run_of
+from models_by_hand import LOG_P
+from probing_cases import CHAIN, claims_of, config_of, probe_quickly, randomise, run_of
 
 import mechmarkov as mm
 from mechmarkov.curvature.learning_coefficient import learning_coefficient
@@ -18,7 +19,6 @@ from mechmarkov.probes import degeneracy
 from mechmarkov.theory.learning_coefficient import of_bigram_table, of_tied_plateau
 
 N_BETA = 8_000.0
-LOG_P = torch.tensor(np.log(P3)).float()
 
 
 def test_a_gaussian_bowl_has_the_coefficient_of_its_integral():

@@ -8,8 +8,8 @@ import torch
 import xarray as xr
 from mechmarkov.probes.dynamics.gradients import gradient_norms
 from mechmarkov.probes.dynamics.trajectory import Event, first_time, score_trajectory
+from models_by_hand import LOG_P, PI, holding, relabelled, story
 from probing_cases import P3, RAW_LOG, claims_of, probe_quickly, random_run, run_of
-from test_invariance import relabelled
 
 import mechmarkov as mm
 from mechmarkov.models import HookedDecoder
@@ -19,31 +19,12 @@ from mechmarkov.probes import dynamics
 from mechmarkov.probing import Subject
 from mechmarkov.probing.probe import load_probe
 from mechmarkov.report.first_screen.headline import headline
-from mechmarkov.runs.run import Run
 from mechmarkov.sources import DirichletChains
 from mechmarkov.theory.bootstrap import ratio
 
-PI = np.linalg.matrix_power(P3, 200)[0]
-LOG_P = torch.tensor(np.log(P3)).float()
 UNIFORM_AWAY = float(PI @ (P3 * np.log(3 * P3)).sum(1))
 UNIGRAM_AWAY = float(PI @ (P3 * np.log(P3 / PI)).sum(1))
 N_CTX = 8
-
-
-def model(*has: str) -> HookedDecoder:
-    """A decoder that selects the parent, holds the bigram, the unigram, or none of these."""
-    decoder = value_table(LOG_P if "bigram" in has else torch.zeros(3, 3), N_CTX)
-    with torch.no_grad():
-        if "selection" not in has and "bigram" not in has:
-            decoder.get_parameter("blocks.0.attn.W_Q").zero_()
-        if "unigram" in has:
-            decoder.get_parameter("unembed.b_U").copy_(torch.tensor(np.log(PI)))
-    return decoder
-
-
-def story(*steps: tuple[str, ...]) -> Run:
-    """A run that has these things at steps 0, 10, 20, …."""
-    return run_of(*(model(*has) for has in steps))
 
 
 def find(name):
@@ -150,7 +131,7 @@ def test_what_was_there_from_the_start_and_what_was_lost_is_said():
 def test_a_bigram_that_is_there_before_it_is_nearest_is_no_contradiction():
     """At 0.35 of the way between the scores, more than half of the nats are gained."""
     between = value_table(0.35 * LOG_P + 0.65 * torch.tensor(np.log(PI)).float(), N_CTX)
-    data, _, said = probed(run_of(between, model("bigram")))
+    data, _, said = probed(run_of(between, holding("bigram")))
     assert 0.5 < float(data["progress"].sel(event="bigram")[0]) < 0.7
     assert said.first("came_by", object="bigram").condition("from the first probed step") is not None
     assert [law for law, _ in passed(said)][-1] == "bigram"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from models_by_hand import LOG_P
 from probing_cases import P3, probe_quickly, run_of
 
 import mechmarkov as mm
@@ -17,7 +18,6 @@ from mechmarkov.report.first_screen.verdict import badge
 from mechmarkov.report.words.title import title
 from mechmarkov.sources import Chain, DirichletChains
 
-LOG_P = torch.tensor(np.log(P3)).float()
 STAYING = Chain([[0.8, 0.2], [0.2, 0.8]])
 LAST = Objective(read="last")
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from probing_cases import P3, claims_of, probe_quickly, run_of
+from models_by_hand import LOG_P, asked
+from probing_cases import P3, claims_of
 
 import mechmarkov as mm
 from mechmarkov.bench.circuits import hidden_belief
@@ -19,14 +20,7 @@ from mechmarkov.models.constructions.lookup_tables import (
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import ablation, belief, degeneracy, storage
 
-LOG_P = torch.tensor(np.log(P3)).float()
 ASYMMETRIC = mm.Chain([[0.7, 0.3], [0.2, 0.8]])
-
-
-def asked(model, probe, sequences=64, **run):
-    runs = model if isinstance(model, list) else [model]
-    steps = "all" if len(runs) > 1 else "last"
-    return probe_quickly(run_of(*runs, **run), [probe], steps=steps, sequences=sequences)[probe]
 
 
 @pytest.mark.parametrize("p", [0.2, 0.8])
@@ -174,13 +168,7 @@ def test_a_circuit_of_two_heads_is_not_said_to_need_no_part():
     assert (second.is_shown, second.interval) == (True, (low, high))
 
 
-@pytest.mark.parametrize(
-    ("lag", "said"),
-    [
-        (16, "first token"),
-        (12, "11 tokens back"),
-    ],
-)
+@pytest.mark.parametrize(("lag", "said"), [(16, "first token"), (12, "11 tokens back")])
 def test_a_program_says_how_few_predictions_reach_what_it_looks_up(lag, said):
     model = value_table(LOG_P, 16, lag=lag)
     with torch.no_grad():

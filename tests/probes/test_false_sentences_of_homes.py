@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from probing_cases import P3, claims_of, probe_quickly, run_of
+from models_by_hand import LOG_P, asked
+from probing_cases import claims_of
 
 import mechmarkov as mm
 from mechmarkov.models import DecoderConfig, HookedDecoder
@@ -12,12 +13,7 @@ from mechmarkov.models.constructions.lookup_tables import direct_table, value_ta
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import storage
 
-LOG_P = torch.tensor(np.log(P3)).float()
 BINARY = mm.Binary(p=0.2, q=0.2)
-
-
-def asked(model, probe, sequences=64, **run):
-    return probe_quickly(run_of(model, **run), [probe], sequences=sequences)[probe]
 
 
 def log_of(source) -> torch.Tensor:

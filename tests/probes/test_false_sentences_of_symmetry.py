@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.belief.claims import is_used
+from models_by_hand import SMALL_WALK, trained
 from probing_cases import claims_of, probe_quickly, run_of
-from test_landscape import SMALL_WALK, trained
 
 import mechmarkov as mm
 from mechmarkov.models.constructions.disentangled import graph_heads

@@ -5,8 +5,8 @@ import pytest
 import torch
 import xarray as xr
 from mechmarkov.probes.dynamics.trajectory import first_time
-from probing_cases import P3, claims_of, probe_quickly, run_of
-from test_dynamics import model, story
+from models_by_hand import LOG_P, asked, holding, story
+from probing_cases import claims_of, probe_quickly
 
 import mechmarkov as mm
 from mechmarkov.models.constructions.induction_heads import induction_pair
@@ -14,13 +14,7 @@ from mechmarkov.models.constructions.lookup_tables import direct_table, value_ta
 from mechmarkov.probes import degeneracy, dynamics, program
 from mechmarkov.theory.bootstrap import mean_after
 
-LOG_P = torch.tensor(np.log(P3)).float()
 TABLE, NOTHING = direct_table(LOG_P, 8), direct_table(torch.zeros(3, 3), 8)
-
-
-def asked(models, probe, sequences=64, **run):
-    steps = "all" if len(models) > 1 else "last"
-    return probe_quickly(run_of(*models, **run), [probe], steps=steps, sequences=sequences)[probe]
 
 
 def with_progress(data, error=0.0, **events):
@@ -103,17 +97,14 @@ def test_what_may_have_come_later_is_not_said_to_be_before_what_follows(still):
 
 
 def test_every_phase_is_a_claim():
-    models = [model("unigram") if i % 2 else model() for i in range(6)]
+    models = [holding("unigram") if i % 2 else holding() for i in range(6)]
     phases = asked(models, "dynamics", 16).claims.where("passed")
     assert [claim.where.steps for claim in phases] == [(10 * i, 10 * i) for i in range(6)]
 
 
 def over_training(llc, progress):
     """What is said of coefficients [step, chain] at steps 0, 10, 20, … with this progress to the bigram."""
-    data = {
-        "llc": (("step", "chain"), llc),
-        "progress": (("step", "event"), np.array(progress)[:, None]),
-    }
+    data = {"llc": (("step", "chain"), llc), "progress": (("step", "event"), np.array(progress)[:, None])}
     steps = 10 * np.arange(len(progress))
     (claim,) = degeneracy._over_training(xr.Dataset(data, {"step": steps, "event": ["bigram"]}))
     return claim

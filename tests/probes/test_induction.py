@@ -6,8 +6,8 @@ import torch
 import xarray as xr
 from mechmarkov.probes.induction import circuit
 from mechmarkov.probes.induction.claims import circuit_of
+from models_by_hand import assert_equal, relabelled
 from probing_cases import CHAIN, RAW_LOG, SHAPES, claims_of, grouped, random_run, run_of, says, subject_of
-from test_invariance import assert_equal, relabelled
 
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.induction_heads import duplicate_token_head, induction_pair
@@ -141,10 +141,7 @@ WRONG = {
         lambda: duplicate_token_head(3, N_CTX),
         "copies of the current token",
     ),
-    "a previous-token head only": (
-        lambda: without_second_layer(induction_pair(3, N_CTX)),
-        "previous token",
-    ),
+    "a previous-token head only": (lambda: without_second_layer(induction_pair(3, N_CTX)), "previous token"),
     "a previous-token head in one layer": (lambda: value_table(torch.eye(3), N_CTX, lag=2), "previous token"),
 }
 

@@ -94,10 +94,7 @@ def test_few_sequences_leave_open_which_head_feeds():
     assert said.first("is_induction_head").subject == ("L1H0",)
     assert (said.first("feeds").status, said.first("feeds").interval[0]) == ("open", 0)
     shares = ("step", "estimate")
-    for left, status, interval in (
-        ([0.9, 0.8, 1.0], "excluded", (0.8, 1.0)),
-        ([np.nan] * 3, "open", None),
-    ):
+    for left, status, interval in (([0.9, 0.8, 1.0], "excluded", (0.8, 1.0)), ([np.nan] * 3, "open", None)):
         changed = data.assign(earlier_left=(shares, [left]))
         feeds = claims_of(induction.probe, changed).first("feeds")
         assert (feeds.status, feeds.interval) == (status, interval)

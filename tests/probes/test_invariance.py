@@ -1,23 +1,21 @@
 """What must not matter: the names of states, and whether steps are probed together or alone."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models_by_hand import assert_equal, relabelled
 from probing_cases import RAW_LOG, SHAPES, claims_of, random_run, run_of, subject_of
 
 from mechmarkov.models import HookedDecoder
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import alignment, attention, behaviour
 from mechmarkov.probing import Subject
-from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.score import Score
 from mechmarkov.report.words.sentences import sentences
 from mechmarkov.runs.run import Run
-from mechmarkov.sources import Chain, Circle
+from mechmarkov.sources import Circle
 
 PROBES = (behaviour.probe, attention.probe, alignment.probe)
 FLAT = ("one token of context", "two tokens of context", "window of itself alone")
@@ -31,38 +29,12 @@ def scores_of(subject: Subject) -> dict[str, Score]:
     }
 
 
-def relabelled(run: Run, batch: Batch, new: list[int]) -> tuple[Run, Batch]:
-    """State s is called new[s] from here on, in the chain, the model and the sequences."""
-    old = np.argsort(new)
-    n, names = len(new), dict(run.states)
-    tokens = torch.tensor([*new, *range(n, run.config.d_vocab)])
-    names["embed.W_E"] = run.states["embed.W_E"][:, tokens.argsort()]
-    if "unembed.W_U" in names:
-        names["unembed.W_U"] = run.states["unembed.W_U"][..., old]
-    names["unembed.b_U"] = run.states["unembed.b_U"][..., old]
-    chain = Chain(run.source.P[np.ix_(old, old)])
-    changed = dataclasses.replace(run, source=chain, states=names)
-    sequences = (tokens[states] for states in (batch.tokens, batch.history, batch.following))
-    return changed, Batch(*sequences, batch.read, batch.known)
-
-
 def both(run: Run, new: list[int]) -> tuple[dict[str, Score], dict[str, Score]]:
     subject = subject_of(run, sequences=8)
     changed, batch = relabelled(run, subject.batch, new)
     steps = [int(step) for step in run.steps]
     moved = Subject(changed, changed.model(steps=steps), batch, axis="step", coordinates=steps)
     return scores_of(subject), scores_of(moved)
-
-
-def assert_equal(ours: dict[str, Score], theirs: dict[str, Score], leave_out: set[str] = frozenset()) -> None:
-    assert set(ours) - leave_out == set(theirs) - leave_out
-    for name in set(ours) - leave_out:
-        a, b = ours[name], theirs[name]
-        assert a.reason == b.reason, name
-        if isinstance(a.value, float):
-            assert a.value == pytest.approx(b.value, rel=1e-4, abs=1e-5), name
-        else:
-            assert a.value == b.value, name
 
 
 @settings(deadline=None, max_examples=6)

@@ -1,17 +1,22 @@
 """What parts are worth together, and what later parts change where one is cut."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
-from probing_cases import P3, random_run, run_of
+from models_by_hand import LOG_P
+from probing_cases import P3, ask, random_run, run_of
 from scipy.special import ndtri
-from test_ablation import LOG_P, answers
 
 from mechmarkov.interventions.ablate import ablate
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.lookup_tables import cancelling_tables, value_table
+from mechmarkov.probes import ablation
 from mechmarkov.probing import Subject
 from mechmarkov.sources import Chain
+
+answers = partial(ask, ablation.probe)
 
 
 def repaired(n_ctx: int = 8) -> HookedDecoder:

@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from models_by_hand import LOG_P, PI
 from probing_cases import CHAIN, P3, names_in, parent_logits, probe_quickly, run_of, walk_run
 
 from mechmarkov.models.constructions.lookup_tables import (
@@ -16,8 +17,6 @@ from mechmarkov.models.constructions.lookup_tables import (
 )
 from mechmarkov.sources import Binary, Chain, Circle, LaggedChain
 
-PI = np.linalg.matrix_power(P3, 100)[0]
-LOG_P = torch.tensor(np.log(P3)).float()
 UNIGRAM_KL = float(PI @ (P3 * np.log(P3 / PI)).sum(1))
 WRONG = [1, 2, 0]  # another state's successors
 ASKED = ["behaviour", "attention", "alignment"]

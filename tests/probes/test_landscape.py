@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from models_by_hand import SMALL_WALK, TINY, relabelled, trained, unigram_model
 from probing_cases import P3, RAW_LOG, ask, claims_of, few, random_run, run_of, subject_of, walk_run
-from test_invariance import relabelled
 
 import mechmarkov as mm
 from mechmarkov.curvature.population import population_of
@@ -17,18 +17,6 @@ from mechmarkov.probes import landscape, symmetry
 from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
 from mechmarkov.theory.walk.trap_spectrum import trap_spectrum
 from mechmarkov.training.recipe import load_recipe
-
-TINY = {"n_layers": 1, "n_heads": 1, "d_model": 4, "d_head": 2, "n_ctx": 4}
-SMALL_WALK = {
-    "source": {"kind": "circle", "n_states": 3, "p": 1.0},
-    "model": {"kind": "walk", "n_ctx": 19, "n_positions": 20, "form": "small", "dtype": "float64"},
-    "steps": 60,
-}
-
-
-def trained(name, seed=0, **changes):
-    return mm.train(load_recipe(name).to_data() | changes, seed=seed, progress=False)
-
 
 asked = partial(ask, landscape.probe)
 
@@ -173,17 +161,6 @@ def test_another_optimiser_has_no_rate():
     assert asked(run)[1]["escape_rate"].reason.startswith("the run was trained by adamw")
     unknown = dataclasses.replace(run, recipe=None)
     assert asked(unknown)[1]["escape_rate"].reason == "how the run was trained is unknown"
-
-
-def unigram_model(source, tied):
-    shape = {"tied": tied, "d_vocab": source.n_states}
-    decoder = random_run("plain", **(TINY | shape)).model()
-    with torch.no_grad():
-        for name, parameter in decoder.named_parameters():
-            if name != "unembed.b_U":
-                parameter.zero_()
-        decoder.unembed.b_U.copy_(torch.tensor(np.log(source.pi)))
-    return run_of(decoder, source=source)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 import torch
 from mechmarkov.probes.landscape.hessian_spectrum import hessian_ends
 from mechmarkov.probes.landscape.stationarity import ends_of_population
+from models_by_hand import unigram_model
 from probing_cases import ask, run_of, subject_of
 from scipy.stats import binom
-from test_landscape import unigram_model
 
 import mechmarkov as mm
 from mechmarkov.curvature.loss_surface import loss_surface

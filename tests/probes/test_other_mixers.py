@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from models_by_hand import stacked
 from probing_cases import probe_quickly, random_run
-from test_architectures_meet_probes import stacked
 from uniform_mixer import Uniform
 
 import mechmarkov as mm

@@ -6,6 +6,7 @@ import torch
 from mechmarkov.probes.program import fit as program_fit
 from mechmarkov.probes.program import grammar
 from mechmarkov.probes.program.measure import FRESH_SEED, fit_programs, program_predictions
+from models_by_hand import LOG_P
 from probing_cases import P3, RAW_LOG, SHAPES, claims_of, few, random_run, run_of, subject_of
 from scipy.special import softmax
 
@@ -18,8 +19,6 @@ from mechmarkov.probes import program
 from mechmarkov.probing import Subject
 from mechmarkov.probing.batch import draw
 from mechmarkov.sources import ContextConditionedChain, DirichletChains, LaggedChain
-
-LOG_P = torch.tensor(np.log(P3)).float()
 
 
 def measured(run, sequences=64, steps="last"):

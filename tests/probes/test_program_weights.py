@@ -10,6 +10,7 @@ from mechmarkov.probes.program import extraction, selectors
 from mechmarkov.probes.program.extraction import Program, composed_tables, contributions, extract, parts
 from mechmarkov.probes.program.match_mass import MATCH_MASS
 from mechmarkov.probes.program.measure import compare
+from models_by_hand import LOG_P
 from probing_cases import CHAIN, P3, RAW_LOG, claims_of, config_of, random_run, run_of, subject_of
 from scipy.special import softmax
 
@@ -21,8 +22,6 @@ from mechmarkov.probes import program
 from mechmarkov.probing import Subject
 from mechmarkov.probing.batch import draw
 from mechmarkov.probing.recording import ATTENTION, SCORES
-
-LOG_P = torch.tensor(np.log(P3)).float()
 
 
 def scores(found, batch, member):

@@ -102,8 +102,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.system if name in VARIANTS else ()) for name in SOURCES],
+    "name", [pytest.param(name, marks=pytest.mark.system if name in VARIANTS else ()) for name in SOURCES]
 )
 def test_every_probe_answers_or_says_truly_why_not(name):
     source, not_asked = SOURCES[name]

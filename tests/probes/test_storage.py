@@ -5,18 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from probing_cases import (
-    CHAIN,
-    P3,
-    RAW_LOG,
-    ask,
-    parent_logits,
-    random_run,
-    run_of,
-    subject_of,
-    walk_run,
-)
-from test_invariance import relabelled
+from models_by_hand import LOG_P, PI, relabelled
+from probing_cases import CHAIN, P3, RAW_LOG, ask, parent_logits, random_run, run_of, subject_of, walk_run
 
 import mechmarkov as mm
 from mechmarkov.models import DecoderConfig, HookedDecoder
@@ -26,8 +16,6 @@ from mechmarkov.probes import behaviour, storage
 from mechmarkov.probing import Subject
 from mechmarkov.sources import Chain, Circle, DirichletChains
 
-PI = np.linalg.matrix_power(P3, 100)[0]
-LOG_P = torch.tensor(np.log(P3)).float()
 UNIGRAM_KL = float(PI @ (P3 * np.log(P3 / PI)).sum(1))
 TODAY = ["grouped queries", "Qwen3", "GPT-NeoX"]
 WRONG = [1, 2, 0]  # another state's successors
@@ -324,11 +312,7 @@ def test_renaming_states_changes_no_score(build):
 def test_figures_show_shares_tables_ranks_and_training():
     data, _, _ = answers(run_of(split(0.2), split(0.75)), steps="all")
     titles = [figure.title for figure in storage.probe.figures(data)]
-    assert titles[:3] == [
-        "What each path gives",
-        "Sufficient, necessary",
-        "What L0H0 says of the next state",
-    ]
+    assert titles[:3] == ["What each path gives", "Sufficient, necessary", "What L0H0 says of the next state"]
     assert "What is left of the loss when L0H0.OV is cut to a rank" in titles
     assert "What each path gives over training" in titles
     assert float(data["share"].sel(step=0, path="direct")) > 0.6

@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from probing_cases import P3, config_of, parent_logits, probe_quickly, randomise, run_of, walk_run
+from models_by_hand import LOG_P
+from probing_cases import config_of, parent_logits, probe_quickly, randomise, run_of, walk_run
 
 import mechmarkov as mm
 from mechmarkov.models import HookedDecoder
@@ -18,7 +19,6 @@ from mechmarkov.report.first_screen.headline import at_step, headline
 from mechmarkov.report.first_screen.readings import notes
 from mechmarkov.sources import Chain, OrderK
 
-LOG_P = torch.tensor(np.log(P3)).float()
 PROBES = ["behaviour", "storage", "ablation", "attention"]
 
 

@@ -4,24 +4,16 @@ import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.symmetry.reduced_run import value_matrices
-from probing_cases import CHAIN, random_run, run_of, run_of_walk, subject_of, walk_run
+from models_by_hand import random_walk_run
+from probing_cases import CHAIN, random_run, run_of, subject_of, walk_run
 
 from mechmarkov.curvature.loss_surface import loss_surface
 from mechmarkov.curvature.population import population_of
 from mechmarkov.curvature.trainable_vector import Coordinates, symmetry_of
 from mechmarkov.curvature.walk_parts import walk_parts
 from mechmarkov.models import HookedDecoder
-from mechmarkov.models.constructions.walk import WalkShape
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Binary, Circle
-
-
-def random_walk_run(source, n_ctx, positions="one_hot"):
-    shape = WalkShape(source.n_states, n_ctx, n_positions=9, positions=positions)
-    generator = torch.Generator().manual_seed(0)
-    V = 0.4 * torch.rand(source.n_states, source.n_states, generator=generator)
-    u = 0.4 * torch.randn(shape.width, generator=generator)
-    return run_of_walk(source, shape, V, u)
 
 
 @pytest.mark.parametrize("shape", ["plain", "LN and MLP", "RMSPre, tied", "relative"])

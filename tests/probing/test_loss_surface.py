@@ -12,8 +12,8 @@ from mechmarkov.probes.landscape.hessian_spectrum import (
     outside_size,
 )
 from mechmarkov.probes.landscape.stationarity import FLAT_CURVATURE, judge, nats_away
+from models_by_hand import random_walk_run
 from probing_cases import RAW_LOG, random_run, run_of, subject_of
-from test_coordinates import random_walk_run
 
 import mechmarkov as mm
 from mechmarkov.curvature import loss_surface as surfaces

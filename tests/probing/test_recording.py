@@ -61,10 +61,7 @@ def by_hand(subject, member: int, layer: int, head: int) -> dict[str, float | np
     shares = {}
     grand = np.mean(list(logits.values())) if logits else 0.0
     total = sum((x - grand) ** 2 for x in logits.values())
-    for name_of, group in (
-        ("position_share", lambda b, s: s),
-        ("token_share", lambda b, s: history[b, s]),
-    ):
+    for name_of, group in (("position_share", lambda b, s: s), ("token_share", lambda b, s: history[b, s])):
         groups: dict[int, list[float]] = {}
         for (b, s), x in logits.items():
             groups.setdefault(int(group(b, s)), []).append(x)

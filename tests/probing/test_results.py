@@ -27,14 +27,7 @@ HEADLINES = {
         "accuracy",
         "optimal_accuracy",
     ],
-    "attention": [
-        "parent_score",
-        "parent_head",
-        "best_lag",
-        "effective_tokens",
-        "spread",
-        "position_share",
-    ],
+    "attention": ["parent_score", "parent_head", "best_lag", "effective_tokens", "spread", "position_share"],
     "alignment": [
         "path",
         "kernel_cosine",

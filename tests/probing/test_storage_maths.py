@@ -9,6 +9,7 @@ from mechmarkov.probes.storage import game as storage_game
 from mechmarkov.probes.storage.game import share_out
 from mechmarkov.probes.storage.measure import by_parent, shares
 from mechmarkov.probes.storage.truncation import PARTS, curves, loss_parts
+from models_by_hand import PI
 from probing_cases import P3, RAW_LOG, random_run, run_of, subject_of
 
 from mechmarkov.models.constructions.lookup_tables import value_table
@@ -18,8 +19,6 @@ from mechmarkov.probing.effects import positions_in_turn
 from mechmarkov.probing.recording import PATHS, SCORES
 from mechmarkov.sources import LaggedChain
 from mechmarkov.theory import shapley
-
-PI = np.linalg.matrix_power(P3, 100)[0]
 
 
 def kl(p: np.ndarray, q: np.ndarray) -> float:

@@ -91,12 +91,7 @@ def walk_result() -> Result:
             references={"this model": 0.6951},
         )
         return [
-            Figure(
-                "Distance to each exact predictor",
-                "The curve that reaches zero tells.",
-                "plotly",
-                kl,
-            ),
+            Figure("Distance to each exact predictor", "The curve that reaches zero tells.", "plotly", kl),
             Figure("Loss of each exact predictor", "The model against the exact predictors.", "plotly", loss),
         ]
 
@@ -110,18 +105,8 @@ def walk_result() -> Result:
             lags, mass, title="Mass by lag", x_title="lag (1 = parent)", y_title="attention mass", bands=band
         )
         return [
-            Figure(
-                "Attention on one sequence",
-                "Rows are queries. Choose a head.",
-                "attention",
-                view,
-            ),
-            Figure(
-                "Attention by lag",
-                "The band is the range of 20 fresh models.",
-                "plotly",
-                by_lag,
-            ),
+            Figure("Attention on one sequence", "Rows are queries. Choose a head.", "attention", view),
+            Figure("Attention by lag", "The band is the range of 20 fresh models.", "plotly", by_lag),
         ]
 
     def alignment() -> list[Figure]:
@@ -249,10 +234,7 @@ def hostile_result() -> Result:
         return [
             Figure(PAYLOADS[1], said, "attention", AttentionView(labels, patterns, labels)),
             Figure(
-                PAYLOADS[0],
-                said,
-                "plotly",
-                heatmap(matrix, labels, labels, value_title=PAYLOADS[1], **names),
+                PAYLOADS[0], said, "plotly", heatmap(matrix, labels, labels, value_title=PAYLOADS[1], **names)
             ),
             Figure(
                 PAYLOADS[2],
@@ -260,12 +242,7 @@ def hostile_result() -> Result:
                 "plotly",
                 lines(x, {label: x * i for i, label in enumerate(labels)}, **everywhere),
             ),
-            Figure(
-                PAYLOADS[3],
-                said,
-                "plotly",
-                bars(labels, x, references={PAYLOADS[1]: 1.0}, **everywhere),
-            ),
+            Figure(PAYLOADS[3], said, "plotly", bars(labels, x, references={PAYLOADS[1]: 1.0}, **everywhere)),
             Figure(PAYLOADS[4], said, "plotly", raw),
         ]
 

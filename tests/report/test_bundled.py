@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from looking import COVERED, CUT, violations
-from test_words import long_sentences, read
+from reading_aloud import long_sentences, read
 from window import Browser
 
 import mechmarkov as mm

@@ -3,7 +3,7 @@
 import pytest
 from conflicts import conflicts
 from model_zoo import model_zoo
-from test_words import long_sentences, read
+from reading_aloud import long_sentences, read
 
 import mechmarkov as mm
 from mechmarkov.claims.arbiter import contradictions

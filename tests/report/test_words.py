@@ -1,11 +1,11 @@
 """Words: every verdict, heading, tile and caption has one idea a sentence, in at most 25 words."""
 
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from reading_aloud import MAX_WORDS, long_sentences, read
 
 import mechmarkov as mm
 from mechmarkov.claims.arbiter import contradictions
@@ -15,7 +15,6 @@ from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.report.words.tiles import MAX_ANSWER_WORDS
 from mechmarkov.report.words.title import MAX_TITLE_WORDS
 
-MAX_WORDS = 25
 P = np.array([[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.3, 0.1, 0.6]])
 TABLE = torch.tensor(np.log(P), dtype=torch.float32)
 CHAIN, REDRAWN = mm.Chain(P.tolist()), mm.DirichletChains(n_states=3)
@@ -35,34 +34,6 @@ RUNS: dict[str, Callable[[], mm.Run]] = {
     "another law": handset(lambda: direct_table(TABLE[[1, 2, 0]], 16), CHAIN),
     "induction pair": handset(lambda: induction_pair(3, 24), REDRAWN),
 }
-
-
-def sentences(text: str) -> list[str]:
-    """A text's sentences; what follows a colon is of the same one.
-
-    >>> sentences("L0H0 holds it (0.9). Without it 0.5 is left.")
-    ['L0H0 holds it (0.9).', 'Without it 0.5 is left.']
-    """
-    return re.split(r"(?<=[.!?])\s+(?=[A-Z\d])", text)
-
-
-def long_sentences(texts: Iterable[str]) -> list[str]:
-    """The sentences with more words than a reader takes in at once."""
-    return [s for text in texts for s in sentences(text) if len(s.split()) > MAX_WORDS]
-
-
-def read(result: mm.Result) -> Iterator[str]:
-    """All that a reader of a report meets, but for scores."""
-    screen = headline(result)
-    yield screen.title
-    for tile in screen.tiles:
-        yield from (tile.question, tile.answer, tile.sentence, tile.number, tile.picture)
-    for outcome in result.outcomes.values():
-        yield from (outcome.probe.question, outcome.verdict)
-        for figure in outcome.figures():
-            yield from (figure.title, figure.caption)
-        yield from (score.reason for score in outcome.scores.values() if score.reason)
-    yield from (*result.skipped.values(), *result.warnings)
 
 
 IN_SYSTEM = {"value table", "two back", "nothing", "another law"}

@@ -159,9 +159,7 @@ def test_an_interruption_while_processes_begin_is_told_once(tmp_path):
 
 @pytest.mark.parametrize(("jobs", "cluster"), [(0, None), (2, Cluster("auto"))])
 def test_numbers_that_make_no_sense_are_refused(tmp_path, jobs, cluster):
-    with pytest.raises(
-        ValueError, match=f"jobs is {jobs}, expected at least 1, and 1 with a cluster"
-    ):
+    with pytest.raises(ValueError, match=f"jobs is {jobs}, expected at least 1, and 1 with a cluster"):
         sweep(tiny(), tmp_path / "new", jobs=jobs, cluster=cluster)
     assert not (tmp_path / "new").exists()
 

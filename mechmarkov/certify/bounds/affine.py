@@ -100,9 +100,9 @@ class Affine:
         mid = a.mid * b.mid
         slope = a.mid[..., None] * b.slope + b.mid[..., None] * a.slope
         rad = np.abs(a.mid) * b.rad + np.abs(b.mid) * a.rad
-        found = a._made(mid, slope, rad, 1)
+        product = a._made(mid, slope, rad, 1)
         remainder = up(a.spread * b.spread * (1 + gamma(1, self.unit)))
-        return found.with_remainder(np.zeros_like(mid), remainder)
+        return product.with_remainder(np.zeros_like(mid), remainder)
 
     def _alike(self, other: "Affine") -> tuple["Affine", "Affine"]:
         most = max(self.slope.shape[-1], other.slope.shape[-1])
@@ -143,6 +143,6 @@ class Affine:
         remainder = up(np.abs(rest[1] - rest[0]) / 2 + (down + rise) / 2 + rounding)
         chord = Affine(slope * self.mid, slope[..., None] * self.slope, np.abs(slope) * self.rad, EXACT)
         along = chord._made(chord.mid, chord.slope, chord.rad, 1)
-        found = along.with_remainder((rest[0] + rest[1]) / 2 + (rise - down) / 2, remainder)
+        image = along.with_remainder((rest[0] + rest[1]) / 2 + (rise - down) / 2, remainder)
         evaluated = up(gamma(ELEMENTARY, self.unit) * (size + remainder))
-        return Affine(found.mid, found.slope, found.rad + evaluated, self.unit)
+        return Affine(image.mid, image.slope, image.rad + evaluated, self.unit)

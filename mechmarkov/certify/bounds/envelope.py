@@ -84,8 +84,8 @@ def of_raw_scores(reading: Reading) -> Envelope:
     np.fill_diagonal(log_odds, 0.0)
     ratio = np.where(np.isfinite(ratio), ratio, 0.0)
     stored = {"ceiling": highest, "floor": lowest, "ratio": ratio[off], "multipliers": multipliers[off]}
-    found = _distinct(np.concatenate(contexts[::-1]))
-    return Envelope(log_odds, stored, found, reading.outputs(found))
+    distinct = _distinct(np.concatenate(contexts[::-1]))
+    return Envelope(log_odds, stored, distinct, reading.outputs(distinct))
 
 
 def of_relaxed(
@@ -152,10 +152,10 @@ def _directions(
 ) -> Float[np.ndarray, "pair state"]:
     """`e_k - ratio e_l` of each pair."""
     (above, below), index = np.nonzero(pairs), np.arange(pairs.sum())
-    found = np.zeros((len(index), len(pairs)))
-    found[index, above] = 1.0
-    found[index, below] -= ratio[pairs]
-    return found
+    directions = np.zeros((len(index), len(pairs)))
+    directions[index, above] = 1.0
+    directions[index, below] -= ratio[pairs]
+    return directions
 
 
 def _margin(

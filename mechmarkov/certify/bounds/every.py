@@ -48,10 +48,10 @@ class Bounds:
         """Log odds that contexts reach: the bounds themselves, or what was seen where these are relaxed."""
         if self.kind != "relaxed":
             return self.log_odds
-        found = self.log_odds.copy()
+        log_odds = self.log_odds.copy()
         for where, one in self.envelopes.items():
-            found[where] = (one.scores[:, :, None] - one.scores[:, None]).max(0)
-        return found
+            log_odds[where] = (one.scores[:, :, None] - one.scores[:, None]).max(0)
+        return log_odds
 
 
 def why_no_bounds(config: DecoderConfig, n_states: int, softmax: bool) -> str | None:
@@ -100,30 +100,30 @@ def bounds(layer: Layer, contexts: Contexts, softmax: bool, seconds: float = np.
         stream = layer.stream[read, contexts.token(parent)]
         return envelope.of_relaxed(layer, reading, stream, basis, pieces, close=pieces == FINE)
 
-    found: dict[tuple[int, int], Envelope] = {}
+    envelopes: dict[tuple[int, int], Envelope] = {}
     for i, parent in np.argwhere(exists).tolist():
         if time.monotonic() > end:
             raise TimeoutError(
-                f"{seconds:g} s were enough for {len(found)} of {exists.sum()} positions and parents"
+                f"{seconds:g} s were enough for {len(envelopes)} of {exists.sum()} positions and parents"
             )
-        found[i, parent] = bound(i, parent, COARSE)
+        envelopes[i, parent] = bound(i, parent, COARSE)
     if basis is not None:
-        while time.monotonic() < end and (deciding := _deciding(found)):
-            found |= {(i, parent): bound(i, parent, FINE) for i, parent in deciding}
+        while time.monotonic() < end and (deciding := _deciding(envelopes)):
+            envelopes |= {(i, parent): bound(i, parent, FINE) for i, parent in deciding}
     log_odds = np.zeros((*shape, contexts.n_states, contexts.n_states))
-    for where, one in found.items():
+    for where, one in envelopes.items():
         log_odds[where] = one.log_odds
-    stored = _stored(found, shape) | ({} if basis is None else {"basis": basis})
-    return Bounds(kind, layer.unit, exists, log_odds, stored, found)
+    stored = _stored(envelopes, shape) | ({} if basis is None else {"basis": basis})
+    return Bounds(kind, layer.unit, exists, log_odds, stored, envelopes)
 
 
 def _stored(
-    found: dict[tuple[int, int], Envelope], shape: tuple[int, int]
+    envelopes: dict[tuple[int, int], Envelope], shape: tuple[int, int]
 ) -> dict[str, Float[np.ndarray, "..."]]:
     """Returns what all keep, as arrays `[read, parent, ...]`; what some have, as rows behind their place."""
     rows: list[np.ndarray] = []
     stored: dict[str, np.ndarray] = {}
-    for where, one in found.items():
+    for where, one in envelopes.items():
         for name, value in one.stored.items():
             if name == "closed":
                 rows += [np.array([*where, *row]) for row in value]
@@ -134,24 +134,24 @@ def _stored(
 
 def counted(layer: Layer, contexts: Contexts) -> Bounds | str:
     """The bounds of odds against the counts of states, or why there are none."""
-    found: dict[tuple[int, int], Envelope] = {}
+    envelopes: dict[tuple[int, int], Envelope] = {}
     for i, read in enumerate(contexts.reads):
         for parent in range(contexts.n_states):
             reading = Reading.of(layer, contexts, read, parent)
             if (why := why_no_counts(reading)) is not None:
                 return why
-            found[i, parent] = of_counts(reading)
+            envelopes[i, parent] = of_counts(reading)
     shape = len(contexts.reads), contexts.n_states
-    log_odds = np.array([one.log_odds for one in found.values()]).reshape(*shape, shape[1], shape[1])
-    return Bounds("counts", layer.unit, np.ones(shape, dtype=bool), log_odds, {}, found)
+    log_odds = np.array([one.log_odds for one in envelopes.values()]).reshape(*shape, shape[1], shape[1])
+    return Bounds("counts", layer.unit, np.ones(shape, dtype=bool), log_odds, {}, envelopes)
 
 
-def _deciding(found: dict[tuple[int, int], Envelope]) -> set[tuple[int, int]]:
+def _deciding(envelopes: dict[tuple[int, int], Envelope]) -> set[tuple[int, int]]:
     """The positions with the largest odds of some pair after some parent that were not cut finely yet."""
     largest: dict[tuple[int, ...], tuple[float, tuple[int, int]]] = {}
-    for where, one in found.items():
+    for where, one in envelopes.items():
         for pair, odds in np.ndenumerate(one.log_odds):
             if pair[0] != pair[1]:
                 key = (where[1], *pair)
                 largest[key] = max(largest.get(key, (-np.inf, where)), (float(odds), where))
-    return {where for _, where in largest.values() if found[where].stored["pieces"] < FINE}
+    return {where for _, where in largest.values() if envelopes[where].stored["pieces"] < FINE}

@@ -88,7 +88,7 @@ def differences(
 
 def closings(reading: Reading, written: Affine, different: Affine) -> list[Closing]:
     """The pieces that decide, of every pair of states one after the other while that lowers the bound."""
-    n, found = math.isqrt(different.mid.shape[-1]), list[Closing]()
+    n, made = math.isqrt(different.mid.shape[-1]), list[Closing]()
     for pair in range(n * n):
         if pair % (n + 1) == 0:
             continue
@@ -101,8 +101,8 @@ def closings(reading: Reading, written: Affine, different: Affine) -> list[Closi
             if not (closed := closed_bound(written, different, closing)) < upper[piece]:
                 break
             upper[piece] = closed
-            found.append(closing)
-    return found
+            made.append(closing)
+    return made
 
 
 def _slope(written: Affine, different: Affine, piece: int, pair: int) -> Float[np.ndarray, " d_model"]:

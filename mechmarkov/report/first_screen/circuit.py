@@ -42,11 +42,11 @@ NO_CIRCUIT = "No path is clearly<br>worth 0.01 nats."
 def circuit_figures(results: Mapping[Key, Findings]) -> dict[Key, Figure]:
     """The circuits of those steps or runs that have one, on one scale: the largest effect of them all."""
     data = {key: result.outcomes["ablation"].data for key, result in results.items() if "ablation" in result}
-    effects = {key: path_effects(found) for key, found in data.items() if "path_effect" in found}
+    effects = {key: path_effects(worth) for key, worth in data.items() if "path_effect" in worth}
     scale = max(map(largest_effect, effects.values()), default=None)
     figures = {}
-    for key, found in effects.items():
-        caption = _CAPTION if largest_effect(found) >= MIN_EFFECT_NATS else _NO_CAPTION
+    for key, worth in effects.items():
+        caption = _CAPTION if largest_effect(worth) >= MIN_EFFECT_NATS else _NO_CAPTION
         figures[key] = Figure("The circuit", caption, "plotly", circuit(results[key], scale))
     return figures
 
@@ -95,10 +95,10 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
         ends = {sender, component} - {"embed", "pos_embed", "logits"}
         named = ends <= set(heads) if ends else "direct" in heads and sender == "embed"
         line = {"width": size if named else 1, "color": colour if named else GREY, "dash": dash}
-        said = f"{label(sender)} → {label(receiver)}: {format_number(effect)} nats"
+        text = f"{label(sender)} → {label(receiver)}: {format_number(effect)} nats"
         row = {"sender": sender, "receiver": receiver, "nats": effect}  # for the data as CSV
         meta = {"row": row, "grey": matters and not named, "share": abs(effect) / (largest or 1.0)}
-        shown = {"showlegend": False, "hoverinfo": "text", "text": said}
+        shown = {"showlegend": False, "hoverinfo": "text", "text": text}
         figure.add_scatter(x=x, y=y, mode="lines", line=line, meta=meta, **shown)
         if named:
             _arrowhead(figure, x, y, boxes[component], colour, size)
@@ -165,8 +165,8 @@ def path_effects(data: xr.Dataset, name: str = "path_effect") -> dict[tuple[str,
     values = np.full(data.sizes["path"], np.nan)
     for kind in ("zero", "mean"):
         if kind in now["path_kind"].values:
-            found = now.sel(path_kind=kind).values
-            values = np.where(np.isfinite(found), found, values)
+            of_kind = now.sel(path_kind=kind).values
+            values = np.where(np.isfinite(of_kind), of_kind, values)
     ends = zip(map(str, data["sender"].values), map(str, data["receiver"].values), strict=True)
     return {path: value for path, value in zip(ends, values.tolist(), strict=True) if np.isfinite(value)}
 

@@ -36,8 +36,8 @@ def learning_curve(result: Findings) -> Figure | None:
     data = behaviour.data
     steps, loss = data["step"].values.astype(float), data["loss"].values
     known = {str(name): float(value) for name, value in data["predictor_loss"].to_series().items()}
-    kept = dict.fromkeys(["uniform", data.attrs["unigram"], data.attrs["bigram"]])
-    levels = {bare_law(name): known[name] for name in kept if name in known} | {"best": best_loss(behaviour)}
+    laws = dict.fromkeys(["uniform", data.attrs["unigram"], data.attrs["bigram"]])
+    levels = {bare_law(name): known[name] for name in laws if name in known} | {"best": best_loss(behaviour)}
     low, high = min(*levels.values(), float(loss.min())), max(*levels.values(), float(loss[-1]))
     high = max(high, min(float(loss.max()), high + _HEADROOM * (high - low)))
     room = 0.08 * (high - low) or 0.1
@@ -75,23 +75,23 @@ def overlaid_curves(results: Mapping[str, Findings]) -> Figure | None:
 
     The unigram is dotted in the run's colour: runs may have different sources.
     """
-    figure, kept = None, 0
+    figure, n_drawn = None, 0
     for name, result in results.items():
         behaviour = losses_of(result)
         if behaviour is None:
             continue
         data, best = behaviour.data, best_loss(behaviour)
-        steps, colour = data["step"].values.astype(float), PALETTE[kept % len(PALETTE)]
+        steps, colour = data["step"].values.astype(float), PALETTE[n_drawn % len(PALETTE)]
         excess = {name: data["loss"].values - best}
         drawn = lines(
             steps, excess, x_title="training step", y_title="nats above the best", training_steps=True
         )
-        drawn.update_traces(line={"color": colour, "dash": DASHES[kept % len(DASHES)]}, showlegend=True)
+        drawn.update_traces(line={"color": colour, "dash": DASHES[n_drawn % len(DASHES)]}, showlegend=True)
         figure = drawn if figure is None else figure.add_traces(drawn.data)
         unigram = float(data["predictor_loss"].sel(predictor=data.attrs["unigram"])) - best
         figure.add_hline(unigram, line={"color": colour, "width": 1, "dash": "dot"})
-        kept += 1
-    if figure is None or kept < 2 or all(len(result.steps) < 2 for result in results.values()):
+        n_drawn += 1
+    if figure is None or n_drawn < 2 or all(len(result.steps) < 2 for result in results.values()):
         return None
     last = max(float(np.max(result.steps)) for result in results.values())
     figure.update_layout(showlegend=True).update_xaxes(**symlog_ticks(last)).update_yaxes(rangemode="tozero")

@@ -109,11 +109,11 @@ def _inside(now: Findings, name: str) -> list[Figure]:
     tables = _tables(now, name)
     if tables:
         labels = [str(label) for label in now["alignment"].data.attrs["labels"]]
-        circuit, target, said = tables
+        circuit, target, told = tables
         pair = matched(
             circuit, target, labels, row_title="state read", column_title="next state", diverging=True
         )
-        drawn.append(Figure(f"What {name} says of the next state", said, "plotly", pair, key="value circuit"))
+        drawn.append(Figure(f"What {name} says of the next state", told, "plotly", pair, key="value circuit"))
     return drawn
 
 
@@ -153,5 +153,5 @@ def _tables(now: Findings, name: str) -> tuple[np.ndarray, np.ndarray, str] | No
         return None
     circuit = double_centred(np.nan_to_num(data["circuit"].values))
     ideal = double_centred(np.nan_to_num(_POWERS[str(target)](data["law"].values)))
-    ideal, said = fitted_target(circuit, ideal, str(target))
-    return circuit, ideal, f"Centred. {said}"
+    ideal, caption = fitted_target(circuit, ideal, str(target))
+    return circuit, ideal, f"Centred. {caption}"

@@ -68,7 +68,7 @@ def headline(result: Findings) -> Headline:
     word, tiles = badge(claims), chosen_tiles(result)
     judged = claims.first("reaches", probe="behaviour") is not None
     lives = next((tile for tile in tiles if tile.question == LIVES), None)
-    said = words.title(word, claims, lives) if judged else str(result.metadata.get("title", "A run"))
+    title = words.title(word, claims, lives) if judged else str(result.metadata.get("title", "A run"))
     step = result.steps[-1] if result.steps else 0
     note = words.not_judged(missing_probes(result), dict(result.failed)) if _would_count(result, word) else ""
     shown = [worded(tile) for tile in tiles]
@@ -83,7 +83,7 @@ def headline(result: Findings) -> Headline:
         ]
     if "dynamics" in result.skipped and len(result.steps) == 1:
         shown.insert(min(2, len(shown)), one_step())
-    return Headline(step, word, said, shown, note, judged, named_parts(tiles))
+    return Headline(step, word, title, shown, note, judged, named_parts(tiles))
 
 
 def chosen_tiles(result: Findings) -> list[Tile]:

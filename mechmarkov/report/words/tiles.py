@@ -116,7 +116,7 @@ def worded(tile: Tile) -> WordedTile:
     if tile.picture == "steps":
         tile = replace(tile, answer=tuple(strongest(tile.answer)))
     claims = tile.answer if tile.picture == "steps" else tile.more or tile.answer
-    said = " ".join(dict.fromkeys(sentence(claim) for claim in claims[:2]))
+    sentences = " ".join(dict.fromkeys(sentence(claim) for claim in claims[:2]))
     picture = PICTURES.get(tile.picture, tile.picture)
     rows = (
         _on_steps(tile.answer) if tile.picture == "steps" else bars_from_zero(_named(tile.bars, tile.picture))
@@ -125,7 +125,7 @@ def worded(tile: Tile) -> WordedTile:
     is_told = tile.number is not None and tile.number.relation in ("reaches", "stores")  # by the sentence
     number = None if is_told else tile.number
     return WordedTile(
-        tile.question, _answer(tile), said, *_number(number), picture if rows else "", rows, where
+        tile.question, _answer(tile), sentences, *_number(number), picture if rows else "", rows, where
     )
 
 

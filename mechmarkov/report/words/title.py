@@ -73,10 +73,10 @@ def _another(claims: Claims, best: str, closest: Claim | None) -> str:
     return f"{named}, with a loss {'above' if high < 0 else 'perhaps above'} the unigram's"
 
 
-def _with(said: str, ways: Sequence[str]) -> str:
+def _with(short: str, ways: Sequence[str]) -> str:
     """The longest way to say who does it that a title has room for."""
-    titles = [f"{said}: {who}" for who in ways if who]
-    return next((text for text in titles if len(text.split()) <= MAX_TITLE_WORDS), said)
+    titles = [f"{short}: {who}" for who in ways if who]
+    return next((text for text in titles if len(text.split()) <= MAX_TITLE_WORDS), short)
 
 
 def how(claims: Claims, lives: Tile | None) -> list[str]:
@@ -125,5 +125,5 @@ def not_judged(missing: Sequence[str], failed: Mapping[str, str]) -> str:
     why = [f"{name} failed" for name in missing if name in failed]
     if unasked := [name for name in missing if name not in failed]:
         why.append(f"add {listed(unasked)} to the probes")
-    said = "The loss is on scores, where an exact circuit counts as solved. The circuit was not judged: "
-    return f"{said}{', '.join(why)}."
+    start = "The loss is on scores, where an exact circuit counts as solved. The circuit was not judged: "
+    return f"{start}{', '.join(why)}."

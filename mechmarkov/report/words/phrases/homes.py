@@ -1,14 +1,7 @@
 """Sentences of storage: which paths hold a law, work against it or cancel."""
 
 from mechmarkov.claims.claim import Claim
-from mechmarkov.report.words.names import (
-    MAX_NAMED,
-    nats,
-    parts,
-    share,
-    verb,
-    within,
-)
+from mechmarkov.report.words.names import MAX_NAMED, nats, parts, share, verb, within
 from mechmarkov.report.words.phrases.premises import Phrase, cap, value_in
 
 

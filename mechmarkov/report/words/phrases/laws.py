@@ -1,25 +1,15 @@
 """Sentences of laws: which one a model is like, where not, and how far it has come."""
 
 from mechmarkov.claims.claim import Claim
-from mechmarkov.report.words.names import (
-    MAX_NAMED,
-    law,
-    nats,
-    number,
-    share,
-    some,
-    within,
-)
+from mechmarkov.report.words.names import MAX_NAMED, law, nats, number, share, some, within
 from mechmarkov.report.words.phrases.premises import Phrase, reason_in, value_in
 from mechmarkov.utils.text import format_range, listed
 
 
 def _imitates(claim: Claim) -> str:
-    does = {
-        "shown": "predicts like",
-        "open": "may predict like",
-        "excluded": "does not predict like",
-    }.get(claim.status, "cannot be compared with")
+    does = {"shown": "predicts like", "open": "may predict like", "excluded": "does not predict like"}.get(
+        claim.status, "cannot be compared with"
+    )
     return f"It {does} {law(claim.object[0])}: KL {nats(claim.value)}{within(claim)}"
 
 

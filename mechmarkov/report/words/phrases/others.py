@@ -3,14 +3,7 @@
 from mechmarkov.certify.sentence import at_most, program_in_words
 from mechmarkov.claims.claim import Claim
 from mechmarkov.report.words.conditions import stream, term
-from mechmarkov.report.words.names import (
-    heads,
-    nats,
-    number,
-    parts,
-    share,
-    within,
-)
+from mechmarkov.report.words.names import heads, nats, number, parts, share, within
 from mechmarkov.report.words.phrases.premises import Phrase, cap, reason_in, value_in
 from mechmarkov.utils.text import clean, counted, format_range, listed
 

@@ -1,26 +1,8 @@
 """Sentences of parts: where heads look, what they match, which are needed, and for what."""
 
 from mechmarkov.claims.claim import Claim
-from mechmarkov.report.words.names import (
-    heads,
-    law,
-    nats,
-    number,
-    parts,
-    share,
-    some,
-    token,
-    verb,
-    within,
-)
-from mechmarkov.report.words.phrases.premises import (
-    Phrase,
-    cap,
-    negated,
-    premise,
-    reason_in,
-    value_in,
-)
+from mechmarkov.report.words.names import heads, law, nats, number, parts, share, some, token, verb, within
+from mechmarkov.report.words.phrases.premises import Phrase, cap, negated, premise, reason_in, value_in
 from mechmarkov.utils.text import format_range, listed
 
 

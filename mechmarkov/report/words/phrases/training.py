@@ -1,19 +1,8 @@
 """Sentences of loss surface and training: traps, stationary points, and what came when."""
 
 from mechmarkov.claims.claim import Claim
-from mechmarkov.report.words.names import (
-    event,
-    law,
-    nats,
-    number,
-    within,
-)
-from mechmarkov.report.words.phrases.premises import (
-    Phrase,
-    cap,
-    reason_in,
-    value_in,
-)
+from mechmarkov.report.words.names import event, law, nats, number, within
+from mechmarkov.report.words.phrases.premises import Phrase, cap, reason_in, value_in
 from mechmarkov.utils.text import clean, listed
 
 HEADS = ("previous_token_head", "induction_head", "graph_head")  # events
