@@ -68,7 +68,7 @@ def test_the_run_reads_what_the_model_reads(tmp_path, trained):
         without = run.model()(states)
     assert float((without - whole[:, 1:]).abs().max()) > 0.05  # it attends to the token
     by_map = imported(folder, token_map="0=1,1=2,2=3", pad=None).run
-    assert by_map.model == run.config
+    assert by_map.config == run.config
     assert torch.equal(by_map.states["embed.W_E"], run.states["embed.W_E"])
 
 
@@ -190,7 +190,7 @@ def test_a_live_model_of_states_and_the_token(trained):
     """Where the token is the last one, a live model is read as it is."""
     run = imported(trained[0]).run
     again = mm.Run.from_model(run.model(), source=SOURCE, objective=Objective(bos=True))
-    assert again.model == run.config
+    assert again.config == run.config
     with pytest.raises(
         RunFileError, match="d_vocab is 4, but the source has 4 states and a beginning-of-sequence"
     ):

@@ -81,7 +81,7 @@ def test_a_trainers_folder_stands_for_its_checkpoints(tmp_path, capsys, trainer_
     weight = model.state_dict()["transformer.wte.weight"].cpu()
     assert torch.equal(run.states["embed.W_E"][-1], weight)
     final = import_run([folder / "model.safetensors"], source=SOURCE).run
-    assert (final.steps.tolist(), final.model) == ([6], run.config)
+    assert (final.steps.tolist(), final.config) == ([6], run.config)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_weights_in_several_files_are_read(tmp_path, index):
     if not index:
         (tmp_path / "parts" / "model.safetensors.index.json").unlink()
     both = [import_run([tmp_path / name], source=SOURCE).run for name in ("parts", "whole")]
-    assert both[0].model == both[1].model
+    assert both[0].config == both[1].config
     assert all(torch.equal(both[0].states[name], both[1].states[name]) for name in both[1].states)
     with pytest.raises(RunFileError, match=f"is one of the {len(parts)} files of a model: give their folder"):
         import_run([tmp_path / "parts" / parts[1]], source=SOURCE)
@@ -185,7 +185,7 @@ def test_states_of_accelerate(tmp_path):
     with pytest.raises(RunFileError, match=r"epoch_1, .*step_20 count epochs and steps: give those of one"):
         import_run([tmp_path / "run"], source=SOURCE, given=NANO)
     accelerator.save_model(model, str(tmp_path / "parts"), max_shard_size="1KB")
-    assert import_run([tmp_path / "parts"], source=SOURCE, given=NANO).run.model == result.run.config
+    assert import_run([tmp_path / "parts"], source=SOURCE, given=NANO).run.config == result.run.config
 
 
 def test_checkpoints_that_accelerate_names(tmp_path):
@@ -208,9 +208,9 @@ def test_a_model_of_transformers_without_its_config(tmp_path):
     with pytest.raises(RunFileError, match=r"no config: .*model\.config\.save_pretrained\(folder\)"):
         import_run([tmp_path / "llama"], source=SOURCE)
     model.config.save_pretrained(tmp_path / "llama")
-    assert import_run([tmp_path / "llama"], source=SOURCE).run.model.n_ctx == LENGTH
+    assert import_run([tmp_path / "llama"], source=SOURCE).run.config.n_ctx == LENGTH
     windowed = import_run([tmp_path / "llama"], source=SOURCE, given={"window": 3}).run
-    assert windowed.model.window == 3
+    assert windowed.config.window == 3
     assert "window" not in windowed.provenance["assumed"]
     state = load_file(tmp_path / "llama" / "model.safetensors")
     compiled = {f"_orig_mod.{name}": value for name, value in state.items()}

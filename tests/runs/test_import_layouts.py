@@ -94,7 +94,7 @@ def test_weights_are_read_with_the_config_beside_them(tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(FOREIGN / "gpt2_safetensors", folder)
     whole = import_run([folder], source=SOURCE).run
-    assert import_run([folder / "model.safetensors"], source=SOURCE).run.model == whole.model
+    assert import_run([folder / "model.safetensors"], source=SOURCE).run.config == whole.config
     (folder / "config.json").unlink()
     with pytest.raises(ValueError, match="does not determine n_heads and act_fn: give --set n_heads=2"):
         import_run([folder / "model.safetensors"], source=SOURCE)
@@ -136,7 +136,7 @@ def test_a_config_is_held_in_the_run():
     assert run.config.use_attn_scale is False
     assert run.config.attn_scale == 2.0  # a numpy number in the file
     assert run.provenance["assumed"] == {}
-    assert import_run([FOREIGN / "gpt2_no_scale"], source=SOURCE).run.model.use_attn_scale is False
+    assert import_run([FOREIGN / "gpt2_no_scale"], source=SOURCE).run.config.use_attn_scale is False
 
 
 def test_what_is_not_said_is_told():

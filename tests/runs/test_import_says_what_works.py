@@ -44,7 +44,7 @@ def test_an_activation_is_read_by_its_name(tmp_path, nanogpt, where, name, value
     result = import_run([path], source=SOURCE)
     assert result.run.config.act_fn == act_fn
     assert f"act_fn is {act_fn}, as a setting in the file says" in result.notes
-    assert imported(path, act_fn="gelu_new").model.act_fn == "gelu_new"  # what is given counts
+    assert imported(path, act_fn="gelu_new").config.act_fn == "gelu_new"  # what is given counts
 
 
 @pytest.mark.parametrize("value", ["relu2", "geglu", 3])
@@ -52,7 +52,7 @@ def test_another_activation_is_asked_about(tmp_path, capsys, nanogpt, value):
     nanogpt["model_args"]["activation"] = value
     path = saved(tmp_path / "x.pt", nanogpt)
     assert "say what it means with --set act_fn=gelu|" in refused(capsys, tmp_path, path)
-    assert imported(path, act_fn="relu").model.act_fn == "relu"
+    assert imported(path, act_fn="relu").config.act_fn == "relu"
 
 
 def test_an_argument_that_changes_nothing_is_taken_out(tmp_path, capsys, nanogpt):

@@ -80,7 +80,7 @@ def test_a_saved_folder_becomes_a_run_with_its_logits(tmp_path, family):
     assert_close(imported.run, logits_of(model))
     assert f"{model.config.model_type} of transformers" in imported.notes[0]
     assert "not said by the file, assumed: n_ctx = 256" in imported.notes
-    assert import_run([tmp_path], source=SOURCE, given={"n_ctx": 50}).run.model.n_ctx == 50
+    assert import_run([tmp_path], source=SOURCE, given={"n_ctx": 50}).run.config.n_ctx == 50
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_an_activation_that_no_logits_tell_is_asked_for_or_refused():
     silent = functional(F.gelu, 0.0)
     with pytest.raises(RunFileError, match=r"neither .* tell act_fn: say it, for example given=\{'act_fn': "):
         Run.from_model(silent, source=SOURCE)
-    assert Run.from_model(silent, source=SOURCE, given={"act_fn": "silu"}).model.act_fn == "silu"
+    assert Run.from_model(silent, source=SOURCE, given={"act_fn": "silu"}).config.act_fn == "silu"
 
 
 class OwnNorm(nn.Module):
@@ -217,4 +217,4 @@ def test_a_setting_that_nothing_shows_is_given():
     words = r"weights do not show eps \(1e-05\), use_attn_scale \(True\) and window \(None\): say what"
     with pytest.raises(RunFileError, match=words):
         Run.from_model(model, source=SOURCE)
-    assert Run.from_model(model, source=SOURCE, given={"window": 3}).model.window == 3
+    assert Run.from_model(model, source=SOURCE, given={"window": 3}).config.window == 3

@@ -114,7 +114,7 @@ def test_heads_that_nothing_says_are_told_by_the_logits():
     run = Run.from_model(headless({"lr": 1e-3}), source=SOURCE)
     assert run.config.n_heads == 2
     assert run.provenance["chosen_by_logits"] == {"n_heads": 2}
-    assert Run.from_model(headless({}), source=SOURCE, given={"n_heads": 2}).model.n_heads == 2
+    assert Run.from_model(headless({}), source=SOURCE, given={"n_heads": 2}).config.n_heads == 2
     with pytest.raises(RunFileError, match="n_heads is 3, expected a divisor of d_model 8"):
         Run.from_model(headless({}), source=SOURCE, given={"n_heads": 3})
 
@@ -153,7 +153,7 @@ def test_layers_of_several_numbers_of_heads_are_refused():
 def test_what_is_given_is_checked_as_by_the_command_line(given, words):
     model = drawn(NanoGPT(Config()))
     if words is None:
-        assert Run.from_model(model, source=SOURCE, given=given).model.n_ctx == 4
+        assert Run.from_model(model, source=SOURCE, given=given).config.n_ctx == 4
         with pytest.raises(ValueError, match="n_ctx is 5, but given has 4: expected one of the two"):
             Run.from_model(model, source=SOURCE, given=given, n_ctx=5)
         return

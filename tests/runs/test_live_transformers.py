@@ -178,7 +178,7 @@ def test_a_config_that_cannot_be_expressed_is_one_line(tmp_path, changes, words)
 
 def test_a_file_without_its_config_is_refused(tmp_path):
     live("Llama").save_pretrained(tmp_path)
-    assert import_run([tmp_path / "model.safetensors"], source=SOURCE).run.model.gated_mlp
+    assert import_run([tmp_path / "model.safetensors"], source=SOURCE).run.config.gated_mlp
     (tmp_path / "config.json").unlink()
     with pytest.raises(RunFileError, match=r"has transformers' names, but no config: model\.save_pretrained"):
         import_run([tmp_path / "model.safetensors"], source=SOURCE)

@@ -117,8 +117,8 @@ def test_a_tied_model_has_one_parameter():
     )
     names = names_of(shape) | {"tokens.weight": ["embed.W_E", "unembed.W_U"]}
     one = mm.Run.from_model(model, source=SOURCE, names=names, given=given_of(shape))
-    assert both.model.tied
-    assert one.model == both.model
+    assert both.config.tied
+    assert one.config == both.config
     assert one.states.keys() == both.states.keys()
     with pytest.raises(
         RunFileError, match=r'no line gives unembed.W_U: .*"…": \["embed.W_E", "unembed.W_U"\]'

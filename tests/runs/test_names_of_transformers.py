@@ -145,7 +145,7 @@ def test_the_table_gives_what_the_importer_gives(kind):
             parameter.add_(0.1 * torch.randn(parameter.shape))
     expected = mm.Run.from_model(model, source=SOURCE, n_ctx=LENGTH)
     run = mm.Run.from_model(model, source=SOURCE, names=names, given=given)
-    assert run.config == expected.model
+    assert run.config == expected.config
     assert run.states.keys() == expected.states.keys()
     for name, value in expected.states.items():
         assert torch.equal(run.states[name], value), name

@@ -303,7 +303,7 @@ def test_local_attention_is_a_window():
     model = Elsewhere(
         randomised(HookedDecoder(windowed)), use_local_attn=True, window_size=3, attn_types=["local"] * 2
     )
-    assert Run.from_model(model, source=SOURCE).model == windowed
+    assert Run.from_model(model, source=SOURCE).config == windowed
 
 
 def test_a_mapping_is_a_config_too():

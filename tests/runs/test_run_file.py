@@ -67,7 +67,7 @@ def test_a_query_token_adds_one_to_the_vocabulary(tmp_path):
     )
     data["model"] |= {"d_vocab": K + 1, "d_vocab_out": K}
     data["states"]["embed.W_E"] = torch.zeros(len(STEPS), K + 1, WIDTH)
-    assert load(saved(tmp_path / "run.pt", data)).model.d_vocab_out == K
+    assert load(saved(tmp_path / "run.pt", data)).config.d_vocab_out == K
     data["model"]["d_vocab_out"] = K + 1
     assert "model.d_vocab_out is 4, but the source has 3 states" in refusal(saved(tmp_path / "run.pt", data))
 
