@@ -43,12 +43,12 @@ def lags(quick: bool) -> Measured:
     runs = by_shape(quick)
     deepest = max(runs)  # with a head for every lag
     one = runs[deepest][0]
-    tokens = evaluation(one.source, SEQUENCES, one.model.n_ctx)
+    tokens = evaluation(one.source, SEQUENCES, one.config.n_ctx)
     laws = exact(one.source, tokens)
     best, unknown = laws["posterior_lag"], mixed(one.source, laws)
     settings = (
         f"a chain on 3 states, lags {', '.join(map(str, one.source.lags))}, attention only, width 24, "
-        f"{one.model.n_ctx} tokens, {SEQUENCES} fresh sequences; on a CPU, smaller than the paper's"
+        f"{one.config.n_ctx} tokens, {SEQUENCES} fresh sequences; on a CPU, smaller than the paper's"
     )
     claims = [*_prediction_claims(runs, tokens, best, distance(best, unknown), settings)]
     claims.append(_attention_claim(runs, tokens, settings))

@@ -44,7 +44,7 @@ def mixtures(quick: bool) -> Measured:
     own = {n: [phase(run, run.source, SEQUENCES) for run in group] for n, group in runs.items()}
     fresh = {n: [phase(run, FRESH, SEQUENCES) for run in group] for n, group in runs.items()}
     settings = (
-        f"two layers of two heads with MLP, {next(iter(runs.values()))[0].model.n_ctx} tokens of 3 states, "
+        f"two layers of two heads with MLP, {next(iter(runs.values()))[0].config.n_ctx} tokens of 3 states, "
         f"chains from Dirichlet(1), {SEQUENCES} sequences, predictions of the second half of the positions; "
         "the paper has 10 states, 512 tokens and 100 000 steps"
     )

@@ -65,7 +65,7 @@ def orders(quick: bool) -> Measured:
     shallow = {setting: runs for setting, runs in found.items() if setting[1] == 1}
     one = next(iter(found.values()))[0]
     how = (
-        f"{SEQUENCES} fresh sequences of {one.model.n_ctx} binary tokens, kernels with "
+        f"{SEQUENCES} fresh sequences of {one.config.n_ctx} binary tokens, kernels with "
         f"Dirichlet({one.source.concentration:g}) rows; KL from the exact posterior mean (smoothed counts "
         "after the last k tokens) to the model, mean over positions, by order k and layers L: median over "
         "seeds [smallest, largest], beside what the next lower k-gram scores. Passed where the k-gram is "

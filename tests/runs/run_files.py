@@ -128,7 +128,7 @@ def storage_of(tensor: torch.Tensor) -> torch.storage.TypedStorage:
 
 def assert_same(one: Any, other: Any) -> None:
     """Two runs are equal, to the last bit."""
-    for name in ("model", "source", "objective", "trainable", "recipe", "seed", "provenance"):
+    for name in ("config", "source", "objective", "trainable", "recipe", "seed", "provenance"):
         assert getattr(one, name) == getattr(other, name), name
     assert torch.equal(one.steps, other.steps)
     assert (list(one.states), list(one.metrics)) == (list(other.states), list(other.metrics))

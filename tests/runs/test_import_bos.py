@@ -152,7 +152,7 @@ def test_what_does_not_go_with_it_is_refused(tmp_path, trained):
     with pytest.raises(RunFileError, match="without --bos 4 tokens remain for 3 of the source"):
         imported(folder, pad=None)
     with pytest.raises(ValueError, match=r"objective\.bos is true: the sum over all sequences is of states"):
-        population_law(SOURCE, Objective(bos=True), imported(folder).run.model)
+        population_law(SOURCE, Objective(bos=True), imported(folder).run.config)
     recipe = mm.training.load_recipe("walk-k6-half").model_dump(mode="json")
     recipe["objective"] = {**recipe["objective"], "bos": True}
     with pytest.raises(ValueError, match="bos is true, expected false"):

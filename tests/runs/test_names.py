@@ -373,7 +373,7 @@ def test_the_page_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     assert "a table of names, 1 checkpoint" in said
     assert "axes = a square weight called weight is [d_out, d_in], any other [d_in, d_out]" in said
     imported = mm.load("run.pt")
-    assert imported.model == ns["run"].model
+    assert imported.config == ns["run"].config
     assert all(torch.equal(value, imported.states[name]) for name, value in ns["run"].states.items())
 
 
