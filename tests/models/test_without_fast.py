@@ -15,7 +15,7 @@ assert importlib.util.find_spec("mechmarkov.models.fast") is None
 recipe = mm.load_recipe("binary-p05-q08-untied")
 recipe = recipe.with_set(["steps=3", "model.n_ctx=32", "checkpoints={every=3}"])
 run = mm.train(recipe, seed=0, device="cpu", progress=False)
-print(mm.probe(run, ["kl"], progress=False))
+print(mm.probe(run, ["behaviour"], progress=False))
 print("weights", repr(float(sum(x.double().abs().sum() for x in run.model().parameters()))))
 """
 

@@ -270,7 +270,7 @@ def _raise_shift(rows, shift, queries, keys, lag, window):
 @no_type_check
 @inlined
 def _are_ordinary(sums, n):
-    """Whether the sums of weights of the first `n` queries are neither too large nor too small."""
+    """Returns whether the sums of weights of the first `n` queries are neither too large nor too small."""
     ordinary = True
     for j in range(n):
         ordinary = ordinary and 1 / LARGEST_SUM < sums[j] < LARGEST_SUM

@@ -58,7 +58,7 @@ def relu_mlp_fused(
         | {"W_in": (W_in, (models, d_model, d_mlp)), "W_out": (W_out, (models, d_mlp, d_model))}
     )
     apply: Any = _ReluMlp.apply  # torch's `apply` has no types
-    out: Tensor = apply(x, blocks_of(W_in), in_fours(b_in), blocks_of(W_out), b_out)
+    out: Tensor = apply(x, blocks_of(W_in), in_fours(b_in), blocks_of(W_out), b_out, d_mlp)
     return out
 
 
@@ -66,45 +66,49 @@ class _ReluMlp(torch.autograd.Function):
     """The backward pass computes hidden units once more: it takes less time than to keep them in memory."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, W_in: Tensor, b_in: Tensor, W_out: Tensor, b_out: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, W_in: Tensor, b_in: Tensor, W_out: Tensor, b_out: Tensor, hidden: int
+    ) -> Tensor:
         ctx.save_for_backward(x, W_in, b_in, W_out)
+        ctx.hidden = hidden
         out = new_rows(x, x.shape[-1])
-        _forward(as_rows(x), *map(as_array, (W_in, b_in, W_out, in_fours(b_out))), as_rows(out))
+        _forward(as_rows(x), *map(as_array, (W_in, b_in, W_out, in_fours(b_out))), as_rows(out), hidden)
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         x, W_in, b_in, W_out = ctx.saved_tensors
         d_x, d_b_out = new_rows(x, x.shape[-1]), in_fours(d_out[:, 0])
         gradients = [torch.empty_like(y) for y in (W_in, b_in, W_out, d_b_out)]
         given = as_rows(x), *map(as_array, (W_in, b_in, transposed(W_in), transposed(W_out))), as_rows(d_out)
-        _backward(*given, as_rows(d_x), *map(as_array, gradients))
-        return d_x, *gradients[:3], gradients[3][:, : d_out.shape[-1]]
+        _backward(*given, as_rows(d_x), *map(as_array, gradients), ctx.hidden)
+        return d_x, *gradients[:3], gradients[3][:, : d_out.shape[-1]], None
 
 
 @no_type_check
 @compiled
-def _forward(x, W_in, b_in, W_out, b_out, out):
-    some, units = np.zeros(b_out.shape[1] * TOKENS, f32), np.zeros(b_in.shape[1] * TOKENS, f32)
+def _forward(x, W_in, b_in, W_out, b_out, out, hidden):
+    some, wrote = np.zeros(b_out.shape[1] * TOKENS, f32), np.zeros(b_out.shape[1] * TOKENS, f32)
+    units = np.zeros(b_in.shape[1] * TOKENS, f32)
     for m in range(len(x)):
         for start in range(0, x.shape[3], TOKENS):
             take(some, x, m, 0, start, ONE)
             multiply(units, W_in[m], some, b_in[m])
-            _zero_where_off(units)
-            multiply(some, W_out[m], units, b_out[m])
-            give(out, m, 0, start, some, ONE)
+            _zero_where_off(units, hidden)
+            multiply(wrote, W_out[m], units, b_out[m])
+            give(out, m, 0, start, wrote, ONE)
 
 
 @no_type_check
 @compiled
-def _backward(x, W_in, b_in, W_in_T, W_out_T, d_out, d_x, d_W_in, d_b_in, d_W_out, d_b_out):
-    size, hidden = d_b_out.shape[1] * TOKENS, b_in.shape[1] * TOKENS
-    some, d_some = np.zeros((PANELS, size), f32), np.zeros((PANELS, size), f32)
-    units, d_units = np.zeros((PANELS, hidden), f32), np.zeros((PANELS, hidden), f32)
+def _backward(x, W_in, b_in, W_in_T, W_out_T, d_out, d_x, d_W_in, d_b_in, d_W_out, d_b_out, hidden):
+    size, width = d_b_out.shape[1] * TOKENS, b_in.shape[1] * TOKENS
+    some, d_some, wrote = np.zeros((PANELS, size), f32), np.zeros((PANELS, size), f32), np.zeros(size, f32)
+    units, d_units = np.zeros((PANELS, width), f32), np.zeros((PANELS, width), f32)
     of_W_in, of_W_out = new_sums(d_W_in), new_sums(d_W_out)
     of_b_in, of_b_out = np.zeros(d_b_in.shape[1] * LANES, f32), np.zeros(d_b_out.shape[1] * LANES, f32)
-    no_bias, n_tokens = np.zeros(max(size, hidden), f32), x.shape[3]
+    no_bias, n_tokens = np.zeros(max(size, width), f32), x.shape[3]
     for m in range(len(x)):
         for first in range(0, n_tokens, PANELS * TOKENS):
             n = min(PANELS, -(-(n_tokens - first) // TOKENS))
@@ -113,15 +117,15 @@ def _backward(x, W_in, b_in, W_in_T, W_out_T, d_out, d_x, d_W_in, d_b_in, d_W_ou
                 take(d_some[p], d_out, m, 0, first + p * TOKENS, ONE)
                 multiply(units[p], W_in[m], some[p], b_in[m])
                 multiply(d_units[p], W_out_T[m], d_some[p], no_bias)
-                _zero_where_off(units[p])
+                _zero_where_off(units[p], hidden)
                 _zero_slopes_where_off(d_units[p], units[p])
                 add_rows(of_b_out, d_some[p])
                 add_rows(of_b_in, d_units[p])
             add_products(of_W_out, units, d_some, n)
             add_products(of_W_in, some, d_units, n)
             for p in range(n):
-                multiply(some[p], W_in_T[m], d_units[p], no_bias)
-                give(d_x, m, 0, first + p * TOKENS, some[p], ONE)
+                multiply(wrote, W_in_T[m], d_units[p], no_bias)
+                give(d_x, m, 0, first + p * TOKENS, wrote, ONE)
         add_lanes(d_W_in[m].ravel(), of_W_in.ravel())
         add_lanes(d_b_in[m], of_b_in)
         add_lanes(d_W_out[m].ravel(), of_W_out.ravel())
@@ -130,10 +134,13 @@ def _backward(x, W_in, b_in, W_in_T, W_out_T, d_out, d_x, d_W_in, d_b_in, d_W_ou
 
 @no_type_check
 @called
-def _zero_where_off(units):
-    for i in range(len(units)):
+def _zero_where_off(units, hidden):
+    """Apply the ReLU; units that only fill a block of weights are zero, whatever they were made of."""
+    for i in range(hidden * TOKENS):
         unit = units[i]
         units[i] = ZERO if unit <= ZERO else unit
+    for i in range(hidden * TOKENS, len(units)):
+        units[i] = ZERO
 
 
 @no_type_check
