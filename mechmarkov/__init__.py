@@ -30,7 +30,7 @@ _HOMES = {
     "interventions.attention": ["limit_window", "override_attention"],
     "interventions.ablate": ["ablate", "ablate_path"],
     "interventions.attribution": ["attribution_patching"],
-    "interventions.belief": ["force_reading"],
+    "interventions.belief": ["force_belief"],
     "interventions.tokens": ["shuffle_context", "swap_parent"],
     "sweeps": ["Cluster", "Sweep", "load_sweep", "sweep"],
     "report.compare": ["write_comparison"],
@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # `as` makes a name one that is exported
     from mechmarkov.interventions.attention import limit_window as limit_window
     from mechmarkov.interventions.attention import override_attention as override_attention
     from mechmarkov.interventions.attribution import attribution_patching as attribution_patching
-    from mechmarkov.interventions.belief import force_reading as force_reading
+    from mechmarkov.interventions.belief import force_belief as force_belief
     from mechmarkov.interventions.tokens import shuffle_context as shuffle_context
     from mechmarkov.interventions.tokens import swap_parent as swap_parent
     from mechmarkov.models import DecoderConfig as DecoderConfig

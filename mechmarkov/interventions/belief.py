@@ -20,7 +20,7 @@ from mechmarkov.models.decoder import HookedDecoder, check_decoder
 from mechmarkov.sources import Hidden, Source
 
 EMBEDDING = -1  # the layer whose output the first block reads
-SEQUENCES = 256  # that `force_reading` fits its reading to
+SEQUENCES = 256  # that `force_belief` fits its reading to
 RANK_TOLERANCE = 1e-6  # of the largest singular value; below it float32 activations are rounding
 
 
@@ -101,7 +101,7 @@ def force_reading(
 ) -> Iterator[HookedDecoder]:
     """Move one model's stream after a block, at every position, until a reading of it is a belief.
 
-    `layer` and `control` are as of `force_reading`.
+    `layer` and `control` are as of `force_belief`.
     """
 
     def moved(x: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ def force_reading(
 
 
 @contextmanager
-def force_reading(
+def force_belief(
     model: HookedDecoder,
     layer: int,
     state: int,

@@ -48,7 +48,7 @@ class Progress:
         self._bar.close()
 
 
-class StoppedError(Exception):
+class _StoppedError(Exception):
     """Another stack failed."""
 
 
@@ -65,4 +65,4 @@ class Stop:
     def check(self) -> None:
         """Raise where the sign was given."""
         if self._sign.value:
-            raise StoppedError
+            raise _StoppedError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import example, settings
 from hypothesis import given as drawn
-from hypothesis import settings
 from hypothesis import strategies as st
 from own_names import LAYOUTS, Own, Shape, given_of, names_of
 from public_codes import SOURCE
@@ -51,6 +51,9 @@ def test_attention_kept_in_each_way_that_people_keep_it(layout, hidden):
 
 
 @settings(max_examples=30, deadline=None)
+@example(
+    layout="grouped", sizes=(1, 1, 1, 1), hidden=None, flags=(False, False), seed=0
+)  # one head, in groups
 @drawn(
     layout=st.sampled_from(LAYOUTS),
     sizes=st.tuples(*[st.integers(1, 4)] * 4),

@@ -60,7 +60,8 @@ def stored(target: str, given: Mapping[str, Any]) -> str:
     """The name of the parameter: HookedTransformer marks what groups of heads share, `_W_K` for `W_K`."""
     kind = kind_of(target)
     shared = ("W_Q", "b_Q", "W_K", "b_K") if _is_state_space(given) else ("W_K", "b_K", "W_V", "b_V")
-    marked = kind in shared and _heads_of(kind, given) != given.get("n_heads")
+    is_grouped = given.get("n_key_value_heads") is not None and not _is_state_space(given)
+    marked = kind in shared and (is_grouped or _heads_of(kind, given) != given.get("n_heads"))
     return f"{target.rpartition('.')[0]}._{kind}" if marked else target
 
 
