@@ -121,7 +121,7 @@ def run_of(*decoders: HookedDecoder, source=CHAIN, objective: Objective | None =
         for name in decoders[0].state_dict()
     }
     return Run(
-        model=decoders[0].config,
+        config=decoders[0].config,
         source=source,
         objective=objective or Objective(),
         steps=10 * torch.arange(len(decoders)),
@@ -147,7 +147,7 @@ def walk_run(source: Circle, V: np.ndarray, logits: np.ndarray, **fields) -> Run
 def run_of_walk(source: Circle, shape: WalkShape, V: torch.Tensor, u: torch.Tensor, **fields) -> Run:
     states = walk_frozen_state(shape) | walk_trained_state(V, u)
     return Run(
-        model=walk_decoder_config(shape),
+        config=walk_decoder_config(shape),
         source=source,
         objective=RAW_LOG,
         steps=torch.tensor([0]),

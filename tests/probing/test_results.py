@@ -191,7 +191,7 @@ def test_a_result_says_what_it_has():
     assert verdict == f"Outcome(attention: {result['attention'].verdict})"
     assert scores.startswith("  scores: parent_score, parent_head, ")
     assert data.startswith("  data: lag_mass, ")
-    untitled = replace(result, run={})
+    untitled = replace(result, metadata={})
     assert repr(untitled).startswith(f"Result(steps {result.steps})\n")
 
 

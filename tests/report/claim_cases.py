@@ -68,4 +68,4 @@ def result_of(steps: tuple[int, ...] = (0,), **said: Iterable[Claim]) -> Result:
     for name, claims in said.items():
         made = outcome(name, claims=list(claims))
         outcomes[name] = replace(made, probe=replace(made.probe, headline=load_probe(name).headline))
-    return Result(run={"title": "t"}, steps=list(steps), outcomes=outcomes)
+    return Result(metadata={"title": "t"}, steps=list(steps), outcomes=outcomes)

@@ -140,7 +140,7 @@ def walk_result() -> Result:
         ]
 
     return Result(
-        run={
+        metadata={
             "title": "Circle walk on 6 states, p = 0.5",
             "source": "a circle walk on 6 states with p = 0.5",
             "model": "the one-layer walk model, 103 dimensions, one head",
@@ -268,7 +268,7 @@ def hostile_result() -> Result:
     }
     run = dict.fromkeys(("title", "source", "model", "objective", "seed", *PAYLOADS), everything)
     return Result(
-        run={**run, "title": PAYLOADS[0] + everything, "provenance": dict.fromkeys(PAYLOADS, everything)},
+        metadata={**run, "title": PAYLOADS[0] + everything, "provenance": dict.fromkeys(PAYLOADS, everything)},
         steps=[50],
         outcomes=outcomes,
         skipped=dict.fromkeys(PAYLOADS, everything),
@@ -304,7 +304,7 @@ def moving_result() -> Result:
     made = outcome("moving")
     probe = replace(made.probe, figures=figures)
     moving = replace(made, probe=probe, data=data, verdict="It moves.")
-    return Result(run={"title": "t"}, steps=steps.tolist(), outcomes={"moving": moving})
+    return Result(metadata={"title": "t"}, steps=steps.tolist(), outcomes={"moving": moving})
 
 
 def renamed_result() -> Result:
@@ -324,7 +324,7 @@ def renamed_result() -> Result:
 
     made = outcome("renamed")
     found = replace(made, probe=replace(made.probe, figures=figures), data=data, verdict="It is renamed.")
-    return Result(run={"title": "t"}, steps=[0, 10], outcomes={"renamed": found})
+    return Result(metadata={"title": "t"}, steps=[0, 10], outcomes={"renamed": found})
 
 
 def with_paths(effects: dict[tuple[str, str], tuple[float, float]], **others: list[Claim]) -> Result:
@@ -351,7 +351,7 @@ def with_paths(effects: dict[tuple[str, str], tuple[float, float]], **others: li
     for name, made in outcomes.items():
         outcomes[name] = replace(made, probe=replace(made.probe, headline=load_probe(name).headline))
     outcomes["ablation"] = replace(outcome("ablation"), data=data)
-    return Result(run={"title": "t"}, steps=[0], outcomes=outcomes)
+    return Result(metadata={"title": "t"}, steps=[0], outcomes=outcomes)
 
 
 def holds(home: str, **shares: float) -> list[Claim]:

@@ -32,11 +32,11 @@ def small(level: float, **others: object) -> Result:
         scores={"kernel_cosine": Score(level, "cosine", 0.0)},
         figures=figures,
     )
-    return Result(run={"title": f"run of {level}"}, steps=[5], outcomes={"alignment": asked}, **others)
+    return Result(metadata={"title": f"run of {level}"}, steps=[5], outcomes={"alignment": asked}, **others)
 
 
 def test_scores_of_one_name_stand_in_one_row_and_what_is_missing_says_why() -> None:
-    other = Result(run={"title": "other"}, steps=[5], outcomes={}, skipped={"alignment": "K is 2"})
+    other = Result(metadata={"title": "other"}, steps=[5], outcomes={}, skipped={"alignment": "K is 2"})
     page = render({"a": small(0.25), "b": small(0.75), "c": other})
     assert "3 runs side by side" in page
     row = page[page.index('">Kernel cosine</button>') :]

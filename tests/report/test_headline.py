@@ -254,7 +254,7 @@ def curve_of(loss, levels, best):
     )
     found = {"loss": Score(float(loss[-1]), "nats"), "excess_loss": Score(float(loss[-1]) - best, "nats")}
     behaviour = replace(outcome("behaviour", scores=found), data=data)
-    drawn = learning_curve(Result(run={"title": "t"}, steps=[0], outcomes={"behaviour": behaviour}))
+    drawn = learning_curve(Result(metadata={"title": "t"}, steps=[0], outcomes={"behaviour": behaviour}))
     assert drawn is not None
     return drawn.content
 

@@ -114,7 +114,7 @@ def test_each_bundle_is_there_once_and_the_page_is_small(walk_page: str, parsed:
 def test_a_bundle_is_left_out_where_no_figure_needs_it() -> None:
     def only(figures: list[Figure]) -> str:
         return render(
-            Result(run={"title": "t"}, steps=[0], outcomes={"a": outcome("a", figures=lambda: figures)})
+            Result(metadata={"title": "t"}, steps=[0], outcomes={"a": outcome("a", figures=lambda: figures)})
         )
 
     plot = Figure("t", "c", "plotly", heatmap(np.eye(2)))
@@ -285,7 +285,7 @@ def test_the_scale_of_attention_is_said() -> None:
     view = AttentionView(list("abc"), np.full((1, 3, 3), 1 / 3), ["L0H0"])
     figure = Figure("t", "What it shows.", "attention", view)
     page = render(
-        Result(run={"title": "t"}, steps=[0], outcomes={"a": outcome("a", figures=lambda: [figure])})
+        Result(metadata={"title": "t"}, steps=[0], outcomes={"a": outcome("a", figures=lambda: [figure])})
     )
     scale = "White is uniform attention or less, the darkest 8 times uniform or more."
     assert f"What it shows. {scale}" in " ".join(Page(page).text)
