@@ -194,7 +194,7 @@ def seconds(models: int, steps: int, batch: int) -> float:
     changes = {**SIZE, "data.batch": batch, "steps": steps}
     recipe = mm.load_recipe("binary-p05-q08-untied").with_set([f"{k}={v}" for k, v in changes.items()])
     began = time.perf_counter()
-    mm.train_members(members_of(recipe, range(models)), device="cpu", at_once=1, progress=False)
+    mm.training.train_members(members_of(recipe, range(models)), device="cpu", at_once=1, progress=False)
     return time.perf_counter() - began
 
 

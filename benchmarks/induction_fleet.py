@@ -22,7 +22,7 @@ RULES = "in_context_bigram", "in_context_unigram"
 
 
 @torch.no_grad()
-def distances(runs: list[mm.Run], source: mm.Source, length: int) -> np.ndarray:
+def distances(runs: list[mm.Run], source: mm.sources.Source, length: int) -> np.ndarray:
     """KL(rule ‖ model), nats, a mean over fresh sequences and all positions: `[rule, model]`."""
     tokens = source.sample(SEQUENCES, length, generator=torch.Generator().manual_seed(SEED))
     rules = [torch.from_numpy(source.predictors()[name].probabilities(tokens.numpy())) for name in RULES]
@@ -38,7 +38,9 @@ def main() -> None:
     options = parser.parse_args()
     recipe = mm.load_recipe("in-context-k3-shortformer").with_set([f"steps={options.steps}"])
     began = time.perf_counter()
-    trained = mm.train_members(members_of(recipe, range(options.seeds)), device="cpu", progress=False)
+    trained = mm.training.train_members(
+        members_of(recipe, range(options.seeds)), device="cpu", progress=False
+    )
     seconds = time.perf_counter() - began
     runs = [run for run in trained if isinstance(run, mm.Run)]
     bigram, unigram = distances(runs, recipe.source, recipe.decoder_config.n_ctx)

@@ -72,7 +72,7 @@ def milliseconds(alternatives: list[Callable[[], object]], repeats: int) -> np.n
 def row(n_states: int, batch: int, fresh: bool, repeats: int) -> str:
     """A row of the table: ours, and how many times as long the peer and a training step take."""
     P = np.random.default_rng(0).dirichlet(np.ones(n_states), n_states)
-    source: mm.Source = mm.DirichletChains(n_states=n_states) if fresh else mm.Chain(P=P.tolist())
+    source: mm.sources.Source = mm.DirichletChains(n_states=n_states) if fresh else mm.Chain(P=P.tolist())
 
     def sample() -> torch.Tensor:
         return source.sample(batch, LENGTH, generator=torch.Generator().manual_seed(0))

@@ -47,7 +47,7 @@ def peer_model(recipe: mm.Recipe) -> tuple[torch.nn.Module, str]:
 
 def peer(recipe: mm.Recipe, steps: int) -> Callable[[], object]:
     """Full-batch gradient descent with `backward` and SGD."""
-    source = mm.source_from_data(recipe.to_data()["source"])
+    source = mm.sources.source_from_data(recipe.to_data()["source"])
     states = source.sample(1000, recipe.decoder_config.n_ctx, generator=torch.Generator().manual_seed(0))
     tokens = torch.cat([states[:, :-1], torch.full((1000, 1), source.n_states)], dim=1)
     slices = recipe.trainable_slices

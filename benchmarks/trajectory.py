@@ -87,7 +87,7 @@ def by_hand(run: mm.Run, sequences: int) -> list[list[float]]:
     subject = mm.Subject.of(run, sequences=sequences)
     tokens, last = subject.batch.tokens, subject.batch.history[:, -1]
     source = run.source
-    assert isinstance(source, mm.FixedChain)
+    assert isinstance(source, mm.sources.FixedChain)
     P = torch.tensor(source.P)
     uniform, bigram = torch.full((6,), 1 / 6, dtype=torch.float64), P[last]
     centred = P.sqrt() - P.sqrt().mean(0) - P.sqrt().mean(1, keepdim=True) + P.sqrt().mean()

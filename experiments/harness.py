@@ -93,7 +93,7 @@ def first_time(
     return float(first if steps is None else steps[first])
 
 
-def evaluation(source: mm.Source, sequences: int, length: int) -> Int[Tensor, "batch position"]:
+def evaluation(source: mm.sources.Source, sequences: int, length: int) -> Int[Tensor, "batch position"]:
     """Sequences that no model was trained on."""
     return source.sample(sequences, length, generator=torch.Generator().manual_seed(EVALUATION_SEED))
 
@@ -120,7 +120,7 @@ def predictions(
 
 
 def exact(
-    source: mm.Source, tokens: Int[Tensor, "batch position"]
+    source: mm.sources.Source, tokens: Int[Tensor, "batch position"]
 ) -> dict[str, Float[np.ndarray, "batch position state"]]:
     """What each exact predictor of the source predicts: probabilities."""
     return {name: rule.probabilities(tokens.numpy()) for name, rule in source.predictors().items()}
@@ -141,14 +141,14 @@ def _processor_seconds() -> float:
     return sum(os.times()[:4])
 
 
-def _train(members: Sequence[mm.Member]) -> list[mm.Run | mm.Diverged]:
+def _train(members: Sequence[mm.training.Member]) -> list[mm.Run | mm.training.Diverged]:
     """Train members; a compiled step holds Python's lock, so that each core then has a process of its own."""
     n = min(cores(), len(members))
     if n < 2 or not any(member.recipe.compile for member in members):
-        return mm.train_members(members, device="cpu") if members else []
+        return mm.training.train_members(members, device="cpu") if members else []
     parts = [members[i::n] for i in range(n)]
     with ProcessPoolExecutor(n, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        found = list(pool.map(partial(mm.train_members, device="cpu", at_once=1), parts))
+        found = list(pool.map(partial(mm.training.train_members, device="cpu", at_once=1), parts))
     return [found[i % n][i // n] for i in range(len(members))]
 
 
@@ -164,14 +164,14 @@ def trained(recipes: Sequence[mm.Recipe], seeds: Sequence[int]) -> list[list[mm.
     for recipe in recipes:
         refuse_samples(recipe.data.population, recipe.name)
         note_training(recipe, len(seeds))
-    members = [mm.Member(recipe, seed) for recipe in recipes for seed in seeds]
+    members = [mm.training.Member(recipe, seed) for recipe in recipes for seed in seeds]
     folder = _runs_folder.get()
     paths = [None if folder is None else folder / f"{_content_hash(member)}.pt" for member in members]
     missing = [i for i, path in enumerate(paths) if path is None or not path.is_file()]
     new = _train([members[i] for i in missing])
     runs = dict(zip(missing, new, strict=True))
     for i, run in runs.items():
-        if isinstance(run, mm.Diverged):
+        if isinstance(run, mm.training.Diverged):
             raise ValueError(run.message)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -197,7 +197,7 @@ def kept(name: str, train: Callable[[], mm.Run]) -> mm.Run:
     return mm.load(path)
 
 
-def _content_hash(member: mm.Member) -> str:
+def _content_hash(member: mm.training.Member) -> str:
     content = {"recipe": member.recipe.to_data(), "seed": member.seed, "library": _library()}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

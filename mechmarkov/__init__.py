@@ -17,16 +17,16 @@ from mechmarkov.utils.shadowed import explaining
 __version__ = "0.1.0"
 
 _HOMES = {
-    "models.compatibility": ["compat"],
-    "sources": ["FixedChain", "Predictor", "Source", "Stationary", "source_from_data"],
+    "catalogue": ["examples", "methods", "recipes"],
+    "sources": [
+        *("Binary", "Chain", "Circle", "DirichletChains", "Graph", "HiddenMarkov", "LaggedChain"),
+        *("Observed", "OrderK"),
+    ],
     "models": ["DecoderConfig", "HookedDecoder"],
-    "models.init": ["initialise"],
-    "training": ["Objective", "Recipe", "load_recipe", "train", "train_members"],
-    "training.recipe": ["recipes"],
-    "runs": ["Run", "example", "examples", "load"],
+    "models.compatibility": ["compat"],
+    "training": ["Objective", "Recipe", "load_recipe", "train"],
+    "runs": ["Run", "example", "load"],
     "runs.import_run": ["import_run"],
-    "training.execute": ["Diverged"],
-    "training.workload": ["Member"],
     "interventions.attention": ["limit_window", "override_attention"],
     "interventions.ablate": ["ablate", "ablate_path"],
     "interventions.attribution": ["attribution_patching"],
@@ -36,13 +36,23 @@ _HOMES = {
     "report.compare": ["write_comparison"],
     "probe_run": ["probe"],
     "recorder": ["Recorder"],
-    "probing": ["Claim", "Condition", "Figure", "Outcome", "Probe", "Score", "Subject", "Tile", "Where"],
+    "probing": ["Claim", "Probe", "Score", "Subject"],
     "result": ["Result"],
 }
-_MODULES = ("bench", "show")  # of their own: `mm.show.attention(run)`
+# `mm.show.attention(run)`, `mm.sources.Switch`; `mm.probes()` and `mm.sweeps()` list what there is.
+_MODULES = ("bench", "models", "probes", "probing", "show", "sources", "sweeps", "training")
 if TYPE_CHECKING:  # `as` makes a name one that is exported
     from mechmarkov import bench as bench
+    from mechmarkov import models as models
+    from mechmarkov import probes as probes
+    from mechmarkov import probing as probing
     from mechmarkov import show as show
+    from mechmarkov import sources as sources
+    from mechmarkov import sweeps as sweeps
+    from mechmarkov import training as training
+    from mechmarkov.catalogue import examples as examples
+    from mechmarkov.catalogue import methods as methods
+    from mechmarkov.catalogue import recipes as recipes
     from mechmarkov.interventions.ablate import ablate as ablate
     from mechmarkov.interventions.ablate import ablate_path as ablate_path
     from mechmarkov.interventions.attention import limit_window as limit_window
@@ -54,26 +64,27 @@ if TYPE_CHECKING:  # `as` makes a name one that is exported
     from mechmarkov.models import DecoderConfig as DecoderConfig
     from mechmarkov.models import HookedDecoder as HookedDecoder
     from mechmarkov.models.compatibility import compat as compat
-    from mechmarkov.models.init import initialise as initialise
     from mechmarkov.probe_run import probe as probe
     from mechmarkov.probing import Claim as Claim
-    from mechmarkov.probing import Condition as Condition
-    from mechmarkov.probing import Figure as Figure
-    from mechmarkov.probing import Outcome as Outcome
     from mechmarkov.probing import Probe as Probe
     from mechmarkov.probing import Score as Score
     from mechmarkov.probing import Subject as Subject
-    from mechmarkov.probing import Tile as Tile
-    from mechmarkov.probing import Where as Where
     from mechmarkov.recorder import Recorder as Recorder
-    from mechmarkov.report.compare import write_comparison as compare
+    from mechmarkov.report.compare import write_comparison as write_comparison
     from mechmarkov.result import Result as Result
     from mechmarkov.runs import Run as Run
     from mechmarkov.runs import example as example
-    from mechmarkov.runs import examples as examples
     from mechmarkov.runs import load as load
     from mechmarkov.runs.import_run import import_run as import_run
-    from mechmarkov.sources import *
+    from mechmarkov.sources import Binary as Binary
+    from mechmarkov.sources import Chain as Chain
+    from mechmarkov.sources import Circle as Circle
+    from mechmarkov.sources import DirichletChains as DirichletChains
+    from mechmarkov.sources import Graph as Graph
+    from mechmarkov.sources import HiddenMarkov as HiddenMarkov
+    from mechmarkov.sources import LaggedChain as LaggedChain
+    from mechmarkov.sources import Observed as Observed
+    from mechmarkov.sources import OrderK as OrderK
     from mechmarkov.sweeps import Cluster as Cluster
     from mechmarkov.sweeps import Sweep as Sweep
     from mechmarkov.sweeps import load_sweep as load_sweep
@@ -82,20 +93,12 @@ if TYPE_CHECKING:  # `as` makes a name one that is exported
     from mechmarkov.training import Recipe as Recipe
     from mechmarkov.training import load_recipe as load_recipe
     from mechmarkov.training import train as train
-    from mechmarkov.training import train_members as train_members
-    from mechmarkov.training.execute import Diverged as Diverged
-    from mechmarkov.training.recipe import recipes as recipes
-    from mechmarkov.training.workload import Member as Member
 
 
 @cache
 def _homes() -> dict[str, str]:
-    """The module of each public name; our families of sources are those that this distribution registers."""
-    from importlib.metadata import distribution  # imports many more modules
-
-    sources = distribution("mechmarkov").entry_points.select(group="mechmarkov.sources")
-    rooms = {name: f"mechmarkov.{room}" for room, names in _HOMES.items() for name in names}
-    return rooms | {entry.attr: entry.module for entry in sources}
+    """The module of each public name."""
+    return {name: f"mechmarkov.{room}" for room, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from mechmarkov.utils.errors import generator_in, integer_of, list_of, number_of
 RUN = mm.example("walk")
 MODEL = RUN.model()
 RECIPE = mm.load_recipe("binary-p05-q08-tied").with_set(["steps=2"])
-MEMBER = mm.Member(RECIPE, 0)
+MEMBER = mm.training.Member(RECIPE, 0)
 SOURCE, OBJECTIVE = RUN.source, RUN.objective
 HALF = [[0.5, 0.5], [0.5, 0.5]]
 NAN = math.nan
@@ -65,12 +65,12 @@ CALLS = {
     "changes/endless": lambda: RECIPE.with_set(endless("steps=3")),
     "checkpoints.at": lambda: RECIPE.replace(**{"checkpoints": {"at": endless()}}),
     "checkpoints": lambda: RECIPE.replace(**{"checkpoints": endless()}),
-    "members": lambda: mm.train_members(endless(MEMBER)),
-    "members/numbers": lambda: mm.train_members([3]),
-    "members/a recipe's name": lambda: mm.train_members([mm.Member("walk-k6-half", 0)]),
-    "paths/too few": lambda: mm.train_members([MEMBER], paths=[]),
-    "paths/texts": lambda: mm.train_members([MEMBER], paths=["run.pt"]),
-    "at_once": lambda: mm.train_members([MEMBER], at_once="2"),
+    "members": lambda: mm.training.train_members(endless(MEMBER)),
+    "members/numbers": lambda: mm.training.train_members([3]),
+    "members/a recipe's name": lambda: mm.training.train_members([mm.training.Member("walk-k6-half", 0)]),
+    "paths/too few": lambda: mm.training.train_members([MEMBER], paths=[]),
+    "paths/texts": lambda: mm.training.train_members([MEMBER], paths=["run.pt"]),
+    "at_once": lambda: mm.training.train_members([MEMBER], at_once="2"),
     "run": lambda: mm.probe("run.pt"),
     "probes": lambda: mm.probe(RUN, endless("attention")),
     "probes/bytes": lambda: mm.probe(RUN, b"attention"),
@@ -99,11 +99,11 @@ CALLS = {
     "runs": lambda: mm.Run.joined(endless(RUN)),
     "runs/a run": lambda: mm.Run.joined(RUN),
     "runs[0]": lambda: mm.Run.joined([3]),
-    "model": lambda: mm.initialise(RUN, [0]),
-    "seeds/of a start": lambda: mm.initialise(MODEL, 0),
-    "seeds/of a start, endless": lambda: mm.initialise(MODEL, endless()),
-    "std": lambda: mm.initialise(MODEL, [0], std="0.1"),
-    "scheme": lambda: mm.initialise(MODEL, [0], scheme=3),
+    "model": lambda: mm.models.initialise(RUN, [0]),
+    "seeds/of a start": lambda: mm.models.initialise(MODEL, 0),
+    "seeds/of a start, endless": lambda: mm.models.initialise(MODEL, endless()),
+    "std": lambda: mm.models.initialise(MODEL, [0], std="0.1"),
+    "scheme": lambda: mm.models.initialise(MODEL, [0], scheme=3),
     "fleet": lambda: mm.sweep("binary-phase", fleet=1.5),
     "processes": lambda: mm.sweep("binary-phase", processes="2"),
     "cluster": lambda: mm.sweep("binary-phase", cluster="auto"),
@@ -118,11 +118,11 @@ CALLS = {
     "component": lambda: mm.ablate(MODEL, 3).__enter__(),
     "Chain: P": lambda: mm.Chain(endless([0.5, 0.5])),
     "Chain: P[1]": lambda: mm.Chain([[0.5, 0.5], endless(0.5)]),
-    "ChainMixture: chains": lambda: mm.ChainMixture(chains=endless(HALF)),
-    "ChainMixture: chains[0]": lambda: mm.ChainMixture(chains=[endless([0.5, 0.5])]),
+    "ChainMixture: chains": lambda: mm.sources.ChainMixture(chains=endless(HALF)),
+    "ChainMixture: chains[0]": lambda: mm.sources.ChainMixture(chains=[endless([0.5, 0.5])]),
     "HiddenMarkov: transitions": lambda: mm.HiddenMarkov(transitions=endless(), emissions=HALF),
-    "SelectiveLag: lags": lambda: mm.SelectiveLag(HALF, lags=itertools.count(1)),
-    "CausalGraph: parents": lambda: mm.CausalGraph(n_states=3, parents=endless([])),
+    "SelectiveLag: lags": lambda: mm.sources.SelectiveLag(HALF, lags=itertools.count(1)),
+    "CausalGraph: parents": lambda: mm.sources.CausalGraph(n_states=3, parents=endless([])),
 }
 
 

@@ -14,8 +14,6 @@ from distributions import install
 import mechmarkov as mm
 from mechmarkov.cli import main
 from mechmarkov.probing.probe import load_probe
-from mechmarkov.sweeps import shipped_sweeps
-from mechmarkov.training import recipes
 from mechmarkov.utils.memory import is_out_of_memory
 
 pytestmark = pytest.mark.usefixtures("few_nulls")
@@ -165,7 +163,7 @@ def test_what_has_a_name_is_listed(capsys):
         line.split(maxsplit=1)[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")
     ]
     kinds = [entry.name for entry in entry_points(group="mechmarkov.sources")]
-    known = [recipes(), shipped_sweeps(), mm.examples(), sorted(kinds), mm.bench.registered(), mm.bench.CASES]
+    known = [mm.recipes(), mm.sweeps(), mm.examples(), sorted(kinds), mm.bench.registered(), mm.bench.CASES]
     assert listed == [name for names in known for name in names]
 
 

@@ -88,7 +88,10 @@ def scores(data, null):
 
 def claims(data, scores):
     """What was found, as data: the report writes the sentence, and `summary.json` has the numbers."""
-    leak, uniform = scores["leak"], mm.Condition("chance", value=float(data["uniform"]), unit="probability")
+    leak, uniform = (
+        scores["leak"],
+        mm.probing.Condition("chance", value=float(data["uniform"]), unit="probability"),
+    )
     found = ("probability of impossible states",)
     return [mm.Claim(("model",), "measures", found, leak.value, null=leak.null, because=(uniform,))]
 
@@ -103,7 +106,7 @@ def figures(data):
         y_title="probability",
         references={"uniform": float(data["uniform"])},
     )
-    return [mm.Figure("Probability of impossible states", "Zero is right.", "plotly", plot)]
+    return [mm.probing.Figure("Probability of impossible states", "Zero is right.", "plotly", plot)]
 
 
 QUESTION = "How much probability does it give to states that cannot come next?"

@@ -116,7 +116,7 @@ def trajectories(quick: bool) -> Measured:
     """The error of a base chain estimated from one trajectory, over its length."""
     p, runs = 0.3, 320 if quick else 3200
     lengths = np.array([64, 1024] if quick else [64, 256, 1024, 4096])
-    source = mm.ContextConditionedChain(base_of((1 - p, p)))
+    source = mm.sources.ContextConditionedChain(base_of((1 - p, p)))
     tokens = source.sample(runs, int(lengths[-1]), generator=torch.Generator().manual_seed(0)).numpy()
     squared = np.array(
         [[(expit(log_odds(tokens[:, :n], last)) - p) ** 2 for n in lengths] for last in (0, 1)]

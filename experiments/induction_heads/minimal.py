@@ -80,7 +80,7 @@ class Trajectory:
 
 
 def train(
-    source: mm.Source,
+    source: mm.sources.Source,
     seeds: Sequence[int],
     *,
     n_ctx: int,

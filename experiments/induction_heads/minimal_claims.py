@@ -21,7 +21,9 @@ RATES = {"lr_W": 1e-2, "lr_v": 1.0}  # the public code's
 Distances = Mapping[str, Float[np.ndarray, "step seed"]]
 
 
-def late_distances(trajectory: minimal.Trajectory, source: mm.Source, masked: bool = True) -> Distances:
+def late_distances(
+    trajectory: minimal.Trajectory, source: mm.sources.Source, masked: bool = True
+) -> Distances:
     """KL from each exact predictor to the models over the last quarter of positions, and `apart` (nats)."""
     length = trajectory.v.shape[-1]
     tokens = evaluation(source, 64, length)

@@ -105,7 +105,7 @@ def phase_claims(
     ]
 
 
-def heads(run: mm.Run, steps: list[int]) -> mm.Outcome:
+def heads(run: mm.Run, steps: list[int]) -> mm.probing.Outcome:
     """The induction probe over training."""
     result = mm.probe(run, ["induction"], steps=steps, sequences=64)
     if "induction" in result.failed:
@@ -113,7 +113,7 @@ def heads(run: mm.Run, steps: list[int]) -> mm.Outcome:
     return result["induction"]
 
 
-def is_circuit(found: mm.Outcome, gap: float) -> bool:
+def is_circuit(found: mm.probing.Outcome, gap: float) -> bool:
     """Layer 1 gives the previous token most of its attention and feeds layer 2's keys with the bigram."""
     scores, now = found.scores, found.data.isel(step=-1)
     path = scores["path_effect"].interval
@@ -126,7 +126,9 @@ def is_circuit(found: mm.Outcome, gap: float) -> bool:
     )
 
 
-def head_claims(n: int, found: Sequence[mm.Outcome], runs: Sequence[xr.Dataset], how: str) -> list[Finding]:
+def head_claims(
+    n: int, found: Sequence[mm.probing.Outcome], runs: Sequence[xr.Dataset], how: str
+) -> list[Finding]:
     """What the induction probe says of the heads, and when they come."""
     gaps = [float(d["apart"].sel(predictor=UNIGRAM).mean()) for d in runs]
     circuits = sum(is_circuit(f, gap) for f, gap in zip(found, gaps, strict=True))
@@ -202,7 +204,7 @@ def predictor_curves(runs: Sequence[xr.Dataset]) -> dict[str, Float[np.ndarray, 
 
 
 def head_curves(
-    found: Sequence[mm.Outcome], runs: Sequence[xr.Dataset]
+    found: Sequence[mm.probing.Outcome], runs: Sequence[xr.Dataset]
 ) -> dict[str, Float[np.ndarray, "step seed"]]:
     """Both heads over training, at the steps of the probe, and the gain."""
     kept = found[0].data["step"].values

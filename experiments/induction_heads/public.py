@@ -50,7 +50,7 @@ def dropped(config: mm.DecoderConfig) -> mm.HookedDecoder:
     return decoder
 
 
-def train(source: mm.Source, seed: int, steps: int, every: int, length: int = LENGTH) -> mm.Run:
+def train(source: mm.sources.Source, seed: int, steps: int, every: int, length: int = LENGTH) -> mm.Run:
     """One run of the public settings; weights are kept every so many steps."""
     config = mm.DecoderConfig(
         n_layers=2,

@@ -32,7 +32,7 @@ def setting(varied: mm.Recipe, seeds: int) -> str:
     )
 
 
-def distances(run: mm.Run, source: mm.Source | None = None, sequences: int = 128) -> xr.Dataset:
+def distances(run: mm.Run, source: mm.sources.Source | None = None, sequences: int = 128) -> xr.Dataset:
     """How far a run's models are from each exact predictor.
 
     Args:

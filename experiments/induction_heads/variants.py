@@ -31,7 +31,7 @@ def previous_attention(run: mm.Run) -> Float[np.ndarray, " step"]:
     return before[..., 7:].mean((-1, -2, -3)).detach().numpy()
 
 
-def unevenness(source: mm.DirichletChains | mm.DoublyStochastic) -> float:
+def unevenness(source: mm.DirichletChains | mm.sources.DoublyStochastic) -> float:
     """The variance of an entry of the chains: how much a row says."""
     P = source.sample_chains(4000, generator=torch.Generator().manual_seed(EVALUATION_SEED))
     return float(P[:, 0, 0].var())
@@ -90,7 +90,7 @@ def unigrams(quick: bool) -> Measured:
     return Measured(claims, {"unigrams": over_training(panels, title, "attention (probability)")})
 
 
-def sources_of(n: int, quick: bool) -> dict[str, mm.DirichletChains | mm.DoublyStochastic]:
+def sources_of(n: int, quick: bool) -> dict[str, mm.DirichletChains | mm.sources.DoublyStochastic]:
     """What the transformer is trained on, by name."""
     independent = {INDEPENDENT: mm.DirichletChains(n_states=n, rows="alike")}
     if quick:
@@ -98,13 +98,17 @@ def sources_of(n: int, quick: bool) -> dict[str, mm.DirichletChains | mm.DoublyS
     return doubly_stochastic(n, ("uniform",)) | (independent if n > 2 else {})
 
 
-def doubly_stochastic(n: int, laws: Sequence[str]) -> dict[str, mm.DirichletChains | mm.DoublyStochastic]:
+def doubly_stochastic(
+    n: int, laws: Sequence[str]
+) -> dict[str, mm.DirichletChains | mm.sources.DoublyStochastic]:
     """Chains, and doubly stochastic ones from some laws; with two states both laws are the same."""
-    even = {LAWS[law]: mm.DoublyStochastic(n_states=n, law=law) for law in laws[: 1 if n == 2 else None]}
+    even = {
+        LAWS[law]: mm.sources.DoublyStochastic(n_states=n, law=law) for law in laws[: 1 if n == 2 else None]
+    }
     return {CHAINS: mm.DirichletChains(n_states=n, start="uniform")} | even
 
 
-def _with_source(base: mm.Recipe, source: mm.Source) -> mm.Recipe:
+def _with_source(base: mm.Recipe, source: mm.sources.Source) -> mm.Recipe:
     return mm.load_recipe(base.to_data() | {"source": source.model_dump(mode="json")})
 
 

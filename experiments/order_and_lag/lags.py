@@ -134,7 +134,7 @@ def _name(shape: tuple[int, int]) -> str:
 
 
 def mixed(
-    source: mm.SelectiveLag, laws: dict[str, Float[np.ndarray, "batch position state"]]
+    source: mm.sources.SelectiveLag, laws: dict[str, Float[np.ndarray, "batch position state"]]
 ) -> Float[np.ndarray, "batch position state"]:
     """The rows at all lags, mixed by the prior: what knows the chain, and nothing of the sequence's lag."""
     return sum(weight * laws[f"lag_{lag}"] for weight, lag in zip(source.prior, source.lags, strict=True))

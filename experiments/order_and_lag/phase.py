@@ -36,7 +36,7 @@ class Phase:
     possible: float
 
 
-def phase(run: mm.Run, source: mm.Source, sequences: int) -> Phase:
+def phase(run: mm.Run, source: mm.sources.Source, sequences: int) -> Phase:
     """Measure a run on sequences of a source; the four algorithms are those of the run's own chains."""
     tokens = evaluation(source, sequences, run.config.n_ctx)
     late = slice(tokens.shape[1] // 2, None)

@@ -52,7 +52,7 @@ def _train(p: float, sd: float, seeds: int) -> list[mm.Run]:
     recipe = mm.load_recipe("walk-k6-half").with_set(
         [*SHORT_WALK, "checkpoints=[50]", f"source.p={p}", *start]
     )
-    runs = mm.train_members([mm.Member(recipe, seed) for seed in range(seeds)])
+    runs = mm.training.train_members([mm.training.Member(recipe, seed) for seed in range(seeds)])
     return [run for run in runs if isinstance(run, mm.Run)]
 
 

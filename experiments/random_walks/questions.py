@@ -114,7 +114,11 @@ def _layers(quick: bool) -> dict[tuple[str, int], Trained]:
     common = {"steps": LAYER_STEPS, "sequences": 256 if quick else 1024}
     return {
         (name, task): train(
-            mm.FruitQuestions(task=task), objective, seeds=range(4 if quick else SEEDS), **how, **common
+            mm.sources.FruitQuestions(task=task),
+            objective,
+            seeds=range(4 if quick else SEEDS),
+            **how,
+            **common,
         )
         for name, (objective, how) in LAYERS.items()
         for task in LENGTH

@@ -51,7 +51,7 @@ class Trained:
 
 
 def train(
-    source: mm.FruitQuestions,
+    source: mm.sources.FruitQuestions,
     objective: mm.Objective,
     *,
     seeds: range,

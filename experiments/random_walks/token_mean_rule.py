@@ -35,7 +35,7 @@ def population_spread(K: int, N: int, p: float) -> float:
     return float(max(np.ptp(last.profile) / last.profile.mean(), np.ptp(attention) / attention.mean()))
 
 
-def question_variance(source: mm.FruitQuestions) -> float:
+def question_variance(source: mm.sources.FruitQuestions) -> float:
     """Variance of the mean of a question's words between the answers, exactly; summed over words."""
     mean = np.eye(source.n_states)[source.sentences[:, :-1]].mean(1)
     answers = source.sentences[:, -1]
@@ -65,7 +65,7 @@ def token_mean_rule(quick: bool) -> Measured:
             spreads[name] = population_spread(K, N, p)
     for task in LENGTH:
         accuracy = float(plain(task)[:, -1].mean())
-        between = question_variance(mm.FruitQuestions(task=task))
+        between = question_variance(mm.sources.FruitQuestions(task=task))
         rows.append((f"questions, task {task}", between, 2 * accuracy - 1))
     told = "; ".join(f"{name}: {between:.2g}, {gain:.2f}" for name, between, gain in rows)
     but = "".join(

@@ -26,7 +26,7 @@ def curve(run: mm.Run, weight: str) -> Float[np.ndarray, "rank measure"]:
     found = spectrum(decoder, weight)
     values = []
     for rank in RANKS:
-        with truncate(decoder, weight, rank, found=found):
+        with truncate(decoder, weight, rank, known=found):
             values.append(judged(subject, decoder))
     return np.array(values)
 

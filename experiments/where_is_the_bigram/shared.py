@@ -85,7 +85,7 @@ def _early(run: mm.Run) -> Float[np.ndarray, " step"]:
     states = {name: value for name, value in run.states.items() if name != "pos_embed.W_pos"}
     shorter = replace(
         run,
-        model=run.config.model_copy(update={"n_ctx": n_ctx}),
+        config=run.config.model_copy(update={"n_ctx": n_ctx}),
         states=states | {"pos_embed.W_pos": run.states["pos_embed.W_pos"][:, :n_ctx]},
     )
     back = memories.previous(mm.Subject.of(shorter, "all", sequences=1))

@@ -17,12 +17,12 @@ UNSEEN = 2048
 Laws = Float[np.ndarray, "batch state"]
 
 
-def source(lags: LagSet) -> mm.CausalGraph:
+def source(lags: LagSet) -> mm.sources.CausalGraph:
     """Parents at fixed lags, a fresh kernel a sequence; the last position is the answer."""
-    return mm.CausalGraph.of_lags(STATES, LENGTH + 1, lags, CONCENTRATION)
+    return mm.sources.CausalGraph.of_lags(STATES, LENGTH + 1, lags, CONCENTRATION)
 
 
-def pools(of: mm.CausalGraph, seeds: int) -> Int[Tensor, "model sequence position"]:
+def pools(of: mm.sources.CausalGraph, seeds: int) -> Int[Tensor, "model sequence position"]:
     """Each seed's own sequences."""
     drawn = [
         of.sample(SEQUENCES, LENGTH + 1, generator=torch.Generator().manual_seed(s)) for s in range(seeds)

@@ -25,13 +25,33 @@ EXAMPLES = {
 def names() -> dict[str, dict[str, str]]:
     """Returns what there is of each kind, name to title, by how it is called."""
     return {
-        "recipes: mechmarkov train NAME": titles("recipe"),
-        "sweeps: mechmarkov sweep NAME": titles("sweep"),
-        "bundled runs: mechmarkov probe --example NAME": EXAMPLES,
+        "recipes: mechmarkov train NAME": recipes(),
+        "sweeps: mechmarkov sweep NAME": sweeps(),
+        "bundled runs: mechmarkov probe --example NAME": examples(),
         "kinds of source and their fields: mechmarkov recipe new --source NAME": sources(),
-        "methods: mechmarkov bench --methods NAME": dict.fromkeys(registered("mechmarkov.methods"), ""),
+        "methods: mechmarkov bench --methods NAME": dict.fromkeys(methods(), ""),
         "cases: mechmarkov bench --cases NAME": questions(),
     }
+
+
+def recipes() -> dict[str, str]:
+    """Returns the title of each shipped recipe, by its name: `mm.train(name)`."""
+    return titles("recipe")
+
+
+def sweeps() -> dict[str, str]:
+    """Returns the title of each shipped sweep, by its name: `mm.sweep(name)`."""
+    return titles("sweep")
+
+
+def examples() -> dict[str, str]:
+    """Returns what each bundled run shows, by its name: `mm.example(name)`."""
+    return dict(EXAMPLES)
+
+
+def methods() -> list[str]:
+    """The names of the methods that `mm.bench` scores, ours and others'; none is loaded."""
+    return [*registered("mechmarkov.methods")]
 
 
 def titles(kind: str) -> dict[str, str]:

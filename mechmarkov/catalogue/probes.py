@@ -26,6 +26,11 @@ def registered() -> dict[str, EntryPoint]:
     return {name: found[name] for name in dict.fromkeys([*FIRST, *found]) if name in found}
 
 
+def questions() -> dict[str, str]:
+    """Returns the question of each probe, by its name, as its source states it; none is loaded."""
+    return {name: question(entry) for name, entry in registered().items()}
+
+
 def question(entry: EntryPoint) -> str:
     """A probe's question as its source states it; where it is not a literal there, the place of the probe.
 

@@ -9,9 +9,9 @@ from mechmarkov.cli._options import JSON, print_json
 @JSON
 def probes(as_json: bool) -> None:
     """List the probes and the question each answers, as their sources state it; none is loaded."""
-    from mechmarkov.catalogue.probes import question, registered
+    from mechmarkov.catalogue.probes import questions as questions_of
 
-    questions = {name: question(entry) for name, entry in registered().items()}
+    questions = questions_of()
     if as_json:
         return print_json(questions)
     width = max(map(len, questions), default=0)

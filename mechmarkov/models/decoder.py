@@ -33,7 +33,7 @@ class HookedDecoder(Inputs):
     and every activation has that leading axis; `stack[i]` is a member.
 
     All parameters start at zero (norm weights at one). Only the output bias has a gradient there: call
-    `mm.initialise(decoder, [seed])` before you train.
+    `mm.models.initialise(decoder, [seed])` before you train.
 
     Args:
         config: The shape of each model.

@@ -2,4 +2,8 @@
 
 from pathlib import Path
 
+from mechmarkov.catalogue.probes import questions
+from mechmarkov.utils.modules import make_callable
+
 __path__ = [str(Path(__file__).resolve().parents[2] / "probes")]
+make_callable(__name__, questions)

@@ -74,7 +74,7 @@ class Recorder:
         >>> import mechmarkov as mm
         >>> config = mm.DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
         >>> model, folder = mm.HookedDecoder(config), tempfile.TemporaryDirectory()
-        >>> mm.initialise(model, [0])
+        >>> mm.models.initialise(model, [0])
         >>> recorder = mm.Recorder(f"{folder.name}/run.pt", source=mm.Binary(p=0.5, q=0.8))
         >>> for step in range(7):
         ...     recorder(step, model)  # then the optimiser's step

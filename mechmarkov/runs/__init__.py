@@ -1,8 +1,8 @@
 """Runs: a trained model with everything that made it, and its file."""
 
-from mechmarkov.runs.examples import example, examples
+from mechmarkov.runs.examples import example
 from mechmarkov.runs.loading import load
 from mechmarkov.runs.run import Run
 from mechmarkov.safe.plain_data import RunFileError
 
-__all__ = ["Run", "RunFileError", "example", "examples", "load"]
+__all__ = ["Run", "RunFileError", "example", "load"]

@@ -2,14 +2,9 @@
 
 from importlib import resources
 
-from mechmarkov.catalogue import EXAMPLES, check_example
+from mechmarkov.catalogue import check_example
 from mechmarkov.runs.loading import load
 from mechmarkov.runs.run import Run
-
-
-def examples() -> dict[str, str]:
-    """The bundled runs' names, and what each shows."""
-    return dict(EXAMPLES)
 
 
 def example(name: str = "walk") -> Run:

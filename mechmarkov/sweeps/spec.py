@@ -240,11 +240,6 @@ def _check_axes(phase: Phase, fields: tuple[str, ...]) -> None:
         raise SweepError(f"phase has {', '.join(used.values())}, expected different fields")
 
 
-def shipped_sweeps() -> list[str]:
-    """The names of the sweeps that come with the library."""
-    return Sweep.names()
-
-
 def load_sweep(sweep: Sweep | Mapping[str, Any] | str | Path) -> Sweep:
     """A sweep from whatever names one: a sweep, plain values, a TOML file, or the name of a shipped one.
 

@@ -4,7 +4,7 @@
 """
 
 from mechmarkov.objectives import Objective
-from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe, recipes
+from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe
 from mechmarkov.training.train import TrainingDivergedError, train, train_members
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "RecipeError",
     "TrainingDivergedError",
     "load_recipe",
-    "recipes",
     "train",
     "train_members",
 ]

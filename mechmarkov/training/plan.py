@@ -98,7 +98,7 @@ def plan_training(
 
     Arguments, and what is refused, are those of `train_members`.
     """
-    members = tuple(list_of("members", members, "a list of mm.Member(recipe, seed)"))
+    members = tuple(list_of("members", members, "a list of mm.training.Member(recipe, seed)"))
     _check_members(members)
     number_of("save_every", save_every, "seconds, at least 0", least=0, most=float("inf"))
     if paths is not None and [isinstance(path, Path) for path in paths] != [True] * len(members):
@@ -149,7 +149,7 @@ def plan_training(
 def _check_members(members: Sequence[Member]) -> None:
     for member in members:
         if not isinstance(member, Member) or not isinstance(member.recipe, Recipe):
-            raise TypeError(f"members has {shown(member)}, expected mm.Member(recipe, seed)")
+            raise TypeError(f"members has {shown(member)}, expected mm.training.Member(recipe, seed)")
     seeds = [member.seed for member in members]
     good = all(type(seed) is int and 0 <= seed < MAX_SEED for seed in seeds)
     if not seeds or not good or len({(id(each.recipe), each.seed) for each in members}) < len(members):

@@ -255,11 +255,6 @@ def _toml_value(change: str, text: str) -> Any:
     return table["value"]
 
 
-def recipes() -> list[str]:
-    """The names of the recipes that come with the library."""
-    return Recipe.names()
-
-
 def load_recipe(recipe: Recipe | Mapping[str, Any] | str | Path) -> Recipe:
     """A recipe from whatever names one: a recipe, plain values, a TOML file, or the name of a shipped one.
 

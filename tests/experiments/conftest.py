@@ -42,7 +42,7 @@ def small_runs(runs_folder):
 @pytest.fixture
 def change_training(monkeypatch):
     """Called with a function of recipes: from then on every training takes the recipe that it returns."""
-    train, train_members = mm.train, mm.train_members
+    train, train_members = mm.train, mm.training.train_members
 
     def change(changed):
         def changed_train(recipe, *args, **kwargs):

@@ -47,7 +47,7 @@ def test_kept_runs_are_those_that_were_trained_and_are_not_trained_again(tmp_pat
         kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
         assert len(kept) == 4
         asked = []
-        train_members = mm.train_members
+        train_members = mm.training.train_members
         monkeypatch.setattr(
             mm, "train_members", lambda members, **k: asked.extend(members) or train_members(members, **k)
         )

@@ -97,8 +97,10 @@ def test_the_rule_fails_where_the_token_mean_is_misjudged(monkeypatch):
 def test_the_variance_of_a_question_is_by_hand():
     # Task 1: 16 words; the more frequent of five fruits comes 3.4375 times on the mean, the other 1.5625.
     by_hand = 2 * ((3.4375 - 2.5) / 16) ** 2
-    assert token_mean_rule.question_variance(mm.FruitQuestions(task=1)) == pytest.approx(by_hand, rel=1e-12)
-    assert token_mean_rule.question_variance(mm.FruitQuestions(task=2)) == 0
+    assert token_mean_rule.question_variance(mm.sources.FruitQuestions(task=1)) == pytest.approx(
+        by_hand, rel=1e-12
+    )
+    assert token_mean_rule.question_variance(mm.sources.FruitQuestions(task=2)) == 0
 
 
 def test_the_population_of_walks_is_flat_where_the_first_step_is():

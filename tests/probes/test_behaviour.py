@@ -239,7 +239,7 @@ def test_intervals_of_excess_loss_and_accuracy_hold_the_truth_in_ninety_five_per
 
 def test_sequences_that_share_a_chain_have_wider_intervals():
     rng = np.random.default_rng(0)
-    source = mm.ChainMixture(chains=rng.dirichlet(np.ones(3), size=(4, 3)).tolist())
+    source = mm.sources.ChainMixture(chains=rng.dirichlet(np.ones(3), size=(4, 3)).tolist())
     run = run_of(direct_table(torch.tensor(np.log(P3)).float(), n_ctx=32), source=source)
     subject = mm.Subject.of(run, sequences=256)
     data = behaviour.measure.measure(subject)

@@ -100,8 +100,8 @@ def test_where_the_next_token_tells_the_belief_the_probe_says_so():
     ("source", "hidden"),
     [
         (mm.HiddenMarkov.mess3(), "hidden states"),
-        (mm.ChainMixture(chains=[P3, OTHER]), "hidden chains"),
-        (mm.SelectiveLag(P3, lags=[1, 2, 3]), "hidden lags"),
+        (mm.sources.ChainMixture(chains=[P3, OTHER]), "hidden chains"),
+        (mm.sources.SelectiveLag(P3, lags=[1, 2, 3]), "hidden lags"),
     ],
     ids=["mess3", "mixture", "selective lag"],
 )
@@ -187,7 +187,7 @@ def test_attention_of_fixed_weights_reads_no_more_than_sums_of_updates():
 
 def test_a_belief_that_no_token_moves_is_not_read():
     """Within four tokens nothing tells which of two longer lags the next state depends on."""
-    source = mm.SelectiveLag([[0.2, 0.8], [0.6, 0.4]], lags=[4, 6])
+    source = mm.sources.SelectiveLag([[0.2, 0.8], [0.6, 0.4]], lags=[4, 6])
     run = run_of(randomise(HookedDecoder(config_of(n_ctx=4, d_vocab=2))), source=source)
     result = probe_quickly(run, ["belief"])
     assert "belief" not in result.outcomes

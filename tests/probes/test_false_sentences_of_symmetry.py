@@ -50,7 +50,7 @@ SINK = [[0] if not parents and i else parents for i, parents in enumerate(SPARSE
 
 
 def along(parents):
-    source = mm.CausalGraph(n_states=3, parents=SPARSE, concentration=0.5)
+    source = mm.sources.CausalGraph(n_states=3, parents=SPARSE, concentration=0.5)
     objective = mm.Objective(kind="raw_log", read="last")
     return verdict_of(run_of(graph_heads(3, parents), source=source, objective=objective), "graph")
 

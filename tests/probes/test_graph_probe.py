@@ -15,7 +15,7 @@ from mechmarkov.models.constructions.induction_heads import duplicate_token_head
 
 # 14 positions that have parents, few of them the position before.
 PARENTS = [[], [0], [0], [1], [], [2], [3], [0], [5], [4], [6], [2], [8], [1], [10], [9], [], [16]]
-SOURCE = mm.CausalGraph(n_states=3, parents=PARENTS, concentration=0.5)
+SOURCE = mm.sources.CausalGraph(n_states=3, parents=PARENTS, concentration=0.5)
 EDGES = 14
 LAST = mm.Objective(kind="raw_log", read="last")
 
@@ -49,7 +49,7 @@ def test_a_previous_token_head_is_not_named_off_the_path_and_is_on_it():
     assert found.claims.first("recovers").status == "excluded"
     assert found.scores["recall"].value == 1 / EDGES  # position 1, whose only earlier position is its parent
     assert found.scores["chance"].value == 1.0
-    along = mm.CausalGraph(n_states=3, parents=path(18))
+    along = mm.sources.CausalGraph(n_states=3, parents=path(18))
     on_path = asked(previous, along)
     assert on_path.scores["graph_head"].value == "L0H0"
     assert on_path.scores["recall"].value == 1.0
@@ -58,7 +58,7 @@ def test_a_previous_token_head_is_not_named_off_the_path_and_is_on_it():
 def test_a_head_along_a_graph_of_few_edges_is_not_said_to_be_off_it():
     """Both edges are the head's; at random one of two heads has both with probability 2 / (2 · 3) at most."""
     parents = [[], [], [0], [1], []]
-    found = asked(graph_heads(3, parents[:-1]), mm.CausalGraph(n_states=3, parents=parents))
+    found = asked(graph_heads(3, parents[:-1]), mm.sources.CausalGraph(n_states=3, parents=parents))
     assert found.scores["recall"].value == found.scores["precision"].value == 1.0
     assert found.scores["chance"].value == pytest.approx(1 / 3)
     recovers = found.claims.first("recovers")
@@ -105,12 +105,12 @@ def test_a_head_on_both_parents_at_once_is_named_and_uniform_attention_is_not():
     state = one.state_dict()
     state["blocks.0.attn.W_Q"] = torch.maximum(state["blocks.0.attn.W_Q"], other.blocks[0].attn.W_Q.detach())
     one.load_state_dict(state)
-    found = asked(one, mm.CausalGraph(n_states=2, parents=parents))
+    found = asked(one, mm.sources.CausalGraph(n_states=2, parents=parents))
     assert found.scores["graph_head"].value == "L0H0"
     assert found.scores["precision"].value == found.scores["recall"].value == 1.0
     state["blocks.0.attn.W_Q"].zero_()
     one.load_state_dict(state)
-    assert asked(one, mm.CausalGraph(n_states=2, parents=parents)).data["found"].values[0, 0, 0] == 0
+    assert asked(one, mm.sources.CausalGraph(n_states=2, parents=parents)).data["found"].values[0, 0, 0] == 0
 
 
 def test_a_head_with_wrong_edges_is_not_said_to_have_none():
@@ -126,13 +126,13 @@ def test_it_says_why_it_does_not_apply():
     model = duplicate_token_head(2, 5)
     skipped = probe_quickly(run_of(model, source=chain), ["graph"], nulls=2).skipped
     assert skipped["graph"] == "the source has no graph of positions, so there is none to recover"
-    only = mm.CausalGraph(n_states=2, parents=[[], [], [], [], [], [4]])
+    only = mm.sources.CausalGraph(n_states=2, parents=[[], [], [], [], [], [4]])
     skipped = probe_quickly(run_of(model, source=only), ["graph"], nulls=2).skipped
     assert skipped["graph"].startswith("the only edge is the answer's")
 
 
 def test_adjacency_has_several_parents():
-    source = mm.CausalGraph(n_states=2, parents=[[], [], [1, 0]])
+    source = mm.sources.CausalGraph(n_states=2, parents=[[], [], [1, 0]])
     assert adjacency(source).tolist() == [[False] * 3, [False] * 3, [True, True, False]]
 
 
@@ -150,7 +150,7 @@ def two_heads(n_states, first, second):
 def test_two_heads_of_two_parents_recover_the_graph_together():
     parents = [[], [], *([i - 2, i // 2] for i in range(2, 14))]
     parents = [sorted(set(each)) if each and each[0] != each[1] else each[:1] for each in parents]
-    source = mm.CausalGraph(n_states=2, parents=parents)
+    source = mm.sources.CausalGraph(n_states=2, parents=parents)
     both = two_heads(2, [each[:1] for each in parents[:-1]], [each[1:] or each for each in parents[:-1]])
     found = asked(both, source)
     assert found.scores["recall_together"].value == 1.0
@@ -163,7 +163,7 @@ def test_a_head_that_is_named_comes_before_one_with_more_edges_and_half_of_them_
     parents = [[], *([i // 2] for i in range(1, 32))]
     half = [[i // 2 if i < 24 else i // 3] if i in range(19, 29) else [] for i in range(31)]  # 5 of 10 true
     few = [each if i > 26 else [] for i, each in enumerate(parents[:-1])]  # 4 of 4
-    found = asked(two_heads(2, half, few), mm.CausalGraph(n_states=2, parents=parents))
+    found = asked(two_heads(2, half, few), mm.sources.CausalGraph(n_states=2, parents=parents))
     assert found.scores["graph_head"].value == "L0H1"
     recovers = found.claims.first("recovers", subject="L0H1", status="shown")
     assert [recovers.value, recovers.condition("edges of the graph").value] == [4, 30]

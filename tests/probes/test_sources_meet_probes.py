@@ -23,23 +23,26 @@ SOURCES = {
     "graph": (mm.Graph(weights=[[0, 1, 1], [1, 0, 2], [1, 2, 0]]), set()),
     "lagged chain": (mm.LaggedChain(P3, lag=2), CHAIN | {"storage"}),
     "lag one": (mm.LaggedChain(P3, lag=1), CHAIN),
-    "switch": (mm.Switch(p=0.3, q=0.4, lag=3), CHAIN | {"storage"}),
+    "switch": (mm.sources.Switch(p=0.3, q=0.4, lag=3), CHAIN | {"storage"}),
     "order k": (mm.OrderK(SECOND), CHAIN),
-    "doubly stochastic": (mm.DoublyStochastic(n_states=3), CHAIN | TABLE),
+    "doubly stochastic": (mm.sources.DoublyStochastic(n_states=3), CHAIN | TABLE),
     "rows alike": (mm.DirichletChains(n_states=3, rows="alike"), CHAIN | TABLE),
     "fresh order 2": (mm.DirichletChains(n_states=2, start="uniform", order=2), CHAIN | TABLE),
-    "mixture": (mm.ChainMixture(chains=[P3, OTHER]), CHAIN | TABLE),
-    "trigger": (mm.TriggerBigram(P3, triggers=[1]), CHAIN),
-    "trigger, global": (mm.TriggerBigram(P3, triggers=[1], start="global"), CHAIN),
-    "selective lag": (mm.SelectiveLag(P3, lags=[1, 2]), CHAIN),
-    "selective, no parent": (mm.SelectiveLag(P3, lags=[2, 3]), CHAIN | {"storage"}),
+    "mixture": (mm.sources.ChainMixture(chains=[P3, OTHER]), CHAIN | TABLE),
+    "trigger": (mm.sources.TriggerBigram(P3, triggers=[1]), CHAIN),
+    "trigger, global": (mm.sources.TriggerBigram(P3, triggers=[1], start="global"), CHAIN),
+    "selective lag": (mm.sources.SelectiveLag(P3, lags=[1, 2]), CHAIN),
+    "selective, no parent": (mm.sources.SelectiveLag(P3, lags=[2, 3]), CHAIN | {"storage"}),
     "hidden": (mm.HiddenMarkov(transitions=[[0.9, 0.1], [0.2, 0.8]], emissions=[P3[0], OTHER[0]]), CHAIN),
     "observed": (mm.Observed(OBSERVED, order=1, block=50), CHAIN),
     "observed, order 2": (mm.Observed(OBSERVED, order=2, block=50), CHAIN),
-    "context conditioned": (mm.ContextConditionedChain(P3), CHAIN | TABLE),
-    "causal graph": (mm.CausalGraph(n_states=3, parents=[[], [0], [0], [1], [2], [3], []]), CHAIN | TABLE),
-    "fruit 1": (mm.FruitQuestions(task=1), CHAIN | TABLE),
-    "fruit 2": (mm.FruitQuestions(task=2), CHAIN | TABLE),
+    "context conditioned": (mm.sources.ContextConditionedChain(P3), CHAIN | TABLE),
+    "causal graph": (
+        mm.sources.CausalGraph(n_states=3, parents=[[], [0], [0], [1], [2], [3], []]),
+        CHAIN | TABLE,
+    ),
+    "fruit 1": (mm.sources.FruitQuestions(task=1), CHAIN | TABLE),
+    "fruit 2": (mm.sources.FruitQuestions(task=2), CHAIN | TABLE),
 }
 
 HIDDEN = {"mixture", "selective lag", "selective, no parent", "hidden"}
@@ -64,7 +67,7 @@ CLAIMS = {
     "is not one first-order chain": lambda source: not isinstance(source, FixedChain),
     "it takes long": lambda source: isinstance(source, FixedChain),
     "some transitions are impossible": lambda source: source.P.min() <= 0,
-    "has no graph of positions": lambda source: not isinstance(source, mm.CausalGraph),
+    "has no graph of positions": lambda source: not isinstance(source, mm.sources.CausalGraph),
     "nothing is hidden behind": lambda source: not isinstance(source, Hidden),
     "neighbours are independent": lambda source: np.allclose(source.P, source.pi, rtol=0, atol=1e-12),
 }
@@ -179,7 +182,7 @@ def test_no_predictor_beats_the_best_on_what_is_drawn(name):
 
 
 def test_a_walk_model_answers_the_questions_about_fruit():
-    source = mm.FruitQuestions(task=1)
+    source = mm.sources.FruitQuestions(task=1)
     changes = {
         "model": {"kind": "walk", "n_ctx": 17, "n_positions": 20},
         "objective": {"kind": "raw_log", "read": "last", "query": True},
@@ -213,15 +216,15 @@ def test_a_context_that_does_not_fit_the_sentences_is_refused(changes, expected)
     n_ctx = changes["model"]["n_ctx"]
     words = rf"^model\.n_ctx is {n_ctx}, expected {expected}: sequences of the source have 17 states$"
     with pytest.raises(ValueError, match=words):
-        mm.Recipe.from_data(recipe(mm.FruitQuestions(task=1), **changes))
+        mm.Recipe.from_data(recipe(mm.sources.FruitQuestions(task=1), **changes))
 
 
 def test_a_run_whose_context_does_not_fit_is_no_run_file(tmp_path):
-    source = mm.FruitQuestions(task=2)
+    source = mm.sources.FruitQuestions(task=2)
     config = mm.DecoderConfig(n_layers=1, d_model=2, d_head=2, n_ctx=18, d_vocab=19, normalization_type=None)
     run_of(HookedDecoder(config), source=source).save(tmp_path / "fits.pt")
     assert mm.load(tmp_path / "fits.pt").source == source
-    other = mm.FruitQuestions(task=1)
+    other = mm.sources.FruitQuestions(task=1)
     wrong = run_of(HookedDecoder(config), source=other)
     with pytest.raises(ValueError, match=r"model\.n_ctx is 18, expected 16: sequences of the source have 17"):
         wrong.save(tmp_path / "other.pt")

@@ -130,7 +130,7 @@ def test_a_head_that_reads_the_parent_by_its_convolution_is_not_said_to_look_els
 
 
 def test_a_graph_is_not_recovered_from_attention_to_convolutions():
-    source = mm.CausalGraph(n_states=3, parents=[[], [0], [1], [2], []])
+    source = mm.sources.CausalGraph(n_states=3, parents=[[], [0], [1], [2], []])
     result = probe_quickly(run_of(counts_of_tokens(4), source=source), ["graph"], nulls=2)
     assert result.skipped["graph"].startswith("a position holds a convolution of its last 2 tokens")
 

@@ -181,7 +181,7 @@ def check_advice(source, wanted):
     named = {"block": block} if block else {"held_out": other} if other else {}
     for option, value in named.items():
         assert f"{option}={value!r}" in str(error.value)
-        again = mm.source_from_data(source.model_dump(mode="json") | named)
+        again = mm.sources.source_from_data(source.model_dump(mode="json") | named)
         found = again.sample_held_out(9, again.held_out_length(wanted), generator=seeded())
         assert found.shape[1] >= (block or length)
 

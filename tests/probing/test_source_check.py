@@ -20,7 +20,7 @@ RIGHT = {
     "deterministic": mm.Circle(n_states=5, p=1.0),
     "zeros": mm.Circle(n_states=5, p=0.3),
     "order 2": mm.OrderK([[[0.8, 0.2], [0.3, 0.7]], [[0.1, 0.9], [0.6, 0.4]]]),
-    "mixture": mm.ChainMixture(chains=[P3, P3[::-1]]),
+    "mixture": mm.sources.ChainMixture(chains=[P3, P3[::-1]]),
     "in context": mm.DirichletChains(n_states=3),
     "hidden": mm.HiddenMarkov(
         transitions=[[0.9, 0.1], [0.2, 0.8]], emissions=[[0.8, 0.1, 0.1], [0.1, 0.2, 0.7]]

@@ -36,7 +36,7 @@ def bundled() -> Models:
     return {f"bundled {name}": partial(mm.example, name) for name in mm.examples()}
 
 
-def chains() -> Iterator[tuple[str, mm.Source, torch.Tensor]]:
+def chains() -> Iterator[tuple[str, mm.sources.Source, torch.Tensor]]:
     """Chains of several sizes: slow, fast, nearly independent, with a rare state."""
     rng = np.random.default_rng(0)
     for n, concentration in product((2, 3, 5), (0.3, 1.0)):
@@ -47,7 +47,7 @@ def chains() -> Iterator[tuple[str, mm.Source, torch.Tensor]]:
     yield "sticky", *_chain(np.full((3, 3), 0.02) + 0.94 * np.eye(3))
 
 
-def _chain(P: np.ndarray) -> tuple[mm.Source, torch.Tensor]:
+def _chain(P: np.ndarray) -> tuple[mm.sources.Source, torch.Tensor]:
     P = P / P.sum(1, keepdims=True)
     return mm.Chain(P.tolist()), torch.tensor(np.log(P), dtype=torch.float32)
 
@@ -85,7 +85,7 @@ def handset() -> Models:
     return models
 
 
-def _run(make: Callable[[], torch.nn.Module], source: mm.Source) -> mm.Run:
+def _run(make: Callable[[], torch.nn.Module], source: mm.sources.Source) -> mm.Run:
     return mm.Run.from_model(make(), source=source)
 
 

@@ -268,7 +268,11 @@ def hostile_result() -> Result:
     }
     run = dict.fromkeys(("title", "source", "model", "objective", "seed", *PAYLOADS), everything)
     return Result(
-        metadata={**run, "title": PAYLOADS[0] + everything, "provenance": dict.fromkeys(PAYLOADS, everything)},
+        metadata={
+            **run,
+            "title": PAYLOADS[0] + everything,
+            "provenance": dict.fromkeys(PAYLOADS, everything),
+        },
         steps=[50],
         outcomes=outcomes,
         skipped=dict.fromkeys(PAYLOADS, everything),

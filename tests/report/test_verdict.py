@@ -162,7 +162,7 @@ def test_a_law_at_another_temperature_and_one_that_fails_somewhere_are_titles() 
     hot = Claim((MODEL,), "tempers", ("bigram",), 0.5, null=1.0, unit="temperature")
     claims = claims_of(behaviour=[*behaviour(0.7), hot])
     assert title(badge(claims), claims, None) == "Has the bigram, but is less sure than it should be"
-    fails = Claim((MODEL,), "fails_at", ("bigram",), 3.0, unit="nats", where=mm.Where(states=("2",)))
+    fails = Claim((MODEL,), "fails_at", ("bigram",), 3.0, unit="nats", where=mm.probing.Where(states=("2",)))
     claims = claims_of(behaviour=[*behaviour(1.0), fails])
     assert title(badge(claims), claims, None) == "Learned the bigram, but not after state 2"
 

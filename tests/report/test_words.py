@@ -20,7 +20,7 @@ TABLE = torch.tensor(np.log(P), dtype=torch.float32)
 CHAIN, REDRAWN = mm.Chain(P.tolist()), mm.DirichletChains(n_states=3)
 
 
-def handset(model: Callable[[], torch.nn.Module], source: mm.Source) -> Callable[[], mm.Run]:
+def handset(model: Callable[[], torch.nn.Module], source: mm.sources.Source) -> Callable[[], mm.Run]:
     return lambda: mm.Run.from_model(model(), source=source)
 
 

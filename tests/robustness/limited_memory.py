@@ -48,7 +48,11 @@ def many_steps(run: Run, count: int) -> Run:
     for index in range(count):
         states["unembed.W_U"][index] *= 1 + index / count
     return Run(
-        config=run.config, source=run.source, objective=run.objective, steps=torch.arange(count), states=states
+        config=run.config,
+        source=run.source,
+        objective=run.objective,
+        steps=torch.arange(count),
+        states=states,
     )
 
 

@@ -61,7 +61,9 @@ def result(text: str) -> Result:
     claim = Claim((text,), "measures", (text,), 0.5, unit=text, probe=text)
     outcome = Outcome(probe, xr.Dataset(), None, scores, Claims((claim,)), verdict=text)
     run = dict.fromkeys(("title", "source", "model", "objective"), text) | {"provenance": {"a": text}}
-    return Result(metadata=run, steps=[5], outcomes={text: outcome}, skipped={text: text}, failed={text: text})
+    return Result(
+        metadata=run, steps=[5], outcomes={text: outcome}, skipped={text: text}, failed={text: text}
+    )
 
 
 @settings(max_examples=40, deadline=None, phases=QUICK, suppress_health_check=[HealthCheck.too_slow])

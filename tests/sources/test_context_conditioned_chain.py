@@ -17,7 +17,7 @@ from mechmarkov.models.constructions.context_conditioned import (
 )
 
 BASE = np.array([[0.2, 0.5, 0.3], [0.4, 0.15, 0.45], [0.5, 0.3, 0.2]])
-SOURCE = mm.ContextConditionedChain(BASE)
+SOURCE = mm.sources.ContextConditionedChain(BASE)
 
 
 def probability(sequence):
@@ -59,9 +59,9 @@ def test_draws_have_that_law():
 
 
 def test_data_make_the_same_source_and_a_zero_is_refused():
-    assert mm.source_from_data(SOURCE.model_dump(mode="json")) == SOURCE
+    assert mm.sources.source_from_data(SOURCE.model_dump(mode="json")) == SOURCE
     with pytest.raises(ValueError, match=r"P\[0\]\[1\] is 0.0, expected a number above 0"):
-        mm.ContextConditionedChain([[1.0, 0.0], [0.5, 0.5]])
+        mm.sources.ContextConditionedChain([[1.0, 0.0], [0.5, 0.5]])
 
 
 def test_the_attention_layer_is_the_law_and_its_scores_are_the_base_chain():

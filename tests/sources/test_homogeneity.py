@@ -25,7 +25,7 @@ SEVERAL = {
     "3 states": mm.DirichletChains(n_states=3),
     "20 states": mm.DirichletChains(n_states=20),
     "2 states, order 2": mm.DirichletChains(n_states=2, order=2, start="uniform"),
-    "two chains": mm.ChainMixture(chains=[P3, P3[::-1]]),
+    "two chains": mm.sources.ChainMixture(chains=[P3, P3[::-1]]),
     "chains that are much alike": mm.DirichletChains(n_states=3, concentration=10.0),
 }
 
@@ -164,7 +164,9 @@ def test_a_pooled_law_is_warned_of_when_it_is_read():
     )
     with pytest.warns(OneLawWarning, match=said):
         source = mm.Observed(chains)
-    again = mm.source_from_data(source.model_dump(mode="json"))  # as from a run file, which says it no more
+    again = mm.sources.source_from_data(
+        source.model_dump(mode="json")
+    )  # as from a run file, which says it no more
     assert again.doubt_of_one_law() == source.doubt_of_one_law() is not None
     one = mm.Observed(drawn(mm.Chain(P3), 200, 17))
     assert one.doubt_of_one_law() is None

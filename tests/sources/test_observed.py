@@ -177,7 +177,7 @@ def test_sequences_are_not_joined():
 @pytest.mark.parametrize("order", range(MAX_ORDER + 1))
 def test_laws_are_laws_and_the_source_is_plain_data(order):
     source = Observed(TEXT, order=order)
-    assert mm.source_from_data(source.model_dump(mode="json")) == source
+    assert mm.sources.source_from_data(source.model_dump(mode="json")) == source
     assert np.allclose(source.P.sum(1), 1)
     assert np.allclose(source.pi @ source.P, source.pi)
     tokens = source.sample(4, 8, generator=generator()).numpy()
@@ -373,4 +373,4 @@ BROKEN = [
 @pytest.mark.parametrize(("change", "message"), BROKEN, ids=range(len(BROKEN)))
 def test_a_file_that_lies_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        mm.source_from_data({**DATA, **change})
+        mm.sources.source_from_data({**DATA, **change})

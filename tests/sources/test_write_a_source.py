@@ -40,7 +40,7 @@ def test_it_is_forty_lines():
 
 def test_the_pages_source_is_trained_on_and_probed(installed, tmp_path, capsys):
     data = {"kind": "ladder", "n_states": 5, "up": 0.6, "down": 0.2}
-    source = mm.source_from_data(data)
+    source = mm.sources.source_from_data(data)
     assert type(source).__module__ == "ladder_source"
     np.testing.assert_allclose(
         source.P[[0, 0, 2, 2, 2, 4, 4], [0, 1, 1, 2, 3, 3, 4]], [0.4, 0.6, 0.2, 0.2, 0.6, 0.2, 0.8]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mechmarkov.sweeps import Sweep, SweepError, load_sweep, shipped_sweeps
+import mechmarkov as mm
+from mechmarkov.sweeps import Sweep, SweepError, load_sweep
 from mechmarkov.sweeps.spec import points, seeds_of, varied
 from mechmarkov.training import load_recipe
 
@@ -177,7 +178,7 @@ def test_a_recipes_path_starts_from_its_file(tmp_path):
 
 
 def test_the_shipped_phase_diagram_has_400_runs():
-    assert "binary-phase" in shipped_sweeps()
+    assert "binary-phase" in mm.sweeps()
     sweep = load_sweep("binary-phase")
     found = points(sweep)
     assert isinstance(sweep, Sweep)

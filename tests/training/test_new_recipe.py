@@ -7,12 +7,13 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+import mechmarkov as mm
 from mechmarkov.catalogue import sources
 from mechmarkov.cli import main
 from mechmarkov.sources import Observed
 from mechmarkov.sources.base.registry import GROUP, load_source
 from mechmarkov.training.new_recipe import new_recipe
-from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe, recipes
+from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe
 from mechmarkov.training.recipe_fields import fields_of, models
 from mechmarkov.training.recipe_page import page
 from mechmarkov.training.recipe_schema import recipe_schema
@@ -74,7 +75,7 @@ def test_a_source_with_data_follows_its_refusals_advice():
     assert run.source == source
 
 
-@pytest.mark.parametrize("name", recipes())
+@pytest.mark.parametrize("name", mm.recipes())
 def test_a_shipped_recipe_is_printed_as_it_is(name, capsys):
     main(["recipe", name])
     assert capsys.readouterr().out == (Recipe.shipped / f"{name}.toml").read_text("utf-8")
@@ -105,7 +106,7 @@ def test_the_schema_takes_recipes_and_refuses_wrong_ones(capsys):
     assert schema == recipe_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
-    texts = [(Recipe.shipped / f"{name}.toml").read_text("utf-8") for name in recipes()]
+    texts = [(Recipe.shipped / f"{name}.toml").read_text("utf-8") for name in mm.recipes()]
     for text in [*texts, *map(new_recipe, KINDS)]:
         assert list(validator.iter_errors(tomllib.loads(text))) == []
     wrong = tomllib.loads(new_recipe("circle"))

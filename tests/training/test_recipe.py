@@ -5,11 +5,11 @@ import re
 import pytest
 import torch
 
+import mechmarkov as mm
 from mechmarkov.training.recipe import (
     Recipe,
     RecipeError,
     load_recipe,
-    recipes,
 )
 from mechmarkov.training.sections import Checkpoints
 from mechmarkov.training.train import train
@@ -47,7 +47,7 @@ def test_a_file_and_its_defaults(path):
     assert load_recipe(str(path)).to_data() == recipe.to_data()
 
 
-@pytest.mark.parametrize("name", recipes())
+@pytest.mark.parametrize("name", mm.recipes())
 def test_shipped_recipes_survive_a_round_trip(name):
     recipe = load_recipe(name)
     assert recipe.name == name

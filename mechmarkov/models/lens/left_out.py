@@ -16,7 +16,7 @@ LEFT_OUT = {
     "fold_value_biases": _WEIGHTS,
     "refactor_factored_attn_matrices": _WEIGHTS,
     "fill_missing_keys": "`load_state_dict` takes HookedTransformer's state dicts as they are",
-    "init_weights": "`mm.initialise(decoder, [seed])` draws a start",
+    "init_weights": "`mm.models.initialise(decoder, [seed])` draws a start",
     "generate_stream": "`generate` returns all tokens at once",
     "hook_tokens": "tokens are the input: edit them",
     "load_sample_training_dataset": _SOURCE,
