@@ -2,6 +2,7 @@
 
 import ast
 import re
+from inspect import ismodule
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ def test_every_public_name_is_on_one_page():
     assert len(shown) == len(set(shown))
     public = {name: getattr(mm, name) for name in mm.__all__}
     places = {
-        name: f"{found.__module__}.{name}" if hasattr(found, "__module__") else found.__name__
+        name: found.__name__ if ismodule(found) else f"{found.__module__}.{name}"
         for name, found in public.items()
     }
     assert {name: place for name, place in places.items() if place not in shown} == {}

