@@ -10,7 +10,7 @@ export MKL_NUM_THREADS ?= 1
 # Every worker imports all of it: compiled once and kept, collecting takes half the time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: audit bench demo docs examples gallery gpu notebooks phase install lint types clean fuzz mutants sbom \
+.PHONY: audit bench demo docs examples gallery gpu house notebooks phase install lint types clean fuzz mutants sbom \
 	test test-experiments test-machines test-outside test-shapes test-slow test-system test-tl3 test-tools \
 	test-triton test-versions wheel-check
 
@@ -67,6 +67,10 @@ SHAPED := tests/sources tests/theory tests/probing/test_ask.py tests/report/test
 test-shapes: install
 	$(BIN)/python $(PYTEST) $(SHAPES) -m 'not slow and not system and not browser and not repeated' \
 		--deselect tests/training/test_fleet.py::test_an_interrupted_fleet_resumes_to_the_bit $(SHAPED)
+
+# Lines, names at the top, and how many files, returns and open calls lie between `train` and a gradient step.
+house: install
+	$(BIN)/python -m benchmarks.house
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow

@@ -1,6 +1,6 @@
-"""How far it is from `mm.train(recipe)` to the first gradient step: files, returns and open calls.
+"""How large the house is, and how far from `mm.train(recipe)` to the first gradient step.
 
-    python -m benchmarks.house
+    make house
 
 A reader follows the call and reads each function once, where it is called first. A room is a file in which
 such a function stands, a stay is a stretch of functions in one room, a return is a stay in a room that was
@@ -86,8 +86,18 @@ def _rooms_and_stays(visited: Sequence[str]) -> tuple[int, int]:
     return len(set(visited)), sum(1 for _ in groupby(visited))
 
 
+def lines_of(*folders: str) -> int:
+    """Returns how many lines the Python files of some folders of the project have."""
+    files = [path for folder in folders for path in (ROOT.parent / folder).rglob("*.py")]
+    return sum(len(path.read_text("utf-8").splitlines()) for path in files)
+
+
 def main() -> None:
-    """Print the numbers of both recipes."""
+    """Print lines, names at the top, and the numbers of both recipes."""
+    print(
+        f"lines: {lines_of('mechmarkov', 'probes')} in mechmarkov/ and probes/, {lines_of('tests')} in tests/"
+    )
+    print(f"names at the top: {len(dir(mm))}")
     for name, recipe in RECIPES.items():
         numbers = training_walk(mm.load_recipe(recipe).replace(**SHORT))
         print(f"{name}: " + ", ".join(f"{value} {key.replace('_', ' ')}" for key, value in numbers.items()))

@@ -7,7 +7,6 @@ import distributions
 import pytest
 
 import mechmarkov as mm
-from mechmarkov import sources
 from mechmarkov.sources.base.registry import GROUP, load_source, source_from_data
 from mechmarkov.training.recipe import RecipeError, load_recipe
 from mechmarkov.utils.plugins import registered
