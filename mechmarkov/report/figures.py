@@ -270,7 +270,14 @@ def bars(
 
 
 def lay_down(figure: go.Figure) -> None:
-    """Turn standing bars, and the levels across them, so that they lie, the first at the top."""
+    """Make a figure's standing bars horizontal, in place, the first at the top, and fit its height.
+
+    Levels drawn as scatter traces turn too, as `bars` draws references; layout shapes do not. Call it once: a
+    second call swaps the axes again.
+
+    Raises:
+        ValueError: If the figure has no bars; it is changed by then.
+    """
     standing, levels = ([*figure.select_traces(kind)] for kind in ("bar", "scatter"))
     for bar in standing:
         hover = bar.hovertemplate and bar.hovertemplate.replace("%{y", "%{x")

@@ -19,7 +19,10 @@ def symlog(
 
 
 def is_symlog(figure: go.Figure) -> bool:
-    """Returns whether a figure's x axis is steps on a symlog scale, as `figures.lines` draws them."""
+    """Returns whether `figures.lines(..., training_steps=True)` drew a figure: x is log10(1 + step).
+
+    It reads the figure's `layout.meta`. A logarithmic axis of plotly's own is not one.
+    """
     return bool((figure.layout.meta or {}).get("symlog"))
 
 

@@ -174,9 +174,17 @@ def check_regular(path: Path) -> int:
 def read_archive(
     path: Path, size: int, check_names: Callable[[Collection[str]], None] | None = None
 ) -> tuple[bytes, dict[str, int]]:
-    """The pickle of a `torch.save` archive and the sizes of its storages, after checking its directory.
+    """Returns the pickle of a `torch.save` archive and each storage's size in bytes, by its name.
 
-    `check_names` may refuse an archive of another program by the names in it.
+    The directory is checked. The pickle is neither run nor judged: give both results to `check_pickle`.
+
+    Args:
+        path: The file.
+        size: Its exact length in bytes, `path.stat().st_size`.
+        check_names: Is given the names in the archive, and raises to refuse it.
+
+    Raises:
+        RunFileError: If it cannot be read, or is not a whole, uncompressed archive of torch.save.
     """
     with refusing("cannot be read", OSError):
         file = open(path, "rb")  # noqa: SIM115 - an error on opening is not damage

@@ -227,7 +227,15 @@ def at_unigram(
 
 @torch.no_grad()
 def unigram_distance(subject: Subject, surface: LossSurface, member: int) -> float:
-    """KL from the stationary law to a model's predictions, mean over the population, nats."""
+    """Returns how far a model is from the unigram: mean of KL(pi ‖ prediction) over the population, in nats.
+
+    pi is the stationary law of the subject's source. The mean is over sequences and read positions.
+
+    Args:
+        subject: Its source is a `FixedChain`; otherwise an AssertionError is raised.
+        surface: `loss_surface(subject, population_of(subject), Coordinates.of(subject.run))`.
+        member: Which of the subject's models, an index into `surface.thetas`.
+    """
     source = subject.source
     assert isinstance(source, FixedChain)
     return float(kl(np.array(source.pi), surface.predictions(member).numpy()).mean())

@@ -33,7 +33,15 @@ def context_conditioned_config(n_states: int, n_ctx: int) -> DecoderConfig:
 
 
 def context_conditioned_weights(n_states: int) -> dict[str, Tensor]:
-    """Returns what training leaves as it is, under HookedTransformer's names; biases are zero."""
+    """Returns the frozen weights by HookedTransformer's names, float32; `W_K` and biases are not among them.
+
+    Shapes, with S states, d_model = 2 S and d_head = S: `embed.W_E` [state, d_model], `W_Q` and `W_V`
+    [head, d_model, d_head], `W_O` [head, d_head, d_model], `unembed.W_U` [d_model, state].
+
+    Example:
+        >>> context_conditioned_weights(3)["embed.W_E"].shape
+        torch.Size([3, 6])
+    """
     token = torch.eye(2 * n_states, n_states)
     return {
         "embed.W_E": token.T.contiguous(),

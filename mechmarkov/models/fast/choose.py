@@ -60,7 +60,12 @@ def install(model: HookedDecoder) -> None:
 
 
 def attention_for(config: DecoderConfig, device: torch.device | str) -> Callable[..., Tensor] | None:
-    """Returns what a stack attends faster by than by SDPA, if there is something."""
+    """Returns the attention kernel that is faster than torch's SDPA for this shape and device, or None.
+
+    Call it as `kernel(q, k, v, scale, window=None)`: float32, causal, differentiable once. q, k, v and the
+    result have axes [*stack, batch, head, position, d_head]. None if d_head > 16 or positions are relative.
+    On a CPU it needs n_ctx >= 4 d_head; on CUDA an even d_head and a compiler.
+    """
     if config.d_head > MAX_SMALL_HEAD or config.positional_embedding_type == "relative":
         return None
     match torch.device(device).type:

@@ -30,10 +30,7 @@ _SIDES = {
 _KNOWN_AS = {"embed": "the tokens", "pos_embed": "the positions", "logits": "the prediction"}
 _NAMED: dict[str, Any] = {"bordercolor": PALETTE[1], "borderwidth": 3}
 _OTHER: dict[str, Any] = {"bordercolor": GREY, "borderwidth": 1}
-_CAPTION = (
-    "Numbers: nats lost when only that path is cut. Colour: the named circuit. "
-    "Grey: other paths that cost something. A misled part can cost more than a removed one."
-)
+_CAPTION = "Nats lost when only that path is cut. Colour: the named circuit; grey: others that cost something."
 _NO_CAPTION = "All measured paths, faintly: none is clearly worth 0.01 nats."
 Key = TypeVar("Key")
 NO_CIRCUIT = "No path is clearly<br>worth 0.01 nats."

@@ -17,11 +17,11 @@ from mechmarkov.report.words.names import bare_law
 from mechmarkov.report.words.tiles import event_marks
 from mechmarkov.utils.text import format_number
 
-_HEIGHT = 318  # pixels
+_HEIGHT = 304  # pixels
 _MIN_BAND = 0.12  # of the axis; a narrower band has no room for its name
 _ROW = 0.048  # of the axis' height: a line of text; nearer levels share one text
 _EVENT_LETTERS = 14  # of a row of an event's name
-_PLOTS = np.array([(190, 264), (520, 264), (1056, 264)])  # pixels between the axes: phone, 1280, 1920
+_PLOTS = np.array([(190, 250), (520, 250), (1056, 250)])  # pixels between the axes: phone, 1280, 1920
 _HEADROOM = 0.35  # of the way from the best loss to the uniform's, above the latter
 
 

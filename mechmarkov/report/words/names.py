@@ -75,7 +75,14 @@ def bare_part(name: str) -> str:
 
 
 def parts(names: Sequence[str]) -> str:
-    """Returns components in a list, or how many they are."""
+    """Returns names of components as words: a list of up to three, otherwise how many they are.
+
+    Without names "". Unknown names stay as they are.
+
+    Example:
+        >>> parts(["direct", "L0.mlp"]), parts(["L0H0", "L0H1", "L0H2", "L0H3"])
+        ('the direct path and the MLP of layer 0', '4 heads of layer 0')
+    """
     if len(names) > MAX_NAMED:
         layers = {None if (head := head_index(name)) is None else head[0] for name in names}
         if None in layers:

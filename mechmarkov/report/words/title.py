@@ -80,7 +80,14 @@ def _with(short: str, ways: Sequence[str]) -> str:
 
 
 def how(claims: Claims, lives: Tile | None) -> list[str]:
-    """Returns who does it: the answer to "Where does it live?" in ever fewer words; [] where none is named."""
+    """Returns phrases for who does it, the longest first; [""] where nothing is named. Phrases may repeat.
+
+    They come from the shown claims of `lives.answer`.
+
+    Args:
+        claims: The claims of all probes; `behaviour` has a `reaches` claim, otherwise an IndexError is raised.
+        lives: The tile that answers "Where does it live?", or None.
+    """
     best = claims.where("reaches", probe="behaviour")[0].object
     shown = [] if lives is None else [claim for claim in lives.answer if claim.is_shown]
     # Where the bigram is stored says nothing of a better law.
