@@ -4,13 +4,24 @@ from pathlib import Path
 
 import click
 
-from mechmarkov.cli._options import JSON, PATH, names_of, print_json, told
+from mechmarkov import catalogue
+from mechmarkov.cli._options import JSON, PATH, completing, names_of, print_json, told
 from mechmarkov.utils.files import check_writable
 
 
 @click.command()
-@click.option("--methods", metavar="A,B", help="Only these methods (`mechmarkov list`).  [all]")
-@click.option("--cases", metavar="A,B", help="Only these cases (`mechmarkov list`).  [all]")
+@click.option(
+    "--methods",
+    metavar="A,B",
+    shell_complete=completing(catalogue.methods),
+    help="Only these methods (`mechmarkov list`).  [all]",
+)
+@click.option(
+    "--cases",
+    metavar="A,B",
+    shell_complete=completing(catalogue.questions),
+    help="Only these cases (`mechmarkov list`).  [all]",
+)
 @click.option("--seeds", type=click.IntRange(1, 1000), default=8, help="Draws of each case.")
 @JSON
 @click.option("--out", type=PATH, default="bench", help="Folder.")

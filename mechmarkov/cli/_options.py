@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -38,6 +39,26 @@ DEVICE = click.option("--device", default="auto", type=DEVICES, help="auto: CUDA
 MEMORY = click.option("--memory", metavar="SIZE", help="A fleet larger than that is split.  [2GB]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
 JOBS = number("--jobs", 512, "Processes.  [the cores; 1 on a GPU]")
+
+
+def completing(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
+    """Completes a name, or the last of several with commas between them, in a shell."""
+
+    def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in names() if name.startswith(last)]
+
+    return complete
+
+
+@contextmanager
+def going_on() -> Iterator[None]:
+    """Say of an interrupted command that the same one goes on where it stopped."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("The same command goes on where this one stopped.", err=True)
+        raise
 
 
 def names_of(option: str, text: str | None) -> list[str] | None:

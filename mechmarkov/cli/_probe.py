@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mechmarkov import catalogue
+from mechmarkov.catalogue.probes import registered
 from mechmarkov.cli._options import (
     DEVICE,
     JOBS,
     JSON,
     PATH,
     Finite,
+    completing,
     names_of,
     number,
     print_json,
@@ -33,8 +36,18 @@ FILES = ("report.html", "results.nc", "summary.json")
 
 @click.command()
 @click.argument("runs", nargs=-1, metavar="[RUN]…")
-@click.option("--example", metavar="NAME", help="A bundled run instead of RUN (`mechmarkov list`).  [walk]")
-@click.option("--probes", metavar="A,B", help="Only these probes (`mechmarkov probes` lists them).")
+@click.option(
+    "--example",
+    metavar="NAME",
+    shell_complete=completing(catalogue.examples),
+    help="A bundled run instead of RUN (`mechmarkov list`).  [walk]",
+)
+@click.option(
+    "--probes",
+    metavar="A,B",
+    shell_complete=completing(registered),
+    help="Only these probes (`mechmarkov probes` lists them).",
+)
 @click.option("--steps", default="last", metavar="last|all|10,50", help="Which checkpoints.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the evaluation data.")
 @number("--sequences", MAX_SEQUENCES, "Evaluation sequences.  [64 to 512]")
@@ -68,13 +81,10 @@ def probe(
     names = names_of("--probes", probes)
     called = called_names([Path(run) for run in runs])
     folders = _folders(out, called)
-    from mechmarkov.catalogue import check_example, check_run
-
     for run in runs:
-        check_run(run)
+        catalogue.check_run(run)
     if example is not None:
-        check_example(example)
-    from mechmarkov.catalogue.probes import registered
+        catalogue.check_example(example)
     from mechmarkov.probe_run import probe as probe_run
     from mechmarkov.report.compare import write_comparison
     from mechmarkov.report.save import save_all

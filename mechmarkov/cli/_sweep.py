@@ -6,11 +6,24 @@ from typing import Any
 
 import click
 
-from mechmarkov.cli._options import DEVICE, JOBS, JSON, MAX_SEEDS, PATH, Finite, number, print_json, told
+from mechmarkov import catalogue
+from mechmarkov.cli._options import (
+    DEVICE,
+    JOBS,
+    JSON,
+    MAX_SEEDS,
+    PATH,
+    Finite,
+    completing,
+    going_on,
+    number,
+    print_json,
+    told,
+)
 
 
 @click.command()
-@click.argument("sweep")
+@click.argument("sweep", shell_complete=completing(catalogue.sweeps))
 @click.option("--out", type=PATH, help="Folder. [sweeps/NAME]")
 @DEVICE
 @number("--fleet", MAX_SEEDS, "Members trained as one stack.  [64]")
@@ -34,9 +47,7 @@ def sweep(
 
     `mechmarkov list` has the shipped ones. Called again with the same --out, it does only what is missing.
     """
-    from mechmarkov.catalogue import check_written
-
-    check_written("sweep", sweep)
+    catalogue.check_written("sweep", sweep)
     from mechmarkov.sweeps import Cluster
     from mechmarkov.sweeps import sweep as run_sweep
     from mechmarkov.sweeps.run import FLEET
@@ -50,7 +61,8 @@ def sweep(
     if jobs is not None and ray is not None:
         raise ValueError("--jobs is for this machine, and --ray runs on a cluster: give one of them")
     jobs = jobs or (cores() if ray is None else 1)
-    swept = run_sweep(sweep, out, device=device, fleet=fleet or FLEET, jobs=jobs, cluster=cluster)
+    with going_on():
+        swept = run_sweep(sweep, out, device=device, fleet=fleet or FLEET, jobs=jobs, cluster=cluster)
     if as_json:
         print_json({"folder": str(swept.folder), "rows": swept.table.to_pylist()})
     for line in swept.summary() if not as_json else ():

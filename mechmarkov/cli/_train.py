@@ -4,12 +4,24 @@ from pathlib import Path
 
 import click
 
-from mechmarkov.cli._options import DEVICE, JSON, MAX_SEEDS, MEMORY, PATH, number, print_json, told
+from mechmarkov import catalogue
+from mechmarkov.cli._options import (
+    DEVICE,
+    JSON,
+    MAX_SEEDS,
+    MEMORY,
+    PATH,
+    completing,
+    going_on,
+    number,
+    print_json,
+    told,
+)
 from mechmarkov.utils.files import check_writable, plain_stem
 
 
 @click.command()
-@click.argument("recipe")
+@click.argument("recipe", shell_complete=completing(catalogue.recipes))
 @click.option(
     "--set", "changes", metavar="KEY=VALUE", multiple=True, help="Change a recipe field; repeatable."
 )
@@ -35,19 +47,21 @@ def train(
     """
     if seed is not None and seeds is not None:
         raise ValueError("--seed and --seeds exclude each other: give one seed, or how many")
-    from mechmarkov.catalogue import check_written
-
-    check_written("recipe", recipe)
+    catalogue.check_written("recipe", recipe)
     from mechmarkov.training import load_recipe
     from mechmarkov.training import train as train_run
 
     chosen = load_recipe(recipe).with_set(changes)
     folder = out or Path("runs") / plain_stem(recipe, "recipe")
     check_writable(folder / ("run.pt" if seeds is None else "seed-0.pt"))
+    with going_on():
+        if seeds is None:
+            runs = [train_run(chosen, seed=seed, device=device, out=folder, memory=memory)]
+        else:
+            runs = train_run(chosen, seeds=range(seeds), device=device, out=folder, memory=memory)
     if seeds is None:
-        made = {folder / "run.pt": train_run(chosen, seed=seed, device=device, out=folder, memory=memory)}
+        made = {folder / "run.pt": runs[0]}
     else:
-        runs = train_run(chosen, seeds=range(seeds), device=device, out=folder, memory=memory)
         made = {folder / f"seed-{run.seed}.pt": run for run in runs}
     if as_json:
         rows = [{"file": str(path), "title": run.title(), **run.contents()} for path, run in made.items()]
