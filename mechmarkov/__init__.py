@@ -101,6 +101,17 @@ def _homes() -> dict[str, str]:
     return {name: f"mechmarkov.{room}" for room, names in _HOMES.items() for name in names}
 
 
+# Where code that was written before 0.1.0 finds its names.
+_RENAMED = {
+    "attend": "override_attention",
+    "compare": "write_comparison",
+    "force_state": "force_belief",
+    **{name: f"models.{name}" for name in ("initialise",)},
+    **{name: f"probing.{name}" for name in ("Condition", "Figure", "Outcome", "Tile", "Where")},
+    **{name: f"training.{name}" for name in ("Diverged", "Member", "train_members")},
+}
+
+
 def __getattr__(name: str) -> Any:
     if name.startswith("_") and name != "__all__":
         raise AttributeError(f"module 'mechmarkov' has no attribute {name!r}")
@@ -111,7 +122,11 @@ def __getattr__(name: str) -> Any:
             return sorted([*_homes(), *_MODULES])
         if name in _homes():
             return getattr(import_module(_homes()[name]), name)
-    raise AttributeError(f"module 'mechmarkov' has no attribute {name!r}")
+        now = _RENAMED.get(name)
+        if now is None and not name.startswith("_") and hasattr(import_module("mechmarkov.sources"), name):
+            now = f"sources.{name}"
+    hint = "" if now is None else f": it is mm.{now}"
+    raise AttributeError(f"module 'mechmarkov' has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

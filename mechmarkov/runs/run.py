@@ -103,6 +103,8 @@ class Run:
         decoder.not_logits = _why_not_logits(self.objective)
         return decoder
 
+    decoder = model  # what code calls it that was written before `config` and `model` had their names
+
     def _index(self, step: int) -> int:
         held: list[int] = self.steps.tolist()
         if step == -1:
