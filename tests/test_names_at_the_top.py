@@ -36,7 +36,7 @@ assert mm.probes.behaviour.probe.name == "behaviour"
 def test_a_renamed_thing_is_told_where_it_is(name, now):
     with pytest.raises(AttributeError, match=rf"it is mm\.{now}$"):
         getattr(mm, name)
-    with pytest.raises(AttributeError, match="'nothing'$"):
+    with pytest.raises(AttributeError, match=r"'nothing'$"):
         _ = mm.nothing
 
 
