@@ -52,6 +52,6 @@ def change_training(monkeypatch):
             return train_members([replace(one, recipe=changed(one.recipe)) for one in members], **kwargs)
 
         monkeypatch.setattr(mm, "train", changed_train)
-        monkeypatch.setattr(mm, "train_members", changed_members)
+        monkeypatch.setattr(mm.training, "train_members", changed_members)
 
     return change

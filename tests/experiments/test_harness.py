@@ -49,7 +49,9 @@ def test_kept_runs_are_those_that_were_trained_and_are_not_trained_again(tmp_pat
         asked = []
         train_members = mm.training.train_members
         monkeypatch.setattr(
-            mm, "train_members", lambda members, **k: asked.extend(members) or train_members(members, **k)
+            mm.training,
+            "train_members",
+            lambda members, **k: asked.extend(members) or train_members(members, **k),
         )
         again = trained([recipe, faster], [0, 1, 2])
         assert [run.seed for run in trained([recipe], [0, 1])[0]] == [0, 1]
