@@ -123,7 +123,7 @@ def __getattr__(name: str) -> Any:
         if name in _homes():
             return getattr(import_module(_homes()[name]), name)
         now = _RENAMED.get(name)
-        if now is None and not name.startswith("_") and hasattr(import_module("mechmarkov.sources"), name):
+        if now is None and name[0].isupper() and hasattr(import_module("mechmarkov.sources"), name):
             now = f"sources.{name}"
     hint = "" if now is None else f": it is mm.{now}"
     raise AttributeError(f"module 'mechmarkov' has no attribute {name!r}{hint}")
