@@ -61,7 +61,7 @@ def probe(
     time_limit: float | None = None,
     law_draws: int = 16,
     jobs: int = 1,
-    device: str = "cpu",
+    device: str = "auto",
     progress: bool | Callable[[str], None] | None = None,
 ) -> Result:
     """Ask a run the questions of all probes, or of some.
@@ -88,7 +88,7 @@ def probe(
         jobs: How many processes measure, on Linux: what the probes share is recorded first, then each
             process takes probe after probe. Scores are the same; memory is taken once more for each.
         device: Where the models run while what the probes share is recorded: `cpu`, `cuda`, or `auto` (CUDA
-            where there is any). A GPU rounds otherwise. All else is computed on the CPU.
+            where there is any and `jobs` is 1). A GPU rounds otherwise. All else is computed on the CPU.
         progress: Whether to draw a progress bar, by default in a terminal or a notebook; or a function that
             is called with the name of each probe before it starts, or, with several jobs, once it has ended.
 
@@ -133,8 +133,10 @@ def _checked_arguments(
         raise ValueError(f"law_draws is {law_draws!r}, expected 0 or at least 2")
     if law_draws > MAX_LAW_DRAWS:
         raise ValueError(f"law_draws is {shown(law_draws)}, expected at most {MAX_LAW_DRAWS}")
-    place = pick_device(device)
-    many = can_fork() and place.type == "cpu"  # a copied process cannot use the GPU of its parent
+    # Who asks for several processes has them on the processor: a copy cannot use the GPU of its parent.
+    several = isinstance(jobs, int) and jobs > 1
+    place = pick_device("cpu" if device == "auto" and several else device)
+    many = can_fork() and place.type == "cpu"
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1 or (jobs > 1 and not many):
         expected = "how many processes" if many else f"1 on {place.type if can_fork() else 'this system'}"
         raise ValueError(f"jobs is {jobs!r}, expected {expected}")

@@ -97,7 +97,7 @@ def probe(
 
     loaded = [load(run) for run in runs] or [bundled(example or DEFAULT_EXAMPLE)]
     files = [*map(_as_typed, runs)] or [f"--example {example or DEFAULT_EXAMPLE}"]
-    device = pick_device(device).type
+    device = pick_device("cpu" if device == "auto" and (jobs or 1) > 1 else device).type
     jobs = jobs or (cores() if can_fork() and device == "cpu" else 1)
     results = {}
     with progress_bar(len(names or registered()) * len(loaded), "probe") as progress:
