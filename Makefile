@@ -59,7 +59,7 @@ test-experiments: install
 # These files call 91 % of the annotated functions; the other files add few, for several times the time.
 SHAPES := --jaxtyping-packages=mechmarkov,shapes.checked
 SHAPED := tests/sources tests/theory tests/probing/test_ask.py tests/report/test_compare.py tests/test_show.py \
-	$(patsubst %,tests/models/test_%.py,fused_attention fused_layer fused_norm init lens mixer read relu_mlp walk) \
+	$(patsubst %,tests/models/test_%.py,kernels init lens mixer read walk) \
 	$(patsubst %,tests/runs/test_%.py,golden_runs import_steps import_tokens known_traps live_gpt2) \
 	$(patsubst %,tests/sweeps/test_sweep_%.py,phase ray run) \
 	$(patsubst %,tests/training/test_%.py,fleet objective optimiser recipe)

@@ -32,10 +32,9 @@ def judged(subject: mm.Subject, decoder: mm.HookedDecoder) -> tuple[float, float
 
 def fully_trained(quick: bool) -> list[mm.Run]:
     """Runs in which every parameter is trained."""
-    seeds, steps = (1, 300) if quick else (8, 400)
-    changes = {"init__zero": [], "steps": steps, "checkpoints": [steps]}
-    whole = recipe("triggers", **changes, data__batch=16 if quick else 32)
-    return trained([whole], range(seeds))[0]
+    # One seed is trained as long as the others: cut short, its ranks turn with the rounding of a sum.
+    whole = recipe("triggers", init__zero=[], steps=400, checkpoints=[400], data__batch=32)
+    return trained([whole], range(1 if quick else 8))[0]
 
 
 def damage(run: mm.Run) -> dict[str, tuple[float, float]]:
