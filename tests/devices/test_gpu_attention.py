@@ -84,7 +84,7 @@ def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
         env=os.environ | own,
     )
     assert process.returncode == 0, process.stderr[-4000:]
-    assert len(process.stdout.splitlines()) == 24
+    assert len(process.stdout.splitlines()) == 18  # kernels × shapes × GPUs
 
 
 @pytest.mark.parametrize("d_head", range(2, 17, 2))
