@@ -64,7 +64,7 @@ def as_array(x: Float[Tensor, "*axes"]) -> Float32[np.ndarray, "*axes"]:
     return x.detach().contiguous().numpy()
 
 
-def blocks_of(weight: Float[Tensor, "model n_in n_out"]) -> Float[Tensor, "model n_out/4 n_in/4 16"]:
+def blocks_of(weight: Float[Tensor, "model n_in n_out"]) -> Float[Tensor, "model out_block in_block 16"]:
     """A matrix in blocks."""
     n_in, n_out = weight.shape[1:]
     return rearrange(
@@ -77,7 +77,7 @@ def transposed(blocks: Float[Tensor, "model a r 16"]) -> Float[Tensor, "model r 
     return rearrange(blocks, "m a r (i c) -> m r a (c i)", i=4).contiguous()
 
 
-def in_fours(bias: Float[Tensor, "model n"]) -> Float[Tensor, "model n+"]:
+def in_fours(bias: Float[Tensor, "model n"]) -> Float[Tensor, "model padded"]:
     """A bias, with zeros behind it up to whole fours."""
     return pad(bias, (0, -bias.shape[-1] % 4))
 
