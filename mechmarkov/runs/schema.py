@@ -81,9 +81,9 @@ def parse(data: dict[str, Any]) -> Fields:
 
 def dump(fields: Fields) -> dict[str, Any]:
     """The content of a run file: the reverse of `parse`."""
-    names = {"model": "config", "source": "source", "objective": "objective"}
-    configs = {key: fields[name].model_dump(mode="json") for key, name in names.items()}  # type: ignore[literal-required]  # of the table above
-    data = {"format": RUN_FORMAT, "version": VERSION, **fields, **configs}
+    configs = {"model": fields["config"], "source": fields["source"], "objective": fields["objective"]}
+    plain = {key: config.model_dump(mode="json") for key, config in configs.items()}
+    data = {"format": RUN_FORMAT, "version": VERSION, **fields, **plain}
     return {key: data[key] for key in KEYS}
 
 

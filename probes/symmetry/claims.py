@@ -13,6 +13,7 @@ from mechmarkov.probing.score import Score
 from .measure import FLAT_INFORMATION, FLAT_SHARE
 from .reduced_run import RANDOM_STARTS
 
+MEASURED_STATES = range(5, 13)  # of the walks whose way out of the trap was measured
 SHIFTS, TOKEN_MEAN = ("shifts",), ("token mean",)
 
 
@@ -40,7 +41,7 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
 
 def _remedy(data: xr.Dataset, trapped: bool) -> Iterator[Claim]:
     """Yields what was measured to leave the trap (`random_walks.always_fails` of the verdicts)."""
-    if trapped and data.attrs["shifts"] and data.attrs["deterministic"]:
+    if trapped and data.attrs["shifts"] and int(data.attrs["n_states"]) in MEASURED_STATES:
         cases = (Condition("cases", value=726),)
         yield Claim(
             (MODEL,), "is_left_with", ("another length",), 1.0, unit="share", evidence="law", because=cases

@@ -196,7 +196,7 @@ def test_nan_stays_in_its_sequence(case, which, length):
 
 
 def test_denormal_numbers_are_numbers():
-    """Of 1e-40: what is left of float32's digits is some forty steps of 1.4e-45."""
+    """At 1e-40: what is left of float32's digits is some forty steps of 1.4e-45."""
     q, k, v = drawn(*[(2, 2, 2, 7, 3)] * 3)
     small = attend_fused(q, k, v * 1e-40, 0.5)
     assert small.abs().max() > 1e-41

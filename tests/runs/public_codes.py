@@ -204,7 +204,7 @@ class MinBlock(nn.Module):
 
 
 class MinGPT(nn.Module):
-    """Of its config it keeps `block_size`; it returns logits at every position and the loss, untied."""
+    """Keep only `block_size` of its config; it returns logits at every position and the loss, untied."""
 
     def __init__(self, config):
         super().__init__()

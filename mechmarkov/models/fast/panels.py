@@ -32,7 +32,7 @@ called, inlined = partial(compiled.called, _nrt=False), partial(compiled.inlined
 
 
 def check_floats(shapes: dict[str, tuple[Tensor, tuple[int, ...]]]) -> None:
-    """Refuse what a kernel would read or write beyond: inside it nothing is checked.
+    """Raise unless a kernel stays within its arrays: inside it nothing is checked.
 
     Args:
         shapes: By its name, what a kernel is given, and the shape that it takes it to have.
@@ -161,6 +161,7 @@ def add_products(sums, x, y, n):
 @no_type_check
 @inlined
 def add_square(s, x, y):
+    """Add to 16 sums the products of four rows `x` with four rows `y`, lane by lane."""
     for j in range(LANES):
         a0, a1, a2, a3 = s[j], s[LANES + j], s[2 * LANES + j], s[3 * LANES + j]
         b0, b1, b2, b3 = s[4 * LANES + j], s[5 * LANES + j], s[6 * LANES + j], s[7 * LANES + j]

@@ -7,7 +7,7 @@ from mechmarkov.claims.claim import Claim, Claims, said_by
 from mechmarkov.claims.tile import LIVES, QUESTIONS, STUCK, Tile
 from mechmarkov.models.components import head_index, mlp_index
 from mechmarkov.probing.outcome import Findings
-from mechmarkov.report.first_screen.verdict import Badge, badge, is_as_right, is_exact
+from mechmarkov.report.first_screen.verdict import Badge, badge, is_as_right, is_exact, is_exactly_as_right
 from mechmarkov.report.words import title as words
 from mechmarkov.report.words.outcomes import consistent
 from mechmarkov.report.words.tiles import WordedTile, of_a_circuit, of_a_part, one_step, worded
@@ -74,13 +74,13 @@ def headline(result: Findings) -> Headline:
     shown = [worded(tile) for tile in tiles]
     reaches = claims.first("reaches", probe="behaviour")
     if reaches is not None:
-        circuit = word in ("solved", "partly") and is_exact(claims) and not reaches.is_shown
-        shown = [
-            of_a_circuit(tile, one, reaches, word == "solved")
-            if circuit
-            else of_a_part(tile, one, reaches.object[0])
-            for tile, one in zip(tiles, shown, strict=True)
-        ]
+        pairs = list(zip(tiles, shown, strict=True))
+        if word in ("solved", "partly") and is_exact(claims) and not reaches.is_shown:
+            right = f"{'' if is_exactly_as_right(claims) else 'nearly '}right as often as possible"
+            told = right if word == "solved" else ""
+            shown = [of_a_circuit(tile, one, reaches, told) for tile, one in pairs]
+        else:
+            shown = [of_a_part(tile, one, reaches.object[0]) for tile, one in pairs]
     if "dynamics" in result.skipped and len(result.steps) == 1:
         shown.insert(min(2, len(shown)), one_step())
     return Headline(step, word, title, shown, note, judged, named_parts(tiles))

@@ -82,6 +82,12 @@ def is_exact(claims: Claims) -> bool:
     return looks >= SOLVED_ATTENTION
 
 
+def is_exactly_as_right(claims: Claims) -> bool:
+    """Returns whether the model's accuracy is the highest that is possible, to a thousandth of it."""
+    right = claims.first("is_right", probe="behaviour")
+    return right is not None and (right.value or 0.0) >= (1 - 1e-3) * right.number("possible")
+
+
 def is_as_right(claims: Claims) -> bool:
     """Returns whether the model is right as often as any can be."""
     right = claims.first("is_right", probe="behaviour")

@@ -82,8 +82,15 @@ class WordedTile:
     where: str = ""
 
 
-def of_a_circuit(tile: Tile, shown: WordedTile, reaches: Claim, is_solved: bool) -> WordedTile:
-    """Returns a tile of a circuit that a loss on scores made: all of a law's, with other probabilities."""
+def of_a_circuit(tile: Tile, shown: WordedTile, reaches: Claim, right: str) -> WordedTile:
+    """Returns a tile of a circuit that a loss on scores made: all of a law's, with other probabilities.
+
+    Args:
+        tile: The tile as data.
+        shown: The tile in words.
+        reaches: How far the model is from the best law.
+        right: How often a solved model is right, in words; "" of one that is not solved.
+    """
     if tile.question == LEARNED:
         number, score = _number(reaches)
         answer = f"{upper(law(reaches.object[0]))}'s circuit, not its probabilities"
@@ -91,7 +98,7 @@ def of_a_circuit(tile: Tile, shown: WordedTile, reaches: Claim, is_solved: bool)
     if tile.question == STUCK and tile.answer[0].relation == "reaches":
         away = f"{nats(reaches.value)} from the best{within(reaches)}"
         sentence = f"In cross-entropy, which it was not trained on, it is {away}."
-        answer = "No: right as often as possible" if is_solved else short(reaches)
+        answer = f"No: {right}" if right else short(reaches)
         return replace(shown, answer=upper(answer), sentence=sentence)
     return shown
 

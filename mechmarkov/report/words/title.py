@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from mechmarkov.claims.claim import Claim, Claims
 from mechmarkov.claims.tile import Tile
-from mechmarkov.report.first_screen.verdict import Badge, is_exact, progress
+from mechmarkov.report.first_screen.verdict import Badge, is_exact, is_exactly_as_right, progress
 from mechmarkov.report.words.names import MAX_NAMED, bare_law, heads, law, parts, share, verb
 from mechmarkov.report.words.phrases.laws import where
 from mechmarkov.utils.text import listed
@@ -30,7 +30,8 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
         if not reaches.is_shown:
             if word == "partly":
                 return f"The {best}'s circuit, with probabilities worse than the unigram's"
-            return _with(f"As right as possible, by the {best}'s circuit", how(claims, lives))
+            right = "As right as possible" if is_exactly_as_right(claims) else "Nearly as right as possible"
+            return _with(f"{right}, by the {best}'s circuit", how(claims, lives))
         name = best if closest is None else bare_law(closest.object[0])
         if fails is not None:
             return f"Learned the {name}, but not {where(fails)}"
@@ -58,8 +59,7 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
 
 def _hardly(most: float) -> str:
     """Returns a share that is at most a tenth."""
-    percent = math.ceil(100 * most - 0.5)
-    return "0%" if percent <= 0 else f"at most {percent}%"
+    return "0%" if most <= 0 else f"at most {math.ceil(100 * most - 1e-9)}%"
 
 
 def _another(claims: Claims, best: str, closest: Claim | None) -> str:

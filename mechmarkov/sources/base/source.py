@@ -105,8 +105,10 @@ class Source(Fields, ABC):
     example: ClassVar[Mapping[str, Any]] = {}
     """Fields of a small one, which a new recipe is written with; none for what is not made without data."""
     takes_streams: ClassVar[bool] = False
-    """Whether `sample` draws only through `sampling.streams`, so that a GPU draws for a stack. Not inherited:
-    each class says it of its own."""
+    """True where `sample` draws only through `sampling.streams`, so that a GPU draws for a stack.
+
+    It is not inherited: each class says it itself.
+    """
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:

@@ -1,0 +1,93 @@
+"""Tiles and titles of cases whose words must not say more than was measured."""
+
+import pytest
+from claim_cases import behaviour, result_of
+from mechmarkov.probes.landscape.claims import REMEDIES
+
+from mechmarkov.claims.claim import MODEL, Claim, Condition, Where
+from mechmarkov.report.first_screen.headline import headline
+from mechmarkov.report.words.differences import settings
+from mechmarkov.report.words.tiles import event_marks, strongest
+
+STEPS = Where(steps=(0, 100))
+
+
+def came(name, step):
+    return Claim((MODEL,), "came_by", (name,), step, (step - 1, step), unit="step", where=STEPS)
+
+
+def tiles(**said):
+    return {tile.question: tile for tile in headline(result_of((50,), **said)).tiles}
+
+
+def exact_circuit(right):
+    """A head that reads the parent with the target's table; the loss is on scores."""
+    return {
+        "behaviour": behaviour(0.5, on_scores=True, right=right, possible=0.5),
+        "alignment": [Claim(("L0H0",), "matches", ("P",), 0.999, unit="cosine", evidence="weights")],
+        "attention": [
+            Claim(("L0H0",), "attends_to", ("parent", "previous token"), 0.999, unit="probability")
+        ],
+    }
+
+
+def test_a_law_that_came_with_a_better_one_is_not_told():
+    events = [came("unigram", 8), came("bigram", 8), came("induction_head", 8), came("best", 20)]
+    assert [claim.object[0] for claim in strongest(events)] == ["bigram", "induction_head", "best"]
+    assert event_marks(events[:3]) == ["halfway to the bigram", "an induction head"]
+
+
+def test_a_law_that_came_before_a_better_one_is_told():
+    events = [came("unigram", 4), came("bigram", 8)]
+    assert strongest(events) == events
+
+
+@pytest.mark.parametrize(("right", "word"), [(0.5, "No: right"), (0.497, "No: nearly right")])
+def test_how_right_a_circuit_is_told_as_measured(right, word):
+    screen = headline(result_of((50,), **exact_circuit(right)))
+    assert screen.badge == "solved"
+    assert screen.title.startswith("As right" if right == 0.5 else "Nearly as right")
+    assert {tile.question: tile for tile in screen.tiles}["Is it stuck?"].answer.startswith(word)
+
+
+def test_a_circuit_worse_than_the_unigram_is_not_said_to_be_unstuck():
+    said = exact_circuit(0.5) | {"behaviour": behaviour(-0.5, on_scores=True, right=0.5)}
+    screen = headline(result_of((50,), **said))
+    assert screen.badge == "partly"
+    assert screen.title == "The bigram's circuit, with probabilities worse than the unigram's"
+    answers = {tile.question: tile.answer for tile in screen.tiles}
+    assert answers["Is it stuck?"].startswith("Open")
+
+
+def test_the_home_of_the_bigram_is_not_that_of_a_better_law():
+    stores = Claim(("L0H0",), "stores", ("bigram",), 0.95, unit="share")
+    better = behaviour(0.95, closest=("forward filter",), best="forward filter")
+    lives = tiles(behaviour=better, storage=[stores])["Where does it live?"]
+    assert lives.answer == "Of the bigram: L0H0"
+    assert lives.sentence.endswith("Where the rest of the forward filter lives is not measured.")
+    same = tiles(behaviour=behaviour(0.95), storage=[stores])["Where does it live?"]
+    assert same.answer == "L0H0"
+
+
+def test_what_helped_is_told_with_its_count():
+    point = Claim((MODEL,), "is_at", ("minimum",), 0.5, evidence="law")
+    helped = Claim(
+        (MODEL,), "is_left_with", ("untied embeddings",), 1.0, unit="share",
+        because=(Condition("cases", value=REMEDIES["untied embeddings"]),),
+    )  # fmt: skip
+    stuck = tiles(behaviour=behaviour(0.0), landscape=[point, helped])["Is it stuck?"]
+    assert stuck.sentence.endswith("To try: untied embeddings (24 of 24 measured runs learned).")
+    unhelped = tiles(behaviour=behaviour(0.0), landscape=[point])["Is it stuck?"]
+    assert "To try" not in unhelped.sentence
+
+
+@pytest.mark.parametrize(("most", "share"), [(-0.01, "0%"), (0.002, "at most 1%"), (0.064, "at most 7%")])
+def test_a_share_of_the_way_is_never_told_too_small(most, share):
+    screen = headline(result_of((50,), behaviour=behaviour(most, closest=("unigram",))))
+    assert screen.title == f"At the unigram: {share} of the way to the bigram"
+
+
+def test_settings_that_differ_are_named_once():
+    runs = {"a": {"source": "p = 0.5", "seed": 0}, "b": {"source": "p = 1", "seed": 0}}
+    assert settings(runs) == " They differ in source (p = 0.5; p = 1)."
+    assert settings({"a": runs["a"], "b": runs["a"]}) == ""
