@@ -51,6 +51,15 @@ def test_the_bundled_trap_is_trapped_and_says_why():
     assert len(symmetry.probe.figures(data)) == 3
 
 
+@pytest.mark.parametrize(("states", "cases"), [(4, None), (6, 726)])
+def test_a_way_out_is_told_of_walks_as_measured(states, cases):
+    run = walk_run(Circle(n_states=states, p=1.0), np.full((states, states), 0.3), np.zeros(2 * states + 1))
+    _, scores, said = asked(run)
+    assert scores["trapped"].value is True
+    helped = said.first("is_left_with")
+    assert (helped and helped.number("cases")) == cases
+
+
 def test_the_bundled_walk_left_because_its_first_step_tells_states_apart():
     data, scores, said = asked(mm.example("walk"), sequences=512)
     assert scores["trapped"].value is False
