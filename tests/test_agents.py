@@ -34,6 +34,13 @@ def test_every_command_is_named():
     assert not [name for name in cli.commands if not re.search(rf"\b{name}\b", PAGE)]
 
 
+def test_every_command_but_two_prints_json():
+    without = {
+        name for name, command in cli.commands.items() if "as_json" not in {p.name for p in command.params}
+    }
+    assert without == {"recipe", "mcp"}
+
+
 def test_it_is_short():
     assert len(PAGE.splitlines()) <= 70
 

@@ -42,7 +42,7 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
 def _remedy(data: xr.Dataset, trapped: bool) -> Iterator[Claim]:
     """Yields what was measured to leave the trap (`random_walks.always_fails` of the verdicts)."""
     if trapped and data.attrs["shifts"] and int(data.attrs["n_states"]) in MEASURED_STATES:
-        cases = (Condition("cases", value=726),)
+        cases = (Condition("cases", value=726), Condition("states", value=int(data.attrs["n_states"])))
         yield Claim(
             (MODEL,), "is_left_with", ("another length",), 1.0, unit="share", evidence="law", because=cases
         )

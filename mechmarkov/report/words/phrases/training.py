@@ -80,7 +80,8 @@ def _left_with(claim: Claim) -> str:
     of = int(claim.number("cases"))
     learned = f"{round(of * value_in(claim))} of {of}"
     if claim.object == ("another length",):
-        return f"To try: a number of tokens that the states do not divide ({learned} cases learned)"
+        K = int(claim.number("states"))
+        return f"To try: a number of tokens that {K} does not divide ({learned} cases learned)"
     return f"To try: {clean(claim.object[0])} ({learned} measured runs learned)"
 
 
