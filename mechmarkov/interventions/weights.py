@@ -9,7 +9,6 @@ import torch
 from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor
-from transformer_lens import FactoredMatrix
 
 from mechmarkov.interventions.paths import replace_path
 from mechmarkov.interventions.replace import Replacement
@@ -110,7 +109,10 @@ def spectrum(model: HookedDecoder, weight: str) -> Spectrum:
         first, second = (factor[..., head, :, :] for factor in factors)
         second = second if weight.endswith("OV") else second.mT
         if first.shape[-1] <= min(first.shape[-2], second.shape[-1]):
-            return Spectrum(*FactoredMatrix(first, second).svd())
+            # TransformerLens' FactoredMatrix has it too, but begins by importing sympy, for a second.
+            (onto, first), (along, second) = torch.linalg.qr(first), torch.linalg.qr(second.mT)
+            left, values, right = torch.linalg.svd(first @ second.mT)
+            return Spectrum(onto @ left, values, along @ right.mT)
         matrix = first @ second
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
     return Spectrum(left, values, right.mT)
