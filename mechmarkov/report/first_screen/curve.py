@@ -1,6 +1,6 @@
 """The learning curve: loss over training between the exact predictors' losses, events in their places."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from textwrap import wrap
 
@@ -8,13 +8,14 @@ import numpy as np
 import plotly.graph_objects as go
 from jaxtyping import Float
 
+from mechmarkov.claims.claim import Claim
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.figures import DASHES, GREY, PALETTE, annotate, lines
-from mechmarkov.report.first_screen.readings import best_loss, events, losses_of
+from mechmarkov.report.first_screen.readings import best_loss, came, losses_of
 from mechmarkov.report.symlog import symlog, symlog_ticks
-from mechmarkov.report.words.names import bare_law
-from mechmarkov.report.words.tiles import event_marks
+from mechmarkov.report.words.names import bare_law, event
+from mechmarkov.report.words.tiles import bare_event, was_there
 from mechmarkov.utils.text import format_number
 
 _HEIGHT = 304  # pixels
@@ -49,9 +50,10 @@ def learning_curve(result: Findings) -> Figure | None:
     for names, level in _joined(levels, _ROW * (high - low + 2 * room)):
         annotate(figure, 1.0, level, names, xref="paper", xanchor="left", xshift=4, align="left")
     if len(steps) > 1:
-        predictors = [bare_law(str(name)) for name in data["predictor"].values]
-        _add_bands(figure, symlog(steps), data["kl"].values.argmin(-1), predictors)
-        _add_events(figure, result, steps, loss, low - room, high + 2.2 * room)
+        events = came(result)
+        _add_bands(figure, steps, [claim for claim in events if claim.relation == "passed"])
+        heads = [claim for claim in events if claim.relation == "came_by" and not was_there(claim)]
+        _add_events(figure, heads, steps, loss, low - room, high + 2.2 * room)
     else:
         at = float(symlog(steps[-1]))
         place = {"xanchor": "right" if at else "left", "yanchor": "bottom", "yshift": 6}
@@ -63,7 +65,10 @@ def learning_curve(result: Findings) -> Figure | None:
     margin = {"l": 8, "r": 122, "t": 34, "b": 8}  # at the top are the names of what is shaded
     figure.update_layout(height=_HEIGHT, margin=margin, showlegend=False, dragmode=False)
     caption = "Cross-entropy of the predictions. Dotted: exact predictors."
-    caption += " Shaded: which is nearest (KL). Steps: symlog." * (len(steps) > 1)
+    if len(steps) > 1:
+        caption += " Shaded: the closest by KL, from its first step." if events else ""
+        caption += " Arrows: a head is halfway to the ideal." if heads else ""
+        caption += " Steps: symlog."
     if float(loss.max()) > high + room:
         caption += f" It begins at {format_number(float(loss[0]))} nats."
     title = "Loss over training" if len(steps) > 1 else "Where the loss stands"
@@ -112,27 +117,26 @@ def _joined(levels: Mapping[str, float], row: float) -> list[tuple[str, float]]:
     return list(zip(texts, means, strict=True))
 
 
-def _add_bands(figure: go.Figure, x: np.ndarray, nearest: np.ndarray, names: list[str]) -> None:
-    """Shade where each predictor is the nearest, from halfway to the step before to halfway to the next."""
-    edges = np.concatenate([[x[0] - 1], (x[1:] + x[:-1]) / 2, [x[-1] + 1]])
-    width, at = float(x[-1] - x[0]), 0
-    colours = {index: at for at, index in enumerate(dict.fromkeys(nearest.tolist()))}
-    for index, group in groupby(nearest):
-        start, at = at, at + len(list(group))
-        left, right = float(edges[start]), float(edges[at])
-        colour = PALETTE[colours[int(index)] % len(PALETTE)]
+def _add_bands(figure: go.Figure, steps: np.ndarray, laws: Sequence[Claim]) -> None:
+    """Shade from the first step at which a law is clearly the closest until another one is."""
+    starts = [float(symlog(claim.value or 0.0)) for claim in laws]
+    end = float(symlog(steps[-1]))
+    edges = [*starts, 1.1 * end]
+    width = end - float(symlog(steps[0]))
+    colours = {name: at for at, name in enumerate(dict.fromkeys(claim.object for claim in laws))}
+    for claim, left, right in zip(laws, edges[:-1], edges[1:], strict=True):
+        colour = PALETTE[colours[claim.object] % len(PALETTE)]
         figure.add_vrect(left, right, fillcolor=colour, opacity=0.13, line_width=0, layer="below")
-        left, right = max(left, float(x[0])), min(right, float(x[-1]))
+        right = min(right, end)
         if right - left > _MIN_BAND * width:
-            name = names[int(index)].replace(" ", "<br>")  # in rows, for a phone's width
+            name = bare_event(claim).replace(" ", "<br>")  # in rows, for a phone's width
             annotate(figure, (left + right) / 2, 1.0, name, yref="paper", yanchor="bottom")
 
 
 def _add_events(
-    figure: go.Figure, result: Findings, steps: np.ndarray, loss: np.ndarray, bottom: float, top: float
+    figure: go.Figure, came: Sequence[Claim], steps: np.ndarray, loss: np.ndarray, bottom: float, top: float
 ) -> None:
-    """Name each event near its place on the curve; events of one step share their arrow."""
-    came = events(result)
+    """Name each head near its place on the curve; those of one step share their arrow."""
     if not came:
         return
     at = np.linspace(0, 1, 200)
@@ -140,7 +144,7 @@ def _add_events(
     curve = np.stack([at, (top - drawn) / (top - bottom)], axis=-1)
     taken = [curve * plot for plot in _PLOTS]
     for step, group in groupby(came, key=lambda claim: claim.value or 0.0):
-        rows = [row for mark in event_marks(list(group)) for row in wrap(mark, _EVENT_LETTERS)]
+        rows = [row for head in group for row in wrap(event(head.object[0]), _EVENT_LETTERS)]
         tip = curve[int(np.abs(at * symlog(steps[-1]) - symlog(step)).argmin())]
         size = np.array([6.5 * max(map(len, rows)), 15.0 * len(rows)])
         offset = _free_place(tip, size, taken)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from mechmarkov.claims.claim import Claim, Claims
 from mechmarkov.probing.outcome import Findings, Outcome
 from mechmarkov.report.words.names import share
+from mechmarkov.report.words.tiles import in_order
 
 MIN_EFFECT_NATS = 0.01  # below, a path is not part of a circuit
 MIN_SHARE = 0.02  # of the bigram; below, it is not told of a part
@@ -23,11 +24,11 @@ def best_loss(behaviour: Outcome) -> float:
     return float(data["best_loss"] if "best_loss" in data else data["predictor_loss"].min())
 
 
-def events(result: Findings) -> list[Claim]:
-    """Returns what came between kept steps, in the order in which it came."""
-    came = result.claims.where("came_by", probe="dynamics")
-    timed = [claim for claim in came if claim.value is not None and claim.interval is not None]
-    return sorted(timed, key=lambda claim: claim.value or 0.0)
+def came(result: Findings) -> list[Claim]:
+    """Returns the claims of the whole run's tile "How did it get there?": laws, and heads, with their steps."""
+    outcome = result.outcomes.get("dynamics")
+    tiles = [] if outcome is None else outcome.probe.headline(result.claims)
+    return in_order([claim for tile in tiles for claim in tile.answer])
 
 
 def notes(claims: Claims, name: str, named: Sequence[str] = ()) -> list[str]:
