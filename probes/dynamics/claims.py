@@ -143,8 +143,9 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
 
 
 def phases_in_order(claims: Claims) -> tuple[Claim, ...]:
-    """Returns the laws that were clearly nearest, one after the other; one that is nearest again after an
-    undecided phase is the same.
+    """Returns the laws that were clearly nearest, one after the other.
+
+    One that is nearest again after an undecided phase is the same.
     """
     told: list[Claim] = []
     for claim in claims.where("passed", status="shown"):

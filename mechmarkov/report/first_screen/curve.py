@@ -12,14 +12,15 @@ from mechmarkov.claims.claim import Claim
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.figures import DASHES, GREY, PALETTE, annotate, lines
-from mechmarkov.report.first_screen.readings import best_loss, came, losses_of
+from mechmarkov.report.first_screen.readings import best_loss, came, closest_laws, losses_of
 from mechmarkov.report.symlog import symlog, symlog_ticks
 from mechmarkov.report.words.names import bare_law, event
 from mechmarkov.report.words.tiles import bare_event, was_there
 from mechmarkov.utils.text import format_number
 
-_HEIGHT = 304  # pixels
+_HEIGHT = 290  # pixels
 _MIN_BAND = 0.12  # of the axis; a narrower band has no room for its name
+_MIN_UPRIGHT = 0.04  # likewise; in a wider one the name stands upright
 _ROW = 0.048  # of the axis' height: a line of text; nearer levels share one text
 _EVENT_LETTERS = 14  # of a row of an event's name
 _PLOTS = np.array([(190, 250), (520, 250), (1056, 250)])  # pixels between the axes: phone, 1280, 1920
@@ -50,9 +51,9 @@ def learning_curve(result: Findings) -> Figure | None:
     for names, level in _joined(levels, _ROW * (high - low + 2 * room)):
         annotate(figure, 1.0, level, names, xref="paper", xanchor="left", xshift=4, align="left")
     if len(steps) > 1:
-        events = came(result)
-        _add_bands(figure, steps, [claim for claim in events if claim.relation == "passed"])
-        heads = [claim for claim in events if claim.relation == "came_by" and not was_there(claim)]
+        bands = closest_laws(result)
+        _add_bands(figure, steps, bands)
+        heads = [claim for claim in came(result) if claim.relation == "came_by" and not was_there(claim)]
         _add_events(figure, heads, steps, loss, low - room, high + 2.2 * room)
     else:
         at = float(symlog(steps[-1]))
@@ -66,7 +67,9 @@ def learning_curve(result: Findings) -> Figure | None:
     figure.update_layout(height=_HEIGHT, margin=margin, showlegend=False, dragmode=False)
     caption = "Cross-entropy of the predictions. Dotted: exact predictors."
     if len(steps) > 1:
-        caption += " Shaded: the closest by KL, from its first step." if events else ""
+        caption += " Shaded: the closest by KL, from its first step." if bands else ""
+        n_phases = len(result.claims.where("passed", probe="dynamics"))
+        caption += " Unshaded: open." if len(bands) < n_phases else ""
         caption += " Arrows: a head is halfway to the ideal." if heads else ""
         caption += " Steps: symlog."
     if float(loss.max()) > high + room:
@@ -117,20 +120,22 @@ def _joined(levels: Mapping[str, float], row: float) -> list[tuple[str, float]]:
     return list(zip(texts, means, strict=True))
 
 
-def _add_bands(figure: go.Figure, steps: np.ndarray, laws: Sequence[Claim]) -> None:
+def _add_bands(figure: go.Figure, steps: np.ndarray, laws: Sequence[tuple[Claim, float]]) -> None:
     """Shade from the first step at which a law is clearly the closest until another one is."""
-    starts = [float(symlog(claim.value or 0.0)) for claim in laws]
-    end = float(symlog(steps[-1]))
-    edges = [*starts, 1.1 * end]
-    width = end - float(symlog(steps[0]))
-    colours = {name: at for at, name in enumerate(dict.fromkeys(claim.object for claim in laws))}
-    for claim, left, right in zip(laws, edges[:-1], edges[1:], strict=True):
+    start, end = float(symlog(steps[0])), float(symlog(steps[-1]))
+    colours = {name: at for at, name in enumerate(dict.fromkeys(claim.object for claim, _ in laws))}
+    for claim, stop in laws:
+        left = float(symlog(claim.value or 0.0))
+        right = float(symlog(stop)) if np.isfinite(stop) else 1.1 * end
         colour = PALETTE[colours[claim.object] % len(PALETTE)]
         figure.add_vrect(left, right, fillcolor=colour, opacity=0.13, line_width=0, layer="below")
-        right = min(right, end)
-        if right - left > _MIN_BAND * width:
-            name = bare_event(claim).replace(" ", "<br>")  # in rows, for a phone's width
-            annotate(figure, (left + right) / 2, 1.0, name, yref="paper", yanchor="bottom")
+        middle, width = (left + min(right, end)) / 2, (min(right, end) - left) / (end - start)
+        name = bare_event(claim)
+        if width > _MIN_BAND:
+            rows = name.replace(" ", "<br>")  # for a phone's width
+            annotate(figure, middle, 1.0, rows, yref="paper", yanchor="bottom")
+        elif width > _MIN_UPRIGHT:
+            annotate(figure, middle, 0.99, name, yref="paper", yanchor="top", textangle=-90)
 
 
 def _add_events(

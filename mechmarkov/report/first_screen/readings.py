@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from mechmarkov.claims.claim import Claim, Claims
 from mechmarkov.probing.outcome import Findings, Outcome
 from mechmarkov.report.words.names import share
@@ -25,10 +27,17 @@ def best_loss(behaviour: Outcome) -> float:
 
 
 def came(result: Findings) -> list[Claim]:
-    """Returns the claims of the whole run's tile "How did it get there?": laws, and heads, with their steps."""
+    """Returns what the tile "How did it get there?" answers with: laws and heads, with their steps."""
     outcome = result.outcomes.get("dynamics")
     tiles = [] if outcome is None else outcome.probe.headline(result.claims)
     return in_order([claim for tile in tiles for claim in tile.answer])
+
+
+def closest_laws(result: Findings) -> list[tuple[Claim, float]]:
+    """Returns the laws that were clearly the closest, each with the step from which another one is."""
+    passed = list(result.claims.where("passed", probe="dynamics"))
+    stops = [float(claim.where.steps[0]) for claim in passed[1:]] + [np.inf] * bool(passed)
+    return [(claim, stop) for claim, stop in zip(passed, stops, strict=True) if claim.is_shown]
 
 
 def notes(claims: Claims, name: str, named: Sequence[str] = ()) -> list[str]:

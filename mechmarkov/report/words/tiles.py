@@ -26,6 +26,8 @@ from mechmarkov.report.words.phrases.laws import where
 from mechmarkov.report.words.sentences import phrase, sentence
 from mechmarkov.utils.text import format_number, listed
 
+# Relations whose number the tile's sentence tells.
+IN_SENTENCES = ("reaches", "stores", "is_needed_most", "feeds", "is_induction_head")
 MAX_BARS = 5
 MAX_STEPS = 6  # rows of what came at a step
 MAX_ANSWER_WORDS, MAX_TILE_WORDS = 12, 40
@@ -122,7 +124,7 @@ def worded(tile: Tile) -> WordedTile:
         _on_steps(tile.answer) if tile.picture == "steps" else bars_from_zero(_named(tile.bars, tile.picture))
     )
     where = "over the whole run" if tile.of_run and not rows else ""
-    is_told = tile.number is not None and tile.number.relation in ("reaches", "stores")  # by the sentence
+    is_told = tile.number is not None and tile.number.relation in IN_SENTENCES
     number = None if is_told else tile.number
     return WordedTile(
         tile.question, _answer(tile), sentences, *_number(number), picture if rows else "", rows, where
@@ -133,6 +135,9 @@ def _answer(tile: Tile) -> str:
     """The answer in a few words: the short forms of its claims."""
     if tile.picture == "steps":
         return _came(tile.answer)
+    if {claim.relation for claim in tile.answer} == {"is_needed", "is_needed_most"}:
+        names = [name for claim in tile.answer for name in claim.subject]
+        return upper(parts(names) if len(names) <= MAX_NAMED else f"spread over {parts(names)}")
     return upper(listed(list(dict.fromkeys(short(claim) for claim in tile.answer))))
 
 
@@ -205,6 +210,8 @@ def _most(claim: Claim) -> str:
         return parts(claim.subject)
     if claim.condition("within its null"):
         return "no more than in untrained models"
+    if (clear := claim.condition("clearly needed")) is not None:
+        return f"{parts(clear.words)}, perhaps others more"
     return "no part is surely needed" if claim.status == "open" else "in no single part"
 
 
@@ -224,17 +231,20 @@ _SHORT: dict[str, Callable[[Claim], str]] = {
     "matches": lambda claim: f"{parts(claim.subject)}, by weights",
     "attends_to": lambda claim: f"{heads(claim.subject)}, by attention",
     "recovers": lambda claim: heads(claim.subject),
+    "is_relied_on": lambda claim: parts(claim.subject),
 }
 
 
 def _came(claims: Sequence[Claim]) -> str:
     """Which laws were closest one after the other, each by its first step; otherwise which heads came."""
-    laws = [claim for claim in claims if claim.relation == "passed"]
-    later = in_order([claim for claim in claims if claim.relation == "passed" and not was_there(claim)])
-    told = later or in_order([claim for claim in claims if claim.relation == "came_by"])
-    if not later and laws:
+    laws, heads = (
+        [one for one in in_order(claims) if one.relation == name] for name in ("passed", "came_by")
+    )
+    seen = [[one for one in group if not was_there(one)] for group in (laws, heads)]
+    told = seen[0] or seen[1]
+    if not told and laws:
         return f"From the start closest to {_coinciding(laws[0].object)}"
-    if not told:
+    if not (told := told or heads):
         return "Open" if any(claim.status == "open" for claim in claims) else "It never began"
     shown = [*told[: MAX_CAME - 1], told[-1]] if len(told) > MAX_CAME else told
     words = [f"{bare_event(claim)} {_when(claim, i)}" for i, claim in enumerate(shown)]
