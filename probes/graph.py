@@ -191,9 +191,14 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:
-    """Returns where it lives: the head that attends along the graph."""
-    recovers = Claims(tuple(claims)).first("recovers", probe="graph", status="shown")
-    return [] if recovers is None else [Tile(LIVES, (recovers,), (), None, rank=0)]
+    """Returns where it lives: the head along the graph, and what else predictions rely on."""
+    everything = Claims(tuple(claims))
+    recovers = everything.first("recovers", probe="graph", status="shown")
+    if recovers is None:
+        return []
+    relied = everything.where("is_relied_on", probe="ablation", status="shown")
+    others = tuple(claim for claim in relied if not set(claim.subject) & set(recovers.subject))
+    return [Tile(LIVES, (recovers, *others), (recovers, *others), None, rank=0)]
 
 
 def figures(data: xr.Dataset) -> list[Figure]:

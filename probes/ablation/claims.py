@@ -17,6 +17,9 @@ from .measure import ranked
 # A component that changes the loss by less than this is not named as one that matters.
 MIN_EFFECT_NATS = 1e-3
 
+# Parts worth less are not told next to the one that is needed most.
+MIN_TOLD_NATS = 0.01
+
 # What later parts change is named where it is more than this, and more than this share of the whole.
 MIN_REPAIR_NATS = 0.01
 MIN_REPAIR_SHARE = 0.25
@@ -43,6 +46,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         *_stand_in(data),
         _order(data),
         *_of_parts(data),
+        *_relied_on(data),
     ]
 
 
@@ -89,8 +93,10 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
     clean = Condition("loss", value=float(last_model(data)["clean"].sel(measure="loss")), unit="nats")
     if (group := _group_needed(data, effects, interval)) is not None:
         return replace(group, because=(clean, *group.because))
-    if matters(value, interval):
-        most = {name, *tied(data, name, value, interval)}
+    ends = {part: interval_at(data, "effect", component=part, **MEAN_LOSS) for part in effects}
+    clear = [part for part, (low, _) in ends.items() if low > 0 and effects[part] > MIN_EFFECT_NATS]
+    if matters(value, interval) and name in clear:
+        most = {name, *set(tied(data, name, value, interval)) & set(clear)}
         names = tuple(part for part in effects if part in most)  # in the order in which they are computed
         status: Status = "open" if standing(score) == "within" else "shown"
         beside = [clean, *[Condition("within its null")] * (status == "open")]
@@ -105,12 +111,13 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
             names, "is_needed_most", (), value, interval, score.null, "nats", status, "intervention",
             because=tuple(beside),
         )  # fmt: skip
-    ends = {part: interval_at(data, "effect", component=part, **MEAN_LOSS) for part in effects}
     little = all(high < MIN_EFFECT_NATS for _, high in ends.values())
     if not little and interval[1] < MIN_EFFECT_NATS:  # what is clearly worth nothing; another one may be
         name = max(ends, key=lambda part: ends[part][1])
         value, interval = effects[name], ends[name]
     harm = [Condition("does harm")] * any(low < -MIN_EFFECT_NATS for low, _ in ends.values())
+    if clear:  # the largest effect is not sure, a smaller one is
+        harm.append(Condition("clearly needed", words=tuple(clear)))
     return Claim(
         (name,), "is_needed_most", (), value, interval, score.null, "nats",
         "excluded" if little else "open", "intervention", because=(clean, *harm),
@@ -150,6 +157,24 @@ def _of_parts(data: xr.Dataset) -> Iterator[Claim]:
         yield Claim(
             (name,), "is_needed", (), value, (low, high), 0.0, "nats", status, "intervention", because=harm
         )
+
+
+def _relied_on(data: xr.Dataset) -> Iterator[Claim]:
+    """Yields parts whose output from another sequence clearly costs a model trained on scores.
+
+    At a mean its scores are nobody's, so that their cross-entropy says little.
+    """
+    if data.attrs["objective"] == "cross_entropy" or "resample" not in data["kind"]:
+        return
+    resampled = {"kind": "resample", "measure": "loss"}
+    effect = last_model(data)["effect"].sel(resampled)
+    worth = {part: float(effect.sel(component=part)) for part in ranked(data)}
+    for part in sorted(worth, key=lambda name: -worth[name]):
+        low, high = interval_at(data, "effect", component=part, **resampled)
+        if low > MIN_EFFECT_NATS:
+            yield Claim(
+                (part,), "is_relied_on", (), worth[part], (low, high), 0.0, "nats", "shown", "intervention"
+            )
 
 
 def _follows(data: xr.Dataset) -> Claim:
@@ -227,4 +252,10 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     if most is None:
         return []
     bars = {claim.subject[0]: claim.value for claim in ours.where("is_needed") if claim.value is not None}
-    return [Tile(LIVES, (most,), (), most, bars, "effect", rank=5)]
+    home = Claims(tuple(claims)).first("stores", status="shown")
+    if home is None or not most.is_shown:
+        return [Tile(LIVES, (most,), (), most, bars, "effect", rank=5)]
+    # A model that went on to a better law than the bigram needs more than where the bigram is stored.
+    others = [one for one in ours.where("is_needed", status="shown") if not set(one.subject) & set(most.subject)]
+    needed = (most, *(one for one in others if (one.value or 0.0) >= MIN_TOLD_NATS))
+    return [Tile(LIVES, needed, (most, home), most, bars, "effect", rank=5)]

@@ -132,6 +132,8 @@ def of_paths(subject: Subject, batch: Batch, importance: dict[str, float], *, is
     chosen = _main_paths(everything, importance) if len(everything) > MAX_PATHS else everything
     few = len(chosen) <= MAX_PATHS_ALL_KINDS
     kinds: tuple[Kind, ...] = ("zero", "mean", "resample") if few and is_last else ("mean",)
+    if few and subject.objective.kind != "cross_entropy":  # the circuit is drawn from these
+        kinds = (*kinds, "resample") if "resample" not in kinds else kinds
     cuts: Grid = {
         (f"{sender} → {receiver}", kind): partial(ablate_path, sender=sender, receiver=receiver, kind=kind)
         for sender, receiver in chosen

@@ -213,7 +213,7 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     most = everything.first("is_needed_most", status="shown")
     inside = {name for claim in circuit for name in (*claim.subject, *claim.object)}
     outside = () if most is None or set(most.subject) <= inside else (most,)
-    return [Tile(LIVES, (*circuit[:1], *outside), circuit[1:], most or circuit[0], bars, "effect")]
+    return [Tile(LIVES, (*circuit[:1], *outside), circuit, most or circuit[0], bars, "effect")]
 
 
 def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:

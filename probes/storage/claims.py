@@ -240,4 +240,8 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     if stores is None:
         return []
     bars = {claim.subject[0]: claim.value for claim in ours.where("holds_share") if claim.value is not None}
-    return [Tile(LIVES, (stores,), (), stores, bars, "share", rank=1 if stores.is_shown else 4)]
+    # Of a model that went on to another law, what it needs tells more than where the bigram is stored.
+    closest = Claims(tuple(claims)).first("is_closest_to", probe="behaviour")
+    is_another = closest is not None and closest.is_shown and BIGRAM[0] not in closest.object
+    rank = 4 if not stores.is_shown else 6 if is_another else 1
+    return [Tile(LIVES, (stores,), (), stores, bars, "share", rank=rank)]

@@ -1,19 +1,36 @@
 """Tiles and titles of cases whose words must not say more than was measured."""
 
+from dataclasses import replace
+
 import pytest
 from claim_cases import behaviour, result_of
 from mechmarkov.probes.landscape.claims import REMEDIES
 
 from mechmarkov.claims.claim import MODEL, Claim, Condition, Where
+from mechmarkov.probes import dynamics
 from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.report.words.differences import settings
-from mechmarkov.report.words.tiles import event_marks, strongest
+from mechmarkov.report.words.tiles import worded
 
 STEPS = Where(steps=(0, 100))
 
 
 def came(name, step):
     return Claim((MODEL,), "came_by", (name,), step, (step - 1, step), unit="step", where=STEPS)
+
+
+def closest(name, start, stop, *, status="shown", first=False):
+    """A law that was the closest from one step to another."""
+    because = (Condition("from the first probed step", value=0.0),) if first else ()
+    return Claim(
+        (MODEL,), "passed", (name,), start, (start, start), unit="step", status=status,
+        where=Where(steps=(start, stop)), because=because,
+    )  # fmt: skip
+
+
+def how(*claims):
+    (tile,) = dynamics.headline([replace(claim, probe="dynamics") for claim in claims])
+    return worded(tile)
 
 
 def tiles(**said):
@@ -31,15 +48,44 @@ def exact_circuit(right):
     }
 
 
-def test_a_law_that_came_with_a_better_one_is_not_told():
-    events = [came("unigram", 8), came("bigram", 8), came("induction_head", 8), came("best", 20)]
-    assert [claim.object[0] for claim in strongest(events)] == ["bigram", "induction_head", "best"]
-    assert event_marks(events[:3]) == ["halfway to the bigram", "an induction head"]
+def test_laws_are_told_in_their_order_each_with_one_date():
+    phases = [
+        closest("uniform", 0, 8, first=True),
+        closest("bigram", 21, 21),
+        closest("forward_filter", 29, 600),
+    ]
+    halves = [came("bigram", 11), came("best", 11), came("induction_head", 25)]
+    tile = how(*phases, *halves)
+    assert tile.answer == "Bigram by step 21, forward filter 29"
+    assert [(bar.label, bar.text) for bar in tile.bars] == [
+        ("bigram", "21"), ("induction head", "25"), ("forward filter", "29")
+    ]  # fmt: skip
 
 
-def test_a_law_that_came_before_a_better_one_is_told():
-    events = [came("unigram", 4), came("bigram", 8)]
-    assert strongest(events) == events
+def test_a_law_that_is_not_clearly_the_closest_is_not_told():
+    phases = [
+        closest("unigram", 0, 8, first=True),
+        closest("bigram", 20, 20, status="open"),
+        closest("unigram", 30, 100),
+    ]
+    assert how(*phases).answer == "From the start closest to the unigram"
+
+
+def test_a_law_that_comes_back_is_told_twice():
+    phases = [closest("unigram", 0, 8, first=True), closest("bigram", 20, 50), closest("unigram", 90, 100)]
+    assert how(*phases).answer == "Bigram by step 20, unigram 90"
+
+
+def test_of_many_changes_the_last_is_told():
+    phases = [closest("ab"[i % 2], 10 * i, 10 * i, first=i == 0) for i in range(7)]
+    assert how(*phases).answer == "B by step 10, a 20, 3 more, a 60"
+
+
+def test_heads_are_told_where_no_law_came():
+    start = closest("unigram", 0, 100, first=True)
+    assert how(start, came("graph_head", 26)).answer == "Head along the graph by step 26"
+    nothing = Claim((MODEL,), "came_by", ("selection",), status="excluded", where=STEPS)
+    assert how(start, nothing).answer == "From the start closest to the unigram"
 
 
 @pytest.mark.parametrize(("right", "word"), [(0.5, "No: right"), (0.497, "No: nearly right")])
@@ -54,7 +100,7 @@ def test_a_circuit_worse_than_the_unigram_is_not_said_to_be_unstuck():
     said = exact_circuit(0.5) | {"behaviour": behaviour(-0.5, on_scores=True, right=0.5)}
     screen = headline(result_of((50,), **said))
     assert screen.badge == "partly"
-    assert screen.title == "The bigram's circuit, with probabilities worse than the unigram's"
+    assert screen.title == "The bigram's circuit, at a loss above the unigram's"
     answers = {tile.question: tile.answer for tile in screen.tiles}
     assert answers["Is it stuck?"].startswith("Open")
 

@@ -108,7 +108,7 @@ SILENT: dict[str, tuple[str, ...]] = {
     ),
     "ablation": (
         "loss", "least of them", "no single parent", "all parents have one law", "cut from the logits only",
-        "worth together", "group",
+        "worth together", "group", "clearly needed",
     ),
     "storage": (
         "worth of all paths", "what there is of it", "positions", "full rank", "too little to share",

@@ -29,7 +29,7 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     if word == "solved" or (word == "partly" and is_exact(claims)):
         if not reaches.is_shown:
             if word == "partly":
-                return f"The {best}'s circuit, with probabilities worse than the unigram's"
+                return f"The {best}'s circuit, at a loss above the unigram's"
             right = "As right as possible" if is_exactly_as_right(claims) else "Nearly as right as possible"
             return _with(f"{right}, by the {best}'s circuit", how(claims, lives))
         name = best if closest is None else bare_law(closest.object[0])
@@ -92,6 +92,8 @@ def how(claims: Claims, lives: Tile | None) -> list[str]:
     shown = [] if lives is None else [claim for claim in lives.answer if claim.is_shown]
     # Where the bigram is stored says nothing of a better law.
     shown = [claim for claim in shown if claim.relation != "stores" or claim.object == best]
+    if any(claim.relation == "is_needed" for claim in shown):  # it is in all of these: a tile names them
+        return [""]
     told = [text for claim in shown if (text := in_short(claim, claims))]
     feeds = next((claim for claim in shown if claim.relation == "feeds"), None)
     shorter = []
