@@ -48,11 +48,13 @@ class TokenChain:
     Attributes:
         transitions: Of the hidden chain.
         token: The one that each hidden state has just written.
+        law: The stationary law of the hidden states.
         pending: The tokeniser's state there, what it writes next without reading, and the source's state.
     """
 
     transitions: Float[np.ndarray, "hidden_from hidden_to"]
     token: Int[np.ndarray, " hidden"]
+    law: Float[np.ndarray, " hidden"]
     pending: tuple[tuple[Hashable, Written, int], ...]
 
 
@@ -70,8 +72,8 @@ def unigram(T: Matrices, tokeniser: Transducer) -> TokenUnigram:
         >>> from mechmarkov.theory.transducer import strings
         >>> P = np.array([[0.2, 0.8], [0.8, 0.2]])
         >>> T = np.stack([P * [1, 0], P * [0, 1]])
-        >>> round(unigram(T, strings(2, 2)).loss_per_symbol, 4), round(unigram(T, strings(2, 4)).loss_per_symbol, 4)
-        (0.5968, 0.5486)
+        >>> [round(unigram(T, strings(2, r)).loss_per_symbol, 4) for r in (1, 2, 4)]
+        [0.6931, 0.5968, 0.5486]
     """
     index: dict[State, int] = {}
     edges: list[tuple[int, int, float, Written]] = []
@@ -126,12 +128,14 @@ def token_chain(T: Matrices, tokeniser: Transducer, most: int) -> TokenChain:
     for (_, place), i in index.items():
         transitions[i, list(rows[place])] = list(rows[place].values())
     closed = _closed(csr_array(transitions))
-    kept = transitions[np.ix_(closed, closed)]
-    states = list(index)
+    recurrent = transitions[np.ix_(closed, closed)]
+    recurrent /= recurrent.sum(1, keepdims=True)
+    states = [list(index)[i] for i in closed]
     return TokenChain(
-        kept / kept.sum(1, keepdims=True),
-        np.array([states[i][0] for i in closed]),
-        tuple(states[i][1] for i in closed),
+        recurrent,
+        np.array([token for token, _ in states]),
+        _stationary(csr_array(recurrent)),
+        tuple(place for _, place in states),
     )
 
 
@@ -183,10 +187,8 @@ def _closed(P: csr_array) -> Int[np.ndarray, " state"]:
 def _stationary(P: csr_array) -> Float[np.ndarray, " state"]:
     closed = _closed(P)
     inner = P[closed][:, closed]
-    equations = (inner.T - eye_array(len(closed))).tocsr()[:-1]
-    solved = spsolve(
-        vstack([equations, csr_array(np.ones((1, len(closed))))]).tocsc(), np.eye(len(closed))[-1]
-    )
+    balance = (inner.T - eye_array(len(closed))).tocsr()[:-1]
+    equations = vstack([balance, csr_array(np.ones((1, len(closed))))]).tocsc()
     law = np.zeros(P.shape[0])
-    law[closed] = np.atleast_1d(solved)
-    return law
+    law[closed] = np.maximum(spsolve(equations, np.eye(len(closed))[-1]), 0)
+    return law / law.sum()

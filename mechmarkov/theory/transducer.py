@@ -6,8 +6,9 @@ longest word of a dictionary that fits (greedy: LZW's encoder, WordPiece's); and
 (byte pairs, Sennrich et al. 2016). Pure functions, no randomness.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 Word = tuple[int, ...]
@@ -56,11 +57,7 @@ def strings(n_symbols: int, length: int) -> Transducer:
     words = tuple(product(range(n_symbols), repeat=length))
     number = {word: token for token, word in enumerate(words)}
 
-    def step(pending: Hashable, symbol: int) -> tuple[Hashable, Written]:
-        read = (*_word(pending), symbol)
-        return ((), (number[read],)) if len(read) == length else (read, ())
-
-    return Transducer(words, (), step)
+    return Transducer(words, (), partial(_block, number=number, length=length))
 
 
 def greedy(words: Sequence[Word], n_symbols: int) -> Transducer:
@@ -81,15 +78,7 @@ def greedy(words: Sequence[Word], n_symbols: int) -> Transducer:
         raise ValueError(f"words do not hold symbol {missing[0]}, expected every single symbol among them")
     goes_on = {word[:n] for word in number for n in range(len(word))}
 
-    def step(pending: Hashable, symbol: int) -> tuple[Hashable, Written]:
-        read, written = (*_word(pending), symbol), []
-        while read not in goes_on:  # no longer word begins with it
-            length = next(n for n in range(len(read), 0, -1) if read[:n] in number)
-            written.append(number[read[:length]])
-            read = read[length:]
-        return read, tuple(written)
-
-    return Transducer(tuple(number), (), step)
+    return Transducer(tuple(number), (), partial(_longest, number=number, goes_on=goes_on))
 
 
 def merges(pairs: Sequence[tuple[int, int]], n_symbols: int) -> Transducer:
@@ -110,26 +99,50 @@ def merges(pairs: Sequence[tuple[int, int]], n_symbols: int) -> Transducer:
     for first, second in pairs:
         words.append(words[first] + words[second])
 
-    def step(pending: Hashable, symbol: int) -> tuple[Hashable, Written]:
-        holds, stream = list(_word(pending)), [symbol]
-        for rank, (first, second) in enumerate(pairs):
-            passed: list[int] = []
-            for token in stream:
-                if holds[rank] and token == second:
-                    passed.append(n_symbols + rank)
-                    holds[rank] = 0
-                    continue
-                if holds[rank]:
-                    passed.append(first)
-                holds[rank] = int(token == first)
-                if not holds[rank]:
-                    passed.append(token)
-            stream = passed
-            if not stream:
-                break
-        return tuple(holds), tuple(stream)
+    return Transducer(
+        tuple(words), (0,) * len(pairs), partial(_merged, pairs=tuple(pairs), n_symbols=n_symbols)
+    )
 
-    return Transducer(tuple(words), (0,) * len(pairs), step)
+
+# The steps are functions of a module, so that a source with a tokeniser can be pickled.
+def _block(
+    pending: Hashable, symbol: int, *, number: Mapping[Word, int], length: int
+) -> tuple[Hashable, Written]:
+    read = (*_word(pending), symbol)
+    return ((), (number[read],)) if len(read) == length else (read, ())
+
+
+def _longest(
+    pending: Hashable, symbol: int, *, number: Mapping[Word, int], goes_on: Set[Word]
+) -> tuple[Hashable, Written]:
+    read, written = (*_word(pending), symbol), []
+    while read not in goes_on:  # no longer word begins with it
+        length = next(n for n in range(len(read), 0, -1) if read[:n] in number)
+        written.append(number[read[:length]])
+        read = read[length:]
+    return read, tuple(written)
+
+
+def _merged(
+    pending: Hashable, symbol: int, *, pairs: tuple[tuple[int, int], ...], n_symbols: int
+) -> tuple[Hashable, Written]:
+    holds, stream = list(_word(pending)), [symbol]
+    for rank, (first, second) in enumerate(pairs):
+        passed: list[int] = []
+        for token in stream:
+            if holds[rank] and token == second:
+                passed.append(n_symbols + rank)
+                holds[rank] = 0
+                continue
+            if holds[rank]:
+                passed.append(first)
+            holds[rank] = int(token == first)
+            if not holds[rank]:
+                passed.append(token)
+        stream = passed
+        if not stream:
+            break
+    return tuple(holds), tuple(stream)
 
 
 def _word(pending: Hashable) -> Word:

@@ -12,7 +12,6 @@ from mechmarkov.sources.base.hidden_chain import HiddenChain
 from mechmarkov.sources.base.registry import AnySource
 from mechmarkov.sources.base.source import Predictor, by_name
 from mechmarkov.sources.base.stationary import read_only
-from mechmarkov.sources.sampling import law
 from mechmarkov.sources.tokens.symbol_chain import symbol_chain
 from mechmarkov.sources.tokens.tokenisers import LETTERS, Tokeniser, text_of
 from mechmarkov.theory import token_law
@@ -34,8 +33,8 @@ class Tokenised(HiddenChain):
 
     Args:
         source: What makes the symbols: one fixed law with a finite memory.
-        tokeniser: `{"kind": "strings", "length": 2}`, `{"kind": "greedy", "words": ["a", "b", "ab"]}` or
-            `{"kind": "merges", "merges": [["a", "b"]]}`; `a` is state 0 of the source.
+        tokeniser: A section: kind `strings` of a `length`, `greedy` with its `words`, or `merges`, which are
+            pairs of tokens; `a` is state 0 of the source.
 
     Raises:
         ValueError: One line, for a source of another kind, a dictionary that cannot encode it, or more tokens
@@ -120,7 +119,7 @@ class Tokenised(HiddenChain):
     @cached_property
     def hidden_law(self) -> Float[np.ndarray, " hidden"]:
         """The stationary law of the hidden chain; read-only."""
-        return read_only(law.stationary(self.T))
+        return read_only(self.chain.law)
 
     @property
     def symbol_entropy_rate(self) -> float:

@@ -13,9 +13,11 @@ from mechmarkov.sources.base.source import Count
 from mechmarkov.theory import transducer
 from mechmarkov.theory.transducer import Transducer, Word
 from mechmarkov.utils.config import Fields
+from mechmarkov.utils.text import first_of
 
 LETTERS = string.ascii_letters
 MAX_TOKENS = 1 << 12
+SHOWN = 12  # tokens that an error names
 Text = Annotated[str, Field(min_length=1, max_length=1 << 12)]
 Texts = Annotated[tuple[Text, ...], BeforeValidator(as_lists)]
 
@@ -66,11 +68,18 @@ class Greedy(Fields):
                 word.
         """
         check_size(len(self.words))
+        for letter in LETTERS[:n_symbols]:
+            if letter not in self.words:
+                raise ValueError(
+                    f"tokeniser.words lack {letter!r}, expected every symbol: some texts have no tokens"
+                )
         first: dict[str, int] = {}
         for i, text in enumerate(self.words):
             if first.setdefault(text, i) != i:
-                raise ValueError(f"words[{i}] is {text!r} as words[{first[text]}], expected each word once")
-        words = [word_of(text, n_symbols, f"words[{i}]") for i, text in enumerate(self.words)]
+                raise ValueError(
+                    f"tokeniser.words[{i}] is {text!r}, as words[{first[text]}] is, expected each once"
+                )
+        words = [word_of(text, n_symbols, f"tokeniser.words[{i}]") for i, text in enumerate(self.words)]
         return transducer.greedy(words, n_symbols)
 
 
@@ -99,12 +108,13 @@ class Merges(Fields):
         pairs = []
         for i, merge in enumerate(self.merges):
             if len(merge) != 2 or not set(merge) <= set(number):
+                known = first_of(list(number), SHOWN)
                 raise ValueError(
-                    f"merges[{i}] is {list(merge)}, expected two of the tokens before it: {', '.join(number)}"
+                    f"tokeniser.merges[{i}] is {list(merge)}, expected two of the tokens before it: {known}"
                 )
             pairs.append((number[merge[0]], number[merge[1]]))
             if (joined := "".join(merge)) in number:
-                raise ValueError(f"merges[{i}] makes {joined!r} again, expected each token once")
+                raise ValueError(f"tokeniser.merges[{i}] makes {joined!r} again, expected each token once")
             number[joined] = len(number)
         return transducer.merges(pairs, n_symbols)
 
