@@ -48,7 +48,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     if "loss_per_symbol" in data:
         unit, unknown = str(data["loss_per_symbol"].attrs["unit"]), "the entropy rate has no closed form"
         of_symbols = {
-            "loss_per_symbol": score_with_null(lambda d: d["loss_per_symbol"], data, null, unit),
+            "loss_per_symbol": score(lambda d: d["loss_per_symbol"], last["loss_per_symbol_error"], unit),
             "least_per_symbol": _known(float(data["least_per_symbol"]), unit, unknown),
         }
     # The first three stand open in the report: they decide.
@@ -86,7 +86,7 @@ probe = Probe(
         "progress": "1 − E[KL(p ‖ q)] / E[KL(p ‖ unigram)]: from the unigram's loss to the best",
         "accuracy": "how often the model's likeliest state comes next",
         "optimal_accuracy": "accuracy of the Bayes-optimal prediction",
-        "loss_per_symbol": "E[−log q(next token)] / symbols per token, of tokens of a source's symbols",
+        "loss_per_symbol": "E[−log q(next token)] / E[symbols of the next token]",
         "least_per_symbol": "the entropy rate of the source",
     },
     with_bos=True,

@@ -49,7 +49,7 @@ def measure(subject: Subject) -> xr.Dataset:
         [axis, state_from] (nats) and `accuracy_after` [axis, state_from] (probability): the same scores after
         each parent state;
         `kernel` [state_from, state_to] (probability): P, for a source with one chain;
-        of tokens `loss_per_symbol` [axis] and `least_per_symbol` (nats a symbol of their source; NaN where
+        of tokens `loss_per_symbol` [axis], its standard error and `least_per_symbol` (nats a symbol of their source; NaN where
         its entropy rate has no closed form).
     """
     axis, source, batch = subject.axis, subject.source, subject.batch
@@ -120,7 +120,7 @@ def measure(subject: Subject) -> xr.Dataset:
     if axis == "step":
         data = data.assign(_tempered(subject, model, exact))
     if isinstance(source, Tokenised):
-        data = data.assign(_per_symbol(source, axis, data["loss"].values))
+        data = data.assign(_per_symbol(source, axis, losses, batch.targets.numpy()))
     P = getattr(source, "P", None)
     if P is not None:
         data = data.assign(variables("probability", ("state_from", "state_to"), kernel=np.array(P)))
@@ -135,11 +135,18 @@ def measure(subject: Subject) -> xr.Dataset:
     ).assign_attrs(best=best.name)
 
 
-def _per_symbol(source: Tokenised, axis: str, loss: Float[np.ndarray, " member"]) -> Variables:
-    """What a model of tokens loses on each symbol of the source, and the least that can be lost."""
-    unit = "nats a symbol"
+def _per_symbol(
+    source: Tokenised,
+    axis: str,
+    losses: Float[np.ndarray, "member batch read"],
+    tokens: Int[np.ndarray, "batch read"],
+) -> Variables:
+    """What models of tokens lose on each symbol of the source, and the least that can be lost."""
+    symbols = np.array([len(label) for label in source.labels])[tokens].sum(-1)
+    value, error = ratio(losses.sum(-1), symbols)
     least = getattr(source, "symbol_entropy_rate", np.nan)  # not known of every source
-    return variables(unit, axis, loss_per_symbol=loss / source.symbols_per_token) | variables(
+    unit = "nats a symbol"
+    return variables(unit, axis, loss_per_symbol=value, loss_per_symbol_error=error) | variables(
         unit, (), least_per_symbol=least
     )
 
