@@ -135,5 +135,7 @@ def _comment(field: RecipeField, value: Any) -> Iterator[str]:
 
 
 def toml(value: Any) -> str:
-    """A plain value as TOML writes it, which is JSON's way for all but tables."""
+    """A plain value as TOML writes it on one line, which is JSON's way for all but tables."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{name} = {toml(inner)}" for name, inner in value.items()) + " }"
     return json.dumps(value, ensure_ascii=False)

@@ -13,11 +13,16 @@ from . import figures
 from .claims import claims, headline
 from .measure import mean_kls, measure
 
+MAX_TOKENS = 40  # what it is compared with reads the last tokens and pairs: 1 920 numbers
+
 
 def applies(subject: Subject) -> str | None:
-    """Only where something is hidden behind the tokens."""
+    """Only where something is hidden behind the tokens, and these are few."""
     if not isinstance(subject.source, Hidden):
         return "nothing is hidden behind the tokens of this source, so there is no belief to carry"
+    tokens = subject.source.n_states
+    if tokens > MAX_TOKENS:
+        return f"a belief is read next to pairs of tokens, of at most {MAX_TOKENS}, and the source has {tokens}"
     if subject.objective.query:
         return "the prediction is made at a query token, where a belief is not moved"
     return None

@@ -63,6 +63,11 @@ SOURCES = [
     {"kind": "order_k", "kernel": [[[0.9, 0.1], [0.3, 0.7]], [[0.6, 0.4], [0.2, 0.8]]]},
     {"kind": "selective_lag", "P": ROWS, "lags": [1, 3]},
     {"kind": "switch", "lag": 2, "p": 0.2, "q": 0.3},
+    {
+        "kind": "tokenised",
+        "source": {"kind": "binary", "p": 0.2, "q": 0.3},
+        "tokeniser": {"kind": "merges", "merges": [["a", "a"]]},
+    },
     {"kind": "trigger_bigram", "P": ROWS, "triggers": [0]},
     mm.Observed("the cat sat on the mat. " * 40, order=1).model_dump(),
 ]

@@ -34,6 +34,13 @@ SOURCES = {
     "selective lag": (mm.sources.SelectiveLag(P3, lags=[1, 2]), CHAIN),
     "selective, no parent": (mm.sources.SelectiveLag(P3, lags=[2, 3]), CHAIN | {"storage"}),
     "hidden": (mm.HiddenMarkov(transitions=[[0.9, 0.1], [0.2, 0.8]], emissions=[P3[0], OTHER[0]]), CHAIN),
+    "tokens": (
+        mm.sources.Tokenised(
+            source=mm.sources.Switch(p=0.3, q=0.4, lag=2),
+            tokeniser={"kind": "greedy", "words": ["a", "b", "ab", "bba"]},
+        ),
+        CHAIN,
+    ),
     "observed": (mm.Observed(OBSERVED, order=1, block=50), CHAIN),
     "observed, order 2": (mm.Observed(OBSERVED, order=2, block=50), CHAIN),
     "context conditioned": (mm.sources.ContextConditionedChain(P3), CHAIN | TABLE),
@@ -45,7 +52,7 @@ SOURCES = {
     "fruit 2": (mm.sources.FruitQuestions(task=2), CHAIN | TABLE),
 }
 
-HIDDEN = {"mixture", "selective lag", "selective, no parent", "hidden"}
+HIDDEN = {"mixture", "selective lag", "selective, no parent", "hidden", "tokens"}
 
 
 def first_order(source):

@@ -1,0 +1,1 @@
+"""Tokenised Markov data: a source's symbols, read by a tokeniser."""
