@@ -73,7 +73,7 @@ def devinterp(case: Case) -> float | str:
 
 
 LAU = "Lau et al. 2023 (arXiv 2308.12108)"
-degeneracy_probe = Method("degeneracy-probe", "coefficients", sampled, f"the probe `degeneracy`; {LAU}", "λ")
-hessian_method = Method("hessian-rank", "coefficients", hessian_rank, "Watanabe 2009: regular models", "λ")
-devinterp_method = Method("devinterp", "coefficients", devinterp, f"devinterp's; {LAU}", "λ")
-parameters = Method("half-the-parameters", "coefficients", half_the_parameters, "what chance gives", "λ")
+degeneracy_probe = Method("degeneracy-probe", "coefficients", sampled, f"the probe `degeneracy`; {LAU}")
+hessian_method = Method("hessian-rank", "coefficients", hessian_rank, "Watanabe 2009: regular models")
+devinterp_method = Method("devinterp", "coefficients", devinterp, f"devinterp's; {LAU}")
+parameters = Method("half-the-parameters", "coefficients", half_the_parameters, "what chance gives")

@@ -22,28 +22,34 @@ from mechmarkov.utils.files import check_writable
     shell_complete=completing(catalogue.questions),
     help="Only these cases (`mechmarkov list`).  [all]",
 )
-@click.option("--seeds", type=click.IntRange(1, 1000), default=8, help="Draws of each case.")
+@click.option("--seeds", type=click.IntRange(1, 1000), default=4, help="Draws of each case.")
+@click.option(
+    "--pairs",
+    type=click.Choice(["minimal", "resampled"]),
+    default="minimal",
+    help="Counterfactuals that differ in one state, or other sequences.",
+)
 @JSON
 @click.option("--out", type=PATH, default="bench", help="Folder.")
-def bench(methods: str | None, cases: str | None, seeds: int, out: Path, as_json: bool) -> None:
-    """Score interpretability methods against circuits whose effects are known in nats.
+def bench(
+    methods: str | None, cases: str | None, seeds: int, pairs: str, out: Path, as_json: bool
+) -> None:
+    """Score interpretability methods against circuits whose effects are known.
 
-    Writes bench.html, bench.md, scores.nc, effects.csv and reasons.csv.
+    Writes bench.html, leaderboard.json, scores.csv, effects.csv and reasons.csv.
     """
     from mechmarkov.bench import CASES, run, save
+    from mechmarkov.bench.leaderboard import leaderboard
     from mechmarkov.bench.page import FILES as BENCH_FILES
+    from mechmarkov.bench.page import as_text
     from mechmarkov.utils.progress import progress_bar
 
     check_writable(*(out / name for name in BENCH_FILES))
     names = names_of("--cases", cases)
     with progress_bar(len(names or CASES) * seeds, "case") as progress:
-        found = run(names_of("--methods", methods), names, seeds, progress=progress)
+        found = run(names_of("--methods", methods), names, seeds, pairs=pairs, progress=progress)
     page = save(found, out)
     if as_json:
-        means = found.scores.mean("seed").to_dataframe().reset_index()
-        why = found.reasons[["method", "case", "seed", "reason"]]
-        return print_json({"scores": means.to_dict("records"), "reasons": why.to_dict("records")})
-    click.echo((out / "bench.md").read_text("utf-8"))
-    for (method, why), rows in found.reasons.groupby(["method", "reason"]):
-        click.echo(f"{method}: {why} ({', '.join(sorted(set(rows['case'])))})")
+        return print_json(leaderboard(found))
+    click.echo(as_text(found))
     click.echo(told(page))
