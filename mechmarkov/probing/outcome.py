@@ -84,6 +84,8 @@ class Findings(Mapping[str, Outcome]):
         skipped: Probes that do not apply, and why.
         failed: Probes that raised, and what.
         warnings: Why the whole may not mean what it says, a sentence each.
+        sequence: What the model makes of the first sequence, where a reader gave some
+            (`mechmarkov.probing.own_tokens`); not in files.
     """
 
     metadata: dict[str, Any]
@@ -92,6 +94,7 @@ class Findings(Mapping[str, Outcome]):
     skipped: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    sequence: xr.Dataset | None = None
 
     def __getitem__(self, name: str) -> Outcome:
         """The outcome of a probe; an error says why where there is none."""

@@ -23,6 +23,7 @@ from mechmarkov.report.first_screen.curve import learning_curve
 from mechmarkov.report.first_screen.head_panels import head_panels
 from mechmarkov.report.first_screen.headline import Headline, at_step, headline
 from mechmarkov.report.glossary import explanation
+from mechmarkov.report.own_tokens import panel
 from mechmarkov.report.payload import script_json
 from mechmarkov.report.score_picture import DIGITS, rounded, score_picture
 from mechmarkov.report.symlog import symlog
@@ -56,7 +57,9 @@ def render(result: Findings) -> str:
         everywhere = len(drawn) == len(states) > 1
         hero.append(figure_card("figure-circuit", drawn[-1], drawn if everywhere else ()))
     panels = head_panels(states)
-    figures = list(chain(hero, *(card.figures for card in cards), *(panel.cards for panel in panels)))
+    own = None if result.sequence is None else panel(result.sequence, moving=False)
+    of_own = [] if own is None else own.figures
+    figures = list(chain(hero, of_own, *(card.figures for card in cards), *(panel.cards for panel in panels)))
     moves = any(figure.moves for figure in figures)
     scores = [score for outcome in result.outcomes.values() for score in outcome.scores.values()]
     nulls = [score.null_kind for score in scores if score.null is not None and score.null_kind]
@@ -73,6 +76,7 @@ def render(result: Findings) -> str:
         hero=hero,
         named=(screens[-1].named or ("",))[-1],
         panels=panels,
+        own=own,
         command=_command(result),
         usual_null=max(nulls, key=nulls.count, default=""),  # which is said once
         steps=[result.steps[i] for i in shown] if moves else [],
