@@ -124,8 +124,8 @@ def probe(
     warnings = tuple(_warnings(subject, doubts, law_draws))
     skipped, failed = given_as["skipped"], given_as["failed"]
     first = subject.batch.history[0].tolist()
-    own = None if tokens is None else own_tokens(run, first, step=subject.coordinates[-1])
-    return Result(what, subject.coordinates, outcomes, skipped, failed, warnings, own)
+    sequence = None if tokens is None else own_tokens(run, first, step=subject.coordinates[-1])
+    return Result(what, subject.coordinates, outcomes, skipped, failed, warnings, sequence)
 
 
 def _checked_arguments(

@@ -49,8 +49,7 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
     (97, 97)
     """
     check_run(run)
-    drawn = Subject.of(run, sequences=1).batch.tokens if sequence is None else None
-    tokens = tokens_of(run, sequence) if drawn is None else drawn
+    tokens = Subject.of(run, sequences=1).batch.tokens if sequence is None else tokens_of(run, sequence)
     config, model = run.config, run.model(step)
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(config.n_layers)]
     with torch.no_grad():

@@ -137,7 +137,7 @@ def matched(
     for number, (name, table) in enumerate(tables.items(), 1):
         left = (number - 1) * (_MATCHED_WIDTH + _MATCHED_SPACE)
         across = {"domain": (left, left + _MATCHED_WIDTH), "anchor": f"y{number}"}
-        down = {"anchor": f"x{number}", "autorange": "reversed"}
+        down: dict[str, object] = {"anchor": f"x{number}", "autorange": "reversed"}
         down |= {"scaleanchor": f"x{number}"} if row_labels is None else row_ticks
         layout[f"xaxis{number}"] = axis | across | {"title": _text(column_title)}
         layout[f"yaxis{number}"] = axis | down | {"title": _text(row_title if number == 1 else "")}

@@ -31,7 +31,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Panel:
-    """The panel as the template shows it; `changes` name the states that are changed, one at each step of the slider."""
+    """The panel as the template shows it; `changes` name the states to change, one at each step."""
 
     figures: list[FigureCard]
     rows: list[Row]
@@ -71,8 +71,9 @@ def table(data: xr.Dataset) -> list[Row]:
     rows = []
     for number, position in enumerate(data["read_position"].values.tolist()):
         following = tokens[position + 1] if position + 1 < len(tokens) else ""
-        told = (_told(law[number], states) for law in (data["model"].values, laws))
-        rows.append(Row(position, tokens[position], following, *told, format_number(float(far[number]), 3)))
+        model, law = (_told(of[number], states) for of in (data["model"].values, laws))
+        divergence = format_number(float(far[number]), 3)
+        rows.append(Row(position, tokens[position], following, model, law, divergence))
     return rows
 
 
