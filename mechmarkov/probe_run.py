@@ -27,6 +27,7 @@ from mechmarkov.probing.subject import DoesNotApplyError, Subject, check_run, un
 from mechmarkov.report.words.outcomes import consistent
 from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
+from mechmarkov.runs.training_curve import training_curve
 from mechmarkov.sources import Observed
 from mechmarkov.utils import plugins
 from mechmarkov.utils.device import pick_device
@@ -125,7 +126,8 @@ def probe(
     skipped, failed = given_as["skipped"], given_as["failed"]
     first = subject.batch.history[0].tolist()
     sequence = None if tokens is None else own_tokens(run, first, step=subject.coordinates[-1])
-    return Result(what, subject.coordinates, outcomes, skipped, failed, warnings, sequence)
+    curve = training_curve(run.metrics)
+    return Result(what, subject.coordinates, outcomes, skipped, failed, warnings, sequence, curve)
 
 
 def _checked_arguments(

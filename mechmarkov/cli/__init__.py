@@ -13,6 +13,7 @@ import click
 from mechmarkov.cli._ablate import ablate
 from mechmarkov.cli._bench import bench
 from mechmarkov.cli._certify import certify, verify
+from mechmarkov.cli._index import index
 from mechmarkov.cli._lists import list_, probes
 from mechmarkov.cli._mcp import mcp
 from mechmarkov.cli._options import MAX_LINE_CHARACTERS
@@ -41,6 +42,7 @@ for command in (
     train,
     probe,
     tokens_,
+    index,
     show,
     import_,
     sweep,

@@ -84,16 +84,23 @@ def render(result: Findings) -> str:
 
 
 def fill(
-    template: str, figures: Sequence[FigureCard], *, steps: Sequence[int] = (), **content: object
+    template: str,
+    figures: Sequence[FigureCard],
+    *,
+    steps: Sequence[int] = (),
+    scripts: Sequence[str] = (),
+    **content: object,
 ) -> str:
     """A template's page with its figures' data, the scripts that draw them and the policy.
 
-    `steps` are the training steps of the page's slider; `content` is what else the template names.
+    `steps` are the training steps of the page's slider, `scripts` files next to the templates that it runs
+    too; `content` is what else the template names.
     """
     kinds = {figure.kind for figure in figures}
     drawing = {"plotly": bundles.plotly_script, "attention": bundles.circuitsvis_script}
     libraries = [library() for kind, library in drawing.items() if kind in kinds]
     ours = [bundles.inline_script(_package_text("report.js"))] if kinds or len(steps) > 1 else []
+    ours += [bundles.inline_script(_package_text(name)) for name in scripts]
     page = environment().get_template(template)
     return page.render(
         figures=figures,
