@@ -35,6 +35,7 @@ _HOMES = {
     "sweeps": ["Cluster", "Sweep", "load_sweep", "sweep"],
     "report.compare": ["write_comparison"],
     "probe_run": ["probe"],
+    "own_tokens": ["tokens"],
     "recorder": ["Recorder"],
     "probing": ["Claim", "Probe", "Score", "Subject"],
     "result": ["Result"],
@@ -64,6 +65,7 @@ if TYPE_CHECKING:  # `as` makes a name one that is exported
     from mechmarkov.models import DecoderConfig as DecoderConfig
     from mechmarkov.models import HookedDecoder as HookedDecoder
     from mechmarkov.models.compatibility import compat as compat
+    from mechmarkov.own_tokens import tokens as tokens
     from mechmarkov.probe_run import probe as probe
     from mechmarkov.probing import Claim as Claim
     from mechmarkov.probing import Probe as Probe

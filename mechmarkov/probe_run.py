@@ -18,6 +18,7 @@ from mechmarkov.probing.description import describe
 from mechmarkov.probing.estimated_law import law_in_words, with_law_error
 from mechmarkov.probing.nulls import NULL_MODELS
 from mechmarkov.probing.outcome import Outcome, check_data, check_outcome
+from mechmarkov.probing.own_tokens import own_tokens
 from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.recording import SCORES, Quantity
 from mechmarkov.probing.score import Score
@@ -26,6 +27,7 @@ from mechmarkov.probing.subject import DoesNotApplyError, Subject, check_run, un
 from mechmarkov.report.words.outcomes import consistent
 from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
+from mechmarkov.runs.training_curve import training_curve
 from mechmarkov.sources import Observed
 from mechmarkov.utils import plugins
 from mechmarkov.utils.device import pick_device
@@ -122,7 +124,10 @@ def probe(
     what = describe(run) | {"evaluation": _evaluation(subject, "given" if tokens is not None else seed)}
     warnings = tuple(_warnings(subject, doubts, law_draws))
     skipped, failed = given_as["skipped"], given_as["failed"]
-    return Result(what, subject.coordinates, outcomes, skipped, failed, warnings)
+    first = subject.batch.history[0].tolist()
+    sequence = None if tokens is None else own_tokens(run, first, step=subject.coordinates[-1])
+    curve = training_curve(run.metrics)
+    return Result(what, subject.coordinates, outcomes, skipped, failed, warnings, sequence, curve)
 
 
 def _checked_arguments(

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mechmarkov.probing.outcome import Findings
+from mechmarkov.report.first_screen.headline import at_step, headline
 from mechmarkov.report.first_screen.still import still_curve
 from mechmarkov.report.html import write
 from mechmarkov.report.save import save_all
@@ -16,6 +18,11 @@ class Result(Findings):
 
     In a notebook it shows itself as a table of scores.
     """
+
+    def summary(self) -> dict[str, Any]:
+        """Everything but the arrays, as plain JSON data, with the badge and the title of the first screen."""
+        screen = headline(at_step(self, len(self.steps) - 1)) if self.steps else headline(self)
+        return super().summary() | {"badge": screen.badge, "headline": screen.title}
 
     def report(self, path: str | Path) -> Path:
         """Write the single-file HTML report and return its path."""

@@ -6,7 +6,6 @@ Each is a plotly figure, which draws without a network in Jupyter and in VS Code
 from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
 import plotly.graph_objects as go
 import torch
 import xarray as xr
@@ -14,6 +13,7 @@ from plotly.subplots import make_subplots
 
 from mechmarkov.models.components import head_name, head_names
 from mechmarkov.probe_run import probe
+from mechmarkov.probing.own_tokens import tokens_of
 from mechmarkov.probing.preconditions import in_words
 from mechmarkov.probing.probe import load_probe
 from mechmarkov.probing.subject import Subject, check_run
@@ -48,7 +48,8 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
     >>> figure.data[0].customdata.shape
     (97, 97)
     """
-    tokens = _tokens(run, sequence)
+    check_run(run)
+    tokens = Subject.of(run, sequences=1).batch.tokens if sequence is None else tokens_of(run, sequence)
     config, model = run.config, run.model(step)
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(config.n_layers)]
     with torch.no_grad():
@@ -156,24 +157,3 @@ def trajectory(run: Run, *, sequences: int | None = None) -> go.Figure:
 
 def _behaviour(run: Run, steps: Literal["all"] | list[int], sequences: int | None) -> xr.Dataset:
     return load_probe("behaviour").measure(Subject.of(run, steps, sequences=sequences))
-
-
-def _tokens(run: Run, sequence: Sequence[int] | None) -> torch.Tensor:
-    """`[1, position]`, with the query token at the end, or the sequence's beginning, where it has one."""
-    check_run(run)
-    if sequence is None:
-        return Subject.of(run, sequences=1).batch.tokens
-    states = np.asarray(sequence)
-    n, query = run.source.n_states, run.objective.query
-    longest = run.config.n_ctx - run.objective.n_extra
-    if states.ndim != 1 or not states.size or states.dtype.kind not in "iu":
-        raise ValueError(f"sequence is {sequence!r}, expected a list of states by number")
-    if (wrong := states[(states < 0) | (states >= n)]).size:
-        raise ValueError(f"sequence has state {wrong[0]}, expected 0 to {n - 1}")
-    if states.size > longest or (query and states.size < longest):
-        expected = f"{longest} states before the query" if query else f"at most {longest} states"
-        raise ValueError(f"sequence has {states.size} states, expected {expected}")
-    tokens = torch.from_numpy(states.astype(np.int64))[None]
-    if run.objective.bos:
-        return torch.cat([torch.full((1, 1), run.config.d_vocab - 1), tokens], dim=1)
-    return torch.cat([tokens, torch.full((1, 1), run.config.d_vocab - 1)], dim=1) if query else tokens

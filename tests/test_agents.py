@@ -48,6 +48,7 @@ def test_it_is_short():
 COMMANDS = {  # and the keys of what each prints that the page names
     "probe --example walk --probes behaviour --out r": ("schema", "run", "probes", "claims", "skipped"),
     "ablate walk.pt --parts L0H0": ("loss", "rise", "interval", "unit"),
+    "tokens walk.pt --tokens @": ("tokens", "law", "positions", "lens", "attention", "patch", "page"),
     "certify walk.pt": ("program", "tier", "worst_kl", "seen", "proof"),
     "show walk.pt": (),
     "list": (),
@@ -60,7 +61,8 @@ COMMANDS = {  # and the keys of what each prints that the page names
 def test_a_command_prints_one_json_object(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     mechmarkov.example("walk").save("walk.pt")
-    main([*command.split(), "--json"])
+    words = [" ".join("012345" * 16) if word == "@" else word for word in command.split()]
+    main([*words, "--json"])
     data = json.loads(capsys.readouterr().out)
     assert data
     for key in COMMANDS[command]:

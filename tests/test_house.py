@@ -31,6 +31,7 @@ FLOORS = (
     "probing",
     "curvature",
     "report",
+    "own_tokens",
     "result",
     "probe_run",
     "recorder",

@@ -1,6 +1,6 @@
-"""The command line: train, probe, ablate, certify, verify, show, import, sweep, bench, recipe, mcp, lists.
+"""The command line: a file holds a command, or two of a kind.
 
-A file holds a command, or two of a kind. Nothing heavy is imported before a command needs it:
+Nothing heavy is imported before a command needs it:
 `mechmarkov --help` loads neither torch nor TransformerLens. Bad input ends with one line `error: …` on stderr
 and exit code 2.
 """
@@ -13,6 +13,7 @@ import click
 from mechmarkov.cli._ablate import ablate
 from mechmarkov.cli._bench import bench
 from mechmarkov.cli._certify import certify, verify
+from mechmarkov.cli._index import index
 from mechmarkov.cli._lists import list_, probes
 from mechmarkov.cli._mcp import mcp
 from mechmarkov.cli._options import MAX_LINE_CHARACTERS
@@ -20,6 +21,7 @@ from mechmarkov.cli._probe import probe
 from mechmarkov.cli._recipe import recipe
 from mechmarkov.cli._runs import import_, show
 from mechmarkov.cli._sweep import sweep
+from mechmarkov.cli._tokens import tokens_
 from mechmarkov.cli._train import train
 from mechmarkov.utils.memory import is_out_of_memory
 from mechmarkov.utils.shadowed import explaining
@@ -39,6 +41,8 @@ def cli() -> None:
 for command in (
     train,
     probe,
+    tokens_,
+    index,
     show,
     import_,
     sweep,

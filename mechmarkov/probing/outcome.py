@@ -1,7 +1,7 @@
 """What probing found: the outcome of a probe, checked, and those of all probes about one run."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,6 +84,9 @@ class Findings(Mapping[str, Outcome]):
         skipped: Probes that do not apply, and why.
         failed: Probes that raised, and what.
         warnings: Why the whole may not mean what it says, a sentence each.
+        sequence: What the model makes of the first sequence, where a reader gave some
+            (`mechmarkov.probing.own_tokens`); not in files.
+        curve: The loss in training, as `step` and `loss` at up to 50 steps; None where it is not known.
     """
 
     metadata: dict[str, Any]
@@ -92,6 +95,8 @@ class Findings(Mapping[str, Outcome]):
     skipped: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    sequence: xr.Dataset | None = None
+    curve: Mapping[str, Sequence[int] | Sequence[float]] | None = None
 
     def __getitem__(self, name: str) -> Outcome:
         """The outcome of a probe; an error says why where there is none."""
@@ -131,6 +136,7 @@ class Findings(Mapping[str, Outcome]):
             "skipped": self.skipped,
             "failed": self.failed,
             "warnings": list(self.warnings),
+            **({} if self.curve is None else {"curve": dict(self.curve)}),
         }
 
     def to_dataframe(self) -> pd.DataFrame:

@@ -114,8 +114,11 @@ def matched(
     value_title: str = "",
     names: tuple[str, str] = ("the model", "the target"),
     diverging: bool = False,
+    row_labels: Sequence[str] | None = None,
 ) -> go.Figure:
     """A table of the model next to the one it should be and their difference, on one scale of colours.
+
+    Rows and columns are called alike, unless rows have labels of their own: then cells need not be square.
 
     >>> float(matched(np.eye(2), np.eye(2), ["a", "b"]).data[2].z.max())
     0.0
@@ -124,7 +127,9 @@ def matched(
     finite = np.concatenate([table[np.isfinite(table)] for table in tables.values()])
     signed = diverging or bool(finite.size and finite.min() < 0)
     limits = _limits(finite, signed)
+    rows = labels if row_labels is None else row_labels
     ticks = _ticks(_names("labels", labels, len(labels)), _MAX_NARROW_TICKS)
+    row_ticks = _ticks(_names("row_labels", rows, len(rows)), _MAX_TICKS)
     axis = _TABLE_AXIS | {"automargin": True, "constrain": "domain", **ticks}
     layout = _layout("", "", "") | {"margin": {"l": 8, "r": 8, "t": 28, "b": 8}, "annotations": []}
     layout |= {"height": 290, "meta": {"least": _MIN_MATCHED_WIDTH}}
@@ -132,13 +137,14 @@ def matched(
     for number, (name, table) in enumerate(tables.items(), 1):
         left = (number - 1) * (_MATCHED_WIDTH + _MATCHED_SPACE)
         across = {"domain": (left, left + _MATCHED_WIDTH), "anchor": f"y{number}"}
-        down = {"scaleanchor": f"x{number}", "anchor": f"x{number}", "autorange": "reversed"}
+        down: dict[str, object] = {"anchor": f"x{number}", "autorange": "reversed"}
+        down |= {"scaleanchor": f"x{number}"} if row_labels is None else row_ticks
         layout[f"xaxis{number}"] = axis | across | {"title": _text(column_title)}
         layout[f"yaxis{number}"] = axis | down | {"title": _text(row_title if number == 1 else "")}
         above = {"x": left + _MATCHED_WIDTH / 2, "y": 1.0, "xanchor": "center", "yanchor": "bottom"}
         above |= {"xref": "paper", "yref": "paper", "showarrow": False, "font": {"size": 16}}
         layout["annotations"].append({"text": _text(name), **above})
-        cells = heatmap(table, labels, labels, value_title=value_title, diverging=signed, limits=limits)
+        cells = heatmap(table, rows, labels, value_title=value_title, diverging=signed, limits=limits)
         place = {"xaxis": f"x{number}", "yaxis": f"y{number}", "showscale": number == 3}
         traces.append(cells.data[0].to_plotly_json() | place | {"texttemplate": None, "text": None})
     del layout["xaxis"], layout["yaxis"]

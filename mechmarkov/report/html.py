@@ -23,6 +23,7 @@ from mechmarkov.report.first_screen.curve import learning_curve
 from mechmarkov.report.first_screen.head_panels import head_panels
 from mechmarkov.report.first_screen.headline import Headline, at_step, headline
 from mechmarkov.report.glossary import explanation
+from mechmarkov.report.own_tokens import panel
 from mechmarkov.report.payload import script_json
 from mechmarkov.report.score_picture import DIGITS, rounded, score_picture
 from mechmarkov.report.symlog import symlog
@@ -56,7 +57,9 @@ def render(result: Findings) -> str:
         everywhere = len(drawn) == len(states) > 1
         hero.append(figure_card("figure-circuit", drawn[-1], drawn if everywhere else ()))
     panels = head_panels(states)
-    figures = list(chain(hero, *(card.figures for card in cards), *(panel.cards for panel in panels)))
+    own = None if result.sequence is None else panel(result.sequence, moving=False)
+    of_own = [] if own is None else own.figures
+    figures = list(chain(hero, of_own, *(card.figures for card in cards), *(panel.cards for panel in panels)))
     moves = any(figure.moves for figure in figures)
     scores = [score for outcome in result.outcomes.values() for score in outcome.scores.values()]
     nulls = [score.null_kind for score in scores if score.null is not None and score.null_kind]
@@ -73,6 +76,7 @@ def render(result: Findings) -> str:
         hero=hero,
         named=(screens[-1].named or ("",))[-1],
         panels=panels,
+        own=own,
         command=_command(result),
         usual_null=max(nulls, key=nulls.count, default=""),  # which is said once
         steps=[result.steps[i] for i in shown] if moves else [],
@@ -80,16 +84,23 @@ def render(result: Findings) -> str:
 
 
 def fill(
-    template: str, figures: Sequence[FigureCard], *, steps: Sequence[int] = (), **content: object
+    template: str,
+    figures: Sequence[FigureCard],
+    *,
+    steps: Sequence[int] = (),
+    scripts: Sequence[str] = (),
+    **content: object,
 ) -> str:
     """A template's page with its figures' data, the scripts that draw them and the policy.
 
-    `steps` are the training steps of the page's slider; `content` is what else the template names.
+    `steps` are the training steps of the page's slider, `scripts` files next to the templates that it runs
+    too; `content` is what else the template names.
     """
     kinds = {figure.kind for figure in figures}
     drawing = {"plotly": bundles.plotly_script, "attention": bundles.circuitsvis_script}
     libraries = [library() for kind, library in drawing.items() if kind in kinds]
     ours = [bundles.inline_script(_package_text("report.js"))] if kinds or len(steps) > 1 else []
+    ours += [bundles.inline_script(_package_text(name)) for name in scripts]
     page = environment().get_template(template)
     return page.render(
         figures=figures,

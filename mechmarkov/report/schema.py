@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from mechmarkov.claims.claim import RELATIONS, Evidence, Status
 from mechmarkov.probing.outcome import SCHEMA_VERSION
+from mechmarkov.report.first_screen.verdict import Badge
 
 TEXT, NUMBER = {"type": "string"}, {"type": "number"}
 TEXTS = {"type": "array", "items": TEXT}
@@ -77,7 +78,11 @@ def summary_schema() -> dict[str, Any]:
                 "failed": by_name,
                 "warnings": TEXTS,
             },
-            {},
+            {
+                "badge": {"enum": [*get_args(Badge), None]},
+                "headline": TEXT,
+                "curve": _object({"step": steps, "loss": {"type": "array", "items": NUMBER}}, {}),
+            },
         ),
     }
 

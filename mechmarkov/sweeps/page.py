@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -81,7 +82,7 @@ def write(
         cards.append(figure_card("figure-curves", known[0], drawn))
     came = happened(table, phase.event)
     conclusion = of_sweep(phase.event, [[came[row] for row in rows] for rows in where.values()])
-    content = {
+    content: dict[str, Any] = {
         "conclusion": conclusion,
         "cards": cards,
         "cells": cells,

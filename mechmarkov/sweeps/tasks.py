@@ -4,17 +4,15 @@ import hashlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import torch
-
 from mechmarkov.runs.loading import load
 from mechmarkov.runs.run import Run
+from mechmarkov.runs.training_curve import training_curve
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sweeps.evaluate import Evaluation, evaluate
 from mechmarkov.training.execute import Diverged
@@ -26,7 +24,6 @@ from mechmarkov.utils.forked import can_fork, forked
 from mechmarkov.utils.threads import cores, threads
 
 ROW_VERSION = 1  # of the fields of a row and their meaning; another version is another key
-MAX_CURVE_POINTS = 50
 Row = dict[str, Any]
 
 
@@ -76,24 +73,6 @@ class Done:
 
     rows: tuple[Row, ...]
     runs: dict[str, bytes]
-
-
-def training_curve(
-    metrics: Mapping[str, Mapping[str, torch.Tensor]],
-) -> dict[str, list[int] | list[float]] | None:
-    """The loss in training at up to 50 steps, evenly on a symlog axis: each the mean since the one before.
-
-    Args:
-        metrics: The metrics of a run; None is returned where they have no `loss`.
-    """
-    loss = metrics.get("loss")
-    if loss is None or not len(loss["step"]):
-        return None
-    ends = np.unique(np.geomspace(1, len(loss["step"]), MAX_CURVE_POINTS).round().astype(int))
-    sums = np.add.reduceat(loss["value"].double().numpy(), [0, *ends[:-1]])
-    means = sums / np.diff(ends, prepend=0)
-    steps = loss["step"].numpy()[ends - 1].tolist()
-    return {"step": steps, "loss": [float(f"{mean:.5g}") for mean in means]}
 
 
 def member_key(member: Member) -> str:

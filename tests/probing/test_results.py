@@ -81,7 +81,8 @@ def test_summary_has_the_contracts_keys_and_is_strict_json(saved):
         raise AssertionError(f"{name} is no JSON")
 
     summary = json.loads((folder / "summary.json").read_text("utf-8"), parse_constant=refuse)
-    assert list(summary) == ["schema", "run", "steps", "probes", "claims", "skipped", "failed", "warnings"]
+    told = ["schema", "run", "steps", "probes", "claims", "skipped", "failed", "warnings"]
+    assert list(summary) == [*told, "badge", "headline"]  # and a curve where a training has kept its losses
     assert summary["steps"] == run.steps.tolist()
     assert summary["failed"] == {}
     assert summary["run"]["source"] == run.source.title()

@@ -12,6 +12,7 @@ from sweep_cases import tiny, two_points
 import mechmarkov as mm
 from mechmarkov.cli import main
 from mechmarkov.runs import RunFileError
+from mechmarkov.runs.training_curve import training_curve
 from mechmarkov.sweeps import SweepError, load_sweep, sweep
 from mechmarkov.sweeps.spec import points
 from mechmarkov.sweeps.store import Store
@@ -23,7 +24,6 @@ from mechmarkov.sweeps.tasks import (
     carry_out,
     fleets,
     member_key,
-    training_curve,
     with_runs,
 )
 from mechmarkov.training.workload import Member

@@ -1,0 +1,186 @@
+"""A folder of probed runs as one page and as JSON: a row a run, with badge, loss and a link to its report."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_args
+from urllib.parse import quote
+
+from mechmarkov.report.first_screen.verdict import Badge
+from mechmarkov.report.html import fill
+from mechmarkov.utils.files import replacing
+from mechmarkov.utils.text import counted, error_line, format_number, shown
+
+PAGE, DATA = "index.html", "index.json"
+SUMMARY, REPORT = "summary.json", "report.html"
+MAX_DEPTH = 4  # folders below the one that is listed
+MAX_RUNS = 5000
+MAX_BYTES = 16 << 20  # of a summary
+WIDTH, HEIGHT = 120, 28  # pixels of a small curve
+
+
+@dataclass(frozen=True)
+class ProbedRun:
+    """A row of the dashboard: a run that was probed, as its `summary.json` has it.
+
+    Attributes:
+        folder: Where its files are, from the folder that is listed.
+        report: Its report, from there; empty where there is none.
+        badge: The word of its first screen; empty where it is undecided.
+        headline: The title of its first screen.
+        title: The run: source, model and training.
+        source: Where its data come from.
+        seed: The seed that it was trained with, if it is known.
+        step: The last step that was probed.
+        excess: The loss above the best possible (nats), if it was measured.
+        interval: Its 95 % interval.
+        curve: `step` and `loss` of its training, if they were kept.
+        failed: How many probes failed.
+        warnings: What may invalidate all of it.
+    """
+
+    folder: str
+    report: str
+    badge: str
+    headline: str
+    title: str
+    source: str
+    seed: int | None
+    step: int | None
+    excess: float | None
+    interval: tuple[float, float] | None
+    curve: dict[str, list[float]] | None
+    failed: int
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """The probed runs of a folder; `unread` says of each summary that is none why."""
+
+    folder: Path
+    runs: tuple[ProbedRun, ...]
+    unread: dict[str, str]
+
+    def to_data(self) -> dict[str, Any]:
+        """Everything as plain data, as `index.json` has it."""
+        return {"runs": [asdict(run) for run in self.runs], "unread": self.unread}
+
+
+def read_dashboard(folder: Path) -> Dashboard:
+    """Find the probed runs of a folder, by their `summary.json`, up to four folders deep.
+
+    Raises:
+        NotADirectoryError: It is not a folder.
+        ValueError: It has no probed run, or more than 5000.
+    """
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is not a folder, expected one with reports of `mechmarkov probe`")
+    patterns = ["*/" * depth + SUMMARY for depth in range(MAX_DEPTH + 1)]
+    files = sorted({file for pattern in patterns for file in folder.glob(pattern) if file.is_file()})
+    if not files:
+        raise ValueError(
+            f"{folder} has no {SUMMARY}, expected reports: mechmarkov probe RUN --out {folder / 'NAME'}"
+        )
+    if len(files) > MAX_RUNS:
+        raise ValueError(f"{folder} has {len(files)} probed runs, expected at most {MAX_RUNS}")
+    runs, unread = [], {}
+    for file in files:
+        name = file.parent.relative_to(folder).as_posix()
+        try:
+            runs.append(_read(file, name))
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            unread[name] = f"{SUMMARY} is not a summary of a probed run: {error_line(error)}"
+    return Dashboard(folder, tuple(runs), unread)
+
+
+def write_dashboard(board: Dashboard) -> Path:
+    """Write `index.html` and `index.json` into the folder, both or none, and return the page."""
+    page, data = render(board).encode(), json.dumps(board.to_data(), ensure_ascii=False, allow_nan=False)
+    with replacing(board.folder / PAGE) as html, replacing(board.folder / DATA) as listed:
+        html.write_bytes(page)
+        listed.write_text(data + "\n", "utf-8")
+    return board.folder / PAGE
+
+
+def render(board: Dashboard) -> str:
+    """The page: filters that need no network above a table whose columns sort."""
+    counts = Counter(run.badge or "undecided" for run in board.runs)
+    order = [*get_args(Badge), "undecided"]
+    return fill(
+        "dashboard.html.j2",
+        [],
+        scripts=["dashboard.js"],
+        title=counted(len(board.runs), "probed run"),
+        badges=[(badge, counts[badge]) for badge in order if counts[badge]],
+        rows=[_row(run) for run in board.runs],
+        unread=board.unread,
+    )
+
+
+def _row(run: ProbedRun) -> dict[str, Any]:
+    """A run as the template shows it: numbers in words, its curve as points of a picture."""
+    excess = "" if run.excess is None else format_number(run.excess, 3)
+    loss = run.curve["loss"] if run.curve else []
+    return {
+        "run": run,
+        "link": quote(run.report),
+        "excess": excess,
+        "points": sparkline(loss),
+        "said": f"from {format_number(loss[0], 3)} to {format_number(loss[-1], 3)}" if loss else "",
+    }
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Points of a polyline that is as wide and as high as a small picture.
+
+    >>> sparkline([2.0, 1.0])
+    '2.0,2.0 118.0,26.0'
+    """
+    if len(values) < 2:
+        return ""
+    low, high = min(values), max(values)
+    across, down = (WIDTH - 4) / (len(values) - 1), (HEIGHT - 4) / ((high - low) or 1)
+    return " ".join(f"{2 + i * across:.1f},{2 + (high - x) * down:.1f}" for i, x in enumerate(values))
+
+
+def _read(file: Path, name: str) -> ProbedRun:
+    """A run out of its summary, which may come from anywhere: texts are texts and numbers are numbers."""
+    if file.stat().st_size > MAX_BYTES:
+        raise ValueError(f"it has {file.stat().st_size} bytes, expected at most {MAX_BYTES}")
+    try:
+        data = json.loads(file.read_text("utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    run, score = data["run"], data["probes"].get("behaviour", {}).get("scores", {}).get("excess_loss", {})
+    interval, curve, report = score.get("interval"), data.get("curve"), file.parent / REPORT
+    badge = data.get("badge") or ""
+    if badge not in ("", *get_args(Badge)):
+        raise ValueError(f"badge is {shown(badge)}, expected one of {', '.join(get_args(Badge))}")
+    seed, steps = run.get("seed"), [int(step) for step in data["steps"]]
+    numbers = {key: [_number(x) for x in curve[key]] for key in ("step", "loss")} if curve else None
+    return ProbedRun(
+        folder=name,
+        report=f"{name}/{REPORT}" if report.is_file() else "",
+        badge=badge,
+        headline=str(data.get("headline", "")),
+        title=str(run["title"]),
+        source=str(run.get("source", "")),
+        seed=None if seed is None else int(seed),
+        step=steps[-1] if steps else None,
+        excess=None if score.get("value") is None else _number(score["value"]),
+        interval=None if interval is None else (_number(interval[0]), _number(interval[1])),
+        curve=numbers,
+        failed=len(data["failed"]),
+        warnings=tuple(str(warning) for warning in data["warnings"]),
+    )
+
+
+def _number(value: Any) -> float:
+    """A finite number; JSON of other programs may hold others."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"it has {shown(value)}, expected a finite number")
+    return float(value)
