@@ -16,7 +16,7 @@ from mechmarkov.runs.training_curve import training_curve
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sweeps.evaluate import Evaluation, evaluate
 from mechmarkov.training.execute import Diverged
-from mechmarkov.training.plan import budget_of
+from mechmarkov.training.split import budget_of
 from mechmarkov.training.train import train_members
 from mechmarkov.training.workload import Member, fleet_key
 from mechmarkov.utils.device import pick_device

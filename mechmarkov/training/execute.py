@@ -13,11 +13,11 @@ from mechmarkov.runs.run import Run
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.training import resume
 from mechmarkov.training.plan import Stack, TrainingPlan
-from mechmarkov.training.progress import Progress, Stop, Told
 from mechmarkov.training.recipe import Recipe
 from mechmarkov.training.stack import Fitted, StackInTraining, solved
-from mechmarkov.utils.forked import forked
+from mechmarkov.utils.forked import Stop, forked
 from mechmarkov.utils.memory import freed_memory_kept
+from mechmarkov.utils.progress import Progress, Told
 from mechmarkov.utils.threads import threads
 
 ADVICE = "memory=... takes how many bytes may be used"
@@ -92,13 +92,16 @@ def train_stack(plan: TrainingPlan, progress: Progress, stop: Stop, number: int)
     if interrupted is not None:
         training.restore(interrupted)
     written = time.monotonic()
-    for step in range(training.step + 1, recipe.steps + 1):
-        training.record(training.launch(training.update, *training.inputs()))
-        if file is not None and step < recipe.steps and time.monotonic() - written >= plan.save_every:
+    for step in range(training.step, recipe.steps):
+        lr = training.optimiser.rates(step)
+        drawn = () if training.fixed else (training.batches.at(step),)
+        training.record(training.launch(training.update, lr, *drawn))
+        due = time.monotonic() - written >= plan.save_every
+        if file is not None and due and training.step < recipe.steps:
             resume.write(file, stack.members, plan.device, training.snapshot())
             written = time.monotonic()
         stop.check()
-        progress.step(number, step)
+        progress.step(number, training.step)
     return _results(plan, stack, training.fitted())
 
 

@@ -6,7 +6,6 @@ so that a busy machine slows a fleet down only by what it takes from it. Where p
 these are threads, which wait for Python's lock: 1.2 to 1.4 times the time.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from mechmarkov.runs.run import Run
 from mechmarkov.training import resume
 from mechmarkov.training.recipe import Recipe
+from mechmarkov.training.split import budget_of, split_fleet
 from mechmarkov.training.workload import Member, Workload, workload_of
 from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.errors import integer_of, list_of, number_of
@@ -25,8 +25,6 @@ from mechmarkov.utils.text import shown
 from mechmarkov.utils.threads import cores
 
 MAX_SEED = 1 << 63
-MEMORY = 2_000_000_000  # bytes, for all stacks at once; on a GPU a share of what is free
-SHARE_OF_GPU = 0.7
 # Tokens a step of a stack on a CPU. With fewer than the least an operation takes as long to launch as to
 # compute, and threads launch theirs one after the other. With more than the most a stack gains nothing.
 LEAST_TOKENS_IN_PROCESSES, LEAST_TOKENS_IN_THREADS = 1 << 11, 1 << 13
@@ -167,52 +165,3 @@ def _check_start(start: Run, workload: Workload) -> None:
                 f"start has model.{name} {theirs[name]!r}, expected {value!r} as in recipe "
                 f"{workload.recipe.name!r}"
             )
-
-
-def budget_of(place: torch.device, largest: int, share: float = 1.0) -> int:
-    """Bytes that training may take where nobody gives a limit; on the CPU at least those of one model.
-
-    `share` is the part of a GPU that is this process's, where several train on it.
-    """
-    if place.type == "cpu":
-        return max(MEMORY, largest)
-    free, total = torch.cuda.mem_get_info(place)
-    # What torch keeps of freed tensors is taken in the eyes of the driver, and free to us.
-    reserved = torch.cuda.memory_reserved(place) - torch.cuda.memory_allocated(place)
-    return int(min(free + reserved, total * share) * SHARE_OF_GPU)
-
-
-def split_fleet(
-    works: Sequence[Workload], budget: int, *, at_once: int = 1, least: int = 1, most: int | None = None
-) -> list[list[int]]:
-    """Places of members, stack by stack: each shares a shape and all that train at once fit the budget.
-
-    Args:
-        works: The workload of each member.
-        budget: Bytes.
-        at_once: Stacks that train at the same time, into which a group is split.
-        least: Tokens a step that a stack has at least, unless the group has fewer.
-        most: Tokens a step that no stack of several members exceeds.
-
-    Raises:
-        ValueError: A single member is larger than the budget.
-    """
-    groups: dict[str, list[int]] = {}
-    for place, work in enumerate(works):
-        groups.setdefault(work.key, []).append(place)
-    stacks = []
-    for group in groups.values():
-        first = works[group[0]]
-        if first.bytes > budget:
-            raise ValueError(
-                f"memory is {budget / 1e6:.0f} MB, but one model of recipe {first.recipe.name!r} needs about "
-                f"{first.bytes / 1e6:.0f} MB"
-            )
-        room = max(1, budget // at_once // first.bytes)
-        if most is not None:
-            room = min(room, max(1, most // first.tokens))
-        worth = max(1, len(group) * first.tokens // least)
-        n_stacks = max(math.ceil(len(group) / room), min(at_once, worth, len(group)))
-        size = math.ceil(len(group) / n_stacks)
-        stacks += [group[i : i + size] for i in range(0, len(group), size)]
-    return stacks

@@ -83,37 +83,43 @@ class StackInTraining:
             )
         )
         self.start = {name: self.learner.parameters[name].detach().clone() for name in self.learner.masks}
-        settings = [member.recipe.optimiser for member in members]
-        self.optimiser = StackOptimiser(settings, self.learner.parameters, recipe.steps)
-        self.scaler = StackScaler(len(members), device) if recipe.grad_scaler else None
-        self.batches = Batches(members, work.length, device)
-        # Calls `update`, on a GPU by replaying its launches; torch.compile has its own way to launch less.
-        self.launch = StepAsGraph() if device.type == "cuda" and not recipe.compile else operator.call
-        # Tokens and targets of every step; None where each has its own.
-        self.fixed = None if self.batches.fixed is None else self._split(self.batches.fixed)
         # Whole from the start: small tensors that stay, one a step, would keep malloc from using again what
         # activations leave between them, and a thousand steps of a walk would take 25 times the memory.
         self.rows = {step: row for row, step in enumerate(work.checkpoints)}
         self.weights: dict[str, Tensor] = {}  # [checkpoint, stack, ...]
         self.metrics: dict[str, Tensor] = {}  # [recorded step, stack]
-        self.keep_checkpoint()
-
-    def inputs(self) -> tuple[Tensor, ...]:
-        """Returns what `update` takes at this step: learning rates and, unless they are fixed, sequences."""
-        drawn = () if self.fixed else (self.batches.at(self.step),)
-        return self.optimiser.rates(self.step), *drawn
+        for name, value in self.learner.export().items():
+            self.weights[name] = torch.zeros(len(self.rows), *value.shape, dtype=value.dtype)
+            self.weights[name][0] = value
+        self.batches = Batches(members, work.length, device)
+        settings = [member.recipe.optimiser for member in members]
+        self.optimiser = StackOptimiser(settings, self.learner.parameters, recipe.steps)
+        self.scaler = StackScaler(len(members), device) if recipe.grad_scaler else None
+        # Calls `update`, on a GPU by replaying its launches; torch.compile has its own way to launch less.
+        self.launch = StepAsGraph() if device.type == "cuda" and not recipe.compile else operator.call
+        # Tokens and targets of every step; None where each has its own.
+        self.fixed = None if self.batches.fixed is None else self._split(self.batches.fixed)
 
     def record(self, measures: Measures) -> None:
         """Note what an update measured, and its weights if this is a step to keep them at."""
         self._note(measures)
         self.step += 1
-        self.keep_checkpoint()
+        if self.step in self.rows:
+            self._keep(self.step, self.learner.export())
 
     def _split(self, states: Tensor) -> tuple[Tensor, Tensor]:
         return inputs_and_targets(states, self.recipe.objective, self.recipe.source.n_states)
 
     def update(self, lr: Tensor, *drawn: Tensor) -> Measures:
-        """Move the weights; a function of only tensors, as a CUDA graph needs it."""
+        """Move the weights by one step; a function of only tensors, as a CUDA graph needs it.
+
+        Args:
+            lr: The learning rates `[stack]`.
+            drawn: The step's states `[stack, batch, state]`; nothing where all steps have `fixed`.
+
+        Returns:
+            What the learner measured before it: the loss in nats and the like, `[stack]` each.
+        """
         tokens, targets = self.fixed or self._split(*drawn)
         groups = self.recipe.data.groups
         if groups is None:
@@ -149,15 +155,8 @@ class StackInTraining:
                 self.metrics[name] = value.new_zeros(self.recipe.steps + 1, *value.shape)
             self.metrics[name][self.step].copy_(value)
 
-    def keep_checkpoint(self) -> None:
-        """Copy the weights if this is a step to keep them at."""
-        if self.step in self.rows:
-            self._keep(self.step, self.learner.export())
-
     def _keep(self, step: int, states: Mapping[str, Tensor]) -> None:
         for name, value in states.items():
-            if name not in self.weights:
-                self.weights[name] = torch.zeros(len(self.rows), *value.shape, dtype=value.dtype)
             self.weights[name][self.rows[step]].copy_(value)
 
     @property

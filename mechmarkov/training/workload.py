@@ -92,7 +92,7 @@ def fleet_key(recipe: Recipe) -> str:
         >>> key == fleet_key(recipe.with_set(["model.tied=false"]))
         False
     """
-    data: dict[str, Any] = recipe.to_data()
+    data: dict[str, Any] = recipe.model_dump(mode="json")
     if recipe.model.shares_stacks:
         for own in ("name", "title", "init"):
             del data[own]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -90,6 +91,35 @@ def forked(
                 raise
     except BrokenProcessPool:
         raise RuntimeError(f"a process was killed, possibly out of memory: {advice}") from None
+
+
+class StoppedError(Exception):
+    """Other work failed, for which this one ends."""
+
+
+class Stop:
+    """A sign that work shares with its copies: once one has failed, the others end where they ask.
+
+    Example:
+        >>> stop = Stop()
+        >>> stop.check()
+        >>> stop.set()
+        >>> stop.check()
+        Traceback (most recent call last):
+        mechmarkov.utils.forked.StoppedError
+    """
+
+    def __init__(self) -> None:
+        self._sign: Any = RawValue("b", 0)
+
+    def set(self) -> None:
+        """Give the sign."""
+        self._sign.value = 1
+
+    def check(self) -> None:
+        """Raise `StoppedError` where the sign was given."""
+        if self._sign.value:
+            raise StoppedError
 
 
 @contextmanager

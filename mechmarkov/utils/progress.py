@@ -1,10 +1,14 @@
-"""Progress bars, where somebody is there to see them."""
+"""Progress bars, where somebody is there to see them; several processes share one."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.sharedctypes import RawArray
+from typing import Any
 
 from tqdm import tqdm
+
+Told = bool | Callable[[int, int], None] | None
 
 
 @contextmanager
@@ -30,3 +34,47 @@ def watched() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
+
+
+class Progress:
+    """Counts the steps of parts that work at the same time, and tells a bar or a function.
+
+    Args:
+        name: What the bar is called.
+        parts: How many parts there are: processes or threads.
+        steps: How many steps these take together.
+        told: Whether to draw a bar, by default where somebody sees it; or a function of the steps done and
+            the steps in all.
+        at_each_step: Whether it is told at every step; else when `tell` is called.
+
+    Example:
+        >>> progress = Progress("both", parts=2, steps=5, told=print, at_each_step=True)
+        >>> progress.step(0, 1)
+        1 5
+        >>> progress.step(1, 3)
+        4 5
+    """
+
+    def __init__(self, name: str, parts: int, steps: int, told: Told, *, at_each_step: bool) -> None:
+        self._done: Any = RawArray("q", max(1, parts))
+        self._steps, self._told, self._at_each_step = steps, 0, at_each_step
+        self._callback = told if callable(told) else None
+        shown = watched() if told is None else told is True
+        self._bar = tqdm(total=steps, desc=name, delay=2.0, disable=not shown)
+
+    def step(self, part: int, done: int) -> None:
+        """Note that a part has taken `done` steps."""
+        self._done[part] = done
+        if self._at_each_step:
+            self.tell()
+
+    def tell(self) -> None:
+        """Say how many steps are done."""
+        before, self._told = self._told, sum(self._done)
+        self._bar.update(self._told - before)
+        if self._callback is not None and self._told > before:
+            self._callback(self._told, self._steps)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._bar.close()

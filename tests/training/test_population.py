@@ -11,8 +11,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from mechmarkov.sources.sampling.whole_law import whole_law
 from mechmarkov.training.data import Batches
-from mechmarkov.training.plan import split_fleet
 from mechmarkov.training.recipe import load_recipe
+from mechmarkov.training.split import split_fleet
 from mechmarkov.training.workload import Member, members_of, workload_of
 
 P = np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.25, 0.15, 0.6]])
