@@ -227,8 +227,8 @@ def trace(
         key, with the ends of its 95 % interval over sequences;
         `feeder_layer`, `feeder_head`: the earlier head whose cut takes the most; -1 where there is none;
         `feeds` [.., from_layer, from_head]: 1 for the heads that feed it: each whose own cut clearly takes
-        half of the score; otherwise the fewest that take half together, of which none can be left out (heads that
-        stand in for each other); else the feeder;
+        half of the score; otherwise the fewest that take half together, of which none can be left out (heads
+        that stand in for each other); else the feeder;
         `key_left` [.., estimate] (share): `cut` of the keys over `intact`, with its 95 % interval;
         `earlier_left`: that with all earlier heads cut from the keys, where no head is seen to feed it;
         `kl_intact`, `kl_cut` [.., input] (nats): KL from `exact` to the model, intact and with what feeds it

@@ -127,7 +127,7 @@ def _of_last_model(
     hessian = surface.hessian_at(last)
     low = LOW_DENSE if size <= DENSE else LOW_LANCZOS
     ends = hessian_ends(hessian, symmetry, low=min(low, max(1, size - 2)))
-    kink = has_kink(subject.decoder[-1], subject)
+    kink = _has_kink(subject.decoder[-1], subject)
     unseen = 0.0 if surface.population.exact else float(unseen_nats(subject)[last])
     judged = judge(surface, last, gradients, ends, hessian, symmetry, fresh, at_kink=kink, unseen=unseen)
     eta = step_size(subject)
@@ -161,7 +161,7 @@ def _of_last_model(
 
 
 @torch.no_grad()
-def has_kink(model: HookedDecoder, subject: Subject) -> bool:
+def _has_kink(model: HookedDecoder, subject: Subject) -> bool:
     """Returns whether a ReLU that is read, or could be, is at zero for some token.
 
     The loss has no second derivative there.

@@ -114,7 +114,7 @@ def by_parent(subject: Subject) -> xr.Dataset:
         return mean_by_position(gains, at.numpy(), len(batch.read))
 
     whole, change = gains_in(batch.history)
-    stored, _ = gains_in(without_transitions(batch.history))
+    stored, _ = gains_in(_without_transitions(batch.history))
     with np.errstate(divide="ignore", invalid="ignore"):  # of a model that ignores the parent
         share, error = np.array([ratio(*both) for both in zip(stored, whole, strict=True)]).T
     by_position, axis = at_positions(whole), subject.axis
@@ -130,7 +130,7 @@ def by_parent(subject: Subject) -> xr.Dataset:
     )
 
 
-def without_transitions(history: Int[Tensor, "batch position"]) -> Int[Tensor, "batch position"]:
+def _without_transitions(history: Int[Tensor, "batch position"]) -> Int[Tensor, "batch position"]:
     """The states of each position dealt anew to the sequences: as frequent there, and independent."""
     generator = torch.Generator().manual_seed(0)
     order = torch.rand(history.shape, generator=generator).argsort(0)
