@@ -204,13 +204,13 @@ def scores(data: xr.Dataset, _: xr.Dataset | None) -> dict[str, Score]:
         "llc_exact": Score(exact, "λ") if np.isfinite(exact) else Score(None, "λ", reason=why),
         "calibration": estimate("calibration", of_table, EXACT),
         "calibrated": Score(is_calibrated(data), ""),
-        "mixed": Score(is_mixed(last), ""),
+        "mixed": Score(_is_mixed(last), ""),
         "devinterp": estimate("devinterp", half, NO_DEGENERACY),
         "devinterp_calibration": estimate("devinterp_calibration", of_table, EXACT),
     }
 
 
-def is_mixed(last: xr.Dataset) -> bool:
+def _is_mixed(last: xr.Dataset) -> bool:
     """Returns whether both halves of the chains agree within 20 %."""
     first, second = (float(value) for value in last["llc_half"])
     return abs(second - first) <= MISS * max(abs(first), abs(second), MISS)
@@ -220,7 +220,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     """The coefficient next to half the parameters, its exact value, and how well the estimator does."""
     last, llc = last_model(data), scores["llc"]
     exact, size = float(last["exact"]), int(data["parameters"])
-    calibrated, mixed = is_calibrated(data), is_mixed(last)
+    calibrated, mixed = is_calibrated(data), _is_mixed(last)
     value = float(last["llc"].mean())
     beside = [Condition("parameters", value=size)]
     beside += [Condition("exactly", value=exact)] * bool(np.isfinite(exact))

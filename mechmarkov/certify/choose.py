@@ -33,7 +33,7 @@ class Worst:
     logit_error: float
 
 
-def worst_of(program: Program, bounds: Bounds) -> Worst:
+def _worst_of(program: Program, bounds: Bounds) -> Worst:
     """Returns how far a program can be off from a model with these bounds."""
     assert program.table is not None
     log_odds, where = bounds.log_odds, bounds.exists
@@ -68,7 +68,7 @@ def read_off(bounds: Bounds, name: str | None) -> Iterator[Program]:
 
 def smallest(options: Sequence[tuple[Program, Bounds]]) -> tuple[Program, Bounds, Worst]:
     """The first of the options, from small to large, that is near in the worst case; else the nearest."""
-    judged = [(program, bounds, worst_of(program, bounds)) for program, bounds in options]
+    judged = [(program, bounds, _worst_of(program, bounds)) for program, bounds in options]
     near = [one for one in judged if one[2].kl.max() <= NEAR]
     return near[0] if near else min(judged, key=lambda one: float(one[2].kl.max()))
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -132,12 +131,12 @@ class LossSurface:
     def _walk_scores(
         self, theta: Tensor, tokens: Tensor, walk: WalkParts
     ) -> Float[Tensor, "member sequence 1 state"]:
-        numbers, K = self.coordinates.numbers, len(walk.read_at)
-        in_u = numbers["blocks.0.attn.W_K"][0, :, 0]
-        u = theta[:, torch.from_numpy(np.concatenate([in_u[walk.read_at], in_u[K:]]))]
-        in_V = numbers["blocks.0.attn.W_O"][0][walk.read_at][:, walk.written_at]
-        V = theta[:, torch.from_numpy(in_V)].mT
-        x = F.one_hot(tokens[:, :-1], K).to(theta.dtype)  # the same for all models: never copied for each
+        numbers = self.coordinates.numbers
+        u = theta[:, torch.from_numpy(walk.places_of_u(numbers))]
+        V = theta[:, torch.from_numpy(walk.places_of_V(numbers))].mT
+        x = F.one_hot(tokens[:, :-1], len(walk.read_at)).to(
+            theta.dtype
+        )  # the same for all models: never copied for each
         attention = attend(x, walk.norm * u, torch.from_numpy(walk.positions))
         return read(x, V, attention).unsqueeze(-2)
 

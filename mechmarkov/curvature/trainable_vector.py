@@ -218,8 +218,8 @@ def _walk_image(
 ) -> Int[np.ndarray, " coordinate"]:
     """Returns where each coordinate of `V` and `u` goes if what is read and what is scored are relabelled."""
     image = np.arange(coordinates.size)
-    token_logits = coordinates.numbers["blocks.0.attn.W_K"][0, :, 0][parts.read_at]
+    token_logits = parts.places_of_u(coordinates.numbers)[: len(tokens)]
     image[token_logits] = token_logits[list(tokens)]
-    V = coordinates.numbers["blocks.0.attn.W_O"][0][np.ix_(parts.read_at, parts.written_at)]
+    V = parts.places_of_V(coordinates.numbers)
     image[V] = V[np.ix_(tokens, labels)]
     return image

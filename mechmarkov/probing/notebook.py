@@ -14,7 +14,12 @@ MAX_TEXT = 2000
 
 
 def value_in_words(score: Score, digits: int = 4) -> str:
-    """A score's value; a predictor's name in the words of the sentences."""
+    """A score's value as text; a predictor's name in the words of the sentences.
+
+    Example:
+        >>> value_in_words(Score("in_context_bigram", "")), value_in_words(Score(0.25, "nats"))
+        ('in-context bigram', '0.25')
+    """
     text = format_value(score, digits)
     return in_words(text) if text.startswith(("in_context_", "step_")) else text
 
@@ -37,10 +42,17 @@ def fragment(
     failed: Mapping[str, str] = {},
     warnings: Sequence[str] = (),
 ) -> str:
-    """Verdicts, scores and their nulls as compact HTML.
+    """Verdicts, scores and their nulls as compact HTML: what a notebook shows of a `Result`.
 
     It holds no script and no stylesheet, so that it shows the same in Jupyter, in VS Code and in a notebook
     that is not trusted. Everything that came from the result is escaped.
+
+    Args:
+        title: The heading.
+        outcomes: Probes' outcomes by name.
+        skipped: Probes that do not apply, and why.
+        failed: Probes that raised, and what.
+        warnings: Sentences above all of it.
     """
     page = environment("mechmarkov.probing", "").get_template("fragment.html.j2")
     return page.render(title=title, outcomes=outcomes, skipped=skipped, failed=failed, warnings=warnings)
@@ -48,7 +60,7 @@ def fragment(
 
 @cache
 def environment(package: str, folder: str = "templates") -> Environment:
-    """The templates in a folder of a package: autoescape on for every one, undefined names are errors."""
+    """The jinja2 templates in a folder of a package: all with autoescape, undefined names are errors."""
     templates = Environment(
         loader=PackageLoader(package, folder),
         autoescape=True,

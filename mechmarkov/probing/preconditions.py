@@ -15,7 +15,12 @@ MAX_SYMMETRY_STATES = 256
 
 
 def why_no_table(source: Source) -> str | None:
-    """Returns why no one table of successors could be held in weights, or None."""
+    """Returns why no one table of successors could be held in weights, or None.
+
+    Example:
+        >>> why_no_table(DirichletChains(n_states=3))
+        'the source redraws its chain for every sequence, so no fixed table could hold it'
+    """
     if source.redraws:
         return "the source redraws its chain for every sequence, so no fixed table could hold it"
     if not isinstance(source, Stationary):
@@ -57,7 +62,7 @@ def why_no_chain(source: Source, so: str) -> str | None:
 
 
 def why_no_value_circuit(decoder: HookedDecoder) -> str | None:
-    """Returns why no head's values say by a table of tokens what it writes, or None."""
+    """Returns why no head's values say by a table of tokens what it writes, or None: of a state space."""
     mixers: list[Any] = [block.attn for block in cast("list[Any]", decoder.blocks)]
     if any(mixer.is_linear for mixer in mixers):
         return None
@@ -66,19 +71,34 @@ def why_no_value_circuit(decoder: HookedDecoder) -> str | None:
 
 
 def why_no_token_is_read(decoder: HookedDecoder) -> str | None:
-    """Returns why attention does not tell which token is read, or None: a position holds parts of several."""
+    """Returns why attention does not tell which token is read, or None.
+
+    In a state space with a convolution a position holds parts of several tokens.
+    """
     if why_no_value_circuit(decoder) is None or (tokens := decoder.config.d_conv or 1) == 1:
         return None
     return f"a position holds a convolution of its last {tokens} tokens: attention does not say which is read"
 
 
 def parent_lag(source: Source) -> int:
-    """The lag of the one token that the next one depends on: 1, unless the source says otherwise."""
+    """The lag of the one token that the next one depends on: 1, unless the source says otherwise.
+
+    Example:
+        >>> from mechmarkov.sources import LaggedChain
+        >>> parent_lag(LaggedChain([[0.9, 0.1], [0.1, 0.9]], lag=3))
+        3
+    """
     return source.lag if isinstance(source, Lagged) else 1
 
 
 def has_one_parent(source: Source) -> bool:
-    """Returns whether the next token depends on one token before it, by the law of each sequence."""
+    """Returns whether the next token depends on one token before it, by the law of each sequence.
+
+    Example:
+        >>> from mechmarkov.sources import Circle
+        >>> has_one_parent(Circle(n_states=3, p=0.5))
+        True
+    """
     if isinstance(source, (FixedChain, Lagged)):
         return True
     if isinstance(source, DirichletChains) and source.rows == "alike":
@@ -107,7 +127,12 @@ def token_names(lag: int, query_shift: int, source: int) -> tuple[str, ...]:
 
 
 def predictor_of(source: Source, name: str) -> str:
-    """The exact predictor called "unigram" or "bigram": in context where every sequence has its own chain."""
+    """The name of the exact "unigram" or "bigram" of a source: in context where sequences have own chains.
+
+    Example:
+        >>> predictor_of(DirichletChains(n_states=3), "bigram")
+        'in_context_bigram'
+    """
     return f"in_context_{name}" if source.redraws else name
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import plotly.graph_objects as go
 import pyarrow as pa
 from plotly.subplots import make_subplots
-from scipy.stats import binomtest
 
 from mechmarkov.report.figures import SEQUENTIAL, colorbar
 from mechmarkov.sweeps.spec import Phase, SweepError
+from mechmarkov.theory.bootstrap import wilson
 from mechmarkov.utils.text import label
 
 TITLES = {
@@ -54,9 +54,9 @@ def share(happened: Sequence[bool | None], reasons: Sequence[str | None] = ()) -
     """
     known = [bool(value) for value in happened if value is not None]
     hits, n = sum(known), len(known)
-    low, high = binomtest(hits, n).proportion_ci(method="wilson") if n else (np.nan, np.nan)
+    low, high = wilson(hits / n, n) if n else (np.nan, np.nan)
     why = tuple(dict.fromkeys(reason for reason in reasons if reason is not None))
-    return Share(hits, n, len(happened) - n, float(low), float(high), why)
+    return Share(hits, n, len(happened) - n, low, high, why)
 
 
 def counts(table: pa.Table, phase: Phase) -> Counts:

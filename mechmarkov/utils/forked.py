@@ -135,7 +135,7 @@ def without_interruptions() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def follow_parent() -> None:
+def _follow_parent() -> None:
     """Make a process of a pool end with its parent, killed or not, and leave an interruption to it.
 
     One that waits for tasks does not notice by itself that nobody is left to give any.
@@ -153,7 +153,7 @@ def begin_spawned(given: Any) -> None:
     """
     global shared
     shared = given
-    follow_parent()
+    _follow_parent()
 
 
 def _end_with(parent: Any) -> None:
@@ -164,7 +164,7 @@ def _end_with(parent: Any) -> None:
 def _begin(work: Callable[[Any], Any]) -> None:
     global _work
     _work = work
-    follow_parent()
+    _follow_parent()
 
 
 def _call(argument: Any) -> bytes:

@@ -122,7 +122,7 @@ def of_components(subject: Subject, batch: Batch) -> xr.Dataset:
     return effects(subject, batch, grid, ("component", "kind"), "effect")
 
 
-def of_paths(subject: Subject, batch: Batch, importance: dict[str, float], *, is_last: bool) -> xr.Dataset:
+def _of_paths(subject: Subject, batch: Batch, importance: dict[str, float], *, is_last: bool) -> xr.Dataset:
     """`path_effect` [axis, path, path_kind, measure], with the `sender` and `receiver` of each path.
 
     Where there are very many paths, those between the components of most `importance`; `paths_left_out` says
@@ -163,7 +163,7 @@ def _main_paths(everything: Sequence[tuple[str, str]], importance: dict[str, flo
     return chosen
 
 
-def of_windows(subject: Subject, batch: Batch) -> xr.Dataset:
+def _of_windows(subject: Subject, batch: Batch) -> xr.Dataset:
     """`window_effect` [axis, window, measure]: no head sees beyond lag `window` (1 is the parent)."""
     length = batch.history.shape[1]
     lags = [1 << i for i in range(length.bit_length()) if 1 << i < length] or [1]
@@ -173,7 +173,7 @@ def of_windows(subject: Subject, batch: Batch) -> xr.Dataset:
     return effects(subject, batch, masks, ("window",), "window_effect").assign_coords(window=lags)
 
 
-def of_orders(subject: Subject, batch: Batch) -> xr.Dataset:
+def _of_orders(subject: Subject, batch: Batch) -> xr.Dataset:
     """`shuffle_effect` [axis, shuffle, measure] (nats): the last prediction, the context in another order.
 
     Judged by the truth of the unedited context.
@@ -259,7 +259,7 @@ def ranked(data: xr.Dataset) -> dict[str, float]:
     return ranked_effects(data)[-1].to_series().to_dict()
 
 
-def direct_effects(data: xr.Dataset) -> dict[str, float]:
+def _direct_effects(data: xr.Dataset) -> dict[str, float]:
     """Returns what each component's direct path to the logits costs the last model, at its mean."""
     last = data["path_effect"].isel({model_axis(data): -1}).sel(measure="loss", path_kind="mean")
     to_logits = last[data["receiver"].values == "logits"].swap_dims(path="sender")
@@ -280,10 +280,10 @@ def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
     by_component = of_all(of_components)
     loss = by_component["effect"].isel({axis: -1}).sel(measure="loss")
     importance = loss.max("kind").to_series().to_dict()
-    by_path = joined([of_paths(*part, importance, is_last=part is parts[-1]) for part in parts])
-    effect, direct = ranked(by_component), direct_effects(by_path)
+    by_path = joined([_of_paths(*part, importance, is_last=part is parts[-1]) for part in parts])
+    effect, direct = ranked(by_component), _direct_effects(by_path)
     importance = {name: max(value, direct.get(name, value)) for name, value in effect.items()}
-    others = [by_path, of_all(of_windows), of_all(of_orders), of_all(of_parents)]
+    others = [by_path, of_all(_of_windows), of_all(_of_orders), of_all(of_parents)]
     others.append(of_all(partial(of_pairs, importance=importance)))
     others.append(of_all(partial(of_groups, groups=groups_of(*parts[-1]))))
     data = xr.merge([by_component, *(other.drop_vars("clean", errors="ignore") for other in others)])

@@ -134,7 +134,7 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("probability", ("point", "drawn"), exact=shown(belief)),
         coords={
             subject.axis: subject.coordinates,
-            "stream": [stream_name(layer) for layer in names],
+            "stream": [_stream_name(layer) for layer in names],
             "position": batch.read.numpy(),
         },
         attrs={
@@ -156,7 +156,7 @@ def mean_kls(last: xr.Dataset) -> tuple[float, float, float]:
     return clean, random, forced
 
 
-def stream_name(layer: int) -> str:
+def _stream_name(layer: int) -> str:
     """The stream after a block, `L0`, and what the first block reads, `embed`."""
     return "embed" if layer == EMBEDDING else f"L{layer}"
 

@@ -111,7 +111,7 @@ def _reference(part: Batch, n_states: int, window: int | None) -> InductionRefer
     )
 
 
-class InductionSums(Recording[Arrays]):
+class _InductionSums(Recording[Arrays]):
     """Running sums of one layer, whose hooks' names begin with `at`."""
 
     def __init__(self, batch: Batch, matches: Matches, at: str) -> None:
@@ -167,7 +167,7 @@ class InductionSums(Recording[Arrays]):
 
 def _start(scope: Scope) -> PerLayer[InductionStats]:
     ideal = reference(scope.batch.to(torch.device("cpu")), scope.n_states, scope.model.config.window)
-    of_layer = partial(InductionSums, scope.batch, ideal.matches)
+    of_layer = partial(_InductionSums, scope.batch, ideal.matches)
     return PerLayer(scope.model, of_layer, partial(InductionStats, reference=ideal))
 
 

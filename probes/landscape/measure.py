@@ -18,7 +18,7 @@ from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.rare_states import unseen_nats
 from mechmarkov.probing.subject import Subject
 
-from .canonical_fit import CanonicalFit, binary_probabilities, canonical_fit
+from .canonical_fit import canonical_fit
 from .escape import RATE, escape, step_size
 from .hessian_spectrum import DENSE, Ends, hessian_ends, outside_size
 from .loss_slice import loss_slice
@@ -102,8 +102,8 @@ def measure(subject: Subject) -> xr.Dataset:
     datasets = [data, *_of_last_model(subject, surface, fresh, symmetry, gradients[-1])]
     if (way_out := escape(subject, surface, whole)) is not None:
         datasets.append(way_out)
-    if isinstance(fit := canonical_fit(subject), CanonicalFit):
-        datasets.append(_canonical(subject, fit))
+    if not isinstance(fit := canonical_fit(subject), str):
+        datasets.append(fit)
     return _in_its_unit(xr.merge(datasets, combine_attrs="no_conflicts"))
 
 
@@ -127,7 +127,7 @@ def _of_last_model(
     hessian = surface.hessian_at(last)
     low = LOW_DENSE if size <= DENSE else LOW_LANCZOS
     ends = hessian_ends(hessian, symmetry, low=min(low, max(1, size - 2)))
-    kink = has_kink(subject.decoder[-1], subject)
+    kink = _has_kink(subject.decoder[-1], subject)
     unseen = 0.0 if surface.population.exact else float(unseen_nats(subject)[last])
     judged = judge(surface, last, gradients, ends, hessian, symmetry, fresh, at_kink=kink, unseen=unseen)
     eta = step_size(subject)
@@ -161,7 +161,7 @@ def _of_last_model(
 
 
 @torch.no_grad()
-def has_kink(model: HookedDecoder, subject: Subject) -> bool:
+def _has_kink(model: HookedDecoder, subject: Subject) -> bool:
     """Returns whether a ReLU that is read, or could be, is at zero for some token.
 
     The loss has no second derivative there.
@@ -230,17 +230,3 @@ def _predicted(predicted: Predicted, ends: Ends) -> xr.Dataset:
         values |= variables("share", (), overlap=shared)
     values |= variables(RATE, "mode", growth=list(predicted.rates.values()))
     return xr.Dataset(values, coords={"mode": list(predicted.rates)}, attrs={"point": predicted.point})
-
-
-def _canonical(subject: Subject, fit: CanonicalFit) -> xr.Dataset:
-    """Canonical coordinates of each model, and what they leave out."""
-    coordinates = {"canonical_e": fit.e, "canonical_w": fit.w, "energy": fit.energy}
-    log_odds = {"fit_error": fit.fit_error, "log_odds_sd": fit.log_odds_sd}
-    p, q = binary_probabilities(subject)
-    return xr.Dataset(
-        variables("canonical unit", subject.axis, **coordinates)
-        | variables("log-odds", subject.axis, **log_odds)
-        | variables("share", subject.axis, rank_one=fit.rank_one)
-        | variables("", subject.axis, basin=np.array(fit.basin)),
-        attrs={"p": p, "q": q},
-    )

@@ -96,8 +96,8 @@ def walk_numbers(
     """`V`, and the attention logits of positions with the mean token logit added to those of tokens."""
     K = len(walk.read_at)
     numbers = coordinates.numbers
-    u = theta[..., torch.from_numpy(numbers["blocks.0.attn.W_K"][0, :, 0])].numpy() * walk.norm
-    V = theta.numpy()[..., numbers["blocks.0.attn.W_O"][0][walk.read_at][:, walk.written_at]].swapaxes(-1, -2)
+    u = theta.numpy()[..., walk.places_of_u(numbers)] * walk.norm
+    V = theta.numpy()[..., walk.places_of_V(numbers)].swapaxes(-1, -2)
     logits = u[..., K:] @ walk.positions.T
     logits[..., :-1] += u[..., :K].mean(-1, keepdims=True)
     return V, logits
@@ -159,9 +159,8 @@ def _token_modes(
     K = len(walk.read_at)
     columns, attention = np.zeros((K, coordinates.size)), np.zeros((K, coordinates.size))
     states = np.arange(K)
-    attention[states, coordinates.numbers["blocks.0.attn.W_K"][0, walk.read_at, 0]] = 1
-    places = coordinates.numbers["blocks.0.attn.W_O"][0][walk.read_at][:, walk.written_at]  # [from, to]
-    columns[states[:, None], places] = 1 / np.sqrt(K)
+    attention[states, walk.places_of_u(coordinates.numbers)[:K]] = 1
+    columns[states[:, None], walk.places_of_V(coordinates.numbers)] = 1 / np.sqrt(K)
     rest = np.linalg.svd(np.ones((1, K)))[2][1:]
     return rest @ columns, rest @ attention
 
@@ -174,15 +173,14 @@ def lag_class_modes(
     assert isinstance(source, FixedChain)
     K, tokens = source.n_states, len(walk.positions) - 1
     ahead = source.P.argmax(1)
-    block = coordinates.numbers["blocks.0.attn.W_K"][0, :, 0]
-    places = coordinates.numbers["blocks.0.attn.W_O"][0][walk.read_at][:, walk.written_at]  # [from, to]
+    in_u, places = walk.places_of_u(coordinates.numbers), walk.places_of_V(coordinates.numbers)
     bands, attention = np.zeros((K, coordinates.size)), np.zeros((K, coordinates.size))
     to = np.arange(K)
     unit = walk.positions[:-1] / np.linalg.norm(walk.positions[:-1], axis=1, keepdims=True)
     for m in range(K):  # lag m modulo K: from x to what lies m steps ahead of it
         bands[m, places[np.arange(K), to]] = 1 / np.sqrt(K)
         of_class = (tokens - np.arange(tokens)) % K == m
-        attention[m, block[K:]] = unit[of_class].sum(0) / np.sqrt(of_class.sum())
+        attention[m, in_u[K:]] = unit[of_class].sum(0) / np.sqrt(of_class.sum())
         to = ahead[to]
     rest = np.linalg.svd(np.ones((1, K)))[2][1:]
     return rest @ bands, rest @ attention

@@ -146,18 +146,18 @@ def judge(
     descent = 0.0
     told = scale > 0 and flat <= MAX_FLAT_CURVATURE * scale
     if at_kink and not best:  # gradient and curvature are those of one side
-        descent = descends(surface, fresh or surface, member, symmetry)
+        descent = _descends(surface, fresh or surface, member, symmetry)
         kind, why = ("not stationary", "descent") if descent > limit(noise) else ("undecided", "kink")
     elif away > limit(noise):
         kind = "not stationary"
-    elif unreached and descends(surface, surface, member, symmetry) > excess / 2:
+    elif unreached and _descends(surface, surface, member, symmetry) > excess / 2:
         kind, why = "not stationary", "zeros"
     elif told and least.high < -growing and not best:
         kind = "saddle"
     elif told and least.low >= -flat and least.high >= -NO_SIGN * scale:
         kind = "minimum"
         if not best and least.value <= flat:
-            descent = descends(surface, fresh or surface, member, symmetry)
+            descent = _descends(surface, fresh or surface, member, symmetry)
         if descent > limit(noise):
             kind, why = "not stationary", "descent"
     if unseen > STATIONARY_NATS:
@@ -168,7 +168,7 @@ def judge(
     )
 
 
-def descends(surface: LossSurface, fresh: LossSurface, member: int, symmetry: Symmetry) -> float:
+def _descends(surface: LossSurface, fresh: LossSurface, member: int, symmetry: Symmetry) -> float:
     """By how many nats a few steps of L-BFGS lower the loss on other sequences; 0 where they only raise it.
 
     The quadratic model is too short-sighted where curvature is floored: a long way down a gentle slope.

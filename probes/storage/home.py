@@ -54,7 +54,7 @@ def largest_holders(data: xr.Dataset) -> list[str]:
     """
     last = last_model(data)
     share = last["net_share"].values
-    if not np.isfinite(share).all() or not (reads_parent(last) and is_stored(last)):
+    if not np.isfinite(share).all() or not (reads_parent(last) and _is_stored(last)):
         return []
     nearer = (last["net_only"].values < float(last["kl_empty"])) & (share > 0)
     order = np.lexsort((-share, ~nearer))
@@ -77,7 +77,7 @@ def reads_parent(last: xr.Dataset) -> bool:
     return float(last["parent_gain"]) >= MIN_GAIN_NATS and bool(share >= MIN_POSITION_SHARE)
 
 
-def is_stored(last: xr.Dataset) -> bool:
+def _is_stored(last: xr.Dataset) -> bool:
     """Returns whether a model may follow the parent nearly as well without transitions to copy."""
     surely_less = last.sizes["path"] > 1 and float(last["stored_share"][2]) < MIN_NAMED_STORED_SHARE
     return is_half_stored(last) and not surely_less

@@ -21,7 +21,7 @@ from mechmarkov.theory.kernel import FLOOR, kernel_kl
 
 from .game import MIN_GAIN_NATS, Shares, ends, share_out
 from .norm_scale import by_own_scale
-from .truncation import PARTS, curves
+from .truncation import truncations
 
 MIN_SEQUENCES = 4
 
@@ -51,7 +51,10 @@ def measure(subject: Subject) -> xr.Dataset:
         raise ValueError(
             f"sequences is {n}, expected at least {MIN_SEQUENCES}: a mean would be a sequence's own"
         )
-    data = xr.merge([shares(subject), by_parent(subject), tables(subject), truncations(subject)])
+    batch = sequences_for(subject)
+    # Where every position is a prediction half of the sequences are plenty: the laws are exact.
+    cuts = truncations(subject, batch.head(len(batch.tokens) // (1 + (len(batch.read) > 1))))
+    data = xr.merge([shares(subject), by_parent(subject), tables(subject), cuts])
     return data.merge(by_own_scale(subject, data)).assign_attrs(attrs)
 
 
@@ -111,7 +114,7 @@ def by_parent(subject: Subject) -> xr.Dataset:
         return mean_by_position(gains, at.numpy(), len(batch.read))
 
     whole, change = gains_in(batch.history)
-    stored, _ = gains_in(without_transitions(batch.history))
+    stored, _ = gains_in(_without_transitions(batch.history))
     with np.errstate(divide="ignore", invalid="ignore"):  # of a model that ignores the parent
         share, error = np.array([ratio(*both) for both in zip(stored, whole, strict=True)]).T
     by_position, axis = at_positions(whole), subject.axis
@@ -127,7 +130,7 @@ def by_parent(subject: Subject) -> xr.Dataset:
     )
 
 
-def without_transitions(history: Int[Tensor, "batch position"]) -> Int[Tensor, "batch position"]:
+def _without_transitions(history: Int[Tensor, "batch position"]) -> Int[Tensor, "batch position"]:
     """The states of each position dealt anew to the sequences: as frequent there, and independent."""
     generator = torch.Generator().manual_seed(0)
     order = torch.rand(history.shape, generator=generator).argsort(0)
@@ -215,27 +218,4 @@ def tables(subject: Subject) -> xr.Dataset:
         | variables("nats", per_path, table_kl=kernel_kl(predicted, P, pi))
         | variables("probability", per_pair, kernel=P),
         coords={axis: subject.coordinates, "path": list(paths.names)},
-    )
-
-
-def truncations(subject: Subject) -> xr.Dataset:
-    """Returns what is left when one weight is cut to a rank.
-
-    Returns:
-        `loss_parts` [axis, part] (nats): log K less the loss, split into what the unigram, the bigram and
-        the context give;
-        `rank_parts` [axis, weight, rank, part] (nats): the same with the weight cut to that rank;
-        `rank_kept` [axis, weight, rank]: the rank that was kept, as directions of equal singular value go
-        together; `full_rank` [weight]. NaN where a weight has no such rank.
-    """
-    axis = subject.axis
-    batch = sequences_for(subject)
-    # Where every position is a prediction half of the sequences are plenty: the laws are exact.
-    cuts = curves(subject, batch.head(len(batch.tokens) // (1 + (len(batch.read) > 1))))
-    return xr.Dataset(
-        variables("nats", (axis, "part"), loss_parts=cuts.whole)
-        | variables("nats", (axis, "weight", "rank", "part"), rank_parts=cuts.parts)
-        | variables("rank", (axis, "weight", "rank"), rank_kept=cuts.kept)
-        | variables("rank", "weight", full_rank=[cuts.full[name] for name in cuts.weights]),
-        coords={axis: subject.coordinates, "weight": cuts.weights, "rank": cuts.ranks, "part": list(PARTS)},
     )

@@ -174,7 +174,7 @@ def _length(subject: Subject) -> int:
     return subject.batch.history.shape[1] + 1
 
 
-def why_not_the_walk(subject: Subject) -> str | None:
+def _why_not_the_walk(subject: Subject) -> str | None:
     """Returns why the walk model's symmetric trap says nothing of a model; None where it does."""
     if walk_parts(subject.run) is not None:
         return None
@@ -201,7 +201,7 @@ def _attributes(subject: Subject, symmetry: Symmetry) -> dict[str, object]:
         "shifts": symmetry.shifts,
         "acts": symmetry.acts,
         "stays": one_hot or optimiser.get("kind") == "gd",
-        "does_not_apply": why_not_the_walk(subject) or "",
+        "does_not_apply": _why_not_the_walk(subject) or "",
         "start": start_of(init),
         "start_std": float(init.get("std") or 0.0),
     }
