@@ -8,6 +8,14 @@ from mechmarkov.utils.text import markdown_code
 START = """\
 # Recipes
 
+## How do I train my own model?
+
+```
+mechmarkov recipe new --source chain > mine.toml
+mechmarkov train mine.toml --out runs/mine
+mechmarkov probe runs/mine
+```
+
 A recipe is a TOML file that says everything about a training but its seed.
 `mechmarkov recipe new --source KIND > mine.toml` writes one with comments.
 `mechmarkov train mine.toml` trains it, and `mechmarkov recipe NAME` prints one that comes with the library.
