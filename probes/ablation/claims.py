@@ -256,6 +256,6 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     if home is None or not most.is_shown:
         return [Tile(LIVES, (most,), (), most, bars, "effect", rank=5)]
     # A model that went on to a better law than the bigram needs more than where the bigram is stored.
-    others = [one for one in ours.where("is_needed", status="shown") if not set(one.subject) & set(most.subject)]
-    needed = (most, *(one for one in others if (one.value or 0.0) >= MIN_TOLD_NATS))
+    singles = [one for one in ours.where("is_needed", status="shown") if (one.value or 0.0) >= MIN_TOLD_NATS]
+    needed = (most, *(one for one in singles if one.subject[0] not in most.subject))
     return [Tile(LIVES, needed, (most, home), most, bars, "effect", rank=5)]
