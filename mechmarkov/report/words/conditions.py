@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from mechmarkov.claims.claim import Condition
+from mechmarkov.models.components import head_index
 from mechmarkov.report.words.names import heads, law, nats, number, part, share, some, token
 from mechmarkov.utils.text import clean, counted, listed
 
@@ -50,7 +51,7 @@ class _Fields(dict[str, object]):
 
 def _looks_up(condition: Condition) -> str:
     table, *rest = condition.words
-    through = f" through {clean(rest.pop(0))}" if rest and rest[0].startswith("L") else ""
+    through = f" through {clean(rest.pop(0))}" if rest and head_index(rest[0]) else ""
     weight = "" if condition.value is None else f" (weight {number(condition.value)})"
     where = "the direct table" if table == "direct" else f"the table of {part(table)}"
     return f"Its tables look up {token(rest)}{through} in {where}{weight}"

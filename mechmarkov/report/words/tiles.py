@@ -236,7 +236,7 @@ _SHORT: dict[str, Callable[[Claim], str]] = {
 
 
 def _came(claims: Sequence[Claim]) -> str:
-    """Which laws were closest one after the other, each by its first step; otherwise which heads came."""
+    """Returns the laws that were closest, each by its first step; otherwise the heads that came."""
     laws, heads = (
         [one for one in in_order(claims) if one.relation == name] for name in ("passed", "came_by")
     )
