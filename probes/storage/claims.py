@@ -21,6 +21,7 @@ from .home import (
     homes_of,
     is_changed,
     is_half_stored,
+    is_stable,
     is_stored_open,
     largest_holders,
     needs_others_scale,
@@ -58,6 +59,8 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
         *_by_position(last),
         *_rank(data, homes[0]),
     ]
+    if not is_stable(last):
+        conditions.append(Condition("not stable", None, float(last["home_stable"]), "share"))
     if is_stored_open(last):
         conditions.append(_stored("half is stored", last, None))
     stores = Claim(

@@ -180,6 +180,7 @@ CONDITIONS: dict[str, Template] = {
     # storage
     "with it only": "With {part} only it would be {nats} away",
     "without it": "Without {part} it would be {nats} away",
+    "not stable": "Which of them hold nine tenths changes with the sequences",
     "at the whole model's norm scale": "These are at the whole model's norm scale",
     "positions that follow the parent": "Predictions follow the parent at {positions} only",
     "positions that change with the parent": "Setting the parent changes predictions at {positions}",

@@ -195,11 +195,9 @@ def _point(claim: Claim) -> str:
 
 def _stores(claim: Claim) -> str:
     if claim.is_shown:
-        return (
-            parts(claim.subject)
-            if len(claim.subject) <= MAX_NAMED
-            else f"spread over {len(claim.subject)} parts"
-        )
+        if len(claim.subject) > MAX_NAMED:
+            return f"spread over {len(claim.subject)} parts"
+        return f"{'spread over ' if claim.condition('not stable') else ''}{parts(claim.subject)}"
     if claim.condition("too little to share"):
         return "too little to place"
     return "open which part holds it" if claim.status == "open" else f"no part holds {law(claim.object[0])}"

@@ -8,7 +8,7 @@ from mechmarkov.report.words.phrases.premises import Phrase, cap, value_in
 def _stores(claim: Claim) -> str:
     if claim.is_shown:
         what = "what there is of the bigram" if claim.holds("what there is of it") else "the bigram"
-        if len(claim.subject) > MAX_NAMED:
+        if len(claim.subject) > MAX_NAMED or claim.condition("not stable"):
             return f"{cap(what)} is spread over {parts(claim.subject)}, which hold {share(claim.value)} of it"
         together = "together " if len(claim.subject) > 1 else ""
         much = (
