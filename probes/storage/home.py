@@ -14,6 +14,8 @@ from .game import MIN_GAIN_NATS
 MIN_HOME_SHARE = 0.9
 
 TIED_SHARE = 0.02  # shares that differ by less are equal: the larger of the two is not the only one named
+TIED_PART = 0.1  # of the share, likewise
+ROUNDING = 1e-9
 MIN_STABLE = 0.8  # of resampled sequences with the same home
 MIN_FREQUENCY = 0.05  # of resampled sequences with a path in their home; a rarer one is none
 MIN_NAMED_SHARE = 0.02  # a negative share is named from this size on
@@ -88,10 +90,11 @@ def smallest_set(
     nearer = nearer & (share > 0)
     held, seen, least, chosen = 0.0, set[int](), -np.inf, list[int]()
     for i in np.lexsort((-share, ~nearer)):
-        if held >= MIN_HOME_SHARE and (share[i] < least - TIED_SHARE or not nearer[i]):
+        enough = held >= MIN_HOME_SHARE - ROUNDING
+        if enough and (share[i] < least - min(TIED_SHARE, TIED_PART * least) or not nearer[i]):
             break
         chosen.append(int(i))
-        if group[i] not in seen and held < MIN_HOME_SHARE:
+        if group[i] not in seen and not enough:
             held, least = held + float(share[i]), float(share[i])
         seen.add(int(group[i]))
     return chosen

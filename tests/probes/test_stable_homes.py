@@ -37,7 +37,7 @@ def test_a_list_of_falling_shares_is_not_walked_down():
     assert chosen == [0, 1]
     falling = 0.41 - 0.015 * np.arange(8)
     chosen = smallest_set(falling, np.full(8, True), np.arange(8))
-    assert chosen == [0, 1, 2]  # 0.41 + 0.395 + 0.38, and none whose share only the next before it equals
+    assert chosen == [0, 1, 2, 3]  # three hold it, one equals the third, and none that equals only the fourth
 
 
 def test_sets_of_resampled_sequences_are_counted():
