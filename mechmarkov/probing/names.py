@@ -7,7 +7,7 @@ Datasets, run files and sources of other packages hold names as plain texts (`in
 import re
 from dataclasses import dataclass
 
-_LAW = re.compile(r"(in_context_)?(?:(step|order)_(\d+)|(.*))", re.DOTALL)
+_LAW = re.compile(r"(in_context_)?(?:(step|order|lag)_(\d+)|(.*))", re.DOTALL)
 _BACK = re.compile(r"(\d+) tokens back")
 
 
@@ -17,7 +17,7 @@ class LawName:
 
     Attributes:
         in_context: Whether the law is estimated from each sequence.
-        base: "bigram", "unigram", …; "step" and "order" of numbered laws.
+        base: "bigram", "unigram", …; "step", "order" and "lag" of numbered laws.
         number: How many steps, or which order; None of a law without a number.
 
     Example:
@@ -42,7 +42,7 @@ class LawName:
     @property
     def words(self) -> str:
         """The name as people write it."""
-        base = {"step": f"{self.number}-step", "order": f"order {self.number}"}
+        base = {"step": f"{self.number}-step", "order": f"order {self.number}", "lag": f"lag {self.number}"}
         told = self.base.replace("_", " ") if self.number is None else base[self.base]
         return f"in-context {told}" if self.in_context else told
 

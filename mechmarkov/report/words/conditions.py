@@ -112,7 +112,7 @@ SILENT: dict[str, tuple[str, ...]] = {
         "worth together", "group", "clearly needed",
     ),
     "storage": (
-        "worth of all paths", "what there is of it", "positions", "full rank", "too little to share",
+        "worth of all paths", "what there is of it", "positions", "full rank", "too little to share", "the mean is it",
         "others undo it", "the paths lead away", "nothing to share", "only at another scale",
         "stored or from the context", "some from the context", "from the context", "the parent leads away",
         "the parent hardly leads there", "not by the parent",

@@ -56,7 +56,8 @@ def bare_law(name: str) -> str:
     parts = LawName.read(clean(name))
     if parts.number is None:
         return LAWS.get(parts.words, parts.words)
-    told = f"{parts.number}-step law" if parts.base == "step" else f"{parts.number + 1}-gram"
+    numbered = {"step": f"{parts.number}-step law", "lag": f"law of lag {parts.number}"}
+    told = numbered.get(parts.base, f"{parts.number + 1}-gram")
     return f"in-context {told}" if parts.in_context else told
 
 

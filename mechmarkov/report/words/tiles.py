@@ -198,6 +198,8 @@ def _stores(claim: Claim) -> str:
         if len(claim.subject) > MAX_NAMED:
             return f"spread over {len(claim.subject)} parts"
         return f"{'spread over ' if claim.condition('not stable') else ''}{parts(claim.subject)}"
+    if claim.condition("the mean is it"):
+        return "no part needs to: the mean is the bigram"
     if claim.condition("too little to share"):
         return "too little to place"
     return "open which part holds it" if claim.status == "open" else f"no part holds {law(claim.object[0])}"

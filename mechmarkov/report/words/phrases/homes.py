@@ -29,6 +29,7 @@ def _no_home(claim: Claim) -> str:
 
 
 NO_HOME = {
+    "the mean is it": "No part needs to hold the bigram: the mean prediction is the bigram",
     "too little to share": "Which part holds the bigram is open: all together {moved}",
     "others undo it": "Nothing is left of the bigram: {who} would hold it, and the other parts undo it",
     "the paths lead away": "No part holds the bigram: all together {moved}",
