@@ -10,7 +10,7 @@ from jaxtyping import Float
 from scipy.special import stdtrit
 from torch import Tensor
 
-from mechmarkov.claims.claim import MODEL, Claim, Condition, Status
+from mechmarkov.claims.claim import MODEL, RISE, Claim, Condition, Status
 from mechmarkov.curvature.devinterp import devinterp_coefficient
 from mechmarkov.curvature.learning_coefficient import Losses, learning_coefficient
 from mechmarkov.curvature.loss_surface import SOLVED_NATS, LossSurface, loss_surface
@@ -257,7 +257,7 @@ def _over_training(data: xr.Dataset) -> Iterator[Claim]:
     # The largest of them is named: all intervals hold at once (Bonferroni).
     margin = stdtrit(2 * (llc.sizes["chain"] - 1), 1 - 0.025 / len(rise))
     rises = rise > margin * np.sqrt(contrasts**2 @ squared)
-    subject, what = (MODEL,), ("rise of the learning coefficient",)
+    subject, what = (MODEL,), (RISE,)
     if not rises.any():
         yield Claim(subject, "came_by", what, status="excluded")
         return

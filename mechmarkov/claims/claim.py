@@ -18,6 +18,10 @@ Status = Literal["shown", "excluded", "open", "does not apply"]
 Evidence = Literal["weights", "recording", "intervention", "law"]
 
 MODEL = "model"  # the subject of what is said of the whole
+# Names of subjects and objects that claims and sentences share.
+TABLES = "tables read from the weights"
+RISE = "rise of the learning coefficient"
+COPIES = "copies of the current token"
 VALUES = ("value", "interval", "null")  # of a claim
 
 # Every relation and its definition: `S` is the subject, `O` the object, `v` the value with its interval.

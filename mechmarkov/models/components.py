@@ -60,6 +60,21 @@ def split_input(receiver: str) -> tuple[str, str]:
     return (receiver, "") if match is None else (match[1], match[2])
 
 
+def composed_name(*heads: str) -> str:
+    """The name of heads that select one after the other.
+
+    Example:
+        >>> composed_name("L0H0", "L1H1"), composed_parts("L0H0→L1H1"), composed_parts("direct")
+        ('L0H0→L1H1', ('L0H0', 'L1H1'), ('direct',))
+    """
+    return "→".join(heads)
+
+
+def composed_parts(name: str) -> tuple[str, ...]:
+    """The heads of a name that `composed_name` makes; another name is its own only part."""
+    return tuple(name.split("→"))
+
+
 def head_names(config: DecoderConfig) -> list[str]:
     """The heads, layer by layer."""
     return [head_name(layer, head) for layer in range(config.n_layers) for head in range(config.n_heads)]

@@ -6,7 +6,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from mechmarkov.probing.preconditions import in_words
+from mechmarkov.probing.names import LawName
 from mechmarkov.probing.score import Score, format_null, format_value, standing
 from mechmarkov.utils.text import clean, format_range, shorten, words
 
@@ -21,7 +21,8 @@ def value_in_words(score: Score, digits: int = 4) -> str:
         ('in-context bigram', '0.25')
     """
     text = format_value(score, digits)
-    return in_words(text) if text.startswith(("in_context_", "step_")) else text
+    law = LawName.read(text)
+    return law.words if law.in_context or law.number is not None else text
 
 
 # What every template of ours may apply to a value of a result.

@@ -1,6 +1,5 @@
 """What a source must be for a question to make sense, each as one line why it is not."""
 
-import re
 from typing import Any, cast
 
 import numpy as np
@@ -107,25 +106,6 @@ def has_one_parent(source: Source) -> bool:
     return source.redraws and not isinstance(source, CausalGraph) if order is None else bool(order == 1)
 
 
-def token_names(lag: int, query_shift: int, source: int) -> tuple[str, ...]:
-    """Returns what a token is called, by its distance from the position that reads it.
-
-    The parent is the token that the next one depends on.
-
-    Args:
-        lag: Counted from the predicted token.
-        query_shift: `Batch.parent_lag`: 1 behind a query token, else 0.
-        source: The lag of the source's parent; 0 where it has none (`has_one_parent`).
-
-    Example:
-        >>> token_names(1, 0, 1), token_names(2, 0, 1), token_names(3, 0, 3)
-        (('parent', 'current token'), ('previous token',), ('parent', '2 tokens back'))
-    """
-    back = lag - 1 + query_shift
-    name = {-1: "query token", 0: "current token", 1: "previous token"}.get(back, f"{back} tokens back")
-    return ("parent", name) if lag == source else (name,)
-
-
 def predictor_of(source: Source, name: str) -> str:
     """The name of the exact "unigram" or "bigram" of a source: in context where sequences have own chains.
 
@@ -134,14 +114,3 @@ def predictor_of(source: Source, name: str) -> str:
         'in_context_bigram'
     """
     return f"in_context_{name}" if source.redraws else name
-
-
-def in_words(predictor: str) -> str:
-    """The name of an exact predictor as people write it.
-
-    Example:
-        >>> in_words("in_context_bigram"), in_words("step_2")
-        ('in-context bigram', '2-step')
-    """
-    words = re.sub(r"\bstep_(\d+)", r"\1-step", predictor)
-    return words.replace("in_context_", "in-context ").replace("_", " ")

@@ -94,8 +94,9 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
     if (group := _group_needed(data, effects, interval)) is not None:
         return replace(group, because=(clean, *group.because))
     ends = {part: interval_at(data, "effect", component=part, **MEAN_LOSS) for part in effects}
+    ends[name] = interval  # of the largest of them, one effect has one interval
     clear = [part for part, (low, _) in ends.items() if low > 0 and effects[part] > MIN_EFFECT_NATS]
-    if matters(value, interval) and name in clear:
+    if matters(value, interval):
         most = {name, *set(tied(data, name, value, interval)) & set(clear)}
         names = tuple(part for part in effects if part in most)  # in the order in which they are computed
         status: Status = "open" if standing(score) == "within" else "shown"
@@ -149,8 +150,11 @@ def _group_needed(data: xr.Dataset, effects: dict[str, float], single: Interval)
 def _of_parts(data: xr.Dataset) -> Iterator[Claim]:
     """Yields what each part is worth; of one that does harm less than nothing."""
     effects = ranked(data)
+    largest, _, of_largest = largest_effect(data)
     for name in sorted(effects, key=lambda part: -abs(effects[part])):
         low, high = interval_at(data, "effect", component=name, **MEAN_LOSS)
+        if name == largest:  # chosen as that: the interval is wider
+            low, high = of_largest
         value = effects[name]
         status = decided((low, high), MIN_EFFECT_NATS, value)
         harm = (Condition("does harm"),) if high < 0 and value < -MIN_EFFECT_NATS else ()
@@ -254,8 +258,8 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     bars = {claim.subject[0]: claim.value for claim in ours.where("is_needed") if claim.value is not None}
     home = Claims(tuple(claims)).first("stores", status="shown")
     if home is None or not most.is_shown:
-        return [Tile(LIVES, (most,), (), most, bars, "effect", rank=5)]
+        return [Tile(LIVES, (most,), (), most, bars, "effect", rank=5 if most.is_shown else 7)]
     # A model that went on to a better law than the bigram needs more than where the bigram is stored.
-    others = [one for one in ours.where("is_needed", status="shown") if not set(one.subject) & set(most.subject)]
-    needed = (most, *(one for one in others if (one.value or 0.0) >= MIN_TOLD_NATS))
+    singles = [one for one in ours.where("is_needed", status="shown") if (one.value or 0.0) >= MIN_TOLD_NATS]
+    needed = (most, *(one for one in singles if one.subject[0] not in most.subject))
     return [Tile(LIVES, needed, (most, home), most, bars, "effect", rank=5)]

@@ -26,7 +26,8 @@ from mechmarkov.probing.effects import (
     positions_in_turn,
     predictions,
 )
-from mechmarkov.probing.preconditions import has_one_parent, in_words, parent_lag, predictor_of
+from mechmarkov.probing.names import in_words
+from mechmarkov.probing.preconditions import has_one_parent, parent_lag, predictor_of
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import Predictor
 from mechmarkov.theory.bootstrap import interval

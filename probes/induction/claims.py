@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import xarray as xr
 
-from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Evidence, Status, Where
+from mechmarkov.claims.claim import COPIES, MODEL, Claim, Claims, Condition, Evidence, Status, Where
 from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.models.components import head_index
 from mechmarkov.probing.dataset import NORMAL_95, best_heads, head_name, last_model, normal_interval
@@ -194,7 +194,7 @@ def _lookalikes(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
     # On a sticky chain the token before mostly is a copy: the larger of the two names the head.
     for values, others, chance, kind in (
         (previous, copies, last["previous_chance"], "previous token"),
-        (copies, previous, last["duplicate_chance"], "copies of the current token"),
+        (copies, previous, last["duplicate_chance"], COPIES),
     ):
         at = best_heads(values.where(values >= others))
         value = float(values.isel(at))

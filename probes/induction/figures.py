@@ -5,7 +5,7 @@ import xarray as xr
 
 from mechmarkov.probing.dataset import NORMAL_95, head_name, head_names, last_model
 from mechmarkov.probing.figure import AttentionView, Figure
-from mechmarkov.probing.preconditions import in_words
+from mechmarkov.probing.names import in_words
 from mechmarkov.report.figures import bars, heatmap
 from mechmarkov.report.probe_figures import over_training
 from mechmarkov.utils.text import listed

@@ -1,7 +1,6 @@
 """Gradient and curvature of the loss over the population, next to what theory says of the point."""
 
 import dataclasses
-import re
 from typing import Any, cast
 
 import numpy as np
@@ -109,9 +108,11 @@ def measure(subject: Subject) -> xr.Dataset:
 
 def _in_its_unit(data: xr.Dataset) -> xr.Dataset:
     """Gradients and curvatures in the unit of the training loss; what predictions miss stays in nats."""
+    loss = data.attrs["loss_unit"]
+    units = {"nats": loss, SLOPE: f"{loss} / weight", CURVATURE: f"{loss} / weight²"}
     for name in set(data) - {"excess", "unseen"}:
         unit = data[name].attrs.get("unit", "")
-        data[name].attrs["unit"] = re.sub(r"^nats\b", data.attrs["loss_unit"], unit)
+        data[name].attrs["unit"] = units.get(unit, unit)
     return data
 
 

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechmarkov.models.components import head_index, head_name
+from mechmarkov.models.components import composed_name, composed_parts, head_index, head_name
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.recording import SCORES
 from mechmarkov.probing.subject import Subject
@@ -71,7 +71,7 @@ def extract(subject: Subject) -> Program:
     tables = {
         path: table
         for path, table in (path_tables(subject) | composed_tables(subject)).items()
-        if all(head is None or selects[head] for head in map(head_index, path.split("→")))
+        if all(head is None or selects[head] for head in map(head_index, composed_parts(path)))
     }
     bonus = np.zeros(lag_weight.shape[:-1])
     for where in np.ndindex(bonus.shape):
@@ -104,7 +104,7 @@ def composed_tables(subject: Subject) -> Tables:
         for second in heads:
             if second[0] > first[0]:
                 output = head_output(subject, weights, *second, written)
-                name = f"{head_name(*first)}→{head_name(*second)}"
+                name = composed_name(head_name(*first), head_name(*second))
                 tables[name] = to_scores(subject, weights, output)
     size = {name: float(np.ptp(table, axis=-1).mean()) for name, table in tables.items()}
     largest = sorted(size, key=lambda name: -size[name])[:MAX_COMPOSED]
@@ -127,7 +127,7 @@ def contributions(
     seen: dict[tuple[str, ...], Tensor] = {(): states}  # by the selections made, one after the other
     parents = states[:, batch.known]
     for path, tables in program.tables.items():
-        names, read = tuple(path.split("→")), parents
+        names, read = composed_parts(path), parents
         for i, head in enumerate(map(head_index, names)):
             if head is not None:
                 through, there = names[: i + 1], seen[names[:i]]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Bool, Float, Int
 
 from mechmarkov.models.components import head_index, mlp_index
 from mechmarkov.probing.dataset import last_model
@@ -13,6 +14,10 @@ from .game import MIN_GAIN_NATS
 MIN_HOME_SHARE = 0.9
 
 TIED_SHARE = 0.02  # shares that differ by less are equal: the larger of the two is not the only one named
+TIED_PART = 0.1  # of the share, likewise
+ROUNDING = 1e-9
+MIN_STABLE = 0.8  # of resampled sequences with the same home
+MIN_FREQUENCY = 0.05  # of resampled sequences with a path in their home; a rarer one is none
 MIN_NAMED_SHARE = 0.02  # a negative share is named from this size on
 
 # A model that reads the parent at fewer positions does so for want of another token, as at the first.
@@ -56,19 +61,59 @@ def largest_holders(data: xr.Dataset) -> list[str]:
     share = last["net_share"].values
     if not np.isfinite(share).all() or not (reads_parent(last) and _is_stored(last)):
         return []
-    nearer = (last["net_only"].values < float(last["kl_empty"])) & (share > 0)
-    order = np.lexsort((-share, ~nearer))
-    homes: list[str] = []
-    held, seen, least = 0.0, set[int](), np.inf
-    for i in order:
-        if held >= MIN_HOME_SHARE and (share[i] < least - TIED_SHARE or not nearer[i]):
+    chosen = smallest_set(share, last["net_only"].values < float(last["kl_empty"]), last["cancels"].values)
+    if not is_stable(last):  # all that are in it for other sequences
+        often = last["home_frequency"].values >= MIN_FREQUENCY
+        chosen += [int(i) for i in np.argsort(-share, kind="stable") if often[i] and i not in chosen]
+    return [str(data["path"].values[i]) for i in chosen]
+
+
+def is_stable(last: xr.Dataset) -> bool:
+    """Returns whether one model's home is the same for most resampled sequences."""
+    return bool(float(last["home_stable"]) >= MIN_STABLE)
+
+
+def smallest_set(
+    share: Float[np.ndarray, " path"], nearer: Bool[np.ndarray, " path"], group: Int[np.ndarray, " path"]
+) -> list[int]:
+    """Returns the fewest paths that hold nine tenths, the largest first, and those that equal the last one.
+
+    Args:
+        share: The share of each path, the same for paths that cancel.
+        nearer: Whether a path by itself brings it nearer than none; others come last.
+        group: Paths with one number cancel, and count once.
+
+    Example:
+        >>> smallest_set(np.array([0.3, 0.1, 0.6]), np.full(3, True), np.arange(3))
+        [2, 0]
+    """
+    nearer = nearer & (share > 0)
+    held, seen, least, chosen = 0.0, set[int](), -np.inf, list[int]()
+    for i in np.lexsort((-share, ~nearer)):
+        enough = held >= MIN_HOME_SHARE - ROUNDING
+        if enough and (share[i] < least - min(TIED_SHARE, TIED_PART * least) or not nearer[i]):
             break
-        homes.append(str(data["path"].values[i]))
-        group = int(last["cancels"].values[i])
-        if group not in seen:
+        chosen.append(int(i))
+        if group[i] not in seen and not enough:
             held, least = held + float(share[i]), float(share[i])
-        seen.add(group)
-    return homes
+        seen.add(int(group[i]))
+    return chosen
+
+
+def resampled_sets(
+    shares: Float[np.ndarray, "path draw"],
+    nearer: Bool[np.ndarray, " path"],
+    group: Int[np.ndarray, " path"],
+    chosen: list[int],
+) -> tuple[Float[np.ndarray, " path"], float]:
+    """Returns how often each path is in resampled sequences' smallest set, and how often it is `chosen`."""
+    often, same = np.zeros(len(shares)), 0
+    for share in shares.T:
+        drawn = smallest_set(share, nearer, group)
+        often[drawn] += 1
+        same += set(drawn) == set(chosen)
+    draws = max(1, shares.shape[1])
+    return often / draws, same / draws
 
 
 def reads_parent(last: xr.Dataset) -> bool:

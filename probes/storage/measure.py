@@ -20,10 +20,12 @@ from mechmarkov.theory.bootstrap import interval, ratio, resampled_means
 from mechmarkov.theory.kernel import FLOOR, kernel_kl
 
 from .game import MIN_GAIN_NATS, Shares, ends, share_out
+from .home import resampled_sets, smallest_set
 from .norm_scale import by_own_scale
 from .truncation import truncations
 
 MIN_SEQUENCES = 4
+HOME_DRAWS = 200  # resampled sequences, by which a home is seen to be stable
 
 MAX_PARENTS = 24  # that a parent is set to
 
@@ -160,7 +162,9 @@ def shares(subject: Subject) -> xr.Dataset:
         is below 0.01 nats;
         `cancels` [axis, path]: the number of the first of the paths that it cancels with, else its own;
         `net_share`, `net_share_low`, `net_share_high`, `net_only` [axis, path]: `share` and `kl_only` of that
-        group as one path.
+        group as one path;
+        `home_frequency` [axis, path], `home_stable` [axis]: of resampled sequences, the share in which a path
+        is in the smallest set that holds nine tenths, and in which that set is the same.
     """
     per_path = (subject.axis, "path")
     games = [share_out(subject, i) for i in range(len(subject.decoder))]
@@ -169,6 +173,7 @@ def shares(subject: Subject) -> xr.Dataset:
     for name, spread in (("share", "spread"), ("net_share", "net_spread")):
         value_and_ends = np.stack([_shared(g, getattr(g, spread)) for g in games], axis=1)
         share |= dict(zip((name, f"{name}_low", f"{name}_high"), value_and_ends, strict=True))
+    homes = [_home_of(game) for game in games]
     return data.assign(
         variables(
             "nats",
@@ -179,7 +184,8 @@ def shares(subject: Subject) -> xr.Dataset:
             worth_error=[g.error for g in games],
             net_only=[g.net_only for g in games],
         )
-        | variables("share", per_path, **share)
+        | variables("share", per_path, **share, home_frequency=[often for often, _ in homes])
+        | variables("share", subject.axis, home_stable=[same for _, same in homes])
         | variables("path", per_path, cancels=[g.group for g in games])
     ).assign_coords(path=list(subject.recorded(PATHS).names))
 
@@ -189,12 +195,26 @@ def _shared(game: Shares, spread: np.ndarray) -> np.ndarray:
     gain = (game.empty - game.full).mean()
     if not gain >= MIN_GAIN_NATS:  # NaN too, of outputs that overflow
         return np.full((3, len(spread)), np.nan)
+    low, high = np.quantile(_drawn(game, spread), [0.025, 0.975], axis=-1)
+    return np.stack([spread.mean(-1) / gain, low, high])
+
+
+def _drawn(game: Shares, spread: np.ndarray) -> np.ndarray:
+    """Shares of the gain of resampled sequences, `[path, draw]`."""
     drawn = resampled_means(spread)
     drawn += game.error[:, None] * np.random.default_rng(0).standard_normal(drawn.shape)
     total = resampled_means(game.gain)
     # A draw in which there is nothing to share has no shares.
-    low, high = np.quantile(drawn[:, total > 0] / total[total > 0], [0.025, 0.975], axis=-1)
-    return np.stack([spread.mean(-1) / gain, low, high])
+    return np.asarray(drawn[:, total > 0] / total[total > 0])
+
+
+def _home_of(game: Shares) -> tuple[np.ndarray, float]:
+    """Returns how often each path is in resampled sequences' home, and how often that is the home."""
+    gain, nearer = (game.empty - game.full).mean(), game.net_only < game.empty.mean()
+    if not gain >= MIN_GAIN_NATS:
+        return np.full(len(game.group), np.nan), np.nan
+    chosen = smallest_set(game.net_spread.mean(-1) / gain, nearer, game.group)
+    return resampled_sets(_drawn(game, game.net_spread)[:, :HOME_DRAWS], nearer, game.group, chosen)
 
 
 def tables(subject: Subject) -> xr.Dataset:

@@ -22,6 +22,7 @@ _HEIGHT = 290  # pixels
 _MIN_BAND = 0.12  # of the axis; a narrower band has no room for its name
 _MIN_UPRIGHT = 0.04  # likewise; in a wider one the name stands upright
 _ROW = 0.048  # of the axis' height: a line of text; nearer levels share one text
+_LETTER = 6.0  # pixels of a letter
 _EVENT_LETTERS = 14  # of a row of an event's name
 _PLOTS = np.array([(190, 250), (520, 250), (1056, 250)])  # pixels between the axes: phone, 1280, 1920
 _HEADROOM = 0.35  # of the way from the best loss to the uniform's, above the latter
@@ -124,6 +125,7 @@ def _add_bands(figure: go.Figure, steps: np.ndarray, laws: Sequence[tuple[Claim,
     """Shade from the first step at which a law is clearly the closest until another one is."""
     start, end = float(symlog(steps[0])), float(symlog(steps[-1]))
     colours = {name: at for at, name in enumerate(dict.fromkeys(claim.object for claim, _ in laws))}
+    free = -np.inf  # where names above the plot end, in pixels of a phone
     for claim, stop in laws:
         left = float(symlog(claim.value or 0.0))
         right = float(symlog(stop)) if np.isfinite(stop) else 1.1 * end
@@ -131,9 +133,12 @@ def _add_bands(figure: go.Figure, steps: np.ndarray, laws: Sequence[tuple[Claim,
         figure.add_vrect(left, right, fillcolor=colour, opacity=0.13, line_width=0, layer="below")
         middle, width = (left + min(right, end)) / 2, (min(right, end) - left) / (end - start)
         name = bare_event(claim)
-        if width > _MIN_BAND:
-            rows = name.replace(" ", "<br>")  # for a phone's width
-            annotate(figure, middle, 1.0, rows, yref="paper", yanchor="bottom")
+        rows = name.split(" ")  # for a phone's width
+        half = _LETTER * max(map(len, rows)) / 2
+        at = (middle - start) / (end - start) * float(_PLOTS[0][0])
+        if width > _MIN_BAND and at - half > free:
+            free = at + half
+            annotate(figure, middle, 1.0, "<br>".join(rows), yref="paper", yanchor="bottom")
         elif width > _MIN_UPRIGHT:
             annotate(figure, middle, 0.99, name, yref="paper", yanchor="top", textangle=-90)
 

@@ -36,9 +36,8 @@ def badge(claims: Claims) -> Badge | None:
     if alike:
         return None
     value, _, high = progress(claims)
-    if (
-        value > UNIGRAM_PROGRESS or learned or exact
-    ):  # exact: all of the circuit, at a loss above the unigram's
+    # Exact: all of the circuit, at a loss above the unigram's. The best law in most states is part of it too.
+    if value > UNIGRAM_PROGRESS or learned or exact or has_in_most_places(claims):
         return "partly"
     trapped = claims.first("is_trapped_by", status="shown")
     if trapped is not None:
@@ -50,6 +49,14 @@ def badge(claims: Claims) -> Badge | None:
     if not near or value < -UNIGRAM_PROGRESS:
         return "another law"
     return "at the unigram" if high <= UNIGRAM_PROGRESS else None
+
+
+def has_in_most_places(claims: Claims) -> bool:
+    """Returns whether the model has the best law but for some states or positions, which the title names."""
+    fails, reaches = (claims.first(name, probe="behaviour") for name in ("fails_at", "reaches"))
+    if fails is None or reaches is None or fails.object != reaches.object:
+        return False
+    return fails.holds("share of places")
 
 
 def progress(claims: Claims) -> tuple[float, float, float]:

@@ -28,9 +28,12 @@ from mechmarkov.utils.text import format_number, listed
 
 # Relations whose number the tile's sentence tells.
 IN_SENTENCES = ("reaches", "stores", "is_needed_most", "feeds", "is_induction_head")
+# Relations that are answered by the names of parts.
+OF_PARTS = ("is_needed", "is_needed_most", "is_induction_head", "recovers", "is_relied_on")
 MAX_BARS = 5
 MAX_STEPS = 6  # rows of what came at a step
 MAX_ANSWER_WORDS, MAX_TILE_WORDS = 12, 40
+SIMPLE = ("uniform", "unigram")  # laws that no part needs to hold
 MAX_CAME = 3  # laws that an answer lists
 # What an exact null of a tile's number is; that of others is chance.
 NULLS = {"is_at": "predicted by theory", "attends_to": "even attention", "is_trapped_by": "none"}
@@ -100,12 +103,14 @@ def of_a_circuit(tile: Tile, shown: WordedTile, reaches: Claim, right: str) -> W
     return shown
 
 
-def of_a_part(tile: Tile, shown: WordedTile, best: str) -> WordedTile:
-    """Returns the tile of where the bigram lives in a model whose best law is a better one."""
+def of_a_part(tile: Tile, shown: WordedTile, learned: str) -> WordedTile:
+    """Returns the tile of where the bigram lives in a model whose law is another one."""
     home = tile.answer[0]
-    if tile.question != LIVES or home.relation != "stores" or not home.is_shown or home.object == (best,):
+    if tile.question != LIVES or home.relation != "stores" or learned in (*SIMPLE, *home.object):
         return shown
-    rest = f"Where the rest of {law(best)} lives is not measured."
+    if not home.is_shown:
+        return replace(shown, answer=f"Where {law(learned)} lives is not known")
+    rest = f"Where the rest of {law(learned)} lives is not measured."
     answer = f"Of {law(home.object[0])}: {short(home)}"
     return replace(shown, answer=answer, sentence=f"{shown.sentence} {rest}")
 
@@ -135,10 +140,18 @@ def _answer(tile: Tile) -> str:
     """The answer in a few words: the short forms of its claims."""
     if tile.picture == "steps":
         return _came(tile.answer)
-    if {claim.relation for claim in tile.answer} == {"is_needed", "is_needed_most"}:
-        names = [name for claim in tile.answer for name in claim.subject]
-        return upper(parts(names) if len(names) <= MAX_NAMED else f"spread over {parts(names)}")
+    if len(tile.answer) > 1 and {claim.relation for claim in tile.answer} <= {*OF_PARTS, "feeds"}:
+        return upper(_named_once(tile.answer))
     return upper(listed(list(dict.fromkeys(short(claim) for claim in tile.answer))))
+
+
+def _named_once(claims: Sequence[Claim]) -> str:
+    """Returns the parts that claims name, each once; a path as such."""
+    feeds = [claim for claim in claims if claim.relation == "feeds"]
+    told = {name for claim in feeds for name in (*claim.subject, *claim.object)}
+    names = list(dict.fromkeys(name for claim in claims for name in claim.subject if name not in told))
+    rest = parts(names) if len(names) <= MAX_NAMED or feeds else f"spread over {parts(names)}"
+    return listed([*map(short, feeds), *[rest] * bool(names)])
 
 
 def short(claim: Claim) -> str:
@@ -195,11 +208,11 @@ def _point(claim: Claim) -> str:
 
 def _stores(claim: Claim) -> str:
     if claim.is_shown:
-        return (
-            parts(claim.subject)
-            if len(claim.subject) <= MAX_NAMED
-            else f"spread over {len(claim.subject)} parts"
-        )
+        if len(claim.subject) > MAX_NAMED:
+            return f"spread over {len(claim.subject)} parts"
+        return f"{'spread over ' if claim.condition('not stable') else ''}{parts(claim.subject)}"
+    if claim.condition("the mean is it"):
+        return "no part needs to: the mean is the bigram"
     if claim.condition("too little to share"):
         return "too little to place"
     return "open which part holds it" if claim.status == "open" else f"no part holds {law(claim.object[0])}"
@@ -236,7 +249,7 @@ _SHORT: dict[str, Callable[[Claim], str]] = {
 
 
 def _came(claims: Sequence[Claim]) -> str:
-    """Which laws were closest one after the other, each by its first step; otherwise which heads came."""
+    """Returns the laws that were closest, each by its first step; otherwise the heads that came."""
     laws, heads = (
         [one for one in in_order(claims) if one.relation == name] for name in ("passed", "came_by")
     )

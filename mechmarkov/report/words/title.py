@@ -119,7 +119,9 @@ def in_short(claim: Claim, claims: Claims) -> str:
         reads = claims.first("attends_to", subject=who[0], object="parent", status="shown", probe="attention")
         if len(who) == 1 and reads is not None:
             return f"{who[0]} reads the parent"
-        return f"in {parts(who)}" if len(who) <= MAX_NAMED else f"spread over {len(who)} parts"
+        if len(who) > MAX_NAMED:
+            return f"spread over {len(who)} parts"
+        return f"{'spread over' if claim.condition('not stable') else 'in'} {parts(who)}"
     known = {
         "is_needed_most": f"{parts(who)} {verb(who, 'is', 'are')} needed most",
         "matches": f"{parts(who)} {verb(who, 'has', 'have')} it in the weights",

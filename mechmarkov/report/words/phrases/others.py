@@ -1,7 +1,7 @@
 """Sentences of programs, beliefs, graphs, bounds, and of a number that stands by itself."""
 
 from mechmarkov.certify.sentence import at_most, program_in_words
-from mechmarkov.claims.claim import Claim
+from mechmarkov.claims.claim import TABLES, Claim
 from mechmarkov.report.words.conditions import stream, term
 from mechmarkov.report.words.names import heads, nats, number, parts, share, within
 from mechmarkov.report.words.phrases.premises import Phrase, cap, reason_in, value_in
@@ -14,7 +14,7 @@ COUNTS = ("Counts", "WeightedRow")  # terms in the plural
 def _explains(claim: Claim) -> str:
     if claim.condition("constant predictions"):
         return "Its predictions are constant: a program that says their mean is all of it"
-    if claim.subject[0].startswith("tables"):
+    if claim.subject == (TABLES,):
         if claim.status == "open":
             return f"Tables read from the weights explain {share(max(0.0, value_in(claim)), 1)}, as in untrained models"
         return f"Tables read from its weights explain {share(max(0.0, value_in(claim)), 1)} of the model"

@@ -1,6 +1,6 @@
 """Sentences of parts: where heads look, what they match, which are needed, and for what."""
 
-from mechmarkov.claims.claim import Claim
+from mechmarkov.claims.claim import COPIES, Claim
 from mechmarkov.report.words.names import heads, law, nats, number, parts, share, some, token, verb, within
 from mechmarkov.report.words.phrases.premises import Phrase, cap, negated, premise, reason_in, value_in
 from mechmarkov.utils.text import format_range, listed
@@ -13,7 +13,7 @@ def _attends_to(claim: Claim) -> str:
     if claim.object == ("matches",):
         why = {True: "not", None: "not surely"}[premise(claim, "not for their predecessors").holds or None]
         return f"{who} looks at tokens after copies ({number(value_in(claim))} beyond chance), but {why} for their sake"
-    what = "copies of the current token" if claim.object[0].startswith("copies") else token(claim.object)
+    what = COPIES if claim.object == (COPIES,) else token(claim.object)
     if claim.status == "excluded":
         none = "No head reads the parent" if claim.object[0] == "parent" else "No head settles on one token"
         return f"{none}: {who} gives {what} {mass}"
@@ -105,7 +105,7 @@ def _feeds(claim: Claim) -> str:
 
 
 def _left(claim: Claim) -> str:
-    """What a cut leaves of a score; a score that turns round a little is none."""
+    """Returns the share that a cut leaves of a score; one that turns round a little is none."""
     value = value_in(claim)
     return "none" if LEAST_LEFT[0] < value < LEAST_LEFT[1] else share(value)
 
