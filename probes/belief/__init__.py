@@ -22,7 +22,7 @@ def applies(subject: Subject) -> str | None:
         return "nothing is hidden behind the tokens of this source, so there is no belief to carry"
     tokens = subject.source.n_states
     if tokens > MAX_TOKENS:
-        return f"a belief is read next to pairs of tokens, of at most {MAX_TOKENS}, and the source has {tokens}"
+        return f"the source has {tokens} tokens, and a belief is compared with pairs of at most {MAX_TOKENS}"
     if subject.objective.query:
         return "the prediction is made at a query token, where a belief is not moved"
     return None
