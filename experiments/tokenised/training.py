@@ -38,7 +38,7 @@ def excess(run: mm.Run) -> tuple[float, float]:
 
 def training(quick: bool) -> Measured:
     """Symbols against tokens, orders 2 and 4, and which rule the models of tokens reach."""
-    seeds, steps = range(2 if quick else 16), (300 if quick else 600)
+    seeds, steps = range(2 if quick else 16), 600
     lags, lost = (2, 4), {}
     for lag in lags:
         made = recipes(lag, steps)
