@@ -1,6 +1,6 @@
 """Context-tree weighting: the exact Bayes predictor where a sequence has a context tree of its own.
 
-Willems, Shtarkov & Tjalkens 1995 (IEEE Trans. Inf. Theory 41, 653-664). Leaves of a tree are contexts, suffixes
+Willems, Shtarkov & Tjalkens 1995 (IEEE Trans. Inf. Theory 41, 653-664). The leaves of a tree are suffixes
 of the past, each with a law of the next state. A priori a node above the largest depth is split with
 probability `branch`, and a leaf's law is Dirichlet(a).
 """
