@@ -39,6 +39,7 @@ class FactoredHiddenMarkov(HiddenChain):
 
     takes_streams: ClassVar[bool] = True
     hidden: ClassVar[str] = "states of all factors"
+    parts_are_independent: ClassVar[bool] = True
     kind: Literal["factored_hidden_markov"] = "factored_hidden_markov"
     example: ClassVar[Mapping[str, Any]] = {
         "factors": [

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float
@@ -32,6 +33,9 @@ class HiddenChain(WithHidden, Stationary):
         >>> isinstance(source, HiddenChain), source.best().name
         (True, 'forward_filter')
     """
+
+    parts_are_independent: ClassVar[bool] = False
+    """Whether tokens leave the parts independent, so that one may be known and the others stay."""
 
     @cached_property
     @abstractmethod
