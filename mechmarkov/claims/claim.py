@@ -63,6 +63,7 @@ RELATIONS = {
     "passed": "S was nearest to the law O from one step to another, by KL; v is the first",
     "explains": "the program S leaves all but the share v of the model's predictions unexplained",
     "carries_belief": "the belief over O is read linearly from the stream S with R² v, beyond what tokens",
+    "reads_part": "the belief over the part O of what is hidden is read from the stream S on, with R² v",
     "follows_belief": "predictions of S follow a belief that is forced: KL to its law is v nats",
     "recovers": "of the edges of the graph O, head S has v",
     "has_learning_coefficient": "the local learning coefficient of S is v",

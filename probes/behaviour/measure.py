@@ -49,8 +49,8 @@ def measure(subject: Subject) -> xr.Dataset:
         [axis, state_from] (nats) and `accuracy_after` [axis, state_from] (probability): the same scores after
         each parent state;
         `kernel` [state_from, state_to] (probability): P, for a source with one chain;
-        of tokens `loss_per_symbol` [axis], its standard error and `least_per_symbol` (nats a symbol of their source; NaN where
-        its entropy rate has no closed form).
+        of tokens `loss_per_symbol` [axis], its standard error and `least_per_symbol` (nats a symbol of their
+        source; NaN where its entropy rate has no closed form).
     """
     axis, source, batch = subject.axis, subject.source, subject.batch
     model, exact = subject.probabilities.astype(np.float64), subject.exact

@@ -10,7 +10,7 @@ from mechmarkov.probing.score import Score
 from mechmarkov.sources import Hidden
 
 from . import figures
-from .claims import claims, headline
+from .claims import claims, first_stream_of, headline
 from .measure import mean_kls, measure
 
 MAX_TOKENS = 40  # what it is compared with reads the last tokens and pairs: 1 920 numbers
@@ -22,7 +22,7 @@ def applies(subject: Subject) -> str | None:
         return "nothing is hidden behind the tokens of this source, so there is no belief to carry"
     tokens = subject.source.n_states
     if tokens > MAX_TOKENS:
-        return f"a belief is read next to pairs of tokens, of at most {MAX_TOKENS}, and the source has {tokens}"
+        return f"the source has {tokens} tokens, and a belief is compared with pairs of at most {MAX_TOKENS}"
     if subject.objective.query:
         return "the prediction is made at a query token, where a belief is not moved"
     return None
@@ -45,15 +45,42 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
             "additive_r2": Score(float(last["additive_r2"]), "share"),
         }
     around = interval_at(data, "r2", stream=stream)
-    return sums | {
-        "belief_stream": Score(stream, ""),
-        "belief_r2": share(lambda d: _best(d, "r2"), interval=around),
-        "baseline_r2": Score(float(last["baseline_r2"]), "share"),
-        "beyond_next_token": share(lambda d: _best(d, "beyond"), reason=determined),
-        "clean_kl": Score(clean, "nats"),
-        "random_kl": Score(random, "nats", clean, null_kind="the clean prediction"),
-        "forced_kl": Score(forced, "nats", random, null_kind="moves as long in random directions"),
-    }
+    return (
+        sums
+        | _of_parts(data, null, last)
+        | {
+            "belief_stream": Score(stream, ""),
+            "belief_r2": share(lambda d: _best(d, "r2"), interval=around),
+            "baseline_r2": Score(float(last["baseline_r2"]), "share"),
+            "beyond_next_token": share(lambda d: _best(d, "beyond"), reason=determined),
+            "clean_kl": Score(clean, "nats"),
+            "random_kl": Score(random, "nats", clean, null_kind="the clean prediction"),
+            "forced_kl": Score(forced, "nats", random, null_kind="moves as long in random directions"),
+        }
+    )
+
+
+def _of_parts(data: xr.Dataset, null: xr.Dataset | None, last: xr.Dataset) -> dict[str, Score]:
+    """Of each part of what is hidden where it is read and how well; of each pair how far apart they lie."""
+    found: dict[str, Score] = {}
+    if "part_r2" not in last:
+        return found
+    share = partial(score_with_null, data=data, null=null, unit="share")
+    for part in last["part"].values.tolist():
+        stream, low, high = first_stream_of(last, part)
+        name, at = part.replace(" ", "_"), {"part": part, "stream": stream}
+        found[f"part_stream_{name}"] = Score(stream, "")
+        found[f"part_r2_{name}"] = share(lambda d, at=at: d["part_r2"].sel(at), interval=(low, high))
+        if "part_forced_kl" in last:
+            clean, random, forced = (
+                float(last[f"part_{kind}_kl"].sel(part=part)) for kind in ("clean", "random", "forced")
+            )
+            kind = f"moves as long in random directions; without a move {clean:.3g}"
+            found[f"part_forced_kl_{name}"] = Score(forced, "nats", random, null_kind=kind)
+    for pair in last["pair"].values.tolist():
+        name = pair.replace(" and ", "_").replace(" ", "_")
+        found[f"part_overlap_{name}"] = share(lambda d, pair=pair: d["part_overlap"].sel(pair=pair))
+    return found
 
 
 def _best(data: xr.Dataset, name: str) -> xr.DataArray:
@@ -78,6 +105,10 @@ probe = Probe(
         "clean_kl": "E[KL(exact law ‖ prediction)]",
         "random_kl": "the same KL as forced, after a move as long in a random direction",
         "forced_kl": "E[KL(exact law of the forced state ‖ prediction)] after the forced state",
+        "part_stream_*": "the earliest stream with that part's 1 − R² ≤ 2 · the least + 0.001",
+        "part_r2_*": "R² of that part's belief at that stream",
+        "part_forced_kl_*": "E[KL(exact law of the forced value ‖ prediction)] after that part is forced",
+        "part_overlap_*": "mean squared cosine of the principal angles between the parts' subspaces",
         "attention_r2": "R² at the output of attention",
         "additive_r2": "R² of a sum of one update for each token and distance",
     },

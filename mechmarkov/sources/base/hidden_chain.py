@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float
@@ -15,6 +16,9 @@ from mechmarkov.sources.sampling.paths import emit, sample_paths
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
+
+Parts = dict[str, Float[np.ndarray, "hidden value"]]
+"""Of what is hidden, parts with a meaning: which value of it each hidden state has."""
 
 
 class HiddenChain(WithHidden, Stationary):
@@ -29,6 +33,9 @@ class HiddenChain(WithHidden, Stationary):
         >>> isinstance(source, HiddenChain), source.best().name
         (True, 'forward_filter')
     """
+
+    parts_are_independent: ClassVar[bool] = False
+    """Whether tokens leave the parts independent, so that one may be known and the others stay."""
 
     @cached_property
     @abstractmethod
@@ -49,6 +56,11 @@ class HiddenChain(WithHidden, Stationary):
     def n_hidden(self) -> int:
         """Number of hidden states."""
         return len(self.T)
+
+    @property
+    def parts(self) -> Parts:
+        """Parts of the hidden state, such as the task and the state in it; none where it is one thing."""
+        return {}
 
     @cached_property
     def pi(self) -> Float[np.ndarray, " state"]:
@@ -101,11 +113,12 @@ class HiddenChain(WithHidden, Stationary):
     def predictors(self) -> dict[str, Predictor]:
         """Returns those of every stationary source, and `forward_filter`."""
         label = "forward filter: the belief over hidden states, a step on, exact"
-        return super().predictors() | by_name(Predictor("forward_filter", label, True, self._forward_filter))
+        return super().predictors() | by_name(Predictor("forward_filter", label, True, self.best_law))
 
     def best(self) -> Predictor | str:
         """Returns what the belief over hidden states says of the next token."""
         return self.predictors()["forward_filter"]
 
-    def _forward_filter(self, tokens: Tokens) -> NextLaws:
+    def best_law(self, tokens: Tokens) -> NextLaws:
+        """The law of the next token, given all before it (probability)."""
         return self.beliefs(tokens) @ self.T @ self.E

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from mechmarkov.sources.base.fixed_chain import FixedChain
 from mechmarkov.sources.base.lagged import Lagged
 from mechmarkov.sources.base.source import Source
+from mechmarkov.sources.context_tree import ContextTree
 from mechmarkov.sources.hidden_markov import HiddenMarkov
 from mechmarkov.sources.order_k import MAX_HISTORIES, OrderK
 from mechmarkov.theory.hidden import Matrices
@@ -28,7 +29,7 @@ def symbol_chain(source: Source) -> Matrices:
     """
     raise ValueError(
         f"source is of kind {source.kind!r}, expected one fixed law with a finite memory: a chain, "
-        "'order_k', 'lagged_chain', 'switch' or 'hidden_markov'"
+        "'order_k', 'context_tree', 'lagged_chain', 'switch' or 'hidden_markov'"
     )
 
 
@@ -40,6 +41,11 @@ def _(source: FixedChain) -> Matrices:
 @symbol_chain.register
 def _(source: OrderK) -> Matrices:
     return _of_histories(source.rows, source.n_states)
+
+
+@symbol_chain.register
+def _(source: ContextTree) -> Matrices:
+    return _of_histories(source.chain.rows, source.n_states)
 
 
 @symbol_chain.register

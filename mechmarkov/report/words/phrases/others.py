@@ -40,6 +40,14 @@ def _carries_belief(claim: Claim) -> str:
     return f"{cap(stream(claim.subject[0]))} {does} the belief over {n} {clean(claim.object[0])}: R² {number(value_in(claim))}"
 
 
+def _reads_part(claim: Claim) -> str:
+    does = "is" if claim.is_shown else "may be"
+    at = "the embedding" if claim.subject[0] == "embed" else stream(claim.subject[0])
+    return (
+        f"The belief over the {clean(claim.object[0])} {does} read from {at} on: R² {number(value_in(claim))}"
+    )
+
+
 def _follows_belief(claim: Claim) -> str:
     if claim.status == "does not apply":
         return f"All {clean(claim.object[0])} have one law, so there is nothing to follow"
@@ -96,6 +104,7 @@ def _measures(claim: Claim) -> str:
 OTHERS: dict[str, Phrase] = {
     "explains": _explains,
     "carries_belief": _carries_belief,
+    "reads_part": _reads_part,
     "follows_belief": _follows_belief,
     "recovers": _recovers,
     "has_learning_coefficient": _coefficient,

@@ -1,0 +1,12 @@
+"""Rajaraman, Jiao & Ramchandran, tokens of Markov data: the exact loss of a unigram, and training."""
+
+from pathlib import Path
+
+from experiments.harness import Study
+from experiments.tokenised.laws import blocks, dictionaries, one_text, ties
+from experiments.tokenised.training import training
+
+STUDY = Study(Path(__file__).parent, __doc__, [blocks, dictionaries, ties, one_text, training])
+
+if __name__ == "__main__":
+    STUDY.main()
