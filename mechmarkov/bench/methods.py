@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mechmarkov.bench.case import Case
 from mechmarkov.bench.method import EVERY, Method
-from mechmarkov.bench.patching import corrupt_edges, edge_effects, losses, node_effects, rises
+from mechmarkov.bench.patching import at_mean, corrupt_edges, edge_effects, losses, node_effects, rises
 from mechmarkov.interventions.ablate import ablate
 from mechmarkov.interventions.paths import replace_path
 from mechmarkov.interventions.replace import replace_component
@@ -33,8 +33,8 @@ def ablation(case: Case, kind: str) -> dict[str, float]:
 
     The mean is over the sequences to tune on.
     """
-    mean = {"reference": case.others.clean} if kind == "mean" else {}
-    changed = (ablate(case.model, name, kind=kind, **mean) for name in case.nodes)
+    means = kind == "mean"
+    changed = (at_mean(case, n) if means else ablate(case.model, n, kind=kind) for n in case.nodes)
     risen = rises(case, [case.metric], changed)[0].mean(-1)
     return dict(zip(case.nodes, risen.tolist(), strict=True))
 
@@ -76,7 +76,7 @@ def attribution_patching(case: Case) -> dict[str, float]:
 
 
 def edge_attribution(case: Case, steps: int = 0) -> dict[str, float]:
-    """EAP, and EAP-IG: the mean of the receivers' gradients on the line from corrupt to clean embeddings (inputs)."""
+    """EAP; with steps EAP-IG (inputs): the receivers' mean gradient from corrupt to clean embeddings."""
 
     def add(name: str, part: Tensor) -> Replaced:
         sender, receiver = case.edges[name]
@@ -161,20 +161,30 @@ def storage_shares(case: Case) -> dict[str, float] | str:
     return {name: float(data["gain"] if name == "embed" else nats.sel(path=name)) for name in case.nodes}
 
 
-def each(of: str, more: int = 2) -> Callable[[Case], int]:
-    """As many passes as there are components, and some more."""
-    return lambda case: len(getattr(case, of)) + more
+def each(of: str) -> Callable[[Case], int]:
+    """As many passes as there are components, one before, and one for values to put in."""
+    return lambda case: len(getattr(case, of)) + 2
 
 
 RESAMPLING = "Chan et al. 2022, causal scrubbing; Wang et al. 2022 (arXiv 2211.00593) for means"
 ATTRIBUTION = "Nanda 2023, attribution patching; Syed et al. 2023 (arXiv 2310.10348)"
 HANNA = "Hanna et al. 2024 (arXiv 2403.17806)"
 DIFFERENCE = ("logit-difference",)
-zero = Method("zero-ablation", "nodes", partial(ablation, kind="zero"), RESAMPLING, EVERY, passes=each("nodes"))
-mean = Method(
-    "mean-ablation", "nodes", partial(ablation, kind="mean"), RESAMPLING, tunes="the means", metrics=EVERY, passes=each("nodes", 3)
+zero = Method(
+    "zero-ablation", "nodes", partial(ablation, kind="zero"), RESAMPLING, EVERY, passes=each("nodes")
 )
-resample = Method("resample-ablation", "nodes", partial(ablation, kind="resample"), RESAMPLING, EVERY, passes=each("nodes"))
+mean = Method(
+    "mean-ablation",
+    "nodes",
+    partial(ablation, kind="mean"),
+    RESAMPLING,
+    tunes="the means",
+    metrics=EVERY,
+    passes=each("nodes"),
+)
+resample = Method(
+    "resample-ablation", "nodes", partial(ablation, kind="resample"), RESAMPLING, EVERY, passes=each("nodes")
+)
 patching = Method(
     "activation-patching",
     "nodes",
@@ -193,9 +203,7 @@ edges = Method(
     passes=each("edges"),
     reference=True,
 )
-attribution = Method(
-    "attribution-patching", "nodes", attribution_patching, ATTRIBUTION, DIFFERENCE, passes=3
-)
+attribution = Method("attribution-patching", "nodes", attribution_patching, ATTRIBUTION, DIFFERENCE, passes=3)
 direct = Method(
     "direct-logit-attribution", "nodes", direct_logit_attribution, "nostalgebraist 2020", DIFFERENCE, passes=2
 )

@@ -142,7 +142,7 @@ def run(
         pairs,
         pd.DataFrame(scores, columns=columns),
         pd.DataFrame(effects, columns=CLAIMED),
-        pd.DataFrame(reasons, columns=REASONS),
+        pd.DataFrame(reasons, columns=REASONS).astype({"broken": bool}),
     )
 
 
@@ -217,9 +217,7 @@ def _scored(
         yield row
 
 
-def _claimed(
-    method: str, case: str, seed: int, answer: _Answer, truth: Effects
-) -> Iterator[tuple[Any, ...]]:
+def _claimed(method: str, case: str, seed: int, answer: _Answer, truth: Effects) -> Iterator[tuple[Any, ...]]:
     for row in zip(truth.names, truth.value, truth.low, truth.high, truth.in_circuit, strict=True):
         yield (method, answer.metric, case, seed, row[0], answer.claims[row[0]], *row[1:])
 

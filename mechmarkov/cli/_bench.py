@@ -31,9 +31,7 @@ from mechmarkov.utils.files import check_writable
 )
 @JSON
 @click.option("--out", type=PATH, default="bench", help="Folder.")
-def bench(
-    methods: str | None, cases: str | None, seeds: int, pairs: str, out: Path, as_json: bool
-) -> None:
+def bench(methods: str | None, cases: str | None, seeds: int, pairs: str, out: Path, as_json: bool) -> None:
     """Score interpretability methods against circuits whose effects are known.
 
     Writes bench.html, leaderboard.json, scores.csv, effects.csv and reasons.csv.
