@@ -202,12 +202,23 @@ def case_of(
             seed=seed,
             sequences=sequences,
         )
-        laws = [law_of(source, each) for each in (clean, corrupt)]
-        tokens = clean.tokens, corrupt.tokens
         with torch.no_grad():
             output = objective.predict(model(clean.tokens)[:, clean.read])
-        common = {"objective": objective, "source": source, "tuning": tuning}
-        return Case(name, question, model, *tokens, *laws, output, clean.read, **common, **known)
+        return Case(
+            name,
+            question,
+            model,
+            clean.tokens,
+            corrupt.tokens,
+            law_of(source, clean),
+            law_of(source, corrupt),
+            output,
+            clean.read,
+            objective,
+            source,
+            tuning=tuning,
+            **known,
+        )
 
     return on(seed, SEQUENCES, on(seed + TUNING, 2 * SEQUENCES, None))
 

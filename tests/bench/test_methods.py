@@ -1,5 +1,6 @@
 """Methods of the benchmark: what each must find, and what it is known to miss."""
 
+from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 import mechmarkov as mm
-from mechmarkov.bench import CASES, METRICS, Change, case_of, degeneracy, lenses, methods, run
+from mechmarkov.bench import CASES, METRICS, Change, case_of, degeneracy, gradients, lenses, methods, run
 from mechmarkov.bench.beliefs import belief_probe, linear_probe
 from mechmarkov.bench.features import noise_features, sae_method, saelens_method, score_features
 from mechmarkov.bench.patching import edge_effects, node_effects
@@ -17,6 +18,8 @@ from mechmarkov.curvature.devinterp import possible
 from mechmarkov.models.constructions.lookup_tables import handset_config
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.init import initialise
+
+POINTS = (np.arange(20) + 0.5) / 20
 
 
 def losses(law, scores):
@@ -34,9 +37,9 @@ def test_first_order_is_exact_where_the_corruption_is_small(metric):
     for name, value in clean.items():
         case.corrupt_outputs[name] = value + case.differences[name]
     for claims, effects in (
-        (methods.attribution_patching(case), node_effects(case, [metric])[metric]),
-        (methods.edge_attribution(case), edge_effects(case, [metric])[metric]),
-        (methods.edge_attribution(case, steps=2), edge_effects(case, [metric])[metric]),
+        (gradients.attribution_patching(case), node_effects(case, [metric])[metric]),
+        (gradients.edge_attribution(case), edge_effects(case, [metric])[metric]),
+        (gradients.edge_attribution(case, points=(0.25, 0.75)), edge_effects(case, [metric])[metric]),
     ):
         claimed = np.array([claims[name] for name in effects.names])
         # What is left is of second order: 1e-14 of a curvature of some hundred, as attention is sharp.
@@ -49,9 +52,56 @@ def test_first_order_is_exact_where_the_corruption_is_small(metric):
 def test_integrated_gradients_are_complete_along_a_path(name, metric):
     """The mean gradient on the line times its length is the whole change (Sundararajan et al. 2017)."""
     case = CASES[name](2).under(metric)
-    claims, exact = methods.edge_attribution(case, steps=20), edge_effects(case, [metric])[metric]
+    claims, exact = gradients.edge_attribution(case, points=POINTS), edge_effects(case, [metric])[metric]
     for edge, value in exact.as_claims().items():
         assert claims[edge] == pytest.approx(value, abs=0.01 * exact.value.max()), edge
+
+
+@pytest.mark.parametrize("name", ["direct", "mlp"])
+def test_gradients_on_senders_outputs_are_complete_too(name):
+    case = CASES[name](2).under("kl")
+    claims, exact = gradients.activation_gradients(case), edge_effects(case, ["kl"])["kl"]
+    for edge, value in exact.as_claims().items():
+        assert claims[edge] == pytest.approx(value, abs=0.02 * exact.value.max()), edge
+
+
+def test_two_ends_are_exact_where_the_gradient_is_linear():
+    """A squared error is quadratic in the direct path, and the mean of two slopes is the chord's."""
+    case = CASES["direct"](0)
+    case = replace(case, objective=mm.Objective(kind="squared"))
+    claims = gradients.edge_attribution(case, points=(0.0, 1.0))
+    exact = edge_effects(case, ["nats"])["nats"].as_claims()["embed→logits"]
+    assert claims["embed→logits"] == pytest.approx(exact, abs=1e-9)
+    assert gradients.edge_attribution(case)["embed→logits"] != pytest.approx(exact, abs=1e-3)
+
+
+def test_the_query_key_fix_is_exact_where_logits_are_linear_in_the_pattern():
+    """They are in the induction pair: only saturated attention stands between an edge and its effect."""
+    case = CASES["induction"](0).under("logit-difference")
+    exact = edge_effects(case, [case.metric])[case.metric].as_claims()
+    fixed, plain = gradients.with_query_key_fix(case), gradients.edge_attribution(case)
+    for edge in ("L0H0→L1H0.K", "embed→L1H0.Q"):
+        assert fixed[edge] == pytest.approx(exact[edge], abs=1e-9)
+    assert plain["L0H0→L1H0.K"] != pytest.approx(exact["L0H0→L1H0.K"], abs=0.1)
+    assert fixed["embed→L1H0.V"] == plain["embed→L1H0.V"]
+
+
+def test_a_learned_mask_pays_for_an_edge_what_it_gains():
+    """At the optimum the slope of KL by the one edge that counts is the penalty; others are dropped."""
+    case = CASES["direct"](0)
+    mask = gradients.learned_mask(case)
+    assert mask["embed→logits"] > 0.5 > 0.2 > max(v for k, v in mask.items() if k != "embed→logits")
+    tuning = case.tuning
+    log = np.log(np.random.default_rng(0).dirichlet(np.ones(4), size=4))
+    ours, theirs = (log[x.numpy()[:, -1]] for x in (tuning.clean, tuning.corrupt))
+
+    def kl(share):
+        scores = share * ours + (1 - share) * theirs
+        return (np.exp(ours) * (ours - scores + np.log(np.exp(scores).sum(-1, keepdims=True)))).sum(-1).mean()
+
+    at = mask["embed→logits"]
+    slope = (kl(at + 1e-4) - kl(at - 1e-4)) / 2e-4
+    assert slope == pytest.approx(-gradients.MASK_PENALTY, rel=0.3)
 
 
 @pytest.mark.parametrize("name", ["split", "cancel", "backup"])
@@ -74,7 +124,7 @@ def test_eap_is_right_on_a_logit_difference_and_silent_in_nats(name):
     case = CASES[name](0)
     for metric in METRICS:
         of = case.under(metric)
-        claims, exact = methods.edge_attribution(of), edge_effects(of, [metric])[metric]
+        claims, exact = gradients.edge_attribution(of), edge_effects(of, [metric])[metric]
         scores = score_claims(claims, exact, metric=metric, own=True)
         if metric == "logit-difference":
             assert scores["pearson"] > 0.9

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import jsonschema
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from click.testing import CliRunner
 from distributions import install
 
 import mechmarkov as mm
@@ -16,6 +18,8 @@ from mechmarkov.bench import Method, check, leaderboard, methods, places, run
 from mechmarkov.bench.leaderboard import leaderboard_schema
 from mechmarkov.bench.method import GROUP
 from mechmarkov.bench.patching import edge_effects
+from mechmarkov.bench.run import HELD_OUT
+from mechmarkov.cli import cli
 
 DIFFERENCE = ("logit-difference",)
 
@@ -203,3 +207,34 @@ def test_unknown_names_are_refused():
     ones = [Method("ones", "nodes", lambda case, s=sign: dict.fromkeys(case.nodes, s)) for sign in (1, -1)]
     with pytest.raises(ValueError, match="two methods are named 'ones', expected different names"):
         run(ones, ["direct"], seeds=1)
+
+
+def test_effects_are_verified_by_computing_them_again(tmp_path):
+    found = run(["eap", "difference-norm"], ["head", "split"], seeds=1, held_out=True)
+    assert set(found.scores["seed"]) == {HELD_OUT}
+    mm.bench.save(found, tmp_path)
+    asked = ["bench", "--verify", str(tmp_path)]
+    result = CliRunner().invoke(cli, asked)
+    assert (result.exit_code, result.output) == (0, "0 effects differ\n")
+    rows = pd.read_csv(tmp_path / "effects.csv")
+    rows.loc[3, "exact"] += 0.01
+    rows.to_csv(tmp_path / "effects.csv", index=False)
+    result = CliRunner().invoke(cli, [*asked, "--json"])
+    (wrong,) = json.loads(result.output)["differ"]
+    assert result.exit_code == 1
+    assert wrong["exact"] - wrong["again"] == pytest.approx(0.01)
+    assert len(mm.bench.verify(tmp_path / "effects.csv", pairs="resampled")) > 1
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [("case", "none", "has case 'none'"), ("component", "L9H9", "has 'L9H9' under 'logit-difference'")],
+)
+def test_a_file_about_something_else_is_refused(tmp_path, column, value, said):
+    found = run(["eap"], ["head"], seeds=1)
+    found.effects.assign(**{column: value}).to_csv(tmp_path / "effects.csv", index=False)
+    with pytest.raises(ValueError, match=said):
+        mm.bench.verify(tmp_path)
+    found.effects.drop(columns=column).to_csv(tmp_path / "effects.csv", index=False)
+    with pytest.raises(ValueError, match=f"has no column '{column}'"):
+        mm.bench.verify(tmp_path)
