@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from mechmarkov.bench import Benchmark, run
-from mechmarkov.bench.page import tables
+from mechmarkov.bench.page import as_markdown
 
 PAGE = Path(__file__).parents[1] / "docs" / "bench.md"
 BEGIN, END = "<!-- measured by benchmarks/methods.py -->", "<!-- end of what is measured -->"
@@ -17,7 +17,7 @@ def with_tables(page: str, found: Benchmark) -> str:
     """The page with these tables between its two marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{tables(found)}{END}{after}"
+    return f"{before}{BEGIN}\n{as_markdown(found)}{END}{after}"
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from mechmarkov.bench.page import save
 from mechmarkov.bench.patching import Effects, edge_effects, exact_effects, layer_effects, node_effects
 from mechmarkov.bench.run import Benchmark, check, run
 from mechmarkov.bench.scores import SCORES
+from mechmarkov.bench.verify import verify
 
 __all__ = [
     "CASES",
@@ -43,4 +44,5 @@ __all__ = [
     "registered",
     "run",
     "save",
+    "verify",
 ]

@@ -1,4 +1,4 @@
-"""A case: a model whose circuit is known, pairs of sequences to compare, and the metric that effects are in."""
+"""A case: a model whose circuit is known, pairs of sequences to compare, and the metric of effects."""
 
 import zlib
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from mechmarkov.objectives import Objective
 from mechmarkov.runs import Run
 from mechmarkov.sources import Source
 
-SEQUENCES = 64
+SEQUENCES = 64  # of each kind; twice as many to tune on
 TUNING = 1 << 20  # added to the seed of the sequences that methods may tune on
 
 
@@ -151,6 +151,11 @@ class Case:
         return self.outputs(self.corrupt)
 
     @cached_property
+    def means(self) -> dict[str, Float[Tensor, "position d"]]:
+        """Returns what every node writes at each position, mean over the sequences to tune on."""
+        return {name: value.mean(0) for name, value in self.others.outputs(self.others.clean).items()}
+
+    @cached_property
     def differences(self) -> dict[str, Float[Tensor, "batch position d"]]:
         """Corrupt less clean output of every node."""
         return {name: self.corrupt_outputs[name] - value for name, value in self.outputs(self.clean).items()}
@@ -187,7 +192,7 @@ def case_of(
     objective = objective or Objective()
     model = model.double().requires_grad_(False)
 
-    def on(seed: int, tuning: Case | None) -> Case:
+    def on(seed: int, sequences: int, tuning: Case | None) -> Case:
         clean, corrupt = draw_pairs(
             source,
             objective,
@@ -195,16 +200,27 @@ def case_of(
             pairs=pairs,
             change=change or Change(),
             seed=seed,
-            sequences=SEQUENCES,
+            sequences=sequences,
         )
-        laws = [law_of(source, each) for each in (clean, corrupt)]
-        tokens = clean.tokens, corrupt.tokens
         with torch.no_grad():
             output = objective.predict(model(clean.tokens)[:, clean.read])
-        common = {"objective": objective, "source": source, "tuning": tuning}
-        return Case(name, question, model, *tokens, *laws, output, clean.read, **common, **known)
+        return Case(
+            name,
+            question,
+            model,
+            clean.tokens,
+            corrupt.tokens,
+            law_of(source, clean),
+            law_of(source, corrupt),
+            output,
+            clean.read,
+            objective,
+            source,
+            tuning=tuning,
+            **known,
+        )
 
-    return on(seed, on(seed + TUNING, None))
+    return on(seed, SEQUENCES, on(seed + TUNING, 2 * SEQUENCES, None))
 
 
 def seed_of(tokens: Int[Tensor, "batch position"]) -> int:

@@ -37,7 +37,7 @@ from mechmarkov.models.constructions.lookup_tables import (
 from mechmarkov.models.constructions.n_grams import n_gram_model
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.runs import example
-from mechmarkov.sources import Chain, DirichletChains, HiddenMarkov, OrderK, Source
+from mechmarkov.sources import Chain, DirichletChains, HiddenMarkov, OrderK
 from mechmarkov.theory.learning_coefficient import of_bigram_table, of_canonical_line, of_tied_plateau
 
 STATES = 4
@@ -146,15 +146,30 @@ MATCH = Change("match")
 _CASES: dict[str, tuple[str, Callable[..., Case]]] = {
     "direct": (
         "Is the table in the direct path found?",
-        partial(table_case, build=direct_table, circuit=("embed→logits",), coefficient=(("unembed.W_U",), of_bigram_table(STATES))),
+        partial(
+            table_case,
+            build=direct_table,
+            circuit=("embed→logits",),
+            coefficient=(("unembed.W_U",), of_bigram_table(STATES)),
+        ),
     ),
     "head": ("Is the table in a head found?", partial(table_case, build=value_table, circuit=HEAD)),
     "mlp": ("Is the table in the MLP found?", partial(table_case, build=mlp_table, circuit=MLP)),
-    "split": ("Are both halves of a table found?", partial(table_case, build=split_table, circuit=HEAD + MLP)),
-    "rotated": ("Is it found in a stream without axes of its own?", partial(table_case, build=rotated_table, circuit=HEAD)),
+    "split": (
+        "Are both halves of a table found?",
+        partial(table_case, build=split_table, circuit=HEAD + MLP),
+    ),
+    "rotated": (
+        "Is it found in a stream without axes of its own?",
+        partial(table_case, build=rotated_table, circuit=HEAD),
+    ),
     "cancel": (
         "Are two heads that cancel given their signs, and the direct path its own?",
-        partial(table_case, build=cancelling_tables, circuit=(*HEAD, "embed→logits", "embed→L0H1.V", "L0H1→logits")),
+        partial(
+            table_case,
+            build=cancelling_tables,
+            circuit=(*HEAD, "embed→logits", "embed→L0H1.V", "L0H1→logits"),
+        ),
     ),
     "backup": (
         "Is a head found whose work an MLP takes over only where the head writes nothing?",
@@ -162,11 +177,21 @@ _CASES: dict[str, tuple[str, Callable[..., Case]]] = {
     ),
     "induction": (
         "Is the pair of heads found next to a head that attends as sharply and is not read?",
-        partial(in_context_case, build=partial(induction_with_decoy, 3), source=DirichletChains(n_states=3, start="uniform"), circuit=PAIR),
+        partial(
+            in_context_case,
+            build=partial(induction_with_decoy, 3),
+            source=DirichletChains(n_states=3, start="uniform"),
+            circuit=PAIR,
+        ),
     ),
     "contrary": (
         "Are the heads found that take what followed the other state from what followed either?",
-        partial(in_context_case, build=contrary_induction, source=DirichletChains(n_states=2, start="uniform"), circuit=(*PAIR, "embed→L1H1.V", "L1H1→logits")),
+        partial(
+            in_context_case,
+            build=contrary_induction,
+            source=DirichletChains(n_states=2, start="uniform"),
+            circuit=(*PAIR, "embed→L1H1.V", "L1H1→logits"),
+        ),
     ),
     "order-2": (
         "Are the heads found that match two tokens?",
@@ -178,7 +203,13 @@ _CASES: dict[str, tuple[str, Callable[..., Case]]] = {
             circuit=(*PAIR, "embed→L0H1.V", "L0H0→L1H0.Q", "L0H1→L1H0.K"),
         ),
     ),
-    "trigram": ("Are both heads found that copy a token each for one table of pairs?", partial(trigram_case, circuit=("embed→L0H0.V", "embed→L0H1.V", "L0H0→L0.mlp", "L0H1→L0.mlp", "L0.mlp→logits"))),
+    "trigram": (
+        "Are both heads found that copy a token each for one table of pairs?",
+        partial(
+            trigram_case,
+            circuit=("embed→L0H0.V", "embed→L0H1.V", "L0H0→L0.mlp", "L0H1→L0.mlp", "L0.mlp→logits"),
+        ),
+    ),
     "plateau": (
         "Is nothing claimed of a model that predicts the unigram with heads that are not read?",
         partial(table_case, build=plateau, circuit=()),

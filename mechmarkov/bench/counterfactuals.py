@@ -41,9 +41,7 @@ class Change:
     order: int = 1
 
 
-def places(
-    history: Int[Tensor, "batch position"], change: Change, *, seed: int
-) -> Int[Tensor, " batch"]:
+def places(history: Int[Tensor, "batch position"], change: Change, *, seed: int) -> Int[Tensor, " batch"]:
     """Returns where each sequence is changed; -1 where it has no match.
 
     Example:
@@ -66,7 +64,8 @@ def places(
         same = (windows == windows[:, -1:]).all(-1)
         allowed[:] = False
         # A copy that overlaps the last states is changed with them.
-        allowed[:, order - 1 : length - order] = same[:, : length + 1 - 2 * order]
+        ends = max(order - 1, length - order)
+        allowed[:, order - 1 : ends] = same[:, : ends + 1 - order]
     chosen = random.where(allowed, -1.0).max(-1)
     return chosen.indices.where(chosen.values >= 0, -1)
 

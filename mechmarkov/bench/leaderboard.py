@@ -20,7 +20,7 @@ from mechmarkov.theory.bootstrap import interval
 
 SCHEMA_VERSION = 1
 MIN_SEEDS = 3  # of an interval over them
-# What methods are ranked by, and whether more of it is better. Rank and sign are what every claim is scored by.
+# What methods are ranked by, and whether more of it is better. Every claim is scored by its order.
 RANKED_BY = {"nodes": ("rank", True), "edges": ("rank", True), "layers": ("error", False)}
 
 
@@ -61,7 +61,7 @@ class Placed:
 
     @property
     def is_open(self) -> bool:
-        """Returns whether it is open which method is first: the lead's interval has 0 in it, or there is none."""
+        """Returns whether it is open which is first: the lead has 0 in its interval, or no interval."""
         return self.lead is None or not self.lead.low > 0
 
 
@@ -78,9 +78,10 @@ def places(benchmark: Benchmark) -> Iterator[Placed]:
             table = some.pivot_table(score, ["case", "seed"], "method", dropna=False, observed=False)
             answered = table.notna().groupby("case").all()  # case, method
             counts = answered.sum()
-            ranked = counts[(counts > 0) & (2 * counts >= answered.any(axis=1).sum())].index
+            enough = (counts > 0) & (2 * counts >= answered.any(axis=1).sum())
+            ranked = [name for name in benchmark.methods if enough.get(name, False)]
             shared = answered.index[answered[ranked].all(axis=1)]
-            if not len(ranked) or not len(shared):
+            if not ranked or not len(shared):
                 continue
             seeds = table.loc[list(shared), ranked].groupby("seed").mean()
             order = seeds.mean().sort_values(ascending=not more, kind="stable").index

@@ -78,9 +78,7 @@ def _rises(case: Case, lens: Callable[[str], Lens]) -> dict[str, float]:
     return {layer: float(rise) for layer, rise in rises.items()}
 
 
-logit = Method(
-    "logit-lens", "layers", logit_lens, "nostalgebraist 2020", EVERY, passes=2
-)
+logit = Method("logit-lens", "layers", logit_lens, "nostalgebraist 2020", EVERY, passes=2)
 tuned = Method(
     "tuned-lens",
     "layers",

@@ -115,12 +115,12 @@ def checked_claims(method: Method, case: Case) -> Any:
         raise BrokenPromiseError(f"claims {value}, expected a finite number")
     if method.of not in ("nodes", "edges", "layers"):
         return claims
-    expected, claims = list(getattr(case, method.of)), dict(claims)
-    for name in [*expected, *claims]:
-        if name not in claims or name not in expected:
+    components, claims = list(getattr(case, method.of)), dict(claims)
+    for name in [*components, *claims]:
+        if name not in claims or name not in components:
             what = "lacks" if name not in claims else "has"
-            known = f"expected one for each of the {len(expected)} {method.of}"
+            known = f"expected one for each of the {len(components)} {method.of}"
             raise BrokenPromiseError(f"{what} a claim about {name!r}, {known}")
         if not math.isfinite(value := float(claims[name])):
             raise BrokenPromiseError(f"claims {value} for {name!r}, expected a finite number")
-    return {name: float(claims[name]) for name in expected}
+    return {name: float(claims[name]) for name in components}

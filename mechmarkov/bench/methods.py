@@ -1,30 +1,21 @@
-"""Methods that claim effects: published ones, small enough to be read next to the paper, and our probes."""
+"""Methods that intervene: published ones, small enough to be read next to the paper, and our probes."""
 
 import zlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 
 import numpy as np
-import torch
 import xarray as xr
-from torch import Tensor
 
 from mechmarkov.bench.case import Case
 from mechmarkov.bench.method import EVERY, Method
-from mechmarkov.bench.patching import corrupt_edges, edge_effects, losses, node_effects, rises
+from mechmarkov.bench.patching import at_mean, corrupt_edges, edge_effects, losses, node_effects, rises
 from mechmarkov.interventions.ablate import ablate
-from mechmarkov.interventions.paths import replace_path
-from mechmarkov.interventions.replace import replace_component
 from mechmarkov.models.components import head_index
-from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing import Subject
 from mechmarkov.probing.dataset import last_model
 from mechmarkov.probing.probe import load_probe
 
-Replaced = AbstractContextManager[HookedDecoder]
-
-IG_STEPS = 10  # of EAP-IG; Hanna et al. use 5 to 30
 ACDC_KL = 1e-2  # nats; an edge whose removal costs less is removed
 
 
@@ -33,8 +24,8 @@ def ablation(case: Case, kind: str) -> dict[str, float]:
 
     The mean is over the sequences to tune on.
     """
-    mean = {"reference": case.others.clean} if kind == "mean" else {}
-    changed = (ablate(case.model, name, kind=kind, **mean) for name in case.nodes)
+    means = kind == "mean"
+    changed = (at_mean(case, n) if means else ablate(case.model, n, kind=kind) for n in case.nodes)
     risen = rises(case, [case.metric], changed)[0].mean(-1)
     return dict(zip(case.nodes, risen.tolist(), strict=True))
 
@@ -70,26 +61,6 @@ def difference_norm(case: Case) -> dict[str, float]:
     return {name: float(value.norm(dim=-1).mean()) for name, value in case.differences.items()}
 
 
-def attribution_patching(case: Case) -> dict[str, float]:
-    """Activation patching to first order: the gradient at the clean output times the difference."""
-    return _gradients(case, list(case.nodes), partial(_moved, case))
-
-
-def edge_attribution(case: Case, steps: int = 0) -> dict[str, float]:
-    """EAP, and EAP-IG: the mean of the receivers' gradients on the line from corrupt to clean embeddings (inputs)."""
-
-    def add(name: str, part: Tensor) -> Replaced:
-        sender, receiver = case.edges[name]
-        change = part * case.differences[sender]
-        return replace_path(case.model, sender, receiver, lambda x: x + change)
-
-    rows = []
-    for away in 1 - (np.arange(steps) + 0.5) / steps if steps else [0.0]:
-        with _moved(case, "embed", torch.tensor(away)):
-            rows.append(_gradients(case, list(case.edges), add))
-    return {name: float(np.mean([row[name] for row in rows])) for name in case.edges}
-
-
 def acdc(case: Case) -> dict[str, float]:
     """From the output back, each edge is corrupted for good if the KL rises by less than `ACDC_KL`.
 
@@ -114,25 +85,6 @@ def noise(case: Case, of: str) -> dict[str, float]:
     names = list(getattr(case, of))
     seed = zlib.crc32(f"{case.name} {of} {case.metric}".encode() + case.clean.numpy().tobytes())
     return dict(zip(names, np.random.default_rng(seed).normal(size=len(names)).tolist(), strict=True))
-
-
-def _gradients(case: Case, names: list[str], add: Callable[[str, Tensor], Replaced]) -> dict[str, float]:
-    """The derivative of the metric by the part of each difference that is added, at none."""
-    parts = {name: torch.zeros((), dtype=torch.float64, requires_grad=True) for name in names}
-    with ExitStack() as stack, torch.enable_grad():
-        for name, part in parts.items():
-            stack.enter_context(add(name, part))
-        loss = case.loss(case.model(case.clean)).mean()
-        gradients = torch.autograd.grad(loss, list(parts.values()), allow_unused=True)
-    return {
-        name: 0.0 if value is None else float(value) for name, value in zip(names, gradients, strict=True)
-    }
-
-
-def _moved(case: Case, name: str, part: Tensor) -> Replaced:
-    """A node's output on the line from clean (0) to corrupt (1)."""
-    change = part * case.differences[name]
-    return replace_component(case.model, name, lambda x: x + change)
 
 
 def measured(case: Case, name: str) -> xr.Dataset | str:
@@ -161,20 +113,28 @@ def storage_shares(case: Case) -> dict[str, float] | str:
     return {name: float(data["gain"] if name == "embed" else nats.sel(path=name)) for name in case.nodes}
 
 
-def each(of: str, more: int = 2) -> Callable[[Case], int]:
-    """As many passes as there are components, and some more."""
-    return lambda case: len(getattr(case, of)) + more
+def each(of: str) -> Callable[[Case], int]:
+    """As many passes as there are components, one before, and one for values to put in."""
+    return lambda case: len(getattr(case, of)) + 2
 
 
 RESAMPLING = "Chan et al. 2022, causal scrubbing; Wang et al. 2022 (arXiv 2211.00593) for means"
-ATTRIBUTION = "Nanda 2023, attribution patching; Syed et al. 2023 (arXiv 2310.10348)"
-HANNA = "Hanna et al. 2024 (arXiv 2403.17806)"
 DIFFERENCE = ("logit-difference",)
-zero = Method("zero-ablation", "nodes", partial(ablation, kind="zero"), RESAMPLING, EVERY, passes=each("nodes"))
-mean = Method(
-    "mean-ablation", "nodes", partial(ablation, kind="mean"), RESAMPLING, tunes="the means", metrics=EVERY, passes=each("nodes", 3)
+zero = Method(
+    "zero-ablation", "nodes", partial(ablation, kind="zero"), RESAMPLING, EVERY, passes=each("nodes")
 )
-resample = Method("resample-ablation", "nodes", partial(ablation, kind="resample"), RESAMPLING, EVERY, passes=each("nodes"))
+mean = Method(
+    "mean-ablation",
+    "nodes",
+    partial(ablation, kind="mean"),
+    RESAMPLING,
+    tunes="the means",
+    metrics=EVERY,
+    passes=each("nodes"),
+)
+resample = Method(
+    "resample-ablation", "nodes", partial(ablation, kind="resample"), RESAMPLING, EVERY, passes=each("nodes")
+)
 patching = Method(
     "activation-patching",
     "nodes",
@@ -193,22 +153,10 @@ edges = Method(
     passes=each("edges"),
     reference=True,
 )
-attribution = Method(
-    "attribution-patching", "nodes", attribution_patching, ATTRIBUTION, DIFFERENCE, passes=3
-)
 direct = Method(
     "direct-logit-attribution", "nodes", direct_logit_attribution, "nostalgebraist 2020", DIFFERENCE, passes=2
 )
 norm = Method("difference-norm", "nodes", difference_norm, "a baseline", (), passes=2)
-eap = Method("eap", "edges", edge_attribution, ATTRIBUTION, DIFFERENCE, passes=3)
-eap_ig = Method(
-    "eap-ig",
-    "edges",
-    partial(edge_attribution, steps=IG_STEPS),
-    HANNA,
-    ("logit-difference", "kl"),
-    passes=2 + IG_STEPS,
-)
 acdc_method = Method(
     "acdc",
     "edges",

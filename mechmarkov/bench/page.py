@@ -85,7 +85,7 @@ class Section(NamedTuple):
 
 
 def save(benchmark: Benchmark, folder: str | Path) -> Path:
-    """Write the page, the leaderboard, the scores, all claims and all reasons to make none, each whole or not.
+    """Write the page, the leaderboard, the scores, all claims and all reasons, each whole or not.
 
     Returns:
         The page's path.
@@ -99,7 +99,7 @@ def save(benchmark: Benchmark, folder: str | Path) -> Path:
 
 
 def render(benchmark: Benchmark) -> str:
-    """The page: what was found, tables and a heat map for each metric, claims against effects of each case."""
+    """The page: what was found, tables and a heat map for each metric, and claims against effects."""
     maps = [figure for metric in METRICS if (figure := _heat_map(benchmark, metric)) is not None]
     cells = benchmark.effects[["case", "metric"]].drop_duplicates().itertuples(index=False)
     scatters = [_scatter(benchmark, str(case), str(metric)) for case, metric in cells]
@@ -157,7 +157,7 @@ def as_markdown(benchmark: Benchmark) -> str:
 
 
 def sections(benchmark: Benchmark) -> list[Section]:
-    """Scores under each metric, of what is not an effect, what methods say nothing of, and what they broke."""
+    """Scores under each metric and of other claims; what methods say nothing of, and what they broke."""
     means = summary(benchmark).reset_index()
     found = []
     for metric, words in METRICS.items():
@@ -212,7 +212,8 @@ def _reasons(benchmark: Benchmark, *, broken: bool) -> list[list[str]]:
         scored = benchmark.scores[benchmark.scores[[*SCORES]].notna().any(axis=1)]
         known = set(scored[["of", "case"]].itertuples(index=False, name=None))
         of = reasons["method"].map({name: method.of for name, method in benchmark.methods.items()})
-        reasons = reasons[[pair in known for pair in zip(of, reasons["case"], strict=True)]]
+        told = [pair in known for pair in zip(of, reasons["case"], strict=True)]
+        reasons = reasons[np.array(told, bool)]
     rows = []
     for (method, why), some in reasons.groupby(["method", "reason"]):
         draws = some[["case", "seed"]].drop_duplicates()

@@ -25,7 +25,7 @@ MIN_EFFECT = 1e-3  # nats, or logits: below it a component is not part of the ci
 
 @dataclass(frozen=True, eq=False)
 class Effects:
-    """Exact effects of components under one metric: above 0 where the change leads away from the clean answer.
+    """Exact effects of components under one metric: above 0 where they lead away from the clean answer.
 
     Attributes:
         names: Nodes, edges or layers.
@@ -97,21 +97,21 @@ def layer_effects(case: Case, metrics: Sequence[str]) -> dict[str, Effects]:
 
     It is the mean ablation of Belrose et al. (2023, arXiv 2303.08112, section 2.1), for each position.
     """
-    means = {name: x.mean(0) for name, x in case.others.outputs(case.others.clean).items()}
 
     @contextmanager
     def stopped(layer: str) -> Iterator[None]:
         with ExitStack() as stack:
-            for name in case.layers[layer]:
-                mean = means[name]
-                stack.enter_context(
-                    replace_component(
-                        case.model, name, lambda x, mean=mean: mean[-x.shape[-2] :].expand_as(x)
-                    )
-                )
+            for change in [at_mean(case, name) for name in case.layers[layer]]:  # before any is made
+                stack.enter_context(change)
             yield
 
     return _effects(case, metrics, case.layers, stopped)
+
+
+def at_mean(case: Case, name: str) -> Change:
+    """A node's output at its mean over the sequences to tune on, at each position."""
+    mean = case.means[name]
+    return replace_component(case.model, name, lambda x: mean[-x.shape[-2] :].expand_as(x))
 
 
 @contextmanager

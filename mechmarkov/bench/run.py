@@ -33,6 +33,7 @@ from mechmarkov.utils.threads import threads
 
 COST = ("seconds", "passes", "declared")
 MAX_SEEDS = 10_000
+HELD_OUT = 1_000_000  # the first seed of the half that nothing is tuned or shown on
 KEYS = ["method", "of", "metric", "own", "case", "seed"]
 CLAIMED = ["method", "metric", "case", "seed", "component", "claimed", "exact", "low", "high", "in_circuit"]
 REASONS = ["method", "metric", "case", "seed", "broken", "reason"]
@@ -92,6 +93,7 @@ def run(
     seeds: int = 4,
     *,
     pairs: Pairs | str = "minimal",
+    held_out: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Benchmark:
     """Score methods against circuits whose effects are known.
@@ -105,6 +107,7 @@ def run(
         cases: Names of cases, each run once; by default all (`mechmarkov.bench.CASES`).
         seeds: How many draws of each case.
         pairs: `"minimal"` or `"resampled"` counterfactuals.
+        held_out: Whether to draw from the other half of the seeds, on which no method here was made or shown.
         progress: Told the name of each case before it is measured.
 
     Raises:
@@ -115,11 +118,12 @@ def run(
     integer_of("seeds", seeds, least=1, most=MAX_SEEDS)
     if pairs not in PAIRS:
         raise ValueError(f"pairs is {pairs!r}, expected one of {', '.join(map(repr, PAIRS))}")
+    first = HELD_OUT if held_out else 0
     scores: list[dict[str, Any]] = []
     effects: list[tuple[Any, ...]] = []
     reasons: list[tuple[Any, ...]] = []
     with threads(1):
-        for name, seed in product(names, range(seeds)):
+        for name, seed in product(names, range(first, first + seeds)):
             if progress is not None:
                 progress(name)
             case = CASES[name](seed, pairs=pairs)
@@ -142,7 +146,7 @@ def run(
         pairs,
         pd.DataFrame(scores, columns=columns),
         pd.DataFrame(effects, columns=CLAIMED),
-        pd.DataFrame(reasons, columns=REASONS),
+        pd.DataFrame(reasons, columns=REASONS).astype({"broken": bool}),
     )
 
 
@@ -164,7 +168,7 @@ class _Answer:
 
     metric: str
     claims: Any
-    cost: Mapping[str, Any]
+    cost: dict[str, Any]
     reason: str = ""
     broken: bool = False
 
@@ -217,9 +221,7 @@ def _scored(
         yield row
 
 
-def _claimed(
-    method: str, case: str, seed: int, answer: _Answer, truth: Effects
-) -> Iterator[tuple[Any, ...]]:
+def _claimed(method: str, case: str, seed: int, answer: _Answer, truth: Effects) -> Iterator[tuple[Any, ...]]:
     for row in zip(truth.names, truth.value, truth.low, truth.high, truth.in_circuit, strict=True):
         yield (method, answer.metric, case, seed, row[0], answer.claims[row[0]], *row[1:])
 

@@ -1,4 +1,4 @@
-"""How claims are scored against exact effects and against the circuit that was built, and what chance gives."""
+"""How claims are scored against exact effects and the circuit that was built, and what chance gives."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -22,11 +22,11 @@ SCORES: dict[str, tuple[float, float, str]] = {
     "pearson": (1, 0, "correlation of claims and exact effects under the claims' own metric"),
     "rank": (1, 0, "rank correlation (Spearman); of effects without a sign, with the claims' sizes"),
     "sign": (1, 0.5, "share of the circuit's components whose sign is right; a claim of 0 is wrong"),
-    "auroc": (1, 0.5, "chance that a component with an effect is claimed to be larger than one without"),
+    "auroc": (1, 0.5, "chance that a component with a sure effect is claimed to be larger than one without"),
     "error": (
         0,
         1,
-        "sum of |claim − effect| over the sum of |effect|, under the claims' own metric; 1 is claiming nothing",
+        "sum of |claim − effect| over that of |effect|, under the claims' own metric; 1 is claiming nothing",
     ),
     "built": (np.nan, 0.5, "that chance for what was built against what was not, as InterpBench counts it"),
     "cpr": (np.nan, np.nan, "MIB's area under faithfulness, the largest claims first; more is better"),
@@ -77,7 +77,9 @@ def score_claims(
         if own:
             scores["pearson"] = _correlation(scipy.stats.pearsonr, claimed, value)
     if own:
-        scores["auroc"] = auroc(claims, (n for n, one in zip(exact.names, inside, strict=True) if one))
+        told = inside | (np.abs(value) < MIN_EFFECT)  # of others it is open whether they have an effect
+        of_these = {name: claims[name] for name, one in zip(exact.names, told, strict=True) if one}
+        scores["auroc"] = auroc(of_these, np.array(exact.names)[inside].tolist())
         if (whole := np.abs(value).sum()) >= MIN_EFFECT:
             scores["error"] = float(np.abs(claimed - value).sum() / whole)
     return scores
@@ -103,7 +105,7 @@ def auroc(claims: Claims, inside: Iterable[str]) -> float:
     """
     names = [*claims]
     sizes = np.abs([claims[name] for name in names])
-    sizes = _or_zero(sizes, float(sizes.max()))
+    sizes = _or_zero(sizes, float(sizes.max(initial=0)))
     chosen = np.isin(names, [*inside])
     if chosen.all() or not chosen.any():
         return float("nan")

@@ -65,9 +65,9 @@ def probe_weights(case: Case) -> Basis | str:
 def _controlled(case: Case, fit: Callable[..., Any]) -> Basis | str:
     """The fitted subspace, if its interchange lowers the held-out loss by more than in a control task.
 
-    Pairs are of sequences to tune on, at the last position; a target is drawn from the source's exact law. The
-    control task has an arbitrary target for each source, with the same pairs and budget. A subspace is fitted
-    to a hook, base, source, targets and logits, with the rank and positions by name, as `fit_das` has them.
+    Pairs are of sequences to tune on, at the last position; a target is drawn from the source's exact law.
+    The control task has an arbitrary target for each source, with the same pairs and budget. A subspace is
+    fitted to a hook, base, source, targets and logits, with rank and positions by name, as for `fit_das`.
     """
     if case.subspace is None:
         return NO_SUBSPACE

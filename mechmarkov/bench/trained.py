@@ -56,8 +56,9 @@ def trained_model(fleet: str, seed: int) -> tuple[Recipe, HookedDecoder]:
     return recipe, model
 
 
+@torch.no_grad()
 def random_weights(model: HookedDecoder, *, seed: int) -> HookedDecoder:
-    """A model of the same shape that was not trained; its weights are as large as those of the trained one."""
+    """A model of the same shape that was not trained, with weights as large as those of the trained one."""
     fresh = HookedDecoder(model.config)
     initialise(fresh, [seed], std=float(torch.cat([w.ravel() for w in model.parameters()]).std()))
     return fresh

@@ -7,6 +7,7 @@ import click
 from mechmarkov import catalogue
 from mechmarkov.cli._options import JSON, PATH, completing, names_of, print_json, told
 from mechmarkov.utils.files import check_writable
+from mechmarkov.utils.text import counted
 
 
 @click.command()
@@ -29,25 +30,52 @@ from mechmarkov.utils.files import check_writable
     default="minimal",
     help="Counterfactuals that differ in one state, or other sequences.",
 )
+@click.option("--held-out", is_flag=True, help="Draw from the half of the seeds that nothing was shown on.")
+@click.option(
+    "--verify", "verified", type=PATH, default=None, help="Compute the effects of such a folder again."
+)
 @JSON
 @click.option("--out", type=PATH, default="bench", help="Folder.")
-def bench(methods: str | None, cases: str | None, seeds: int, pairs: str, out: Path, as_json: bool) -> None:
+def bench(
+    methods: str | None,
+    cases: str | None,
+    seeds: int,
+    pairs: str,
+    held_out: bool,
+    verified: Path | None,
+    out: Path,
+    as_json: bool,
+) -> None:
     """Score interpretability methods against circuits whose effects are known.
 
-    Writes bench.html, leaderboard.json, scores.csv, effects.csv and reasons.csv.
+    Writes bench.html, leaderboard.json, scores.csv, effects.csv and reasons.csv. With --verify it writes
+    nothing, and exits with code 1 if an effect of the folder's effects.csv is another one when it is computed
+    again.
     """
     from mechmarkov.bench import CASES, run, save
     from mechmarkov.bench.leaderboard import leaderboard
     from mechmarkov.bench.page import FILES as BENCH_FILES
     from mechmarkov.bench.page import as_text
+    from mechmarkov.bench.verify import verify
     from mechmarkov.utils.progress import progress_bar
 
+    if verified is not None:
+        wrong = verify(verified, pairs=pairs)
+        if as_json:
+            print_json({"differ": wrong[["case", "seed", "component", "exact", "again"]].to_dict("records")})
+        else:
+            click.echo(f"{counted(len(wrong), 'effect')} {'differs' if len(wrong) == 1 else 'differ'}")
+        if len(wrong):
+            click.get_current_context().exit(1)
+        return
     check_writable(*(out / name for name in BENCH_FILES))
     names = names_of("--cases", cases)
+    asked = {"pairs": pairs, "held_out": held_out}
     with progress_bar(len(names or CASES) * seeds, "case") as progress:
-        found = run(names_of("--methods", methods), names, seeds, pairs=pairs, progress=progress)
+        found = run(names_of("--methods", methods), names, seeds, progress=progress, **asked)
     page = save(found, out)
     if as_json:
-        return print_json(leaderboard(found))
+        print_json(leaderboard(found))
+        return
     click.echo(as_text(found))
     click.echo(told(page))
