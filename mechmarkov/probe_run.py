@@ -103,6 +103,14 @@ def probe(
         RuntimeError: One of several processes was ended from outside.
         TypeError: If `run` is not a run, `probes` is one name instead of a list, or another argument is of
             the wrong kind.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> result = mm.probe(mm.example("walk"), ["attention"], sequences=64)
+        >>> result["attention"].verdict
+        'L0H0 gives the parent (the previous token) 100% of its attention.'
+        >>> result["attention"].scores["parent_head"].value, result["attention"].data["lag_mass"].dims
+        ('L0H0', ('step', 'layer', 'head', 'lag'))
     """
     check_run(run)
     place = _checked_arguments(run, law_draws, device, jobs, sequences, time_limit)

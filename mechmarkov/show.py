@@ -23,6 +23,7 @@ from mechmarkov.report.first_screen import circuit as drawing
 from mechmarkov.runs.run import Run
 from mechmarkov.utils.text import label
 
+__all__ = ["attention", "circuit", "kernel", "trajectory"]
 # Those that answer where it lives, as the report asks them.
 CIRCUIT_PROBES = ("behaviour", "attention", "alignment", "induction", "ablation", "storage", "graph")
 PANEL = 420  # pixels of a head's attention
@@ -157,3 +158,8 @@ def trajectory(run: Run, *, sequences: int | None = None) -> go.Figure:
 
 def _behaviour(run: Run, steps: Literal["all"] | list[int], sequences: int | None) -> xr.Dataset:
     return load_probe("behaviour").measure(Subject.of(run, steps, sequences=sequences))
+
+
+def __dir__() -> list[str]:
+    """Returns the pictures: what a notebook completes."""
+    return __all__

@@ -22,6 +22,7 @@ from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective, sequence_length
 from mechmarkov.runs.run import Run
 from mechmarkov.theory.kernel import FLOOR, kl
+from mechmarkov.utils.text import at_most
 
 SECONDS: Final = 120.0
 SEARCHED_TOKENS: Final = 1 << 20
@@ -33,7 +34,7 @@ Rows = Sequence[Sequence[float]]
 Histories = Int[np.ndarray, "batch known_position"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Certificate:
     """A statement about every sequence, and the worst sequence that was seen.
 
@@ -80,6 +81,14 @@ class Certificate:
     def is_vacuous(self) -> bool:
         """Returns whether the bound is no better than for a model that finds all states equally likely."""
         return self.worst_kl is not None and self.worst_kl >= math.log(self.contexts.n_states)
+
+    def __repr__(self) -> str:
+        """The bound, and what to do with a certificate."""
+        bound = f"no bound: {self.why}" if self.worst_kl is None else f"at most {at_most(self.worst_kl)} nats"
+        return (
+            f"Certificate({self.program.name}: KL(program ‖ model) {bound}, tier {self.tier})\n"
+            "  proof_of(certificate, step) is its proof; .seen is the worst that was seen"
+        )
 
 
 def certify(

@@ -5,6 +5,7 @@ import math
 from mechmarkov.certify.bounds.ball import FLOAT32
 from mechmarkov.certify.certificate import Certificate
 from mechmarkov.certify.contexts import Contexts
+from mechmarkov.utils.text import at_most
 
 MOST_COUNTED = 1_000_000  # sequences whose number is written out
 
@@ -44,19 +45,6 @@ def number_of(contexts: Contexts) -> str:
     if len(out) == 1 and count == starts * (each := out.pop()) ** (length - 1):
         return f"{each}^{length}" if each == starts else f"{starts} · {each}^{length - 1}"
     return f"about 10^{len(str(count)) - 1}"
-
-
-def at_most(value: float, digits: int = 3) -> str:
-    """A bound in a few digits, rounded up.
-
-    Example:
-        >>> at_most(0.00012341), at_most(7.0), at_most(0.0)
-        ('0.000124', '7', '0')
-    """
-    if not 0 < value < math.inf:
-        return f"{value:g}"
-    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    return f"{math.ceil(value / step - 1e-9) * step:.{digits}g}"
 
 
 def program_in_words(name: str, numbers: int) -> str:

@@ -12,6 +12,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
+from mechmarkov.utils.text import format_number
+
 Status = Literal["shown", "excluded", "open", "does not apply"]
 # From the weakest: weights say what a part could do, recordings what it does on sequences, interventions what
 # depends on it; `law` is an expectation under the exact law, or theory.
@@ -109,7 +111,7 @@ class Condition:
         return data | ({"words": list(self.words)} if self.words else {})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Claim:
     """One finding.
 
@@ -194,6 +196,15 @@ class Claim:
         premise = self.condition(name)
         return 0.0 if premise is None or premise.value is None else premise.value
 
+    def in_short(self) -> str:
+        """Status, relation and number in one line, in the names of the vocabulary."""
+        number = "" if self.value is None else f" ({format_number(self.value)} {self.unit}".rstrip() + ")"
+        return " ".join([f"{self.status}:", *self.subject, self.relation, *self.object]) + number
+
+    def __repr__(self) -> str:
+        """The claim in one line; `to_data()` has its premises."""
+        return f"Claim({self.in_short()}, said by {self.probe or 'nobody'})"
+
     def to_data(self) -> dict[str, Any]:
         """Returns the claim as plain JSON data (the schema of `summary.json`), without what is empty."""
         data: dict[str, Any] = {"subject": list(self.subject), "relation": self.relation}
@@ -260,12 +271,9 @@ class Claims(Sequence[Claim]):
         return pd.DataFrame(rows, columns=[*columns])
 
     def __repr__(self) -> str:
-        """One line per claim."""
-        lines = [
-            " ".join([f"{claim.status}:", *claim.subject, claim.relation, *claim.object])
-            for claim in self.claims
-        ]
-        return "\n  ".join([f"Claims({len(self)})", *lines])
+        """One line per claim, and how they are chosen."""
+        then = "claims.where(status='shown'), claims.first('attends_to'), claims.to_dataframe()"
+        return "\n  ".join([f"Claims({len(self)})", *(one.in_short() for one in self.claims), then])
 
     def first(self, relation: str, **given: Any) -> Claim | None:
         """Returns the first claim that `where` would return, or None."""

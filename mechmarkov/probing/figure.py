@@ -30,7 +30,7 @@ class AttentionView:
     n_keys: int | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Figure:
     """A picture and what to read from it.
 
@@ -55,3 +55,7 @@ class Figure:
     def __post_init__(self) -> None:
         """The key is the title where none is given."""
         object.__setattr__(self, "key", self.key or self.title)
+
+    def __repr__(self) -> str:
+        """The title, and where the picture is."""
+        return f"Figure({self.title!r}, drawn by {self.kind}: .content, .caption)"

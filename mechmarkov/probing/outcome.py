@@ -155,13 +155,14 @@ class Findings(Mapping[str, Outcome]):
         return fragment(title, self.outcomes, self.skipped, self.failed, self.warnings)
 
     def __repr__(self) -> str:
-        """One line per verdict."""
+        """One line per verdict, and what to do with a result."""
         title = f"{self.metadata['title']}, " if "title" in self.metadata else ""
         lines = [f"warning: {warning}" for warning in self.warnings]
         lines += [f"{name}: {outcome.verdict}" for name, outcome in self.outcomes.items()]
         lines += [f"{name}: does not apply: {why}" for name, why in self.skipped.items()]
         lines += [f"{name}: failed: {error}" for name, error in self.failed.items()]
-        return "\n  ".join([f"{type(self).__name__}({title}steps {self.steps})", *lines])
+        then = "result.report('report.html') draws it; result[name].data and .scores, result.claims"
+        return "\n  ".join([f"{type(self).__name__}({title}steps {self.steps})", *lines, then])
 
 
 def _flat(score: Score) -> dict[str, Any]:

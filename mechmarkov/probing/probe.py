@@ -17,7 +17,7 @@ from mechmarkov.utils import plugins
 from mechmarkov.utils.text import is_utf8, shown
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Probe:
     """One question about a run; what a probe leaves out gives nothing, and it applies to every subject.
 
@@ -65,6 +65,10 @@ class Probe:
         for name in ("name", "question", "cites", "formula"):
             if not is_utf8(text := getattr(self, name)):
                 raise TypeError(f"{name} is {shown(text)}, expected a text")
+
+    def __repr__(self) -> str:
+        """The question, and how it is asked."""
+        return f"Probe({self.name}: {self.question})\n  mm.probe(run, [{self.name!r}]) asks it"
 
 
 def load_probe(name: str) -> Probe:

@@ -31,6 +31,7 @@ from mechmarkov.sources import Source
 from mechmarkov.utils.errors import integer_of, list_of
 from mechmarkov.utils.kept_data import kept, name_of
 from mechmarkov.utils.memory import give_freed_memory_back
+from mechmarkov.utils.text import counted
 
 EVALUATION_SEED = 0x9E3779B9
 CPU = torch.device("cpu")
@@ -197,6 +198,15 @@ class Subject:
         else:
             batch = batch_of(tokens, run.source.n_states, run.objective, run.config)
         return cls(run, decoder, batch, axis="step", coordinates=chosen, **options)
+
+    def __repr__(self) -> str:
+        """The models and the data, and what to do with a subject."""
+        models, sequences = len(self.coordinates), len(self.batch.tokens)
+        return (
+            f"Subject({counted(models, 'model')} by {self.axis}, {counted(sequences, 'sequence')} of "
+            f"{self.source.title()})\n"
+            "  .batch.tokens are read, .probabilities predicted, .exact by the laws, .null fresh models"
+        )
 
     def restore(self) -> None:
         """Undo what was done to a run's models: its weights, no hooks, nothing recorded, no null models."""

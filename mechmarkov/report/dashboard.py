@@ -65,6 +65,10 @@ class Dashboard:
     runs: tuple[ProbedRun, ...]
     unread: dict[str, str]
 
+    def __repr__(self) -> str:
+        """Returns how many runs there are, and where."""
+        return f"Dashboard({counted(len(self.runs), 'probed run')} in {self.folder}: .runs, .to_data())"
+
     def to_data(self) -> dict[str, Any]:
         """Everything as plain data, as `index.json` has it."""
         return {"runs": [asdict(run) for run in self.runs], "unread": self.unread}

@@ -330,7 +330,11 @@ class Run:
         return " ".join(" · ".join(parts).split())
 
     def __repr__(self) -> str:
-        return f"Run({self.title()})"
+        """The title, and what to do with a run."""
+        return (
+            f"Run({self.title()})\n"
+            "  mm.probe(run) asks what it learned; run.model() is the model, run.contents() what is kept"
+        )
 
     def contents(self) -> dict[str, str]:
         """Returns what the run holds, a row each: steps, number of parameters, last values of the metrics."""

@@ -31,7 +31,7 @@ from mechmarkov.utils.text import counted, near_misses, printable, shown
 FLEET = 64  # members a task by default: more on a processor gain nothing, and are lost together
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Swept:
     """The results of a sweep.
 
@@ -48,6 +48,11 @@ class Swept:
     table: pa.Table
     phase: go.Figure | None
     trained: int
+
+    def __repr__(self) -> str:
+        """The first line of its summary, and what to do with the results."""
+        then = "swept.table is a pyarrow table, swept.phase a figure, swept.summary() all lines"
+        return f"Swept({self.summary()[0]})\n  {then}"
 
     def summary(self) -> list[str]:
         """The result for people, a line each; the last is the path of the picture, or of the table."""

@@ -78,6 +78,13 @@ class Sweep(Written):
     list: tuple[Values, ...] = ()
     set: Values = Field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """The title, and what to do with a sweep."""
+        return (
+            f"Sweep({': '.join(filter(None, (self.name, self.title)))})\n"
+            "  mm.sweep(sweep, 'folder') runs what is missing; sweep.model_dump() has all fields"
+        )
+
     @field_validator("name")
     @classmethod
     def _name(cls, name: str) -> str:

@@ -179,6 +179,13 @@ class Recipe(Written):
         """Returns what a notebook shows: all that decides the training, section by section."""
         return fact_table(self.title or self.name, {"name": self.name, **self.to_data()})
 
+    def __repr__(self) -> str:
+        """The title, and what to do with a recipe."""
+        return (
+            f"Recipe({': '.join(filter(None, (self.name, self.title)))})\n"
+            "  mm.train(recipe, seed=0) trains it; recipe.with_set(['steps=100']), recipe.to_data()"
+        )
+
     def to_data(self) -> dict[str, Any]:
         """The recipe as plain values, every default written out; `from_data` undoes it."""
         data = self.model_dump(mode="json")

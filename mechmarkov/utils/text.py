@@ -225,6 +225,19 @@ def format_number(value: float | int, digits: int = 4) -> str:
     return mantissa.replace("-", _MINUS) + power
 
 
+def at_most(value: float, digits: int = 3) -> str:
+    """A bound in a few digits, rounded up.
+
+    Example:
+        >>> at_most(0.00012341), at_most(7.0), at_most(0.0)
+        ('0.000124', '7', '0')
+    """
+    if not 0 < value < math.inf:
+        return f"{value:g}"
+    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    return f"{math.ceil(value / step - 1e-9) * step:.{digits}g}"
+
+
 def typeset(sentence: str) -> str:
     """Returns a sentence, written with Python's formats, whose numbers look like those of `format_number`.
 

@@ -17,7 +17,7 @@ from mechmarkov.certify.expectation import empirical_bernstein, mean_kl
 from mechmarkov.certify.nats import MOST
 from mechmarkov.certify.programs import from_rows, middle
 from mechmarkov.certify.search import Judge, largest_of_all, search
-from mechmarkov.certify.sentence import at_most, number_of, sentences
+from mechmarkov.certify.sentence import number_of, sentences
 from mechmarkov.cli import main
 from mechmarkov.models.constructions.context_conditioned import context_conditioned_model
 from mechmarkov.models.constructions.lookup_tables import direct_table, value_table
@@ -26,6 +26,7 @@ from mechmarkov.population import population_law
 from mechmarkov.runs import example
 from mechmarkov.sources import Binary, Circle, ContextConditionedChain, OrderK
 from mechmarkov.theory.kernel import kl
+from mechmarkov.utils.text import at_most
 
 TABLE = np.log(P3)
 

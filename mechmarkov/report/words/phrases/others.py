@@ -1,11 +1,11 @@
 """Sentences of programs, beliefs, graphs, bounds, and of a number that stands by itself."""
 
-from mechmarkov.certify.sentence import at_most, program_in_words
+from mechmarkov.certify.sentence import program_in_words
 from mechmarkov.claims.claim import TABLES, Claim
 from mechmarkov.report.words.conditions import stream, term
 from mechmarkov.report.words.names import heads, nats, number, parts, share, within
 from mechmarkov.report.words.phrases.premises import Phrase, cap, reason_in, value_in
-from mechmarkov.utils.text import clean, counted, format_range, listed
+from mechmarkov.utils.text import at_most, clean, counted, format_range, listed
 
 MAX_TERM_WORDS = 12
 COUNTS = ("Counts", "WeightedRow")  # terms in the plural
