@@ -30,6 +30,7 @@ class Checkpoint:
     """One saved model.
 
     Attributes:
+        path: The file or folder that it is in.
         layout: Whose names its weights have.
         plan: How it becomes a HookedDecoder.
         step: Its training step, None where it says none.
@@ -39,6 +40,7 @@ class Checkpoint:
         notes: What the user should know of how it was read, a line each.
     """
 
+    path: Path
     layout: str
     plan: ImportPlan
     step: int | None
@@ -80,7 +82,7 @@ def read_checkpoints(
             notes.append(f"of {len(models)} models in the file: {place}")
         counted = _steps(chosen, file, outside)
         return [
-            _checkpoint(file, one, step, outside, given, without, notes, names)
+            _checkpoint(path, file, one, step, outside, given, without, notes, names)
             for one, step in zip(chosen.members, counted, strict=True)
         ]
     except layout.UnknownWeightError as error:
@@ -132,6 +134,7 @@ def _steps(
 
 
 def _checkpoint(
+    path: Path,
     file: ForeignFile | folders.Parts,
     one: StateDict,
     counted: tuple[int | None, str],
@@ -165,7 +168,7 @@ def _checkpoint(
 
     n_bytes = 4 * sum(math.prod(plans[weight].shape) for weight in plan.wanted)
     step, counts = counted
-    return Checkpoint(name, plan, step, counts == steps.EPOCH, n_bytes, states, tuple(remarks))
+    return Checkpoint(path, name, plan, step, counts == steps.EPOCH, n_bytes, states, tuple(remarks))
 
 
 def _own_weights(one: StateDict, without: Sequence[str]) -> tuple[dict[str, TensorPlan], list[str]]:

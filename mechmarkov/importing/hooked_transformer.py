@@ -10,6 +10,7 @@ from mechmarkov.importing import layout
 from mechmarkov.importing.layout import Called, ImportPlan, Shapes
 from mechmarkov.importing.lens_config import config_from_lens
 from mechmarkov.models import DecoderConfig
+from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.decoder import ROTARY_BUFFERS, is_derived, parameter_shapes
 from mechmarkov.models.rotary import rotation
 from mechmarkov.safe.plain_data import RunFileError
@@ -106,9 +107,7 @@ def _checkable(shapes: Shapes, config: DecoderConfig) -> dict[str, tuple[int, ..
 def _check_buffer(name: str, value: Tensor, config: DecoderConfig) -> None:
     """Refuse a file whose masks or rotary tables say something else than its config, or than was assumed."""
     if name.endswith("attn.mask"):
-        ours = torch.ones(config.n_ctx, config.n_ctx).tril()
-        if config.window is not None:
-            ours = ours.triu(-config.window)
+        ours = causal_mask(config.n_ctx, config.n_ctx, config.window, value.device).float()
     else:
         ours = rotation(config, config.n_ctx, value)[name.endswith("rotary_cos")]
     # Angles up to n_ctx radians in float32 are good to about 1e-4; another layout or base is far off.

@@ -192,7 +192,7 @@ def named_states(
 
 
 @dataclass(frozen=True)
-class Picked:
+class _Picked:
     """A model of the source's states only.
 
     Attributes:
@@ -216,7 +216,7 @@ class Picked:
 @torch.no_grad()
 def pick(
     config: DecoderConfig, ours: DecoderConfig, states: dict[str, Tensor], tokens: list[int], drawn: Tensor
-) -> Picked:
+) -> _Picked:
     """A model that reads the given tokens only and predicts those of the states, compared with the whole.
 
     Args:
@@ -242,7 +242,7 @@ def pick(
     apart = difference(logits[..., predicted], part(drawn))
     check_difference(apart, "the model and its part for the states disagree:")
     left_out = 1 - logits.softmax(-1)[..., predicted].sum(-1)
-    return Picked(chosen, apart, tokens, float(left_out.clamp_min(0).max()))
+    return _Picked(chosen, apart, tokens, float(left_out.clamp_min(0).max()))
 
 
 def picked_config(config: DecoderConfig, n_tokens: int, n_states: int) -> DecoderConfig:

@@ -151,7 +151,7 @@ class Mamba(Mixer, name="mamba"):
             y = einsum(self._weights(log_decay, C, B), x, "... h query key, ... key h d -> ... query h d")
         else:
             y = x * self._by_position(self.D)[..., None]
-            for a, c, b in by_decay(log_decay, C, B):
+            for a, c, b in _by_decay(log_decay, C, B):
                 y = y + scan(a, c, b, x)
         if is_hooked(self.hook_state):  # what a hook changes is read as the state is
             state = states(log_decay, B, x)
@@ -210,7 +210,7 @@ class Mamba(Mixer, name="mamba"):
     def _weights(self, log_decay: Tensor, C: Tensor, B: Tensor) -> Float[Tensor, "... head query key"]:
         """The effective attention matrix M, with what hooks make of it."""
         M = torch.diag_embed(self._by_position(self.D).expand(C.shape[:-1]).movedim(-1, -2))
-        for a, c, b in by_decay(log_decay, C, B):
+        for a, c, b in _by_decay(log_decay, C, B):
             c, b = (rearrange(part, "... t h n -> ... h t n") for part in (c, b))
             M = M + decays(rearrange(a, "... t h -> ... h t")) * (c @ b.mT)
         M = self.hook_effective(M)
@@ -265,7 +265,7 @@ class Mamba1(Mamba, name="mamba1"):
         return C, B, x, delta
 
 
-def by_decay(log_decay: Tensor, C: Tensor, B: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _by_decay(log_decay: Tensor, C: Tensor, B: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """The states that share a decay: its logarithm `[..., position, head]`, and their part of `C` and `B`."""
     n = log_decay.shape[-1]
     return zip(log_decay.unbind(-1), C.chunk(n, -1), B.chunk(n, -1), strict=True)

@@ -89,21 +89,20 @@ def import_run(
     if token_map is not None:
         source, ids = vocabulary.source_and_ids(token_map, source, objective)
     found = checkpoints(paths)
-    read: list[_Read] = []
+    read: list[Checkpoint] = []
     for path in found.paths:
         with safe_file.naming(path):
             for checkpoint in read_checkpoints(path, given or {}, weights, without, names):
-                read.append(_Read(path, checkpoint))
-                _check_same_model(checkpoint, read[0].checkpoint)
+                read.append(checkpoint)
+                _check_same_model(checkpoint, read[0])
     first = read[0]
-    plan = first.checkpoint.plan
-    config = plan.config
+    config = first.plan.config
     with safe_file.naming(first.path):
         ids = vocabulary.tokens_of_states(config, source, objective, ids, pad, bos)
         kept = config if ids is None else vocabulary.picked_config(config, len(ids), source.n_states)
         schema.check_consistent(kept, source, objective)
         drawn = example_tokens(kept, source, objective)
-        if (total := len(read) * first.checkpoint.bytes) > MAX_WEIGHT_BYTES:
+        if (total := len(read) * first.bytes) > MAX_WEIGHT_BYTES:
             raise RunFileError(
                 f"{len(read)} such checkpoints take {total} bytes, expected at most {MAX_WEIGHT_BYTES}"
             )
@@ -111,20 +110,20 @@ def import_run(
     members: list[_Member] = []
     for step, one in sorted(zip(steps, read, strict=True), key=lambda pair: pair[0] or 0):
         with safe_file.naming(one.path):
-            members.append(_Member(one.path, one.checkpoint, step or 0, one.checkpoint.states()))
+            members.append(_Member(one, step or 0, one.states()))
     members, repeated = _without_repeats(members)
     states = {name: torch.stack([one.states[name] for one in members]) for name in members[0].states}
-    if plan.may_tie:
+    if first.plan.may_tie:
         with safe_file.naming(first.path):
             config, states = tie(config, states)
             kept = kept.model_copy(update={"tied": config.tied})
     origin: dict[str, Any] = {
-        "imported_from": first.checkpoint.layout,
+        "imported_from": first.layout,
         "files": [
             printable(name, NAME_CHARACTERS)
-            for name in [*dict.fromkeys(one.path.name for one in members)][:MAX_FILES_NAMED]
+            for name in [*dict.fromkeys(one.checkpoint.path.name for one in members)][:MAX_FILES_NAMED]
         ],
-        "assumed": dict(plan.assumed),
+        "assumed": dict(first.plan.assumed),
     }
     if steps == [None]:
         origin |= UNKNOWN_STEP
@@ -140,33 +139,24 @@ def import_run(
         states=states,
         provenance={**provenance("cpu"), **origin},
     )
-    of_files = (note for one in read for note in one.checkpoint.notes)
+    of_files = (note for one in read for note in one.notes)
     notes = [*found.notes, *step_notes, *repeated, *dict.fromkeys(of_files)]
     return Imported(run, (*_notes(origin, len(members), notes), *_notes_of_sequences(run)))
 
 
 @dataclass(frozen=True)
-class _Read:
-    """A checkpoint whose structure is read, and its file or folder."""
-
-    path: Path
-    checkpoint: Checkpoint
-
-
-@dataclass(frozen=True)
 class _Member:
-    """A checkpoint with its weights."""
+    """A checkpoint with its step and its weights."""
 
-    path: Path
     checkpoint: Checkpoint
     step: int
     states: dict[str, Tensor]
 
 
-def _steps(read: Sequence[_Read], of_folders: Mapping[Path, int]) -> tuple[list[int | None], list[str]]:
+def _steps(read: Sequence[Checkpoint], of_folders: Mapping[Path, int]) -> tuple[list[int | None], list[str]]:
     """The training step of each checkpoint, and what the user should know of where it is from."""
-    paths, stored = [one.path for one in read], [one.checkpoint.step for one in read]
-    epochs = [one.checkpoint.is_epoch for one in read]
+    paths, stored = [one.path for one in read], [one.step for one in read]
+    epochs = [one.is_epoch for one in read]
     if all(epochs) and len(set(stored)) == len(stored):
         return [*stored], ["training steps are epochs: the files say no other"]
     if any(epochs):  # several in an epoch, or only some say steps
@@ -200,7 +190,7 @@ def _without_repeats(members: Sequence[_Member]) -> tuple[list[_Member], list[st
         same = one.checkpoint.step is not None and all(
             value.equal(kept[-1].states[name]) for name, value in one.states.items()
         )
-        path, other = safe_file.printable_path(one.path), safe_file.printable_path(kept[-1].path)
+        path, other = (safe_file.printable_path(x.checkpoint.path) for x in (one, kept[-1]))
         if not same:
             raise RunFileError(f"{path}: step {one.step} is also that of {other}")
         notes.append(f"left out, a copy of {other}: {path}")

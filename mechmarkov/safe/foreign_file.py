@@ -66,13 +66,13 @@ KNOWN = {
 
 
 @dataclass(eq=False)
-class NumpyType:
+class _NumpyType:
     """The dtype of a numpy number."""
 
     code: Any
 
 
-class PassedOver:
+class _PassedOver:
     """An object of a file that nobody here asks for: an array of numpy, a path, a set, a date."""
 
 
@@ -249,11 +249,11 @@ class _ForeignMachine(Machine):
     def build(self, state: Any) -> None:
         """`__setstate__`: an ordered dict's `_metadata` is dropped, a numpy dtype's byte order is checked."""
         target = self.stack[-1]
-        if isinstance(target, PassedOver):
+        if isinstance(target, _PassedOver):
             return
         if id(target) in self.namespaces:
             self.add(dict, [part for pair in dict(state).items() for part in pair])
-        elif isinstance(target, NumpyType):
+        elif isinstance(target, _NumpyType):
             if type(state) is not tuple or state[1] not in ("<", "|"):
                 raise RunFileError("it holds numpy numbers of another byte order")
         elif type(target) is not dict:
@@ -273,7 +273,7 @@ class _ForeignMachine(Machine):
             self.namespaces[id(made)] = made
             return made
         if name in PASSED_OVER:
-            return PassedOver()
+            return _PassedOver()
         if name == DEFAULT_DICT or (name == COUNTER and arguments == ()):
             return {}
         if name == COUNTER and type(arguments[0]) is dict:
@@ -282,16 +282,16 @@ class _ForeignMachine(Machine):
             text, encoding = arguments
             if type(text) is not str or encoding != "latin1":
                 return self.make_foreign("is bytes")
-            return text.encode("latin1") if len(text) <= MAX_NUMBER_BYTES else PassedOver()
+            return text.encode("latin1") if len(text) <= MAX_NUMBER_BYTES else _PassedOver()
         if name == NUMPY_DTYPE:
-            return NumpyType(arguments[0])
+            return _NumpyType(arguments[0])
         if name in SCALARS:
             return self.number(*arguments)
         return super().call(function, arguments)
 
     def number(self, kind: Any, data: Any) -> Any:
         """A numpy number as a plain one."""
-        code = kind.code if isinstance(kind, NumpyType) else None
+        code = kind.code if isinstance(kind, _NumpyType) else None
         if type(code) is not str or code not in NUMPY_NUMBERS or type(data) is not bytes:
             return self.make_foreign("is a numpy value that is not a number")
         (number,) = np.frombuffer(data, f"<{code}")

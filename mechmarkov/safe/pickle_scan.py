@@ -185,7 +185,7 @@ class Machine:
         elif type(target) is list and kind is list:
             target.extend(items)
         elif type(target) is dict and kind is dict:
-            check_keys(items[::2])
+            _check_keys(items[::2])
             target.update(zip(items[::2], items[1::2], strict=True))
         else:
             raise TypeError(f"items for something that is not a {kind.__name__}")
@@ -249,7 +249,7 @@ class Machine:
         return TensorPlan(storage.dtype, storage.key, shape, stride, offset, storage.room)
 
 
-def check_keys(keys: list[Any]) -> None:
+def _check_keys(keys: list[Any]) -> None:
     """Refuse keys that a dict would hash or compare without end.
 
     A tuple is hashed item by item, nested ones at every level. Integers of many bits can share a hash.

@@ -72,7 +72,7 @@ def check_plain(
             if value.bit_length() > MAX_INT_BITS:
                 raise RunFileError(f"{path} is an integer of {value.bit_length()} bits, expected at most 64")
         elif kind is str:
-            check_text(value, path)
+            _check_text(value, path)
         elif kind is tensor_type:
             check_tensor(value, path)
         elif kind is list:
@@ -83,16 +83,16 @@ def check_plain(
                 if type(key) is not str:
                     where = f"{path} has" if path else "it has"
                     raise RunFileError(f"{where} a key that is {describe(key)}, expected str keys")
-                check_text(key, f"a key of {path}" if path else "a key")
+                _check_text(key, f"a key of {path}" if path else "a key")
                 if len(key) > MAX_KEY:
                     where = f"{path} has" if path else "it has"
                     raise RunFileError(f"{where} a key of {len(key)} characters, expected at most {MAX_KEY}")
                 walk(item, f"{path}[{quoted(key)}]" if path else readable(key), depth + 1)
         else:
-            raise RunFileError(f"{path or 'its content'} {is_a(value)}, {_expected(value, PLAIN)}")
+            raise RunFileError(f"{path or 'its content'} {_is_a(value)}, {_expected(value, PLAIN)}")
 
     if type(value) is not dict:
-        raise RunFileError(f"{path or 'its content'} {is_a(value)}, {_expected(value, 'expected a dict')}")
+        raise RunFileError(f"{path or 'its content'} {_is_a(value)}, {_expected(value, 'expected a dict')}")
     walk(value, path, 0)
 
 
@@ -101,7 +101,7 @@ def _expected(value: Any, usual: str) -> str:
     return FROM_ELSEWHERE if is_state_dict else usual
 
 
-def check_text(text: str, path: str) -> None:
+def _check_text(text: str, path: str) -> None:
     """Refuse a string with lone surrogates: it could be neither printed nor written to a report."""
     if not text.isascii() and not is_utf8(text):
         raise RunFileError(f"{path} is not valid unicode text")
@@ -112,7 +112,7 @@ def readable(key: str) -> str:
     return key if key.isidentifier() and key.isascii() and len(key) <= NAME_CHARACTERS else quoted(key)
 
 
-def is_a(value: Any) -> str:
+def _is_a(value: Any) -> str:
     """The rest of a sentence: "is a tuple", or what a `Foreign` value says of itself."""
     return value.verb if isinstance(value, Foreign) else f"is {describe(value)}"
 

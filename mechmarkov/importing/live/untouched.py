@@ -18,12 +18,12 @@ def our_own_numbers() -> Iterator[None]:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(torch.autocast("cpu", enabled=False))
-        stack.enter_context(new_tensors(torch.float32))
+        stack.enter_context(_new_tensors(torch.float32))
         yield
 
 
 @contextmanager
-def new_tensors(dtype: torch.dtype) -> Iterator[None]:
+def _new_tensors(dtype: torch.dtype) -> Iterator[None]:
     """New tensors have this number type for a while."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -49,15 +49,15 @@ def call(model: nn.Module, dtype: torch.dtype, *args: Any, **options: Any) -> An
     with ExitStack() as stack:
         if "torch._dynamo" in sys.modules:  # else nothing was compiled, and its import takes seconds
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(borrowed(model, dtype))
-        stack.enter_context(new_tensors(dtype))  # a mask that is made in the forward pass
+        stack.enter_context(_borrowed(model, dtype))
+        stack.enter_context(_new_tensors(dtype))  # a mask that is made in the forward pass
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.autocast(device, enabled=False))
         return model(*args, **options)
 
 
 @contextmanager
-def borrowed(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+def _borrowed(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     """A model in evaluation mode with copies of its weights, without accelerate's autocast around it.
 
     What its modules keep is put back: weights, modes, counters, what is cached in their attributes, lists and

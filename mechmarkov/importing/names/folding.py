@@ -145,7 +145,7 @@ def _cut(name: str, value: Tensor, split: str, targets: list[str], given: Mappin
         sizes = [1] * len(targets)
     known = [size for size in sizes if size]
     if len(known) < len(sizes):
-        raise heads_wanted(name, value)
+        raise _heads_wanted(name, value)
     axis = 0 if "conv_" in kind_of(targets[0]) else -1
     columns, total = value.shape[axis], sum(known)
     if columns % total:
@@ -166,7 +166,7 @@ def _folded(name: str, value: Tensor, target: str, given: Mapping[str, Any]) -> 
         return value
     heads = _heads_of(kind, given)
     if heads is None:
-        raise heads_wanted(name, value)
+        raise _heads_wanted(name, value)
     try:
         return rearrange(value, pattern, head=heads)
     except (EinopsError, TypeError):
@@ -175,7 +175,7 @@ def _folded(name: str, value: Tensor, target: str, given: Mapping[str, Any]) -> 
         ) from None
 
 
-def heads_wanted(name: str, value: Tensor) -> RunFileError:
+def _heads_wanted(name: str, value: Tensor) -> RunFileError:
     """Returns what is said where nothing tells how many heads a weight holds."""
     return RunFileError(
         f"{quoted(name)} has shape {list(value.shape)}, all heads in one: say how many, "

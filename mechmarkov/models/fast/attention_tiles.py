@@ -159,7 +159,7 @@ def _weigh(rows, weights, shift, queries, keys, lag, window):
     is_masked = lag < 3 or lag + LANES - 1 > window
     for j in range(LANES):
         s0, s1, s2, s3 = _dots(rows, ZERO - shift[j], queries, j, keys)
-        w0, w1, w2, w3 = power_of_two(s0), power_of_two(s1), power_of_two(s2), power_of_two(s3)
+        w0, w1, w2, w3 = _power_of_two(s0), _power_of_two(s1), _power_of_two(s2), _power_of_two(s3)
         if is_masked:
             w0, w1, w2, w3 = _masked(w0, w1, w2, w3, ZERO, lag + j, window)
         weights[j], weights[LANES + j], weights[2 * LANES + j], weights[3 * LANES + j] = w0, w1, w2, w3
@@ -234,7 +234,7 @@ def _shuffle(out, x):
 
 @no_type_check
 @inlined
-def power_of_two(x):
+def _power_of_two(x):
     """Two to the power of a number, of 126 at most; zero up to -80; NaN stays."""
     x = LARGEST_POWER if x > LARGEST_POWER else x
     rounded = x + ROUNDING

@@ -134,12 +134,12 @@ def multiply(out, blocks, x, bias):
             own[2 * TOKENS + j] = b2 + w[2] * x0 + w[6] * x1 + w[10] * x2 + w[14] * x3
             own[3 * TOKENS + j] = b3 + w[3] * x0 + w[7] * x1 + w[11] * x2 + w[15] * x3
         for r in range(1, blocks.shape[1]):
-            add_block(own, blocks[a, r], x[r * 4 * TOKENS :])
+            _add_block(own, blocks[a, r], x[r * 4 * TOKENS :])
 
 
 @no_type_check
 @inlined
-def add_block(out, w, x):
+def _add_block(out, w, x):
     """`out[c] += sum_i w[4 i + c] x[i]`, four rows each."""
     for j in range(TOKENS):
         x0, x1, x2, x3 = x[j], x[TOKENS + j], x[2 * TOKENS + j], x[3 * TOKENS + j]
@@ -155,12 +155,12 @@ def add_products(sums, x, y, n):
     for a in range(sums.shape[0]):
         for r in range(sums.shape[1]):
             for p in range(n):
-                add_square(sums[a, r], x[p, r * 4 * TOKENS :], y[p, a * 4 * TOKENS :])
+                _add_square(sums[a, r], x[p, r * 4 * TOKENS :], y[p, a * 4 * TOKENS :])
 
 
 @no_type_check
 @inlined
-def add_square(s, x, y):
+def _add_square(s, x, y):
     """Add to 16 sums the products of four rows `x` with four rows `y`, lane by lane."""
     for j in range(LANES):
         a0, a1, a2, a3 = s[j], s[LANES + j], s[2 * LANES + j], s[3 * LANES + j]
