@@ -30,7 +30,7 @@ MAX_FILES_NAMED = 16  # in provenance
 
 @dataclass(frozen=True)
 class Imported:
-    """A run, and notes for the user: what was assumed, and what was checked."""
+    """A run that was read from other people's files, and what was assumed and checked, a line each."""
 
     run: Run
     notes: tuple[str, ...]
@@ -49,13 +49,13 @@ def import_run(
     without: Sequence[str] = (),
     names: Names | None = None,
 ) -> Imported:
-    """Read models that other programs saved.
+    """Read models that other programs saved as a run; nothing in the files is executed.
 
     Args:
         paths: A file, a folder of transformers, or several checkpoints of one training: files, a folder or
             a pattern.
-        source: What the model was trained on.
-        objective: What it was trained for; by default cross-entropy at every position.
+        source: The data that the model was trained on.
+        objective: The loss that it was trained for; by default cross-entropy at every position.
         given: Fields of the config that the files do not tell.
         token_map: The token of each state, "a=0,b=1", where they are not 0, 1, …
         pad: The model's padding token: no sequence of a run holds it.
@@ -69,6 +69,18 @@ def import_run(
         TypeError: One path or one name, where a list of them is expected.
         ValueError: One line, for a file that cannot be read or trusted, a model that cannot be expressed or
             whose vocabulary is not the source's, and checkpoints that do not belong together.
+
+    Example:
+        >>> import tempfile
+        >>> from mechmarkov.models import DecoderConfig, HookedDecoder
+        >>> from mechmarkov.sources import Binary
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
+        >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+        ...     torch.save(HookedDecoder(config).state_dict(), file.name)
+        ...     given = {"positional_embedding_type": "standard"}
+        ...     imported = import_run([file.name], source=Binary(p=0.5, q=0.8), given=given)
+        >>> imported.notes[0], imported.run.config.n_heads
+        ('HookedTransformer, 1 checkpoint', 1)
     """
     if isinstance(paths, str | os.PathLike):
         raise TypeError(f"paths is {os.fspath(paths)!r}, expected a list of them: [{os.fspath(paths)!r}]")

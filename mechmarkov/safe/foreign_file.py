@@ -78,7 +78,7 @@ class _PassedOver:
 
 @dataclass(frozen=True)
 class ForeignFile:
-    """The description in a file; where it would hold a tensor stands a `TensorPlan`.
+    """A checkpoint of another program, its structure read: a `TensorPlan` stands for each tensor.
 
     Attributes:
         path: Where it is.
@@ -157,7 +157,7 @@ class ForeignFile:
 
     @cached_property
     def entries(self) -> dict[str, zipfile.ZipInfo]:
-        """Returns what is in a torch archive, by the name in its folder; its directory is read once."""
+        """Returns the entries of a torch archive by their names in its folder; its directory is read once."""
         with refusing("is damaged"), zipfile.ZipFile(self.path) as archive:
             by_name = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
             if "byteorder" in by_name and archive.read(by_name["byteorder"]) != b"little":
@@ -166,11 +166,19 @@ class ForeignFile:
 
 
 def read(path: Path) -> ForeignFile:
-    """Returns what a file of `torch.save` (.pt, .pth, .bin, …) or safetensors holds, checked from outside in.
+    """Read the structure of a file of `torch.save` (.pt, .pth, .bin, …) or safetensors; no weight is read.
 
     Raises:
         RunFileError: For a file that is missing, damaged, of another format (with what to do), or holds
             something that is neither plain data nor a tensor, naming it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile(suffix=".pt") as saved:
+        ...     torch.save({"model": torch.nn.Linear(2, 1).state_dict(), "step": 8}, saved.name)
+        ...     file = read(Path(saved.name))
+        ...     file.content["step"], file.tensors({"b": file.content["model"]["bias"]})["b"].shape
+        (8, torch.Size([1]))
     """
     size = check_regular(path)
     with refusing("cannot be read", OSError), open(path, "rb") as file:
@@ -194,10 +202,20 @@ def read(path: Path) -> ForeignFile:
 
 
 def plain_config(value: Any, name: str, is_loose: bool = False) -> dict[str, Any]:
-    """A model's config as a flat dict of plain values, lists of them, or dicts of them.
+    """Returns a model's config as a flat dict of plain values, lists of them, or dicts of them.
+
+    Args:
+        value: The config as it lies in a file.
+        name: What it is called in a message.
+        is_loose: Whether a value of another kind is replaced by a text that says what it is; else it is
+            refused.
 
     Raises:
-        RunFileError: For anything else, named; in a loose one, a text says what the value is.
+        RunFileError: For anything else, named.
+
+    Example:
+        >>> plain_config({"n_layer": 2, "betas": (0.9, 0.95)}, "config")
+        {'n_layer': 2, 'betas': [0.9, 0.95]}
     """
     if type(value) is not dict:
         raise RunFileError(f"{name} is {describe(value)}, expected a dict of plain values")

@@ -55,7 +55,7 @@ def with_errors(
 
 @dataclass(frozen=True, eq=False)
 class LearnerJob:
-    """What the learner of a stack is built from: `recipe.model.learner(job)`. Members have one shape."""
+    """Everything that the learner of a stack is built from: `recipe.model.learner(job)`."""
 
     config: DecoderConfig  # the decoder that is trained, or exported
     objective: Objective  # what it is trained for
@@ -71,7 +71,7 @@ class LearnerJob:
 
 @runtime_checkable
 class Learner(Protocol):
-    """What the training loop needs of a stack of models; every tensor has the leading stack axis.
+    """A stack of models as the training loop needs it; every tensor has the leading stack axis.
 
     Attributes:
         parameters: What the optimiser moves, by name, `[stack, ...]`.

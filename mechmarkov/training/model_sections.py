@@ -31,7 +31,7 @@ Requirement = tuple[str, tuple[Any, ...], str]
 
 
 class TrainedModel:
-    """What a recipe asks of the model in its `[model]` section; by default it is trained as a decoder.
+    """The model of a recipe's `[model]` section: how it is trained, by default as any decoder.
 
     `n_states` is the number of states of the recipe's source, `config` the decoder of checkpoints.
     """

@@ -22,7 +22,7 @@ from mechmarkov.training.workload import Member
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What training one stack gave, on the CPU."""
+    """The result of training one stack, on the CPU."""
 
     members: tuple[Member, ...]  # what was trained, in the order of the stack
     # Step to tensors `[stack, ...]` under HookedTransformer's names.

@@ -31,7 +31,7 @@ def members_of(recipe: Recipe, seeds: Sequence[int]) -> list[Member]:
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """What one training asks of a machine: sizes that follow from its recipe."""
+    """The sizes of one training, which follow from its recipe."""
 
     recipe: Recipe
     key: str  # equal for recipes that may share a stack (`fleet_key`)
