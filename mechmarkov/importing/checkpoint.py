@@ -57,17 +57,28 @@ def read_checkpoints(
     without: Sequence[str] = (),
     names: Names | None = None,
 ) -> list[Checkpoint]:
-    """Read the structure of a file or folder; `states` of each checkpoint in it reads the weights.
+    """Read the structure of a file or folder; `states()` of each checkpoint in it reads its weights.
 
     Args:
         path: A file, or a folder of one model.
-        given: Fields of the config that it does not tell.
+        given: Fields of a `DecoderConfig` that it does not tell.
         weights: Which of several models in it.
         without: Weights that the model does not use: their names, or what these begin with.
         names: For a model with names of its own, which weight is which.
 
     Raises:
         RunFileError: For a file that cannot be trusted, and for a model that a HookedDecoder cannot express.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from mechmarkov.models import DecoderConfig, HookedDecoder
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
+        >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+        ...     torch.save({"model": HookedDecoder(config).state_dict(), "step": 8}, file.name)
+        ...     given = {"positional_embedding_type": "standard"}
+        ...     (checkpoint,) = read_checkpoints(Path(file.name), given)
+        ...     checkpoint.layout, checkpoint.step, checkpoint.states()["embed.W_E"].shape
+        ('HookedTransformer', 8, torch.Size([2, 4]))
     """
     try:
         file, outside = _opened(path)

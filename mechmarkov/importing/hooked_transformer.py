@@ -23,10 +23,22 @@ MARKS = (("embed.W_E",),)
 def plan_import(
     shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, Any], *, called: Called = str
 ) -> ImportPlan:
-    """The model that a state dict describes, with its config or without.
+    """Work out which decoder a state dict of HookedTransformer is, with its config or without.
+
+    Args:
+        shapes: The shape of every weight, by its name.
+        cfg: The fields of its HookedTransformerConfig, or None.
+        given: Fields of a `DecoderConfig` that the caller says.
+        called: What the file calls a weight, for messages.
 
     Raises:
         ValueError: Naming a field that a HookedDecoder cannot express, or that neither file nor caller gives.
+
+    Example:
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=2, d_vocab=3, attn_only=True)
+        >>> plan = plan_import(parameter_shapes(config), None, {"positional_embedding_type": "standard"})
+        >>> plan.config == config
+        True
     """
     by_shapes, by_config = from_shapes(shapes, called), layout.agree(cfg or {}, given, "in the file's config")
     fields = layout.agree(by_shapes, by_config, "by the shapes")
@@ -50,19 +62,31 @@ def plan_import(
 
 
 def told(fields: Mapping[str, Any], has_config: bool) -> set[str]:
-    """Returns what `layout.assumptions` need not name: given fields, and what their program fixes."""
+    """Returns the fields that `layout.assumptions` need not name: given ones, and some more."""
     window = {"window"} if "use_local_attn" in fields else set()  # HookedTransformer's way to say it
     return {*fields, *window, *({"norms"} if has_config else ())}
 
 
 def lens_fields(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """A saved config without the constants of a rotary scaling that it does not use."""
+    """Returns a saved config without the constants of a rotary scaling that it does not use.
+
+    Example:
+        >>> lens_fields({"d_model": 4, "yarn_factor": 2.0, "use_yarn_rope": False})
+        {'d_model': 4, 'use_yarn_rope': False}
+    """
     unused = tuple(prefix for prefix, switch in SCALINGS.items() if not cfg.get(switch))
     return {name: value for name, value in cfg.items() if not name.startswith(unused)}
 
 
 def from_shapes(shapes: Shapes, called: Called = str) -> dict[str, Any]:
-    """The fields that shapes tell."""
+    """Returns the fields of a `DecoderConfig` that the shapes of HookedTransformer's weights tell.
+
+    Example:
+        >>> config = DecoderConfig(n_layers=2, d_model=4, n_ctx=6, d_head=2, d_vocab=3, attn_only=True)
+        >>> fields = from_shapes(parameter_shapes(config))
+        >>> fields["n_layers"], fields["n_heads"], fields["n_ctx"], fields["normalization_type"]
+        (2, 2, 6, 'LN')
+    """
     d_vocab, d_model = layout.shape_of(shapes, "embed.W_E", 2, called)
     n_heads, _, d_head = layout.shape_of(shapes, "blocks.0.attn.W_Q", 3, called)
     fields: dict[str, Any] = {

@@ -28,18 +28,23 @@ from mechmarkov.utils.text import quoted
 
 @dataclass(frozen=True)
 class Names:
-    """Other names of the same weights.
+    """Translates the names of some program's weights into those of a TransformerBridge, and back.
 
     Attributes:
         table: Stems of their names, and beginnings of those of layers (which end in a dot), by a bridge's.
-        called: What a file calls a weight of theirs.
+        called: A function of one of their names: what a file calls that weight.
+
+    Example:
+        >>> names = Names({"wte": "embed", "h.": "blocks.", "ln_1": "ln1"})
+        >>> names.ours(["wte.weight", "h.3.ln_1.bias"])
+        {'wte.weight': 'embed.weight', 'h.3.ln_1.bias': 'blocks.3.ln1.bias'}
     """
 
     table: Mapping[str, str]
     called: Called = str
 
     def ours(self, weights: Iterable[str]) -> dict[str, str]:
-        """A bridge's name of each of their weights.
+        """Returns a bridge's name of each of their weights.
 
         Raises:
             RunFileError: Naming a weight of unknown meaning, or one that is there twice.
@@ -83,7 +88,14 @@ class Names:
 
 
 def from_shapes(shapes: Shapes, called: Called) -> dict[str, Any]:
-    """The fields that shapes tell, whichever way the layers of an MLP lie."""
+    """Returns the fields of a `DecoderConfig` that the shapes of a bridge's weights tell.
+
+    They are those that do not depend on which way the layers of an MLP lie.
+
+    Example:
+        >>> from_shapes({"embed.weight": (3, 4), "blocks.0.attn.q.weight": (4, 4)}, str)
+        {'n_layers': 1, 'd_model': 4, 'd_vocab': 3, 'attn_only': True}
+    """
     d_vocab, d_model = shape_of(shapes, "embed.weight", 2, called)
     fields: dict[str, Any] = {
         "n_layers": count_layers(shapes, "blocks.", called),
@@ -99,7 +111,20 @@ def from_shapes(shapes: Shapes, called: Called) -> dict[str, Any]:
 
 
 def split_shapes(shapes: Shapes, transposed: bool = True, called: Called = str) -> Shapes:
-    """The shapes of weights by their names; one that holds queries, keys and values is split in three."""
+    """Returns shapes in which a weight that holds queries, keys and values is split in three.
+
+    Args:
+        shapes: The shapes by a bridge's names; `attn.qkv` holds the three.
+        transposed: Whether that weight is `[d_out, d_in]`.
+        called: What the file calls a weight, for messages.
+
+    Raises:
+        RunFileError: Naming a weight that cannot be split.
+
+    Example:
+        >>> split_shapes({"blocks.0.attn.qkv.bias": (6,)})
+        {'blocks.0.attn.q.bias': (2,), 'blocks.0.attn.k.bias': (2,), 'blocks.0.attn.v.bias': (2,)}
+    """
     split: dict[str, tuple[int, ...]] = {}
     for name, shape in shapes.items():
         if ".qkv." not in name:
@@ -114,6 +139,12 @@ def split_shapes(shapes: Shapes, transposed: bool = True, called: Called = str) 
 
 def check_fused(shapes: Shapes, config: DecoderConfig, transposed: bool, called: Called) -> None:
     """Compare weights that hold queries, keys and values with those that the config describes.
+
+    Args:
+        shapes: The shapes by a bridge's names.
+        config: The shape of the model.
+        transposed: Whether such a weight is `[d_out, d_in]`.
+        called: What the file calls a weight, for messages.
 
     Raises:
         RunFileError: Naming one of another shape.
@@ -151,7 +182,7 @@ def by_other_names(
 
 
 def with_first_rows(plan: ImportPlan, rows: Mapping[str, int]) -> ImportPlan:
-    """The plan for weights of which some have more rows than are used."""
+    """Returns the plan for weights of which some have more rows than are used; `rows` says how many are."""
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         return plan.states({name: value[: rows.get(name)] for name, value in weights.items()})
@@ -171,10 +202,10 @@ def plan(
     norms_may_lack_bias: bool = False,
     called: Called = str,
 ) -> ImportPlan:
-    """Returns how linear layers become a HookedDecoder.
+    """Work out how the linear layers of a bridge become the weights of a HookedDecoder.
 
     Args:
-        shapes: The shape of every weight.
+        shapes: The shape of every weight, by a bridge's names.
         config: The shape of the model.
         transposed: Whether `attn.o` and the layers of an MLP are `[d_out, d_in]`, as all others are.
         assumed: The assumptions of `ImportPlan`.
@@ -186,6 +217,16 @@ def plan(
 
     Raises:
         RunFileError: Naming a weight that is missing, unknown or of another shape.
+
+    Example:
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=2, d_vocab=3, attn_only=True)
+        >>> shapes = {"embed.weight": (3, 4), "pos_embed.weight": (6, 4), "unembed.weight": (3, 4)}
+        >>> shapes |= {f"blocks.0.attn.{letter}.weight": (4, 4) for letter in "qkvo"}
+        >>> shapes |= {f"{norm}.weight": (4,) for norm in ("blocks.0.ln1", "ln_final")}
+        >>> shapes |= {f"{norm}.bias": (4,) for norm in ("blocks.0.ln1", "ln_final")}
+        >>> weights = {name: torch.ones(shape) for name, shape in shapes.items()}
+        >>> plan(shapes, config).states(weights)["blocks.0.attn.W_Q"].shape
+        torch.Size([2, 4, 2])
     """
     expected = _expected(config, transposed)
     # A linear layer may always lack its bias.

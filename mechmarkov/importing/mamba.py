@@ -46,9 +46,15 @@ def plan_import(
     where: str = layout.FILE,
     called: Called = str,
 ) -> ImportPlan:
-    """The model that weights and a config of transformers, from `where`, describe.
+    """Work out which decoder a Mamba or Mamba-2 of transformers is.
 
-    Where no `n_ctx` is given, it is 256: a model of theirs says none.
+    Args:
+        shapes: The shape of every weight, by its name.
+        config: The fields of its config.
+        given: Fields of a `DecoderConfig` that the caller says. Where there is no `n_ctx`, it is 256: a
+            model of theirs says none.
+        where: What stands before a field's name in a message.
+        called: What the file calls a weight, for messages.
 
     Raises:
         RunFileError: Naming a field that cannot be expressed, is missing, or contradicts the shapes.

@@ -28,9 +28,9 @@ class Notices:
         """Turn an error in the block into a warning for later.
 
         Args:
-            kind: Of which only the first is told.
-            what: What is not done.
-            mend: How to mend it.
+            kind: A name for this kind of fault, of which only the first is told.
+            what: A text, what is not done.
+            mend: A text, how to mend it.
         """
         try:
             yield

@@ -169,8 +169,8 @@ def refusing(what: str, kinds: type[Exception] | tuple[type[Exception], ...] = E
 
     Args:
         what: The beginning of the message.
-        kinds: Which errors; by default any, as zipfile and torch raise many kinds on a broken file, and
-            document few.
+        kinds: The kinds of errors; by default any, as zipfile and torch raise many kinds on a broken
+            file, and document few.
 
     Example:
         >>> with refusing("is damaged", ValueError):

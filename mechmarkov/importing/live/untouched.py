@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @contextmanager
 def our_own_numbers() -> Iterator[None]:
-    """Compute in float32 on the CPU, with gradients and without autocast, whatever a training has set."""
+    """Compute in float32 on the CPU in the block, with gradients, whatever a training has set."""
     with ExitStack() as stack:
         if torch.get_default_device().type != "cpu":
             stack.enter_context(torch.device("cpu"))
@@ -34,7 +34,7 @@ def _new_tensors(dtype: torch.dtype) -> Iterator[None]:
 
 
 def call(model: nn.Module, dtype: torch.dtype, *args: Any, **options: Any) -> Any:
-    """A model's output in evaluation mode, computed in a number type from copies of its weights.
+    """Call a model in evaluation mode, with copies of its weights in a number type; it is left as it was.
 
     Neither weights nor buffers of the model take part, so that an update in place in its forward pass (a
     running count, an embedding with `max_norm`) does not reach them.
@@ -44,6 +44,11 @@ def call(model: nn.Module, dtype: torch.dtype, *args: Any, **options: Any) -> An
         dtype: What its floating point weights and buffers are converted to.
         args: What it is called with.
         options: What it is called with by name.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 1), nn.Dropout(0.5))
+        >>> call(model, torch.float64, torch.ones(3, 2, dtype=torch.float64)).dtype, model.training
+        (torch.float64, True)
     """
     device = next(model.parameters()).device.type
     with ExitStack() as stack:

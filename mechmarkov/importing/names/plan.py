@@ -33,7 +33,7 @@ KNOWN = (
 def plan_import(
     shapes: Shapes, names: Names, given: Mapping[str, Any], optional: Container[str] = ()
 ) -> ImportPlan:
-    """The model that weights, a table of their names and fields of its config describe.
+    r"""Work out which decoder weights with names of their own are, by a table of these names.
 
     Args:
         shapes: The shape of every weight, by its own name.
@@ -43,6 +43,14 @@ def plan_import(
 
     Raises:
         RunFileError: One line that names the weight, line or field that is wrong.
+
+    Example:
+        >>> shapes = {"tok": (3, 4), "out": (4, 3), **{f"h.0.{side}": (4, 4) for side in "qkvo"}}
+        >>> names = {"tok": "embed.W_E", "out": "unembed.W_U", "missing": "zeros"}
+        >>> names |= {rf"h\.(\d+)\.{x}": rf"blocks.\1.attn.W_{x.upper()}" for x in "qkvo"}
+        >>> given = {"n_heads": 2, "n_ctx": 8, "normalization_type": None}
+        >>> plan_import(shapes, names, {**given, "positional_embedding_type": "none"}).config.d_head
+        2
     """
     table = table_of(names)
     _check_given(given)
@@ -82,7 +90,7 @@ def plan_import(
 def of_live_model(
     model: torch.nn.Module, names: Names, given: Mapping[str, Any] | None
 ) -> tuple[DecoderConfig, dict[str, Tensor]]:
-    """The config and HookedTransformer's weights of a live model. Its buffers need no line.
+    """Returns the config and HookedTransformer's weights of a live model; its buffers need no line.
 
     Raises:
         RunFileError: As of `plan_import`.
