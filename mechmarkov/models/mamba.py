@@ -272,7 +272,14 @@ def _by_decay(log_decay: Tensor, C: Tensor, B: Tensor) -> Iterator[tuple[Tensor,
 
 
 def decays(log_decay: Float[Tensor, "... position"]) -> Float[Tensor, "... query key"]:
-    """`L_ts = a_t ⋯ a_{s+1}` for `s <= t`, else 0."""
+    """Compute the product of decays between a key and a query, `L_ts = a_t ⋯ a_{s+1}` for `s <= t`, else 0.
+
+    Example:
+        >>> decays(torch.tensor([0.5, 0.5, 0.25]).log())
+        tensor([[1.0000, 0.0000, 0.0000],
+                [0.5000, 1.0000, 0.0000],
+                [0.1250, 0.2500, 1.0000]])
+    """
     total = log_decay.cumsum(-1)
     seen = causal_mask(total.shape[-1], total.shape[-1], None, total.device)
     return (total[..., :, None] - total[..., None, :]).masked_fill(~seen, -torch.inf).exp()
@@ -285,9 +292,15 @@ def scan(
     x: Float[Tensor, "... position head d_head"],
     chunk: int = CHUNK_POSITIONS,
 ) -> Float[Tensor, "... position head d_head"]:
-    """`y_t = C_t H_t` of `H_t = a_t H_{t-1} + B_t x_tᵀ`: matrices within chunks, the state between them.
+    """Compute `y_t = C_t H_t` of `H_t = a_t H_{t-1} + B_t x_tᵀ`.
 
-    Time and memory grow with positions times `chunk`, not with their square (Dao & Gu 2024, section 6).
+    Matrices within chunks of positions, the state between them. Time and memory grow with positions times
+    `chunk`, not with their square (Dao & Gu 2024, section 6).
+
+    Example:
+        >>> one = torch.ones(3, 1, 1)  # position, head, width
+        >>> scan(torch.zeros(3, 1), one, one, one).flatten()  # without decay, a sum
+        tensor([1., 2., 3.])
     """
     length = x.shape[-3]
 
@@ -314,7 +327,13 @@ def states(
     B: Float[Tensor, "... position head d_state"],
     x: Float[Tensor, "... position head d_head"],
 ) -> Float[Tensor, "... position head d_state d_head"]:
-    """`H_t = a_t H_{t-1} + B_t x_tᵀ` at every position, one after the other."""
+    """Compute the state `H_t = a_t H_{t-1} + B_t x_tᵀ` at every position, one after the other.
+
+    Example:
+        >>> one = torch.ones(3, 1, 1)  # position, head, width
+        >>> states(torch.full((3, 1, 1), 0.5).log(), one, one).flatten()
+        tensor([1.0000, 1.5000, 1.7500])
+    """
     added, kept = B[..., None] * x[..., None, :], log_decay.exp()[..., None]
     state, found = torch.zeros_like(added[..., 0, :, :, :]), []
     for a, new in zip(kept.unbind(-4), added.unbind(-4), strict=True):
