@@ -22,6 +22,7 @@ from mechmarkov.importing.layout import (
     shape_of,
 )
 from mechmarkov.models import DecoderConfig
+from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import quoted
 
@@ -228,94 +229,65 @@ def plan(
         >>> plan(shapes, config).states(weights)["blocks.0.attn.W_Q"].shape
         torch.Size([2, 4, 2])
     """
-    expected = _expected(config, transposed)
+    ours = parameter_shapes(config.model_copy(update={"tied": False}))
+    origins = {name: _origin(name, transposed) for name in ours}
+    expected = {
+        theirs: _their_shape(ours[name], axes)
+        for name, (theirs, axes) in origins.items()
+        if not (config.gated_mlp and theirs.endswith("mlp.in.bias"))  # ours comes behind the gate
+    }
     # A linear layer may always lack its bias.
     norms = () if norms_may_lack_bias else (".ln1.bias", ".ln2.bias", "ln_final.bias")
     biases = {name for name in expected if name.endswith(".bias") and not name.endswith(norms)}
     check_shapes(shapes, expected, {*biases, "unembed.weight"}, called)
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        ours = _states(weights, config, transposed)
-        for name, value in list(ours.items()):
+        weights = {"unembed.weight": weights["embed.weight"], **weights}
+        made = {}
+        for name, (theirs, axes) in origins.items():
+            value = weights.get(theirs)
+            made[name] = torch.zeros(ours[name]) if value is None else _turned(value, axes, config.d_head)
             if name.endswith(".w"):
-                ours[name] = value + norm_offset
-                if norms_may_lack_bias and config.normalization_type == "LN":
-                    ours.setdefault(f"{name[:-1]}b", torch.zeros_like(value))
-        ours["embed.W_E"] = ours["embed.W_E"] * embed_scale
-        return ours
+                made[name] = made[name] + norm_offset
+        return {**made, "embed.W_E": made["embed.W_E"] * embed_scale}
 
-    return ImportPlan(
-        config, tuple(name for name in expected if name in shapes), states, dict(assumed or {}), may_tie
-    )
+    wanted = tuple(name for name in expected if name in shapes)
+    return ImportPlan(config, wanted, states, dict(assumed or {}), may_tie)
 
 
-def _expected(config: DecoderConfig, transposed: bool) -> dict[str, tuple[int, ...]]:
-    d, hidden, mlp = config.d_model, config.d_mlp or 0, not config.attn_only
-    width = {"q": config.n_heads * config.d_head}
-    width |= dict.fromkeys("kv", (config.n_key_value_heads or config.n_heads) * config.d_head)
-    shapes: dict[str, tuple[int, ...]] = {"embed.weight": (config.d_vocab, d)}
-    if config.positional_embedding_type in ("standard", "shortformer"):
-        shapes["pos_embed.weight"] = (config.n_ctx, d)
-    norms = ["ln_final"]
-    for layer in range(config.n_layers):
-        block = f"blocks.{layer}"
-        norms += [f"{block}.ln1"] + [f"{block}.ln2"] * mlp
-        for letter, d_out in width.items():
-            shapes |= {f"{block}.attn.{letter}.weight": (d_out, d), f"{block}.attn.{letter}.bias": (d_out,)}
-        if config.positional_embedding_type == "relative":
-            shapes[f"{block}.attn.rel.weight"] = (config.n_ctx, width["q"])
-        for letter in "qk" * config.use_qk_norm:
-            shapes[f"{block}.attn.{letter}_norm.weight"] = (config.d_head,)
-        linear = {"attn.o": (width["q"], d)}
-        if mlp:
-            linear |= {"mlp.in": (d, hidden), "mlp.out": (hidden, d)}
-            linear |= {"mlp.gate": (d, hidden)} if config.gated_mlp else {}
-        for name, (d_in, d_out) in linear.items():
-            shapes[f"{block}.{name}.weight"] = (d_out, d_in) if transposed else (d_in, d_out)
-            if not (config.gated_mlp and name in ("mlp.in", "mlp.gate")):  # ours come behind the gate
-                shapes[f"{block}.{name}.bias"] = (d_out,)
-    if config.normalization_type in ("LN", "RMS"):
-        shapes |= {f"{norm}.weight": (d,) for norm in norms}
-    if config.normalization_type == "LN":
-        shapes |= {f"{norm}.bias": (d,) for norm in norms}
-    return {**shapes, "unembed.weight": (config.d_vocab_out, d), "unembed.bias": (config.d_vocab_out,)}
+LAYER, AS_IT_IS = "d_out d_in -> d_in d_out", "... -> ..."
+# By the last part of HookedTransformer's name of a weight, that of a bridge's, and how its axes become ours.
+ORIGINS = {
+    **dict.fromkeys(("W_E", "W_pos", "w"), ("weight", AS_IT_IS)),
+    "b": ("bias", AS_IT_IS),
+    **{f"W_{x.upper()}": (f"{x}.weight", "(head d_head) d_in -> head d_in d_head") for x in "qkv"},
+    **{f"b_{x.upper()}": (f"{x}.bias", "(head d_head) -> head d_head") for x in "qkv"},
+    "W_rel": ("rel.weight", "lag (head d_head) -> head lag d_head"),
+    "W_O": ("o.weight", "d_out (head d_head) -> head d_head d_out"),
+    "b_O": ("o.bias", AS_IT_IS),
+    **{f"W_{x}": (f"{x}.weight", LAYER) for x in ("in", "gate", "out")},
+    **{f"b_{x}": (f"{x}.bias", AS_IT_IS) for x in ("in", "out")},
+    "W_U": ("weight", LAYER),
+    "b_U": ("bias", AS_IT_IS),
+}
+NOT_TRANSPOSED = {  # where layers lie as GPT-2's do
+    "W_O": "(head d_head) d_out -> head d_head d_out",
+    **dict.fromkeys(("W_in", "W_gate", "W_out"), AS_IT_IS),
+}
 
 
-def _states(weights: Mapping[str, Tensor], config: DecoderConfig, transposed: bool) -> dict[str, Tensor]:
-    """HookedTransformer's tensors; a bias that is not there is zero."""
+def _origin(name: str, transposed: bool) -> tuple[str, str]:
+    """A bridge's name of a weight, and how its axes become HookedTransformer's."""
+    stem, _, kind = name.rpartition(".")
+    kind = kind.removeprefix("_")  # which marks what heads share
+    theirs, axes = ORIGINS[kind]
+    return f"{stem}.{theirs}", axes if transposed else NOT_TRANSPOSED.get(kind, axes)
 
-    def linear(name: str, transposed: bool) -> tuple[Tensor, Tensor]:
-        weight = weights[f"{name}.weight"]
-        weight = weight.mT if transposed else weight
-        return weight, weights.get(f"{name}.bias", weight.new_zeros(weight.shape[1]))
 
-    states = {"embed.W_E": weights["embed.weight"]}
-    if "pos_embed.weight" in weights:
-        states["pos_embed.W_pos"] = weights["pos_embed.weight"]
-    width = config.d_head
-    for layer in range(config.n_layers):
-        attn, mlp = f"blocks.{layer}.attn", f"blocks.{layer}.mlp"
-        for letter in "qkv":
-            weight, bias = linear(f"{attn}.{letter}", True)
-            mark = "_" * (config.n_key_value_heads is not None and letter in "kv")
-            W, b = f"{attn}.{mark}W_{letter.upper()}", f"{attn}.{mark}b_{letter.upper()}"
-            states[W] = rearrange(weight, "d_in (head d_head) -> head d_in d_head", d_head=width)
-            states[b] = rearrange(bias, "(head d_head) -> head d_head", d_head=width)
-        weight, states[f"{attn}.b_O"] = linear(f"{attn}.o", transposed)
-        states[f"{attn}.W_O"] = rearrange(weight, "(head d_head) d_out -> head d_head d_out", d_head=width)
-        if f"{attn}.rel.weight" in weights:
-            states[f"{attn}.W_rel"] = rearrange(
-                weights[f"{attn}.rel.weight"], "lag (head d_head) -> head lag d_head", d_head=width
-            )
-        for part in () if config.attn_only else ("in", "out"):
-            states[f"{mlp}.W_{part}"], states[f"{mlp}.b_{part}"] = linear(f"{mlp}.{part}", transposed)
-        if config.gated_mlp:
-            states[f"{mlp}.W_gate"], _ = linear(f"{mlp}.gate", transposed)
-    for name, value in weights.items():
-        stem, _, kind = name.rpartition(".")
-        if stem.split(".")[-1] in ("ln1", "ln2", "ln_final", "q_norm", "k_norm"):
-            states[f"{stem}.{'w' if kind == 'weight' else 'b'}"] = value
-    output = "unembed" if "unembed.weight" in weights else "embed"
-    states["unembed.W_U"], zero = linear(output, True)
-    states["unembed.b_U"] = weights.get("unembed.bias", zero)
-    return states
+def _turned(value: Tensor, axes: str, d_head: int) -> Tensor:
+    return rearrange(value, axes, d_head=d_head) if "d_head" in axes else rearrange(value, axes)
+
+
+def _their_shape(ours: tuple[int, ...], axes: str) -> tuple[int, ...]:
+    before, after = axes.split(" -> ")
+    return tuple(rearrange(torch.empty(ours, device="meta"), f"{after} -> {before}").shape)
