@@ -88,32 +88,35 @@ def from_shapes(shapes: Shapes, called: Called = str) -> dict[str, Any]:
         (2, 2, 6, 'LN')
     """
     d_vocab, d_model = layout.shape_of(shapes, "embed.W_E", 2, called)
-    n_heads, _, d_head = layout.shape_of(shapes, "blocks.0.attn.W_Q", 3, called)
     fields: dict[str, Any] = {
         "n_layers": layout.count_layers(shapes, "blocks.", called),
         "d_model": d_model,
         "d_vocab": d_vocab,
-        "n_heads": n_heads,
-        "d_head": d_head,
-        "d_vocab_out": layout.shape_of(shapes, "unembed.W_U", 2, called)[1],
-        "attn_only": "blocks.0.mlp.W_in" not in shapes,
+        "attn_only": not any(".mlp." in name for name in shapes),
     }
-    if "blocks.0.attn._W_K" in shapes:
-        fields["n_key_value_heads"] = layout.shape_of(shapes, "blocks.0.attn._W_K", 3, called)[0]
-    if "blocks.0.attn.q_norm.w" in shapes:
+    if "unembed.W_U" in shapes:
+        fields["d_vocab_out"] = layout.shape_of(shapes, "unembed.W_U", 2, called)[1]
+    attn, mlp = "blocks.0.attn.", "blocks.0.mlp."
+    for name, axis in ((f"{attn}W_Q", 2), (f"{attn}W_O", 1), (f"{attn}W_K", 2), (f"{attn}W_V", 2)):
+        if "n_heads" not in fields and name in shapes:
+            shape = layout.shape_of(shapes, name, 3, called)
+            fields |= {"n_heads": shape[0], "d_head": shape[axis]}
+    if f"{attn}_W_V" in shapes:
+        fields["n_key_value_heads"] = layout.shape_of(shapes, f"{attn}_W_V", 3, called)[0]
+    if f"{attn}q_norm.w" in shapes:
         fields["use_qk_norm"] = True
-    if not fields["attn_only"]:
-        fields["d_mlp"] = layout.shape_of(shapes, "blocks.0.mlp.W_in", 2, called)[1]
-        fields["gated_mlp"] = "blocks.0.mlp.W_gate" in shapes
+    if f"{mlp}W_in" in shapes:
+        fields["d_mlp"] = layout.shape_of(shapes, f"{mlp}W_in", 2, called)[1]
+        fields["gated_mlp"] = f"{mlp}W_gate" in shapes
     if "blocks.0.ln1.w" in shapes:
         fields["normalization_type"] = "LN" if "blocks.0.ln1.b" in shapes else "RMS"
     if "pos_embed.W_pos" in shapes:
         fields["n_ctx"] = layout.shape_of(shapes, "pos_embed.W_pos", 2, called)[0]
-    elif "blocks.0.attn.rotary_sin" in shapes:
-        fields["n_ctx"], fields["rotary_dim"] = layout.shape_of(shapes, "blocks.0.attn.rotary_sin", 2, called)
+    elif f"{attn}rotary_sin" in shapes:
+        fields["n_ctx"], fields["rotary_dim"] = layout.shape_of(shapes, f"{attn}rotary_sin", 2, called)
         fields["positional_embedding_type"] = "rotary"
-    elif "blocks.0.attn.W_rel" in shapes:
-        fields["n_ctx"] = layout.shape_of(shapes, "blocks.0.attn.W_rel", 3, called)[1]
+    elif f"{attn}W_rel" in shapes:
+        fields["n_ctx"] = layout.shape_of(shapes, f"{attn}W_rel", 3, called)[1]
         fields["positional_embedding_type"] = "relative"
     return fields
 

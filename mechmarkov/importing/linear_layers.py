@@ -26,6 +26,26 @@ from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import quoted
 
+LAYER, AS_IT_IS = "d_out d_in -> d_in d_out", "... -> ..."
+# By the last part of HookedTransformer's name of a weight, that of a bridge's, and how its axes become ours.
+ORIGINS = {
+    **dict.fromkeys(("W_E", "W_pos", "w"), ("weight", AS_IT_IS)),
+    "b": ("bias", AS_IT_IS),
+    **{f"W_{x.upper()}": (f"{x}.weight", "(head d_head) d_in -> head d_in d_head") for x in "qkv"},
+    **{f"b_{x.upper()}": (f"{x}.bias", "(head d_head) -> head d_head") for x in "qkv"},
+    "W_rel": ("rel.weight", "lag (head d_head) -> head lag d_head"),
+    "W_O": ("o.weight", "d_out (head d_head) -> head d_head d_out"),
+    "b_O": ("o.bias", AS_IT_IS),
+    **{f"W_{x}": (f"{x}.weight", LAYER) for x in ("in", "gate", "out")},
+    **{f"b_{x}": (f"{x}.bias", AS_IT_IS) for x in ("in", "out")},
+    "W_U": ("weight", LAYER),
+    "b_U": ("bias", AS_IT_IS),
+}
+NOT_TRANSPOSED = {  # where layers lie as GPT-2's do
+    "W_O": "(head d_head) d_out -> head d_head d_out",
+    **dict.fromkeys(("W_in", "W_gate", "W_out"), AS_IT_IS),
+}
+
 
 @dataclass(frozen=True)
 class Names:
@@ -253,27 +273,6 @@ def plan(
 
     wanted = tuple(name for name in expected if name in shapes)
     return ImportPlan(config, wanted, states, dict(assumed or {}), may_tie)
-
-
-LAYER, AS_IT_IS = "d_out d_in -> d_in d_out", "... -> ..."
-# By the last part of HookedTransformer's name of a weight, that of a bridge's, and how its axes become ours.
-ORIGINS = {
-    **dict.fromkeys(("W_E", "W_pos", "w"), ("weight", AS_IT_IS)),
-    "b": ("bias", AS_IT_IS),
-    **{f"W_{x.upper()}": (f"{x}.weight", "(head d_head) d_in -> head d_in d_head") for x in "qkv"},
-    **{f"b_{x.upper()}": (f"{x}.bias", "(head d_head) -> head d_head") for x in "qkv"},
-    "W_rel": ("rel.weight", "lag (head d_head) -> head lag d_head"),
-    "W_O": ("o.weight", "d_out (head d_head) -> head d_head d_out"),
-    "b_O": ("o.bias", AS_IT_IS),
-    **{f"W_{x}": (f"{x}.weight", LAYER) for x in ("in", "gate", "out")},
-    **{f"b_{x}": (f"{x}.bias", AS_IT_IS) for x in ("in", "out")},
-    "W_U": ("weight", LAYER),
-    "b_U": ("bias", AS_IT_IS),
-}
-NOT_TRANSPOSED = {  # where layers lie as GPT-2's do
-    "W_O": "(head d_head) d_out -> head d_head d_out",
-    **dict.fromkeys(("W_in", "W_gate", "W_out"), AS_IT_IS),
-}
 
 
 def _origin(name: str, transposed: bool) -> tuple[str, str]:

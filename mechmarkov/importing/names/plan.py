@@ -9,6 +9,7 @@ from einops import rearrange
 from torch import Tensor
 
 from mechmarkov.importing import layout
+from mechmarkov.importing.hooked_transformer import from_shapes
 from mechmarkov.importing.layout import ImportPlan, Shapes
 from mechmarkov.importing.names.folding import FOLDS, kind_of, unmarked
 from mechmarkov.importing.names.table import Names, Table, table_of
@@ -128,7 +129,10 @@ def _check_given(given: Mapping[str, Any]) -> None:
 
 def _fields(inner: Shapes, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields of the config, and those of them that are assumed."""
-    fields = layout.agree(_from_shapes(inner), given, "by the shapes")
+    by_shapes = from_shapes(inner)
+    if by_shapes.get("normalization_type") == "RMS":  # or a LayerNorm whose biases are filled
+        del by_shapes["normalization_type"]
+    fields = layout.agree(by_shapes, given, "by the shapes")
     assumed = {name: value for name, value in layout.ASSUMED.items() if name not in fields}
     if "pos_embed.W_pos" in inner and "positional_embedding_type" not in fields:
         assumed["positional_embedding_type"] = "standard"
@@ -140,38 +144,6 @@ def _fields(inner: Shapes, given: Mapping[str, Any]) -> tuple[dict[str, Any], di
         needed.insert(0, "positional_embedding_type")
     layout.require(fields, needed, "a table of names")
     return fields, assumed
-
-
-def _from_shapes(inner: Shapes) -> dict[str, Any]:
-    """The fields that the shapes of HookedTransformer's weights tell, those that a model lacks left out."""
-    d_vocab, d_model = layout.shape_of(inner, "embed.W_E", 2)
-    fields: dict[str, Any] = {
-        "n_layers": layout.count_layers(inner, "blocks."),
-        "d_model": d_model,
-        "d_vocab": d_vocab,
-        "attn_only": not any(".mlp." in name for name in inner),
-    }
-    kinds = {kind_of(name): (name, shape) for name, shape in inner.items() if name.startswith("blocks.")}
-    for kind, axis in (("W_O", 1), ("W_Q", 2), ("W_K", 2), ("W_V", 2)):
-        name, shape = kinds.get(kind, ("", ()))
-        if len(shape) == 3 and not ("._" in name or "n_heads" in fields):
-            fields |= {"n_heads": shape[0], "d_head": shape[axis]}
-    if "._" in kinds.get("W_V", ("",))[0]:
-        fields["n_key_value_heads"] = kinds["W_V"][1][0]
-    if "W_in" in kinds:
-        fields["d_mlp"] = kinds["W_in"][1][-1]
-        fields["gated_mlp"] = "W_gate" in kinds
-    if "blocks.0.attn.q_norm.w" in inner:
-        fields["use_qk_norm"] = True
-    if "blocks.0.ln1.b" in inner:
-        fields["normalization_type"] = "LN"
-    if "unembed.W_U" in inner:
-        fields["d_vocab_out"] = layout.shape_of(inner, "unembed.W_U", 2)[1]
-    if "pos_embed.W_pos" in inner:
-        fields["n_ctx"] = layout.shape_of(inner, "pos_embed.W_pos", 2)[0]
-    elif "W_rel" in kinds:
-        fields |= {"n_ctx": kinds["W_rel"][1][1], "positional_embedding_type": "relative"}
-    return fields
 
 
 def _check(inner: Shapes, expected: Shapes, translated: Renamed, table: Table) -> None:
