@@ -36,10 +36,18 @@ CHANGING = {
 
 
 def config_from_lens(cfg: Any) -> DecoderConfig:
-    """A HookedTransformerConfig, or a mapping of its fields, as a `DecoderConfig`.
+    """Translate a HookedTransformerConfig, or a mapping of its fields, into a `DecoderConfig`.
 
     Raises:
         ValueError: Naming the first field that a `HookedDecoder` cannot express, and its value.
+
+    Example:
+        >>> fields = {"n_layers": 1, "d_model": 4, "n_ctx": 6, "d_head": 2, "d_vocab": 3, "attn_only": True}
+        >>> config_from_lens({**fields, "device": "cpu"}).n_heads
+        2
+        >>> config_from_lens({**fields, "attention_dir": "bidirectional"})  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ValueError: cfg.attention_dir is 'bidirectional', expected 'causal': a HookedDecoder cannot express it
     """
     values = dict(cfg if isinstance(cfg, Mapping) else vars(cfg))
     defaults = {field.name: field.default for field in fields(cfg)} if is_dataclass(cfg) else {}

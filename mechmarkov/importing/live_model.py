@@ -32,7 +32,7 @@ EPS = ("layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rms_norm_eps")  # ot
 
 
 @dataclass(frozen=True)
-class Converted:
+class _Converted:
     """A live model as a decoder.
 
     Attributes:
@@ -48,7 +48,7 @@ class Converted:
 
 def converted(
     live: Inside, n_ctx: int | None = None, given: Fields | None = None, names: Names | None = None
-) -> Converted:
+) -> _Converted:
     """A single HookedDecoder with the weights of a live model.
 
     The buffers that follow from the config (masks, rotary tables) are left out.
@@ -78,7 +78,7 @@ def converted(
     choices = list(reading.all_choices())
     decoders = (_decoder(live.kind(), reading, choice, n_ctx) for choice in choices)
     if len(choices) == 1:
-        return Converted(next(decoders), reading.said, reading.advice)
+        return _Converted(next(decoders), reading.said, reading.advice)
     best, other, decoder = nearest(live, decoders)
     if other is not None:
         unknown = [name for name, value in choices[best].items() if value != choices[other][name]]
@@ -89,7 +89,7 @@ def converted(
     tried = {name: values for name, values in reading.choices.items() if len(values) > 1}
     chosen = {name: choices[best][name] for name in tried}
     advice = "".join(f"; of {name} {listed([*map(str, tried[name])])} were tried" for name in tried)
-    return Converted(decoder, {**reading.said, "chosen_by_logits": chosen}, advice + reading.advice)
+    return _Converted(decoder, {**reading.said, "chosen_by_logits": chosen}, advice + reading.advice)
 
 
 def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:

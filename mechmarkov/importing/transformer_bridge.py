@@ -43,7 +43,13 @@ MARKS = (("embed.weight", "unembed.weight"),)
 def plan_import(
     shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, Any], *, called: Called = str
 ) -> ImportPlan:
-    """The model that a bridge's state dict describes, with its config or without.
+    """Work out which decoder the state dict of a TransformerBridge is, with its config or without.
+
+    Args:
+        shapes: The shape of every weight, by its name.
+        cfg: The fields of `bridge.cfg`, or None.
+        given: Fields of a `DecoderConfig` that the caller says.
+        called: What the file calls a weight, for messages.
 
     Raises:
         ValueError: Naming a field that a HookedDecoder cannot express, or that neither file nor caller gives.
@@ -129,9 +135,13 @@ def _from_shapes(shapes: Shapes, called: Called) -> tuple[dict[str, Any], bool]:
 def states_of(
     weights: Mapping[str, Tensor], cfg: Mapping[str, Any]
 ) -> tuple[DecoderConfig, dict[str, Tensor]]:
-    """A live bridge's config, and its weights with HookedTransformer's names.
+    """Returns a live bridge's config, and its weights with HookedTransformer's names.
 
     Of a native one the config is what it computes; that it does so is for its logits to say.
+
+    Args:
+        weights: Those of `bridge.state_dict()`.
+        cfg: The fields of `bridge.cfg`.
 
     Raises:
         ValueError: For what cannot be expressed, naming it.

@@ -156,7 +156,7 @@ class Mixer(nn.Module):
         return x.unsqueeze(-3) @ weight + bias.view(*stack, *lead, *bias.shape[-2:]).unsqueeze(-2)
 
     def project(self, side: str, x: Tensor) -> Float[Tensor, "... position head d_head"]:
-        """Queries, keys or values (`side` Q, K or V) of an input of `forward`, through their hook.
+        """Compute queries, keys or values (`side` Q, K or V) of an input of `forward`, through their hook.
 
         Keys and values are those of groups of heads where heads share them; of every head where the input
         is split by head.
@@ -177,8 +177,9 @@ class Mixer(nn.Module):
         return hook(flat.view(*flat.shape[:-1], *bias.shape[-2:]))
 
     def project_all(self, **inputs: Tensor) -> list[Float[Tensor, "... position head d_head"]]:
-        """`project` of some sides. What a stack's sides read together is one product, unless it is trained.
+        """Compute `project` of some sides.
 
+        What sides of a stack read together is one product, unless it is trained.
         A product with 6 columns takes longer than one with 18 (oneMKL).
         """
         readers: dict[int, list[str]] = {}
@@ -201,7 +202,7 @@ class Mixer(nn.Module):
         ]
 
     def write(self, z: Float[Tensor, "... position head d_head"]) -> Float[Tensor, "... position d_model"]:
-        """`z @ W_O + b_O`, through `hook_z` and, where it exists, `hook_result`; `z` may be of groups yet."""
+        """Compute `z @ W_O + b_O`, through `hook_z` and, where it exists, `hook_result`."""
         z = self.hook_z(self.per_head(z))
         if "hook_result" in self._modules:
             m = "model " * (self.W_O.ndim - 3)

@@ -11,7 +11,18 @@ from mechmarkov.models.config import DecoderConfig
 def rotation(
     config: DecoderConfig, length: int, like: Tensor
 ) -> tuple[Float[Tensor, "position rotary_dim"], Float[Tensor, "position rotary_dim"]]:
-    """Sines and cosines of the angles, in the dtype and on the device of `like`."""
+    """Returns sines and cosines of the angles by which positions turn, in the dtype of `like`.
+
+    The angle of coordinate pair i at position t is `t / rotary_base^(2 i / rotary_dim)`.
+
+    Example:
+        >>> config = DecoderConfig(
+        ...     n_layers=1, d_model=4, n_ctx=3, d_head=2, d_vocab=2, positional_embedding_type="rotary"
+        ... )
+        >>> sin, cos = rotation(config, 3, torch.zeros(()))
+        >>> sin.shape, cos[0].tolist()
+        (torch.Size([3, 2]), [1.0, 1.0])
+    """
     assert config.rotary_dim is not None  # DecoderConfig checks it
     half = config.rotary_dim // 2
     precision = torch.promote_types(like.dtype, torch.float32)

@@ -18,6 +18,11 @@ def is_thin(x: Tensor, weight: Tensor, transposed: bool = False) -> bool:
 
     So it is where `x` lies transposed in memory, or where the result shall (`transposed`). In training on a
     CPU only: without gradients, equal rows of `x` stay equal to the last bit.
+
+    Example:
+        >>> x = torch.ones(2, 50, 16)
+        >>> is_thin(x, torch.ones(2, 16, 4)), is_thin(x, torch.ones(2, 16, 16))
+        (True, False)
     """
     plain = x.dtype == weight.dtype and not torch.is_autocast_enabled("cpu")
     thin = plain and (transposed or x.stride(-1) != 1 or min(weight.shape[-2:]) <= THIN_COLUMNS)
@@ -25,7 +30,7 @@ def is_thin(x: Tensor, weight: Tensor, transposed: bool = False) -> bool:
 
 
 def thin_matmul(a: Tensor, b: Tensor) -> Tensor:
-    """`a @ b`, `[model, row, column]`, by its transpose where there are few columns and more rows."""
+    """Compute `a @ b`, `[model, row, column]`, by its transpose where there are few columns and more rows."""
     if b.shape[-1] <= THIN_COLUMNS and b.shape[-1] < a.shape[-2]:
         return torch.bmm(b.mT, a.mT).mT
     return torch.bmm(a, b)

@@ -74,7 +74,11 @@ def _only_run_file(folder: Path) -> Path:
 
 
 def load_file(path: str | os.PathLike[str]) -> Run:
-    """Read one run file, without the checkpoints that wait next to it."""
+    """Read one run file, without the checkpoints that wait next to it; `load` reads both.
+
+    Raises:
+        RunFileError: One line that begins with the path and names what is wrong.
+    """
     data = safe_file.read(path)
     with safe_file.naming(Path(path)):
         fields = schema.parse(data)
@@ -83,7 +87,11 @@ def load_file(path: str | os.PathLike[str]) -> Run:
 
 
 def join_recording(runs: Sequence[Run]) -> Run:
-    """One run of the checkpoints of one recording, with the largest of their logit differences."""
+    """Join the checkpoints of one recording, by step; `logit_difference` is the largest of theirs.
+
+    Raises:
+        ValueError: As of `Run.joined`.
+    """
     whole = Run.joined(runs)
     largest = max(run.provenance.get("logit_difference", 0.0) for run in runs)
     return replace(whole, provenance={**whole.provenance, "logit_difference": largest})

@@ -34,7 +34,7 @@ Config = TypeVar("Config", bound=BaseModel)
 
 
 class Fields(TypedDict):
-    """The checked content of a run file, as `Run` takes it."""
+    """The checked content of a run file: the arguments of `Run`."""
 
     config: DecoderConfig
     source: Source
@@ -53,10 +53,21 @@ KEYS = ("format", "version", "model", *[name for name in Fields.__annotations__ 
 
 
 def parse(data: dict[str, Any]) -> Fields:
-    """Check what `safe_file.read` returns and give its parts their types; tensors are passed on, not copied.
+    """Check the plain content of a run file, and give its parts their types; tensors are not copied.
+
+    Args:
+        data: The dict that `mechmarkov.safe.file.read` returns.
+
+    Returns:
+        The arguments of `Run`.
 
     Raises:
         RunFileError: One line that names the field, what it is and what was expected.
+
+    Example:
+        >>> parse({"format": "other"})  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: format is "other", expected "mechmarkov.run"; ...
     """
     _check_header(data)
     model = _config(DecoderConfig, data["model"], "model")
@@ -80,7 +91,7 @@ def parse(data: dict[str, Any]) -> Fields:
 
 
 def dump(fields: Fields) -> dict[str, Any]:
-    """The content of a run file: the reverse of `parse`."""
+    """Returns the content of a run file as plain values and tensors: the reverse of `parse`."""
     configs = {"model": fields["config"], "source": fields["source"], "objective": fields["objective"]}
     plain = {key: config.model_dump(mode="json") for key, config in configs.items()}
     data = {"format": RUN_FORMAT, "version": VERSION, **fields, **plain}
@@ -90,8 +101,18 @@ def dump(fields: Fields) -> dict[str, Any]:
 def check_consistent(model: DecoderConfig, source: Source, objective: Objective) -> None:
     """Refuse a model that cannot read its source's states or cannot predict them.
 
+    `d_vocab` is the number of states, and one more where there is a query token or one that sequences begin
+    with; `d_vocab_out` is the number of states.
+
     Raises:
         RunFileError: Naming the field of the model.
+
+    Example:
+        >>> from mechmarkov.sources import Binary
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=5, d_head=4, d_vocab=3, attn_only=True)
+        >>> check_consistent(config, Binary(p=0.5, q=0.8), Objective())
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: model.d_vocab is 3, but the source has 2 states
     """
     states = source.n_states
     extra = "a query token" if objective.query else "a beginning-of-sequence token"

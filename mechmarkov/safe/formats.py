@@ -83,8 +83,18 @@ FOLDERS = {
 def check_known(path: Path, head: bytes, size: int) -> None:
     """Refuse a file of another program that begins in a way of its own.
 
+    Args:
+        path: The file, which the message names.
+        head: Its first 512 bytes.
+        size: How many bytes it has.
+
     Raises:
         RunFileError: Saying what it is and what to do.
+
+    Example:
+        >>> check_known(Path("model.npy"), b"GGUF" + bytes(8), 12)
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: is GGUF (llama.cpp): give the model that it was made from
     """
     if size == 0:
         raise RunFileError(f"is empty: where the model is, {SAVE_PLAIN}")

@@ -33,7 +33,7 @@ MOST_TOKENS = 1 << 17
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """Members that train as one model."""
+    """Models of one shape that train as one model, with a leading axis."""
 
     places: tuple[int, ...]  # where they are in the fleet
     members: tuple[Member, ...]
@@ -44,7 +44,7 @@ class Stack:
 
 @dataclass(frozen=True, eq=False)
 class TrainingPlan:
-    """All that decides a training."""
+    """All that decides a training: what is trained, in which stacks, where, and into which files."""
 
     members: tuple[Member, ...]  # what is trained, in the order of the results
     paths: tuple[Path, ...] = ()  # a file for each, or none
@@ -60,7 +60,7 @@ class TrainingPlan:
     stacks: tuple[Stack, ...] = ()  # the stacks; none where every run is there already
 
     def halved(self) -> "TrainingPlan | None":
-        """A plan for half the memory; None where a single model is larger.
+        """Returns a plan of the same training for half the memory; None where a single model is larger.
 
         What the stacks of either plan left to be resumed is deleted: theirs are of another size.
         """
@@ -94,7 +94,26 @@ def plan_training(
 ) -> TrainingPlan:
     """Resolve what to train, where, and in which stacks; nothing is written.
 
-    Arguments, and what is refused, are those of `train_members`.
+    Args:
+        members: What to train: a recipe and a seed each.
+        device: `auto` (CUDA where there is any), `cpu` or `cuda`.
+        start: A run whose last weights every member starts from; not with `paths`.
+        paths: A file for each member, in folders that exist. Runs that are there already are read.
+        save_every: Seconds between writes of what is needed to resume.
+        memory: Bytes that all stacks that train at once may take together, or a text such as "2GB".
+        at_once: Stacks that train at once on a CPU; by default as many as this process may use cores.
+
+    Raises:
+        TypeError, ValueError, RunFileError: What `train_members` refuses.
+
+    Example:
+        >>> from mechmarkov.training.recipe import load_recipe
+        >>> short = load_recipe("walk-k6-half").with_set(["model.n_ctx=5", "data={batch=4}"])
+        >>> long = short.with_set(["model.n_ctx=9"])
+        >>> members = [Member(short, 0), Member(long, 0), Member(short, 1)]
+        >>> plan = plan_training(members, device="cpu")
+        >>> [stack.places for stack in plan.stacks]  # of one shape each
+        [(0, 2), (1,)]
     """
     members = tuple(list_of("members", members, "a list of mm.training.Member(recipe, seed)"))
     _check_members(members)

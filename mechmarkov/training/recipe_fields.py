@@ -67,7 +67,15 @@ class RecipeField:
 
 
 def fields_of(model: type[BaseModel]) -> Iterator[RecipeField]:
-    """Yields the fields of one section but its kind, in their order."""
+    """Yields the fields of one section of a recipe but its kind, in their order.
+
+    Args:
+        model: The section's class, such as `Init` of `[init]`; `models` yields all.
+
+    Example:
+        >>> [(field.name, field.default) for field in fields_of(Init)]
+        [('scheme', 'gpt2'), ('std', 0.02), ('zero', ())]
+    """
     meanings = _meanings(model)
     for key, field in model.model_fields.items():
         name = field.alias or key
@@ -81,7 +89,12 @@ def fields_of(model: type[BaseModel]) -> Iterator[RecipeField]:
 
 
 def models() -> Iterator[tuple[str, str, type[BaseModel]]]:
-    """Yields each section with its kind, empty where there is one only, and the model of its fields."""
+    """Yields a section's name, its kind (empty where there is one only), and the class of its fields.
+
+    Example:
+        >>> [(section, kind) for section, kind, _ in models() if section in ("", "init", "optimiser")]
+        [('', ''), ('init', ''), ('optimiser', 'adamw'), ('optimiser', 'gd')]
+    """
     yield "", "", Recipe
     for section, held in SECTIONS.items():
         for model in held or [load_source(kind) for kind in registered(GROUP)]:

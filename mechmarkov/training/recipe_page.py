@@ -28,7 +28,7 @@ In a decoder's section `"none"` takes away what a default would bring, as in `no
 
 
 def page() -> str:
-    """All fields with type, default and meaning, section by section, an example of each kind of source."""
+    """Write docs/recipes.md: all fields of a recipe with type, default, meaning and examples."""
     blocks, titled = [START, "## Without a section\n"], ""
     for section, kind, model in models():
         if section != titled:

@@ -13,7 +13,7 @@ from mechmarkov.utils.plugins import registered
 
 
 def recipe_schema() -> dict[str, Any]:
-    """The JSON schema of a recipe, of every registered source and of every model.
+    """Returns the JSON schema of a recipe, of every registered source and of every model.
 
     It differs from pydantic's where a file does: a decoder's vocabulary is left out, None is written "none",
     and checkpoints may be a bare list.

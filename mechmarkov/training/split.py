@@ -12,9 +12,16 @@ SHARE_OF_GPU = 0.7
 
 
 def budget_of(place: torch.device, largest: int, share: float = 1.0) -> int:
-    """Bytes that training may take where nobody gives a limit; on the CPU at least those of one model.
+    """Returns how many bytes training may take where nobody gives a limit.
 
-    `share` is the part of a GPU that is this process's, where several train on it.
+    Args:
+        place: On the CPU 2 GB, or one model where that is more; on a GPU 70 % of what is free.
+        largest: The bytes of the largest model.
+        share: The part of a GPU that is this process's, where several train on it.
+
+    Example:
+        >>> budget_of(torch.device("cpu"), 10), budget_of(torch.device("cpu"), 3 * 10**9)
+        (2000000000, 3000000000)
     """
     if place.type == "cpu":
         return max(MEMORY, largest)
@@ -27,17 +34,27 @@ def budget_of(place: torch.device, largest: int, share: float = 1.0) -> int:
 def split_fleet(
     works: Sequence[Workload], budget: int, *, at_once: int = 1, least: int = 1, most: int | None = None
 ) -> list[list[int]]:
-    """Places of members, stack by stack: each shares a shape and all that train at once fit the budget.
+    """Split models into stacks: each shares a shape, and all that train at once fit the budget.
 
     Args:
-        works: The workload of each member.
-        budget: Bytes.
+        works: The workload of each model.
+        budget: Bytes for all stacks that train at once.
         at_once: Stacks that train at the same time, into which a group is split.
         least: Tokens a step that a stack has at least, unless the group has fewer.
-        most: Tokens a step that no stack of several members exceeds.
+        most: Tokens a step that no stack of several models exceeds.
+
+    Returns:
+        For each stack the places of its models in `works`.
 
     Raises:
-        ValueError: A single member is larger than the budget.
+        ValueError: A single model is larger than the budget.
+
+    Example:
+        >>> from mechmarkov.training.recipe import load_recipe
+        >>> from mechmarkov.training.workload import workload_of
+        >>> work = workload_of(load_recipe("walk-k6-half"))
+        >>> split_fleet([work] * 5, budget=2 * work.bytes)
+        [[0, 1], [2, 3], [4]]
     """
     groups: dict[str, list[int]] = {}
     for place, work in enumerate(works):

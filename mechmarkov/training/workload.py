@@ -18,20 +18,20 @@ OWN_SETTINGS = ("lr", "weight_decay", "warmup", "div_factor", "final_div_factor"
 
 @dataclass(frozen=True)
 class Member:
-    """One model of a fleet: what it is trained on and for, and the seed of its start and its data."""
+    """One training: what is trained on and for, and the seed of its start and its data."""
 
     recipe: Recipe
     seed: int
 
 
 def members_of(recipe: Recipe, seeds: Sequence[int]) -> list[Member]:
-    """A member a seed."""
+    """Returns a member for each seed, all of one recipe."""
     return [Member(recipe, seed) for seed in seeds]
 
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """The sizes of training one model."""
+    """The sizes of one training, which follow from its recipe."""
 
     recipe: Recipe
     key: str  # equal for recipes that may share a stack (`fleet_key`)
@@ -45,7 +45,7 @@ class Workload:
 
 
 def workload_of(recipe: Recipe) -> Workload:
-    """The sizes that follow from a recipe; sequences of a population are counted and not made.
+    """Work out the sizes that follow from a recipe; sequences of a population are counted and not made.
 
     Raises:
         ValueError: `data.population` of a source or a model that has no such sum.
@@ -77,7 +77,7 @@ def workload_of(recipe: Recipe) -> Workload:
 
 
 def fleet_key(recipe: Recipe) -> str:
-    """Equal for recipes that may share a stack.
+    """Returns a text that is equal for recipes that may train in one stack.
 
     They agree in model, objective, steps, checkpoints, batch, kind of optimiser and number of states. The
     source, the start, the learning rate with its schedule, the weight decay and the longest gradient are each

@@ -21,7 +21,7 @@ SHARP = 60.0
 
 @torch.no_grad()
 def direct_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> HookedDecoder:
-    """The table in the direct path, `W_E W_U`; the head writes nothing.
+    """Build the table in the direct path, `W_E W_U`; the head writes nothing.
 
     Example:
         >>> table = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
@@ -39,10 +39,15 @@ def direct_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> Hoo
 def value_table(
     table: Float[Tensor, "state_from state_to"], n_ctx: int, lag: int = 1, *, every: int = 1
 ) -> HookedDecoder:
-    """The table in the head's OV circuit, read at one lag from the predicted token (1 is its parent).
+    """Build a head that applies the table, in its OV circuit, to the token at one lag from the predicted one.
 
-    Queries without a token that far back attend to the first token. Queries at other positions than every
-    `every`th attend to all tokens equally.
+    Lag 1 is the predicted token's parent, the query itself. Queries without a token that far back attend to
+    the first token. Queries at other positions than every `every`th attend to all tokens equally.
+
+    Example:
+        >>> table = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
+        >>> value_table(table, n_ctx=4, lag=2)(torch.tensor([[0, 1, 1]])).round()[0, 1:].tolist()
+        [[0.0, 1.0], [2.0, 3.0]]
     """
     n, position = len(table), torch.arange(n_ctx)
     decoder = _reading_one_token(n, (position - (lag - 1)).clamp_min(0))
@@ -54,10 +59,10 @@ def value_table(
 
 @torch.no_grad()
 def content_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> HookedDecoder:
-    """The table in the head's OV circuit, read wherever the state after the current one stands.
+    """Build a head that applies the table to wherever the state after the current one stands: a skip-trigram.
 
-    The head attends to all tokens one above its own (the last to the first), of whatever distance: a
-    skip-trigram. Where there is none it attends to all tokens equally.
+    It attends to all tokens whose state is one above its own (the last state's to the first), of whatever
+    distance, and to all tokens equally where there is none.
     """
     n = len(table)
     decoder = value_table(table, n_ctx)
@@ -73,7 +78,10 @@ def content_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> Ho
 def cancelling_tables(
     table: Float[Tensor, "state_from state_to"], n_ctx: int, *, gain: float = 5.0
 ) -> HookedDecoder:
-    """The table in the direct path; one head on the parent writes `gain` times it, another takes it back."""
+    """Build the table in the direct path; one head writes `gain` times it, another takes it back.
+
+    The logits are the table's, while either head's removal changes them.
+    """
     n = len(table)
     decoder = _reading_one_token(n, torch.arange(n_ctx), n_heads=2)
     attn: Any = decoder.blocks[0].attn
@@ -97,7 +105,13 @@ def _reading_one_token(n: int, seen: Int[Tensor, " position"], n_heads: int = 1)
 
 @torch.no_grad()
 def mlp_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> HookedDecoder:
-    """The table in the MLP: one hidden unit a state."""
+    """Build the table in the MLP, with one hidden unit a state; the head writes nothing.
+
+    Example:
+        >>> table = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
+        >>> mlp_table(table, n_ctx=4)(torch.tensor([[0, 1]])).tolist()
+        [[[0.0, 1.0], [2.0, 3.0]]]
+    """
     n = len(table)
     decoder = HookedDecoder(handset_config(n, n_ctx, d_model=2 * n, d_head=n, d_mlp=n))
     decoder.embed.W_E[:, :n] = torch.eye(n)
@@ -116,11 +130,18 @@ def write_piecewise_linear(
     to: int,
     constant: Float[Tensor, " d_model"],
 ) -> None:
-    """Hidden units that write a piecewise linear function of a reading of the stream.
+    """Set hidden units of a ReLU MLP to write a piecewise linear function of a reading of the stream.
 
-    Between two knots it is linear, and constant below the first. `values` are those at the knots, and are
-    written from dimension `to` of the stream on; a hidden unit for every knot but the last. The first value
-    is put into `constant`, a bias or what some other unit writes.
+    Between two knots it is linear, and constant below the first.
+
+    Args:
+        mlp: The MLP, with a bias `b_in` of zero.
+        units: The hidden units, one for every knot but the last.
+        reading: What the function is of: the stream times this vector.
+        knots: Values of the reading, ascending.
+        values: What is written at each of them.
+        to: The dimension of the stream from which on it is written.
+        constant: What takes the first value: a bias, or what some other unit writes.
     """
     out = slice(to, to + values.shape[1])
     slopes = np.diff(values, axis=0) / np.diff(knots)[:, None]
@@ -141,7 +162,12 @@ def handset_config(
     n_heads: int = 1,
     **others: Any,
 ) -> DecoderConfig:
-    """A decoder without norms and attention scale, an MLP where `d_mlp` is given, and other fields."""
+    """Returns a config without norms and attention scale, with an MLP where `d_mlp` is given.
+
+    Example:
+        >>> handset_config(3, 8, d_model=6, d_head=3).attn_only
+        True
+    """
     return DecoderConfig(
         n_layers=n_layers,
         n_heads=n_heads,
@@ -158,7 +184,15 @@ def handset_config(
 
 
 def embedding_frame(n: int, n_ctx: int, *, positions: int, output: int, **shape: Any) -> HookedDecoder:
-    """A decoder that embeds states from 0 on, positions from another dimension on, and unembeds a block."""
+    """Build a decoder that embeds tokens and positions one-hot and unembeds a block, and no more yet.
+
+    Args:
+        n: The number of states, embedded from dimension 0 on.
+        n_ctx: Length of the context.
+        positions: The dimension from which on positions are embedded.
+        output: The dimension from which on the block begins that is unembedded.
+        shape: Further sizes, as of `handset_config`.
+    """
     decoder = HookedDecoder(handset_config(n, n_ctx, **shape))
     decoder.embed.W_E[:, :n] = torch.eye(n)
     decoder.get_parameter("pos_embed.W_pos")[:, positions : positions + n_ctx] = torch.eye(n_ctx)

@@ -159,7 +159,16 @@ def _checked(
 
 
 def attend_back(attn: Any, head: int, n: int, n_ctx: int, back: dict[int, float], sharpness: float) -> None:
-    """Attend to tokens some steps back, each with the exponential of its value as its weight."""
+    """Set a head to attend to tokens some steps back.
+
+    Args:
+        attn: The layer's attention.
+        head: The number of the head.
+        n: The dimension of the stream from which on positions are one-hot.
+        n_ctx: Length of the context.
+        back: By how many steps back, the logarithm of a weight.
+        sharpness: The attention logit of a weight of one; other tokens have 0.
+    """
     positions = torch.arange(n_ctx)
     attn.W_K[head, n + positions, positions] = 1.0
     for lag, log_weight in back.items():

@@ -43,7 +43,7 @@ class LensConfig(SimpleNamespace):
 
 
 def lens_config(config: DecoderConfig, **found: Any) -> LensConfig:
-    """A decoder's config with what TransformerLens' tools ask besides it."""
+    """Returns a decoder's config with further fields that TransformerLens' tools ask for."""
     return LensConfig(
         **config.model_dump(),
         n_params=hidden_weights(config),
