@@ -14,7 +14,6 @@ from mechmarkov.claims.claim import MODEL, Claim, Condition, Status
 from mechmarkov.curvature.devinterp import devinterp_coefficient
 from mechmarkov.curvature.learning_coefficient import Losses, learning_coefficient
 from mechmarkov.curvature.loss_surface import SOLVED_NATS, LossSurface, loss_surface
-from mechmarkov.curvature.population import population_of
 from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.interventions.belief import streams
 from mechmarkov.models.constructions.lookup_tables import direct_table
@@ -25,7 +24,6 @@ from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars
 from mechmarkov.report.probe_figures import over_training
 from mechmarkov.sources import FixedChain, Observed
-from mechmarkov.theory.kernel import kl
 from mechmarkov.theory.learning_coefficient import of_bigram_table, of_canonical_line, of_tied_plateau
 
 MISS = 0.2  # of the exact value: a calibration that misses by more does not calibrate
@@ -79,7 +77,7 @@ def measure(subject: Subject) -> xr.Dataset:
     n = len(subject.coordinates)
     by_chain, halves, exact = np.full((n, CHAINS), np.nan), np.full((n, 2), np.nan), np.full(n, np.nan)
     source: Any = subject.source
-    surface = loss_surface(subject, population_of(subject), Coordinates.of(subject.run))
+    surface = loss_surface(subject)
     predictions = surface.population.targets.numel()
     n_beta = predictions / np.log(predictions)
     with torch.no_grad():
@@ -157,8 +155,8 @@ def known(subject: Subject, surface: LossSurface, member: int) -> float | None:
     model, source = subject.decoder[member], cast(Any, subject.source)
     weights = model.state_dict()
     silent = {name for name, value in weights.items() if bool((value == 0).all())}
-    from_unigram = float(kl(source.pi, surface.predictions(member).numpy()).mean())
-    at_plateau = config.tied and float(model.embed.W_E.abs().max()) < 1e-3 and from_unigram < PLATEAU_NATS
+    at_plateau = config.tied and float(model.embed.W_E.abs().max()) < 1e-3
+    at_plateau &= surface.kl_from(source.pi, member) < PLATEAU_NATS
     heads, mlps = ({name for name in weights if name.endswith(end)} for end in ("attn.W_O", "mlp.W_out"))
     if at_plateau and trained == set(TIED) and heads | mlps <= silent:
         return of_tied_plateau(source.P, source.pi, config.d_model)

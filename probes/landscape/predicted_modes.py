@@ -64,9 +64,9 @@ def predict(subject: Subject, surface: LossSurface, symmetry: Symmetry, member: 
     if symmetry.shifts and surface.walk is not None and subject.objective.kind == "raw_log":
         return _at_trap(subject, surface, surface.walk, surface.thetas[member])
     point = unigram_criterion(subject, symmetry)
-    if point is None or unigram_distance(subject, surface, member) > MAX_UNIGRAM_NATS:
+    if point is None or not at_unigram(subject, surface.coordinates, surface.thetas[member]):
         return None
-    if not at_unigram(subject, surface.coordinates, surface.thetas[member]):
+    if surface.kl_from(np.array(subject.source.pi), member) > MAX_UNIGRAM_NATS:
         return None
     outside = [*point.embedding, *point.bias] + [0.0] * symmetry.trivial  # what no token moves is flat
     low, size = min(outside), max(map(abs, outside))
@@ -221,22 +221,6 @@ def at_unigram(
     away = kl(np.array(subject.source.pi), bias.softmax(-1).numpy())
     square = (embeddings(subject, coordinates, theta) ** 2).sum(-1).max(-1)
     return np.asarray((away <= MAX_UNIGRAM_NATS) & (square <= MAX_UNIGRAM_SQUARE))
-
-
-@torch.no_grad()
-def unigram_distance(subject: Subject, surface: LossSurface, member: int) -> float:
-    """Returns how far a model is from the unigram: mean of KL(pi ‖ prediction) over the population, in nats.
-
-    pi is the stationary law of the subject's source. The mean is over sequences and read positions.
-
-    Args:
-        subject: Its source is a `FixedChain`; otherwise an AssertionError is raised.
-        surface: `loss_surface(subject, population_of(subject), Coordinates.of(subject.run))`.
-        member: Which of the subject's models, an index into `surface.thetas`.
-    """
-    source = subject.source
-    assert isinstance(source, FixedChain)
-    return float(kl(np.array(source.pi), surface.predictions(member).numpy()).mean())
 
 
 def _embedding_modes(
