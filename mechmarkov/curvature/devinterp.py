@@ -72,7 +72,7 @@ def devinterp_coefficient(
 
 
 def possible(estimate: float, parameters: int) -> float | str:
-    """The estimate, or one line if it is larger than any model's: half the parameters (Watanabe 2009), twice over.
+    """The estimate, or one line where it is above the number of parameters: no coefficient is above half.
 
     Example:
         >>> possible(3.0, parameters=8), possible(9.0, parameters=8)

@@ -82,7 +82,7 @@ class Coordinates:
         return {name: at.reshape(self.part(name)) for name, at in zip(self.spans, places, strict=True)}
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Float[Tensor, "*stack coordinate"]:
-        """The vector of the trained numbers in whole tensors `[*stack, ...]` by name, such as a state dict."""
+        """The vector of the trained numbers in whole tensors `[*stack, ...]` by name, a state dict."""
         parts = [tensors[name][_at(span)].flatten(-len(span)) for name, span in self.spans.items()]
         return torch.cat(parts, dim=-1)
 

@@ -75,7 +75,7 @@ def limit_window(
 
     Example:
         >>> import mechmarkov as mm
-        >>> model, tokens = mm.example("walk").model(), torch.zeros(1, 97, dtype=torch.long)
+        >>> model, tokens = mm.example("induction").model(), torch.zeros(1, 24, dtype=torch.long)
         >>> with limit_window(model, 1):
         ...     _, cache = model.run_with_cache(tokens)
         >>> int((cache["blocks.0.attn.hook_pattern"][0, 0, -1] > 0).sum())
