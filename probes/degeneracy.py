@@ -41,7 +41,7 @@ CANONICAL = (*TIED, "blocks.0.mlp.W_in", "blocks.0.mlp.W_out")
 
 
 def applies(subject: Subject) -> str | None:
-    """Only where the loss is known exactly, is a cross-entropy, and has few enough parameters to sample."""
+    """Returns one line why not, or None: it needs an exact loss, a cross-entropy, and few parameters."""
     if not isinstance(subject.source, FixedChain):
         if isinstance(subject.source, Observed) and subject.source.order == 1:
             return (
@@ -128,7 +128,18 @@ def _by_devinterp(subject: Subject, coordinates: Coordinates, n_beta: float) -> 
 def calibrate(
     P: Float[np.ndarray, "state_from state_to"], pi: Float[np.ndarray, " state"], n_beta: float
 ) -> Float[np.ndarray, " chain"]:
-    """The estimate of the chain's own table, whose exact value is `K (K - 1) / 2`."""
+    """The estimate of the learning coefficient of the chain's own table, known to be `K (K - 1) / 2`.
+
+    Args:
+        P: The chain's transition matrix.
+        pi: Its stationary law.
+        n_beta: The inverse temperature times the number of samples, nβ, that the posterior is sampled at.
+
+    Example:
+        >>> P, pi = np.array([[0.9, 0.1], [0.2, 0.8]]), np.array([2 / 3, 1 / 3])
+        >>> 0.8 < float(calibrate(P, pi, n_beta=1000.0).mean()) < 1.2
+        True
+    """
     weights = torch.tensor(pi[:, None] * P)
 
     def losses(w: Tensor) -> Tensor:
@@ -143,9 +154,14 @@ def _sampled(losses: Losses, at: Tensor, n_beta: float, shorter: int = 1) -> Flo
 
 
 def known(subject: Subject, surface: LossSurface, member: int) -> float | None:
-    """The exact learning coefficient at a model, where it is derived.
+    """The exact learning coefficient at a model, or None where it is not derived.
 
     No derivation covers a norm, or a parameter of which a part is trained.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+        surface: Their expected loss: `loss_surface(subject)`.
+        member: The index of the model.
     """
     coordinates, config = surface.coordinates, subject.config
     trained = set(coordinates.spans)
@@ -176,7 +192,12 @@ def known(subject: Subject, surface: LossSurface, member: int) -> float | None:
 
 
 def is_calibrated(data: xr.Dataset, name: str = "calibration") -> bool:
-    """Returns whether the calibration is within 20 % of the exact value."""
+    """Returns whether the estimates of the calibration are within 20 % of the exact value.
+
+    Args:
+        data: What `measure` returned.
+        name: "calibration", ours, or "devinterp_calibration", that library's.
+    """
     return abs(float(data[name].mean() / data["calibration_exact"]) - 1) <= MISS
 
 
@@ -215,7 +236,7 @@ def _is_mixed(last: xr.Dataset) -> bool:
 
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
-    """The coefficient next to half the parameters, its exact value, and how well the estimator does."""
+    """Claims about the coefficient next to half the parameters, its exact value, and the estimator."""
     last, llc = last_model(data), scores["llc"]
     exact, size = float(last["exact"]), int(data["parameters"])
     calibrated, mixed = is_calibrated(data), _is_mixed(last)
@@ -270,7 +291,7 @@ def _over_training(data: xr.Dataset) -> Iterator[Claim]:
 
 
 def figures(data: xr.Dataset) -> list[Figure]:
-    """Estimates next to exact values, and over training."""
+    """Figures of estimates next to exact values, and over training."""
     last = last_model(data)
     values = {
         "this model": float(last["llc"].mean()),

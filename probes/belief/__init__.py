@@ -15,7 +15,7 @@ from .measure import mean_kls, measure
 
 
 def applies(subject: Subject) -> str | None:
-    """Only where something is hidden behind the tokens."""
+    """Returns one line why not, or None: something must be hidden behind the tokens."""
     if not isinstance(subject.source, Hidden):
         return "nothing is hidden behind the tokens of this source, so there is no belief to carry"
     if subject.objective.query:
@@ -24,7 +24,7 @@ def applies(subject: Subject) -> str | None:
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
-    """R² of the best stream, what it tells beyond predictions, and the KLs of forced states."""
+    """The R² of the best stream, what it tells beyond predictions, and the KLs of forced states, by name."""
     last = last_model(data)
     stream = str(last["stream"].values[int(last["best"])])
     determined = (
