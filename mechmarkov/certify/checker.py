@@ -297,7 +297,10 @@ def by_norm(c: Any, w: dict[str, np.ndarray], u: float) -> float:
 
 @np.errstate(over="ignore")
 def in_nats(odds: np.ndarray, p: np.ndarray, any_law: bool) -> list[float]:
-    """Fact 4: the largest KL, log(program / model) and log(model / program), and error of log odds."""
+    """Fact 4: the largest KL, log(program / model) and log(model / program), and error of log odds (nats).
+
+    `odds[k, l]` bounds log(q_k / q_l), `p` is the program's law; with `any_law` the bounds hold for any.
+    """
     s, logs = np.flatnonzero(p > 0), np.log(p[p > 0])
     pad, outside = 1e-14 * (1 - logs.min()), np.exp(odds[:, s]).sum(0, where=(p == 0)[:, None])
     off, p = odds[np.ix_(s, s)] - (logs[:, None] - logs) + pad, p[s]
@@ -319,7 +322,14 @@ def in_nats(odds: np.ndarray, p: np.ndarray, any_law: bool) -> list[float]:
 
 
 def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
-    """Check every inequality of a proof against a run, and return the bounds that follow.
+    """Check every inequality of a proof against a run, and return the bounds that follow (nats).
+
+    Args:
+        proof: What `load_proof` reads, or `proof_of` makes.
+        run: The run that it is about.
+
+    Returns:
+        `worst_kl`, `log_ratio_below`, `log_ratio_above` and `logit_error`.
 
     Raises:
         ValueError: An inequality fails, or a claim is below what follows; the message says which.

@@ -82,7 +82,17 @@ class WorstSeen:
 
 
 def largest(judge: Judge, histories: Histories) -> WorstSeen:
-    """The worst prediction of some sequences."""
+    """The worst prediction of some sequences of states `[batch, known_position]`.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> from mechmarkov.certify.programs import from_source
+        >>> run = mm.example("walk")
+        >>> contexts = Contexts.of(run.source, run.objective, run.config)
+        >>> judge = Judge(run.model(), run.objective, contexts, from_source("bigram", run.source))
+        >>> largest(judge, contexts.completed(np.array([[0], [1]]), judge.length)).nats > 0
+        True
+    """
     nats = judge.nats(histories)
     row, read = np.unravel_index(nats.argmax(), nats.shape)
     return WorstSeen(histories[row], int(read), float(nats[row, read]), nats.max(0))

@@ -19,7 +19,7 @@ shared: Any = None  # of a process that was not copied: what its pool shares wit
 
 
 def can_fork() -> bool:
-    """Returns whether this process may start copies of itself that compute, gradients included.
+    """Returns whether this process may start copies of itself that compute, gradients included (`forked`).
 
     On Linux, where it is not another's daemon, and while no GPU is in use: neither CUDA nor the threads that
     autograd starts for a GPU, at the first gradient on whatever device, work in a copy.
@@ -60,6 +60,10 @@ def forked(
 
     Raises:
         RuntimeError: A process was ended from outside, for instance where memory ran out.
+
+    Example:
+        >>> sorted(forked(lambda n: n**2, [1, 2, 3], jobs=1, copied=False, advice="use fewer"))
+        [(1, 1), (2, 4), (3, 9)]
     """
     if min(jobs, len(arguments)) <= 1:
         yield from ((argument, work(argument)) for argument in arguments)
@@ -147,9 +151,10 @@ def _follow_parent() -> None:
 
 
 def begin_spawned(given: Any) -> None:
-    """Begin a new process: what comes first, before it imports for seconds what its work needs.
+    """Begin a process of a pool: it ends with its parent, and has what the pool shares as `forked.shared`.
 
-    In a module that imports little: until this runs, a process whose parent was killed does not know it.
+    For `initializer=` of a ProcessPoolExecutor. In a module that imports little: until this runs, a process
+    whose parent was killed does not know it.
     """
     global shared
     shared = given

@@ -13,7 +13,13 @@ Told = bool | Callable[[int, int], None] | None
 
 @contextmanager
 def progress_bar(total: int, unit: str) -> Iterator[Callable[[str], None]]:
-    """A bar on a terminal, as the function that is told the name of each thing that is done."""
+    """A bar on a terminal, for `with`: yields the function that is told the name of each thing that is done.
+
+    Example:
+        >>> with progress_bar(2, "probe") as done:
+        ...     done("attention")
+        ...     done("induction")
+    """
     tqdm.monitor_interval = 0  # no thread of its own, because processes may be copied meanwhile
     with tqdm(total=total, disable=None, leave=False, unit=unit) as bar:
 

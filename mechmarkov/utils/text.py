@@ -66,7 +66,11 @@ def is_utf8(value: Any) -> bool:
 
 
 def is_writable(value: Any) -> bool:
-    """Returns whether a value is text that NetCDF can hold too: it ends a text at a null character."""
+    r"""Returns whether a value is text that NetCDF can hold too: it ends a text at a null character.
+
+    >>> is_writable("a"), is_writable("a\x00")
+    (True, False)
+    """
     return is_utf8(value) and "\0" not in value
 
 

@@ -90,7 +90,11 @@ def measure(subject: Subject) -> xr.Dataset:
 
 
 def ranked_effects(data: xr.Dataset) -> xr.DataArray:
-    """Effects on the loss of putting components at their mean, [axis, component]."""
+    """Effects on the loss (nats) of putting components at their mean, [axis, component].
+
+    Args:
+        data: What `measure` returned; embeddings and bias, which nothing stands in for, are left out.
+    """
     ranked = [name for name in data["component"].values if name not in NOT_RANKED]
     return data["effect"].sel(kind="mean", measure="loss", component=ranked)
 
@@ -102,14 +106,33 @@ def _component_names(subject: Subject) -> list[str]:
 
 
 def effects_of_means(subject: Subject, batch: Batch) -> xr.Dataset:
-    """`effect` [axis, component, kind, measure] of means, for the components that the headline ranks."""
+    """`effect` [axis, component, kind, measure] (nats) of means, for the components that the headline ranks.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+        batch: The sequences that losses and means are over.
+    """
     ranked = [name for name in _component_names(subject) if name not in NOT_RANKED]
     grid: Grid = {(name, "mean"): partial(ablate, component=name, kind="mean") for name in ranked}
     return effects(subject, batch, grid, ("component", "kind"), "effect")
 
 
 def of_components(subject: Subject, batch: Batch) -> xr.Dataset:
-    """`effect` [axis, component, kind, measure] of every kind of ablation of every component."""
+    """`effect` [axis, component, kind, measure] (nats) of every kind of ablation of every component.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+        batch: The sequences that losses and means are over.
+
+    Returns:
+        `clean` [axis, measure] and `effect` with `effect_low` and `effect_high`, as in `measure`.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("walk"), sequences=8)
+        >>> of_components(subject, subject.batch).effect.sel(component="L0H0", measure="loss").dims
+        ('step', 'kind')
+    """
     grid: Grid = {}
     for name in _component_names(subject):
         for kind in KINDS:
@@ -201,6 +224,10 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
 
     The parent is the token that the next one depends on: the last known one, or that of a lagged source.
 
+    Args:
+        subject: The models: `Subject.of(run)`.
+        batch: The sequences to edit.
+
     Returns:
         `swap_kl` [axis, row] (nats): with another parent, KL to the model from the exact law behind that
         parent ("swapped") and behind the true one ("original"), in the mean over sequences;
@@ -208,6 +235,12 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
         parent's law towards its own, and nearer to its own; half where the prediction stays as it is;
         `swap_followed_at` [axis, position], and how many `swaps` [axis] there are. Sequences whose two
         parents have one law tell nothing and are left out; NaN where all are.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("walk"), sequences=8)
+        >>> of_parents(subject, subject.batch).swap_followed.values.tolist()
+        [1.0]
     """
     back = parent_lag(subject.source) - 1
     reads = torch.nonzero(batch.known >= back).flatten()
@@ -256,7 +289,18 @@ def _law_of_parent(subject: Subject) -> Predictor:
 
 
 def ranked(data: xr.Dataset) -> dict[str, float]:
-    """Returns what each component's mean costs the last model."""
+    """Returns by how much each component's mean raises the last model's loss (nats), by its name.
+
+    Args:
+        data: What `measure` returned.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("induction"), sequences=8)
+        >>> effects = ranked(effects_of_means(subject, subject.batch))
+        >>> [name for name, nats in effects.items() if nats > 0.1]
+        ['L0H1', 'L1H0']
+    """
     return ranked_effects(data)[-1].to_series().to_dict()
 
 
@@ -269,7 +313,17 @@ def _direct_effects(data: xr.Dataset) -> dict[str, float]:
 
 @torch.no_grad()
 def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
-    """Everything above in one dataset, of models that have sequences of their own, the last model last."""
+    """Everything that `measure` returns in one dataset, of models that have sequences of their own.
+
+    Args:
+        parts: Pairs of a subject and a batch of sequences, the last model in the last of them.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("walk"), sequences=8)
+        >>> catalogue([(subject, subject.batch)]).clean.dims
+        ('step', 'measure')
+    """
     axis = parts[-1][0].axis
 
     def of_all(measure_part: Callable[[Subject, Batch], xr.Dataset]) -> xr.Dataset:

@@ -36,6 +36,14 @@ def qk_tables(subject: Subject) -> Float[np.ndarray, "member layer head state_fr
     The QK circuit of Elhage et al. (2021), without what positions and earlier layers add; norms take each
     embedding as it is. Rows are the query's token, columns the key's; each row less its mean, which a softmax
     does not see. NaN for layers whose attention weights are not a softmax of products.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> qk_tables(mm.Subject.of(mm.example("walk"), sequences=8)).shape
+        (1, 1, 1, 6, 6)
     """
     decoder, n = subject.decoder, subject.source.n_states
     config = subject.config
@@ -59,9 +67,20 @@ def explained_by_tokens(
 ]:
     """The table of query and key tokens that fits each head's attention logits best, and its share.
 
+    Least squares over the recorded pairs of a query and a key: the table's entry is the mean logit of a pair.
+
+    Args:
+        subject: The models and the sequences to record: `Subject.of(run)`.
+
     Returns:
         `token_scores` (score units), NaN for pairs never seen, and the share of the variance of a query's
         logits over its keys that the table explains; NaN where logits do not vary.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> table, share = explained_by_tokens(mm.Subject.of(mm.example("walk"), sequences=8))
+        >>> table.shape, share.shape
+        ((1, 1, 1, 6, 6), (1, 1, 1))
     """
     decoder, config, n = subject.decoder, subject.config, subject.source.n_states
     length = subject.batch.tokens.shape[1]

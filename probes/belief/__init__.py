@@ -17,7 +17,7 @@ MAX_TOKENS = 40  # what it is compared with reads the last tokens and pairs: 1 9
 
 
 def applies(subject: Subject) -> str | None:
-    """Only where something is hidden behind the tokens, and these are few."""
+    """Returns one line why not, or None: something is hidden behind the tokens, and these are few."""
     if not isinstance(subject.source, Hidden):
         return "nothing is hidden behind the tokens of this source, so there is no belief to carry"
     tokens = subject.source.n_states
@@ -29,7 +29,7 @@ def applies(subject: Subject) -> str | None:
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
-    """R² of the best stream, what it tells beyond predictions, and the KLs of forced states."""
+    """The R² of the best stream, what it tells beyond predictions, and the KLs of forced states, by name."""
     last = last_model(data)
     stream = str(last["stream"].values[int(last["best"])])
     determined = (

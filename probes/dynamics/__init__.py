@@ -30,7 +30,7 @@ from .trajectory import EVENT_PROGRESS
 
 
 def applies(subject: Subject) -> str | None:
-    """Returns where there is more than one step: an event needs a before and an after."""
+    """Returns one line why not, or None: an event needs a step before it and one after, so more than one."""
     if subject.axis == "step" and len(subject.coordinates) < 2:
         if subject.run.n_steps < 2:
             return "the run has kept one step: when things happened cannot be seen"
@@ -41,7 +41,7 @@ def applies(subject: Subject) -> str | None:
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
-    """The event times, each with the two kept steps around it, and which came first."""
+    """The event times by name, each with the two kept steps around it, and which event came first."""
     events, undecided = events_of(data), may_have_come(data)
     result: dict[str, Score] = {}
     for name in data["event"].values.tolist():

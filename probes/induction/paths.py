@@ -51,10 +51,13 @@ MEASURED: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def reference_tokens(subject: Subject) -> Int[Tensor, "reference position"]:
-    """Other sequences, whose mean a head's output is replaced by.
+    """Other sequences of the subject's source: a head's output is replaced by its mean over these.
 
     Many, as a sharp reader amplifies the noise of a mean. One over the evaluated sequences would hold a part
     of each.
+
+    Args:
+        subject: Its source is drawn from, with a seed of its own.
     """
     length = subject.batch.states.shape[1]
     count = max(CUT_SEQUENCES, min(MAX_REFERENCE, REFERENCE_TOKENS // length))
@@ -153,7 +156,19 @@ def _odds_after(
 def share_left(
     cut: Float[Tensor, " batch"], intact: Float[Tensor, " batch"]
 ) -> Float[np.ndarray, " estimate"]:
-    """A ratio of means and the ends of its 95 % interval, by the delta method; NaN if nothing can be cut."""
+    """A ratio of means and the ends of its 95 % interval, by the delta method.
+
+    Args:
+        cut: A score of each sequence with something cut.
+        intact: A score of each with nothing cut.
+
+    Returns:
+        The ratio, low and high; NaN if nothing can be cut, as the mean score is 0 or less.
+
+    Example:
+        >>> share_left(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.6, 0.4])).round(1).tolist()
+        [0.4, -0.2, 1.0]
+    """
     if len(intact) < 2 or intact.mean() <= 0:
         return np.full(len(ESTIMATE), np.nan)
     share, error = ratio(cut.numpy(), intact.numpy())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mechmarkov.curvature.loss_surface import LossSurface, loss_surface
 from mechmarkov.curvature.population import population_of
-from mechmarkov.curvature.trainable_vector import Coordinates, Symmetry, symmetry_of
+from mechmarkov.curvature.trainable_vector import Symmetry, symmetry_of
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.rare_states import unseen_nats
@@ -64,15 +64,15 @@ def measure(subject: Subject) -> xr.Dataset:
         `log_odds_sd`, `rank_one`, `energy`, `basin` (mechmarkov.probes.landscape.canonical_fit).
     """
     axis = subject.axis
-    coordinates, batch = Coordinates.of(subject.run), subject.batch
+    batch = subject.batch
     half = max(1, len(batch.tokens) // 2)
     population = population_of(subject, batch.head(half))
     if not population.exact and len(batch.tokens) < MIN_SEQUENCES:
         raise ValueError(
             f"sequences is {len(batch.tokens)}, expected at least {MIN_SEQUENCES}: half judge the others"
         )
-    surface = loss_surface(subject, population, coordinates)
-    whole = symmetry_of(subject.run, coordinates)
+    surface = loss_surface(subject, population)
+    whole = symmetry_of(subject.run)
     symmetry = whole.at(surface.thetas[-1])
     gradients = surface.gradients()
     outside = symmetry.outside(gradients)
@@ -86,8 +86,8 @@ def measure(subject: Subject) -> xr.Dataset:
             "source": subject.source.title(),
             "population": population.describe(),
             "sampled": not population.exact,
-            "numbers": coordinates.size,
-            "outside": outside_size(symmetry, coordinates.size),
+            "numbers": surface.coordinates.size,
+            "outside": outside_size(symmetry, surface.coordinates.size),
             "projected": not symmetry.trivial,
             "loss_unit": subject.objective.unit,
         },

@@ -143,6 +143,18 @@ def fit_programs(subject: Subject) -> list[Fitted]:
 
     Numbers are fitted to the first half of the subject's sequences, terms chosen on the second. Earlier
     models have the same terms with numbers of their own.
+
+    Args:
+        subject: The models and the sequences: `Subject.of(run)`.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("walk"), sequences=8)
+        >>> [program] = fit_programs(subject)
+        >>> program.left[0] > program.left[-1]  # nats, of the bias by itself and of all terms
+        True
+        >>> program_predictions(program, subject.batch, n_states=6).shape
+        (8, 1, 6)
     """
     batch, n = subject.batch, subject.source.n_states
     half = len(batch.tokens) // 2
@@ -168,7 +180,13 @@ def fit_programs(subject: Subject) -> list[Fitted]:
 def program_predictions(
     program: Fitted, batch: Batch, n_states: int
 ) -> Float[np.ndarray, "batch read state"]:
-    """A fitted program's predictions on a batch, in chunks of bounded memory."""
+    """A fitted program's predictions on a batch (probability), in chunks of bounded memory.
+
+    Args:
+        program: One of `fit_programs(subject)`.
+        batch: The sequences.
+        n_states: The number of states of the source.
+    """
     each = max(1, CHUNK_PAIRS // (len(batch.read) * batch.history.shape[1]))
     parts = [batch.part(slice(first, first + each)) for first in range(0, len(batch.tokens), each)]
     return torch.cat([program.predict(Context.of(part, n_states)) for part in parts]).numpy()

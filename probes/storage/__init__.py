@@ -14,12 +14,12 @@ from .home import cancelling, homes_of, rank_90, weight_of
 
 
 def applies(subject: Subject) -> str | None:
-    """Only where one process is behind all sequences, and neighbours depend on each other."""
+    """Returns one line why not, or None: one process behind all sequences, with dependent neighbours."""
     return why_no_bigram(subject.source)
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
-    """Home, shares, and the rank that the home's weight needs."""
+    """The home, the shares, and the rank that the home's weight needs, by name."""
     last, homes = last_model(data), homes_of(data)
     nats = float(last["gain"])
     gain = score_with_null(lambda d: d["gain"], data, null, "nats", interval=interval_at(data, "gain"))

@@ -61,7 +61,16 @@ def measure(subject: Subject) -> xr.Dataset:
 
 
 def gains(subject: Subject) -> xr.Dataset:
-    """`kl_empty`, `kl_full` and `gain` [axis] (nats) only: what null models are asked for."""
+    """`kl_empty`, `kl_full` and `gain` [axis] (nats) only: what null models are asked for.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> gains(mm.Subject.of(mm.example("walk"), sequences=8)).gain.round(2).values.tolist()
+        [0.69]
+    """
     empty, full = np.stack([ends(subject, i) for i in range(len(subject.decoder))], axis=1)
     return _gain(subject, empty, full, empty - full)
 
@@ -220,11 +229,20 @@ def _home_of(game: Shares) -> tuple[np.ndarray, float]:
 def tables(subject: Subject) -> xr.Dataset:
     """Returns what each path says of the next state, given the current one.
 
+    Args:
+        subject: The models: `Subject.of(run)`.
+
     Returns:
         `table` [axis, path, state_from, state_to] (score units): the path's mean contribution to the logits,
         given the parent state; NaN for a parent never seen;
         `table_kl` [axis, path] (nats): KL from P to the prediction of that table, all else at its mean;
         `kernel` [state_from, state_to]: P.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> found = tables(mm.Subject.of(mm.example("walk"), sequences=8))
+        >>> found.table.shape, found.table_kl.round(1).values.tolist()
+        ((1, 1, 6, 6), [[0.6]])
     """
     axis, paths, source = subject.axis, subject.recorded(PATHS), subject.source
     P, pi = (np.array(getattr(source, name)) for name in ("P", "pi"))

@@ -34,6 +34,18 @@ def loss_parts(
     by the bigram part; with the prediction itself, by the context part. They add up to log K less the loss.
     Behind a first-order chain the context has nothing to tell, so its part is what its noise costs, at
     most 0.
+
+    Args:
+        probabilities: The models' predictions.
+        law: The exact law of each next state.
+        batch: The sequences, which say what the current state is.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("walk"), sequences=64)
+        >>> law = torch.as_tensor(subject.exact["bigram"])
+        >>> loss_parts(law[None], law, subject.batch)[0, 1].round(1)  # log 6 - log 2
+        np.float64(1.1)
     """
     n = probabilities.shape[-1]
     parent = torch.nn.functional.one_hot(batch.parents, n).double()
@@ -59,6 +71,12 @@ def truncations(subject: Subject, batch: Batch) -> xr.Dataset:
         `rank_parts` [axis, weight, rank, part] (nats): the same with the weight cut to that rank;
         `rank_kept` [axis, weight, rank]: the rank that was kept, as directions of equal singular value go
         together; `full_rank` [weight]. NaN where a weight has no such rank.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("walk"), sequences=8)
+        >>> truncations(subject, subject.batch).full_rank.to_series().to_dict()
+        {'L0H0.QK': 6, 'L0H0.OV': 6}
     """
     trainable, query = subject.run.trainable, subject.objective.query
     weights = [

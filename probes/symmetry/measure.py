@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from mechmarkov.curvature.loss_surface import SOLVED_NATS, LossSurface, loss_surface
 from mechmarkov.curvature.population import Population, population_of
-from mechmarkov.curvature.trainable_vector import Coordinates, Symmetry, symmetry_of
+from mechmarkov.curvature.trainable_vector import Symmetry, symmetry_of
 from mechmarkov.curvature.walk_parts import walk_parts
 from mechmarkov.probing.dataset import Variables, variables
 from mechmarkov.probing.rare_states import unseen_nats
@@ -57,9 +57,9 @@ def measure(subject: Subject) -> xr.Dataset:
     (probability; intervals in attrs); `between_class`, `token_mean_variance` (squared probability).
     """
     axis = subject.axis
-    population, coordinates = population_of(subject), Coordinates.of(subject.run)
-    surface = loss_surface(subject, population, coordinates)
-    symmetry = symmetry_of(subject.run, coordinates)
+    population = population_of(subject)
+    surface = loss_surface(subject, population)
+    symmetry = symmetry_of(subject.run)
     circuits = np.stack(list(path_tables(subject).values()), axis=1)
     if subject.objective.kind == "cross_entropy":  # what no softmax can see
         circuits = circuits - circuits.mean(-1, keepdims=True)

@@ -87,7 +87,13 @@ def differences(
 
 
 def closings(reading: Reading, written: Affine, different: Affine) -> list[_Closing]:
-    """The pieces that decide, of every pair of states one after the other while that lowers the bound."""
+    """The pieces that decide, of every pair of states one after the other while that lowers the bound.
+
+    Args:
+        reading: The reading of the residual stream.
+        written: The form of what attention writes, from `differences`.
+        different: The form of each `z_k - z_l`, likewise.
+    """
     n, made = math.isqrt(different.mid.shape[-1]), list[_Closing]()
     for pair in range(n * n):
         if pair % (n + 1) == 0:
@@ -124,7 +130,13 @@ def _closed_bound(written: Affine, different: Affine, closing: _Closing) -> floa
 def log_odds_of(
     written: Affine, different: Affine, closed: Sequence[_Closing]
 ) -> Float[np.ndarray, "state_to state_against"]:
-    """Upper bounds of `z_k - z_l` over all contexts: the largest over the pieces."""
+    """Upper bounds of `z_k - z_l` over all contexts: the largest over the pieces.
+
+    Args:
+        written: The form of what attention writes, from `differences`.
+        different: The form of each `z_k - z_l`, likewise.
+        closed: Pieces from `closings`, or none.
+    """
     n, upper = math.isqrt(different.mid.shape[-1]), different.upper.copy()
     for one in closed:
         pair = one.above * n + one.below

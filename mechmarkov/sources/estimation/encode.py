@@ -51,10 +51,15 @@ def encode(
     relabel: Any = False,
     limit: Any = None,
 ) -> Encoded:
-    """Number the symbols of sequences; see `Observed`.
+    """Number the symbols of sequences from 0; the arguments are those of `Observed`.
 
     Raises:
         ValueError: One line that names the field, its value and what was expected.
+
+    Example:
+        >>> found = encode(["b", "a", "c"] * 40, None, None)
+        >>> found.names, found.states[:3].tolist(), found.lengths
+        (('a', 'b', 'c'), [1, 0, 2], (120,))
     """
     if max_states is not None and not (type(max_states) is int and 2 <= max_states <= MAX_STATES):
         raise ValueError(f"max_states is {shown(max_states)}, expected an integer from 2 to {MAX_STATES}")

@@ -112,7 +112,7 @@ def forward(state: ReducedState, displacements: Displacements) -> Forward:
 
     Args:
         state: The weights.
-        displacements: As `displacements` returns them, a path a row.
+        displacements: The array that `displacements` returns, a path a row.
 
     Example:
         >>> one = deterministic_displacements(n_states=3, length=4)  # three tokens and the label
