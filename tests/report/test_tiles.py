@@ -71,6 +71,14 @@ def test_a_law_that_is_not_clearly_the_closest_is_not_told():
     assert how(*phases).answer == "From the start closest to the unigram"
 
 
+def test_a_law_that_was_the_closest_is_not_said_to_be_so_at_the_end():
+    phases = [closest("unigram", 0, 8, first=True), closest("bigram", 20, 100, status="open")]
+    assert how(*phases).answer == "From the start closest to the unigram, undecided from step 20"
+    phases.insert(1, closest("2_step", 10, 10))
+    assert how(*phases).answer == "2 step by step 10, undecided from step 20"
+    assert how(phases[-1]).answer == "Open which law it is closest to"
+
+
 def test_a_law_that_comes_back_is_told_twice():
     phases = [closest("unigram", 0, 8, first=True), closest("bigram", 20, 50), closest("unigram", 90, 100)]
     assert how(*phases).answer == "Bigram by step 20, unigram 90"
