@@ -154,12 +154,8 @@ def needed(name, value, *, most=False):
 
 def test_where_a_better_law_lives_is_told_by_what_is_needed():
     filter_ = behaviour(0.95, closest=("forward_filter",), best="forward_filter")
-    parts = [
-        needed("direct", 0.5, most=True),
-        needed("direct", 0.5),
-        needed("L0H0", 0.07),
-        needed("L0H1", 0.002),
-    ]
+    worth = {"direct": 0.5, "L0H0": 0.07, "L0H1": 0.002}
+    parts = [needed("direct", 0.5, most=True), *(needed(name, value) for name, value in worth.items())]
     stores = Claim(("direct",), "stores", ("bigram",), 0.99, unit="share")
     lives = tiles(behaviour=filter_, storage=[stores], ablation=parts)["Where does it live?"]
     assert lives.answer == "The direct path and L0H0"
@@ -190,9 +186,7 @@ def test_a_graph_is_told_with_what_reads_it():
     relied = [Claim((name,), "is_relied_on", (), 2.4, unit="nats") for name in ("L1H0", "L0H0")]
     lives = tiles(graph=[recovers], ablation=relied)["Where does it live?"]
     assert lives.answer == "L0H0 and L1H0"
-    assert lives.sentence.endswith(
-        "With the output of L1H0 from another sequence the loss rises by 2.4 nats."
-    )
+    assert lives.sentence.endswith("L1H0 from another sequence the loss rises by 2.4 nats.")
 
 
 def test_ties_are_not_titled_as_one_law():
