@@ -134,11 +134,12 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     events = [claim for claim in ours.where("came_by") if claim.object[0] not in LAWS]
     heads = tuple(claim for claim in events if claim.value is not None and claim.is_shown)
     missing = tuple(claim for claim in events if claim.value is None and claim.status in ("excluded", "open"))
-    if not laws and not heads and not missing:
+    undecided = tuple(claim for claim in ours.where("passed")[-1:] if claim.status == "open")
+    if not laws and not heads and not missing and not undecided:
         return []
     came = (*laws[1:], *heads)
     bars = {claim.object[0]: claim.value for claim in came if claim.value is not None}
-    answer, rank = (*laws, *heads) or missing, 1 if came else 3
+    answer, rank = (*laws, *undecided, *heads) or missing, 1 if came else 3
     return [Tile(CAME, answer, heads or missing or laws[-2:], None, bars, "steps", of_run=True, rank=rank)]
 
 

@@ -250,19 +250,24 @@ _SHORT: dict[str, Callable[[Claim], str]] = {
 
 def _came(claims: Sequence[Claim]) -> str:
     """Returns the laws that were closest, each by its first step; otherwise the heads that came."""
-    laws, heads = (
+    passed, heads = (
         [one for one in in_order(claims) if one.relation == name] for name in ("passed", "came_by")
     )
+    laws = [one for one in passed if one.is_shown]
+    undecided = [f"undecided from step {one.value:.0f}" for one in passed if not one.is_shown]
     seen = [[one for one in group if not was_there(one)] for group in (laws, heads)]
     told = seen[0] or seen[1]
     if not told and laws:
-        return f"From the start closest to {_coinciding(laws[0].object)}"
+        return ", ".join([f"From the start closest to {_coinciding(laws[0].object)}", *undecided])
+    if not told and undecided:
+        return "Open which law it is closest to"
     if not (told := told or heads):
         return "Open" if any(claim.status == "open" for claim in claims) else "It never began"
     shown = [*told[: MAX_CAME - 1], told[-1]] if len(told) > MAX_CAME else told
     words = [f"{bare_event(claim)} {_when(claim, i)}" for i, claim in enumerate(shown)]
     if len(shown) < len(told):
         words.insert(-1, f"{len(told) - len(shown)} more")
+    words += undecided if seen[0] else []
     return upper(", ".join(words))
 
 
@@ -369,5 +374,5 @@ def _on_steps(claims: Sequence[Claim]) -> tuple[Bar, ...]:
     return tuple(
         Bar(bare_event(claim), place(claim.interval[0]), place(claim.interval[1]), f"{claim.value:g}")
         for claim in in_order(claims)[-MAX_STEPS:]
-        if claim.interval is not None and not was_there(claim)
+        if claim.interval is not None and claim.is_shown and not was_there(claim)
     )

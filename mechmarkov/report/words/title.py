@@ -67,7 +67,9 @@ def _another(claims: Claims, best: str, closest: Claim | None) -> str:
     value, _, high = progress(claims)
     if claims.first("is_on_the_way_to") is None:
         return f"Not the {best}, nor the unigram, which nearly coincide"
-    named = f"Closest to {law(closest.object[0])}" if closest is not None else f"Not the {best}"
+    named = f"Not the {best}"
+    if closest is not None and closest.is_shown:
+        named = f"Closest to {law(closest.object[0])}"
     if value >= -0.1:
         return f"{named}, with a loss near the unigram's"
     return f"{named}, with a loss {'above' if high < 0 else 'perhaps above'} the unigram's"

@@ -133,6 +133,8 @@ def _lost(claim: Claim) -> str:
 def _passed(claim: Claim) -> str:
     start, stop = claim.where.steps
     when = f"at step {start}" if start == stop else f"from step {start} to {stop}"
+    if claim.status == "open":
+        return f"Which law is closest {when} is open: perhaps {law(claim.object[0])}"
     return f"{cap(law(claim.object[0]))} is closest {when}"
 
 
