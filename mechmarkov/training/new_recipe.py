@@ -138,4 +138,6 @@ def toml(value: Any) -> str:
     """A plain value as TOML writes it on one line, which is JSON's way for all but tables."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{name} = {toml(inner)}" for name, inner in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, value))}]"
     return json.dumps(value, ensure_ascii=False)

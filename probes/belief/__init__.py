@@ -61,7 +61,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 
 
 def _of_parts(data: xr.Dataset, null: xr.Dataset | None, last: xr.Dataset) -> dict[str, Score]:
-    """Of each part of what is hidden where it is read and how well; of each pair how far apart they lie."""
+    """Scores of each part of what is hidden, where and how well it is read, and of pairs: their overlap."""
     found: dict[str, Score] = {}
     if "part_r2" not in last:
         return found

@@ -24,7 +24,7 @@ def lzw(symbols: Sequence[int], n_symbols: int, size: int) -> Greedy:
         size: How many words to note, the single ones among them.
 
     Raises:
-        ValueError: The text ends before there are so many words.
+        ValueError: The text ends before there are that many words.
 
     Example:
         >>> lzw([0, 1, 0, 1, 0, 1, 0, 0], 2, 6).words
