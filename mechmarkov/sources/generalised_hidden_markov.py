@@ -62,7 +62,8 @@ class GeneralisedHiddenMarkov(Stationary):
         if not np.isfinite(self.T).all():
             raise ValueError("matrices have an entry that is not finite, expected numbers")
         _ = self.ends
-        words, vectors = [()], self.ends[0][None]
+        words: list[tuple[int, ...]] = [()]
+        vectors = self.ends[0][None]
         while len(words) * self.n_states <= MAX_WORDS:
             vectors = np.einsum("wi,xij->wxj", vectors, self.T).reshape(-1, n)
             words = [(*word, x) for word in words for x in range(self.n_states)]
