@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mechmarkov.sources.base.source import Source
-from mechmarkov.sources.tokens.tokenised import Tokenised
+from mechmarkov.sources.tokenised import Tokenised
 from mechmarkov.sources.tokens.tokenisers import LETTERS, Greedy, Merges, Text, text_of
 from mechmarkov.theory.transducer import Word
 
