@@ -32,5 +32,5 @@ from mechmarkov.sources.lagged_chain import Switch as Switch
 from mechmarkov.sources.observed import Observed as Observed
 from mechmarkov.sources.order_k import OrderK as OrderK
 from mechmarkov.sources.selective_lag import SelectiveLag as SelectiveLag
-from mechmarkov.sources.tokens.tokenised import Tokenised as Tokenised
+from mechmarkov.sources.tokenised import Tokenised as Tokenised
 from mechmarkov.sources.trigger_bigram import TriggerBigram as TriggerBigram

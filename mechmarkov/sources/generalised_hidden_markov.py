@@ -47,8 +47,8 @@ class GeneralisedHiddenMarkov(Stationary):
     kind: Literal["generalised_hidden_markov"] = "generalised_hidden_markov"
     example: ClassVar[Mapping[str, Any]] = {
         "matrices": [
-            [[0.5, 0.0, 0.4], [0.0, 0.3, 0.0], [0.4, 0.0, 0.5]],
-            [[0.5, 0.0, -0.4], [0.0, 0.3, 0.0], [-0.4, 0.0, 0.5]],
+            [[0.5, 0.4, 0.0], [0.0, 0.0, -0.3], [0.4, 0.5, 0.0]],
+            [[0.5, -0.4, 0.0], [0.0, 0.0, -0.3], [-0.4, 0.5, 0.0]],
         ]
     }
     matrices: Annotated[tuple[Rows, ...], BeforeValidator(as_lists), Field(min_length=2, max_length=64)]
@@ -62,7 +62,8 @@ class GeneralisedHiddenMarkov(Stationary):
         if not np.isfinite(self.T).all():
             raise ValueError("matrices have an entry that is not finite, expected numbers")
         _ = self.ends
-        words, vectors = [()], self.ends[0][None]
+        words: list[tuple[int, ...]] = [()]
+        vectors = self.ends[0][None]
         while len(words) * self.n_states <= MAX_WORDS:
             vectors = np.einsum("wi,xij->wxj", vectors, self.T).reshape(-1, n)
             words = [(*word, x) for word in words for x in range(self.n_states)]
@@ -83,7 +84,7 @@ class GeneralisedHiddenMarkov(Stationary):
 
         Args:
             turn: The angle after each measurement, in radians.
-            strength: Of the measurement, in [0, 1]; 1 projects.
+            strength: The measurement's, in [0, 1]; 1 projects.
 
         Raises:
             ValueError: A strength outside.
@@ -146,7 +147,7 @@ class GeneralisedHiddenMarkov(Stationary):
             known = known @ self.T.sum(0)
 
     def beliefs(self, tokens: Tokens) -> Float[np.ndarray, "batch position to"]:
-        """What is known after each token: a vector whose product with `r` is 1.
+        """Vectors of what is known after each token, whose product with `r` is 1.
 
         A token that is impossible after those before it leaves what is known before any.
         """

@@ -25,10 +25,10 @@ State = tuple[int, Hashable]
 
 @dataclass(frozen=True)
 class TokenUnigram:
-    """How often each token is written, in the long run.
+    """Frequencies of tokens in the long run.
 
     Attributes:
-        law: Of all tokens the share that are this one.
+        law: The share of all tokens that are this one.
         symbols_per_token: Mean number of source symbols that a token stands for.
     """
 
@@ -46,7 +46,7 @@ class TokenChain:
     """Tokens as a function of a Markov chain, which takes a step a token.
 
     Attributes:
-        transitions: Of the hidden chain.
+        transitions: Those of the hidden chain.
         token: The one that each hidden state has just written.
         law: The stationary law of the hidden states.
         pending: The tokeniser's state there, what it writes next without reading, and the source's state.
@@ -102,7 +102,7 @@ def token_chain(T: Matrices, tokeniser: Transducer, most: int) -> TokenChain:
     Args:
         T: `T[x, h, h']`, to emit symbol x and go to h', given h.
         tokeniser: It reads the symbols.
-        most: At most so many states.
+        most: The largest number of states allowed.
 
     Raises:
         ValueError: There are more.

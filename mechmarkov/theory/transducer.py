@@ -40,7 +40,7 @@ class Transducer:
             >>> greedy([(0,), (1,), (0, 1, 0)], 2).encode([0, 1, 1, 0, 1, 0, 0])
             [0, 1, 1, 2]
         """
-        state, written = self.start, []
+        state, written = self.start, list[int]()
         for symbol in symbols:
             state, tokens = self.step(state, symbol)
             written += tokens

@@ -150,4 +150,6 @@ def toml(value: Any) -> str:
     """
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{name} = {toml(inner)}" for name, inner in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, value))}]"
     return json.dumps(value, ensure_ascii=False)

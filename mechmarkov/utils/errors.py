@@ -171,7 +171,7 @@ def _known_keys(models: Models, names: Sequence[str], holders: Models) -> list[s
     return list(dict.fromkeys([key for model in holders for key in _keys(model, section)] + outside))
 
 
-def _keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
+def _keys(model: type[BaseModel], prefix: str, above: Models = ()) -> Iterator[str]:
     for name, field in model.model_fields.items():
         name = field.alias or name  # as it is called in data
         key = f"{prefix}.{name}" if prefix else name
@@ -179,7 +179,8 @@ def _keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
         if not inner:
             yield key
         for part in inner:
-            yield from _keys(part, key)
+            if part not in (*above, model):  # a source of another source's tokens may hold itself
+                yield from _keys(part, key, (*above, model))
 
 
 def path_of(name: str, value: Any) -> Path:

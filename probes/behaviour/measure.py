@@ -141,7 +141,7 @@ def _per_symbol(
     losses: Float[np.ndarray, "member batch read"],
     tokens: Int[np.ndarray, "batch read"],
 ) -> Variables:
-    """What models of tokens lose on each symbol of the source, and the least that can be lost."""
+    """Losses of models of tokens on each symbol of the source, and the least that can be lost."""
     symbols = np.array([len(label) for label in source.labels])[tokens].sum(-1)
     value, error = ratio(losses.sum(-1), symbols)
     least = getattr(source, "symbol_entropy_rate", np.nan)  # not known of every source

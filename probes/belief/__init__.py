@@ -1,5 +1,6 @@
 """Does the residual stream carry the belief over hidden states, and does the prediction come from it?"""
 
+from collections.abc import Callable
 from functools import partial
 
 import xarray as xr
@@ -61,16 +62,20 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 
 
 def _of_parts(data: xr.Dataset, null: xr.Dataset | None, last: xr.Dataset) -> dict[str, Score]:
-    """Of each part of what is hidden where it is read and how well; of each pair how far apart they lie."""
+    """Scores of each part of what is hidden, where and how well it is read, and of pairs: their overlap."""
     found: dict[str, Score] = {}
     if "part_r2" not in last:
         return found
     share = partial(score_with_null, data=data, null=null, unit="share")
+
+    def at(name: str, **where: str) -> Callable[[xr.Dataset], xr.DataArray]:
+        return lambda d: d[name].sel(where)
+
     for part in last["part"].values.tolist():
         stream, low, high = first_stream_of(last, part)
-        name, at = part.replace(" ", "_"), {"part": part, "stream": stream}
+        name = part.replace(" ", "_")
         found[f"part_stream_{name}"] = Score(stream, "")
-        found[f"part_r2_{name}"] = share(lambda d, at=at: d["part_r2"].sel(at), interval=(low, high))
+        found[f"part_r2_{name}"] = share(at("part_r2", part=part, stream=stream), interval=(low, high))
         if "part_forced_kl" in last:
             clean, random, forced = (
                 float(last[f"part_{kind}_kl"].sel(part=part)) for kind in ("clean", "random", "forced")
@@ -79,7 +84,7 @@ def _of_parts(data: xr.Dataset, null: xr.Dataset | None, last: xr.Dataset) -> di
             found[f"part_forced_kl_{name}"] = Score(forced, "nats", random, null_kind=kind)
     for pair in last["pair"].values.tolist():
         name = pair.replace(" and ", "_").replace(" ", "_")
-        found[f"part_overlap_{name}"] = share(lambda d, pair=pair: d["part_overlap"].sel(pair=pair))
+        found[f"part_overlap_{name}"] = share(at("part_overlap", pair=pair))
     return found
 
 

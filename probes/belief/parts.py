@@ -41,7 +41,7 @@ def overlaps(
     belief: Float[np.ndarray, "batch read hidden"],
     parts: Parts,
 ) -> Float[np.ndarray, " pair"]:
-    """How much the subspaces overlap in which the stream moves as each part's belief does.
+    """The overlap of the subspaces in which the stream moves as each part's belief does.
 
     The mean squared cosine of the principal angles: 0 is orthogonal, 1 is that one holds the other. A
     subspace is spanned by the covariances of the stream with the part's values.

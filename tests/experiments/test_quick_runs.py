@@ -11,6 +11,7 @@ from experiments.verdicts import studies
 SMOKE = {
     "causal_structure": {"confused"},
     "context_conditioned": {"mapping", "winners"},
+    "hidden_parts": set(),
     "induction_heads": {"add_one", "equal_tokens"},
     "initialisation": {"gaussian"},
     "order_and_lag": {"construction", "constant_depth", "n_grams"},

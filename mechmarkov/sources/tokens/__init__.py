@@ -1,1 +1,1 @@
-"""Tokenised Markov data: a source's symbols, read by a tokeniser."""
+"""What tokens are made by: tokenisers, dictionaries, and chains of symbols."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mechmarkov.sources.base.source import Source
-from mechmarkov.sources.tokens.tokenised import Tokenised
+from mechmarkov.sources.tokenised import Tokenised
 from mechmarkov.sources.tokens.tokenisers import LETTERS, Greedy, Merges, Text, text_of
 from mechmarkov.theory.transducer import Word
 
@@ -24,7 +24,7 @@ def lzw(symbols: Sequence[int], n_symbols: int, size: int) -> Greedy:
         size: How many words to note, the single ones among them.
 
     Raises:
-        ValueError: The text ends before there are so many words.
+        ValueError: The text ends before there are that many words.
 
     Example:
         >>> lzw([0, 1, 0, 1, 0, 1, 0, 0], 2, 6).words

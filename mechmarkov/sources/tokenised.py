@@ -21,7 +21,7 @@ from mechmarkov.theory.token_law import TokenChain, TokenUnigram
 from mechmarkov.theory.transducer import Transducer
 
 MAX_HIDDEN = 1 << 11
-ORDERS = (2, 3)  # of the predictors that know so many last tokens
+ORDERS = (2, 3)  # of the predictors that know only that many last tokens
 
 
 class Tokenised(HiddenChain):
@@ -84,7 +84,7 @@ class Tokenised(HiddenChain):
 
     @cached_property
     def in_the_long_run(self) -> TokenUnigram:
-        """How often each token is written, by one linear solve over symbols."""
+        """The frequencies of tokens, by one linear solve over symbols."""
         return token_law.unigram(self.symbols, self.transducer)
 
     @property
