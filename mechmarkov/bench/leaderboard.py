@@ -94,9 +94,14 @@ def places(benchmark: Benchmark) -> Iterator[Placed]:
 
 
 def summary(benchmark: Benchmark) -> pd.DataFrame:
-    """The mean of each score over the cases where it applies, a row a method, metric and kind of claim."""
+    """The mean of each score over the cases where it applies, a row a method, metric and kind of claim.
+
+    What a claim costs is a mean over the draws that it has a score in.
+    """
     keys = ["of", "metric", "method", "own"]
-    by_case = benchmark.scores.groupby([*keys, "case"], sort=False)[[*SCORES, *COST]].mean()
+    scored = benchmark.scores[[*SCORES]].notna().any(axis=1)
+    costs = benchmark.scores[[*COST]].astype(float).where(scored)
+    by_case = benchmark.scores.assign(**costs).groupby([*keys, "case"], sort=False)[[*SCORES, *COST]].mean()
     return by_case.groupby(keys, sort=False).mean()
 
 

@@ -21,7 +21,7 @@ from mechmarkov.report.figures import heatmap
 from mechmarkov.report.html import fill
 from mechmarkov.report.words.grids import of_bench
 from mechmarkov.utils.files import replacing
-from mechmarkov.utils.text import markdown, markdown_code, spreadsheet
+from mechmarkov.utils.text import clean, markdown, markdown_code, shorten, spreadsheet
 
 # What writes each file.
 FILES: dict[str, Callable[[Benchmark, Path], object]] = {
@@ -50,6 +50,7 @@ MEANINGS = {name: words for name, (_, _, words) in SCORES.items()} | {
     "tunes": "what it may fit or choose, on other sequences than it is scored on",
 }
 REFERENCE = "reference"
+WIDEST = 60  # characters of a cell in a terminal
 PAIRED = {
     "minimal": "Clean and corrupt sequences differ in one state, and the last prediction is read.",
     "resampled": "Clean and corrupt sequences have nothing in common, and every prediction is read.",
@@ -137,10 +138,11 @@ def as_text(benchmark: Benchmark) -> str:
     parts = conclusions(benchmark)
     for section in sections(benchmark):
         parts += [f"\n{section.title}\n{section.words}"]
-        for title, head, rows in section.tables:
-            widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-            lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (head, *rows)]
-            parts.append("\n".join([f"\n{title}" if title else "", *lines]).lstrip("\n"))
+        for _, head, rows in section.tables:
+            shown = [[shorten(clean(cell), WIDEST) for cell in row] for row in (head, *rows)]
+            widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+            lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in shown]
+            parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
 
@@ -149,10 +151,9 @@ def as_markdown(benchmark: Benchmark) -> str:
     parts = ["\n".join(f"- {markdown(sentence)}" for sentence in conclusions(benchmark))]
     for section in sections(benchmark):
         parts.append(f"**{section.title}** {section.words}")
-        for title, head, rows in section.tables:
+        for _, head, rows in section.tables:
             lines = [[Code(name) if name in SCORES else name for name in head], ["---"] * len(head), *rows]
             parts.append("\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines))
-            del title
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -90,7 +90,7 @@ class Benchmark:
 def run(
     methods: Sequence[str | Method] | None = None,
     cases: Sequence[str] | None = None,
-    seeds: int = 4,
+    seeds: int = 3,
     *,
     pairs: Pairs | str = "minimal",
     held_out: bool = False,
