@@ -17,7 +17,7 @@ from mechmarkov.theory.bootstrap import interval
 
 PAGE = Path(__file__).parents[1] / "docs" / "bench.md"
 BEGIN, END = "<!-- measured by benchmarks/methods.py -->", "<!-- end of what is measured -->"
-SEEDS = 4
+SEEDS = 3
 CLEAN, CORRUPT = (0.0,), (1.0,)
 NAMES = [*CASES]
 FIRST = [*NAMES[: NAMES.index("trigram") + 1], "bundled-walk", "bundled-induction"]

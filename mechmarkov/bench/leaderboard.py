@@ -41,7 +41,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Placed:
-    """How the methods rank that claim one kind of component under one metric.
+    """The places of the methods that claim one kind of component under one metric.
 
     Attributes:
         metric: The metric of the truth.
@@ -66,7 +66,7 @@ class Placed:
 
 
 def places(benchmark: Benchmark) -> Iterator[Placed]:
-    """How methods rank under each metric, all of one kind on the same cases.
+    """The ranks of methods under each metric, all of one kind on the same cases.
 
     References are not ranked, and no method that answers fewer than half of the cases that any answers.
     """
@@ -106,7 +106,7 @@ def summary(benchmark: Benchmark) -> pd.DataFrame:
 
 
 def leaderboard(benchmark: Benchmark) -> dict[str, Any]:
-    """What `leaderboard.json` has, by `leaderboard_schema`."""
+    """Returns what `leaderboard.json` has, by `leaderboard_schema`."""
     placed = [*places(benchmark)]
     rows = []
     for (of, metric, name, own), means in summary(benchmark).iterrows():

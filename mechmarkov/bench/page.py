@@ -134,7 +134,7 @@ def conclusions(benchmark: Benchmark) -> list[str]:
 
 
 def as_text(benchmark: Benchmark) -> str:
-    """What was found and all tables, with columns that stand under one another, for a terminal."""
+    """Returns what was found and all tables, with columns that stand under one another, for a terminal."""
     parts = conclusions(benchmark)
     for section in sections(benchmark):
         parts += [f"\n{section.title}\n{section.words}"]

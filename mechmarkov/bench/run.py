@@ -154,17 +154,17 @@ def check(method: Method, cases: Sequence[str] = ("direct", "split", "induction"
     """Ask a method about some cases, and raise if it breaks a promise: what a submission is checked for.
 
     Raises:
-        ValueError: What it broke, and in which case.
+        BrokenPromiseError: It broke one; the message says which, and in which case.
     """
     broken = run([method], cases, seeds=1).reasons.query("broken")
     if len(broken):
         first = broken.iloc[0]
-        raise ValueError(f"method {method.name!r} in case {first['case']!r}: {first['reason']}")
+        raise BrokenPromiseError(f"method {method.name!r} in case {first['case']!r}: {first['reason']}")
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a method says of a case, asked for one metric ("" for none), and what that cost."""
+    """A method's answer about a case, asked for one metric ("" for none), and what that cost."""
 
     metric: str
     claims: Any
