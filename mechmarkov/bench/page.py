@@ -50,6 +50,12 @@ MEANINGS = {name: words for name, (_, _, words) in SCORES.items()} | {
     "tunes": "what it may fit or choose, on other sequences than it is scored on",
 }
 REFERENCE = "reference"
+WHY = {  # orders differ between metrics
+    "kl": "KL is 0 at the clean output and nowhere below, so its gradient there is zero: claims stated for a "
+    "logit difference are scored here by the order of their sizes.",
+    "nats": "At an optimum the gradient of the expected loss is zero: methods of first order are run with a "
+    "logit difference, and scored here by order and sign.",
+}
 WIDEST = 60  # characters of a cell in a terminal
 PAIRED = {
     "minimal": "Clean and corrupt sequences differ in one state, and the last prediction is read.",
@@ -164,7 +170,8 @@ def sections(benchmark: Benchmark) -> list[Section]:
     for metric, words in METRICS.items():
         tables = [_table(benchmark, means, of, metric) for of in ("edges", "nodes", "layers")]
         pairs = PAIRED[str(benchmark.pairs)]
-        found.append(Section(f"{_titled(metric)}.", f"An effect is the {words}. {pairs}", tables))
+        said = " ".join([f"An effect is the {words}.", pairs, *filter(None, [WHY.get(metric)])])
+        found.append(Section(f"{_titled(metric)}.", said, tables))
     tables = [_table(benchmark, means, of, "") for of in list(COLUMNS)[3:]]
     found.append(Section("Other claims.", "Beliefs, subspaces, features and learning coefficients.", tables))
     for title, words, broken in (
