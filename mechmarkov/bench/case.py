@@ -44,7 +44,7 @@ class Case:
         objective: How the model's outputs are read.
         source: What the sequences are drawn from.
         metric: What effects are in, one of `METRICS`.
-        tuning: The same case on other sequences: what a method fits or chooses, it fits and chooses there.
+        tuning: This case on other sequences: what a method fits or chooses, it fits and chooses there.
         circuit: The edges that were built, of a model that was set by hand; none where nothing has an
             effect, so that every claim is a false alarm. None where the circuit was trained.
         carries: Whether a stream holds the belief over what is hidden; None where nothing is.

@@ -26,14 +26,14 @@ DRAWN = 8  # sequences for each that is needed: some have no match
 
 @dataclass(frozen=True)
 class Change:
-    """What one state of a minimal pair differs.
+    """The one state that a minimal pair differs in.
 
     Attributes:
         which: `"parent"`: the state at one of `lags` before the predicted one; `"match"`: the last state of
             an earlier copy of the last `order` states, so that what followed it is no longer evidence;
             `"state"`: any.
-        lags: Of a parent, as `lag` is counted everywhere: 1 is the state right before.
-        order: How many states a match is of.
+        lags: The lags of a parent, counted as everywhere: 1 is the state right before.
+        order: How many states a match has.
     """
 
     which: Which = "parent"

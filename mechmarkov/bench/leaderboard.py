@@ -41,7 +41,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Placed:
-    """How the methods rank that claim one kind of component under one metric.
+    """The places of the methods that claim one kind of component under one metric.
 
     Attributes:
         metric: The metric of the truth.
@@ -66,7 +66,7 @@ class Placed:
 
 
 def places(benchmark: Benchmark) -> Iterator[Placed]:
-    """How methods rank under each metric, all of one kind on the same cases.
+    """The ranks of methods under each metric, all of one kind on the same cases.
 
     References are not ranked, and no method that answers fewer than half of the cases that any answers.
     """
@@ -94,14 +94,19 @@ def places(benchmark: Benchmark) -> Iterator[Placed]:
 
 
 def summary(benchmark: Benchmark) -> pd.DataFrame:
-    """The mean of each score over the cases where it applies, a row a method, metric and kind of claim."""
+    """The mean of each score over the cases where it applies, a row a method, metric and kind of claim.
+
+    What a claim costs is a mean over the draws that it has a score in.
+    """
     keys = ["of", "metric", "method", "own"]
-    by_case = benchmark.scores.groupby([*keys, "case"], sort=False)[[*SCORES, *COST]].mean()
+    scored = benchmark.scores[[*SCORES]].notna().any(axis=1)
+    costs = benchmark.scores[[*COST]].astype(float).where(scored)
+    by_case = benchmark.scores.assign(**costs).groupby([*keys, "case"], sort=False)[[*SCORES, *COST]].mean()
     return by_case.groupby(keys, sort=False).mean()
 
 
 def leaderboard(benchmark: Benchmark) -> dict[str, Any]:
-    """What `leaderboard.json` has, by `leaderboard_schema`."""
+    """Returns what `leaderboard.json` has, by `leaderboard_schema`."""
     placed = [*places(benchmark)]
     rows = []
     for (of, metric, name, own), means in summary(benchmark).iterrows():

@@ -21,7 +21,7 @@ Passes = int | Callable[[Case], int] | None
 
 
 class BrokenPromiseError(ValueError):
-    """What a method claims cannot be scored, or it took more passes than it declared."""
+    """A method claims what cannot be scored, or took more passes than it declared."""
 
 
 @dataclass(frozen=True)

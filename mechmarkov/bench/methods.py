@@ -114,7 +114,7 @@ def storage_shares(case: Case) -> dict[str, float] | str:
 
 
 def each(of: str) -> Callable[[Case], int]:
-    """As many passes as there are components, one before, and one for values to put in."""
+    """A pass for each component, one before, and one for values to put in."""
     return lambda case: len(getattr(case, of)) + 2
 
 

@@ -21,7 +21,7 @@ from mechmarkov.report.figures import heatmap
 from mechmarkov.report.html import fill
 from mechmarkov.report.words.grids import of_bench
 from mechmarkov.utils.files import replacing
-from mechmarkov.utils.text import markdown, markdown_code, spreadsheet
+from mechmarkov.utils.text import clean, markdown, markdown_code, shorten, spreadsheet
 
 # What writes each file.
 FILES: dict[str, Callable[[Benchmark, Path], object]] = {
@@ -50,6 +50,13 @@ MEANINGS = {name: words for name, (_, _, words) in SCORES.items()} | {
     "tunes": "what it may fit or choose, on other sequences than it is scored on",
 }
 REFERENCE = "reference"
+WHY = {  # orders differ between metrics
+    "kl": "KL is 0 at the clean output and nowhere below, so its gradient there is zero: claims stated for a "
+    "logit difference are scored here by the order of their sizes.",
+    "nats": "At an optimum the gradient of the expected loss is zero: methods of first order are run with a "
+    "logit difference, and scored here by order and sign.",
+}
+WIDEST = 60  # characters of a cell in a terminal
 PAIRED = {
     "minimal": "Clean and corrupt sequences differ in one state, and the last prediction is read.",
     "resampled": "Clean and corrupt sequences have nothing in common, and every prediction is read.",
@@ -133,14 +140,15 @@ def conclusions(benchmark: Benchmark) -> list[str]:
 
 
 def as_text(benchmark: Benchmark) -> str:
-    """What was found and all tables, with columns that stand under one another, for a terminal."""
+    """Returns what was found and all tables, with columns that stand under one another, for a terminal."""
     parts = conclusions(benchmark)
     for section in sections(benchmark):
         parts += [f"\n{section.title}\n{section.words}"]
-        for title, head, rows in section.tables:
-            widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-            lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (head, *rows)]
-            parts.append("\n".join([f"\n{title}" if title else "", *lines]).lstrip("\n"))
+        for _, head, rows in section.tables:
+            shown = [[shorten(clean(cell), WIDEST) for cell in row] for row in (head, *rows)]
+            widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+            lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in shown]
+            parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
 
@@ -149,10 +157,9 @@ def as_markdown(benchmark: Benchmark) -> str:
     parts = ["\n".join(f"- {markdown(sentence)}" for sentence in conclusions(benchmark))]
     for section in sections(benchmark):
         parts.append(f"**{section.title}** {section.words}")
-        for title, head, rows in section.tables:
+        for _, head, rows in section.tables:
             lines = [[Code(name) if name in SCORES else name for name in head], ["---"] * len(head), *rows]
             parts.append("\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines))
-            del title
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -163,7 +170,8 @@ def sections(benchmark: Benchmark) -> list[Section]:
     for metric, words in METRICS.items():
         tables = [_table(benchmark, means, of, metric) for of in ("edges", "nodes", "layers")]
         pairs = PAIRED[str(benchmark.pairs)]
-        found.append(Section(f"{_titled(metric)}.", f"An effect is the {words}. {pairs}", tables))
+        said = " ".join([f"An effect is the {words}.", pairs, *filter(None, [WHY.get(metric)])])
+        found.append(Section(f"{_titled(metric)}.", said, tables))
     tables = [_table(benchmark, means, of, "") for of in list(COLUMNS)[3:]]
     found.append(Section("Other claims.", "Beliefs, subspaces, features and learning coefficients.", tables))
     for title, words, broken in (

@@ -138,7 +138,7 @@ def losses(case: Case, metrics: Sequence[str]) -> Float[np.ndarray, "metric batc
 def rises(
     case: Case, metrics: Sequence[str], changed: Iterable[Change]
 ) -> Float[np.ndarray, "metric change batch"]:
-    """By how much each metric of every clean sequence is larger inside each of some blocks."""
+    """The rise of each metric of every clean sequence is larger inside each of some blocks."""
     before, rows = losses(case, metrics), []
     for change in changed:
         with change:

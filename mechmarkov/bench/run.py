@@ -7,6 +7,8 @@ from itertools import product
 from typing import Any
 
 import pandas as pd
+import torch
+from torch import Tensor
 
 from mechmarkov.bench.beliefs import score_claim
 from mechmarkov.bench.case import Case
@@ -27,6 +29,7 @@ from mechmarkov.bench.metrics import METRICS
 from mechmarkov.bench.patching import Effects, exact_effects
 from mechmarkov.bench.scores import SCORES, score_built, score_claims
 from mechmarkov.bench.subspaces import score_subspace
+from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.utils.errors import integer_of, list_of
 from mechmarkov.utils.text import error_line
 from mechmarkov.utils.threads import threads
@@ -90,7 +93,7 @@ class Benchmark:
 def run(
     methods: Sequence[str | Method] | None = None,
     cases: Sequence[str] | None = None,
-    seeds: int = 4,
+    seeds: int = 3,
     *,
     pairs: Pairs | str = "minimal",
     held_out: bool = False,
@@ -154,21 +157,22 @@ def check(method: Method, cases: Sequence[str] = ("direct", "split", "induction"
     """Ask a method about some cases, and raise if it breaks a promise: what a submission is checked for.
 
     Raises:
-        ValueError: What it broke, and in which case.
+        BrokenPromiseError: It broke one; the message says which, and in which case.
     """
     broken = run([method], cases, seeds=1).reasons.query("broken")
     if len(broken):
         first = broken.iloc[0]
-        raise ValueError(f"method {method.name!r} in case {first['case']!r}: {first['reason']}")
+        raise BrokenPromiseError(f"method {method.name!r} in case {first['case']!r}: {first['reason']}")
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a method says of a case, asked for one metric ("" for none), and what that cost."""
+    """A method's answer about a case, asked for one metric ("" for none), and what that cost."""
 
     metric: str
     claims: Any
     cost: dict[str, Any]
+    scores: dict[str, float]
     reason: str = ""
     broken: bool = False
 
@@ -177,10 +181,11 @@ def _answers(method: Method, case: Case) -> Iterator[_Answer]:
     """One answer for each metric that a method claims in, and otherwise one."""
     for metric in (method.metrics if method.of in EFFECTS else ()) or ("",):
         asked = case.under(metric) if metric else replace(case)  # each pays for what a case keeps
-        began, broken, reason, claims = time.process_time(), False, "", None
-        declared = method.declared(asked)
+        began, broken, reason, claims, declared = time.process_time(), False, "", None, None
+        weights = {key: value.clone() for key, value in case.model.state_dict().items()}
         with counted_passes() as passes:
             try:
+                declared = method.declared(asked)
                 claims = checked_claims(method, asked)
             except BrokenPromiseError as error:
                 broken, reason = True, str(error)
@@ -191,7 +196,26 @@ def _answers(method: Method, case: Case) -> Iterator[_Answer]:
             reason = claims
         if declared is not None and len(passes) > declared:
             broken, reason = True, f"takes {len(passes)} forward passes, and declares at most {declared}"
-        yield _Answer(metric, claims, cost, reason, broken)
+        if _restored(case.model, weights):
+            broken, reason = True, "leaves weights or hooks of the model changed"
+        scores: dict[str, float] = {}
+        if method.of in SCORERS and not broken:
+            try:
+                scores = SCORERS[method.of](case, claims)
+            except Exception as error:  # of anybody's claims
+                broken, reason = True, f"cannot be scored: {type(error).__name__}: {error_line(error)}"
+        yield _Answer(metric, claims, cost, scores, reason, broken)
+
+
+def _restored(model: HookedDecoder, weights: Mapping[str, Tensor]) -> bool:
+    """Returns whether a model had other weights or any hooks, and takes them away."""
+    changed = any(not torch.equal(value, weights[key]) for key, value in model.state_dict().items())
+    hooked = any(point.fwd_hooks or point.bwd_hooks for point in model.hook_dict.values())
+    if changed:
+        model.load_state_dict(weights)
+    if hooked:
+        model.reset_hooks()
+    return changed or hooked
 
 
 def _scored(
@@ -203,8 +227,7 @@ def _scored(
     """Rows of scores of one answer: under its own metric, and of the first also under those it is not in."""
     claims = answer.claims
     if method.of not in EFFECTS:
-        scores = {} if answer.broken else SCORERS[method.of](under["nats"], claims)
-        yield {"metric": "", "own": True, **scores}
+        yield {"metric": "", "own": True, **answer.scores}
         return
     first = answer.metric == (method.metrics or ("",))[0]
     for metric in METRICS:

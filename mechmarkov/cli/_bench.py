@@ -23,7 +23,7 @@ from mechmarkov.utils.text import counted
     shell_complete=completing(catalogue.questions),
     help="Only these cases (`mechmarkov list`).  [all]",
 )
-@click.option("--seeds", type=click.IntRange(1, 1000), default=4, help="Draws of each case.")
+@click.option("--seeds", type=click.IntRange(1, 1000), default=3, help="Draws of each case.")
 @click.option(
     "--pairs",
     type=click.Choice(["minimal", "resampled"]),
@@ -70,9 +70,15 @@ def bench(
         return
     check_writable(*(out / name for name in BENCH_FILES))
     names = names_of("--cases", cases)
-    asked = {"pairs": pairs, "held_out": held_out}
     with progress_bar(len(names or CASES) * seeds, "case") as progress:
-        found = run(names_of("--methods", methods), names, seeds, progress=progress, **asked)
+        found = run(
+            names_of("--methods", methods),
+            names,
+            seeds,
+            pairs=pairs,
+            held_out=held_out,
+            progress=progress,
+        )
     page = save(found, out)
     if as_json:
         print_json(leaderboard(found))

@@ -31,6 +31,17 @@ def zeros(case, passes=0):
     return dict.fromkeys(case.nodes, 0.0)
 
 
+def hooked(case):
+    case.model.add_hook("hook_embed", lambda x, hook: 0 * x)
+    return zeros(case)
+
+
+def rewritten(case):
+    with torch.no_grad():
+        case.model.embed.W_E.zero_()
+    return zeros(case)
+
+
 def only(method):
     return run([method, "difference-norm"], ["direct", "head"], seeds=1)
 
@@ -50,6 +61,10 @@ def only(method):
         (Method("bad", "subspaces", lambda case: np.eye(8)), r"claims a basis \[8, 8\]"),
         (Method("bad", "subspaces", lambda case: 2 * case.subspace[1]), "expected an orthonormal"),
         (Method("bad", "coefficients", lambda case: np.nan), "claims nan, expected a finite number"),
+        (Method("bad", "features", lambda case: "a" if case.features is None else 3), "cannot be scored: "),
+        (Method("bad", "nodes", lambda case: hooked(case)), "leaves weights or hooks of the model changed"),
+        (Method("bad", "nodes", lambda case: rewritten(case)), "leaves weights or hooks"),
+        (Method("bad", "nodes", zeros, passes=lambda case: case.nothing), "AttributeError: "),
     ],
 )  # fmt: skip
 def test_a_broken_promise_is_said_and_the_run_goes_on(method, said):
