@@ -149,6 +149,10 @@ class StackInTraining:
                 self.metrics[name] = value.new_zeros(self.recipe.steps + 1, *value.shape)
             self.metrics[name][self.step].copy_(value)
 
+    def loss(self) -> float:
+        """Returns the loss that the last update measured, on average over the members."""
+        return float(self.metrics["loss"][self.step - 1].mean())
+
     def keep_checkpoint(self) -> None:
         """Copy the weights if this is a step to keep them at."""
         if self.step in self.rows:

@@ -18,6 +18,7 @@ from mechmarkov.runs import RunFileError, load
 from mechmarkov.training import execute, plan
 from mechmarkov.training.execute import Diverged
 from mechmarkov.training.plan import budget_of, plan_training, split_fleet
+from mechmarkov.training.progress import Progress
 from mechmarkov.training.train import train, train_members
 from mechmarkov.training.workload import Member, fleet_key, members_of, workload_of
 from mechmarkov.utils.forked import can_fork
@@ -336,3 +337,14 @@ def test_running_out_of_memory_halves_the_plan(tmp_path):
     assert half.halved().halved().memory == EACH
     assert half.halved().halved().halved() is None
     assert replace(whole, memory=6 * EACH).halved().memory == 3 * EACH
+
+
+def test_the_bar_has_the_loss_next_to_the_entropy_rate(capsys):
+    progress = Progress("walk", 2, 10, True, at_each_step=True, aim=", entropy rate 0.61")
+    progress._bar.delay = 0
+    progress.loss(0, 0.7)
+    progress.loss(1, 0.9)
+    progress.step(0, 5)
+    progress._bar.refresh()
+    progress.close()
+    assert "loss 0.8, entropy rate 0.61" in capsys.readouterr().err
