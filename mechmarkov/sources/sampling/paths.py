@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mechmarkov.sources.sampling.compiled_walk import emit_compiled, walk_compiled
 from mechmarkov.sources.sampling.streams import Numbers, Sequences, uniform
+from mechmarkov.utils.compiled import CAN_COMPILE
 
 MAX_ENTRIES_GPU = 1 << 27  # of the maps that are composed at once: 1 GB
 
@@ -72,14 +73,14 @@ def walk(
     Sequences of a chain follow each other. Where `placed` is not negative a path is there whatever came
     before, and otherwise behind a history for which `always` is not negative it is there.
     """
-    go = walk_compiled if u.device.type == "cpu" else scan
+    go = walk_compiled if u.device.type == "cpu" and CAN_COMPILE else scan
     return go(cdf, u, start, always, placed)
 
 
 def emit(laws: Float64[Tensor, "source state"], path: Sequences, generator: Numbers) -> Sequences:
     """Draw a state at every position of a path, from the law that belongs to where the path is."""
     u, cdf = uniform(generator, path.device, *path.shape), cumulative(laws)
-    if path.device.type == "cpu":
+    if path.device.type == "cpu" and CAN_COMPILE:
         return emit_compiled(cdf, u, path)
     chunk = max(1, MAX_ENTRIES_GPU // (path.shape[1] * len(laws)))
     drawn = [
