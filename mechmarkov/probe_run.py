@@ -50,6 +50,19 @@ FEW_SEQUENCES = 16
 KEPT_BYTES = 16 << 20  # activations of a chunk (8 MB), slopes of a walk (13 MB): every pass needs them
 
 
+class ProbingInterruptedError(KeyboardInterrupt):
+    """Ctrl-C while probes were asked.
+
+    Attributes:
+        result: The result with the probes that had finished.
+        left: The names of the others.
+    """
+
+    def __init__(self, result: Result, left: list[str]) -> None:
+        super().__init__(f"interrupted before {', '.join(left)}")
+        self.result, self.left = result, left
+
+
 @threads(1)  # as training and the command line do: a second thread costs more than it gives
 @freed_memory_kept(KEPT_BYTES)
 def probe(
@@ -101,6 +114,8 @@ def probe(
             more than 512 states, or the model's outputs are not finite, or so large that
             float32 does not tell them apart.
         RuntimeError: One of several processes was ended from outside.
+        ProbingInterruptedError: Ctrl-C, once a probe has finished: it is a KeyboardInterrupt, and its
+            `result` has the probes that have.
         TypeError: If `run` is not a run, `probes` is one name instead of a list, or another argument is of
             the wrong kind.
 
@@ -126,7 +141,17 @@ def probe(
     def answer(name: str) -> Answer:
         return _answer(lambda: find(name), subject, law_draws, time_limit, is_asked=probes is not None)
 
-    answers = _answers(names, answer, jobs, progress)
+    answers: dict[str, Answer] = {}
+    interrupted = False
+    try:
+        for name, one in _answers(names, answer, jobs, progress):
+            answers[name] = one
+    except KeyboardInterrupt:
+        if not answers:
+            raise
+        interrupted = True
+    left = [name for name in names if name not in answers]
+    answers |= dict.fromkeys(left, Answer("skipped", "interrupted before it was answered"))
     given_as = {kind: {n: answers[n].content for n in names if answers[n].kind == kind} for kind in KINDS}
     outcomes = consistent({n: Outcome(find(n), *content) for n, content in given_as["measured"].items()})
     what = describe(run) | {"evaluation": _evaluation(subject, "given" if tokens is not None else seed)}
@@ -135,7 +160,10 @@ def probe(
     first = subject.batch.history[0].tolist()
     sequence = None if tokens is None else own_tokens(run, first, step=subject.coordinates[-1])
     curve = training_curve(run.metrics)
-    return Result(what, subject.coordinates, outcomes, skipped, failed, warnings, sequence, curve)
+    result = Result(what, subject.coordinates, outcomes, skipped, failed, warnings, sequence, curve)
+    if interrupted:
+        raise ProbingInterruptedError(result, left) from None
+    return result
 
 
 def _checked_arguments(
@@ -240,9 +268,9 @@ def _answers(
     answer: Callable[[str], Answer],
     jobs: int,
     progress: bool | Callable[[str], None] | None,
-) -> dict[str, Answer]:
-    """All probes' answers, one after the other or from several processes."""
-    answers: dict[str, Answer] = {}
+) -> Iterator[tuple[str, Answer]]:
+    """Yields all probes' answers, one after the other or from several processes."""
+    done: set[str] = set()
     drawn = watched() if progress is None else progress is True
     with tqdm(names, unit="probe", delay=2.0, leave=False, disable=not drawn) as bar:
         if min(jobs, len(names)) == 1:
@@ -250,15 +278,15 @@ def _answers(
                 bar.set_description(name, refresh=False)
                 if callable(progress):
                     progress(name)
-                answers[name] = answer(name)
+                yield name, answer(name)
         else:
             for name, given in forked(answer, names, jobs, copied=True, advice="use one job"):
-                answers[name] = given
-                bar.set_description(", ".join([one for one in names if one not in answers][:jobs]))
+                yield name, given
+                done.add(name)
+                bar.set_description(", ".join([one for one in names if one not in done][:jobs]))
                 bar.update()
                 if callable(progress):
                     progress(name)
-    return answers
 
 
 def _warnings(subject: Subject, doubts: Iterable[str | None], law_draws: int) -> Iterator[str]:

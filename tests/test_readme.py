@@ -15,7 +15,10 @@ README = Path(__file__).parents[1] / "README.md"
 @pytest.mark.system
 def test_the_notebook_example_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    example, own = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    first, example, own = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    exec(compile(first, str(README), "exec"), {})
+    assert (tmp_path / "report.html").stat().st_size > 1_000_000
+    (tmp_path / "report.html").unlink()
     names: dict = {}
     exec(compile(example, str(README), "exec"), names)
     assert "sqrt P" in capsys.readouterr().out

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,7 @@ def probe(
         catalogue.check_run(run)
     if example is not None:
         catalogue.check_example(example)
+    from mechmarkov.probe_run import ProbingInterruptedError
     from mechmarkov.probe_run import probe as probe_run
     from mechmarkov.report.compare import write_comparison
     from mechmarkov.report.save import save_all
@@ -96,33 +97,77 @@ def probe(
     from mechmarkov.utils.threads import cores
 
     loaded = [load(run) for run in runs] or [bundled(example or DEFAULT_EXAMPLE)]
-    files = [*map(_as_typed, runs)] or [f"--example {example or DEFAULT_EXAMPLE}"]
+    typed = [*map(_as_typed, runs)] or [f"--example {example or DEFAULT_EXAMPLE}"]
+    page_names = [*map(page_name, runs)] or [example or DEFAULT_EXAMPLE]
     device = pick_device("cpu" if device == "auto" and (jobs or 1) > 1 else device).type
     jobs = jobs or (cores() if can_fork() and device == "cpu" else 1)
-    results = {}
+    left: list[str] = []
+    results: dict[str, Result] = {}
     with progress_bar(len(names or registered()) * len(loaded), "probe") as progress:
-        for name, run_loaded, file in zip(called, loaded, files, strict=True):
+        for name, run_loaded, file, on_page in zip(called, loaded, typed, page_names, strict=True):
             how = measured | {"steps": chosen, "jobs": jobs, "device": device, "progress": progress}
-            results[name] = probe_run(run_loaded, names, **how)
-            results[name].metadata["file"] = file
-    save_all(dict(zip(folders, results.values(), strict=True)))
+            try:
+                results[name] = probe_run(run_loaded, names, **how)
+            except ProbingInterruptedError as stopped:
+                results[name], left = stopped.result, stopped.left
+            except KeyboardInterrupt:
+                if not results:
+                    raise
+                break
+            results[name].metadata.update(file=file, name=on_page)
+            if left:
+                break
+    save_all({folder: results[name] for name, folder in zip(called, folders, strict=True) if name in results})
     if len(results) > 1:
         write_comparison(results, out / "report.html")
     _warn_of_earlier(out, folders)
+    page = (out if len(results) > 1 else folders[0]) / "report.html"
     if as_json:
         summaries = {name: result.summary() for name, result in results.items()}
-        print_json({"runs": summaries} if len(results) > 1 else summaries[called[0]])
+        print_json({"runs": summaries} if len(called) > 1 else summaries[called[0]])
     else:
         for name, result in results.items():
             click.echo(
                 f"{name}: {result.metadata['title']}" if len(results) > 1 else result.metadata["title"]
             )
             _print(result)
-        click.echo(told(out / "report.html"))
+        click.echo(told(page))
     if opened:
-        click.launch(str(out / "report.html"))
+        click.launch(str(page))
+    if left or len(results) < len(called):
+        given = [shlex.quote(run) for run in runs] or typed
+        click.echo(f"interrupted: what had finished is in {told(out)}. The rest:", err=True)
+        rest = shlex.quote(f"{told(out)}-rest")
+        options = [*(["--steps", steps] if steps != "last" else []), "--out", rest]
+        for words in _rest(given, len(results), left, names):
+            click.echo(" ".join(["  mechmarkov probe", *words, *options]), err=True)
+        sys.exit(130)
     if any(result.failed for result in results.values()):
         sys.exit(1)
+
+
+def _rest(
+    given: Sequence[str], finished: int, left: Sequence[str], names: Sequence[str] | None
+) -> Iterator[list[str]]:
+    """Yields the words of each call that an interrupted one has left: a run's probes, then the other runs."""
+    if left:
+        yield [given[finished - 1], "--probes", ",".join(left)]
+    if others := given[finished:]:
+        yield [*others, *(["--probes", ",".join(names)] if names else [])]
+
+
+def page_name(run: str) -> str:
+    """The name of a run on its pages: its file's, after that of its folder; of `run.pt` only the folder's.
+
+    >>> page_name("runs/walk/run.pt"), page_name("runs/walk/seed-3.pt"), page_name("hf://owner/walk")
+    ('walk', 'walk/seed-3', 'owner/walk')
+    """
+    if run.startswith("hf://"):
+        return printable(run.removeprefix("hf://"))
+    path = Path(run).absolute()
+    parts = [path.parent.name, path.stem if path.suffix == ".pt" else path.name]
+    named = [part for part in parts if part and part != "run"]
+    return printable("/".join(named if path.suffix == ".pt" else parts[-1:]) or "run")
 
 
 def _folders(out: Path, called: Sequence[str]) -> list[Path]:

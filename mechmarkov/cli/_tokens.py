@@ -6,6 +6,7 @@ import click
 
 from mechmarkov.catalogue import examples
 from mechmarkov.cli._options import JSON, PATH, completing, print_json, told
+from mechmarkov.cli._probe import page_name
 from mechmarkov.utils.files import check_writable
 from mechmarkov.utils.text import printable
 
@@ -61,7 +62,7 @@ def tokens_(
     found = tokens(bundled(str(example)) if run is None else load(run), sequence, step=step)
     out.mkdir(parents=True, exist_ok=True)
     if run is not None:
-        found.data.attrs["file"] = printable(Path(run).name)
+        found.data.attrs["file"] = page_name(run)
     page = found.report(out / PAGE)
     if as_json:
         print_json({**found.to_data(), "page": str(page)})

@@ -60,13 +60,14 @@ def render(result: Findings) -> str:
     own = None if result.sequence is None else panel(result.sequence, moving=False)
     of_own = [] if own is None else own.figures
     figures = list(chain(hero, of_own, *(card.figures for card in cards), *(panel.cards for panel in panels)))
+    named = str(result.metadata.get("name") or "")
     moves = any(figure.moves for figure in figures)
     scores = [score for outcome in result.outcomes.values() for score in outcome.scores.values()]
     nulls = [score.null_kind for score in scores if score.null is not None and score.null_kind]
     return fill(
         "report.html.j2",
         figures,
-        title=text.shorten(text.clean(screens[-1].title), _MAX_TITLE),
+        title=text.shorten(text.clean(": ".join(filter(None, [named, screens[-1].title]))), _MAX_TITLE),
         summary=summary(result),
         facts=list(_facts(result.metadata)),
         result=result,
@@ -167,7 +168,7 @@ def summary(result: Findings) -> str:
     where = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
     if dict(run.get("provenance") or {}).get("step") == "unknown":
         where = "a step that is unknown"
-    known = [run.get(name) for name in ("model", "source", "objective")]
+    known = [run.get(name) for name in ("name", "model", "source", "objective")]
     words = [text.shorten(text.clean(str(value)), _MAX_TITLE) for value in known if value]
     return " · ".join([*words, f"probed at {where}"] if steps else words)
 

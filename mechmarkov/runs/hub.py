@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from mechmarkov.safe import folder
 from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.extras import needed
 from mechmarkov.utils.text import markdown, printable, quoted, shown
 
 PREFIX = "hf://"
@@ -77,6 +78,7 @@ def pages(title: str, contents: Mapping[str, str], result: Summarised | None) ->
     return {folder.CARD: "\n".join(lines) + "\n"} | drawn
 
 
+@needed()
 def fetch(address: str) -> Path:
     """Download `hf://owner/name` or `hf://owner/name@revision` from the Hugging Face Hub.
 
@@ -102,6 +104,7 @@ def fetch(address: str) -> Path:
         return Path(snapshot_download(name, revision=revision, allow_patterns=[folder.RUN, folder.WEIGHTS]))
 
 
+@needed()
 def push(name: str, data: dict[str, Any], files: Mapping[str, str], private: bool) -> str:
     """Upload a run's folder to the Hugging Face Hub; `Run.push_to_hub` calls it.
 

@@ -1,6 +1,7 @@
 """A plan carried out: the stacks, and the steps of each."""
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from mechmarkov.utils.memory import freed_memory_kept
 from mechmarkov.utils.progress import Progress, Told
 from mechmarkov.utils.threads import threads
 
+SECONDS_BETWEEN_LOSSES = 0.5
 ADVICE = "memory=... takes how many bytes may be used"
 
 
@@ -69,7 +71,8 @@ def execute(plan: TrainingPlan, told: Told = None) -> list[Run | Diverged]:
     one_by_one = min(len(plan.stacks), plan.at_once) <= 1
     steps = sum(stack.workload.recipe.steps for stack in plan.stacks)
     stop = Stop()
-    progress = Progress(plan.members[0].recipe.name, len(plan.stacks), steps, told, at_each_step=one_by_one)
+    name, aim = plan.members[0].recipe.name, aim_in_words([member.recipe for member in plan.members])
+    progress = Progress(name, len(plan.stacks), steps, told, at_each_step=one_by_one, aim=aim)
     with ExitStack() as held:
         held.enter_context(freed_memory_kept())
         held.enter_context(closing(progress))
@@ -106,7 +109,7 @@ def _train_stack(plan: TrainingPlan, progress: Progress, stop: Stop, number: int
     training = StackInTraining(stack, plan.device, plan.start)
     if interrupted is not None:
         training.restore(interrupted)
-    written = time.monotonic()
+    written = noted = time.monotonic()
     for step in range(training.step, recipe.steps):
         lr = training.optimiser.rates(step)
         drawn = () if training.fixed else (training.batches.at(step),)
@@ -115,9 +118,27 @@ def _train_stack(plan: TrainingPlan, progress: Progress, stop: Stop, number: int
         if file is not None and due and training.step < recipe.steps:
             resume.write(file, stack.members, plan.device, training.snapshot())
             written = time.monotonic()
+        if progress.shows_loss and time.monotonic() - noted >= SECONDS_BETWEEN_LOSSES:
+            progress.loss(number, training.loss())
+            noted = time.monotonic()
         stop.check()
         progress.step(number, training.step)
     return _results(plan, stack, training.fitted())
+
+
+def aim_in_words(recipes: Sequence[Recipe]) -> str:
+    """The entropy rate that the loss cannot stay below, where it is one number in the loss's unit.
+
+    >>> from mechmarkov.training import load_recipe
+    >>> aim_in_words([load_recipe("binary-p05-q08-tied")])
+    ', entropy rate 0.619'
+    >>> aim_in_words([load_recipe("walk-k6-half")])  # a loss of another scale
+    ''
+    """
+    if any(recipe.objective.kind != "cross_entropy" for recipe in recipes):
+        return ""
+    rates = {getattr(recipe.source, "entropy_rate", None) for recipe in recipes}
+    return f", entropy rate {rate:.4g}" if len(rates) == 1 and (rate := rates.pop()) is not None else ""
 
 
 def _results(plan: TrainingPlan, stack: Stack, fitted: Fitted) -> list[Run | Diverged]:

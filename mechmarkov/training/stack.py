@@ -171,6 +171,10 @@ class StackInTraining:
                 self.metrics[name] = value.new_zeros(self.recipe.steps + 1, *value.shape)
             self.metrics[name][self.step].copy_(value)
 
+    def loss(self) -> float:
+        """Returns the loss that the last update measured, on average over the members."""
+        return float(self.metrics["loss"][self.step - 1].mean())
+
     def _keep(self, step: int, states: Mapping[str, Tensor]) -> None:
         for name, value in states.items():
             self.weights[name][self.rows[step]].copy_(value)

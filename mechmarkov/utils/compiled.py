@@ -1,4 +1,8 @@
-"""Functions that numba compiles, and what it keeps of them on disk."""
+"""Functions that numba compiles, and what it keeps of them on disk.
+
+Numba comes with the extra `fast`. Without it nothing is compiled: who calls these functions looks at
+`CAN_COMPILE` first, and computes in torch.
+"""
 
 import os
 import pickle
@@ -9,8 +13,16 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from numba import config, njit
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+try:
+    from numba import config, njit
+    from numba.core.caching import FunctionCache, IndexDataCacheFile
+except ModuleNotFoundError as error:
+    if error.name != "numba":
+        raise
+    config = njit = None
+    FunctionCache = IndexDataCacheFile = object
+
+CAN_COMPILE = njit is not None
 
 
 @cache
@@ -20,7 +32,13 @@ def _stamp(folder: Path) -> str:
     return blake2b(b"".join(file.read_bytes() for file in files), digest_size=4).hexdigest()
 
 
-called = partial(njit, error_model="numpy", fastmath={"contract"})  # for functions that compiled ones call
+def _as_it_is(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    del options
+    return function
+
+
+# For functions that compiled ones call.
+called = partial(njit, error_model="numpy", fastmath={"contract"}) if CAN_COMPILE else _as_it_is
 inlined = partial(called, forceinline=True)  # for short ones
 
 
@@ -41,7 +59,9 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
         >>> numbers.tolist()
         [0.0, 2.0, 4.0]
     """
-    dispatcher = called(function)
+    dispatcher: Any = called(function)
+    if not CAN_COMPILE:
+        return function
     # Of a user without a home numba would make a folder called "~" in the current one.
     if config.CACHE_DIR or os.path.isabs(os.path.expanduser("~")):
         with suppress(RuntimeError):  # numba's, that it finds no folder

@@ -23,6 +23,7 @@ import platformdirs
 import xarray as xr
 from torch import Tensor
 
+from mechmarkov.utils.compiled import CAN_COMPILE
 from mechmarkov.utils.files import replacing
 
 # A folder for the files instead of the user's cache directory, or "off" for none.
@@ -52,7 +53,8 @@ def code() -> str:
     for root in sorted({Path(place).resolve() for place in places}):
         for path in sorted(root.rglob("*.py")):
             digest.update(path.read_bytes())
-    versions = [version(name) for name in ("torch", "numpy", "scipy", "xarray", "numba", "llvmlite")]
+    computes = ["torch", "numpy", "scipy", "xarray", *(["numba", "llvmlite"] if CAN_COMPILE else [])]
+    versions = [version(name) for name in computes]
     return digest.hexdigest() + "".join(versions)
 
 

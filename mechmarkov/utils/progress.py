@@ -1,5 +1,6 @@
 """Progress bars, where somebody is there to see them; several processes share one."""
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,6 +53,7 @@ class Progress:
         told: Whether to draw a bar, by default where somebody sees it; or a function of the steps done and
             the steps in all.
         at_each_step: Whether it is told at every step; else when `tell` is called.
+        aim: What the loss is compared with, in words; empty where nothing is known.
 
     Example:
         >>> progress = Progress("both", parts=2, steps=5, told=print, at_each_step=True)
@@ -61,12 +63,21 @@ class Progress:
         4 5
     """
 
-    def __init__(self, name: str, parts: int, steps: int, told: Told, *, at_each_step: bool) -> None:
+    def __init__(
+        self, name: str, parts: int, steps: int, told: Told, *, at_each_step: bool, aim: str = ""
+    ) -> None:
         self._done: Any = RawArray("q", max(1, parts))
+        self._losses: Any = RawArray("d", [math.nan] * max(1, parts))
+        self._aim = aim
         self._steps, self._told, self._at_each_step = steps, 0, at_each_step
         self._callback = told if callable(told) else None
         shown = watched() if told is None else told is True
         self._bar = tqdm(total=steps, desc=name, delay=2.0, disable=not shown)
+        self.shows_loss = shown  # else nobody asks for it, which a GPU would have to wait for
+
+    def loss(self, part: int, value: float) -> None:
+        """Note the loss of a part's members, on average."""
+        self._losses[part] = value
 
     def step(self, part: int, done: int) -> None:
         """Note that a part has taken `done` steps."""
@@ -77,6 +88,8 @@ class Progress:
     def tell(self) -> None:
         """Say how many steps are done."""
         before, self._told = self._told, sum(self._done)
+        if known := [loss for loss in self._losses if not math.isnan(loss)]:
+            self._bar.set_postfix_str(f"loss {sum(known) / len(known):.4g}{self._aim}", refresh=False)
         self._bar.update(self._told - before)
         if self._callback is not None and self._told > before:
             self._callback(self._told, self._steps)

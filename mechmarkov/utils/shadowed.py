@@ -10,18 +10,21 @@ from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from os.path import abspath, basename, dirname
 
+from mechmarkov.utils.extras import missing
+
 
 @contextmanager
 def explaining() -> Iterator[None]:
     """Let imports inside fail with one line where a file of one's own is the cause.
 
     Raises:
-        ImportError: Naming the file and what it hides. Any other exception goes on as it is.
+        ImportError: Naming the file and what it hides, or the extra that brings what is missing. Any other
+            exception goes on as it is.
     """
     try:
         yield
     except (Exception, SystemExit) as error:  # a script that parses arguments ends the process
-        line = hiding(error)
+        line = hiding(error) or missing(error)
         if line is None:
             raise
         raise ImportError(line) from None

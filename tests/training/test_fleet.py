@@ -22,6 +22,7 @@ from mechmarkov.training.split import budget_of, split_fleet
 from mechmarkov.training.train import train, train_members
 from mechmarkov.training.workload import Member, fleet_key, members_of, workload_of
 from mechmarkov.utils.forked import can_fork
+from mechmarkov.utils.progress import Progress
 
 EACH = workload_of(BASE).bytes
 # What a member may have for itself.
@@ -337,3 +338,14 @@ def test_running_out_of_memory_halves_the_plan(tmp_path):
     assert half.halved().halved().memory == EACH
     assert half.halved().halved().halved() is None
     assert replace(whole, memory=6 * EACH).halved().memory == 3 * EACH
+
+
+def test_the_bar_has_the_loss_next_to_the_entropy_rate(capsys):
+    progress = Progress("walk", 2, 10, True, at_each_step=True, aim=", entropy rate 0.61")
+    progress._bar.delay = 0
+    progress.loss(0, 0.7)
+    progress.loss(1, 0.9)
+    progress.step(0, 5)
+    progress._bar.refresh()
+    progress.close()
+    assert "loss 0.8, entropy rate 0.61" in capsys.readouterr().err

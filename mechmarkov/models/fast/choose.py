@@ -31,6 +31,7 @@ from mechmarkov.models.fast.fused_norm import layer_norm, norm_fused
 from mechmarkov.models.fast.gpu_attention import attend_on_gpu
 from mechmarkov.models.fast.relu_mlp import relu_mlp_fused
 from mechmarkov.models.layers import Norm
+from mechmarkov.utils.compiled import CAN_COMPILE
 from mechmarkov.utils.device import can_compile_kernels
 
 MAX_SMALL_HEAD = 16  # d_head
@@ -41,7 +42,7 @@ MAX_ONE_HOT_TOKENS = 16
 def install(model: HookedDecoder) -> None:
     """Set what a decoder's layers compute by, for its shape and its device; call it by `use_fast_kernels`."""
     config, device, is_stack = model.config, model.embed.W_E.device, model.n_models is not None
-    is_cpu = device.type == "cpu" and is_stack
+    is_cpu = device.type == "cpu" and is_stack and CAN_COMPILE
     model.embed.one_hot = config.d_vocab <= MAX_ONE_HOT_TOKENS
     blocks: list[Any] = list(model.blocks)
     for block in blocks:
@@ -64,12 +65,12 @@ def attention_for(config: DecoderConfig, device: torch.device | str) -> Callable
 
     Call it as `kernel(q, k, v, scale, window=None)`: float32, causal, differentiable once. q, k, v and the
     result have axes [*stack, batch, head, position, d_head]. None if d_head > 16 or positions are relative.
-    On a CPU it needs n_ctx >= 4 d_head; on CUDA an even d_head and a compiler.
+    On a CPU it needs numba and n_ctx >= 4 d_head; on CUDA an even d_head and a compiler.
     """
     if config.d_head > MAX_SMALL_HEAD or config.positional_embedding_type == "relative":
         return None
     match torch.device(device).type:
-        case "cpu" if config.n_ctx >= MIN_POSITIONS * config.d_head:
+        case "cpu" if CAN_COMPILE and config.n_ctx >= MIN_POSITIONS * config.d_head:
             return attend_fused
         case "cuda" if config.d_head % 2 == 0 and can_compile_kernels():
             return attend_on_gpu

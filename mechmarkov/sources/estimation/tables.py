@@ -9,6 +9,7 @@ from typing import Any
 from mechmarkov.sources.estimation.choices import OptionError
 from mechmarkov.sources.estimation.sequences import MAX_TOKENS
 from mechmarkov.sources.estimation.texts import FLOAT, are_numbers
+from mechmarkov.utils.extras import needed
 from mechmarkov.utils.text import printable, shown
 
 SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}  # the first of them that the first line has
@@ -88,6 +89,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(printable(one, 30) for one in names[:NAMED]) + more
 
 
+@needed()
 def _names_of_parquet(path: Path) -> tuple[list[str], str | None]:
     """The names of the columns, and one that holds lists."""
     import pyarrow.parquet as pq  # half a second that other sources do not need
@@ -144,6 +146,7 @@ def _of_text(path: Path, columns: list[str], limit: int | None) -> list[list[Any
     return values_of
 
 
+@needed()
 def _of_parquet(path: Path, columns: list[str], limit: int | None) -> list[list[Any]]:
     """Columns as lists, once the file's own account of them has been seen to be of a sensible size."""
     import pyarrow.parquet as pq

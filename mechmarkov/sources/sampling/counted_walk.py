@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mechmarkov.sources.sampling.compiled_walk import fill_by_counts_compiled
 from mechmarkov.sources.sampling.paths import cumulative, draw
+from mechmarkov.utils.compiled import CAN_COMPILE
 
 
 def walk_by_counts(
@@ -25,7 +26,7 @@ def walk_by_counts(
         [[1, 0, 1, 1]]
     """
     path = torch.cat([first, torch.empty_like(u, dtype=torch.int64)], 1)
-    fill = fill_by_counts_compiled if u.device.type == "cpu" else fill_by_counts
+    fill = fill_by_counts_compiled if u.device.type == "cpu" and CAN_COMPILE else fill_by_counts
     fill(base, u, path)
     return path
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mechmarkov.sources.sampling.compiled_walk import emit_compiled, walk_compiled
 from mechmarkov.sources.sampling.streams import Numbers, Sequences, uniform
+from mechmarkov.utils.compiled import CAN_COMPILE
 
 MAX_ENTRIES_GPU = 1 << 27  # of the maps that are composed at once: 1 GB
 
@@ -94,7 +95,7 @@ def walk(
         >>> walk(turn, torch.rand(1, 3, dtype=torch.float64), torch.tensor([0])).tolist()
         [[0, 1, 0, 1]]
     """
-    go = walk_compiled if u.device.type == "cpu" else scan
+    go = walk_compiled if u.device.type == "cpu" and CAN_COMPILE else scan
     return go(cdf, u, start, always, placed)
 
 
@@ -112,7 +113,7 @@ def emit(laws: Float64[Tensor, "source state"], path: Sequences, generator: Numb
         [[1, 1, 0]]
     """
     u, cdf = uniform(generator, path.device, *path.shape), cumulative(laws)
-    if path.device.type == "cpu":
+    if path.device.type == "cpu" and CAN_COMPILE:
         return emit_compiled(cdf, u, path)
     chunk = max(1, MAX_ENTRIES_GPU // (path.shape[1] * len(laws)))
     drawn = [
