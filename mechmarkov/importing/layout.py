@@ -157,6 +157,11 @@ def shortened(plan: ImportPlan, n_ctx: int) -> ImportPlan:
     return replace(plan, config=plan.config.model_copy(update={"n_ctx": n_ctx}), states=states)
 
 
+def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of every weight, by its name."""
+    return {name: tuple(value.shape) for name, value in weights.items()}
+
+
 def count_layers(shapes: Shapes, prefix: str, called: Called = str) -> int:
     """Returns how many layers there are, numbered from 0 without a gap.
 

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from mechmarkov.models.attention import Attention
-from mechmarkov.models.context import Context
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.layers import is_hooked
-from mechmarkov.models.mixer import Mixer
+from mechmarkov.models.mixer import Context, Mixer
 
 NOT_BEFORE_Z = ("", "hook_z", "hook_result")  # the mixer itself, and what reads z
 

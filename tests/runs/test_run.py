@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from run_files import K, assert_same, handmade, saved
 from torch import nn
 
-from mechmarkov.importing.lens_config import config_from_lens
+from mechmarkov.importing.hooked_transformer import config_from_lens
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.objectives import Objective
 from mechmarkov.runs import Run, RunFileError, load

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mechmarkov.importing.layout import Called, ImportPlan
 from mechmarkov.models import DecoderConfig
-from mechmarkov.models.causal_mask import causal_mask
+from mechmarkov.models.layers import causal_mask
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import counted
 
