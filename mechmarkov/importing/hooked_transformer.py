@@ -159,7 +159,16 @@ def plan_import(
 
 
 def told(fields: Mapping[str, Any], has_config: bool) -> set[str]:
-    """Returns the fields that `layout.assumptions` need not name: given ones, and some more."""
+    """Returns the fields whose values a file says, so that `layout.assumptions` need not name them.
+
+    Args:
+        fields: The fields that it gives, or the caller.
+        has_config: Whether there is a HookedTransformerConfig, which also says where norms are.
+
+    Example:
+        >>> sorted(told({"eps": 1e-5, "use_local_attn": False}, has_config=True))
+        ['eps', 'norms', 'use_local_attn', 'window']
+    """
     window = {"window"} if "use_local_attn" in fields else set()  # HookedTransformer's way to say it
     return {*fields, *window, *({"norms"} if has_config else ())}
 

@@ -14,7 +14,7 @@ from mechmarkov.utils.text import counted
 
 
 def checked(plan: ImportPlan, masks: Sequence[str], frequencies: Sequence[str], called: Called) -> ImportPlan:
-    """The plan that also reads masks and rotary frequencies, and refuses others than its config's.
+    """Returns the plan that also reads masks and rotary frequencies, and refuses others than its config's.
 
     Args:
         plan: What to import.
