@@ -49,10 +49,11 @@ WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 
 
 def plain_name(name: str) -> str:
-    """A name without those of wrappers.
+    """Returns a name without the parts that wrappers such as `torch.compile` put in.
 
-    >>> plain_name("h.0._orig_mod.mlp.c_fc.weight")
-    'h.0.mlp.c_fc.weight'
+    Example:
+        >>> plain_name("h.0._orig_mod.mlp.c_fc.weight")
+        'h.0.mlp.c_fc.weight'
     """
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
@@ -146,7 +147,12 @@ def assumptions(config: DecoderConfig, known: Container[str]) -> dict[str, Any]:
 
 
 def shortened(plan: ImportPlan, n_ctx: int) -> ImportPlan:
-    """Returns the plan of the same model for shorter sequences: what it computes on them stays."""
+    """Returns the plan of the same model for shorter sequences: what it computes on them stays.
+
+    Args:
+        plan: A model whose tables of positions are longer.
+        n_ctx: The new length of the context.
+    """
     axes = {"pos_embed.W_pos": (slice(n_ctx),), "W_rel": (slice(None), slice(n_ctx))}
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -155,6 +161,11 @@ def shortened(plan: ImportPlan, n_ctx: int) -> ImportPlan:
         return {name: value[rows[name]] if rows[name] else value for name, value in whole.items()}
 
     return replace(plan, config=plan.config.model_copy(update={"n_ctx": n_ctx}), states=states)
+
+
+def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of every weight, by its name."""
+    return {name: tuple(value.shape) for name, value in weights.items()}
 
 
 def count_layers(shapes: Shapes, prefix: str, called: Called = str) -> int:

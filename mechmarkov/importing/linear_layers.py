@@ -203,7 +203,12 @@ def by_other_names(
 
 
 def with_first_rows(plan: ImportPlan, rows: Mapping[str, int]) -> ImportPlan:
-    """Returns the plan for weights of which some have more rows than are used; `rows` says how many are."""
+    """Returns the plan for weights of which some have more rows than are used.
+
+    Args:
+        plan: For weights without the further rows.
+        rows: How many rows are used, by the name of each such weight.
+    """
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         return plan.states({name: value[: rows.get(name)] for name, value in weights.items()})

@@ -10,9 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from mechmarkov.importing import hugging_face, layout, linear_layers
-from mechmarkov.importing.hooked_transformer import lens_fields, told
+from mechmarkov.importing.hooked_transformer import config_from_lens, lens_fields, told
 from mechmarkov.importing.layout import Called, ImportPlan, Shapes
-from mechmarkov.importing.lens_config import config_from_lens
 from mechmarkov.models import DecoderConfig
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import shown
@@ -147,5 +146,4 @@ def states_of(
         ValueError: For what cannot be expressed, naming it.
     """
     cfg = {**cfg, **COMPUTED} if cfg.get("architecture") == NATIVE else cfg
-    shapes = {name: tuple(value.shape) for name, value in weights.items()}
-    return plan_import(shapes, cfg, {}).of_live_model(weights)
+    return plan_import(layout.shapes_of(weights), cfg, {}).of_live_model(weights)

@@ -204,10 +204,20 @@ def tokens_of_states(
 def named_states(
     tokens: Mapping[str | int, int], source: Source, objective: Objective
 ) -> tuple[Source, dict[str | int, int]]:
-    """Returns the source of `source_and_ids`, and the map to tokens by its labels.
+    """Returns the source of `source_and_ids`, and the token of each state by its label.
+
+    Args:
+        tokens: The model's token of each state, by its number or label.
+        source: The data.
+        objective: Says whether there is a query token.
 
     Raises:
         RunFileError: As `source_and_ids`.
+
+    Example:
+        >>> from mechmarkov.sources import Binary
+        >>> named_states({0: 7, 1: 3}, Binary(p=0.5, q=0.8), Objective())[1]
+        {'0': 7, '1': 3}
     """
     source, ids = source_and_ids(tokens, source, objective)
     labels = [*source.labels, *["query"] * objective.query]
@@ -269,5 +279,17 @@ def pick(
 
 
 def picked_config(config: DecoderConfig, n_tokens: int, n_states: int) -> DecoderConfig:
-    """Returns the shape of a model that reads `n_tokens` tokens and predicts the first `n_states` of them."""
+    """Returns the config of the part of a model that reads some of its tokens only.
+
+    Args:
+        config: The whole model.
+        n_tokens: How many tokens it still reads.
+        n_states: How many of them, the first, it predicts.
+
+    Example:
+        >>> words = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=9, attn_only=True)
+        >>> config = picked_config(words, 3, 2)
+        >>> config.d_vocab, config.d_vocab_out
+        (3, 2)
+    """
     return config.model_copy(update={"d_vocab": n_tokens, "d_vocab_out": n_states})

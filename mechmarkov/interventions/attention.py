@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from mechmarkov.models.attention import Attention
-from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.components import check_component, head_index, head_name, head_names
 from mechmarkov.models.decoder import HookedDecoder, check_decoder
+from mechmarkov.models.layers import causal_mask
 from mechmarkov.utils.errors import integer_of, list_of
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from mechmarkov.interventions.positions import Positions, marked, reached
 from mechmarkov.interventions.tokens import donors
 from mechmarkov.models.components import Output, output_of
-from mechmarkov.models.context import UNKNOWN_TOKEN
 from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.mixer import UNKNOWN_TOKEN
 
 Kind = Literal["zero", "mean", "resample", "same_token"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -10,11 +10,9 @@ from torch import Tensor, nn
 from transformer_lens import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
-from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.context import Context
-from mechmarkov.models.layers import Norm, is_hooked, parameter, visible_positions
-from mechmarkov.models.mixer import Mixer
+from mechmarkov.models.layers import Norm, causal_mask, is_hooked, parameter, visible_positions
+from mechmarkov.models.mixer import Context, Mixer
 from mechmarkov.models.rotary import rotate, rotation
 
 NO_CONTEXT = Context()

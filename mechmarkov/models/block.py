@@ -7,9 +7,8 @@ from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models import attention, mamba  # noqa: F401 - mixers that configs name
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.context import Context
 from mechmarkov.models.layers import MLP, Norm, is_hooked
-from mechmarkov.models.mixer import MIXERS, Mixer
+from mechmarkov.models.mixer import MIXERS, Context, Mixer
 
 
 class Block(nn.Module):

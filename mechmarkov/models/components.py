@@ -18,7 +18,7 @@ HEAD_INPUT = re.compile(r"(L\d+H\d+)\.([QKV])")
 
 
 def head_name(layer: int, head: int) -> str:
-    """Returns the name of a head.
+    """Returns the name by which results call a head: `L`, its layer, `H`, its number, both from 0.
 
     Example:
         >>> head_name(0, 1), mlp_name(0)
@@ -28,7 +28,7 @@ def head_name(layer: int, head: int) -> str:
 
 
 def mlp_name(layer: int) -> str:
-    """Returns the name of a layer's MLP, such as `L0.mlp`."""
+    """Returns the name by which results call the MLP of a layer, such as `L0.mlp`."""
     return f"L{layer}.mlp"
 
 
@@ -116,7 +116,13 @@ def component_names(config: DecoderConfig) -> list[str]:
 
 
 def check_component(config: DecoderConfig, name: str) -> None:
-    """Raise a ValueError that lists the model's components if none has this name."""
+    """Refuse a name that no component of the model has, with a ValueError that lists those there are.
+
+    Example:
+        >>> check_component(DecoderConfig(n_layers=1, d_model=4, n_ctx=3, d_head=4, d_vocab=2), "L1H0")
+        Traceback (most recent call last):
+        ValueError: component is 'L1H0', expected one of embed, pos_embed, L0H0, L0.mlp, direct, bias
+    """
     known = component_names(config)
     if name not in known:
         raise ValueError(f"component is {name!r}, expected one of {', '.join(known)}")
@@ -139,7 +145,7 @@ class Output:
         return x if self.head is None else x[..., self.head[1], :]
 
     def replaced(self, x: Float[Tensor, "..."], value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Returns a copy of the tensor at its hook point with another output of the component."""
+        """Returns a copy of the tensor `x` at the hook point in which the component's output is `value`."""
         if self.head is None:
             return value
         x = x.clone()

@@ -18,6 +18,19 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.thin_gemm import ThinAffine, is_thin
 
 
+def causal_mask(
+    n_queries: int, n_keys: int, window: int | None, device: torch.device
+) -> Bool[Tensor, "query key"]:
+    """Returns true where one of the last positions may attend to a key: not ahead, at most `window` back.
+
+    Example:
+        >>> causal_mask(2, 3, window=1, device=torch.device("cpu")).int().tolist()
+        [[1, 1, 0], [0, 1, 1]]
+    """
+    seen = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril_(n_keys - n_queries)
+    return seen if window is None else seen.triu_(n_keys - n_queries - window)
+
+
 def parameter(stack: tuple[int, ...], *shape: int, fill: float = 0.0) -> nn.Parameter:
     """Returns a parameter `[*stack, *shape]` set to a constant; `initialise` draws its start.
 

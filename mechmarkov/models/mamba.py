@@ -15,9 +15,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.layers import ACTIVATIONS, affine, is_hooked, parameter
+from mechmarkov.models.layers import ACTIVATIONS, affine, causal_mask, is_hooked, parameter
 from mechmarkov.models.mixer import Mixer
 
 # Positions that are multiplied out as a matrix; from one chunk to the next only the state goes.

@@ -1,20 +1,36 @@
-"""The interface of a block's mixer, the component that moves information between positions."""
+"""The interface of a block's mixer, which moves information between positions, and what it is given."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from einops import einsum, rearrange
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformer_lens import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.context import Context
 from mechmarkov.models.layers import affine, parameter
 
 MIXERS: dict[str, type["Mixer"]] = {}  # by the name that `DecoderConfig.mixer` chooses
+UNKNOWN_TOKEN = -1  # stands for each token of a pass that begins from a residual stream, if none are given
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """The inputs of one layer's queries beyond the causal mask.
+
+    Attributes:
+        visible: False for a token that no query attends to; None where all are visible. It has the tokens
+            of earlier passes first.
+        past: The layer's entry of TransformerLens' `TransformerLensKeyValueCache`, to which `append` adds
+            keys and values; None without earlier passes.
+    """
+
+    visible: Bool[Tensor, "*stack batch key"] | None = None
+    past: Any = None
 
 
 class Mixer(nn.Module):

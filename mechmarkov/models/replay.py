@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from mechmarkov.models.attention import Attention
 from mechmarkov.models.block import Block
-from mechmarkov.models.context import Context
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.layers import is_hooked
-from mechmarkov.models.mixer import Mixer
+from mechmarkov.models.mixer import Context, Mixer
 
 # Hooks that see what is remembered, and change nothing of it.
 OF_MIXERS = ("", "hook_z", "hook_result")  # a hook of the mixer itself sees what it writes

@@ -37,7 +37,21 @@ def rotate(
 ) -> Float[Tensor, "... position head d_head"]:
     """Rotate the first `rotary_dim` coordinates of queries or keys by their position's angles.
 
-    Sines and cosines are `[position, rotary_dim]`, or those of each sequence.
+    Coordinates a and b of a pair become `a cos - b sin` and `b cos + a sin`.
+
+    Args:
+        x: Queries or keys.
+        sin: Of `rotation`, `[position, rotary_dim]`, or with an axis for sequences before.
+        cos: The same of the cosines.
+        config: Says how many coordinates turn, and which two are a pair.
+
+    Example:
+        >>> config = DecoderConfig(
+        ...     n_layers=1, d_model=4, n_ctx=3, d_head=2, d_vocab=2, positional_embedding_type="rotary"
+        ... )
+        >>> x = torch.tensor([1.0, 0.0]).expand(3, 1, 2)
+        >>> rotate(x, *rotation(config, 3, x), config)[1, 0]  # by an angle of 1
+        tensor([0.5403, 0.8415])
     """
     assert config.rotary_dim is not None  # DecoderConfig checks it
     turned, rest = x[..., : config.rotary_dim], x[..., config.rotary_dim :]

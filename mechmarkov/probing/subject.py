@@ -25,8 +25,8 @@ from mechmarkov.probing.preconditions import predictor_of
 from mechmarkov.probing.recording.activations import SCORES
 from mechmarkov.probing.recording.quantity import Quantity, Value
 from mechmarkov.probing.recording.record import STANDARD, record
-from mechmarkov.runs.kept_recipe import check_recipe
 from mechmarkov.runs.run import Run
+from mechmarkov.runs.schema import check_recipe
 from mechmarkov.sources import Source
 from mechmarkov.utils.errors import integer_of, list_of
 from mechmarkov.utils.kept_data import kept, name_of

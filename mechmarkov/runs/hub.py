@@ -35,9 +35,11 @@ ADDRESS = re.compile(rf"hf://({NAME})(?:@([\w./-]+))?")
 class Summarised(Protocol):
     """Has a summary and a picture for a model card, as a `Result` of `mm.probe` has."""
 
-    def summary(self) -> dict[str, Any]: ...
+    def summary(self) -> dict[str, Any]:
+        """Returns what was measured, as plain data."""
 
-    def picture(self) -> str | None: ...
+    def picture(self) -> str | None:
+        """Returns the text of an SVG, or None where there is nothing to draw."""
 
 
 def pages(title: str, contents: Mapping[str, str], result: Summarised | None) -> dict[str, str]:

@@ -3,8 +3,10 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
+from mechmarkov.catalogue import check_example
 from mechmarkov.runs import growth, hub, schema
 from mechmarkov.runs.run import Run
 from mechmarkov.safe import file as safe_file
@@ -123,3 +125,18 @@ def check_replaces_run(path: str | os.PathLike[str]) -> None:
                 raise RunFileError(
                     "exists and is not a run, expected a new file or a run to replace"
                 ) from None
+
+
+def example(name: str = "walk") -> Run:
+    """Load a bundled run: small, trained, ready to be probed. `mm.examples()` has their names.
+
+    Raises:
+        ValueError: If there is none of that name.
+
+    Example:
+        >>> example("walk").source.title()
+        'Circle walk on 6 states, p = 0.5'
+    """
+    check_example(name)
+    with resources.as_file(resources.files("mechmarkov.runs") / "examples" / f"{name}.pt") as path:
+        return load(path)

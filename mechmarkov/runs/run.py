@@ -55,7 +55,7 @@ class Run:
         provenance: Versions, device, wall seconds.
 
     Example:
-        >>> from mechmarkov.runs.examples import example
+        >>> from mechmarkov.runs.loading import example
         >>> run = example("walk")
         >>> run.model(step=-1).config == run.config, run.metrics["loss"]["value"].ndim
         (True, 1)
@@ -232,8 +232,8 @@ class Run:
         if bos is not None:
             objective = objective.beginning()
         live = inside(model, whole=names is not None)
-        found = converted(live, n_ctx, given, names)
-        decoder, config, ids = found.decoder, found.decoder.config, None
+        decoder, reading = converted(live, n_ctx, given, names)
+        config, ids = decoder.config, None
         with our_own_numbers():
             states = {name: value.detach()[None].clone() for name, value in decoder.state_dict().items()}
             if tokens is not None:
@@ -254,7 +254,7 @@ class Run:
             schema.check_consistent(config, source, objective)
             drawn = example_tokens(config, source, objective)
             read = (drawn if ids is None else torch.tensor(ids)[drawn])[:COMPARED_SEQUENCES]
-        origin = {**compare(live, decoder, read, found.advice), **found.said}
+        origin = {**compare(live, decoder, read, reading.advice), **reading.said}
         if ids is not None:
             with our_own_numbers():
                 part = vocabulary.pick(decoder.config, config, states, ids, drawn)

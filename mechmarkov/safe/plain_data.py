@@ -145,6 +145,10 @@ def describe(value: Any) -> str:
 def check_loaded_tensor(tensor: Tensor, path: str) -> None:
     """Refuse a tensor that is not an ordinary dense one lying wholly inside its storage.
 
+    Args:
+        tensor: What torch has read.
+        path: Where in the file it is, for the message.
+
     Raises:
         RunFileError: For a sparse, quantised, complex or fake tensor, and for one whose elements overlap.
     """

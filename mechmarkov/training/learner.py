@@ -104,7 +104,7 @@ class Learner(Protocol):
         """Returns the decoder's tensors but `frozen`, by HookedTransformer's names."""
 
 
-class DecoderLearner:
+class DecoderLearner(Learner):
     """A stack of decoders as the training loop needs it (`Learner`), each started from its own seed.
 
     Args:

@@ -59,15 +59,27 @@ def partial_path(folder: Path, stack: int, stacks: int) -> Path:
 
 
 def write(path: Path, members: Sequence[Member], device: torch.device, snapshot: dict[str, Any]) -> None:
-    """Write what `StackInTraining.snapshot` returns to a file, atomically, with what it belongs to."""
+    """Write what an interrupted training resumes from to a file, atomically.
+
+    Args:
+        path: The file.
+        members: What the stack trains, which the file must belong to when it is read.
+        device: Where it trains.
+        snapshot: What `StackInTraining.snapshot` returns.
+    """
     safe_file.write(path, {**_identity(members, device), "snapshot": snapshot})
 
 
 def read(path: Path, members: Sequence[Member], device: torch.device) -> dict[str, Any] | None:
-    """Returns what an interrupted training of the same stack left, for `StackInTraining.restore`.
+    """Read what an interrupted training of the same stack left.
+
+    Args:
+        path: The file that `write` wrote.
+        members: What the stack trains.
+        device: Where it trains.
 
     Returns:
-        None where there is no file.
+        The snapshot, for `StackInTraining.restore`; None where there is no file.
 
     Raises:
         RunFileError: The file is damaged, or belongs to other recipes, other seeds or another device.

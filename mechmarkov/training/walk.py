@@ -21,7 +21,7 @@ from mechmarkov.objectives import mean_over
 from mechmarkov.sources import Source
 from mechmarkov.sources.sampling.whole_law import whole_law
 from mechmarkov.theory.walk import reduced_walk
-from mechmarkov.training.learner import LearnerJob, Measures
+from mechmarkov.training.learner import Learner, LearnerJob, Measures
 from mechmarkov.training.sections import Init
 
 # Frozen tensors, trained ones by step, and metrics.
@@ -29,7 +29,7 @@ Trajectory = tuple[dict[str, Tensor], dict[int, dict[str, Tensor]], dict[str, Te
 MEASURED = ("loss", "accuracy", "parent_attention", "attention_spread")
 
 
-class WalkLearner:
+class WalkLearner(Learner):
     """A stack of walk models as the training loop needs it (`Learner`); exports the decoders that they are.
 
     Args:

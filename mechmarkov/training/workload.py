@@ -25,7 +25,13 @@ class Member:
 
 
 def members_of(recipe: Recipe, seeds: Sequence[int]) -> list[Member]:
-    """Returns a member for each seed, all of one recipe."""
+    """Returns one training for each seed, all of one recipe: what `train_members` takes.
+
+    Example:
+        >>> from mechmarkov.training.recipe import load_recipe
+        >>> [member.seed for member in members_of(load_recipe("walk-k6-half"), range(3))]
+        [0, 1, 2]
+    """
     return [Member(recipe, seed) for seed in seeds]
 
 

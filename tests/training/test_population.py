@@ -106,13 +106,6 @@ def test_a_decoder_trains_on_the_whole_law():
     assert (excess < 0.01).all()
 
 
-def test_a_fleet_of_different_supports():
-    other = DENSE.replace(**{"source.P": [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.5, 0.0, 0.5]]})
-    together = fit_members([Member(DENSE, 0), Member(other, 0)])
-    alone = fit_members([Member(other, 0)])
-    torch.testing.assert_close(together.metrics["loss"][:, 1], alone.metrics["loss"][:, 0])
-
-
 def test_V_turns_to_the_root_of_P():
     """V + eps = sqrt(eps^2 + 2 eta t pi P) entry by entry, for a chain whose every transition is possible."""
     recipe = load_recipe("walk-k6-half").replace(

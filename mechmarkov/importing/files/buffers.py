@@ -8,13 +8,13 @@ from torch import Tensor
 
 from mechmarkov.importing.layout import Called, ImportPlan
 from mechmarkov.models import DecoderConfig
-from mechmarkov.models.causal_mask import causal_mask
+from mechmarkov.models.layers import causal_mask
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import counted
 
 
 def checked(plan: ImportPlan, masks: Sequence[str], frequencies: Sequence[str], called: Called) -> ImportPlan:
-    """The plan that also reads masks and rotary frequencies, and refuses others than its config's.
+    """Returns the plan that also reads masks and rotary frequencies, and refuses others than its config's.
 
     Args:
         plan: What to import.

@@ -64,7 +64,7 @@ def plan_import(
 
     # Shapes of what the table makes are those of tensors without memory.
     translated = by_our_names({name: torch.empty(shape, device="meta") for name, shape in shapes.items()})
-    inner = {name: tuple(value.shape) for name, value in translated.states.items()}
+    inner = layout.shapes_of(translated.states)
     for name in inner:
         if not OURS.fullmatch(name):
             layer = next(iter(re.findall(r"\d+", name)), "0")
@@ -99,9 +99,8 @@ def of_live_model(
     weights = {**dict(model.named_buffers()), **model.state_dict()}
     weights = {name: value.detach().cpu() for name, value in weights.items() if isinstance(value, Tensor)}
     weights = {name: x.float() if x.is_floating_point() else x for name, x in weights.items()}
-    shapes = {name: tuple(value.shape) for name, value in weights.items()}
-    plan = plan_import(shapes, names, {} if given is None else given, dict(model.named_buffers()))
-    return plan.of_live_model(weights)
+    buffers = dict(model.named_buffers())
+    return plan_import(layout.shapes_of(weights), names, given or {}, buffers).of_live_model(weights)
 
 
 def _to_length(name: str, value: Tensor, n_ctx: int | None) -> Tensor:

@@ -21,7 +21,12 @@ TRAINED = "blocks.0.attn.W_K"
 
 
 def context_conditioned_config(n_states: int, n_ctx: int) -> DecoderConfig:
-    """Returns the shape of the layer: one head, no positions; the stream has a block for the output."""
+    """Returns the config of Ildiz et al.'s layer: one head, no norms, no positions, a block for the output.
+
+    Args:
+        n_states: The number of states, K.
+        n_ctx: Length of the context.
+    """
     return handset_config(
         n_states,
         n_ctx,

@@ -21,7 +21,13 @@ SHARP = 60.0
 
 @torch.no_grad()
 def direct_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> HookedDecoder:
-    """Build the table in the direct path, `W_E W_U`; the head writes nothing.
+    """Build a model whose logits are a lookup of the current token, in the direct path `W_E W_U`.
+
+    The head writes nothing.
+
+    Args:
+        table: The logits of the next state, by the current one.
+        n_ctx: Length of the context.
 
     Example:
         >>> table = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
@@ -59,10 +65,20 @@ def value_table(
 
 @torch.no_grad()
 def content_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> HookedDecoder:
-    """Build a head that applies the table to wherever the state after the current one stands: a skip-trigram.
+    """Build a model whose head attends by content: a skip-trigram over a table of logits.
 
-    It attends to all tokens whose state is one above its own (the last state's to the first), of whatever
-    distance, and to all tokens equally where there is none.
+    A query of state i attends to all tokens of state i + 1 (after the last state comes the first), however
+    far back, and to all tokens equally where there is none. Its OV circuit applies the table to what it
+    finds.
+
+    Args:
+        table: The logits of the next state, by the state that is attended to.
+        n_ctx: Length of the context.
+
+    Example:
+        >>> table = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
+        >>> content_table(table, n_ctx=4)(torch.tensor([[1, 0]]))[0, 1].tolist()  # 0 looks for 1
+        [2.0, 3.0]
     """
     n = len(table)
     decoder = value_table(table, n_ctx)
@@ -78,9 +94,19 @@ def content_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> Ho
 def cancelling_tables(
     table: Float[Tensor, "state_from state_to"], n_ctx: int, *, gain: float = 5.0
 ) -> HookedDecoder:
-    """Build the table in the direct path; one head writes `gain` times it, another takes it back.
+    """Build a model in which two heads cancel: one writes `gain` times the table, the other takes it back.
 
-    The logits are the table's, while either head's removal changes them.
+    The logits are the table's, by the direct path, while the removal of either head alone changes them.
+
+    Args:
+        table: The logits of the next state, by the current one.
+        n_ctx: Length of the context.
+        gain: How many times the table each head writes.
+
+    Example:
+        >>> table = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
+        >>> cancelling_tables(table, n_ctx=4)(torch.tensor([[0, 1]])).tolist()
+        [[[0.0, 1.0], [2.0, 3.0]]]
     """
     n = len(table)
     decoder = _reading_one_token(n, torch.arange(n_ctx), n_heads=2)
@@ -105,7 +131,13 @@ def _reading_one_token(n: int, seen: Int[Tensor, " position"], n_heads: int = 1)
 
 @torch.no_grad()
 def mlp_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> HookedDecoder:
-    """Build the table in the MLP, with one hidden unit a state; the head writes nothing.
+    """Build a model whose logits are a lookup of the current token, in the MLP: one hidden unit a state.
+
+    The head writes nothing.
+
+    Args:
+        table: The logits of the next state, by the current one.
+        n_ctx: Length of the context.
 
     Example:
         >>> table = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
@@ -162,7 +194,17 @@ def handset_config(
     n_heads: int = 1,
     **others: Any,
 ) -> DecoderConfig:
-    """Returns a config without norms and attention scale, with an MLP where `d_mlp` is given.
+    """Returns the config of a model whose weights are set by hand: no norms, and scores are not scaled.
+
+    Args:
+        n_states: The size of the vocabulary.
+        n_ctx: Length of the context.
+        d_model: Width of the residual stream.
+        d_head: Width of a head.
+        d_mlp: Hidden units of each MLP; without them the model is attention only.
+        n_layers: The number of layers.
+        n_heads: Heads a layer.
+        others: Further fields of `DecoderConfig`.
 
     Example:
         >>> handset_config(3, 8, d_model=6, d_head=3).attn_only
@@ -183,15 +225,21 @@ def handset_config(
     )
 
 
+@torch.no_grad()
 def embedding_frame(n: int, n_ctx: int, *, positions: int, output: int, **shape: Any) -> HookedDecoder:
-    """Build a decoder that embeds tokens and positions one-hot and unembeds a block, and no more yet.
+    """Build a decoder that embeds tokens and positions one-hot and unembeds a block; all else is zero.
 
     Args:
-        n: The number of states, embedded from dimension 0 on.
+        n: The number of states, embedded in dimensions 0 to n - 1.
         n_ctx: Length of the context.
-        positions: The dimension from which on positions are embedded.
-        output: The dimension from which on the block begins that is unembedded.
-        shape: Further sizes, as of `handset_config`.
+        positions: The first of the `n_ctx` dimensions in which positions are embedded.
+        output: The first of the `n` dimensions that are unembedded.
+        shape: The sizes `d_model` and `d_head`, and others, of `handset_config`.
+
+    Example:
+        >>> decoder = embedding_frame(2, 3, positions=2, output=5, d_model=7, d_head=2)
+        >>> decoder.embed.W_E[1].tolist(), decoder(torch.tensor([[0, 1]])).tolist()
+        ([0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], [[[0.0, 0.0], [0.0, 0.0]]])
     """
     decoder = HookedDecoder(handset_config(n, n_ctx, **shape))
     decoder.embed.W_E[:, :n] = torch.eye(n)

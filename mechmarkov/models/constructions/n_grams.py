@@ -85,15 +85,26 @@ def n_gram_model(
 def n_gram_error(
     kernel: Float[np.ndarray, "*history state_to"], n_ctx: int, *, form: Form, sharpness: float = SHARP
 ) -> float:
-    """A bound on how far any log-probability of `n_gram_model` is from the table's (nats), before rounding.
+    """Returns how far any log-probability of `n_gram_model` can be off, in nats, before rounding.
 
     Each head has `epsilon = (n_ctx - 1) e^-sharpness` of its mass elsewhere. "digits": the number is wrong
     by `epsilon (K^k - 1)` at most, a logit by that times the steepest slope. Else a copied token is wrong by
     epsilon, and by as much again with each layer. The sum E of these reduces the hidden unit of the history,
     and raises at most the `k (K - 1)` that miss one token. A softmax doubles what logits are wrong by.
 
+    Args:
+        kernel: The table, as of `n_gram_model`, and so are the others.
+        n_ctx: Length of the context.
+        form: How heads read.
+        sharpness: The attention logit of what a head attends to.
+
     Raises:
         ValueError: Hard attention is too far away for this to be a bound, E >= 1.
+
+    Example:
+        >>> copies_two_back = np.array([[[0.9, 0.1], [0.9, 0.1]], [[0.1, 0.9], [0.1, 0.9]]])
+        >>> n_gram_error(copies_two_back, 4, form="heads") < 1e-20
+        True
     """
     log_law, n, k = _checked(kernel)
     epsilon = (n_ctx - 1) * math.exp(-sharpness)

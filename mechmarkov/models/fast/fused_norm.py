@@ -54,7 +54,15 @@ def norm_fused(
 
 
 def layer_norm(x: Tensor, w: Tensor, b: Tensor, eps: float, centred: bool) -> Tensor:
-    """Compute LayerNorm by torch's own kernel; arguments as of `norm_fused`, centred."""
+    """Normalise by torch's own LayerNorm, with the arguments of `norm_fused`.
+
+    Args:
+        x: The input; its last axis is normalised.
+        w: The gain, `[model, d_model]`.
+        b: The bias, `[model, d_model]`.
+        eps: What is added to the variance.
+        centred: True; torch's kernel always takes off the mean.
+    """
     assert centred
     return (F.layer_norm(x, x.shape[-1:], eps=eps) * w.unsqueeze(1)).add_(b.unsqueeze(1))
 
