@@ -144,9 +144,6 @@ def fit_programs(subject: Subject) -> list[Fitted]:
     Numbers are fitted to the first half of the subject's sequences, terms chosen on the second. Earlier
     models have the same terms with numbers of their own.
 
-    Args:
-        subject: The models and the sequences: `Subject.of(run)`.
-
     Example:
         >>> import mechmarkov as mm
         >>> subject = mm.Subject.of(mm.example("walk"), sequences=8)

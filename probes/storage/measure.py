@@ -61,9 +61,6 @@ def measure(subject: Subject) -> xr.Dataset:
 def gains(subject: Subject) -> xr.Dataset:
     """`kl_empty`, `kl_full` and `gain` [axis] (nats) only: what null models are asked for.
 
-    Args:
-        subject: The models: `Subject.of(run)`.
-
     Example:
         >>> import mechmarkov as mm
         >>> gains(mm.Subject.of(mm.example("walk"), sequences=8)).gain.round(2).values.tolist()
@@ -208,9 +205,6 @@ def _shared(game: Shares, spread: np.ndarray) -> np.ndarray:
 
 def tables(subject: Subject) -> xr.Dataset:
     """Returns what each path says of the next state, given the current one.
-
-    Args:
-        subject: The models: `Subject.of(run)`.
 
     Returns:
         `table` [axis, path, state_from, state_to] (score units): the path's mean contribution to the logits,
