@@ -140,7 +140,12 @@ def _fit(
 
 
 def by_token(last: xr.Dataset, heads: list[dict[str, int]]) -> Iterator[Claim]:
-    """A claim for each head whose attention the tokens of query and key explain, and one for each query."""
+    """A claim for each head whose attention the tokens of query and key explain, and one for each query.
+
+    Args:
+        last: What `measure` returned, of one model: `data.isel(step=-1)`.
+        heads: The heads to judge, such as `{"layer": 0, "head": 1}`.
+    """
     labels = [str(label) for label in last.attrs["labels"]]
     for head in heads:
         one, name = last.isel(head), (head_name(head),)

@@ -38,6 +38,12 @@ def measure(subject: Subject) -> xr.Dataset:
     Returns:
         What `shares`, `by_parent`, `tables`, `truncations` and `by_own_scale` return; of null models what
         `gains` does.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> data = measure(mm.Subject.of(mm.example("walk"), sequences=8))
+        >>> data.share.round(2).to_series().to_dict()
+        {(50, 'L0H0'): 1.0}
     """
     attrs = {
         "source": subject.source.title(),
