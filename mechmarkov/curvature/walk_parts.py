@@ -41,6 +41,11 @@ def walk_parts(run: Run) -> WalkParts | None:
     """The parts of a run that is a walk model: frozen one-hot embeddings, trained `u` and `V`; else None.
 
     None for unit columns too, whose tokens are shortened: theory is that of one-hot ones.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> walk_parts(mm.example("walk")).positions.shape, walk_parts(mm.example("induction"))
+        ((97, 97), None)
     """
     config, K = run.config, run.source.n_states
     spans = {
