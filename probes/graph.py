@@ -81,6 +81,12 @@ def measure(subject: Subject) -> xr.Dataset:
         `parent_attention` [axis, layer, head] (probability): on parents, mean over positions that have any;
         `at_least` [axis, layer, head] (probability): of as many true edges where each is moved to an earlier
         position drawn at random, exactly.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> data = measure(mm.Subject.of(mm.example("graph"), sequences=8))
+        >>> data.found[-1].values.tolist(), data.recovered[-1].values.tolist()  # layer, head
+        ([[9], [0]], [[9], [0]])
     """
     assert isinstance(subject.source, CausalGraph)
     mean = subject.recorded(MEAN_ATTENTION)

@@ -121,16 +121,15 @@ def largest_of_all(judge: Judge, tokens: int) -> WorstSeen | None:
     return replace(seen, history=contexts.completed(seen.history[None], judge.length)[0])
 
 
-def search(judge: Judge, starts: Histories, tokens: int, seed: int = 0) -> WorstSeen:
+def search(judge: Judge, starts: Histories, tokens: int) -> WorstSeen:
     """The worst prediction that coordinate ascent finds.
 
     Args:
         judge: The model and the program.
         starts: Sequences to start from; those that are worst already are taken.
         tokens: How many tokens may go through the model.
-        seed: The seed of the order in which changes are tried.
     """
-    rng, contexts = np.random.default_rng(seed), judge.contexts
+    rng, contexts = np.random.default_rng(0), judge.contexts
     histories = np.unique(np.concatenate([starts, contexts.plain(judge.length)]), axis=0)
     nats = judge.nats(histories)
     at, order = nats.max(0), nats.max(1).argsort(kind="stable")[::-1][:BEAM]

@@ -143,9 +143,8 @@ class LossSurface:
         numbers = self.coordinates.numbers
         u = theta[:, torch.from_numpy(walk.places_of_u(numbers))]
         V = theta[:, torch.from_numpy(walk.places_of_V(numbers))].mT
-        x = F.one_hot(tokens[:, :-1], len(walk.read_at)).to(
-            theta.dtype
-        )  # the same for all models: never copied for each
+        # The same for all models: never copied for each.
+        x = F.one_hot(tokens[:, :-1], len(walk.read_at)).to(theta.dtype)
         attention = attend(x, walk.norm * u, torch.from_numpy(walk.positions))
         return read(x, V, attention).unsqueeze(-2)
 

@@ -28,7 +28,13 @@ def why_no_table(source: Source) -> str | None:
 
 
 def why_no_bigram(source: Source) -> str | None:
-    """Returns why there is no bigram to be stored in weights, or None; for a chain there always is."""
+    """Returns why there is no bigram to be stored in weights, or None; for a chain there always is.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> why_no_bigram(mm.Circle(n_states=4, p=0.5)) is None
+        True
+    """
     if isinstance(source, FixedChain) or not isinstance(source, Stationary):
         return why_no_table(source)
     # Rows that are the unigram, up to the rounding of a few hundred float64 additions.
@@ -43,6 +49,11 @@ def why_no_chain(source: Source, so: str) -> str | None:
     Args:
         source: The source.
         so: What cannot be where every sequence has a chain of its own.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> why_no_chain(mm.DirichletChains(n_states=3), so="no P to compare with")
+        'the source redraws its chain for every sequence, so no P to compare with'
     """
     if source.redraws:
         return f"the source redraws its chain for every sequence, so {so}"

@@ -23,7 +23,12 @@ def float64_weights(subject: Subject) -> Weights:
 
 
 def embedded_states(subject: Subject, weights: Weights) -> Float[np.ndarray, "member state d_model"]:
-    """The embedding of each state of the source, from `float64_weights(subject)`."""
+    """The embedding of each state of the source.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+        weights: Their weights in float64: `float64_weights(subject)`.
+    """
     return weights["embed.W_E"][:, : subject.source.n_states]
 
 

@@ -95,7 +95,12 @@ def kept(name: str, measure: Callable[[], xr.Dataset]) -> xr.Dataset:
 
 
 def write(path: Path, data: xr.Dataset) -> None:
-    """Write a dataset as arrays of numbers and texts, and a header: nothing in it is ever executed."""
+    """Write a dataset as arrays of numbers and texts, and a header: nothing in it is ever executed.
+
+    Args:
+        path: The file, as of `np.savez`.
+        data: The dataset; its attributes are what JSON can hold.
+    """
     header = {
         "attributes": data.attrs,
         "variables": [

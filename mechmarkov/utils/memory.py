@@ -38,12 +38,12 @@ def freed_memory_kept(largest: int = 1 << 25) -> Iterator[None]:
         give_freed_memory_back()
 
 
-def bytes_of(name: str, value: Any, least: int = 1) -> int:
+def bytes_of(name: str, value: Any) -> int:
     """A number of bytes: an integer, or a text such as "2GB" or "512 MiB".
 
     Raises:
         TypeError: Neither an integer nor a text.
-        ValueError: A text that is not a size, or fewer bytes than `least`.
+        ValueError: A text that is not a size, or less than one byte.
 
     Example:
         >>> bytes_of("memory", "2GB"), bytes_of("memory", 1 << 20)
@@ -61,8 +61,8 @@ def bytes_of(name: str, value: Any, least: int = 1) -> int:
         size = int(TypeAdapter(ByteSize).validate_python(value))
     except ValidationError:
         raise ValueError(f"{name} is {shown(value)}, expected {expected}") from None
-    if size < least:
-        raise ValueError(f"{name} is {shown(value)}, expected at least {least} bytes, such as '2GB'")
+    if size < 1:
+        raise ValueError(f"{name} is {shown(value)}, expected at least 1 bytes, such as '2GB'")
     return size
 
 

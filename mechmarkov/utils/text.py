@@ -242,20 +242,6 @@ def at_most(value: float, digits: int = 3) -> str:
     return f"{math.ceil(value / step - 1e-9) * step:.{digits}g}"
 
 
-def typeset(sentence: str) -> str:
-    """Returns a sentence, written with Python's formats, whose numbers look like those of `format_number`.
-
-    >>> typeset("worth -1.1e-08 nats (1e+06 at most), in steps 2-3")
-    'worth −1.1 × 10⁻⁸ nats (1 × 10⁶ at most), in steps 2-3'
-    """
-    sentence = re.sub(r"(?<![\w.])-(?=\d)", _MINUS, sentence)
-
-    def power(match: re.Match[str]) -> str:
-        return f"{match[1]} × 10{str(int(match[2])).translate(_SUPERSCRIPTS)}"
-
-    return re.sub(r"(?<![\w.])(\d(?:\.\d+)?)e([+-]\d{2,3})\b", power, sentence)
-
-
 def format_share(value: float, decimals: int = 0) -> str:
     """Returns a share in percent; what is less than all or more than nothing is not written as 100 % or 0 %.
 

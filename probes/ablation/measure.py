@@ -74,6 +74,12 @@ def measure(subject: Subject) -> xr.Dataset:
         `group_effect` [axis, group], `in_group` [group, group_head]: what groups of heads do (`of_groups`);
         `largest_low`, `largest_high` [axis] (nats): the interval of each model's largest effect.
         On null models only the `effect` of means, of the components that are ranked.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> data = measure(mm.Subject.of(mm.example("walk"), sequences=8))
+        >>> data.effect.sel(component="L0H0", kind="mean", measure="loss").round(1).values.tolist()
+        [0.8]
     """
     if (n := len(subject.batch.tokens)) < MIN_SEQUENCES:
         raise ValueError(

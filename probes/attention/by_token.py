@@ -37,9 +37,6 @@ def qk_tables(subject: Subject) -> Float[np.ndarray, "member layer head state_fr
     embedding as it is. Rows are the query's token, columns the key's; each row less its mean, which a softmax
     does not see. NaN for layers whose attention weights are not a softmax of products.
 
-    Args:
-        subject: The models: `Subject.of(run)`.
-
     Example:
         >>> import mechmarkov as mm
         >>> qk_tables(mm.Subject.of(mm.example("walk"), sequences=8)).shape
@@ -68,9 +65,6 @@ def explained_by_tokens(
     """The table of query and key tokens that fits each head's attention logits best, and its share.
 
     Least squares over the recorded pairs of a query and a key: the table's entry is the mean logit of a pair.
-
-    Args:
-        subject: The models and the sequences to record: `Subject.of(run)`.
 
     Returns:
         `token_scores` (score units), NaN for pairs never seen, and the share of the variance of a query's
@@ -146,7 +140,12 @@ def _fit(
 
 
 def by_token(last: xr.Dataset, heads: list[dict[str, int]]) -> Iterator[Claim]:
-    """A claim for each head whose attention the tokens of query and key explain, and one for each query."""
+    """A claim for each head whose attention the tokens of query and key explain, and one for each query.
+
+    Args:
+        last: What `measure` returned, of one model: `data.isel(step=-1)`.
+        heads: The heads to judge, such as `{"layer": 0, "head": 1}`.
+    """
     labels = [str(label) for label in last.attrs["labels"]]
     for head in heads:
         one, name = last.isel(head), (head_name(head),)

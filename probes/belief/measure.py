@@ -154,7 +154,7 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("probability", ("point", "drawn"), exact=shown(belief)),
         coords={
             subject.axis: subject.coordinates,
-            "stream": [_stream_name(layer) for layer in names],
+            "stream": ["embed" if layer == EMBEDDING else f"L{layer}" for layer in names],
             "position": batch.read.numpy(),
         }
         | ({"part": list(parts), "pair": pairs_of(parts)} if parts else {}),
@@ -179,11 +179,6 @@ def mean_kls(last: xr.Dataset) -> tuple[float, float, float]:
     """
     clean, random, forced = (float(last[f"{name}_kl"].mean()) for name in ("clean", "random", "forced"))
     return clean, random, forced
-
-
-def _stream_name(layer: int) -> str:
-    """The stream after a block, `L0`, and what the first block reads, `embed`."""
-    return "embed" if layer == EMBEDDING else f"L{layer}"
 
 
 def held_out(

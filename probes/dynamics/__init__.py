@@ -56,7 +56,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
             last = int(data["step"][-1])
             why = data.attrs.get(f"no_{name}", f"not in the probed steps, the last of which is {last}")
             if name in undecided:
-                why = f"whether {_called(name)} is halfway by step {last} is open"
+                why = f"whether {CALLED.get(name, f'the {name}')} is halfway by step {last} is open"
             score = Score(None, "step", null_kind=kind, reason=why)
         result[f"t_{name}"] = score
     why = "none of the events is in the probed steps"
@@ -76,11 +76,6 @@ CALLED = {
     "induction_head": "an induction head",
     "graph_head": "a head along the graph",
 }
-
-
-def _called(event: str) -> str:
-    """An event in the reason of a score without a value."""
-    return CALLED.get(event, f"the {event}")
 
 
 probe = Probe(

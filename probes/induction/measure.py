@@ -40,6 +40,12 @@ def measure(subject: Subject) -> xr.Dataset:
         For a run, not for its null, also `random_composition` [pair], that of random matrices; an `example`
         [axis, shown, query, key_shown]: attention of the last model's circuit on the end of the first
         sequence, and of an ideal head; and what `mechmarkov.probes.induction.paths.trace` returns.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> data = measure(mm.Subject.of(mm.example("induction"), sequences=8))
+        >>> data.effect.round(1).values.tolist()  # step, layer, head: the first of the second layer
+        [[[0.0, 0.0], [0.8, 0.3]]]
     """
     axis, recorded = subject.axis, subject.recorded(INDUCTION)
     reference = recorded.reference

@@ -28,9 +28,6 @@ MAX_AMPLITUDE = 1e3
 def step_size(subject: Subject) -> float | str:
     """The step size of plain gradient descent that a run was trained by, or one line why there is none.
 
-    Args:
-        subject: The run: `Subject.of(run)`.
-
     Example:
         >>> import mechmarkov as mm
         >>> step_size(mm.Subject.of(mm.example("walk"), sequences=8))

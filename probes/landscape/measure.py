@@ -62,6 +62,12 @@ def measure(subject: Subject) -> xr.Dataset:
         `path` [checkpoint, plane] and `way` [way, plane] of `loss_slice`.
     And of binary tied one-layer models, over [axis]: `canonical_e`, `canonical_w`, `fit_error`,
         `log_odds_sd`, `rank_one`, `energy`, `basin` (mechmarkov.probes.landscape.canonical_fit).
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> data = measure(mm.Subject.of(mm.example("trap"), sequences=8))
+        >>> data.attrs["kind"], data.eigenvalue[:2].round(1).values.tolist()
+        ('saddle', [-5.0, -5.0])
     """
     axis = subject.axis
     batch = subject.batch

@@ -66,9 +66,6 @@ class Program:
 def extract(subject: Subject) -> Program:
     """Read the programs of a subject's models off their weights and their recorded attention.
 
-    Args:
-        subject: The models and the sequences to record: `Subject.of(run)`.
-
     Example:
         >>> import mechmarkov as mm
         >>> program = extract(mm.Subject.of(mm.example("walk"), sequences=8))

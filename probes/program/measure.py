@@ -73,6 +73,12 @@ def measure(subject: Subject) -> xr.Dataset:
         [term, state_from, state_to] (scores): the table of each term that has one of single tokens;
         and `worst_*` [rank]: the predictions where the fitted program fails most, with the last tokens in
         front of them (-1 in front of the first), `worst_model` and `worst_program` (probability).
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> data = measure(mm.Subject.of(mm.example("walk"), sequences=8))
+        >>> data.explained_by_weights.round(2).values.tolist()  # the embeddings and one head are all there is
+        [1.0]
     """
     count = len(subject.batch.tokens)
     if count < MIN_SEQUENCES:
@@ -143,9 +149,6 @@ def fit_programs(subject: Subject) -> list[Fitted]:
 
     Numbers are fitted to the first half of the subject's sequences, terms chosen on the second. Earlier
     models have the same terms with numbers of their own.
-
-    Args:
-        subject: The models and the sequences: `Subject.of(run)`.
 
     Example:
         >>> import mechmarkov as mm

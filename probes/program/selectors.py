@@ -103,9 +103,6 @@ def fit_lags(subject: Subject) -> Float[np.ndarray, "member layer head lag"]:
     Iterative scaling, started where the last prediction looks: for attention that is a softmax over lags
     that is the answer, and stays it. NaN for heads without attention weights.
 
-    Args:
-        subject: The models and the sequences to record: `Subject.of(run)`.
-
     Example:
         >>> import mechmarkov as mm
         >>> fit_lags(mm.Subject.of(mm.example("walk"), sequences=8))[0, 0, 0, 1].round(2)

@@ -151,7 +151,9 @@ def _is_stored(last: xr.Dataset) -> bool:
 
 
 def is_half_stored(last: xr.Dataset) -> bool:
-    """Returns whether at least half of following the parent is left without a transition to copy.
+    """Returns whether half of following the parent is left where no transition stands in the context.
+
+    Then the model has that half in its weights: there was nothing to copy.
 
     Args:
         last: What `measure` returned, of one model: `data.isel(step=-1)`.
@@ -160,7 +162,7 @@ def is_half_stored(last: xr.Dataset) -> bool:
 
 
 def is_stored_open(last: xr.Dataset) -> bool:
-    """Returns whether it is open that half of following the parent needs no transition before it.
+    """Returns whether the interval of that share (`is_half_stored`) holds a half, so that it is open.
 
     Args:
         last: What `measure` returned, of one model: `data.isel(step=-1)`.
@@ -210,7 +212,7 @@ def positions_read(last: xr.Dataset) -> np.ndarray:
 
 
 def cancelling(last: xr.Dataset) -> list[list[str]]:
-    """The groups of paths that cancel, of one model.
+    """The groups of paths of one model that cancel: what one writes the others take back.
 
     Args:
         last: What `measure` returned, of one model: `data.isel(step=-1)`.

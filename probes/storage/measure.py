@@ -40,6 +40,12 @@ def measure(subject: Subject) -> xr.Dataset:
     Returns:
         What `shares`, `by_parent`, `tables`, `truncations` and `by_own_scale` return; of null models what
         `gains` does.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> data = measure(mm.Subject.of(mm.example("walk"), sequences=8))
+        >>> data.share.round(2).to_series().to_dict()
+        {(50, 'L0H0'): 1.0}
     """
     attrs = {
         "source": subject.source.title(),
@@ -62,9 +68,6 @@ def measure(subject: Subject) -> xr.Dataset:
 
 def gains(subject: Subject) -> xr.Dataset:
     """`kl_empty`, `kl_full` and `gain` [axis] (nats) only: what null models are asked for.
-
-    Args:
-        subject: The models: `Subject.of(run)`.
 
     Example:
         >>> import mechmarkov as mm
@@ -228,9 +231,6 @@ def _home_of(game: Shares) -> tuple[np.ndarray, float]:
 
 def tables(subject: Subject) -> xr.Dataset:
     """Returns what each path says of the next state, given the current one.
-
-    Args:
-        subject: The models: `Subject.of(run)`.
 
     Returns:
         `table` [axis, path, state_from, state_to] (score units): the path's mean contribution to the logits,

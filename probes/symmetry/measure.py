@@ -55,6 +55,12 @@ def measure(subject: Subject) -> xr.Dataset:
     And of the source: `first_step` [state_to, state_from] (tokens), the exact first gradient of V up to its
     factor; `first_step_information` (share); `one_step_accuracy`, `token_mean_accuracy` and `chance`
     (probability; intervals in attrs); `between_class`, `token_mean_variance` (squared probability).
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> data = measure(mm.Subject.of(mm.example("trap"), sequences=8))
+        >>> bool(data.trapped[-1]), data.circuit_variation.round(2).values.tolist()
+        (True, [0.0])
     """
     axis = subject.axis
     population = population_of(subject)

@@ -20,7 +20,12 @@ def gelu(x: Array) -> Array:
 
 
 def gelu_new(x: Array) -> Array:
-    """GPT-2's approximation of gelu: `x / 2 (1 + tanh(√(2/π) (x + 0.044715 x³)))`."""
+    """GPT-2's approximation of gelu: `x / 2 (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
+
+    Example:
+        >>> gelu_new(np.array([-1.0, 2.0])).round(3).tolist()
+        [-0.159, 1.955]
+    """
     return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
@@ -30,7 +35,12 @@ def silu(x: Array) -> Array:
 
 
 def relu(x: Array) -> Array:
-    """`max(x, 0)`."""
+    """`max(x, 0)`.
+
+    Example:
+        >>> relu(np.array([-1.0, 2.0])).tolist()
+        [0.0, 2.0]
+    """
     return np.maximum(x, 0.0)
 
 
