@@ -81,6 +81,7 @@ def predict(subject: Subject, surface: LossSurface, symmetry: Symmetry, member: 
     point = unigram_criterion(subject, symmetry)
     if point is None or not at_unigram(subject, surface.coordinates, surface.thetas[member]):
         return None
+    assert isinstance(subject.source, FixedChain)
     if surface.kl_from(np.array(subject.source.pi), member) > MAX_UNIGRAM_NATS:
         return None
     outside = [*point.embedding, *point.bias] + [0.0] * symmetry.trivial  # what no token moves is flat
