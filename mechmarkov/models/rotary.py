@@ -41,8 +41,8 @@ def rotate(
 
     Args:
         x: Queries or keys.
-        sin: Of `rotation`, `[position, rotary_dim]`, or with an axis for sequences before.
-        cos: The same of the cosines.
+        sin: Sines of `rotation`, `[position, rotary_dim]`, or with an axis for sequences before.
+        cos: Cosines of `rotation`, likewise.
         config: Says how many coordinates turn, and which two are a pair.
 
     Example:

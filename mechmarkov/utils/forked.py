@@ -97,7 +97,7 @@ def forked(
         raise RuntimeError(f"a process was killed, possibly out of memory: {advice}") from None
 
 
-class StoppedError(Exception):
+class _StoppedError(Exception):
     """Other work failed, for which this one ends."""
 
 
@@ -110,7 +110,7 @@ class Stop:
         >>> stop.set()
         >>> stop.check()
         Traceback (most recent call last):
-        mechmarkov.utils.forked.StoppedError
+        mechmarkov.utils.forked._StoppedError
     """
 
     def __init__(self) -> None:
@@ -121,9 +121,9 @@ class Stop:
         self._sign.value = 1
 
     def check(self) -> None:
-        """Raise `StoppedError` where the sign was given."""
+        """End this work, by an exception, where the sign was given."""
         if self._sign.value:
-            raise StoppedError
+            raise _StoppedError
 
 
 @contextmanager

@@ -96,7 +96,7 @@ def cancelling_tables(
 ) -> HookedDecoder:
     """Build a model in which two heads cancel: one writes `gain` times the table, the other takes it back.
 
-    The logits are the table's, by the direct path, while the removal of either head alone changes them.
+    The logits are the table's, by the direct path, and change where one of the two heads is removed.
 
     Args:
         table: The logits of the next state, by the current one.
