@@ -18,6 +18,8 @@ def test_the_bill_names_what_the_package_needs_at_the_pinned_versions():
 def test_what_is_needed_is_found_through_what_is_needed():
     found = needed()
     assert {"torch", "numpy", "pydantic", "pydantic-core", "markupsafe"} <= found.keys()
-    assert not {"pytest", "ruff", "hypothesis", "ray", "selenium", "numba", "llvmlite"} & found.keys()  # of extras
+    assert (
+        not {"pytest", "ruff", "hypothesis", "ray", "selenium", "numba", "llvmlite"} & found.keys()
+    )  # of extras
     assert found.items() <= pinned().items()
     assert Version(version("numpy")) >= Version("1.26")
