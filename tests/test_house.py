@@ -39,6 +39,7 @@ FLOORS = (
     "show",
     "sweeps",
     "bench",
+    "quiz",
     "tool_server",
     "cli",
     "__main__",

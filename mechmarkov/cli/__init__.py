@@ -18,6 +18,7 @@ from mechmarkov.cli._lists import list_, probes
 from mechmarkov.cli._mcp import mcp
 from mechmarkov.cli._options import MAX_LINE_CHARACTERS
 from mechmarkov.cli._probe import probe
+from mechmarkov.cli._quiz import quiz
 from mechmarkov.cli._recipe import recipe
 from mechmarkov.cli._runs import import_, show
 from mechmarkov.cli._sweep import sweep
@@ -47,6 +48,7 @@ for command in (
     import_,
     sweep,
     bench,
+    quiz,
     probes,
     list_,
     recipe,
