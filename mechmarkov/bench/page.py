@@ -21,7 +21,7 @@ from mechmarkov.report.figures import heatmap
 from mechmarkov.report.html import fill
 from mechmarkov.report.words.grids import of_bench
 from mechmarkov.utils.files import replacing
-from mechmarkov.utils.text import clean, markdown, markdown_code, shorten, spreadsheet
+from mechmarkov.utils.text import clean, counted, markdown, markdown_code, shorten, spreadsheet
 
 # What writes each file.
 FILES: dict[str, Callable[[Benchmark, Path], object]] = {
@@ -120,7 +120,7 @@ def render(benchmark: Benchmark) -> str:
         sections=sections(benchmark),
         conclusions=conclusions(benchmark),
         meanings=MEANINGS,
-        seeds=benchmark.scores["seed"].nunique(),
+        seeds=counted(benchmark.scores["seed"].nunique(), "seed"),
     )
 
 
