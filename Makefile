@@ -175,7 +175,8 @@ docs: $(VENV)/docs $(EXECUTED) $(GALLERY)
 	$(BIN)/python docs/guide/pages.py build/guide/pages
 	@$(BIN)/zensical build --strict --clean > build/guide/log 2>&1 || { cat build/guide/log; exit 1; }
 	@! grep -E '^(griffe|mkdocstrings|autorefs):|[Ww]arning' build/guide/log
-	$(BIN)/python docs/guide/pages.py --check build/guide/site
+	$(BIN)/python docs/guide/pages.py --finish build/guide/site
+	$(BIN)/python docs/guide/try_search.py build/guide/site
 	@echo "$(CURDIR)/build/guide/site/index.html"
 
 $(VENV)/docs: $(VENV)/installed

@@ -18,11 +18,11 @@ from einops import rearrange
 from torch import Tensor
 
 from benchmarks.timing import write_table
-from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.fast.fused_attention import attend_fused
 from mechmarkov.models.fast.fused_layer import attention_layer_fused
 from mechmarkov.models.fast.fused_norm import norm_fused
 from mechmarkov.models.fast.relu_mlp import relu_mlp_fused
+from mechmarkov.models.layers import causal_mask
 from mechmarkov.utils.memory import freed_memory_kept
 from mechmarkov.utils.threads import threads
 

@@ -13,8 +13,8 @@ from plotly.subplots import make_subplots
 
 from mechmarkov.models.components import head_name, head_names
 from mechmarkov.probe_run import probe
+from mechmarkov.probing.names import in_words
 from mechmarkov.probing.own_tokens import tokens_of
-from mechmarkov.probing.preconditions import in_words
 from mechmarkov.probing.probe import load_probe
 from mechmarkov.probing.subject import Subject, check_run
 from mechmarkov.report.attention_scale import ATTENTION_SCALE, LOG2_DARKEST, multiples

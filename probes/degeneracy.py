@@ -10,11 +10,10 @@ from jaxtyping import Float
 from scipy.special import stdtrit
 from torch import Tensor
 
-from mechmarkov.claims.claim import MODEL, Claim, Condition, Status
+from mechmarkov.claims.claim import MODEL, RISE, Claim, Condition, Status
 from mechmarkov.curvature.devinterp import devinterp_coefficient
 from mechmarkov.curvature.learning_coefficient import Losses, learning_coefficient
 from mechmarkov.curvature.loss_surface import SOLVED_NATS, LossSurface, loss_surface
-from mechmarkov.curvature.population import population_of
 from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.interventions.belief import streams
 from mechmarkov.models.constructions.lookup_tables import direct_table
@@ -25,7 +24,6 @@ from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars
 from mechmarkov.report.probe_figures import over_training
 from mechmarkov.sources import FixedChain, Observed
-from mechmarkov.theory.kernel import kl
 from mechmarkov.theory.learning_coefficient import of_bigram_table, of_canonical_line, of_tied_plateau
 
 MISS = 0.2  # of the exact value: a calibration that misses by more does not calibrate
@@ -43,7 +41,7 @@ CANONICAL = (*TIED, "blocks.0.mlp.W_in", "blocks.0.mlp.W_out")
 
 
 def applies(subject: Subject) -> str | None:
-    """Only where the loss is known exactly, is a cross-entropy, and has few enough parameters to sample."""
+    """Returns one line why not, or None: it needs an exact loss, a cross-entropy, and few parameters."""
     if not isinstance(subject.source, FixedChain):
         if isinstance(subject.source, Observed) and subject.source.order == 1:
             return (
@@ -79,7 +77,7 @@ def measure(subject: Subject) -> xr.Dataset:
     n = len(subject.coordinates)
     by_chain, halves, exact = np.full((n, CHAINS), np.nan), np.full((n, 2), np.nan), np.full(n, np.nan)
     source: Any = subject.source
-    surface = loss_surface(subject, population_of(subject), Coordinates.of(subject.run))
+    surface = loss_surface(subject)
     predictions = surface.population.targets.numel()
     n_beta = predictions / np.log(predictions)
     with torch.no_grad():
@@ -130,7 +128,18 @@ def _by_devinterp(subject: Subject, coordinates: Coordinates, n_beta: float) -> 
 def calibrate(
     P: Float[np.ndarray, "state_from state_to"], pi: Float[np.ndarray, " state"], n_beta: float
 ) -> Float[np.ndarray, " chain"]:
-    """The estimate of the chain's own table, whose exact value is `K (K - 1) / 2`."""
+    """The estimate of the learning coefficient of the chain's own table, known to be `K (K - 1) / 2`.
+
+    Args:
+        P: The chain's transition matrix.
+        pi: Its stationary law.
+        n_beta: The inverse temperature times the number of samples, nβ, that the posterior is sampled at.
+
+    Example:
+        >>> P, pi = np.array([[0.9, 0.1], [0.2, 0.8]]), np.array([2 / 3, 1 / 3])
+        >>> 0.8 < float(calibrate(P, pi, n_beta=1000.0).mean()) < 1.2
+        True
+    """
     weights = torch.tensor(pi[:, None] * P)
 
     def losses(w: Tensor) -> Tensor:
@@ -145,9 +154,14 @@ def _sampled(losses: Losses, at: Tensor, n_beta: float, shorter: int = 1) -> Flo
 
 
 def known(subject: Subject, surface: LossSurface, member: int) -> float | None:
-    """The exact learning coefficient at a model, where it is derived.
+    """The exact learning coefficient at a model, or None where it is not derived.
 
     No derivation covers a norm, or a parameter of which a part is trained.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+        surface: Their expected loss: `loss_surface(subject)`.
+        member: The index of the model.
     """
     coordinates, config = surface.coordinates, subject.config
     trained = set(coordinates.spans)
@@ -157,8 +171,8 @@ def known(subject: Subject, surface: LossSurface, member: int) -> float | None:
     model, source = subject.decoder[member], cast(Any, subject.source)
     weights = model.state_dict()
     silent = {name for name, value in weights.items() if bool((value == 0).all())}
-    from_unigram = float(kl(source.pi, surface.predictions(member).numpy()).mean())
-    at_plateau = config.tied and float(model.embed.W_E.abs().max()) < 1e-3 and from_unigram < PLATEAU_NATS
+    at_plateau = config.tied and float(model.embed.W_E.abs().max()) < 1e-3
+    at_plateau &= surface.kl_from(source.pi, member) < PLATEAU_NATS
     heads, mlps = ({name for name in weights if name.endswith(end)} for end in ("attn.W_O", "mlp.W_out"))
     if at_plateau and trained == set(TIED) and heads | mlps <= silent:
         return of_tied_plateau(source.P, source.pi, config.d_model)
@@ -178,7 +192,12 @@ def known(subject: Subject, surface: LossSurface, member: int) -> float | None:
 
 
 def is_calibrated(data: xr.Dataset, name: str = "calibration") -> bool:
-    """Returns whether the calibration is within 20 % of the exact value."""
+    """Returns whether the estimates of the calibration are within 20 % of the exact value.
+
+    Args:
+        data: What `measure` returned.
+        name: "calibration", ours, or "devinterp_calibration", that library's.
+    """
     return abs(float(data[name].mean() / data["calibration_exact"]) - 1) <= MISS
 
 
@@ -204,23 +223,23 @@ def scores(data: xr.Dataset, _: xr.Dataset | None) -> dict[str, Score]:
         "llc_exact": Score(exact, "λ") if np.isfinite(exact) else Score(None, "λ", reason=why),
         "calibration": estimate("calibration", of_table, EXACT),
         "calibrated": Score(is_calibrated(data), ""),
-        "mixed": Score(is_mixed(last), ""),
+        "mixed": Score(_is_mixed(last), ""),
         "devinterp": estimate("devinterp", half, NO_DEGENERACY),
         "devinterp_calibration": estimate("devinterp_calibration", of_table, EXACT),
     }
 
 
-def is_mixed(last: xr.Dataset) -> bool:
+def _is_mixed(last: xr.Dataset) -> bool:
     """Returns whether both halves of the chains agree within 20 %."""
     first, second = (float(value) for value in last["llc_half"])
     return abs(second - first) <= MISS * max(abs(first), abs(second), MISS)
 
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
-    """The coefficient next to half the parameters, its exact value, and how well the estimator does."""
+    """Claims about the coefficient next to half the parameters, its exact value, and the estimator."""
     last, llc = last_model(data), scores["llc"]
     exact, size = float(last["exact"]), int(data["parameters"])
-    calibrated, mixed = is_calibrated(data), is_mixed(last)
+    calibrated, mixed = is_calibrated(data), _is_mixed(last)
     value = float(last["llc"].mean())
     beside = [Condition("parameters", value=size)]
     beside += [Condition("exactly", value=exact)] * bool(np.isfinite(exact))
@@ -257,7 +276,7 @@ def _over_training(data: xr.Dataset) -> Iterator[Claim]:
     # The largest of them is named: all intervals hold at once (Bonferroni).
     margin = stdtrit(2 * (llc.sizes["chain"] - 1), 1 - 0.025 / len(rise))
     rises = rise > margin * np.sqrt(contrasts**2 @ squared)
-    subject, what = (MODEL,), ("rise of the learning coefficient",)
+    subject, what = (MODEL,), (RISE,)
     if not rises.any():
         yield Claim(subject, "came_by", what, status="excluded")
         return
@@ -272,7 +291,7 @@ def _over_training(data: xr.Dataset) -> Iterator[Claim]:
 
 
 def figures(data: xr.Dataset) -> list[Figure]:
-    """Estimates next to exact values, and over training."""
+    """Figures of estimates next to exact values, and over training."""
     last = last_model(data)
     values = {
         "this model": float(last["llc"].mean()),

@@ -43,7 +43,7 @@ MEAN_ATTENTION: Quantity[np.ndarray] = Quantity("mean attention", _start, reads_
 
 
 def applies(subject: Subject) -> str | None:
-    """Only where the source says who is whose parent, and attention which token a head reads."""
+    """Returns one line why not, or None: it needs a source with a graph, and attention on single tokens."""
     if not isinstance(subject.source, CausalGraph):
         return "the source has no graph of positions, so there is none to recover"
     if not adjacency(subject.source)[:-1].any():
@@ -52,7 +52,17 @@ def applies(subject: Subject) -> str | None:
 
 
 def adjacency(source: CausalGraph) -> Bool[np.ndarray, "position parent"]:
-    """True where a position has that parent."""
+    """Returns which earlier positions are the parents of each position.
+
+    Args:
+        source: A source whose `parents` holds, for each position, its parents.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> graph = mm.sources.CausalGraph(n_states=3, parents=((), (0,), (0,), (1, 2)))
+        >>> adjacency(graph).astype(int).tolist()
+        [[0, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0], [0, 1, 1, 0]]
+    """
     edges = np.zeros((source.length, source.length), dtype=bool)
     for i, parents in enumerate(source.parents):
         edges[i, list(parents)] = True
@@ -71,6 +81,12 @@ def measure(subject: Subject) -> xr.Dataset:
         `parent_attention` [axis, layer, head] (probability): on parents, mean over positions that have any;
         `at_least` [axis, layer, head] (probability): of as many true edges where each is moved to an earlier
         position drawn at random, exactly.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> data = measure(mm.Subject.of(mm.example("graph"), sequences=8))
+        >>> data.found[-1].values.tolist(), data.recovered[-1].values.tolist()  # layer, head
+        ([[9], [0]], [[9], [0]])
     """
     assert isinstance(subject.source, CausalGraph)
     mean = subject.recorded(MEAN_ATTENTION)
@@ -162,7 +178,7 @@ def scores(data: xr.Dataset, _: xr.Dataset | None) -> dict[str, Score]:
 
 
 def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
-    """Returns which head attends along the graph, and how much of it."""
+    """Claims which head attends along the graph, and how much of it."""
     last = last_model(data)
     best, edges = _best(last), int(last["true_edge"].sum())
     counted, recovered = int(best["found"]), int(best["recovered"])
@@ -191,13 +207,18 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:
-    """Returns where it lives: the head that attends along the graph."""
-    recovers = Claims(tuple(claims)).first("recovers", probe="graph", status="shown")
-    return [] if recovers is None else [Tile(LIVES, (recovers,), (), None, rank=0)]
+    """Tiles of where it lives: the head that attends along the graph, and what else is relied on."""
+    everything = Claims(tuple(claims))
+    recovers = everything.first("recovers", probe="graph", status="shown")
+    if recovers is None:
+        return []
+    relied = everything.where("is_relied_on", probe="ablation", status="shown")
+    others = tuple(claim for claim in relied if not set(claim.subject) & set(recovers.subject))
+    return [Tile(LIVES, (recovers, *others), (recovers, *others), None, rank=0)]
 
 
 def figures(data: xr.Dataset) -> list[Figure]:
-    """The mean attention of the head nearest to the graph, next to the graph; its edges over training."""
+    """Figures of the mean attention of the head nearest to the graph, next to it; edges over training."""
     last = last_model(data)
     best = _best(last)
     true = last["true_edge"].values

@@ -58,7 +58,7 @@ def test_a_program_trains_probes_and_certifies(tmp_path):
     assert low < ablated["rise"] < high
     assert certified["program"] == "parent"
     assert 0 < certified["worst_kl"] < 1e-6
-    assert benched["scores"]
+    assert benched["rows"]
 
 
 REFUSED = {

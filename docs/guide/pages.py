@@ -3,13 +3,16 @@
 The folder has the repository's own layout, so that a relative link leads to the same place in both. Pages are
 the Markdown files below and what they link to; tutorials come as they were executed by `make notebooks`,
 reports and their glossary from `build/gallery`.
-`python docs/guide/pages.py --check SITE` looks for links of the finished site that lead nowhere.
+`python docs/guide/pages.py --finish SITE` takes out what the finished site would load from a network, and
+looks for links that lead nowhere.
 """
 
 import os
 import re
 import shutil
 import sys
+import tomllib
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -23,6 +26,8 @@ from mechmarkov.cli import cli
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")
 FOLDERS = {"docs": "**/*.md", "experiments": "*/README.md"}
+# Zensical's search without a server asks a network for what `search.js` does.
+FROM_A_NETWORK = re.compile(r'<script src="https?://[^>]*></script>')
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
 
 
@@ -37,11 +42,32 @@ def main(folder: Path) -> None:
         _write(folder, tutorial.with_suffix(".md"), markdown(notebook))
     _write(folder, ROOT / "docs" / "command-line.md", command_line())
     (folder / "docs" / "guide").mkdir()
-    for name in ("style.css", "filter.js"):
+    for name in ("style.css", "search.js", "filter.js"):
         shutil.copy(Path(__file__).parent / name, folder / "docs" / "guide")
-    shutil.copytree(ROOT / "build" / "gallery", folder / "docs" / "gallery")
+    shutil.copytree(
+        ROOT / "build" / "gallery", folder / "docs" / "gallery", ignore=shutil.ignore_patterns("*.md")
+    )
+    for page in sorted((ROOT / "build" / "gallery").glob("*.md")):
+        _write(folder, ROOT / "docs" / "gallery" / page.name, page.read_text())
     plotly_js = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
     shutil.copy(plotly_js, folder / "docs" / "tutorials" / "plotly.min.js")
+
+
+@cache
+def _readers() -> dict[str, str]:
+    return tomllib.loads((Path(__file__).parent / "readers.toml").read_text())
+
+
+def reader_of(page: Path) -> str:
+    """For whom a page is.
+
+    Raises:
+        KeyError: `readers.toml` has neither the page nor a folder of it.
+    """
+    named = [str(place) for place in (page, *page.parents) if str(place) in _readers()]
+    if not named:
+        raise KeyError(f"docs/guide/readers.toml says of {page} not for whom it is")
+    return _readers()[named[0]]
 
 
 def command_line() -> str:
@@ -67,7 +93,9 @@ def _write(folder: Path, path: Path, text: str) -> None:
             shutil.copy(target, copy)
     page = folder / path.relative_to(ROOT)
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(LINK.sub(lambda match: _as_page(path.parent, match[1]), text))
+    text = LINK.sub(lambda match: _as_page(path.parent, match[1]), text)
+    title, _, rest = text.partition("\n")
+    page.write_text(f"{title}\n\n*For {reader_of(page.relative_to(folder))}.*\n{rest}")
 
 
 def _as_page(folder: Path, link: str) -> str:
@@ -91,6 +119,12 @@ class _Links(HTMLParser):
         self.found += [value for name, value in attrs if name in ("href", "src") and value]
 
 
+def take_out_network(site: Path) -> None:
+    """Take scripts of other hosts out of all pages: nothing is loaded from a network."""
+    for page in site.rglob("*.html"):
+        page.write_text(FROM_A_NETWORK.sub("", page.read_text()))
+
+
 def check(site: Path) -> list[str]:
     """Links of a site's pages to files it does not have; Zensical looks only at links to pages."""
     missing = []
@@ -108,7 +142,8 @@ def check(site: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--check":
+    if sys.argv[1] == "--finish":
+        take_out_network(Path(sys.argv[2]))
         broken = check(Path(sys.argv[2]))
         sys.exit("\n".join(["links that lead nowhere:", *broken]) if broken else 0)
     main(Path(sys.argv[1]))

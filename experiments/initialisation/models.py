@@ -64,7 +64,7 @@ def _helps(lost: Mapping[tuple[str, str], np.ndarray], kind: str, seeds: int) ->
 def _not_a_trap(below: Sequence[mm.Run]) -> Finding:
     lost = one_layer.missing(below)[:, -1]
     stuck, n = int((lost > HALF).sum()), len(below)
-    w = np.concatenate([one_layer.coordinates(run, [int(run.steps[-1])]).w for run in below])
+    w = np.concatenate([one_layer.coordinates(run, [int(run.steps[-1])])["canonical_w"] for run in below])
     off, above = int((np.abs(w) < 0.1).sum()), int((w >= 0.1).sum())
     return Finding(
         "guideline_below",
@@ -104,8 +104,9 @@ def adamw(quick: bool) -> Measured:
     title = "Standard starts under AdamW, p = 0.5, q = 0.8: w walks through 0 out of the basin"
     figure = pictures.planes([TRAP], title, (-2.2, 1.2), 1.0, stretch=16)
     for index, (fit, rows, gone) in enumerate(zip(fits, lost, left, strict=True)):
-        pictures.add_path(figure, 1, fit.e, fit.w, look=index, name=f"seed {index}")
-        before = fit.w[: int((rows < HALF).argmax())]
+        e, w = fit["canonical_e"].values, fit["canonical_w"].values
+        pictures.add_path(figure, 1, e, w, look=index, name=f"seed {index}")
+        before = w[: int((rows < HALF).argmax())]
         through += bool(gone and (before > 0).any() and (before < canonical.CANCELS).any())
     n_left, n_stayed = int(left.sum()), int(stayed.sum())
     claims = [

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import xarray as xr
 from jaxtyping import Float
-from mechmarkov.probes.landscape.canonical_fit import CanonicalFit, canonical_fit
+from mechmarkov.probes.landscape.canonical_fit import canonical_fit
 
 import mechmarkov as mm
 from experiments.sampling_error import over_sequences
@@ -32,8 +33,8 @@ def missing(runs: Sequence[mm.Run]) -> Float[np.ndarray, "run step"]:
     return np.stack(rows)
 
 
-def coordinates(run: mm.Run, steps: list[int] | None = None) -> CanonicalFit:
-    """`(e, w)` at kept steps."""
+def coordinates(run: mm.Run, steps: list[int] | None = None) -> xr.Dataset:
+    """`canonical_e` and `canonical_w` at kept steps."""
     fit = canonical_fit(mm.Subject.of(run, steps="all" if steps is None else steps, sequences=SEQUENCES))
     if isinstance(fit, str):
         raise ValueError(fit)

@@ -1,6 +1,6 @@
 """Claims about beliefs: where the residual stream holds the belief over what is hidden, and how it is read.
 
-A method fits what it likes to `case.corrupt`, whose exact beliefs are known. It is scored on `case.clean`.
+A method fits what it likes to `case.tuning`, whose exact beliefs are known. It is scored on `case.clean`.
 """
 
 from dataclasses import dataclass
@@ -83,14 +83,14 @@ def regression(case: Case) -> Claim | str:
         return NO_BELIEF
     probe = load_probe("belief")
     # A subject's sequences have a state after the last, which is not read.
-    tokens = torch.cat([case.corrupt, case.corrupt[:, :1]], dim=1)
+    tokens = torch.cat([case.others.clean, case.others.clean[:, :1]], dim=1)
     data = probe.measure(Subject.of(case.as_run(), tokens=tokens))
     scores = probe.scores(data, None)
     carries = Claims(tuple(probe.claims(data, scores))).first("carries_belief")
     if carries is None or carries.status in ("excluded", "does not apply"):
         return NO_BELIEF if carries is None else sentence(carries)
     stream = str(scores["belief_stream"].value)
-    return _fitted(case, -1 if stream == "embed" else int(stream[1:]), beliefs(case, case.corrupt))
+    return _fitted(case, -1 if stream == "embed" else int(stream[1:]), beliefs(case, case.others.clean))
 
 
 def selective_probe(case: Case) -> Claim | str:
@@ -104,24 +104,24 @@ def selective_probe(case: Case) -> Claim | str:
     """
     if case.carries is None:
         return NO_BELIEF
-    exact, source = beliefs(case, case.corrupt), cast(Any, case.source)
-    n, random = exact.shape[-1], np.random.default_rng(seed_of(case.corrupt))
+    exact, source = beliefs(case, case.others.clean), cast(Any, case.source)
+    n, random = exact.shape[-1], np.random.default_rng(seed_of(case.others.clean))
 
     def drawn(law: Float[np.ndarray, "batch position hidden"]) -> Int[np.ndarray, "batch position"]:
         return np.asarray((random.random((*law.shape[:2], 1)) > law.cumsum(-1)[..., :-1]).sum(-1))
 
-    padded = np.pad(case.corrupt.numpy(), ((0, 0), (CONTROL_TOKENS - 1, 0)), constant_values=-1)
+    padded = np.pad(case.others.clean.numpy(), ((0, 0), (CONTROL_TOKENS - 1, 0)), constant_values=-1)
     recent = np.lib.stride_tricks.sliding_window_view(padded, CONTROL_TOKENS, axis=1)
     kinds, kind = np.unique(recent.reshape(-1, CONTROL_TOKENS), axis=0, return_inverse=True)
     of_kind = np.stack([exact.reshape(-1, n)[kind.ravel() == i].mean(0) for i in range(len(kinds))])
     labels = drawn(exact)
     task = drawn(random.permutation(of_kind)[kind].reshape(exact.shape))
     tokens = (recent[..., None] == np.arange(case.source.n_states)).astype(float)
-    laws = np.einsum("bph,bphj->bpj", exact, source.laws_of_hidden(case.corrupt.numpy()))
+    laws = np.einsum("bph,bphj->bpj", exact, source.laws_of_hidden(case.others.clean.numpy()))
     by_token = tokens[:, :, -1, :, None] * laws[:, :, None]
     features = np.concatenate([x.reshape(*exact.shape[:2], -1) for x in (tokens, by_token)], axis=-1)
     known, least = _right(features, labels, n), {}
-    for layer, stream in streams(case.model, case.corrupt).items():
+    for layer, stream in streams(case.model, case.others.clean).items():
         right = _right(stream, labels, n)
         low, _ = interval(right - np.stack([known, _right(stream, task, n)]))
         if low.min() > 0:
@@ -147,19 +147,20 @@ def noise(case: Case) -> Claim | str:
     if case.carries is None:
         return NO_BELIEF
     draw = np.random.default_rng(seed_of(case.clean))
-    exact = beliefs(case, case.corrupt)
+    exact = beliefs(case, case.others.clean)
     return _fitted(case, int(draw.integers(case.model.config.n_layers)), draw.permutation(exact))
 
 
 def _fitted(case: Case, layer: int, target: Float[np.ndarray, "batch position hidden"]) -> Claim:
-    """The least-squares reading of a target from the corrupt sequences."""
-    stream = streams(case.model, case.corrupt)[layer]
+    """The least-squares reading of a target from the sequences to tune on."""
+    stream = streams(case.model, case.others.clean)[layer]
     rows = stream.reshape(-1, stream.shape[-1]), target.reshape(-1, target.shape[-1])
     return Claim(layer, fit_reading(*rows))
 
 
-belief_probe = Method("belief-probe", "beliefs", regression, "Shai et al. 2024 (arXiv 2405.15943)")
-linear_probe = Method(
-    "linear-probe", "beliefs", selective_probe, "Alain & Bengio 2016; Hewitt & Liang 2019 (arXiv 1909.03368)"
-)
+SHAI, ALAIN = "Shai et al. 2024 (arXiv 2405.15943)", "Alain & Bengio 2016"
+HEWITT = f"{ALAIN}; Hewitt & Liang 2019 (arXiv 1909.03368)"
+READS = "the layer and the reading"
+belief_probe = Method("belief-probe", "beliefs", regression, SHAI, tunes=READS)
+linear_probe = Method("linear-probe", "beliefs", selective_probe, HEWITT, tunes=READS)
 noise_beliefs = Method("noise-beliefs", "beliefs", noise, "what chance gives")

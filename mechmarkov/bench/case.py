@@ -1,7 +1,7 @@
-"""A case: a model whose circuit is known, sequences to compare, and the loss in nats that effects are on."""
+"""A case: a model whose circuit is known, pairs of sequences to compare, and the metric of effects."""
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,37 +10,43 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechmarkov.bench.counterfactuals import Change, Pairs, draw_pairs, law_of
+from mechmarkov.bench.metrics import measure
 from mechmarkov.interventions.paths import paths
-from mechmarkov.models.components import Output, output_of
+from mechmarkov.models.components import Output, head_index, mlp_index, output_of
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
-from mechmarkov.probing.batch import draw
-from mechmarkov.probing.preconditions import predictor_of
 from mechmarkov.runs import Run
 from mechmarkov.sources import Source
 
-SEQUENCES = 64
+SEQUENCES = 64  # of each kind; twice as many to tune on
+TUNING = 1 << 20  # added to the seed of the sequences that methods may tune on
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One model and two batches; an effect is the change of the loss when clean values become corrupt ones.
+    """One model and pairs of sequences; an effect is the change of a metric when clean values become corrupt.
 
     A node is a component that tokens change: `embed`, a head, an MLP. An edge is a path from a node to what
-    one later component reads, `L0H0→L1H0.K`.
+    one later component reads, `L0H0→L1H0.K`. A layer is a place where the model can be stopped: `embed`, or
+    `L0` after the first block.
 
     Attributes:
         name: The name of the case.
         question: What it asks of a method, in one sentence.
         model: The model, in float64 and without gradients of its weights.
         clean: The sequences that effects are measured on.
-        corrupt: Others of the same source, as many, which corrupt values are taken from.
+        corrupt: Their counterfactuals, which corrupt values are taken from.
         law: The exact law of the next state behind each clean prediction (probability).
         corrupt_law: The law of the corrupt sequences.
+        output: What the untouched model predicts of the clean sequences (probability).
         read: The positions that predict.
         objective: How the model's outputs are read.
         source: What the sequences are drawn from.
-        empty: Whether nothing in the model has an effect, so that every claim is a false alarm.
+        metric: What effects are in, one of `METRICS`.
+        tuning: This case on other sequences: what a method fits or chooses, it fits and chooses there.
+        circuit: The edges that were built, of a model that was set by hand; none where nothing has an
+            effect, so that every claim is a false alarm. None where the circuit was trained.
         carries: Whether a stream holds the belief over what is hidden; None where nothing is.
         subspace: After which block (-1 is the embedding) and in which directions, `[d_model, rank]`, the
             stream holds what the prediction is made from; None where that is not known.
@@ -57,18 +63,51 @@ class Case:
     corrupt: Int[Tensor, "batch position"]
     law: Float[Tensor, "batch read state"]
     corrupt_law: Float[Tensor, "batch read state"]
+    output: Float[Tensor, "batch read state"]
     read: Int[Tensor, " read"]
     objective: Objective
     source: Source
-    empty: bool = False
+    metric: str = "nats"
+    tuning: "Case | None" = None
+    circuit: tuple[str, ...] | None = None
     carries: bool | None = None
     subspace: tuple[int, Float[np.ndarray, "d_model rank"]] | None = None
     features: tuple[int, list[Float[np.ndarray, "feature d_model"]]] | None = None
     coefficient: tuple[tuple[str, ...], float] | None = None
 
-    def loss(self, scores: Float[Tensor, "batch position state"]) -> Float[Tensor, " batch"]:
-        """The expected loss of each sequence (nats), under the exact law of each next state."""
-        return self.objective.expected_loss(scores[:, self.read], self.law).mean(-1)
+    @property
+    def empty(self) -> bool:
+        """Returns whether nothing in the model has an effect."""
+        return self.circuit == ()
+
+    def under(self, metric: str) -> "Case":
+        """The same case with effects under another metric, and nothing kept from this one."""
+        tuning = None if self.tuning is None else replace(self.tuning, metric=metric)
+        return replace(self, metric=metric, tuning=tuning)
+
+    @property
+    def others(self) -> "Case":
+        """The same case on the sequences to tune on.
+
+        Raises:
+            ValueError: There are none.
+        """
+        if self.tuning is None:
+            raise ValueError(f"case {self.name!r} has no sequences to tune on: make it with `case_of`")
+        return self.tuning
+
+    def loss(
+        self, scores: Float[Tensor, "batch position state"], metric: str | None = None
+    ) -> Float[Tensor, " batch"]:
+        """The case's metric of each sequence, or another one; larger is farther from the clean answer."""
+        return measure(
+            metric or self.metric,
+            scores[:, self.read],
+            law=self.law,
+            corrupt_law=self.corrupt_law,
+            output=self.output,
+            objective=self.objective,
+        )
 
     def predicted(self, tokens: Int[Tensor, "batch position"]) -> Float[Tensor, "batch read state"]:
         """Returns what the model, as it is now, predicts (probability)."""
@@ -89,6 +128,16 @@ class Case:
         """Returns where the output of every node is hooked."""
         return {sender: output_of(self.model.config, sender) for sender, _ in self.edges.values()}
 
+    @cached_property
+    def layers(self) -> dict[str, tuple[str, ...]]:
+        """The nodes that come after each place where the model can be stopped, but the last."""
+        depth = {name: (head_index(name) or (mlp_index(name),))[0] for name in self.nodes}
+        stops = ["embed", *(f"L{layer}" for layer in range(self.model.config.n_layers - 1))]
+        return {
+            stop: tuple(name for name, at in depth.items() if at is not None and at >= layer)
+            for layer, stop in enumerate(stops)
+        }
+
     def outputs(self, tokens: Int[Tensor, "batch position"]) -> dict[str, Float[Tensor, "batch position d"]]:
         """Returns what every node writes: a head's `z`, the `d_model` of an embedding or MLP."""
         hooks = [output.hook for output in self.nodes.values()]
@@ -100,6 +149,11 @@ class Case:
     def corrupt_outputs(self) -> dict[str, Float[Tensor, "batch position d"]]:
         """Returns what every node writes in the corrupt sequences."""
         return self.outputs(self.corrupt)
+
+    @cached_property
+    def means(self) -> dict[str, Float[Tensor, "position d"]]:
+        """Returns what every node writes at each position, mean over the sequences to tune on."""
+        return {name: value.mean(0) for name, value in self.others.outputs(self.others.clean).items()}
 
     @cached_property
     def differences(self) -> dict[str, Float[Tensor, "batch position d"]]:
@@ -114,11 +168,12 @@ def case_of(
     source: Source,
     *,
     seed: int,
+    pairs: Pairs | str = "minimal",
+    change: Change | None = None,
     objective: Objective | None = None,
-    predictor: str = "bigram",
     **known: Any,
 ) -> Case:
-    """A case of a model, with sequences drawn from its source.
+    """A case of a model, with sequences drawn from its source: some to compare, others to tune on.
 
     Args:
         name: The name of the case.
@@ -126,17 +181,46 @@ def case_of(
         model: A single model; it is changed to float64.
         source: Where sequences come from.
         seed: The seed of the sequences.
+        pairs: `"minimal"` or `"resampled"` (`mechmarkov.bench.counterfactuals`).
+        change: What differs in a minimal pair; by default the parent.
         objective: How the model's outputs are read; by default as next-token logits.
-        predictor: Which of the source's predictors is the exact law; in context where it redraws its chain.
-        known: `empty`, `carries`, `subspace`, `features` and `coefficient` of the case.
+        known: `circuit`, `carries`, `subspace`, `features` and `coefficient` of the case.
+
+    Raises:
+        ValueError: For unknown pairs, where too few sequences can be changed, or no law is known.
     """
     objective = objective or Objective()
     model = model.double().requires_grad_(False)
-    batch = draw(source, objective, model.config, seed=seed, sequences=2 * SEQUENCES)
-    rule = source.predictors()[predictor_of(source, predictor)]
-    law = torch.from_numpy(batch.in_context(rule.probabilities(batch.history.numpy())))
-    (clean, corrupt), (ours, theirs) = batch.tokens.chunk(2), law.chunk(2)
-    return Case(name, question, model, clean, corrupt, ours, theirs, batch.read, objective, source, **known)
+
+    def on(seed: int, sequences: int, tuning: Case | None) -> Case:
+        clean, corrupt = draw_pairs(
+            source,
+            objective,
+            model.config,
+            pairs=pairs,
+            change=change or Change(),
+            seed=seed,
+            sequences=sequences,
+        )
+        with torch.no_grad():
+            output = objective.predict(model(clean.tokens)[:, clean.read])
+        return Case(
+            name,
+            question,
+            model,
+            clean.tokens,
+            corrupt.tokens,
+            law_of(source, clean),
+            law_of(source, corrupt),
+            output,
+            clean.read,
+            objective,
+            source,
+            tuning=tuning,
+            **known,
+        )
+
+    return on(seed, SEQUENCES, on(seed + TUNING, 2 * SEQUENCES, None))
 
 
 def seed_of(tokens: Int[Tensor, "batch position"]) -> int:

@@ -1,15 +1,15 @@
-"""The cases: models set by hand, whose circuit is known by construction, and trained runs.
+"""The cases: models set by hand, whose circuit is known by construction, trained ones and controls.
 
-Each is a function of a seed, which draws the chain and the sequences of a hand-set model.
+Each is a function of a seed, which draws the chain and the sequences of a hand-set model, and of the kind of
+pairs. `circuit` names the edges that were built.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
@@ -25,6 +25,8 @@ from mechmarkov.bench.circuits import (
     tied_plateau,
     trap,
 )
+from mechmarkov.bench.counterfactuals import Change
+from mechmarkov.bench.trained import random_weights, shuffled_weights, trained_model
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import (
     cancelling_tables,
@@ -35,22 +37,23 @@ from mechmarkov.models.constructions.lookup_tables import (
 from mechmarkov.models.constructions.n_grams import n_gram_model
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.runs import example
-from mechmarkov.sources import Chain, DirichletChains, HiddenMarkov, OrderK, Source
+from mechmarkov.sources import Chain, DirichletChains, HiddenMarkov, OrderK
 from mechmarkov.theory.learning_coefficient import of_bigram_table, of_canonical_line, of_tied_plateau
-from mechmarkov.training import load_recipe, train
-from mechmarkov.utils.kept_data import kept, name_of
 
 STATES = 4
 N_CTX = 8
 N_CTX_IN_CONTEXT = 24
 N_CTX_BELIEF = 6  # the table of histories has 126 rows
-SHORTER = ("steps=800", "model.n_ctx=32", "data.batch=32")  # eight seconds a model
-
+HEAD = ("embed→L0H0.V", "L0H0→logits")
+MLP = ("embed→L0.mlp", "L0.mlp→logits")
+PAIR = ("embed→L0H0.V", "embed→L1H0.Q", "L0H0→L1H0.K", "embed→L1H0.V", "L1H0→logits")
+BELIEF = ("embed→L0H0.V", "L0H0→L0.mlp", "L0.mlp→L1.mlp", "L1.mlp→logits")
+NO_BELIEF = ("embed→L0H0.V", "L0H0→L1.mlp", "L1.mlp→logits")
 
 Build = Callable[..., HookedDecoder]
 
 
-def table_case(seed: int, name: str, question: str, build: Build, **known: Any) -> Case:
+def table_case(seed: int, build: Build, **known: Any) -> Case:
     """A chain whose bigram a model holds; the chain is drawn with the seed, its rows from a Dirichlet."""
     P = np.random.default_rng(seed).dirichlet(np.ones(STATES), size=STATES)
     model = build(torch.tensor(np.log(P)).float(), n_ctx=N_CTX)
@@ -58,30 +61,31 @@ def table_case(seed: int, name: str, question: str, build: Build, **known: Any) 
     tokens = weights[0] - weights[0].mean(0)
     known["subspace"] = (-1, np.linalg.svd(tokens)[2][: STATES - 1].T)
     known["features"] = (-1, [block for block in weights if block.any()])
-    return case_of(name, question, model, Chain(P), seed=seed, **known)
+    return case_of(model=model, source=Chain(P), seed=seed, **known)
 
 
-def in_context_case(seed: int, name: str, question: str, build: Build, source: Source, **known: Any) -> Case:
+def in_context_case(seed: int, build: Build, order: int = 1, **known: Any) -> Case:
     """A chain per sequence, whose law a model reads from the context."""
-    return case_of(name, question, build(n_ctx=N_CTX_IN_CONTEXT), source, seed=seed, **known)
+    return case_of(
+        model=build(n_ctx=N_CTX_IN_CONTEXT), seed=seed, change=Change("match", order=order), **known
+    )
 
 
-def trigram_case(seed: int, name: str, question: str) -> Case:
+def trigram_case(seed: int, **known: Any) -> Case:
     """A chain of order 2, drawn with the seed, whose table a model reads with a head for each token."""
     kernel = np.random.default_rng(seed).dirichlet(np.ones(3), size=(3, 3))
     model, source = n_gram_model(kernel, N_CTX), OrderK(kernel.tolist())
-    return case_of(name, question, model, source, seed=seed, predictor="order_2")
+    return case_of(model=model, source=source, seed=seed, change=Change(lags=(1, 2)), **known)
 
 
-def belief_case(seed: int, name: str, question: str, carries: bool) -> Case:
+def belief_case(seed: int, carries: bool, **known: Any) -> Case:
     """RRXOR, predicted exactly from its belief or without it; the noise of its third bit is drawn."""
     source = HiddenMarkov.rrxor(noise=float(np.random.default_rng(seed).uniform(0.05, 0.2)))
     model = hidden_belief(source, N_CTX_BELIEF, carries=carries, reads=carries)
-    known: dict[str, Any] = {"predictor": "forward_filter", "carries": carries}
     if carries:  # all hidden units of the last MLP read one direction of the belief
         reads = model.get_parameter("blocks.1.mlp.W_in")[:, :1].detach().double().numpy()
         known["subspace"] = (0, reads / np.linalg.norm(reads))
-    return case_of(name, question, model, source, seed=seed, **known)
+    return case_of(model=model, source=source, seed=seed, carries=carries, change=Change("state"), **known)
 
 
 def rotated_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> HookedDecoder:
@@ -89,7 +93,7 @@ def rotated_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> Ho
     return rotated(value_table(table, n_ctx), seed=0)
 
 
-def plateau_case(seed: int, name: str, question: str, **shape: int) -> Case:
+def plateau_case(seed: int, shape: dict[str, int], **known: Any) -> Case:
     """A minimum at the unigram of two states that are mostly followed by each other (p + q above 1)."""
     p, q = np.random.default_rng(seed).uniform(0.6, 0.9, size=2)
     source = Chain([[1 - p, p], [q, 1 - q]])
@@ -98,56 +102,96 @@ def plateau_case(seed: int, name: str, question: str, **shape: int) -> Case:
     if "d_mlp" in shape:
         trained += ["blocks.0.mlp.W_in", "blocks.0.mlp.W_out"]
         exact = of_canonical_line(source.P, (10.0, 7.0))
-    return case_of(name, question, model, source, seed=seed, empty=True, coefficient=(tuple(trained), exact))
+    return case_of(
+        model=model, source=source, seed=seed, circuit=(), coefficient=(tuple(trained), exact), **known
+    )
 
 
-def bundled_case(seed: int, name: str, question: str) -> Case:
+def bundled_case(seed: int, name: str, change: Change, **known: Any) -> Case:
     """The last checkpoint of a bundled run; the seed draws only the sequences."""
     run = example(name.removeprefix("bundled-"))
-    return case_of(name, question, run.model(step=-1), run.source, seed=seed, objective=run.objective)
+    model, objective = run.model(step=-1), run.objective
+    return case_of(
+        name=name,
+        model=model,
+        source=run.source,
+        seed=seed,
+        objective=objective,
+        change=change,
+        **known,
+    )
 
 
-def trained_case(seed: int, name: str, question: str, recipe: str, changes: Sequence[str] = ()) -> Case:
-    """A shipped recipe with changes, trained from the seed: some seconds, and kept for the next time."""
-    of = load_recipe(recipe).with_set(changes)
+def trained_case(
+    seed: int, fleet: str, change: Change, changed: Callable[..., HookedDecoder] | None = None, **known: Any
+) -> Case:
+    """A member of a fleet, trained from the seed; or what is made of it."""
+    recipe, model = trained_model(fleet, seed)
+    if changed is not None:
+        model = changed(model, seed=seed)
+    return case_of(
+        model=model,
+        source=recipe.source,
+        seed=seed,
+        objective=recipe.objective,
+        change=change,
+        **known,
+    )
 
-    def trained() -> xr.Dataset:
-        weights = train(of, seed=seed, progress=False).model(step=-1).state_dict()
-        return xr.Dataset(
-            {key: ([f"{key} {i}" for i in range(x.ndim)], x.numpy()) for key, x in weights.items()}
-        )
 
-    model = HookedDecoder(of.decoder_config)
-    state = kept(name_of(["trained case", of.model_dump(mode="json"), seed], {}), trained)
-    model.load_state_dict({str(key): torch.from_numpy(x.values.copy()) for key, x in state.items()})
-    return case_of(name, question, model, of.source, seed=seed, objective=of.objective)
+MATCH = Change("match")
 
 
 # Name of each case: what it asks of a method, and how it is built.
 _CASES: dict[str, tuple[str, Callable[..., Case]]] = {
     "direct": (
         "Is the table in the direct path found?",
-        partial(table_case, build=direct_table, coefficient=(("unembed.W_U",), of_bigram_table(STATES))),
+        partial(
+            table_case,
+            build=direct_table,
+            circuit=("embed→logits",),
+            coefficient=(("unembed.W_U",), of_bigram_table(STATES)),
+        ),
     ),
-    "head": ("Is the table in a head found?", partial(table_case, build=value_table)),
-    "mlp": ("Is the table in the MLP found?", partial(table_case, build=mlp_table)),
-    "split": ("Are both halves of a table found?", partial(table_case, build=split_table)),
-    "rotated": ("Is it found in a stream without axes of its own?", partial(table_case, build=rotated_table)),
+    "head": ("Is the table in a head found?", partial(table_case, build=value_table, circuit=HEAD)),
+    "mlp": ("Is the table in the MLP found?", partial(table_case, build=mlp_table, circuit=MLP)),
+    "split": (
+        "Are both halves of a table found?",
+        partial(table_case, build=split_table, circuit=HEAD + MLP),
+    ),
+    "rotated": (
+        "Is it found in a stream without axes of its own?",
+        partial(table_case, build=rotated_table, circuit=HEAD),
+    ),
     "cancel": (
         "Are two heads that cancel given their signs, and the direct path its own?",
-        partial(table_case, build=cancelling_tables),
+        partial(
+            table_case,
+            build=cancelling_tables,
+            circuit=(*HEAD, "embed→logits", "embed→L0H1.V", "L0H1→logits"),
+        ),
     ),
     "backup": (
         "Is a head found whose work an MLP takes over only where the head writes nothing?",
-        partial(table_case, build=backup_table),
+        partial(table_case, build=backup_table, circuit=(*HEAD, *MLP, "L0H0→L0.mlp")),
     ),
     "induction": (
         "Is the pair of heads found next to a head that attends as sharply and is not read?",
-        partial(in_context_case, build=partial(induction_with_decoy, 3), source=DirichletChains(n_states=3)),
+        partial(
+            in_context_case,
+            build=partial(induction_with_decoy, 3),
+            source=DirichletChains(n_states=3, start="uniform"),
+            circuit=PAIR,
+        ),
     ),
     "contrary": (
         "Are the heads found that take what followed the other state from what followed either?",
-        partial(in_context_case, build=contrary_induction, source=DirichletChains(n_states=2)),
+        partial(
+            in_context_case,
+            build=contrary_induction,
+            source=DirichletChains(n_states=2, start="uniform"),
+            circuit=(*PAIR, "embed→L1H1.V", "L1H1→logits"),
+        ),
     ),
     "order-2": (
         "Are the heads found that match two tokens?",
@@ -155,50 +199,98 @@ _CASES: dict[str, tuple[str, Callable[..., Case]]] = {
             in_context_case,
             build=partial(induction_pair, 2, lags=(1, 2)),
             source=DirichletChains(n_states=2, order=2, start="uniform"),
-            predictor="order_2",
+            order=2,
+            circuit=(*PAIR, "embed→L0H1.V", "L0H0→L1H0.Q", "L0H1→L1H0.K"),
         ),
     ),
-    "trigram": ("Are both heads found that copy a token each for one table of pairs?", trigram_case),
+    "trigram": (
+        "Are both heads found that copy a token each for one table of pairs?",
+        partial(
+            trigram_case,
+            circuit=("embed→L0H0.V", "embed→L0H1.V", "L0H0→L0.mlp", "L0H1→L0.mlp", "L0.mlp→logits"),
+        ),
+    ),
     "plateau": (
         "Is nothing claimed of a model that predicts the unigram with heads that are not read?",
-        partial(table_case, build=plateau, empty=True),
+        partial(table_case, build=plateau, circuit=()),
     ),
     "trap": (
         "Is nothing claimed of a head that attends to all equally and writes the same whatever it reads?",
-        partial(table_case, build=trap, empty=True),
+        partial(table_case, build=trap, circuit=()),
     ),
     "tied-plateau": (
         "Is nothing claimed of tied embeddings at zero, and how degenerate are they?",
-        partial(plateau_case, d_model=3),
+        partial(plateau_case, shape={"d_model": 3}),
     ),
     "canonical": (
         "The same on the line e = 0 of Makkuva et al.'s canonical coordinates.",
-        partial(plateau_case, d_model=1, d_mlp=2),
+        partial(plateau_case, shape={"d_model": 1, "d_mlp": 2}),
     ),
     "belief": (
         "Is the belief over hidden states found, from which the model predicts?",
-        partial(belief_case, carries=True),
+        partial(belief_case, carries=True, circuit=BELIEF),
     ),
     "no-belief": (
         "Is no belief claimed of a model that predicts as well from only the tokens?",
-        partial(belief_case, carries=False),
+        partial(belief_case, carries=False, circuit=NO_BELIEF),
     ),
-    "bundled-walk": ("Is the head of the walk found?", bundled_case),
-    "bundled-induction": ("Are the induction heads of a trained model found?", bundled_case),
+    "bundled-walk": ("Is the head of the walk found?", partial(bundled_case, change=Change())),
+    "bundled-induction": (
+        "Are the induction heads of a trained model found?",
+        partial(bundled_case, change=MATCH),
+    ),
     "trained-table": (
-        "Is it found where each of eight trained models holds its bigram?",
-        partial(trained_case, recipe="binary-p02-q03-untied"),
+        "Is it found where each trained model holds its bigram?",
+        partial(trained_case, fleet="table", change=Change()),
     ),
     "trained-walk": (
-        "Is the head found of eight trained models that walk on a circle?",
-        partial(trained_case, recipe="walk-k6-half"),
+        "Is the head found of trained models that walk on a circle?",
+        partial(trained_case, fleet="walk", change=Change()),
+    ),
+    "trained-induction-1": (
+        "What counts pairs in context in one layer, as well as it can?",
+        partial(trained_case, fleet="induction-1", change=MATCH),
     ),
     "trained-induction": (
-        "Are the heads found with which trained models count pairs in context?",
-        partial(trained_case, recipe="in-context-k3-shortformer", changes=SHORTER),
+        "Are the heads found with which trained models of two layers count pairs in context?",
+        partial(trained_case, fleet="induction", change=MATCH),
+    ),
+    "trained-induction-3": (
+        "Are they found among three layers?",
+        partial(trained_case, fleet="induction-3", change=MATCH),
+    ),
+    "trained-trigram": (
+        "What holds the law of the next state after two?",
+        partial(trained_case, fleet="trigram", change=Change(lags=(1, 2))),
+    ),
+    "trained-lagged": (
+        "Is the head found that reads the state three before the next one?",
+        partial(trained_case, fleet="lagged", change=Change(lags=(3,))),
+    ),
+    "trained-selective": (
+        "Which heads read the lag that each sequence has?",
+        partial(trained_case, fleet="selective", change=Change(lags=(1, 2, 3))),
+    ),
+    "trained-belief": (
+        "What tells hidden states apart in trained models of Mess3?",
+        partial(trained_case, fleet="belief", change=Change("state")),
+    ),
+    "trained-mamba": (
+        "Is it found what a layer of Mamba-2 counts pairs with?",
+        partial(trained_case, fleet="mamba", change=MATCH),
+    ),
+    "random-weights": (
+        "A control: are effects claimed as they are in a model that was not trained?",
+        partial(trained_case, fleet="induction", change=MATCH, changed=random_weights),
+    ),
+    "shuffled-circuit": (
+        "A control: are effects claimed as they are where a trained model's weights stand in random order?",
+        partial(trained_case, fleet="induction", change=MATCH, changed=shuffled_weights),
     ),
 }
 QUESTIONS = {name: question for name, (question, _) in _CASES.items()}
-CASES: dict[str, Callable[[int], Case]] = {
+
+# Each is called with a seed, and with `pairs="resampled"` for the other kind of counterfactual.
+CASES: dict[str, Callable[..., Case]] = {
     name: partial(build, name=name, question=question) for name, (question, build) in _CASES.items()
 }

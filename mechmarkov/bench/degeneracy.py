@@ -11,8 +11,6 @@ from mechmarkov.bench.method import Method
 from mechmarkov.curvature.devinterp import devinterp_coefficient
 from mechmarkov.curvature.learning_coefficient import learning_coefficient
 from mechmarkov.curvature.loss_surface import LossSurface, loss_surface
-from mechmarkov.curvature.population import population_of
-from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.probing import Subject
 from mechmarkov.probing.probe import load_probe
 
@@ -36,7 +34,7 @@ def surface_of(case: Case) -> LossSurface:
     assert case.coefficient is not None
     run = replace(case.as_run(), trainable=dict.fromkeys(case.coefficient[0]))
     subject = Subject.of(run, find=load_probe)
-    return loss_surface(subject, population_of(subject), Coordinates.of(run))
+    return loss_surface(subject)
 
 
 def sampled(case: Case) -> float | str:
@@ -73,7 +71,7 @@ def devinterp(case: Case) -> float | str:
 
 
 LAU = "Lau et al. 2023 (arXiv 2308.12108)"
-degeneracy_probe = Method("degeneracy-probe", "coefficients", sampled, f"the probe `degeneracy`; {LAU}", "λ")
-hessian_method = Method("hessian-rank", "coefficients", hessian_rank, "Watanabe 2009: regular models", "λ")
-devinterp_method = Method("devinterp", "coefficients", devinterp, f"devinterp's; {LAU}", "λ")
-parameters = Method("half-the-parameters", "coefficients", half_the_parameters, "what chance gives", "λ")
+degeneracy_probe = Method("degeneracy-probe", "coefficients", sampled, f"the probe `degeneracy`; {LAU}")
+hessian_method = Method("hessian-rank", "coefficients", hessian_rank, "Watanabe 2009: regular models")
+devinterp_method = Method("devinterp", "coefficients", devinterp, f"devinterp's; {LAU}")
+parameters = Method("half-the-parameters", "coefficients", half_the_parameters, "what chance gives")

@@ -1,6 +1,6 @@
 """Claims about features: directions of a stream, one for each token and each position.
 
-A method is told the stream. It may fit to `case.corrupt`.
+A method is told the stream. It may fit to `case.tuning`.
 """
 
 from importlib import import_module
@@ -52,7 +52,7 @@ def sparse_autoencoder(case: Case) -> Directions | str:
     if case.features is None:
         return NO_FEATURES
     x = _rows(case, case.features[0])
-    generator = torch.Generator().manual_seed(seed_of(case.corrupt))
+    generator = torch.Generator().manual_seed(seed_of(case.others.clean))
     start = torch.randn(WIDTH * x.shape[1], x.shape[1], generator=generator)
     decoder, encoder = torch.nn.functional.normalize(start, dim=1), start.T / start.norm(dim=1)
     weights = [decoder, encoder.clone(), torch.zeros(len(start)), x.mean(0)]
@@ -79,7 +79,7 @@ def saelens(case: Case) -> Directions | str:
         return "sae-lens is not installed; it needs a TransformerLens before 4"
     sae_lens: Any = import_module("sae_lens")
     x = _rows(case, case.features[0])
-    torch.manual_seed(seed_of(case.corrupt))
+    torch.manual_seed(seed_of(case.others.clean))
     config = sae_lens.StandardTrainingSAEConfig(d_in=x.shape[1], d_sae=WIDTH * x.shape[1], l1_coefficient=L1)
     batches = {"total_training_samples": len(x) * STEPS, "train_batch_size_samples": len(x)}
     settings = sae_lens.config.SAETrainerConfig(**batches, lr=RATE, lr_end=RATE)
@@ -89,8 +89,8 @@ def saelens(case: Case) -> Directions | str:
 
 
 def _rows(case: Case, layer: int) -> torch.Tensor:
-    """The stream after a block in the corrupt sequences."""
-    stream = streams(case.model, case.corrupt)[layer]
+    """The stream after a block in the sequences to tune on."""
+    stream = streams(case.model, case.others.clean)[layer]
     return torch.from_numpy(stream.reshape(-1, stream.shape[-1])).float()
 
 
@@ -104,6 +104,6 @@ def noise(case: Case) -> Directions | str:
 
 
 HUBEN = "Huben et al. 2024 (arXiv 2309.08600)"
-sae_method = Method("sparse-autoencoder", "features", sparse_autoencoder, HUBEN)
-saelens_method = Method("saelens", "features", saelens, f"SAELens's; {HUBEN}")
+sae_method = Method("sparse-autoencoder", "features", sparse_autoencoder, HUBEN, tunes="the autoencoder")
+saelens_method = Method("saelens", "features", saelens, f"SAELens's; {HUBEN}", tunes="the autoencoder")
 noise_features = Method("noise-features", "features", noise, "what chance gives")

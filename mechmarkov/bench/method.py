@@ -1,17 +1,27 @@
 """A method: a function of a case that claims effects, a belief, a subspace or features."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from mechmarkov.bench.case import Case
+from mechmarkov.bench.metrics import METRICS
+from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.utils import plugins
 
 GROUP = "mechmarkov.methods"
 ORTHONORMAL = 1e-4  # how far from it a basis may be: methods work in float32
+EVERY = tuple(METRICS)
+Passes = int | Callable[[Case], int] | None
+
+
+class BrokenPromiseError(ValueError):
+    """A method claims what cannot be scored, or took more passes than it declared."""
 
 
 @dataclass(frozen=True)
@@ -21,19 +31,38 @@ class Method:
     Attributes:
         name: The name of the method.
         of: What its claims are about.
-        claims: From a case to a number for every node or edge, above 0 where it says that the model needs it;
-            of beliefs, to a `Claim`; of a subspace, to an orthonormal `[d_model, rank]`; of features, to
-            directions `[feature, d_model]`; of coefficients, to one number. Where it can say nothing of a
-            case, one sentence why.
+        claims: From a case to a number for every node, edge or layer, above 0 where the change leads away
+            from the clean answer, in the case's metric; of beliefs, to a `Claim`; of a subspace, to an
+            orthonormal `[d_model, rank]`; of features, to directions `[feature, d_model]`; of coefficients,
+            to one number. Where it can say nothing of a case, one sentence why.
         cites: Where it comes from.
-        unit: The unit of its numbers; only claims in nats are scored by their size.
+        metrics: The metrics that its authors run it with. Under these its numbers are effects; under others
+            those of the first are scored by order and sign. Without any, its numbers have a unit of their
+            own and are scored by order and sign everywhere.
+        tunes: What it fits or chooses, on `case.tuning`; "" for nothing.
+        passes: The most forward passes that it takes of a case: a number, or a function of the case. Taking
+            more is an error. None is not declared.
+        reference: Whether it runs the interventions that make the truth: shown, and not ranked.
     """
 
     name: str
-    of: Literal["nodes", "edges", "beliefs", "subspaces", "features", "coefficients"]
+    of: Literal["nodes", "edges", "layers", "beliefs", "subspaces", "features", "coefficients"]
     claims: Callable[[Case], Any]
     cites: str = ""
-    unit: str = "nats"
+    metrics: tuple[str, ...] = ("nats",)
+    tunes: str = ""
+    passes: Passes = None
+    reference: bool = False
+
+    def __post_init__(self) -> None:
+        for metric in self.metrics:
+            if metric not in METRICS:
+                expected = ", ".join(METRICS)
+                raise ValueError(f"method {self.name!r} has metric {metric!r}, expected some of {expected}")
+
+    def declared(self, case: Case) -> int | None:
+        """Returns the most forward passes that it takes of a case, as it says itself."""
+        return self.passes(case) if callable(self.passes) else self.passes
 
 
 def registered() -> list[str]:
@@ -50,13 +79,29 @@ def load_method(name: str) -> Method:
     return plugins.load(name, Method, plugins.registered(GROUP))
 
 
+@contextmanager
+def counted_passes() -> Iterator[list[None]]:
+    """A list that grows by one with each forward pass of any model inside the block, of copies too."""
+    passes: list[None] = []
+
+    def count(module: Any, _: Any) -> None:
+        if isinstance(module, HookedDecoder):
+            passes.append(None)
+
+    handle = register_module_forward_pre_hook(count)
+    try:
+        yield passes
+    finally:
+        handle.remove()
+
+
 def checked_claims(method: Method, case: Case) -> Any:
     """A method's claims about a case, or its reason why it makes none.
 
     Raises:
-        ValueError: A component without a claim, a claim about another, or one that is not a finite number. A
-            subspace of another rank than it was told, or whose directions are not orthonormal: it would be
-            moved by more than is in it. A coefficient that is not finite, as no mean would count it.
+        BrokenPromiseError: A component without a claim, a claim about another, or one that is not a finite
+            number. A subspace of another rank than it was told, or whose directions are not orthonormal: it
+            would be moved by more than is in it. A coefficient that is not finite, as no mean would count it.
     """
     claims = method.claims(case)
     if isinstance(claims, str):
@@ -64,24 +109,18 @@ def checked_claims(method: Method, case: Case) -> Any:
     if method.of == "subspaces" and case.subspace is not None:
         basis, (width, rank) = np.asarray(claims), case.subspace[1].shape
         if basis.shape != (width, rank) or not np.allclose(basis.T @ basis, np.eye(rank), atol=ORTHONORMAL):
-            raise ValueError(
-                f"method {method.name!r} claims a basis {list(basis.shape)} in case {case.name!r}, "
-                f"expected an orthonormal {[width, rank]}"
-            )
+            expected = f"expected an orthonormal {[width, rank]}"
+            raise BrokenPromiseError(f"claims a basis {list(basis.shape)}, {expected}")
     if method.of == "coefficients" and not math.isfinite(value := float(claims)):
-        raise ValueError(
-            f"method {method.name!r} claims {value} in case {case.name!r}, expected a finite number"
-        )
-    if method.of not in ("nodes", "edges"):
+        raise BrokenPromiseError(f"claims {value}, expected a finite number")
+    if method.of not in ("nodes", "edges", "layers"):
         return claims
-    expected, claims = list(case.nodes if method.of == "nodes" else case.edges), dict(claims)
-    for name in [*expected, *claims]:
-        if name not in claims or name not in expected:
+    components, claims = list(getattr(case, method.of)), dict(claims)
+    for name in [*components, *claims]:
+        if name not in claims or name not in components:
             what = "lacks" if name not in claims else "has"
-            raise ValueError(
-                f"method {method.name!r} {what} a claim about {name!r}, "
-                f"expected one for each of the {len(expected)} {method.of} of case {case.name!r}"
-            )
+            known = f"expected one for each of the {len(components)} {method.of}"
+            raise BrokenPromiseError(f"{what} a claim about {name!r}, {known}")
         if not math.isfinite(value := float(claims[name])):
-            raise ValueError(f"method {method.name!r} claims {value} for {name!r}, expected a finite number")
-    return {name: float(claims[name]) for name in expected}
+            raise BrokenPromiseError(f"claims {value} for {name!r}, expected a finite number")
+    return {name: float(claims[name]) for name in components}

@@ -1,55 +1,59 @@
-"""Methods that claim effects: published ones, small enough to be read next to the paper, and our probes."""
+"""Methods that intervene: published ones, small enough to be read next to the paper, and our probes."""
 
 import zlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 
 import numpy as np
-import torch
 import xarray as xr
-from torch import Tensor
 
 from mechmarkov.bench.case import Case
-from mechmarkov.bench.method import Method
-from mechmarkov.bench.patching import corrupt_edges, losses, node_effects, rises
+from mechmarkov.bench.method import EVERY, Method
+from mechmarkov.bench.patching import at_mean, corrupt_edges, edge_effects, losses, node_effects, rises
 from mechmarkov.interventions.ablate import ablate
-from mechmarkov.interventions.paths import replace_path
-from mechmarkov.interventions.replace import replace_component
 from mechmarkov.models.components import head_index
-from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing import Subject
 from mechmarkov.probing.dataset import last_model
 from mechmarkov.probing.probe import load_probe
 
-Replaced = AbstractContextManager[HookedDecoder]
-
-IG_STEPS = 10  # of EAP-IG; Hanna et al. use 5 to 30
-ACDC_NATS = 1e-2  # an edge whose removal costs less is removed
+ACDC_KL = 1e-2  # nats; an edge whose removal costs less is removed
 
 
 def ablation(case: Case, kind: str) -> dict[str, float]:
-    """The rise of the loss with a node's output at zero, at its mean, or that of another sequence."""
-    risen = rises(case, (ablate(case.model, name, kind=kind) for name in case.nodes)).mean(-1)
+    """The rise of the metric with a node's output at zero, at its mean, or that of another sequence.
+
+    The mean is over the sequences to tune on.
+    """
+    means = kind == "mean"
+    changed = (at_mean(case, n) if means else ablate(case.model, n, kind=kind) for n in case.nodes)
+    risen = rises(case, [case.metric], changed)[0].mean(-1)
     return dict(zip(case.nodes, risen.tolist(), strict=True))
 
 
 def activation_patching(case: Case) -> dict[str, float]:
-    """The rise of the loss with a node's output from the corrupt sequences: exact for nodes."""
-    return node_effects(case).as_claims()
+    """The rise of the metric with a node's output from the corrupt sequences: exact for nodes."""
+    return node_effects(case, [case.metric])[case.metric].as_claims()
+
+
+def path_patching(case: Case) -> dict[str, float]:
+    """The rise of the metric with the corrupt output on one edge only: exact for edges."""
+    return edge_effects(case, [case.metric])[case.metric].as_claims()
 
 
 def direct_logit_attribution(case: Case) -> dict[str, float]:
-    """Returns what a node itself writes to the law's logits less their mean, clean less corrupt."""
+    """Returns what a node itself writes to the logit difference, clean less corrupt.
+
+    What a final norm divides by is left out, as in TransformerLens's `logit_attrs` without a scale.
+    """
     weight = case.model.folded_unembedding()
-    nats = {}
+    answer, written = case.law - case.corrupt_law, {}
     for name, difference in case.differences.items():
         head = head_index(name)
         if head is not None:
             difference = difference @ case.model.get_parameter(f"blocks.{head[0]}.attn.W_O")[head[1]]
         logits = (difference @ weight)[:, case.read]
-        nats[name] = -float(((case.law * logits).sum(-1) - logits.mean(-1)).mean())
-    return nats
+        written[name] = -float((answer * logits).sum(-1).mean())
+    return written
 
 
 def difference_norm(case: Case) -> dict[str, float]:
@@ -57,38 +61,18 @@ def difference_norm(case: Case) -> dict[str, float]:
     return {name: float(value.norm(dim=-1).mean()) for name, value in case.differences.items()}
 
 
-def attribution_patching(case: Case) -> dict[str, float]:
-    """Activation patching to first order: the gradient at the clean output times the difference."""
-    return _gradients(case, list(case.nodes), partial(_moved, case))
-
-
-def edge_attribution(case: Case, steps: int = 0) -> dict[str, float]:
-    """EAP, and EAP-IG: the mean of the receivers' gradients on the line from corrupt to clean embeddings."""
-
-    def add(name: str, part: Tensor) -> Replaced:
-        sender, receiver = case.edges[name]
-        change = part * case.differences[sender]
-        return replace_path(case.model, sender, receiver, lambda x: x + change)
-
-    rows = []
-    for away in 1 - (np.arange(steps) + 0.5) / steps if steps else [0.0]:
-        with _moved(case, "embed", torch.tensor(away)):
-            rows.append(_gradients(case, list(case.edges), add))
-    return {name: float(np.mean([row[name] for row in rows])) for name in case.edges}
-
-
 def acdc(case: Case) -> dict[str, float]:
-    """From the output back, each edge is corrupted for good if that costs less than `ACDC_NATS`.
+    """From the output back, each edge is corrupted for good if the KL rises by less than `ACDC_KL`.
 
     A kept edge is claimed with what its removal would have cost at its turn, the others with 0.
     """
     removed: list[str] = []
     risen = dict.fromkeys(case.edges, 0.0)
-    now = losses(case).mean()
+    now = losses(case, [case.metric]).mean()
     for name in reversed(case.edges):
         with corrupt_edges(case, [*removed, name]):
-            loss = losses(case).mean()
-        if loss - now < ACDC_NATS:
+            loss = losses(case, [case.metric]).mean()
+        if loss - now < ACDC_KL:
             removed.append(name)
             now = loss
         else:
@@ -98,28 +82,9 @@ def acdc(case: Case) -> dict[str, float]:
 
 def noise(case: Case, of: str) -> dict[str, float]:
     """Random claims: what chance gives."""
-    names = list(case.nodes if of == "nodes" else case.edges)
-    seed = zlib.crc32(f"{case.name} {of}".encode() + case.clean.numpy().tobytes())
+    names = list(getattr(case, of))
+    seed = zlib.crc32(f"{case.name} {of} {case.metric}".encode() + case.clean.numpy().tobytes())
     return dict(zip(names, np.random.default_rng(seed).normal(size=len(names)).tolist(), strict=True))
-
-
-def _gradients(case: Case, names: list[str], add: Callable[[str, Tensor], Replaced]) -> dict[str, float]:
-    """The derivative of the mean loss by the part of each difference that is added, at none."""
-    parts = {name: torch.zeros((), dtype=torch.float64, requires_grad=True) for name in names}
-    with ExitStack() as stack, torch.enable_grad():
-        for name, part in parts.items():
-            stack.enter_context(add(name, part))
-        loss = case.loss(case.model(case.clean)).mean()
-        gradients = torch.autograd.grad(loss, list(parts.values()), allow_unused=True)
-    return {
-        name: 0.0 if value is None else float(value) for name, value in zip(names, gradients, strict=True)
-    }
-
-
-def _moved(case: Case, name: str, part: Tensor) -> Replaced:
-    """A node's output on the line from clean (0) to corrupt (1)."""
-    change = part * case.differences[name]
-    return replace_component(case.model, name, lambda x: x + change)
 
 
 def measured(case: Case, name: str) -> xr.Dataset | str:
@@ -148,23 +113,61 @@ def storage_shares(case: Case) -> dict[str, float] | str:
     return {name: float(data["gain"] if name == "embed" else nats.sel(path=name)) for name in case.nodes}
 
 
+def each(of: str) -> Callable[[Case], int]:
+    """A pass for each component, one before, and one for values to put in."""
+    return lambda case: len(getattr(case, of)) + 2
+
+
 RESAMPLING = "Chan et al. 2022, causal scrubbing; Wang et al. 2022 (arXiv 2211.00593) for means"
-ATTRIBUTION = "Nanda 2023, attribution patching; Syed et al. 2023 (arXiv 2310.10348)"
-zero = Method("zero-ablation", "nodes", partial(ablation, kind="zero"), RESAMPLING)
-mean = Method("mean-ablation", "nodes", partial(ablation, kind="mean"), RESAMPLING)
-resample = Method("resample-ablation", "nodes", partial(ablation, kind="resample"), RESAMPLING)
-patching = Method("activation-patching", "nodes", activation_patching, "Meng et al. 2022 (arXiv 2202.05262)")
-attribution = Method("attribution-patching", "nodes", attribution_patching, ATTRIBUTION)
+DIFFERENCE = ("logit-difference",)
+zero = Method(
+    "zero-ablation", "nodes", partial(ablation, kind="zero"), RESAMPLING, EVERY, passes=each("nodes")
+)
+mean = Method(
+    "mean-ablation",
+    "nodes",
+    partial(ablation, kind="mean"),
+    RESAMPLING,
+    tunes="the means",
+    metrics=EVERY,
+    passes=each("nodes"),
+)
+resample = Method(
+    "resample-ablation", "nodes", partial(ablation, kind="resample"), RESAMPLING, EVERY, passes=each("nodes")
+)
+patching = Method(
+    "activation-patching",
+    "nodes",
+    activation_patching,
+    "Meng et al. 2022 (arXiv 2202.05262)",
+    EVERY,
+    passes=each("nodes"),
+    reference=True,
+)
+edges = Method(
+    "path-patching",
+    "edges",
+    path_patching,
+    "Wang et al. 2022 (arXiv 2211.00593)",
+    EVERY,
+    passes=each("edges"),
+    reference=True,
+)
 direct = Method(
-    "direct-logit-attribution", "nodes", direct_logit_attribution, "nostalgebraist 2020", "logits"
+    "direct-logit-attribution", "nodes", direct_logit_attribution, "nostalgebraist 2020", DIFFERENCE, passes=2
 )
-norm = Method("difference-norm", "nodes", difference_norm, "a baseline", "activation")
-eap = Method("eap", "edges", edge_attribution, ATTRIBUTION)
-eap_ig = Method(
-    "eap-ig", "edges", partial(edge_attribution, steps=IG_STEPS), "Hanna et al. 2024 (arXiv 2403.17806)"
+norm = Method("difference-norm", "nodes", difference_norm, "a baseline", (), passes=2)
+acdc_method = Method(
+    "acdc",
+    "edges",
+    acdc,
+    "Conmy et al. 2023 (arXiv 2304.14997)",
+    ("kl",),
+    passes=each("edges"),
+    reference=True,
 )
-acdc_method = Method("acdc", "edges", acdc, "Conmy et al. 2023 (arXiv 2304.14997)")
 ablation_probe = Method("ablation-probe", "nodes", ablation_effects, "the probe `ablation`")
 storage_probe = Method("storage-probe", "nodes", storage_shares, "the probe `storage`; Shapley 1953")
-noise_nodes = Method("noise-nodes", "nodes", partial(noise, of="nodes"), "what chance gives")
-noise_edges = Method("noise-edges", "edges", partial(noise, of="edges"), "what chance gives")
+noise_nodes = Method("noise-nodes", "nodes", partial(noise, of="nodes"), "what chance gives", EVERY)
+noise_edges = Method("noise-edges", "edges", partial(noise, of="edges"), "what chance gives", EVERY)
+noise_layers = Method("noise-layers", "layers", partial(noise, of="layers"), "what chance gives", EVERY)

@@ -1,6 +1,7 @@
-"""The benchmark's files: a page of heat maps and scatters, the scores and every claim."""
+"""The benchmark's files: a page of tables, heat maps and scatters, the leaderboard, and every claim."""
 
 import csv
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +11,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from mechmarkov.bench.cases import QUESTIONS
-from mechmarkov.bench.run import MIN_SEEDS, Benchmark
+from mechmarkov.bench.leaderboard import leaderboard, places, summary
+from mechmarkov.bench.metrics import METRICS
+from mechmarkov.bench.run import Benchmark
 from mechmarkov.bench.scores import SCORES
 from mechmarkov.probing.figure import Figure
 from mechmarkov.report.cards import figure_card
@@ -18,25 +21,46 @@ from mechmarkov.report.figures import heatmap
 from mechmarkov.report.html import fill
 from mechmarkov.report.words.grids import of_bench
 from mechmarkov.utils.files import replacing
-from mechmarkov.utils.text import counted, markdown, markdown_code, spreadsheet
+from mechmarkov.utils.text import clean, markdown, markdown_code, shorten, spreadsheet
 
 # What writes each file.
 FILES: dict[str, Callable[[Benchmark, Path], object]] = {
     "bench.html": lambda found, path: path.write_text(render(found), encoding="utf-8"),
-    "bench.md": lambda found, path: path.write_text(tables(found), encoding="utf-8"),
-    "scores.nc": lambda found, path: found.scores.to_netcdf(path, engine="h5netcdf"),
+    "leaderboard.json": lambda found, path: path.write_text(
+        json.dumps(leaderboard(found), indent=1, ensure_ascii=False), encoding="utf-8"
+    ),
+    "scores.csv": lambda found, path: _write_csv(found.scores, path),
     "effects.csv": lambda found, path: _write_csv(found.effects, path),
     "reasons.csv": lambda found, path: _write_csv(found.reasons, path),
 }
-COLUMNS = {  # of each table, by what its methods claim
-    ("nodes", "edges"): ("pearson", "sign", "auroc", "area", "cpr", "error", "alarms", "passes"),
-    ("beliefs",): ("belief_error", "kl", "angle", "forced", "alarms", "passes"),
-    ("subspaces",): ("angle", "forced", "alarms", "passes"),
-    ("features",): ("cosine", "passes"),
-    ("coefficients",): ("llc_error", "seconds"),
+COLUMNS = {  # of each table, by what its methods claim; the first orders it
+    "edges": ("rank", "pearson", "sign", "auroc", "built", "cpr", "cmd", "error", "alarms"),
+    "nodes": ("rank", "pearson", "sign", "auroc", "built", "error", "alarms"),
+    "layers": ("error", "sign", "alarms"),
+    "beliefs": ("belief_error", "kl", "angle", "forced", "alarms"),
+    "subspaces": ("angle", "forced", "alarms"),
+    "features": ("cosine",),
+    "coefficients": ("llc_error",),
 }
-KEYS = ["method", "case", "seed"]
-HEAT_MAPS = {"pearson": "Correlation with exact effects", "auroc": "AUROC: is a component in the circuit?"}
+MEANINGS = {name: words for name, (_, _, words) in SCORES.items()} | {
+    "claims in": "whether the claims are in this metric; others are scored by order and sign",
+    "passes": "forward passes that a case takes",
+    "declared": "the most that the method says it takes",
+    "seconds": "of processor, for a case",
+    "tunes": "what it may fit or choose, on other sequences than it is scored on",
+}
+REFERENCE = "reference"
+WHY = {  # orders differ between metrics
+    "kl": "KL is 0 at the clean output and nowhere below, so its gradient there is zero: claims stated for a "
+    "logit difference are scored here by the order of their sizes.",
+    "nats": "At an optimum the gradient of the expected loss is zero: methods of first order are run with a "
+    "logit difference, and scored here by order and sign.",
+}
+WIDEST = 60  # characters of a cell in a terminal
+PAIRED = {
+    "minimal": "Clean and corrupt sequences differ in one state, and the last prediction is read.",
+    "resampled": "Clean and corrupt sequences have nothing in common, and every prediction is read.",
+}
 
 
 class Code(str):
@@ -51,7 +75,12 @@ class Code(str):
         return made
 
 
-Table = tuple[list[str], list[list[str]]]  # head and rows
+class Table(NamedTuple):
+    """A table: what it is of, the names of its columns, and its rows."""
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
 
 
 class Section(NamedTuple):
@@ -63,7 +92,7 @@ class Section(NamedTuple):
 
 
 def save(benchmark: Benchmark, folder: str | Path) -> Path:
-    """Write the page, its tables, the scores, all claims and all reasons to make none, each whole or not.
+    """Write the page, the leaderboard, the scores, all claims and all reasons, each whole or not.
 
     Returns:
         The page's path.
@@ -77,107 +106,131 @@ def save(benchmark: Benchmark, folder: str | Path) -> Path:
 
 
 def render(benchmark: Benchmark) -> str:
-    """The page: tables of scores, heat maps of method × case, for each case claims against exact effects."""
-    scored = [score for score in HEAT_MAPS if benchmark.scores[score].notnull().any()]
-    figures = [_heat_map(benchmark, score, HEAT_MAPS[score]) for score in scored]
-    figures += [_scatter(benchmark, str(case)) for case in benchmark.effects["case"].unique()]
-    cards = [figure_card(f"figure-{number}", figure) for number, figure in enumerate(figures)]
-    scores, *others = sections(benchmark)
+    """The page: what was found, tables and a heat map for each metric, and claims against effects."""
+    maps = [figure for metric in METRICS if (figure := _heat_map(benchmark, metric)) is not None]
+    cells = benchmark.effects[["case", "metric"]].drop_duplicates().itertuples(index=False)
+    scatters = [_scatter(benchmark, str(case), str(metric)) for case, metric in cells]
+    cards = [figure_card(f"figure-{number}", figure) for number, figure in enumerate([*maps, *scatters])]
     return fill(
         "bench.html.j2",
         cards,
         title="Interpretability methods against exact effects",
-        maps=cards[: len(scored)],
-        scatters=cards[len(scored) :],
-        scores=scores,
-        conclusion=_conclusion(benchmark),
-        others=others,
-        meanings=SCORES,
-        seeds=benchmark.scores.sizes["seed"],
+        maps=cards[: len(maps)],
+        scatters=cards[len(maps) :],
+        sections=sections(benchmark),
+        conclusions=conclusions(benchmark),
+        meanings=MEANINGS,
+        seeds=benchmark.scores["seed"].nunique(),
     )
 
 
-def _conclusion(benchmark: Benchmark) -> str:
-    """The methods that are first by correlation, of those that claim effects."""
-    claimed = benchmark.summary()["pearson"].dropna()
-    return of_bench("correlation with exact effects in nats", claimed.to_dict())
+def conclusions(benchmark: Benchmark) -> list[str]:
+    """One sentence for each metric and kind of claim: which method is first, or that it is open."""
+    return [
+        of_bench(
+            metric=each.metric,
+            of=each.of,
+            score=each.score,
+            scores={name: (e.value, e.low, e.high) for name, e in each.methods.items()},
+            lead=None if each.lead is None else (each.lead.value, each.lead.low, each.lead.high),
+            cases=len(each.cases),
+        )
+        for each in places(benchmark)
+    ]
 
 
-def tables(benchmark: Benchmark) -> str:
-    """Scores of methods, and what changes place against AUROC, as Markdown; `docs/bench.md` shows them."""
-    parts = []
+def as_text(benchmark: Benchmark) -> str:
+    """Returns what was found and all tables, with columns that stand under one another, for a terminal."""
+    parts = conclusions(benchmark)
     for section in sections(benchmark):
-        parts += [section.words, *(_markdown(*table) for table in section.tables)]
-    return "\n\n".join(parts) + "\n"
+        parts += [f"\n{section.title}\n{section.words}"]
+        for _, head, rows in section.tables:
+            shown = [[shorten(clean(cell), WIDEST) for cell in row] for row in (head, *rows)]
+            widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+            lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in shown]
+            parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def as_markdown(benchmark: Benchmark) -> str:
+    """The same as Markdown; `docs/bench.md` shows it."""
+    parts = ["\n".join(f"- {markdown(sentence)}" for sentence in conclusions(benchmark))]
+    for section in sections(benchmark):
+        parts.append(f"**{section.title}** {section.words}")
+        for _, head, rows in section.tables:
+            lines = [[Code(name) if name in SCORES else name for name in head], ["---"] * len(head), *rows]
+            parts.append("\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines))
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def sections(benchmark: Benchmark) -> list[Section]:
-    """Scores by what methods claim; places by AUROC and by correlation; what methods say nothing of."""
-    seeds = benchmark.scores.sizes["seed"]
-    words = f"Means over the cases where a score applies, {counted(seeds, 'seed')} each."
-    sections = [Section("Which methods tell the size and sign of effects?", words, _score_tables(benchmark))]
-    rows: list[list[str]] = []
-    for method, row in benchmark.ranks().sort_values(["of", "moves"]).iterrows():
-        places = [f"{row[key]:.3g}" for key in ("auroc_rank", "pearson_rank")]
-        moves = f"{row['moves']:+.1f}"
-        if not np.isnan(row["low"]):
-            moves += f" ({row['low']:+.1f} to {row['high']:+.1f})"
-        rows.append([Code(str(method)), row["of"], str(row["cases"]), *places, moves])
-    if rows:
-        words = (
-            "Places by AUROC and by correlation with exact effects are those of the means over seeds. A move "
-            "is counted in each seed and averaged, so it may differ from the difference of the places"
-            + ("; 95 % intervals over seeds. " if seeds >= MIN_SEEDS else ". ")
-            + "All are on the cases that each ranked method answers; one that answers fewer than half is not "
-            "ranked."
-        )
-        head = ["method", "claims", "cases", "place by AUROC", "place by correlation", "moves up by"]
-        sections.append(Section("Whose place changes when effects count?", words, [(head, rows)]))
-    silent = _silent(benchmark)
-    if silent:
-        words = "Draws that a method gives a reason for and no claim; they are in none of its means."
-        head = ["method", "draws", "cases", "reason"]
-        sections.append(Section("What do methods say nothing of?", words, [(head, silent)]))
-    return sections
-
-
-def _score_tables(benchmark: Benchmark) -> list[Table]:
-    summary, of = benchmark.summary(), benchmark.scores["of"].to_series()
-    parts: list[Table] = []
-    for names, columns in COLUMNS.items():
-        best, *_ = columns
-        some = summary[of.isin(names)].sort_values(best, ascending=SCORES[best][0] == 0, kind="stable")
-        rows = [
-            [Code(method), of[method], *(_number(some.loc[method, column]) for column in columns)]
-            for name in names
-            for method in some.index[of[some.index] == name]
-        ]
-        if rows:
-            parts.append((["method", "claims", *map(Code, columns)], rows))
-    return parts
-
-
-def _silent(benchmark: Benchmark) -> list[list[str]]:
-    """Method, draws, cases and reason, where a method gives a reason and another of its kind has a score."""
-    scored = benchmark.scores[list(SCORES)].notnull().to_array().any("variable")
-    of_kind = scored.groupby("of").any().sel(of=scored["of"])
-    missing = (of_kind & ~scored).to_series()
-    reasons = benchmark.reasons[
-        missing.reindex(pd.MultiIndex.from_frame(benchmark.reasons[KEYS])).to_numpy(bool)
+    """Scores under each metric and of other claims; what methods say nothing of, and what they broke."""
+    means = summary(benchmark).reset_index()
+    found = []
+    for metric, words in METRICS.items():
+        tables = [_table(benchmark, means, of, metric) for of in ("edges", "nodes", "layers")]
+        pairs = PAIRED[str(benchmark.pairs)]
+        said = " ".join([f"An effect is the {words}.", pairs, *filter(None, [WHY.get(metric)])])
+        found.append(Section(f"{_titled(metric)}.", said, tables))
+    tables = [_table(benchmark, means, of, "") for of in list(COLUMNS)[3:]]
+    found.append(Section("Other claims.", "Beliefs, subspaces, features and learning coefficients.", tables))
+    for title, words, broken in (
+        ("Silent.", "Draws that a method gives a reason for and no claim; they are in none of its means.", 0),
+        ("Broken.", "Draws in which a method broke what it promised; they are in none of its means.", 1),
+    ):
+        rows = _reasons(benchmark, broken=bool(broken))
+        found.append(Section(title, words, [Table("", ["method", "draws", "cases", "reason"], rows)]))
+    return [
+        Section(title, words, some)
+        for title, words, all_of in found
+        if (some := [table for table in all_of if table.rows])
     ]
+
+
+def _titled(metric: str) -> str:
+    return {"kl": "KL from the clean output", "nats": "Loss in nats"}.get(metric, "Logit difference")
+
+
+def _table(benchmark: Benchmark, means: pd.DataFrame, of: str, metric: str) -> Table:
+    """The methods that claim one kind of thing, the best first; references last."""
+    columns = COLUMNS[of]
+    best, _, _ = SCORES[columns[0]]
+    rows = means[(means["of"] == of) & (means["metric"] == metric)]
+    shown = [column for column in columns if rows[column].notna().any()]
+    rows = rows.assign(
+        reference=[benchmark.methods[name].reference for name in rows["method"]],
+        by=rows[columns[0]] * (1 if best == 0 else -1),
+    ).sort_values(["reference", "by"], kind="stable")
+    head = [of, *(["claims in"] if metric else []), *shown, "passes", "declared", "seconds", "tunes"]
+    cells = []
+    for _, row in rows.iterrows():
+        method = benchmark.methods[row["method"]]
+        claims = "this metric" if row["own"] else ", ".join(method.metrics) or "a unit of its own"
+        claims += f" ({REFERENCE})" * method.reference
+        costs = [_number(row[name]) for name in ("passes", "declared", "seconds")]
+        scores = [_number(row[name]) for name in shown]
+        cells.append([Code(method.name), *([claims] if metric else []), *scores, *costs, method.tunes or "–"])
+    return Table(of, head, cells)
+
+
+def _reasons(benchmark: Benchmark, *, broken: bool) -> list[list[str]]:
+    """Method, draws, cases and reason; without the cases in which no method of its kind has a score."""
+    reasons = benchmark.reasons[benchmark.reasons["broken"] == broken]
+    if not broken:
+        scored = benchmark.scores[benchmark.scores[[*SCORES]].notna().any(axis=1)]
+        known = set(scored[["of", "case"]].itertuples(index=False, name=None))
+        of = reasons["method"].map({name: method.of for name, method in benchmark.methods.items()})
+        told = [pair in known for pair in zip(of, reasons["case"], strict=True)]
+        reasons = reasons[np.array(told, bool)]
     rows = []
     for (method, why), some in reasons.groupby(["method", "reason"]):
-        rows.append([Code(method), str(len(some)), Code(*dict.fromkeys(some["case"])), str(why)])
+        draws = some[["case", "seed"]].drop_duplicates()
+        rows.append([Code(method), str(len(draws)), Code(*dict.fromkeys(draws["case"])), str(why)])
     return rows
 
 
 def _number(value: float) -> str:
     return "–" if np.isnan(value) else f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}"
-
-
-def _markdown(head: list[str], rows: list[list[str]]) -> str:
-    lines = [map(_cell, head), ["---"] * len(head), *(map(_cell, row) for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _cell(text: str) -> str:
@@ -189,37 +242,33 @@ def _write_csv(table: pd.DataFrame, path: Path) -> None:
     written.to_csv(path, index=False, quoting=csv.QUOTE_NONNUMERIC)
 
 
-def _heat_map(benchmark: Benchmark, score: str, title: str) -> Figure:
-    table = benchmark.table(score).dropna(how="all").dropna(axis=1, how="all")
-    _, chance, words = SCORES[score]
-    picture = heatmap(
-        table.to_numpy(),
-        list(table.index),
-        list(table.columns),
-        value_title=score,
-        diverging=chance == 0,
-        limits=(-1, 1) if chance == 0 else (0, 1),
-    )
-    for axis, names in (("xaxis", table.columns), ("yaxis", table.index)):  # every name, not every second
-        picture.layout[axis].update(tickvals=list(range(len(names))), ticktext=list(names))
+def _heat_map(benchmark: Benchmark, metric: str) -> Figure | None:
+    """The rank correlation of each method in each case; None where there is none."""
+    table = benchmark.table("rank", metric).dropna(how="all").dropna(axis=1, how="all")
+    if table.empty:
+        return None
+    names, values = [list(map(str, axis)) for axis in (table.index, table.columns)], table.to_numpy()
+    picture = heatmap(values, *names, value_title="rank", diverging=True, limits=(-1, 1))
+    for axis, labels in zip(("yaxis", "xaxis"), names, strict=True):  # every name, not every second
+        picture.layout[axis].update(tickvals=list(range(len(labels))), ticktext=labels)
     picture.update_layout(height=160 + 20 * len(table), meta={"least": 200 + 28 * len(table.columns)})
-    seeds = benchmark.scores.sizes["seed"]
-    caption = f"Mean over {seeds} seeds: {words}. Chance: {chance:g}. Blank: not applicable."
-    return Figure(title, caption, "plotly", picture)
+    seeds = benchmark.scores["seed"].nunique()
+    caption = f"Mean over {seeds} seeds: {SCORES['rank'][2]}. Chance: 0. Blank: not applicable."
+    return Figure(f"{_titled(metric)}: rank correlation with exact effects", caption, "plotly", picture)
 
 
-def _scatter(benchmark: Benchmark, case: str) -> Figure:
-    """Claimed against exact effects of one case, a colour a method whose claims are in nats."""
+def _scatter(benchmark: Benchmark, case: str, metric: str) -> Figure:
+    """Claimed against exact effects of one case under one metric, a colour a method."""
     picture = go.Figure()
-    of_case = benchmark.effects[benchmark.effects["case"] == case]
+    of_case = benchmark.effects.query("case == @case and metric == @metric")
     for method, rows in of_case.groupby("method", sort=False):
         picture.add_scatter(
-            x=rows["exact"],
-            y=rows["claimed"],
+            x=rows["exact"].round(4),
+            y=rows["claimed"].round(4),
             mode="markers",
             name=str(method),
             text=[f"{c}, seed {s}" for c, s in zip(rows["component"], rows["seed"], strict=True)],
-            hovertemplate="%{text}<br>exact %{x:.3f} nats<br>claimed %{y:.3f}<extra>" + f"{method}</extra>",
+            hovertemplate="%{text}<br>exact %{x:.3f}<br>claimed %{y:.3f}<extra>" + f"{method}</extra>",
             visible=True if method in ("eap", "eap-ig", "acdc") else "legendonly",
         )
     ends = [float(np.min(of_case["exact"])), float(np.max(of_case["exact"]))]
@@ -227,10 +276,10 @@ def _scatter(benchmark: Benchmark, case: str) -> Figure:
         x=ends, y=ends, mode="lines", name="claimed = exact", line={"dash": "dot", "color": "#777"}
     )
     picture.update_layout(
-        height=420, xaxis_title="exact effect, nats", yaxis_title="claimed", margin={"t": 20, "b": 60}
+        height=420, xaxis_title="exact effect", yaxis_title="claimed", margin={"t": 20, "b": 60}
     )
     return Figure(
-        f"{case}: claimed against exact",
+        f"{case}, {_titled(metric)}: claimed against exact",
         f"{QUESTIONS.get(case, '')} Click a name to show a method.",
         "plotly",
         picture,

@@ -1,6 +1,6 @@
-"""Effects by exact patching: the truth that methods are scored against, and what a set of edges is worth."""
+"""Effects by exact patching: the truth that claims are scored against, under each metric."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from mechmarkov.bench.case import Case
+from mechmarkov.bench.metrics import METRICS
 from mechmarkov.interventions.paths import replace_path
 from mechmarkov.interventions.replace import replace_component
 from mechmarkov.theory.bootstrap import interval
@@ -19,15 +20,15 @@ from mechmarkov.utils.kept_data import kept, name_of
 Change = AbstractContextManager[Any]  # of a model, as long as it is entered
 
 ENDS = ("value", "low", "high")
-MIN_EFFECT_NATS = 1e-3  # below it a component is not part of the circuit, however sure its sign is
+MIN_EFFECT = 1e-3  # nats, or logits: below it a component is not part of the circuit, however sure its sign
 
 
 @dataclass(frozen=True, eq=False)
 class Effects:
-    """Exact effects of components (nats): above 0 where the corrupt value makes the loss larger.
+    """Exact effects of components under one metric: above 0 where they lead away from the clean answer.
 
     Attributes:
-        names: Nodes or edges.
+        names: Nodes, edges or layers.
         value: Mean over the sequences.
         low: The lower end of the 95 % bootstrap interval over sequences.
         high: The upper end.
@@ -40,9 +41,9 @@ class Effects:
 
     @property
     def in_circuit(self) -> np.ndarray:
-        """Returns whether a component has an effect: an interval without 0, and 0.001 nats at least."""
+        """Returns whether a component has an effect: an interval without 0, and 0.001 at least."""
         sure = (self.low > 0) | (self.high < 0)
-        return sure & (np.abs(self.value) >= MIN_EFFECT_NATS)
+        return sure & (np.abs(self.value) >= MIN_EFFECT)
 
     def as_claims(self) -> dict[str, float]:
         """Returns what a method that is always right would claim."""
@@ -52,36 +53,65 @@ class Effects:
 def content_of(case: Case, what: str) -> str:
     """The name to keep a measurement by: a hash of the model, the sequences and the library's code."""
     decides = [case.model.config.model_dump(mode="json"), case.objective.model_dump(mode="json")]
-    tensors = {"clean": case.clean, "corrupt": case.corrupt, "law": case.law, "read": case.read}
-    return name_of([what, decides], tensors | case.model.state_dict())
+    tensors = {name: getattr(case, name) for name in ("clean", "corrupt", "law", "corrupt_law", "read")}
+    return name_of([what, decides], tensors | {"means": case.others.clean} | case.model.state_dict())
 
 
-def exact_effects(case: Case) -> dict[str, Effects]:
-    """Returns the effects of `nodes` and `edges`, kept on disk."""
+def exact_effects(case: Case) -> dict[tuple[str, str], Effects]:
+    """Returns the effects of `nodes`, `edges` and `layers` under each metric, kept on disk."""
+    tables = {"nodes": node_effects, "edges": edge_effects, "layers": layer_effects}
 
     def measure() -> xr.Dataset:
-        tables = {"nodes": node_effects(case), "edges": edge_effects(case)}
-        ends = {f"{of}_{end}": (of, getattr(effects, end)) for of, effects in tables.items() for end in ENDS}
-        return xr.Dataset(ends, coords={of: effects.names for of, effects in tables.items()})
+        data: dict[str, Any] = {}
+        for of, effects in tables.items():
+            for metric, found in effects(case, tuple(METRICS)).items():
+                data |= {f"{of} {metric} {end}": (of, getattr(found, end)) for end in ENDS}
+        return xr.Dataset(data, {of: [*getattr(case, of)] for of in tables})
 
     data = kept(content_of(case, "exact effects"), measure)
     return {
-        of: Effects([str(name) for name in data[of].values], *(data[f"{of}_{end}"].values for end in ENDS))
-        for of in ("nodes", "edges")
+        (of, metric): Effects(
+            [str(name) for name in data[of].values],
+            *(data[f"{of} {metric} {end}"].values for end in ENDS),
+        )
+        for of in tables
+        for metric in METRICS
     }
 
 
-def node_effects(case: Case) -> Effects:
+def node_effects(case: Case, metrics: Sequence[str]) -> dict[str, Effects]:
     """Each node's output corrupt, wherever it is read."""
     corrupt = case.corrupt_outputs
     return _effects(
-        case, case.nodes, lambda name: replace_component(case.model, name, lambda _: corrupt[name])
+        case, metrics, case.nodes, lambda name: replace_component(case.model, name, lambda _: corrupt[name])
     )
 
 
-def edge_effects(case: Case) -> Effects:
+def edge_effects(case: Case, metrics: Sequence[str]) -> dict[str, Effects]:
     """Each sender's output corrupt in what one receiver reads, and nowhere else (path patching)."""
-    return _effects(case, case.edges, lambda name: corrupt_edges(case, [name]))
+    return _effects(case, metrics, case.edges, lambda name: corrupt_edges(case, [name]))
+
+
+def layer_effects(case: Case, metrics: Sequence[str]) -> dict[str, Effects]:
+    """The model stopped there: each later node writes its mean over the sequences to tune on.
+
+    It is the mean ablation of Belrose et al. (2023, arXiv 2303.08112, section 2.1), for each position.
+    """
+
+    @contextmanager
+    def stopped(layer: str) -> Iterator[None]:
+        with ExitStack() as stack:
+            for change in [at_mean(case, name) for name in case.layers[layer]]:  # before any is made
+                stack.enter_context(change)
+            yield
+
+    return _effects(case, metrics, case.layers, stopped)
+
+
+def at_mean(case: Case, name: str) -> Change:
+    """A node's output at its mean over the sequences to tune on, at each position."""
+    mean = case.means[name]
+    return replace_component(case.model, name, lambda x: mean[-x.shape[-2] :].expand_as(x))
 
 
 @contextmanager
@@ -98,21 +128,30 @@ def corrupt_edges(case: Case, names: Iterable[str]) -> Iterator[None]:
         yield
 
 
-def losses(case: Case) -> Float[np.ndarray, " batch"]:
-    """Returns the loss of every clean sequence, by the model as it is now."""
+def losses(case: Case, metrics: Sequence[str]) -> Float[np.ndarray, "metric batch"]:
+    """Returns each metric of every clean sequence, by the model as it is now."""
     with torch.no_grad():
-        return np.asarray(case.loss(case.model(case.clean)).numpy())
+        scores = case.model(case.clean)
+        return np.stack([case.loss(scores, metric).numpy() for metric in metrics])
 
 
-def rises(case: Case, changed: Iterable[Change]) -> Float[np.ndarray, "change batch"]:
-    """By how much the loss of every clean sequence is larger inside each of some blocks (nats)."""
-    rows = []
+def rises(
+    case: Case, metrics: Sequence[str], changed: Iterable[Change]
+) -> Float[np.ndarray, "metric change batch"]:
+    """The rise of each metric of every clean sequence is larger inside each of some blocks."""
+    before, rows = losses(case, metrics), []
     for change in changed:
         with change:
-            rows.append(losses(case))
-    return np.stack(rows) - losses(case)
+            rows.append(losses(case, metrics) - before)
+    return np.stack(rows, 1)
 
 
-def _effects(case: Case, names: Iterable[str], corrupted: Callable[[str], Change]) -> Effects:
-    values = rises(case, map(corrupted, names))
-    return Effects(list(names), values.mean(-1), *interval(values))
+def _effects(
+    case: Case, metrics: Sequence[str], names: Iterable[str], changed: Callable[[str], Change]
+) -> dict[str, Effects]:
+    names = list(names)
+    values = rises(case, metrics, map(changed, names))
+    return {
+        metric: Effects(names, rows.mean(-1), *interval(rows))
+        for metric, rows in zip(metrics, values, strict=True)
+    }

@@ -1,6 +1,6 @@
 """Claims about subspaces: which directions of a stream hold what the prediction depends on.
 
-A method is told the stream and the rank, as a causal hypothesis names them. It may fit to `case.corrupt`.
+A method is told the stream and the rank, as a causal hypothesis names them. It may fit to `case.tuning`.
 """
 
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def probe_weights(case: Case) -> Basis | str:
 
     def fit(tools: Any, hook: str, _: Any, source: Any, targets: Tensor, logits: Any, **at: Any) -> Any:
         x = tools.collect_activations(case.model, hook, source, logits, positions=at["source_positions"])
-        states = np.eye(case.corrupt_law.shape[-1])[targets.numpy()]
+        states = np.eye(case.law.shape[-1])[targets.numpy()]
         return tools.probe_basis(torch.from_numpy(fit_reading(x.numpy(), states).weights.T))
 
     return _controlled(case, fit)
@@ -65,9 +65,9 @@ def probe_weights(case: Case) -> Basis | str:
 def _controlled(case: Case, fit: Callable[..., Any]) -> Basis | str:
     """The fitted subspace, if its interchange lowers the held-out loss by more than in a control task.
 
-    Pairs are of corrupt sequences, at the last position; a target is drawn from the source's exact law. The
-    control task has an arbitrary target for each source, with the same pairs and budget. A subspace is fitted
-    to a hook, base, source, targets and logits, with the rank and positions by name, as `fit_das` has them.
+    Pairs are of sequences to tune on, at the last position; a target is drawn from the source's exact law.
+    The control task has an arbitrary target for each source, with the same pairs and budget. A subspace is
+    fitted to a hook, base, source, targets and logits, with rank and positions by name, as for `fit_das`.
     """
     if case.subspace is None:
         return NO_SUBSPACE
@@ -76,12 +76,12 @@ def _controlled(case: Case, fit: Callable[..., Any]) -> Basis | str:
     except ImportError:
         return f"transformer-lens is {version('transformer-lens')}, interchanges came with 4.3"
     hook, rank = stream_hook(case.subspace[0]), case.subspace[1].shape[1]
-    random, last = np.random.default_rng(seed_of(case.corrupt)), int(case.read[-1])
-    pairs = random.integers(len(case.corrupt), size=(2, PAIRS + HELD_OUT))
-    law = case.corrupt_law.numpy()[pairs[1], -1]
+    random, last = np.random.default_rng(seed_of(case.others.clean)), int(case.read[-1])
+    pairs = random.integers(len(case.others.clean), size=(2, PAIRS + HELD_OUT))
+    law = case.others.law.numpy()[pairs[1], -1]
     drawn = torch.from_numpy((random.random((len(law), 1)) > law.cumsum(-1)[:, :-1]).sum(-1))
     arbitrary = tools.arbitrary_targets(pairs[1].tolist(), law.shape[1], seed=0)
-    base, source = (case.corrupt[i] for i in pairs)
+    base, source = (case.others.clean[i] for i in pairs)
     at = torch.full((PAIRS + HELD_OUT,), last)
     where = {"rank": rank, "base_positions": at[:PAIRS], "source_positions": at[:PAIRS]}
 
@@ -116,8 +116,8 @@ def noise(case: Case) -> Basis | str:
     return np.linalg.qr(random.normal(size=case.subspace[1].shape))[0]
 
 
-das_method = Method("das", "subspaces", das, "Geiger et al. 2024 (arXiv 2303.02536), TransformerLens's own")
-probe_subspace = Method(
-    "probe-subspace", "subspaces", probe_weights, "Alain & Bengio 2016, TransformerLens's own controls"
-)
+GEIGER = "Geiger et al. 2024 (arXiv 2303.02536), TransformerLens's own"
+CONTROLS = "Alain & Bengio 2016, TransformerLens's own controls"
+das_method = Method("das", "subspaces", das, GEIGER, tunes="the subspace")
+probe_subspace = Method("probe-subspace", "subspaces", probe_weights, CONTROLS, tunes="the probe")
 noise_subspaces = Method("noise-subspaces", "subspaces", noise, "what chance gives")

@@ -25,13 +25,13 @@ ELEMENTARY, BLOCK = 64, 32  # units that exp, tanh, erf, sin, cos are off by; ke
 FLOOR, MOST_CORNERS = 1e-12, 8  # of a probability in a KL; possible states of whose box all corners are tried
 
 
-def below_root(low: Any, high: Any) -> Any:
+def _below_root(low: Any, high: Any) -> Any:
     """Returns how far 1/√x is at most below its chord between two points."""
     touch = (2 / (np.sqrt(low * high) * (np.sqrt(low) + np.sqrt(high)))) ** (-2 / 3)  # where slopes are equal
     return np.maximum(1 / np.sqrt(low) + (low - touch) / touch**1.5 / 2 - 1 / np.sqrt(touch), 0)
 
 
-def below_relu(low: Any, high: Any) -> Any:
+def _below_relu(low: Any, high: Any) -> Any:
     """Returns how far max(x, 0) is at most below its chord between two points."""
     return np.maximum(-low, 0) * np.maximum(high, 0) / np.maximum(high - low, 1e-300)
 
@@ -41,8 +41,8 @@ FUNCTIONS: dict[str, tuple[Any, float, Any]] = {
     "gelu": (lambda x: x / 2 * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2))), 0.79789, None),
     "gelu_new": (lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))), 0.81, None),
     "silu": (lambda x: x / 2 * (1 + np.tanh(x / 2)), 0.5, None),
-    "relu": (lambda x: np.maximum(x, 0), 0.0, below_relu),
-    "1/sqrt": (lambda x: 1 / np.sqrt(x), 0.0, below_root),
+    "relu": (lambda x: np.maximum(x, 0), 0.0, _below_relu),
+    "1/sqrt": (lambda x: 1 / np.sqrt(x), 0.0, _below_root),
 }
 
 
@@ -297,7 +297,10 @@ def by_norm(c: Any, w: dict[str, np.ndarray], u: float) -> float:
 
 @np.errstate(over="ignore")
 def in_nats(odds: np.ndarray, p: np.ndarray, any_law: bool) -> list[float]:
-    """Fact 4: the largest KL, log(program / model) and log(model / program), and error of log odds."""
+    """Fact 4: the largest KL, log(program / model) and log(model / program), and error of log odds (nats).
+
+    `odds[k, l]` bounds log(q_k / q_l), `p` is the program's law; with `any_law` the bounds hold for any.
+    """
     s, logs = np.flatnonzero(p > 0), np.log(p[p > 0])
     pad, outside = 1e-14 * (1 - logs.min()), np.exp(odds[:, s]).sum(0, where=(p == 0)[:, None])
     off, p = odds[np.ix_(s, s)] - (logs[:, None] - logs) + pad, p[s]
@@ -319,7 +322,14 @@ def in_nats(odds: np.ndarray, p: np.ndarray, any_law: bool) -> list[float]:
 
 
 def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
-    """Check every inequality of a proof against a run, and return the bounds that follow.
+    """Check every inequality of a proof against a run, and return the bounds that follow (nats).
+
+    Args:
+        proof: What `load_proof` reads, or `proof_of` makes.
+        run: The run that it is about.
+
+    Returns:
+        `worst_kl`, `log_ratio_below`, `log_ratio_above` and `logit_error`.
 
     Raises:
         ValueError: An inequality fails, or a claim is below what follows; the message says which.

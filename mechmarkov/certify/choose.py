@@ -33,7 +33,7 @@ class Worst:
     logit_error: float
 
 
-def worst_of(program: Program, bounds: Bounds) -> Worst:
+def _worst_of(program: Program, bounds: Bounds) -> Worst:
     """Returns how far a program can be off from a model with these bounds."""
     assert program.table is not None
     log_odds, where = bounds.log_odds, bounds.exists
@@ -48,7 +48,12 @@ def worst_of(program: Program, bounds: Bounds) -> Worst:
 
 
 def read_off(bounds: Bounds, name: str | None) -> Iterator[Program]:
-    """The programs of a name, or all, that are the middle of what the model does."""
+    """Yields the programs of a name, or all, that are the middle of what the model does.
+
+    Args:
+        bounds: The model's.
+        name: "constant", "parent" or "row"; None for all that the bounds allow.
+    """
     log_odds, exists, n = bounds.reached, bounds.exists, bounds.log_odds.shape[1]
     rows = [
         middle(log_odds[exists[:, parent], parent]) if exists[:, parent].any() else None
@@ -67,8 +72,12 @@ def read_off(bounds: Bounds, name: str | None) -> Iterator[Program]:
 
 
 def smallest(options: Sequence[tuple[Program, Bounds]]) -> tuple[Program, Bounds, Worst]:
-    """The first of the options, from small to large, that is near in the worst case; else the nearest."""
-    judged = [(program, bounds, worst_of(program, bounds)) for program, bounds in options]
+    """The first option, from small to large, that is within 0.001 nats in the worst case; else the nearest.
+
+    Returns:
+        The program, the bounds it was compared with, and how far it can be off.
+    """
+    judged = [(program, bounds, _worst_of(program, bounds)) for program, bounds in options]
     near = [one for one in judged if one[2].kl.max() <= NEAR]
     return near[0] if near else min(judged, key=lambda one: float(one[2].kl.max()))
 

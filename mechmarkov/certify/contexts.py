@@ -61,11 +61,11 @@ class Contexts:
         return contexts
 
     def token(self, parent: int) -> int:
-        """The query's own token, for a parent."""
+        """The query's own token: the parent, or the query token where there is one."""
         return self.n_tokens - 1 if self.query else parent
 
     def allowed(self, read: int, parent: int) -> Bool[np.ndarray, "key token"]:
-        """Returns which tokens each key up to the query may have, given the parent."""
+        """True where a key up to the query, at `read`, may have a token, given the parent."""
         mask = np.zeros((read + 1, self.n_tokens), dtype=bool)
         mask[:, : self.n_states] = True
         mask[0, : self.n_states] &= self.start
@@ -88,7 +88,7 @@ class Contexts:
         return possible
 
     def exists(self, read: int, parent: int) -> bool:
-        """Returns whether any sequence has that parent there."""
+        """Returns whether any sequence has that parent at that position."""
         reached = self.start
         for _ in range(read - self.query):
             following = self.transitions[reached].any(0)
@@ -98,14 +98,14 @@ class Contexts:
         return bool(reached[parent])
 
     def are_allowed(self, histories: Int[np.ndarray, "batch position"]) -> Bool[np.ndarray, " batch"]:
-        """Returns which sequences of states these contexts include."""
+        """True for the sequences of states that these contexts include."""
         moves = self.transitions[histories[:, :-1], histories[:, 1:]]
         return np.asarray(self.start[histories[:, 0]] & moves.all(1))
 
     def completed(
         self, histories: Int[np.ndarray, "batch position"], length: int
     ) -> Int[np.ndarray, "batch longer"]:
-        """The same sequences, as long as that: they go on with the first state that may follow."""
+        """The same sequences, `length` states long: they go on with the first state that may follow."""
         following, columns = self.transitions.argmax(1), list(histories.T)
         while len(columns) < length:
             columns.append(following[columns[-1]])

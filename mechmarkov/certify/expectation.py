@@ -57,9 +57,7 @@ def empirical_bernstein(values: Float[np.ndarray, " sample"], most: float, delta
     return float(values.mean() + spread + 7 * most * log / (3 * (n - 1)))
 
 
-def mean_kl(
-    run: Run, certificate: Certificate, step: int = -1, sequences: int = SEQUENCES, *, reverse: bool = False
-) -> Mean:
+def mean_kl(run: Run, certificate: Certificate, step: int = -1, *, reverse: bool = False) -> Mean:
     """The mean of what a certificate bounds in the worst case.
 
     Args:
@@ -67,7 +65,6 @@ def mean_kl(
         certificate: The one at that step. Its `worst_kl` bounds each sequence; without one that is what
             floored probabilities leave.
         step: The step of the run.
-        sequences: How many are drawn.
         reverse: Whether the mean is of KL(model ‖ program), of which the largest log(model / program) bounds
             each sequence. Where the program holds a state impossible there is no bound.
     """
@@ -78,13 +75,13 @@ def mean_kl(
         return Mean(None, None, 0, exact, "the sequences were observed: none can be drawn from their law")
     generator = torch.Generator().manual_seed(SAMPLE_SEED)
     length = sequence_length(run.objective, run.config.n_ctx)
-    states = run.source.sample(sequences, length, generator=generator)
+    states = run.source.sample(SEQUENCES, length, generator=generator)
     nats = judge.nats(states[:, : judge.length].numpy(), reverse=reverse).mean(1)
     most = MOST if certificate.worst_kl is None else certificate.worst_kl
     if reverse:
         most = np.inf if certificate.worst_log_ratio is None else certificate.worst_log_ratio[1]
     bound = empirical_bernstein(nats, most, DELTA) if np.isfinite(most) else None
-    return Mean(float(nats.mean()), bound, sequences, exact)
+    return Mean(float(nats.mean()), bound, SEQUENCES, exact)
 
 
 def _exact(run: Run, judge: Judge, reverse: bool) -> float | None:

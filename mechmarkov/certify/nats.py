@@ -40,6 +40,10 @@ def odds_off(log_odds: Pairs, law: Laws) -> Pairs:
     Args:
         log_odds: Upper bounds of the model's `log(q_k / q_l)`.
         law: The program's predictions; a 0 makes a state impossible.
+
+    Example:
+        >>> odds_off(np.array([[0.0, 0.2], [0.2, 0.0]]), np.array([0.5, 0.5])).round(6).tolist()
+        [[0.0, 0.2], [0.2, 0.0]]
     """
     possible = law > 0
     logs = np.log(np.where(possible, law, 1.0))
@@ -67,6 +71,11 @@ def log_ratios(log_odds: Pairs, law: Laws) -> tuple[Laws, Laws]:
     Args:
         log_odds: The log odds, as in `odds_off`.
         law: The law, as in `odds_off`.
+
+    Example:
+        >>> low, high = log_ratios(np.array([[0.0, 0.2], [0.2, 0.0]]), np.array([0.5, 0.5]))
+        >>> low.round(3).tolist(), high.round(3).tolist()
+        ([-0.105, -0.105], [0.095, 0.095])
     """
     off, possible = odds_off(log_odds, law), law > 0
     with np.errstate(over="ignore"):
@@ -126,6 +135,14 @@ def _at_vertices(weight: Pairs, low: Pairs, high: Pairs, more: Laws) -> Laws:
 
 
 def largest_kl_of_any(off: Pairs) -> Float[np.ndarray, "*lead"]:
-    """The most that `KL(p || q)` can be for any law p if no odds are off by more (Hoeffding)."""
+    """The most that `KL(p || q)` can be for any law p if no odds are off by more: R² / 8 (Hoeffding).
+
+    Args:
+        off: What `odds_off` returns; R is the largest.
+
+    Example:
+        >>> float(largest_kl_of_any(np.array([[0.0, 0.2], [0.2, 0.0]])).round(6))
+        0.005
+    """
     spread = off.max((-2, -1))
     return np.minimum(spread**2 / 8 * (1 + 1e-9) + 1e-14, MOST)

@@ -49,7 +49,12 @@ class Program:
 
 
 def of_table(name: str, table: Table, numbers: int = 0) -> Program:
-    """A program that looks the parent up."""
+    """A program that looks the parent up, or with the name "row" multiplies its row with the counts.
+
+    Example:
+        >>> of_table("table", np.array([[0.9, 0.1], [0.4, 0.6]])).rule(np.array([[0, 1]])).tolist()
+        [[[0.9, 0.1], [0.4, 0.6]]]
+    """
     rule = partial(context_conditioned.next_laws, base=table) if name == "row" else partial(_look_up, table)
     return Program(name, table, numbers, rule)
 
@@ -63,6 +68,13 @@ def middle(log_odds: Pairs) -> Float[np.ndarray, " state"] | None:
 
     A state that may get no probability has none, as odds against it have no bound, nor has one that would
     get less than 1e-12. None where no state has any.
+
+    Args:
+        log_odds: Upper bounds of `log(q_k / q_l)`.
+
+    Example:
+        >>> middle(np.array([[0.0, 0.2], [0.2, 0.0]])).tolist()
+        [0.5, 0.5]
     """
     largest = log_odds.max(tuple(range(log_odds.ndim - 2)))
     n = len(largest)
@@ -82,6 +94,11 @@ def from_rows(rows: Sequence[Sequence[Any]], n_states: int) -> Program:
 
     Raises:
         ValueError: naming the row and what is wrong with it.
+
+    Example:
+        >>> from_rows([[0.9, 0.1], [0.4, 0.5]], n_states=2)
+        Traceback (most recent call last):
+        ValueError: program[1] sums to 0.9, expected 1
     """
     if len(rows) != n_states:
         raise ValueError(f"program has {len(rows)} rows, expected {n_states}, one for each state")
@@ -93,10 +110,15 @@ def from_rows(rows: Sequence[Sequence[Any]], n_states: int) -> Program:
 
 
 def from_source(name: str, source: Source) -> Program:
-    """An exact predictor of the source: a table where it looks only at the parent.
+    """An exact predictor of the source, by its name: a table where it looks only at the parent.
 
     Raises:
         ValueError: There is none of that name; the message lists those there are.
+
+    Example:
+        >>> from mechmarkov.sources import Circle
+        >>> from_source("bigram", Circle(n_states=3, p=1.0)).table[0].tolist()
+        [0.0, 1.0, 0.0]
     """
     rules, n = source.predictors(), source.n_states
     if name not in rules:

@@ -68,7 +68,12 @@ def _claimed(value: float | None) -> float | None:
 
 
 def save_proof(proof: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write a proof, whole or not at all."""
+    """Write a proof as JSON, whole or not at all.
+
+    Args:
+        proof: The proof: `proof_of(certificate, step)`.
+        path: The file; one that exists is replaced.
+    """
     with replacing(Path(path)) as temporary:
         temporary.write_text(json.dumps(proof, allow_nan=False), "utf-8")
 

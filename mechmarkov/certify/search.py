@@ -82,7 +82,17 @@ class WorstSeen:
 
 
 def largest(judge: Judge, histories: Histories) -> WorstSeen:
-    """The worst prediction of some sequences."""
+    """The worst prediction of some sequences of states `[batch, known_position]`.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> from mechmarkov.certify.programs import from_source
+        >>> run = mm.example("walk")
+        >>> contexts = Contexts.of(run.source, run.objective, run.config)
+        >>> judge = Judge(run.model(), run.objective, contexts, from_source("bigram", run.source))
+        >>> largest(judge, contexts.completed(np.array([[0], [1]]), judge.length)).nats > 0
+        True
+    """
     nats = judge.nats(histories)
     row, read = np.unravel_index(nats.argmax(), nats.shape)
     return WorstSeen(histories[row], int(read), float(nats[row, read]), nats.max(0))
@@ -111,16 +121,15 @@ def largest_of_all(judge: Judge, tokens: int) -> WorstSeen | None:
     return replace(seen, history=contexts.completed(seen.history[None], judge.length)[0])
 
 
-def search(judge: Judge, starts: Histories, tokens: int, seed: int = 0) -> WorstSeen:
+def search(judge: Judge, starts: Histories, tokens: int) -> WorstSeen:
     """The worst prediction that coordinate ascent finds.
 
     Args:
         judge: The model and the program.
         starts: Sequences to start from; those that are worst already are taken.
         tokens: How many tokens may go through the model.
-        seed: The seed of the order in which changes are tried.
     """
-    rng, contexts = np.random.default_rng(seed), judge.contexts
+    rng, contexts = np.random.default_rng(0), judge.contexts
     histories = np.unique(np.concatenate([starts, contexts.plain(judge.length)]), axis=0)
     nats = judge.nats(histories)
     at, order = nats.max(0), nats.max(1).argsort(kind="stable")[::-1][:BEAM]

@@ -58,7 +58,14 @@ def program_in_words(name: str, numbers: int) -> str:
 
 
 def sentences(certificate: Certificate) -> list[str]:
-    """Returns what was certified and what was seen, one idea a sentence."""
+    """Returns what was certified and what was seen, one idea a sentence.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> from mechmarkov.certify import certify
+        >>> sentences(certify(mm.example("mamba"), tokens=1 << 10))[1]
+        'Only the final norm is used: KL(any program ‖ model) is at most 6.81 nats.'
+    """
     program, seen, bounds = certificate.program, certificate.seen, certificate.bounds
     called = program_in_words(program.name, program.numbers)
     which = "of its states" if not certificate.contexts.is_exact else "that the source can give"

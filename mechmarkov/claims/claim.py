@@ -20,6 +20,10 @@ Status = Literal["shown", "excluded", "open", "does not apply"]
 Evidence = Literal["weights", "recording", "intervention", "law"]
 
 MODEL = "model"  # the subject of what is said of the whole
+# Names of subjects and objects that claims and sentences share.
+TABLES = "tables read from the weights"
+RISE = "rise of the learning coefficient"
+COPIES = "copies of the current token"
 VALUES = ("value", "interval", "null")  # of a claim
 
 # Every relation and its definition: `S` is the subject, `O` the object, `v` the value with its interval.
@@ -40,6 +44,7 @@ RELATIONS = {
     "carries": "without the path S, KL from the law O rises by v nats",
     "is_needed": "with the output of S at its mean the loss rises by v nats",
     "is_needed_most": "no other part or group of parts is worth more than S, v nats",
+    "is_relied_on": "with the output of S from another sequence the loss on scores rises by v nats",
     "repairs": "later parts make up v nats of what S writes, once S is cut from the logits only",
     "stands_in_for": "S and O together are worth v nats more than one by one",
     "follows": "predictions of S follow another parent, put in its place, in the share v of cases",
@@ -57,9 +62,10 @@ RELATIONS = {
     "came_by": "S passed halfway to O between the interval's steps; v is the first kept step past it",
     "came_before": "S clearly passed halfway to what it came to before O did",
     "was_lost": "S is clearly no longer there at the last probed step",
-    "passed": "S was nearest to the law O from one step to another",
+    "passed": "S was nearest to the law O from one step to another, by KL; v is the first",
     "explains": "the program S leaves all but the share v of the model's predictions unexplained",
     "carries_belief": "the belief over O is read linearly from the stream S with R² v, beyond what tokens",
+    "reads_part": "the belief over the part O of what is hidden is read from the stream S on, with R² v",
     "follows_belief": "predictions of S follow a belief that is forced: KL to its law is v nats",
     "recovers": "of the edges of the graph O, head S has v",
     "has_learning_coefficient": "the local learning coefficient of S is v",

@@ -7,6 +7,7 @@ import click
 from mechmarkov import catalogue
 from mechmarkov.cli._options import JSON, PATH, completing, names_of, print_json, told
 from mechmarkov.utils.files import check_writable
+from mechmarkov.utils.text import counted
 
 
 @click.command()
@@ -22,28 +23,65 @@ from mechmarkov.utils.files import check_writable
     shell_complete=completing(catalogue.questions),
     help="Only these cases (`mechmarkov list`).  [all]",
 )
-@click.option("--seeds", type=click.IntRange(1, 1000), default=8, help="Draws of each case.")
+@click.option("--seeds", type=click.IntRange(1, 1000), default=3, help="Draws of each case.")
+@click.option(
+    "--pairs",
+    type=click.Choice(["minimal", "resampled"]),
+    default="minimal",
+    help="Counterfactuals that differ in one state, or other sequences.",
+)
+@click.option("--held-out", is_flag=True, help="Draw from the half of the seeds that nothing was shown on.")
+@click.option(
+    "--verify", "verified", type=PATH, default=None, help="Compute the effects of such a folder again."
+)
 @JSON
 @click.option("--out", type=PATH, default="bench", help="Folder.")
-def bench(methods: str | None, cases: str | None, seeds: int, out: Path, as_json: bool) -> None:
-    """Score interpretability methods against circuits whose effects are known in nats.
+def bench(
+    methods: str | None,
+    cases: str | None,
+    seeds: int,
+    pairs: str,
+    held_out: bool,
+    verified: Path | None,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Score interpretability methods against circuits whose effects are known.
 
-    Writes bench.html, bench.md, scores.nc, effects.csv and reasons.csv.
+    Writes bench.html, leaderboard.json, scores.csv, effects.csv and reasons.csv. With --verify it writes
+    nothing, and exits with code 1 if an effect of the folder's effects.csv is another one when it is computed
+    again.
     """
     from mechmarkov.bench import CASES, run, save
+    from mechmarkov.bench.leaderboard import leaderboard
     from mechmarkov.bench.page import FILES as BENCH_FILES
+    from mechmarkov.bench.page import as_text
+    from mechmarkov.bench.verify import verify
     from mechmarkov.utils.progress import progress_bar
 
+    if verified is not None:
+        wrong = verify(verified, pairs=pairs)
+        if as_json:
+            print_json({"differ": wrong[["case", "seed", "component", "exact", "again"]].to_dict("records")})
+        else:
+            click.echo(f"{counted(len(wrong), 'effect')} {'differs' if len(wrong) == 1 else 'differ'}")
+        if len(wrong):
+            click.get_current_context().exit(1)
+        return
     check_writable(*(out / name for name in BENCH_FILES))
     names = names_of("--cases", cases)
     with progress_bar(len(names or CASES) * seeds, "case") as progress:
-        found = run(names_of("--methods", methods), names, seeds, progress=progress)
+        found = run(
+            names_of("--methods", methods),
+            names,
+            seeds,
+            pairs=pairs,
+            held_out=held_out,
+            progress=progress,
+        )
     page = save(found, out)
     if as_json:
-        means = found.scores.mean("seed").to_dataframe().reset_index()
-        why = found.reasons[["method", "case", "seed", "reason"]]
-        return print_json({"scores": means.to_dict("records"), "reasons": why.to_dict("records")})
-    click.echo((out / "bench.md").read_text("utf-8"))
-    for (method, why), rows in found.reasons.groupby(["method", "reason"]):
-        click.echo(f"{method}: {why} ({', '.join(sorted(set(rows['case'])))})")
+        print_json(leaderboard(found))
+        return
+    click.echo(as_text(found))
     click.echo(told(page))

@@ -71,6 +71,6 @@ def fields() -> None:
 @recipe.command()
 def schema() -> None:
     """Print the JSON schema of a recipe, by which editors complete and check one."""
-    from mechmarkov.training.recipe_schema import recipe_schema
+    from mechmarkov.training.recipe_fields import recipe_schema
 
     click.echo(json.dumps(recipe_schema(), indent=1, ensure_ascii=False))

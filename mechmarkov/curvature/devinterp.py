@@ -72,7 +72,12 @@ def devinterp_coefficient(
 
 
 def possible(estimate: float, parameters: int) -> float | str:
-    """The estimate, if it is not larger than any model's: half the parameters (Watanabe 2009), twice over."""
+    """The estimate, or one line where it is above the number of parameters: no coefficient is above half.
+
+    Example:
+        >>> possible(3.0, parameters=8), possible(9.0, parameters=8)
+        (3.0, 'the chains diverged: more than a coefficient can be')
+    """
     if abs(estimate) <= parameters:
         return estimate
     return "the chains diverged: more than a coefficient can be"

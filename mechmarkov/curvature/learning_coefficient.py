@@ -32,7 +32,7 @@ def learning_coefficient(
     burn_in: int = BURN_IN,
     draws: int = DRAWS,
 ) -> Float[np.ndarray, "chain half"]:
-    """Estimates of the learning coefficient at a point, from both halves of each chain.
+    """Estimates of the learning coefficient at a point, from both halves of each chain (no unit).
 
     Chains whose halves or means disagree have not mixed. Below 0 where the loss falls on the way from the
     point, which is then not a minimum.

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mechmarkov.curvature.population import MAX_PATTERN, Population
+from mechmarkov.curvature.population import MAX_PATTERN, Population, population_of
 from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.curvature.walk_parts import WalkParts, walk_parts
 from mechmarkov.models.constructions.walk import attend, read
@@ -77,7 +77,7 @@ class LossSurface:
         return torch.cat([self._mean_losses(part, tokens, law, **options) for part in parts])
 
     def at_once(self, sequences: int) -> int:
-        """Returns how many models go through that many sequences together."""
+        """Returns how many models go through that many sequences together, in bounded memory."""
         return max(1, MAX_PATTERN // (self.pattern * sequences))
 
     @property
@@ -92,15 +92,23 @@ class LossSurface:
         return self.objective.expected_loss(self._scores(theta, tokens, **options), law).mean((-2, -1))
 
     def predictions(self, member: int) -> Float[Tensor, "sequence read state"]:
-        """Returns what one of the models predicts on the population."""
+        """The predictions (probability) of one of the models on the population."""
         tokens = self.population.tokens.flatten(0, 1)
         return self.objective.predict(self._scores(self.thetas[member][None], tokens)[0])
 
     @torch.no_grad()
+    def kl_from(self, law: Float[np.ndarray, "..."], member: int) -> float:
+        """KL(law ‖ prediction) of one of the models, mean over the population, nats.
+
+        Args:
+            law: `[state]`, such as the stationary law, or `[sequence, read, state]`.
+            member: Which model, an index into `thetas`.
+        """
+        return float(kl(law, self.predictions(member).numpy()).mean())
+
     def excess(self, member: int) -> float:
-        """KL from the exact law of the next state to a model's prediction, mean over the population, nats."""
-        law, predicted = self.population.law.flatten(0, 1), self.predictions(member)
-        return float(kl(law.numpy(), predicted.numpy()).mean())
+        """`kl_from` the exact law of the next state: what a model's predictions lack, nats."""
+        return self.kl_from(self.population.law.flatten(0, 1).numpy(), member)
 
     def _scores(
         self, theta: Tensor, tokens: Tensor, *, activation: Activation | None = None
@@ -132,12 +140,11 @@ class LossSurface:
     def _walk_scores(
         self, theta: Tensor, tokens: Tensor, walk: WalkParts
     ) -> Float[Tensor, "member sequence 1 state"]:
-        numbers, K = self.coordinates.numbers, len(walk.read_at)
-        in_u = numbers["blocks.0.attn.W_K"][0, :, 0]
-        u = theta[:, torch.from_numpy(np.concatenate([in_u[walk.read_at], in_u[K:]]))]
-        in_V = numbers["blocks.0.attn.W_O"][0][walk.read_at][:, walk.written_at]
-        V = theta[:, torch.from_numpy(in_V)].mT
-        x = F.one_hot(tokens[:, :-1], K).to(theta.dtype)  # the same for all models: never copied for each
+        numbers = self.coordinates.numbers
+        u = theta[:, torch.from_numpy(walk.places_of_u(numbers))]
+        V = theta[:, torch.from_numpy(walk.places_of_V(numbers))].mT
+        # The same for all models: never copied for each.
+        x = F.one_hot(tokens[:, :-1], len(walk.read_at)).to(theta.dtype)
         attention = attend(x, walk.norm * u, torch.from_numpy(walk.positions))
         return read(x, V, attention).unsqueeze(-2)
 
@@ -155,7 +162,7 @@ class LossSurface:
         return torch.cat(found)
 
     def hessian_at(self, member: int) -> "Hessian":
-        """Second derivatives at one of the models."""
+        """The Hessian of the loss at one of the models: `times` a vector, or `dense`."""
         return Hessian(self, member)
 
 
@@ -213,7 +220,7 @@ class Hessian:
         return lambda layer, x: x * sides[layer]
 
     def times(self, vector: Float[Tensor, " coordinate"]) -> Float[Tensor, " coordinate"]:
-        """The Hessian times a vector."""
+        """The Hessian times a vector: `H v`, in nats / weight² times the vector's unit."""
         if not self.is_difference:
             return self._products(vector[None])[0]
         step = ONE_SIDED / max(float(vector.norm()), torch.finfo(vector.dtype).tiny)
@@ -236,7 +243,7 @@ class Hessian:
         return found
 
     def dense(self) -> Float[Tensor, "coordinate coordinate"]:
-        """The whole Hessian, made symmetric in its last bits."""
+        """The whole Hessian (nats / weight²), made symmetric in its last bits."""
         units = torch.eye(self.size, dtype=torch.float64)
         if self.is_difference:
             rows = [self._slope(BOTH_SIDES * unit) - self._slope(-BOTH_SIDES * unit) for unit in units]
@@ -247,12 +254,20 @@ class Hessian:
         return (hessian + hessian.mT) / 2
 
 
-def loss_surface(subject: Subject, population: Population, coordinates: Coordinates) -> LossSurface:
-    """The loss of a subject's models over a population."""
+def loss_surface(subject: Subject, population: Population | None = None) -> LossSurface:
+    """The loss of a subject's models over a population, by default `population_of(subject)`.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> surface = loss_surface(mm.Subject.of(mm.example("trap"), sequences=8))
+        >>> surface.thetas.shape, surface.gradients().shape, round(surface.excess(0), 3)
+        (torch.Size([1, 139]), torch.Size([1, 6, 139]), 1.792)
+    """
+    coordinates = Coordinates.of(subject.run)
     state = {name: value.detach().double() for name, value in subject.decoder.state_dict().items()}
     return LossSurface(
         thetas=coordinates.flatten(state),
-        population=population,
+        population=population or population_of(subject),
         objective=subject.objective,
         coordinates=coordinates,
         frozen={name: value[0] for name, value in state.items()},

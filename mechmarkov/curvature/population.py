@@ -67,7 +67,12 @@ def population_of(subject: Subject, batch: Batch | None = None) -> Population:
 
     A deterministic chain has one sequence for each start: these are all. Otherwise the first sequences of the
     evaluation batch, each in every relabelling by an automorphism of the chain, so that what symmetry makes
-    cancel does cancel.
+    cancel does cancel. The subject's source is a `FixedChain`.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> population_of(mm.Subject.of(mm.example("trap"), sequences=8)).describe()
+        'all 6 sequences there are'
     """
     source, config = subject.source, subject.config
     batch = subject.batch if batch is None else batch

@@ -43,7 +43,14 @@ class Coordinates:
 
     @staticmethod
     def of(run: Run) -> "Coordinates":
-        """Returns those of a run, in the order of the decoder's parameters."""
+        """The coordinates of a run, in the order of the decoder's parameters.
+
+        Example:
+            >>> import mechmarkov as mm
+            >>> coordinates = Coordinates.of(mm.example("trap"))
+            >>> coordinates.size, coordinates.part("blocks.0.attn.W_O")
+            (139, (1, 6, 6))
+        """
         parameters = parameter_shapes(run.config)
         trainable: Mapping[str, Sequence[Sequence[int]] | None] = (
             dict.fromkeys(parameters) if run.trainable is None else run.trainable
@@ -75,7 +82,7 @@ class Coordinates:
         return {name: at.reshape(self.part(name)) for name, at in zip(self.spans, places, strict=True)}
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Float[Tensor, "*stack coordinate"]:
-        """The vector of whole tensors `[*stack, ...]`."""
+        """The vector of the trained numbers in whole tensors `[*stack, ...]` by name, a state dict."""
         parts = [tensors[name][_at(span)].flatten(-len(span)) for name, span in self.spans.items()]
         return torch.cat(parts, dim=-1)
 
@@ -169,9 +176,16 @@ class Symmetry:
         return vectors.clone() if self.trivial else vectors - self.inside(vectors)
 
 
-def symmetry_of(run: Run, coordinates: Coordinates) -> Symmetry:
-    """The symmetries of a run whose source is one chain."""
-    source, numbers = run.source, coordinates.numbers
+def symmetry_of(run: Run) -> Symmetry:
+    """The symmetries of a run whose source is one chain.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> symmetry_of(mm.example("trap")).shifts
+        True
+    """
+    source, coordinates = run.source, Coordinates.of(run)
+    numbers = coordinates.numbers
     assert isinstance(source, FixedChain)
     generators = source.automorphism_generators()
     n_automorphisms = order(source.P)
@@ -218,8 +232,8 @@ def _walk_image(
 ) -> Int[np.ndarray, " coordinate"]:
     """Returns where each coordinate of `V` and `u` goes if what is read and what is scored are relabelled."""
     image = np.arange(coordinates.size)
-    token_logits = coordinates.numbers["blocks.0.attn.W_K"][0, :, 0][parts.read_at]
+    token_logits = parts.places_of_u(coordinates.numbers)[: len(tokens)]
     image[token_logits] = token_logits[list(tokens)]
-    V = coordinates.numbers["blocks.0.attn.W_O"][0][np.ix_(parts.read_at, parts.written_at)]
+    V = parts.places_of_V(coordinates.numbers)
     image[V] = V[np.ix_(tokens, labels)]
     return image

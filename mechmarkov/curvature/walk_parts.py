@@ -1,11 +1,14 @@
 """The walk model of Shi & Cao inside a run's decoder, where it is one."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from mechmarkov.runs.run import Run
+
+Numbers = Mapping[str, Int[np.ndarray, "..."]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,11 +27,25 @@ class WalkParts:
     positions: Float[np.ndarray, "position d_pos"]
     norm: float
 
+    def places_of_V(self, numbers: Numbers) -> Int[np.ndarray, "state_from state_to"]:
+        """The place of each entry of V in the vector of trained numbers (`Coordinates.numbers`)."""
+        return numbers["blocks.0.attn.W_O"][0][self.read_at][:, self.written_at]
+
+    def places_of_u(self, numbers: Numbers) -> Int[np.ndarray, " d_u"]:
+        """The place of each entry of u in that vector: the K tokens' by state, then the positions'."""
+        block = numbers["blocks.0.attn.W_K"][0, :, 0]
+        return np.concatenate([block[self.read_at], block[len(self.read_at) :]])
+
 
 def walk_parts(run: Run) -> WalkParts | None:
     """The parts of a run that is a walk model: frozen one-hot embeddings, trained `u` and `V`; else None.
 
     None for unit columns too, whose tokens are shortened: theory is that of one-hot ones.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> walk_parts(mm.example("walk")).positions.shape, walk_parts(mm.example("induction"))
+        ((97, 97), None)
     """
     config, K = run.config, run.source.n_states
     spans = {

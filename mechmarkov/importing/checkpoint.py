@@ -30,6 +30,7 @@ class Checkpoint:
     """One saved model.
 
     Attributes:
+        path: The file or folder that it is in.
         layout: Whose names its weights have.
         plan: How it becomes a HookedDecoder.
         step: Its training step, None where it says none.
@@ -39,6 +40,7 @@ class Checkpoint:
         notes: What the user should know of how it was read, a line each.
     """
 
+    path: Path
     layout: str
     plan: ImportPlan
     step: int | None
@@ -55,17 +57,28 @@ def read_checkpoints(
     without: Sequence[str] = (),
     names: Names | None = None,
 ) -> list[Checkpoint]:
-    """Read the structure of a file or folder; `states` of each checkpoint in it reads the weights.
+    """Read the structure of a file or folder; `states()` of each checkpoint in it reads its weights.
 
     Args:
         path: A file, or a folder of one model.
-        given: Fields of the config that it does not tell.
+        given: Fields of a `DecoderConfig` that it does not tell.
         weights: Which of several models in it.
         without: Weights that the model does not use: their names, or what these begin with.
         names: For a model with names of its own, which weight is which.
 
     Raises:
         RunFileError: For a file that cannot be trusted, and for a model that a HookedDecoder cannot express.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from mechmarkov.models import DecoderConfig, HookedDecoder
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
+        >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+        ...     torch.save({"model": HookedDecoder(config).state_dict(), "step": 8}, file.name)
+        ...     given = {"positional_embedding_type": "standard"}
+        ...     (checkpoint,) = read_checkpoints(Path(file.name), given)
+        ...     checkpoint.layout, checkpoint.step, checkpoint.states()["embed.W_E"].shape
+        ('HookedTransformer', 8, torch.Size([2, 4]))
     """
     try:
         file, outside = _opened(path)
@@ -80,7 +93,7 @@ def read_checkpoints(
             notes.append(f"of {len(models)} models in the file: {place}")
         counted = _steps(chosen, file, outside)
         return [
-            _checkpoint(file, one, step, outside, given, without, notes, names)
+            _checkpoint(path, file, one, step, outside, given, without, notes, names)
             for one, step in zip(chosen.members, counted, strict=True)
         ]
     except layout.UnknownWeightError as error:
@@ -132,6 +145,7 @@ def _steps(
 
 
 def _checkpoint(
+    path: Path,
     file: ForeignFile | folders.Parts,
     one: StateDict,
     counted: tuple[int | None, str],
@@ -165,7 +179,7 @@ def _checkpoint(
 
     n_bytes = 4 * sum(math.prod(plans[weight].shape) for weight in plan.wanted)
     step, counts = counted
-    return Checkpoint(name, plan, step, counts == steps.EPOCH, n_bytes, states, tuple(remarks))
+    return Checkpoint(path, name, plan, step, counts == steps.EPOCH, n_bytes, states, tuple(remarks))
 
 
 def _own_weights(one: StateDict, without: Sequence[str]) -> tuple[dict[str, TensorPlan], list[str]]:

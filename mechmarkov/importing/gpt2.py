@@ -55,10 +55,18 @@ GPT2_HARMLESS = {
 
 
 def fields_of_gpt2(config: Mapping[str, Any], where: str = layout.FILE) -> dict[str, Any]:
-    """A config of transformers, from `where`, in our words.
+    """Translate a GPT2Config of transformers into fields of a `DecoderConfig`.
+
+    Args:
+        config: Its fields.
+        where: What stands before a field's name in a message.
 
     Raises:
         RunFileError: Naming a field that GPT-2 lacks or that a `HookedDecoder` cannot express.
+
+    Example:
+        >>> fields_of_gpt2({"model_type": "gpt2", "n_layer": 2, "n_head": 4})["n_heads"]
+        4
     """
     if config.get("model_type") != "gpt2":
         kind = shown(config.get("model_type"))
@@ -75,12 +83,20 @@ def fields_of_gpt2(config: Mapping[str, Any], where: str = layout.FILE) -> dict[
 
 
 def fields_of_nanogpt(args: Mapping[str, Any], strict: bool) -> dict[str, Any]:
-    """The `model_args` of nanoGPT in our words; of a training config (`strict` off) what names the model.
+    """Translate the `model_args` of nanoGPT into fields of a `DecoderConfig`.
 
     What leaves no trace in weights (`configs.MEANINGS`) is not read: `configs.check_settings` asks for it.
 
+    Args:
+        args: Their entries, or those of a training's config.
+        strict: Whether an unknown entry is refused, as in `model_args`.
+
     Raises:
         RunFileError: Naming an argument that nanoGPT does not have.
+
+    Example:
+        >>> fields_of_nanogpt({"n_layer": 2, "n_embd": 8, "block_size": 16, "dropout": 0.1}, strict=True)
+        {'n_layers': 2, 'd_model': 8, 'n_ctx': 16}
     """
     known = {*NANOGPT, *NANOGPT_HARMLESS, *configs.MEANINGS, *configs.NUMBERS, *configs.ACTIVATION}
     for name, value in args.items():
@@ -97,13 +113,27 @@ def fields_of_nanogpt(args: Mapping[str, Any], strict: bool) -> dict[str, Any]:
 def plan_import(
     shapes: Shapes, from_config: Mapping[str, Any], given: Mapping[str, Any], *, called: Called = str
 ) -> ImportPlan:
-    """The model that weights with GPT-2's names describe, with the fields of their config.
+    """Work out which decoder weights with GPT-2's names are, and how they become its weights.
 
     Attention only, without norms, without positions of its own (rotary or none) and without biases are told
     by what is not there.
 
+    Args:
+        shapes: The shape of every weight, by its name.
+        from_config: Fields of a `DecoderConfig` that the file says.
+        given: Those that the caller says.
+        called: What the file calls a weight, for messages.
+
     Raises:
         RunFileError: Naming a field that cannot be expressed, is not given, or contradicts the shapes.
+
+    Example:
+        >>> shapes = {"wte.weight": (3, 4), "wpe.weight": (6, 4)}
+        >>> shapes |= {"ln_f.weight": (4,), "h.0.ln_1.weight": (4,)}
+        >>> shapes |= {"h.0.attn.c_attn.weight": (12, 4), "h.0.attn.c_proj.weight": (4, 4)}
+        >>> plan = plan_import(shapes, {}, {"n_heads": 2, "normalization_type": "LN"})
+        >>> plan.config.d_head, plan.config.attn_only
+        (2, True)
     """
     outer = OUTER if any(name.startswith(OUTER) for name in shapes) else ""
     table = linear_layers.Names({**{outer + name: ours for name, ours in TOP.items()}, **INNER}, called)
@@ -132,9 +162,17 @@ def plan_of(
     frequencies: Sequence[str] = (),
     of: str = "a checkpoint with GPT-2's names",
 ) -> ImportPlan:
-    """The model of weights that have a bridge's `names`, with the masks and rotary tables that it must have.
+    """Work out a decoder of weights that `linear_layers.Names.ours` has given a bridge's names.
 
-    `of` is what the weights are called where something is asked for.
+    Args:
+        names: A bridge's name of each weight.
+        table: The table that gave them, for messages.
+        shapes: The shape of each, by its own name.
+        from_config: Fields of a `DecoderConfig` that the file says.
+        given: Those that the caller says.
+        masks: Names of masks, which must be causal, with the config's window.
+        frequencies: Names of rotary tables, which must be those that the config makes.
+        of: A text, what the weights are called where something is asked for.
 
     Raises:
         RunFileError: As of `plan_import`.

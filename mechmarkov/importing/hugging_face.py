@@ -64,11 +64,11 @@ BUFFER = re.compile(r".*\.(rotary_emb\.inv_freq|attention\.(bias|masked_bias))")
 
 @dataclass(frozen=True)
 class Family:
-    """The facts about models of one type that hold whatever their config says.
+    """A type of transformers' decoders: the facts that hold whatever a config of it says.
 
     Attributes:
         architecture: The class in transformers.
-        names: Its names, or their beginnings, by a bridge's.
+        names: A table of its names, or their beginnings, by a bridge's.
         fixed: Fields of our config that no field of theirs tells.
         eps: The name of the norms' epsilon.
         rotary: The names of the rotary fields.
@@ -132,7 +132,12 @@ MARKS = (("model.embed_tokens.weight",), ("gpt_neox.embed_in.weight",))
 
 
 def unknown(model_type: Any, where: str = layout.FILE) -> RunFileError:
-    """Returns what is said of a model of no family."""
+    """Returns the error about a model of no family that is read, with what can be done.
+
+    Example:
+        >>> str(unknown("bert")).rpartition("; ")[2]
+        'bert is not read: it reads what comes after a token'
+    """
     if model_type is None:
         return RunFileError(f"{where}model_type is missing, expected one of {', '.join(KINDS)}")
     why = f"if it computes what one of these does, names= or --names says which weight is which ({PAGE})"
@@ -142,10 +147,14 @@ def unknown(model_type: Any, where: str = layout.FILE) -> RunFileError:
 
 
 def kind_of(config: Mapping[str, Any], where: str = layout.FILE) -> str:
-    """The type of a model.
+    """Returns the `model_type` of a config of transformers.
 
     Raises:
         RunFileError: It is none of those that are read.
+
+    Example:
+        >>> kind_of({"model_type": "llama"})
+        'llama'
     """
     if config.get("model_type") not in KINDS:
         raise unknown(config.get("model_type"), where)
@@ -160,12 +169,23 @@ def plan_import(
     where: str = layout.FILE,
     called: Called = str,
 ) -> ImportPlan:
-    """The model that weights and a config of transformers describe: GPT-2, Mamba or one of a family.
+    """Work out which decoder a model of transformers is: GPT-2, Mamba or one of a family.
 
-    Of the fields that are given a shorter `n_ctx` is taken, for rotary positions have no length.
+    Args:
+        shapes: The shape of every weight, by its name.
+        config: The fields of its config.json, `model_type` among them.
+        given: Fields of a `DecoderConfig` that the caller says; a shorter `n_ctx` is taken, for rotary
+            positions have no length.
+        where: What stands before a field's name in a message.
+        called: What the file calls a weight, for messages.
 
     Raises:
         RunFileError: Naming a field that cannot be expressed, is missing, or contradicts the shapes.
+
+    Example:
+        >>> plan_import({}, {"model_type": "bert"}, {})  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: config.json: model_type is 'bert', expected gpt2, llama, ...
     """
     kind = kind_of(config, where)
     if kind == "gpt2":
@@ -209,17 +229,34 @@ def plan_import(
 
 
 def how(family: Family, d_model: int) -> dict[str, Any]:
-    """Returns what `linear_layers.plan` is told of a family."""
+    """Returns a family's arguments of `linear_layers.plan`: `plan(shapes, config, **how(family, d_model))`.
+
+    Example:
+        >>> how(FAMILIES["llama"], 16), how(FAMILIES["gemma"], 16)
+        ({'may_tie': True}, {'embed_scale': 4.0, 'norm_offset': 1.0})
+    """
     if family.is_gemma:  # its unembedding is not scaled: the two are no longer one
         return {"embed_scale": d_model**0.5, "norm_offset": 1.0}
     return {"may_tie": True}
 
 
 def fields_of(config: Mapping[str, Any], family: Family, where: str) -> dict[str, Any]:
-    """A config of transformers, from `where`, in our words.
+    """Translate a config of transformers into fields of a `DecoderConfig`.
+
+    Args:
+        config: Its fields.
+        family: The type of model.
+        where: What stands before a field's name in a message.
 
     Raises:
         RunFileError: Naming a field that is missing or that a `HookedDecoder` cannot express.
+
+    Example:
+        >>> sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8, "vocab_size": 3}
+        >>> sizes |= {"intermediate_size": 16, "max_position_embeddings": 32, "hidden_act": "silu"}
+        >>> fields = fields_of({**sizes, "rms_norm_eps": 1e-6}, FAMILIES["llama"], "config.")
+        >>> fields["d_head"], fields["rotary_dim"], fields["n_key_value_heads"]
+        (4, 4, None)
     """
     layout.check_fields(config, [*FIELDS, family.eps], HARMLESS | family.rotary | family.harmless, where)
     fields = {ours: config[theirs] for theirs, ours in FIELDS.items()} | dict(family.fixed)
@@ -238,7 +275,14 @@ def fields_of(config: Mapping[str, Any], family: Family, where: str) -> dict[str
 def common_fields(
     config: Mapping[str, Any], family: Family, n_heads: int, d_head: int, where: str
 ) -> dict[str, Any]:
-    """Returns what transformers' configs and those of bridges around its models say by the same names.
+    """Translate the fields that configs of transformers and of bridges around its models share.
+
+    Args:
+        config: The fields.
+        family: The type of model.
+        n_heads: How many heads it has.
+        d_head: How wide a head is.
+        where: What stands before a field's name in a message.
 
     Raises:
         RunFileError: Naming a field that a `HookedDecoder` cannot express.

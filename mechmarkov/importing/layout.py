@@ -49,10 +49,11 @@ WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 
 
 def plain_name(name: str) -> str:
-    """A name without those of wrappers.
+    """Returns a name without the parts that wrappers such as `torch.compile` put in.
 
-    >>> plain_name("h.0._orig_mod.mlp.c_fc.weight")
-    'h.0.mlp.c_fc.weight'
+    Example:
+        >>> plain_name("h.0._orig_mod.mlp.c_fc.weight")
+        'h.0.mlp.c_fc.weight'
     """
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
@@ -114,7 +115,7 @@ class ImportPlan:
     masks: frozenset[str] = frozenset()
 
     def of_live_model(self, weights: Mapping[str, Tensor]) -> tuple[DecoderConfig, dict[str, Tensor]]:
-        """The model's config, and its weights with HookedTransformer's names."""
+        """Returns the config, and weights by HookedTransformer's names, of a model in memory."""
         states = self.states({name: weights[name] for name in self.wanted})
         return tie(self.config, states) if self.may_tie else (self.config, states)
 
@@ -146,7 +147,12 @@ def assumptions(config: DecoderConfig, known: Container[str]) -> dict[str, Any]:
 
 
 def shortened(plan: ImportPlan, n_ctx: int) -> ImportPlan:
-    """The same model for shorter sequences: what it computes on them stays."""
+    """Returns the plan of the same model for shorter sequences: what it computes on them stays.
+
+    Args:
+        plan: A model whose tables of positions are longer.
+        n_ctx: The new length of the context.
+    """
     axes = {"pos_embed.W_pos": (slice(n_ctx),), "W_rel": (slice(None), slice(n_ctx))}
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -157,11 +163,25 @@ def shortened(plan: ImportPlan, n_ctx: int) -> ImportPlan:
     return replace(plan, config=plan.config.model_copy(update={"n_ctx": n_ctx}), states=states)
 
 
+def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of every weight, by its name."""
+    return {name: tuple(value.shape) for name, value in weights.items()}
+
+
 def count_layers(shapes: Shapes, prefix: str, called: Called = str) -> int:
     """Returns how many layers there are, numbered from 0 without a gap.
 
+    Args:
+        shapes: Weights by their names.
+        prefix: What stands before the number.
+        called: What the file calls a weight, for messages.
+
     Raises:
         RunFileError: If one is missing.
+
+    Example:
+        >>> count_layers({"h.0.ln.weight": (4,), "h.1.ln.weight": (4,), "wte.weight": (3, 4)}, "h.")
+        2
     """
     inside = (name.removeprefix(prefix).split(".")[0] for name in shapes if name.startswith(prefix))
     layers = {int(part) for part in inside if part.isdecimal() and len(part) < 5}
@@ -172,10 +192,14 @@ def count_layers(shapes: Shapes, prefix: str, called: Called = str) -> int:
 
 
 def shape_of(shapes: Shapes, name: str, n_axes: int, called: Called = str) -> tuple[int, ...]:
-    """The shape of a weight that must be there.
+    """Returns the shape of a weight that must be there, with that many axes.
 
     Raises:
         RunFileError: If it is missing, empty or has another number of axes.
+
+    Example:
+        >>> shape_of({"wte.weight": (3, 4)}, "wte.weight", 2)
+        (3, 4)
     """
     if name not in shapes:
         raise RunFileError(f"it has no {called(name)}")
@@ -187,10 +211,20 @@ def shape_of(shapes: Shapes, name: str, n_axes: int, called: Called = str) -> tu
 
 
 def agree(known: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Both together; where both name a field they must agree.
+    """Returns both mappings as one; where both name a field they must agree.
+
+    Args:
+        known: Fields that are found.
+        given: Others; they win over a None.
+        where: Where those are found, for the message.
 
     Raises:
-        RunFileError: Naming the field and both values.
+        DisagreementError: Naming the field and both values.
+
+    Example:
+        >>> agree({"n_heads": 2}, {"n_heads": 4}, "by the shapes")
+        Traceback (most recent call last):
+        mechmarkov.importing.layout.DisagreementError: n_heads is 2 by the shapes, but 4 was given
     """
     for name, value in given.items():
         if known.get(name) is not None and known[name] != value:
@@ -199,7 +233,12 @@ def agree(known: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dic
 
 
 def needed_parts(fields: Mapping[str, Any]) -> list[str]:
-    """The fields that an MLP and rotary positions need and that no shape tells, where a model has these."""
+    """Returns the fields that no shape tells and that an MLP and rotary positions need, if there are any.
+
+    Example:
+        >>> needed_parts({"attn_only": False, "positional_embedding_type": "rotary"})
+        ['act_fn', 'rotary_adjacent_pairs']
+    """
     mlp = [] if fields.get("attn_only") else ["act_fn"]
     rotary = fields.get("positional_embedding_type") == "rotary"
     return mlp + ["rotary_adjacent_pairs"] * rotary
@@ -208,8 +247,18 @@ def needed_parts(fields: Mapping[str, Any]) -> list[str]:
 def require(fields: Mapping[str, Any], names: Iterable[str], why: str) -> None:
     """Refuse to guess a field of the config.
 
+    Args:
+        fields: Those that are known.
+        names: Those that are needed.
+        why: The beginning of the message, what does not tell them.
+
     Raises:
         RunFileError: Naming every field that is not given.
+
+    Example:
+        >>> require({}, ["n_heads"], "a state dict")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: a state dict does not determine n_heads: give --set ...
     """
     missing = [name for name in names if name not in fields]
     if missing:
@@ -218,7 +267,12 @@ def require(fields: Mapping[str, Any], names: Iterable[str], why: str) -> None:
 
 
 def cannot_express(name: str, value: Any, where: str = FILE) -> RunFileError:
-    """Returns what is said of a field of a config that no `HookedDecoder` has."""
+    """Returns the error about a field of a config that no `HookedDecoder` has.
+
+    Example:
+        >>> str(cannot_express("rope_scaling", 2.0))
+        'config.json: rope_scaling is 2.0: a HookedDecoder cannot express it'
+    """
     return RunFileError(f"{where}{name} is {shown(value)}: a HookedDecoder cannot express it")
 
 
@@ -227,8 +281,19 @@ def check_fields(
 ) -> None:
     """Compare the names in a config of transformers with those that are read and those that may be there.
 
+    Args:
+        config: Its fields; one that is None or False is off.
+        needed: Names that must be there.
+        others: Names that may be there.
+        where: What stands before a field's name in a message.
+
     Raises:
         RunFileError: Naming a field that cannot be expressed, or else one that is missing.
+
+    Example:
+        >>> check_fields({"n_layer": 2, "alibi": True}, ["n_layer"], set())
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: config.json: alibi is True: a HookedDecoder cannot express it
     """
     for name, value in config.items():
         known = name in needed or name in others or name in HARMLESS
@@ -240,10 +305,14 @@ def check_fields(
 
 
 def one_of(value: Any, known: Collection[str], where: str) -> str:
-    """The value of a field that takes a few texts only.
+    """Returns the value of a field that takes a few texts only.
 
     Raises:
         RunFileError: Naming the field (`where`) and what it takes.
+
+    Example:
+        >>> one_of("relu", ("relu", "gelu"), "act_fn")
+        'relu'
     """
     if type(value) is not str or value not in known:
         raise RunFileError(f"{where} is {shown(value)}, expected {', '.join(known)}")
@@ -251,10 +320,14 @@ def one_of(value: Any, known: Collection[str], where: str) -> str:
 
 
 def head_size(n_heads: Any, width: int, called: str) -> int:
-    """The width of each head, where `n_heads` share a width that the file calls `called`.
+    """Returns the width of each head, where `n_heads` share a width that the file calls `called`.
 
     Raises:
         RunFileError: If that many heads cannot share it.
+
+    Example:
+        >>> head_size(2, 8, "d_model 8")
+        4
     """
     if type(n_heads) is not int or n_heads < 1 or width % n_heads:
         raise RunFileError(f"n_heads is {shown(n_heads)}, expected a divisor of {called}")
@@ -262,10 +335,14 @@ def head_size(n_heads: Any, width: int, called: str) -> int:
 
 
 def make_config(fields: Mapping[str, Any]) -> DecoderConfig:
-    """A config from fields of the file and of the caller.
+    """Make a `DecoderConfig` from fields of the file and of the caller.
 
     Raises:
         RunFileError: Naming the field that is wrong.
+
+    Example:
+        >>> make_config({"n_layers": 1, "d_model": 4, "n_ctx": 6, "d_head": 2, "d_vocab": 3}).n_heads
+        2
     """
     try:
         return DecoderConfig.model_validate(dict(fields))
@@ -276,10 +353,21 @@ def make_config(fields: Mapping[str, Any]) -> DecoderConfig:
 def check_shapes(
     shapes: Shapes, expected: Shapes, optional: Container[str] = (), called: Called = str
 ) -> None:
-    """Compare weights with those that the config describes; none is left out.
+    """Compare weights with those that a config describes.
+
+    Args:
+        shapes: The shape of every weight, by its name.
+        expected: What these should be.
+        optional: Names that need not be there.
+        called: What the file calls a weight, for messages.
 
     Raises:
         RunFileError: Naming a weight that is unknown, missing (and not optional) or of another shape.
+
+    Example:
+        >>> check_shapes({"W": (2, 3)}, {"W": (3, 2)})
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: W has shape [2, 3], expected [3, 2]
     """
     for name in shapes:
         if name not in expected:
@@ -292,10 +380,24 @@ def check_shapes(
 
 
 def tie(config: DecoderConfig, states: dict[str, Tensor]) -> tuple[DecoderConfig, dict[str, Tensor]]:
-    """A model whose unembedding is its embedding's transpose as a tied one.
+    """Drop an unembedding that is its embedding's transpose: the model is then a tied one.
+
+    Args:
+        config: The shape of the model.
+        states: Its weights by HookedTransformer's names, with further axes in front or without.
+
+    Returns:
+        The config, `tied` where that is so, and the weights.
 
     Raises:
         RunFileError: If the config is tied and the weights are not.
+
+    Example:
+        >>> import torch
+        >>> config = make_config({"n_layers": 1, "d_model": 2, "n_ctx": 6, "d_head": 2, "d_vocab": 2})
+        >>> tied, states = tie(config, {"embed.W_E": torch.eye(2), "unembed.W_U": torch.eye(2)})
+        >>> tied.tied, list(states)
+        (True, ['embed.W_E'])
     """
     unembed = states.get("unembed.W_U")
     if unembed is None:

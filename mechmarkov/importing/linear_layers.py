@@ -22,24 +22,50 @@ from mechmarkov.importing.layout import (
     shape_of,
 )
 from mechmarkov.models import DecoderConfig
+from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import quoted
+
+LAYER, AS_IT_IS = "d_out d_in -> d_in d_out", "... -> ..."
+# By the last part of HookedTransformer's name of a weight, that of a bridge's, and how its axes become ours.
+ORIGINS = {
+    **dict.fromkeys(("W_E", "W_pos", "w"), ("weight", AS_IT_IS)),
+    "b": ("bias", AS_IT_IS),
+    **{f"W_{x.upper()}": (f"{x}.weight", "(head d_head) d_in -> head d_in d_head") for x in "qkv"},
+    **{f"b_{x.upper()}": (f"{x}.bias", "(head d_head) -> head d_head") for x in "qkv"},
+    "W_rel": ("rel.weight", "lag (head d_head) -> head lag d_head"),
+    "W_O": ("o.weight", "d_out (head d_head) -> head d_head d_out"),
+    "b_O": ("o.bias", AS_IT_IS),
+    **{f"W_{x}": (f"{x}.weight", LAYER) for x in ("in", "gate", "out")},
+    **{f"b_{x}": (f"{x}.bias", AS_IT_IS) for x in ("in", "out")},
+    "W_U": ("weight", LAYER),
+    "b_U": ("bias", AS_IT_IS),
+}
+NOT_TRANSPOSED = {  # where layers lie as GPT-2's do
+    "W_O": "(head d_head) d_out -> head d_head d_out",
+    **dict.fromkeys(("W_in", "W_gate", "W_out"), AS_IT_IS),
+}
 
 
 @dataclass(frozen=True)
 class Names:
-    """Other names of the same weights.
+    """Translates the names of some program's weights into those of a TransformerBridge, and back.
 
     Attributes:
         table: Stems of their names, and beginnings of those of layers (which end in a dot), by a bridge's.
-        called: What a file calls a weight of theirs.
+        called: A function of one of their names: what a file calls that weight.
+
+    Example:
+        >>> names = Names({"wte": "embed", "h.": "blocks.", "ln_1": "ln1"})
+        >>> names.ours(["wte.weight", "h.3.ln_1.bias"])
+        {'wte.weight': 'embed.weight', 'h.3.ln_1.bias': 'blocks.3.ln1.bias'}
     """
 
     table: Mapping[str, str]
     called: Called = str
 
     def ours(self, weights: Iterable[str]) -> dict[str, str]:
-        """A bridge's name of each of their weights.
+        """Returns a bridge's name of each of their weights.
 
         Raises:
             RunFileError: Naming a weight of unknown meaning, or one that is there twice.
@@ -83,7 +109,14 @@ class Names:
 
 
 def from_shapes(shapes: Shapes, called: Called) -> dict[str, Any]:
-    """The fields that shapes tell, whichever way the layers of an MLP lie."""
+    """Returns the fields of a `DecoderConfig` that the shapes of a bridge's weights tell.
+
+    They are those that do not depend on which way the layers of an MLP lie.
+
+    Example:
+        >>> from_shapes({"embed.weight": (3, 4), "blocks.0.attn.q.weight": (4, 4)}, str)
+        {'n_layers': 1, 'd_model': 4, 'd_vocab': 3, 'attn_only': True}
+    """
     d_vocab, d_model = shape_of(shapes, "embed.weight", 2, called)
     fields: dict[str, Any] = {
         "n_layers": count_layers(shapes, "blocks.", called),
@@ -99,7 +132,20 @@ def from_shapes(shapes: Shapes, called: Called) -> dict[str, Any]:
 
 
 def split_shapes(shapes: Shapes, transposed: bool = True, called: Called = str) -> Shapes:
-    """The shapes of weights by their names; one that holds queries, keys and values is split in three."""
+    """Returns shapes in which a weight that holds queries, keys and values is split in three.
+
+    Args:
+        shapes: The shapes by a bridge's names; `attn.qkv` holds the three.
+        transposed: Whether that weight is `[d_out, d_in]`.
+        called: What the file calls a weight, for messages.
+
+    Raises:
+        RunFileError: Naming a weight that cannot be split.
+
+    Example:
+        >>> split_shapes({"blocks.0.attn.qkv.bias": (6,)})
+        {'blocks.0.attn.q.bias': (2,), 'blocks.0.attn.k.bias': (2,), 'blocks.0.attn.v.bias': (2,)}
+    """
     split: dict[str, tuple[int, ...]] = {}
     for name, shape in shapes.items():
         if ".qkv." not in name:
@@ -114,6 +160,12 @@ def split_shapes(shapes: Shapes, transposed: bool = True, called: Called = str) 
 
 def check_fused(shapes: Shapes, config: DecoderConfig, transposed: bool, called: Called) -> None:
     """Compare weights that hold queries, keys and values with those that the config describes.
+
+    Args:
+        shapes: The shapes by a bridge's names.
+        config: The shape of the model.
+        transposed: Whether such a weight is `[d_out, d_in]`.
+        called: What the file calls a weight, for messages.
 
     Raises:
         RunFileError: Naming one of another shape.
@@ -151,7 +203,12 @@ def by_other_names(
 
 
 def with_first_rows(plan: ImportPlan, rows: Mapping[str, int]) -> ImportPlan:
-    """The plan for weights of which some have more rows than are used."""
+    """Returns the plan for weights of which some have more rows than are used.
+
+    Args:
+        plan: For weights without the further rows.
+        rows: How many rows are used, by the name of each such weight.
+    """
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         return plan.states({name: value[: rows.get(name)] for name, value in weights.items()})
@@ -171,10 +228,10 @@ def plan(
     norms_may_lack_bias: bool = False,
     called: Called = str,
 ) -> ImportPlan:
-    """Returns how linear layers become a HookedDecoder.
+    """Work out how the linear layers of a bridge become the weights of a HookedDecoder.
 
     Args:
-        shapes: The shape of every weight.
+        shapes: The shape of every weight, by a bridge's names.
         config: The shape of the model.
         transposed: Whether `attn.o` and the layers of an MLP are `[d_out, d_in]`, as all others are.
         assumed: The assumptions of `ImportPlan`.
@@ -186,95 +243,55 @@ def plan(
 
     Raises:
         RunFileError: Naming a weight that is missing, unknown or of another shape.
+
+    Example:
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=2, d_vocab=3, attn_only=True)
+        >>> shapes = {"embed.weight": (3, 4), "pos_embed.weight": (6, 4), "unembed.weight": (3, 4)}
+        >>> shapes |= {f"blocks.0.attn.{letter}.weight": (4, 4) for letter in "qkvo"}
+        >>> shapes |= {f"{norm}.weight": (4,) for norm in ("blocks.0.ln1", "ln_final")}
+        >>> shapes |= {f"{norm}.bias": (4,) for norm in ("blocks.0.ln1", "ln_final")}
+        >>> weights = {name: torch.ones(shape) for name, shape in shapes.items()}
+        >>> plan(shapes, config).states(weights)["blocks.0.attn.W_Q"].shape
+        torch.Size([2, 4, 2])
     """
-    expected = _expected(config, transposed)
+    ours = parameter_shapes(config.model_copy(update={"tied": False}))
+    origins = {name: _origin(name, transposed) for name in ours}
+    expected = {
+        theirs: _their_shape(ours[name], axes)
+        for name, (theirs, axes) in origins.items()
+        if not (config.gated_mlp and theirs.endswith("mlp.in.bias"))  # ours comes behind the gate
+    }
     # A linear layer may always lack its bias.
     norms = () if norms_may_lack_bias else (".ln1.bias", ".ln2.bias", "ln_final.bias")
     biases = {name for name in expected if name.endswith(".bias") and not name.endswith(norms)}
     check_shapes(shapes, expected, {*biases, "unembed.weight"}, called)
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        ours = _states(weights, config, transposed)
-        for name, value in list(ours.items()):
+        weights = {"unembed.weight": weights["embed.weight"], **weights}
+        made = {}
+        for name, (theirs, axes) in origins.items():
+            value = weights.get(theirs)
+            made[name] = torch.zeros(ours[name]) if value is None else _turned(value, axes, config.d_head)
             if name.endswith(".w"):
-                ours[name] = value + norm_offset
-                if norms_may_lack_bias and config.normalization_type == "LN":
-                    ours.setdefault(f"{name[:-1]}b", torch.zeros_like(value))
-        ours["embed.W_E"] = ours["embed.W_E"] * embed_scale
-        return ours
+                made[name] = made[name] + norm_offset
+        return {**made, "embed.W_E": made["embed.W_E"] * embed_scale}
 
-    return ImportPlan(
-        config, tuple(name for name in expected if name in shapes), states, dict(assumed or {}), may_tie
-    )
+    wanted = tuple(name for name in expected if name in shapes)
+    return ImportPlan(config, wanted, states, dict(assumed or {}), may_tie)
 
 
-def _expected(config: DecoderConfig, transposed: bool) -> dict[str, tuple[int, ...]]:
-    d, hidden, mlp = config.d_model, config.d_mlp or 0, not config.attn_only
-    width = {"q": config.n_heads * config.d_head}
-    width |= dict.fromkeys("kv", (config.n_key_value_heads or config.n_heads) * config.d_head)
-    shapes: dict[str, tuple[int, ...]] = {"embed.weight": (config.d_vocab, d)}
-    if config.positional_embedding_type in ("standard", "shortformer"):
-        shapes["pos_embed.weight"] = (config.n_ctx, d)
-    norms = ["ln_final"]
-    for layer in range(config.n_layers):
-        block = f"blocks.{layer}"
-        norms += [f"{block}.ln1"] + [f"{block}.ln2"] * mlp
-        for letter, d_out in width.items():
-            shapes |= {f"{block}.attn.{letter}.weight": (d_out, d), f"{block}.attn.{letter}.bias": (d_out,)}
-        if config.positional_embedding_type == "relative":
-            shapes[f"{block}.attn.rel.weight"] = (config.n_ctx, width["q"])
-        for letter in "qk" * config.use_qk_norm:
-            shapes[f"{block}.attn.{letter}_norm.weight"] = (config.d_head,)
-        linear = {"attn.o": (width["q"], d)}
-        if mlp:
-            linear |= {"mlp.in": (d, hidden), "mlp.out": (hidden, d)}
-            linear |= {"mlp.gate": (d, hidden)} if config.gated_mlp else {}
-        for name, (d_in, d_out) in linear.items():
-            shapes[f"{block}.{name}.weight"] = (d_out, d_in) if transposed else (d_in, d_out)
-            if not (config.gated_mlp and name in ("mlp.in", "mlp.gate")):  # ours come behind the gate
-                shapes[f"{block}.{name}.bias"] = (d_out,)
-    if config.normalization_type in ("LN", "RMS"):
-        shapes |= {f"{norm}.weight": (d,) for norm in norms}
-    if config.normalization_type == "LN":
-        shapes |= {f"{norm}.bias": (d,) for norm in norms}
-    return {**shapes, "unembed.weight": (config.d_vocab_out, d), "unembed.bias": (config.d_vocab_out,)}
+def _origin(name: str, transposed: bool) -> tuple[str, str]:
+    """A bridge's name of a weight, and how its axes become HookedTransformer's."""
+    stem, _, kind = name.rpartition(".")
+    kind = kind.removeprefix("_")  # which marks what heads share
+    theirs, axes = ORIGINS[kind]
+    return f"{stem}.{theirs}", axes if transposed else NOT_TRANSPOSED.get(kind, axes)
 
 
-def _states(weights: Mapping[str, Tensor], config: DecoderConfig, transposed: bool) -> dict[str, Tensor]:
-    """HookedTransformer's tensors; a bias that is not there is zero."""
+def _turned(value: Tensor, axes: str, d_head: int) -> Tensor:
+    return rearrange(value, axes, d_head=d_head) if "d_head" in axes else rearrange(value, axes)
 
-    def linear(name: str, transposed: bool) -> tuple[Tensor, Tensor]:
-        weight = weights[f"{name}.weight"]
-        weight = weight.mT if transposed else weight
-        return weight, weights.get(f"{name}.bias", weight.new_zeros(weight.shape[1]))
 
-    states = {"embed.W_E": weights["embed.weight"]}
-    if "pos_embed.weight" in weights:
-        states["pos_embed.W_pos"] = weights["pos_embed.weight"]
-    width = config.d_head
-    for layer in range(config.n_layers):
-        attn, mlp = f"blocks.{layer}.attn", f"blocks.{layer}.mlp"
-        for letter in "qkv":
-            weight, bias = linear(f"{attn}.{letter}", True)
-            mark = "_" * (config.n_key_value_heads is not None and letter in "kv")
-            W, b = f"{attn}.{mark}W_{letter.upper()}", f"{attn}.{mark}b_{letter.upper()}"
-            states[W] = rearrange(weight, "d_in (head d_head) -> head d_in d_head", d_head=width)
-            states[b] = rearrange(bias, "(head d_head) -> head d_head", d_head=width)
-        weight, states[f"{attn}.b_O"] = linear(f"{attn}.o", transposed)
-        states[f"{attn}.W_O"] = rearrange(weight, "(head d_head) d_out -> head d_head d_out", d_head=width)
-        if f"{attn}.rel.weight" in weights:
-            states[f"{attn}.W_rel"] = rearrange(
-                weights[f"{attn}.rel.weight"], "lag (head d_head) -> head lag d_head", d_head=width
-            )
-        for part in () if config.attn_only else ("in", "out"):
-            states[f"{mlp}.W_{part}"], states[f"{mlp}.b_{part}"] = linear(f"{mlp}.{part}", transposed)
-        if config.gated_mlp:
-            states[f"{mlp}.W_gate"], _ = linear(f"{mlp}.gate", transposed)
-    for name, value in weights.items():
-        stem, _, kind = name.rpartition(".")
-        if stem.split(".")[-1] in ("ln1", "ln2", "ln_final", "q_norm", "k_norm"):
-            states[f"{stem}.{'w' if kind == 'weight' else 'b'}"] = value
-    output = "unembed" if "unembed.weight" in weights else "embed"
-    states["unembed.W_U"], zero = linear(output, True)
-    states["unembed.b_U"] = weights.get("unembed.bias", zero)
-    return states
+def _their_shape(ours: tuple[int, ...], axes: str) -> tuple[int, ...]:
+    before, after = axes.split(" -> ")
+    return tuple(rearrange(torch.empty(ours, device="meta"), f"{after} -> {before}").shape)

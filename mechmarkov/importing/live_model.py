@@ -5,13 +5,13 @@ Every conversion is checked: the same tokens go through both models, and their l
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, layout, mamba, transformer_bridge
-from mechmarkov.importing.lens_config import CHANGING, LOCAL, config_from_lens
+from mechmarkov.importing.hooked_transformer import CHANGING, LOCAL, config_from_lens
 from mechmarkov.importing.live import gpt2_names
 from mechmarkov.importing.live.difference import nearest
 from mechmarkov.importing.live.inside import LENS, Inside, is_of, weights_of
@@ -31,24 +31,9 @@ TRANSFORMERS = "transformers.models."
 EPS = ("layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rms_norm_eps")  # other people's names
 
 
-@dataclass(frozen=True)
-class Converted:
-    """A live model as a decoder.
-
-    Attributes:
-        decoder: With copies of its weights, in float32 on the CPU.
-        said: For provenance, how settings were found that no config gives.
-        advice: The end of a sentence about logits that differ: settings that the model did not say.
-    """
-
-    decoder: HookedDecoder
-    said: Mapping[str, Any]
-    advice: str
-
-
 def converted(
     live: Inside, n_ctx: int | None = None, given: Fields | None = None, names: Names | None = None
-) -> Converted:
+) -> tuple[HookedDecoder, Reading]:
     """A single HookedDecoder with the weights of a live model.
 
     The buffers that follow from the config (masks, rotary tables) are left out.
@@ -58,6 +43,10 @@ def converted(
         n_ctx: The length of the context that it was trained on, where its config has a longer one.
         given: Fields of the config that the model does not say.
         names: For a model with names of its own, which weight is which; see `mechmarkov.importing.names`.
+
+    Returns:
+        The decoder, with copies of the weights, in float32 on the CPU, and how the model was read: `said` and
+        `advice` are those of the fields that were chosen.
 
     Raises:
         ValueError: For a stack, a config that cannot be expressed, parameters that are missing, unknown or of
@@ -78,7 +67,7 @@ def converted(
     choices = list(reading.all_choices())
     decoders = (_decoder(live.kind(), reading, choice, n_ctx) for choice in choices)
     if len(choices) == 1:
-        return Converted(next(decoders), reading.said, reading.advice)
+        return next(decoders), reading
     best, other, decoder = nearest(live, decoders)
     if other is not None:
         unknown = [name for name, value in choices[best].items() if value != choices[other][name]]
@@ -89,7 +78,8 @@ def converted(
     tried = {name: values for name, values in reading.choices.items() if len(values) > 1}
     chosen = {name: choices[best][name] for name in tried}
     advice = "".join(f"; of {name} {listed([*map(str, tried[name])])} were tried" for name in tried)
-    return Converted(decoder, {**reading.said, "chosen_by_logits": chosen}, advice + reading.advice)
+    provenance = {**reading.said, "chosen_by_logits": chosen}
+    return decoder, replace(reading, said=provenance, advice=advice + reading.advice)
 
 
 def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
@@ -122,7 +112,7 @@ def _of_transformers(
     if settings.get("model_type") in mamba.MIXERS and n_ctx is not None:
         given = {**given, "n_ctx": n_ctx}  # a Mamba has no context to be shortened
     weights = {name: value.detach().cpu().float() for name, value in state.items()}
-    plan = hugging_face.plan_import(_shapes(weights), settings, given, where="config.")
+    plan = hugging_face.plan_import(layout.shapes_of(weights), settings, given, where="config.")
     return Reading(lambda _: plan.of_live_model(weights))
 
 
@@ -135,7 +125,11 @@ def _with_lens_names(live: Inside, state: Mapping[str, Tensor], given: dict[str,
     ours = {*DecoderConfig.model_fields, *CHANGING, *LOCAL}
     known = {name: value for name, value in config.items() if name in ours}
     eps = [config[name] for name in EPS if name in config]
-    fields = {**hooked_transformer.from_shapes(_shapes(state)), **({"eps": eps[0]} if eps else {}), **known}
+    fields = {
+        **hooked_transformer.from_shapes(layout.shapes_of(state)),
+        **({"eps": eps[0]} if eps else {}),
+        **known,
+    }
     fields = layout.agree(fields, given, "in its cfg")
     choices: dict[str, list[Any]] = {}
     if not fields["attn_only"] and fields.get("act_fn") is None:
@@ -143,10 +137,6 @@ def _with_lens_names(live: Inside, state: Mapping[str, Tensor], given: dict[str,
     if "normalization_type" not in fields:
         choices["normalization_type"] = [None, "LNPre", "RMSPre"]
     return Reading(lambda choice: (config_from_lens({**fields, **choice}), state), choices)
-
-
-def _shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(value.shape) for name, value in state.items()}
 
 
 def _decoder(kind: str, reading: Reading, choice: Fields, n_ctx: int | None) -> HookedDecoder:

@@ -1,17 +1,19 @@
 """Transformers' Mamba and Mamba-2: `MambaForCausalLM` and `Mamba2ForCausalLM`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from einops import rearrange
 from torch import Tensor
 
 from mechmarkov.importing import layout
 from mechmarkov.importing.layout import Called, ImportPlan, Shapes
+from mechmarkov.importing.names.table import table_of
+from mechmarkov.importing.names.weights import renamed
 from mechmarkov.models import DecoderConfig
 from mechmarkov.models.config import MAX_WIDTH
+from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import shown
@@ -35,6 +37,44 @@ HARMLESS = {
     "time_step_limit", "time_step_max", "time_step_min", "time_step_rank", "time_step_scale",
     "use_associative_scan", "use_bias", "use_conv_bias", "use_mambapy",
 }  # fmt: skip
+LAYER, BLOCK = r"backbone\.layers\.(\d+)\.", r"blocks.\1."
+MIXER, ATTN = rf"{LAYER}mixer\.", rf"{BLOCK}attn."
+
+
+def _both(name: str, weight: str, bias: str, sides: Sequence[str]) -> dict[str, Any]:
+    """Lines of a table for a layer's weight and bias, which hold several of ours."""
+    kinds = {"weight": weight, "bias": bias}
+    return {
+        rf"{MIXER}{name}\.{kind}": {"to": [f"{ATTN}{ours}_{side}" for side in sides], "split": "parts"}
+        for kind, ours in kinds.items()
+    }
+
+
+# Tables of names (`mechmarkov.importing.names`), for both and for each.
+NAMES = {
+    "backbone.embeddings.weight": "embed.W_E",
+    "backbone.norm_f.weight": "ln_final.w",
+    "lm_head.weight": "unembed.W_U",
+    rf"{LAYER}norm\.weight": f"{BLOCK}ln1.w",
+    rf"{MIXER}(A_log|D)": rf"{ATTN}\2",
+    rf"{MIXER}out_proj\.weight": f"{ATTN}W_O",
+    rf"{MIXER}out_proj\.bias": f"{ATTN}b_O",
+}
+MIXER_NAMES: dict[str, dict[str, Any]] = {
+    "mamba": {
+        **_both("in_proj", "W", "b", ("G", "V", "K", "Q", "dt")),
+        **_both("conv1d", "conv", "b_conv", "VKQ"),
+        rf"{MIXER}norm\.weight": f"{ATTN}w",
+    },
+    "mamba1": {
+        **_both("in_proj", "W", "b", "VG"),
+        rf"{MIXER}conv1d\.weight": f"{ATTN}conv_V",
+        rf"{MIXER}conv1d\.bias": f"{ATTN}b_conv_V",
+        rf"{MIXER}x_proj\.weight": {"to": [f"{ATTN}W_{x}" for x in ("dt_in", "B", "C")], "split": "parts"},
+        rf"{MIXER}dt_proj\.weight": f"{ATTN}W_dt_out",
+        rf"{MIXER}dt_proj\.bias": f"{ATTN}b_dt",
+    },
+}
 MARKS = (("backbone.layers.0.mixer.A_log",),)
 
 
@@ -46,9 +86,15 @@ def plan_import(
     where: str = layout.FILE,
     called: Called = str,
 ) -> ImportPlan:
-    """The model that weights and a config of transformers, from `where`, describe.
+    """Work out which decoder a Mamba or Mamba-2 of transformers is.
 
-    Where no `n_ctx` is given, it is 256: a model of theirs says none.
+    Args:
+        shapes: The shape of every weight, by its name.
+        config: The fields of its config.
+        given: Fields of a `DecoderConfig` that the caller says. Where there is no `n_ctx`, it is 256: a
+            model of theirs says none.
+        where: What stands before a field's name in a message.
+        called: What the file calls a weight, for messages.
 
     Raises:
         RunFileError: Naming a field that cannot be expressed, is missing, or contradicts the shapes.
@@ -120,62 +166,14 @@ def _expected(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
 
 def _states(weights: Mapping[str, Tensor], config: DecoderConfig) -> dict[str, Tensor]:
     """Our tensors; a bias that is not there is zero."""
-    embed = weights["backbone.embeddings.weight"]
-    unembed = weights.get("lm_head.weight", embed)
-    states = {
-        "embed.W_E": embed,
-        "ln_final.w": weights["backbone.norm_f.weight"],
-        "unembed.W_U": unembed.mT,
-        "unembed.b_U": unembed.new_zeros(len(unembed)),
-    }
-    for layer in range(config.n_layers):
-        at, ours = f"backbone.layers.{layer}", f"blocks.{layer}"
-        mixer = {name.removeprefix(f"{at}.mixer."): w for name, w in weights.items() if name.startswith(at)}
-        states[f"{ours}.ln1.w"] = weights[f"{at}.norm.weight"]
-        states |= {f"{ours}.attn.{name}": value for name, value in _mixer_states(mixer, config).items()}
-    return states
-
-
-def _mixer_states(weights: Mapping[str, Tensor], config: DecoderConfig) -> dict[str, Tensor]:
-    channels, shared = _channels(config)
-    heads, groups, both = config.n_heads, config.n_groups, config.mixer == "mamba"
-    mark = "_" * (groups != heads)
-    read = weights["in_proj.weight"]
-    read_bias = weights.get("in_proj.bias", read.new_zeros(len(read)))
-    out = weights["out_proj.weight"]
-    kernel = weights["conv1d.weight"].squeeze(1)
-    kernel_bias = weights.get("conv1d.bias", kernel.new_zeros(len(kernel)))
-    states = {
-        "W_O": rearrange(out, "d (head d_head) -> head d_head d", head=heads),
-        "b_O": weights.get("out_proj.bias", out.new_zeros(len(out))),
-        "D": weights["D"],
-    }
-    # Where each input of a head lies among the rows of the projection, and how many share one.
-    if both:
-        convolved = {"V": (channels, heads), "K": (shared, groups), "Q": (shared, groups)}
-        rows = {"G": (channels, heads), **convolved, "dt": (heads, heads)}
-        states |= {"w": rearrange(weights["norm.weight"], "(head d) -> head d", head=heads)}
-        states["A_log"] = weights["A_log"].unsqueeze(-1)
-        read_bias = read_bias.clone()
-        read_bias[-heads:] += weights["dt_bias"]
-    else:
-        convolved = {"V": (channels, heads)}
-        rows = {**convolved, "G": (channels, heads)}
-        states |= {"A_log": weights["A_log"], "b_dt": weights["dt_proj.bias"]}
-        sizes = [config.dt_rank or 1, config.d_state or 1, config.d_state or 1]
-        states["W_dt_in"], states["W_B"], states["W_C"] = torch.split(weights["x_proj.weight"].mT, sizes, -1)
-        states["W_dt_out"] = weights["dt_proj.weight"].mT
-    sizes = [size for size, _ in rows.values()]
-    for (side, (_, n)), W, b in zip(
-        rows.items(), torch.split(read, sizes), torch.split(read_bias, sizes), strict=True
-    ):
-        name = f"{mark}{{}}_{side}" if side in ("Q", "K") else f"{{}}_{side}"
-        states[name.format("W")] = rearrange(W, "(head d) d_in -> head d_in d", head=n)
-        states[name.format("b")] = rearrange(b, "(head d) -> head d", head=n)
-    sizes = [size for size, _ in convolved.values()]
-    for (side, (_, n)), W, b in zip(
-        convolved.items(), torch.split(kernel, sizes), torch.split(kernel_bias, sizes), strict=True
-    ):
-        states[f"conv_{side}"] = rearrange(W, "(head d) window -> head d window", head=n)
-        states[f"b_conv_{side}"] = rearrange(b, "(head d) -> head d", head=n)
-    return states
+    theirs = {"lm_head.weight": weights["backbone.embeddings.weight"], **weights}
+    for name, steps in weights.items():
+        if name.endswith("dt_bias"):  # added to what the projection gives
+            at = name.removesuffix("dt_bias")
+            rows = weights[f"{at}in_proj.weight"]
+            bias = theirs.get(f"{at}in_proj.bias", rows.new_zeros(len(rows)))
+            theirs[f"{at}in_proj.bias"] = torch.cat([bias[: -len(steps)], bias[-len(steps) :] + steps])
+            del theirs[name]
+    ours = renamed(theirs, table_of(NAMES | MIXER_NAMES[config.mixer]), config.model_dump()).states
+    shapes = parameter_shapes(config.model_copy(update={"tied": False}))
+    return {name: ours.get(name, torch.zeros(shape)) for name, shape in shapes.items()}

@@ -34,10 +34,19 @@ EXAMPLES = {
 
 
 def from_json(option: str, text: str, make: Callable[[dict[str, Any]], Made]) -> Made:
-    """A config from JSON.
+    """Make something of the JSON that an option of the command line holds.
+
+    Args:
+        option: Its name, `--source` or `--objective`.
+        text: The JSON, an object.
+        make: A function of the object.
 
     Raises:
         RunFileError: Naming the option, and the field that is wrong.
+
+    Example:
+        >>> from_json("--source", '{"kind": "binary"}', dict)
+        {'kind': 'binary'}
     """
     try:
         data = json.loads(text, object_pairs_hook=without_repeats)
@@ -55,7 +64,7 @@ def from_json(option: str, text: str, make: Callable[[dict[str, Any]], Made]) ->
 
 
 def source_of(text: str) -> Source:
-    """Returns what `--source` says: a source as JSON, or a file of sequences, whose law is then estimated.
+    """Make the source that `--source` says: JSON, or a file of sequences, whose law is then estimated.
 
     `{"kind": "observed", "path": "input.txt", "order": 1}` is a file with options of `Observed.read`.
 
@@ -111,7 +120,11 @@ def _read(path: str, **options: Any) -> Source:
 
 
 def checked_fields(given: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
-    """Fields of a config that a caller gives, called `name`: known names with plain values.
+    """Returns fields of a config that a caller gives, checked: known names with plain values.
+
+    Args:
+        given: The fields, or None.
+        name: What the caller calls them, for messages.
 
     Raises:
         RunFileError: Naming the field.
@@ -131,7 +144,7 @@ def checked_fields(given: Mapping[str, Any] | None, name: str) -> dict[str, Any]
 
 
 def settings(texts: Sequence[str]) -> dict[str, Any]:
-    """Fields of a config from "key=value".
+    """Returns the fields of a config that texts "key=value" say.
 
     Raises:
         RunFileError: For a text without "=", and a field that a config does not have.

@@ -53,7 +53,7 @@ class Checkpoints:
 
 
 def checkpoints(arguments: Sequence[str | os.PathLike[str]]) -> Checkpoints:
-    """The checkpoints that files, folders and patterns name; `~` is the home folder.
+    """Find the checkpoints that files, folders and patterns name; `~` is the home folder.
 
     A folder of one model (`model.safetensors` or `pytorch_model.bin`, in one piece or in parts) is one
     checkpoint. Where folders named by a step lie in a folder, they are its checkpoints, whatever lies next to
@@ -61,6 +61,14 @@ def checkpoints(arguments: Sequence[str | os.PathLike[str]]) -> Checkpoints:
 
     Raises:
         RunFileError: For a pattern or a folder without any, and for a folder of several trainings.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for step in (0, 100):
+        ...         _ = (Path(folder) / f"step{step}.pt").write_bytes(b"")
+        ...     [path.name for path in checkpoints([folder]).paths]
+        ['step0.pt', 'step100.pt']
     """
     chosen = Checkpoints([])
     for argument in map(str, arguments):
@@ -193,11 +201,17 @@ def _holds_any(folder: Path, depth: int) -> bool:
 
 
 def steps_of(paths: Sequence[Path], stored: Sequence[int | None]) -> list[int | None]:
-    """The training step of each checkpoint: the one that is stored in it.
+    """Tell the training step of each checkpoint: the one that is stored in it, or else by its name.
 
     Where one of them holds none, it is the one number in which the paths differ, or that of their steps where
-    they differ in steps and epochs. Of a single path it is the number after a word for a step. None where
-    nothing tells.
+    they differ in steps and epochs. Of a single path it is the number after a word for a step.
+
+    Args:
+        paths: The files.
+        stored: The step that each holds, or None.
+
+    Returns:
+        A step for each; None where nothing tells.
 
     Raises:
         RunFileError: If several paths have no such number or differ in several.

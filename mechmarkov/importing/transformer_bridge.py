@@ -10,9 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from mechmarkov.importing import hugging_face, layout, linear_layers
-from mechmarkov.importing.hooked_transformer import lens_fields, told
+from mechmarkov.importing.hooked_transformer import config_from_lens, lens_fields, told
 from mechmarkov.importing.layout import Called, ImportPlan, Shapes
-from mechmarkov.importing.lens_config import config_from_lens
 from mechmarkov.models import DecoderConfig
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import shown
@@ -43,7 +42,13 @@ MARKS = (("embed.weight", "unembed.weight"),)
 def plan_import(
     shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, Any], *, called: Called = str
 ) -> ImportPlan:
-    """The model that a bridge's state dict describes, with its config or without.
+    """Work out which decoder the state dict of a TransformerBridge is, with its config or without.
+
+    Args:
+        shapes: The shape of every weight, by its name.
+        cfg: The fields of `bridge.cfg`, or None.
+        given: Fields of a `DecoderConfig` that the caller says.
+        called: What the file calls a weight, for messages.
 
     Raises:
         ValueError: Naming a field that a HookedDecoder cannot express, or that neither file nor caller gives.
@@ -129,13 +134,16 @@ def _from_shapes(shapes: Shapes, called: Called) -> tuple[dict[str, Any], bool]:
 def states_of(
     weights: Mapping[str, Tensor], cfg: Mapping[str, Any]
 ) -> tuple[DecoderConfig, dict[str, Tensor]]:
-    """A live bridge's config, and its weights with HookedTransformer's names.
+    """Returns a live bridge's config, and its weights with HookedTransformer's names.
 
     Of a native one the config is what it computes; that it does so is for its logits to say.
+
+    Args:
+        weights: Those of `bridge.state_dict()`.
+        cfg: The fields of `bridge.cfg`.
 
     Raises:
         ValueError: For what cannot be expressed, naming it.
     """
     cfg = {**cfg, **COMPUTED} if cfg.get("architecture") == NATIVE else cfg
-    shapes = {name: tuple(value.shape) for name, value in weights.items()}
-    return plan_import(shapes, cfg, {}).of_live_model(weights)
+    return plan_import(layout.shapes_of(weights), cfg, {}).of_live_model(weights)

@@ -38,15 +38,17 @@ IN_PYTHON = Options("tokens", "tokens={state: token, …}", "pad", "bos")
 def source_and_ids(
     tokens: str | Mapping[str | int, int], source: Source, objective: Objective
 ) -> tuple[Source, list[int]]:
-    """The model's token of each state, and of the query where the objective has one.
-
-    The source comes without states that never occur and are left out.
+    """Read a map of states to the model's tokens.
 
     Args:
         tokens: A text such as "a=0,b=1,query=2", of the command line: a state's label, or its number, and the
             model's token. Or a mapping of labels, numbers and "query" to tokens.
         source: The source.
         objective: The objective.
+
+    Returns:
+        The source, without states that never occur and are left out of the map, and the token of each state,
+        then of the query where the objective has one.
 
     Raises:
         RunFileError: For a state that is unknown, missing or named twice, and for a token that is not a
@@ -123,6 +125,12 @@ def _example(source: Source, objective: Objective, who: str) -> str:
 def check_tokens(config: DecoderConfig, tokens: list[int], source: Source, who: str = "--tokens") -> None:
     """Refuse a map to tokens that the model does not have.
 
+    Args:
+        config: The shape of the model.
+        tokens: The token of each state, then of the query.
+        source: The source; only its states must be predicted.
+        who: What the user calls the map.
+
     Raises:
         RunFileError: Naming the token.
     """
@@ -143,13 +151,28 @@ def tokens_of_states(
     bos: int | None,
     names: Options = ON_THE_COMMAND_LINE,
 ) -> list[int] | None:
-    """The model's token of each state, then of the query or of the sequence's beginning.
+    """Work out the model's token of each state, then of the query or of the sequence's beginning.
 
-    The states' are `ids`, where the user gave a map, or all tokens but `pad` and `bos`. None where token i is
-    state i already. `names` are what messages call these options.
+    Args:
+        config: The shape of the model.
+        source: The source.
+        objective: The objective.
+        ids: The user's map, from `source_and_ids`, or None for all tokens but `pad` and `bos`.
+        pad: The model's padding token, or None.
+        bos: The token that sequences begin with, or None.
+        names: What messages call these options.
+
+    Returns:
+        The tokens; None where token i is state i already.
 
     Raises:
         RunFileError: For tokens that the model lacks, and for a vocabulary that is not the source's states.
+
+    Example:
+        >>> from mechmarkov.sources import Binary
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=3, attn_only=True)
+        >>> tokens_of_states(config, Binary(p=0.5, q=0.8), Objective(), None, pad=0, bos=None)
+        [1, 2]
     """
     n_states = source.n_states
     n_tokens = n_states + objective.query
@@ -181,10 +204,20 @@ def tokens_of_states(
 def named_states(
     tokens: Mapping[str | int, int], source: Source, objective: Objective
 ) -> tuple[Source, dict[str | int, int]]:
-    """The source of `source_and_ids`, and the map to tokens by its labels.
+    """Returns the source of `source_and_ids`, and the token of each state by its label.
+
+    Args:
+        tokens: The model's token of each state, by its number or label.
+        source: The data.
+        objective: Says whether there is a query token.
 
     Raises:
         RunFileError: As `source_and_ids`.
+
+    Example:
+        >>> from mechmarkov.sources import Binary
+        >>> named_states({0: 7, 1: 3}, Binary(p=0.5, q=0.8), Objective())[1]
+        {'0': 7, '1': 3}
     """
     source, ids = source_and_ids(tokens, source, objective)
     labels = [*source.labels, *["query"] * objective.query]
@@ -192,7 +225,7 @@ def named_states(
 
 
 @dataclass(frozen=True)
-class Picked:
+class _Picked:
     """A model of the source's states only.
 
     Attributes:
@@ -216,8 +249,8 @@ class Picked:
 @torch.no_grad()
 def pick(
     config: DecoderConfig, ours: DecoderConfig, states: dict[str, Tensor], tokens: list[int], drawn: Tensor
-) -> Picked:
-    """A model that reads the given tokens only and predicts those of the states, compared with the whole.
+) -> _Picked:
+    """Make a model of the given tokens only, which predicts those of the states; compare it with the whole.
 
     Args:
         config: The shape of the whole model.
@@ -242,9 +275,21 @@ def pick(
     apart = difference(logits[..., predicted], part(drawn))
     check_difference(apart, "the model and its part for the states disagree:")
     left_out = 1 - logits.softmax(-1)[..., predicted].sum(-1)
-    return Picked(chosen, apart, tokens, float(left_out.clamp_min(0).max()))
+    return _Picked(chosen, apart, tokens, float(left_out.clamp_min(0).max()))
 
 
 def picked_config(config: DecoderConfig, n_tokens: int, n_states: int) -> DecoderConfig:
-    """The shape of a model of that many tokens, of which only some are predicted."""
+    """Returns the config of the part of a model that reads some of its tokens only.
+
+    Args:
+        config: The whole model.
+        n_tokens: How many tokens it still reads.
+        n_states: How many of them, the first, it predicts.
+
+    Example:
+        >>> words = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=9, attn_only=True)
+        >>> config = picked_config(words, 3, 2)
+        >>> config.d_vocab, config.d_vocab_out
+        (3, 2)
+    """
     return config.model_copy(update={"d_vocab": n_tokens, "d_vocab_out": n_states})

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from mechmarkov.models.attention import Attention
-from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.components import check_component, head_index, head_name, head_names
 from mechmarkov.models.decoder import HookedDecoder, check_decoder
+from mechmarkov.models.layers import causal_mask
 from mechmarkov.utils.errors import integer_of, list_of
 
 
@@ -72,6 +72,14 @@ def limit_window(
 
     Raises:
         ValueError: For a negative `back`, an unknown head, and a head without attention weights.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> model, tokens = mm.example("induction").model(), torch.zeros(1, 24, dtype=torch.long)
+        >>> with limit_window(model, 1):
+        ...     _, cache = model.run_with_cache(tokens)
+        >>> int((cache["blocks.0.attn.hook_pattern"][0, 0, -1] > 0).sum())
+        2
     """
     check_decoder(model)
     back, keep = integer_of("back", back, least=0), integer_of("keep", keep, least=0)

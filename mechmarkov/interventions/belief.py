@@ -41,13 +41,13 @@ class Reading:
     root: Float[np.ndarray, "d_model d_model"]
 
     def read(self, stream: Float[np.ndarray, "*row d_model"]) -> Float[np.ndarray, "*row hidden"]:
-        """Returns what the stream says of the belief; not clipped to the simplex."""
+        """The belief that the stream says, `stream @ weights + bias`; not clipped to the simplex."""
         return np.asarray(stream @ self.weights + self.bias)
 
     def moves(
         self, stream: Float[np.ndarray, "*row d_model"], belief: Float[np.ndarray, " hidden"]
     ) -> Float[np.ndarray, "*row d_model"]:
-        """Returns what is added to the stream so that it reads as a belief."""
+        """The change of the stream after which it reads as a belief: `(belief - read(stream)) @ pattern`."""
         return np.asarray((belief - self.read(stream)) @ self.pattern)
 
 
@@ -74,14 +74,26 @@ def fit_reading(
 
 
 def stream_hook(layer: int) -> str:
-    """The hook point of the residual stream after a block; -1 is the embedding."""
+    """The hook point of the residual stream after a block; -1 is the embedding.
+
+    Example:
+        >>> stream_hook(-1), stream_hook(0)
+        ('blocks.0.hook_resid_pre', 'blocks.0.hook_resid_post')
+    """
     return "blocks.0.hook_resid_pre" if layer == EMBEDDING else f"blocks.{layer}.hook_resid_post"
 
 
 def streams(
     model: HookedDecoder, tokens: Int[Tensor, "batch position"]
 ) -> dict[int, Float[np.ndarray, "batch position d_model"]]:
-    """The residual stream of one model: the embedding (-1) and after every block."""
+    """The residual stream of one model: by layer, the embedding (-1) and after every block.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> by_layer = streams(mm.example("walk").model(), torch.zeros(2, 97, dtype=torch.long))
+        >>> {layer: stream.shape for layer, stream in by_layer.items()}
+        {-1: (2, 97, 103), 0: (2, 97, 103)}
+    """
     hooks = {layer: stream_hook(layer) for layer in range(EMBEDDING, model.config.n_layers)}
     with torch.no_grad():
         _, cache = model.run_with_cache(
@@ -101,7 +113,12 @@ def force_reading(
 ) -> Iterator[HookedDecoder]:
     """Move one model's stream after a block, at every position, until a reading of it is a belief.
 
-    `layer` and `control` are as of `force_belief`.
+    Args:
+        model: One model.
+        layer: After which block; -1 is the embedding.
+        reading: A reading of that stream, from `fit_reading`.
+        belief: What it is to read.
+        control: A seed: every move is replaced by one as long in a random direction of the data.
     """
 
     def moved(x: Tensor) -> Tensor:

@@ -28,13 +28,23 @@ from mechmarkov.models.layers import member_matmul
 
 
 def paths(model: HookedDecoder) -> list[tuple[str, str]]:
-    """Every path from one component to another without a third between them, as (sender, receiver)."""
+    """Every path from one component to another without a third between them, as (sender, receiver).
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> paths(mm.example("walk").model())[:2]
+        [('embed', 'L0H0.Q'), ('pos_embed', 'L0H0.Q')]
+    """
     both = [(sender, receiver) for receiver in _receivers(model) for sender in _senders(model)]
     return [path for path in both if _why_no_path(model, *path) is None]
 
 
 def check_path(model: HookedDecoder, sender: str, receiver: str) -> None:
-    """Raise a ValueError that says why there is no path, if there is none."""
+    """Refuse two components between which there is no direct path.
+
+    Raises:
+        ValueError: Saying why there is none, or which names there are.
+    """
     for field, name, known in (
         ("sender", sender, _senders(model)),
         ("receiver", receiver, _receivers(model)),
@@ -49,10 +59,20 @@ def check_path(model: HookedDecoder, sender: str, receiver: str) -> None:
 def replace_path(
     model: HookedDecoder, sender: str, receiver: str, value: Replacement
 ) -> Iterator[HookedDecoder]:
-    """Replace a sender's output by a function of it (see `replace_component`) in what one receiver reads.
+    """Replace a sender's output by a function of it in what one receiver reads, and nowhere else.
+
+    The function is as for `replace_component`: from the output `[*stack, batch, position, d]` to its shape.
 
     Raises:
         ValueError: If there is no such path; the error says why.
+
+    Example:
+        >>> import torch
+        >>> from mechmarkov.models.constructions.lookup_tables import direct_table
+        >>> model = direct_table(torch.tensor([[0.0, 1.0], [2.0, 3.0]]), n_ctx=4)
+        >>> with replace_path(model, "embed", "logits", torch.zeros_like):
+        ...     model(torch.tensor([[0, 1]])).tolist()
+        [[[0.0, 0.0], [0.0, 0.0]]]
     """
     check_path(model, sender, receiver)
     output = output_of(model.config, sender)

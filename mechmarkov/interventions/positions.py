@@ -58,7 +58,7 @@ def marked(
 
 @contextmanager
 def reached(model: HookedDecoder, component: str) -> Iterator[None]:
-    """Refuse passes that begin after a component: what is done to it would change nothing.
+    """Refuse passes that begin after a component: what is done to it would change nothing. A context manager.
 
     Raises:
         ValueError: When the model runs.

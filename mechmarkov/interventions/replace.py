@@ -11,8 +11,8 @@ from torch import Tensor
 from mechmarkov.interventions.positions import Positions, marked, reached
 from mechmarkov.interventions.tokens import donors
 from mechmarkov.models.components import Output, output_of
-from mechmarkov.models.context import UNKNOWN_TOKEN
 from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.mixer import UNKNOWN_TOKEN
 
 Kind = Literal["zero", "mean", "resample", "same_token"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -30,6 +30,13 @@ def replace_component(model: HookedDecoder, component: str, value: Replacement) 
 
     Raises:
         ValueError: For an unknown component, and for `direct` and `bias`, which have no hook point.
+
+    Example:
+        >>> from mechmarkov.models.constructions.lookup_tables import direct_table
+        >>> model = direct_table(torch.tensor([[0.0, 1.0], [2.0, 3.0]]), n_ctx=4)
+        >>> with replace_component(model, "embed", lambda x: 2 * x):
+        ...     model(torch.tensor([[0, 1]])).tolist()
+        [[[0.0, 2.0], [4.0, 6.0]]]
     """
     output = output_of(model.config, component)
     hook = (output.hook, lambda x, hook: output.replaced(x, value(output.read(x))))

@@ -9,7 +9,6 @@ import torch
 from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor
-from transformer_lens import FactoredMatrix
 
 from mechmarkov.interventions.paths import replace_path
 from mechmarkov.interventions.replace import Replacement
@@ -30,6 +29,13 @@ def edit_weights(model: HookedDecoder, weights: Mapping[str, Tensor]) -> Iterato
 
     Raises:
         ValueError: For an unknown parameter, or a value of another shape.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> model = mm.example("walk").model()
+        >>> with edit_weights(model, {"unembed.b_U": torch.ones(6)}):
+        ...     model.unembed.b_U.sum().item()
+        6.0
     """
     parameters = dict(model.named_parameters())
     for name, value in weights.items():
@@ -52,6 +58,11 @@ def weights_of(model: HookedDecoder) -> dict[str, tuple[str, ...]]:
 
     `L0H0.OV` is `W_V W_O` and `L0H0.QK` is `W_Q W_K^T`, where the mixer is linear; `direct` is the embedding
     straight to the logits.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> weights_of(mm.example("walk").model())["L0H0.OV"]
+        ('blocks.0.attn.W_V', 'blocks.0.attn.W_O')
     """
     config = model.config
     unembed = "embed.W_E" if config.tied else "unembed.W_U"
@@ -97,7 +108,16 @@ class Spectrum:
 
 @torch.no_grad()
 def spectrum(model: HookedDecoder, weight: str) -> Spectrum:
-    """The singular value decomposition of a weight named as in `weights_of`."""
+    """The singular value decomposition of a weight named as in `weights_of`.
+
+    Raises:
+        ValueError: For an unknown weight.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> spectrum(mm.example("walk").model(), "L0H0.OV").values.shape
+        torch.Size([6])
+    """
     known = weights_of(model)
     if weight not in known:
         raise ValueError(f"weight is {weight!r}, expected one of {', '.join(known)}")
@@ -110,7 +130,10 @@ def spectrum(model: HookedDecoder, weight: str) -> Spectrum:
         first, second = (factor[..., head, :, :] for factor in factors)
         second = second if weight.endswith("OV") else second.mT
         if first.shape[-1] <= min(first.shape[-2], second.shape[-1]):
-            return Spectrum(*FactoredMatrix(first, second).svd())
+            # TransformerLens' FactoredMatrix has it too, but begins by importing sympy, for a second.
+            (onto, first), (along, second) = torch.linalg.qr(first), torch.linalg.qr(second.mT)
+            left, values, right = torch.linalg.svd(first @ second.mT)
+            return Spectrum(onto @ left, values, along @ right.mT)
         matrix = first @ second
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
     return Spectrum(left, values, right.mT)
@@ -129,10 +152,22 @@ def truncate(
     """Truncate a weight of `weights_of` to its `rank` largest singular directions; biases do not change.
 
     Directions of equal singular value are kept or dropped together, so it can be more (see `Spectrum.keep`).
-    `known` is the weight's spectrum, where it is known already.
+
+    Args:
+        model: A model or a stack.
+        weight: Its name.
+        rank: From 0 up.
+        known: The weight's `spectrum`, where it is known already.
 
     Raises:
         ValueError: For an unknown weight or a negative rank.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> model = mm.example("walk").model()
+        >>> with truncate(model, "L0H0.OV", 0):
+        ...     bool(model.get_parameter("blocks.0.attn.W_O").any())
+        False
     """
     if rank < 0:
         raise ValueError(f"rank is {rank}, expected at least 0")

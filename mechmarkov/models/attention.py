@@ -10,11 +10,9 @@ from torch import Tensor, nn
 from transformer_lens import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
-from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.context import Context
-from mechmarkov.models.layers import Norm, is_hooked, parameter, visible_positions
-from mechmarkov.models.mixer import Mixer
+from mechmarkov.models.layers import Norm, causal_mask, is_hooked, parameter, visible_positions
+from mechmarkov.models.mixer import Context, Mixer
 from mechmarkov.models.rotary import rotate, rotation
 
 NO_CONTEXT = Context()
@@ -66,7 +64,7 @@ class Attention(Mixer, name="attention"):
     def forward(
         self, query_input: Tensor, key_input: Tensor, value_input: Tensor, *context: Context
     ) -> Float[Tensor, "*stack batch position d_model"]:
-        """Returns what `Mixer.forward` returns; all at once, where nothing looks at what is between."""
+        """Returns what the heads add to the stream, by one kernel where no hook looks at what is between."""
         is_plain = key_input is query_input and query_input.ndim == self.W_O.ndim  # not split by head
         is_single = query_input.dtype == value_input.dtype == torch.float32
         if self.fused_layer is None or not is_plain or not is_single or context or self._is_looked_into():
@@ -86,7 +84,7 @@ class Attention(Mixer, name="attention"):
         value_input: Tensor,
         context: Context = NO_CONTEXT,
     ) -> Float[Tensor, "*stack batch position head d_head"]:
-        """The values that each head attends to, in the mean by its weights; arguments as of `Mixer.mix`."""
+        """Returns the mean by its weights of the values that each head attends to; see `Mixer.mix`."""
         q, k, v = self.project_all(Q=query_input, K=key_input, V=value_input)
         q, k = self._normed("Q", q), self._normed("K", k)
         if context.past is not None:
@@ -121,7 +119,7 @@ class Attention(Mixer, name="attention"):
         return x if norm is None else norm(x)
 
     def read_by(self, side: str, x: Tensor) -> Tensor:
-        """Returns what `Mixer.read_by` returns, through the norms of queries and keys, if any."""
+        """Returns queries, keys or values of vectors as `Mixer.read_by`, through their norm, if any."""
         return self._normed(side, super().read_by(side, x))
 
     def _relative_scores(

@@ -7,9 +7,8 @@ from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models import attention, mamba  # noqa: F401 - mixers that configs name
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.context import Context
 from mechmarkov.models.layers import MLP, Norm, is_hooked
-from mechmarkov.models.mixer import MIXERS, Mixer
+from mechmarkov.models.mixer import MIXERS, Context, Mixer
 
 
 class Block(nn.Module):
@@ -106,7 +105,17 @@ def _by_head(resid: Tensor, n: int) -> Tensor:
 
 
 def added(output: Tensor, residual: Tensor, *readers: nn.Module) -> Tensor:
-    """`output + residual`; in the memory of an output that neither a hook nor a gradient may still read."""
+    """Add a layer's output to the residual stream, in the output's memory where nothing may still read that.
+
+    Args:
+        output: What the layer writes, `[..., d_model]`.
+        residual: The stream.
+        readers: Modules whose hooks may keep the output.
+
+    Example:
+        >>> added(torch.ones(2), torch.tensor([1.0, 2.0]))
+        tensor([2., 3.])
+    """
     if torch.is_grad_enabled() or any(is_hooked(module) for module in readers):
         return output + residual
     return output.add_(residual)

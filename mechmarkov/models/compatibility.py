@@ -18,10 +18,10 @@ NNSIGHT = ("nnsight 0.8",)
 
 @dataclass(frozen=True)
 class Trial:
-    """One tool on our model; `tests/models/test_compatibility.py` has a test of each.
+    """One tool of other people on our model, as a row of `mm.compat()`; each has a test.
 
     Attributes:
-        tried: What was tried, once in the table.
+        tried: The use that was tried, once in the table.
         runs_on: The model that the tool takes, or why it takes none.
         versions: Distributions and their minor versions that it was tried with, one of each named.
     """
@@ -32,7 +32,7 @@ class Trial:
 
     @property
     def distributions(self) -> dict[str, list[str]]:
-        """The minor versions that were tried, by distribution."""
+        """Returns the minor versions that were tried, by distribution."""
         found: dict[str, list[str]] = {}
         for name, minor in (entry.split() for entry in self.versions):
             found.setdefault(name, []).append(minor)

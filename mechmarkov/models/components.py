@@ -18,17 +18,22 @@ HEAD_INPUT = re.compile(r"(L\d+H\d+)\.([QKV])")
 
 
 def head_name(layer: int, head: int) -> str:
-    """The name of a head, `L0H1`."""
+    """Returns the name by which results call a head: `L`, its layer, `H`, its number, both from 0.
+
+    Example:
+        >>> head_name(0, 1), mlp_name(0)
+        ('L0H1', 'L0.mlp')
+    """
     return f"L{layer}H{head}"
 
 
 def mlp_name(layer: int) -> str:
-    """The name of an MLP, `L0.mlp`."""
+    """Returns the name by which results call the MLP of a layer, such as `L0.mlp`."""
     return f"L{layer}.mlp"
 
 
 def head_index(name: str) -> tuple[int, int] | None:
-    """Layer and head of a head's name; None for any other name.
+    """Returns layer and head of a head's name; None for any other name.
 
     Example:
         >>> head_index("L1H0"), head_index("L1.mlp")
@@ -39,7 +44,7 @@ def head_index(name: str) -> tuple[int, int] | None:
 
 
 def mlp_index(name: str) -> int | None:
-    """The layer of an MLP's name; None for any other name.
+    """Returns the layer of an MLP's name; None for any other name.
 
     Example:
         >>> mlp_index("L1.mlp"), mlp_index("direct")
@@ -50,7 +55,7 @@ def mlp_index(name: str) -> int | None:
 
 
 def split_input(receiver: str) -> tuple[str, str]:
-    """The component that a path ends in and its input: Q, K or V, and "" for an MLP and the logits.
+    """Split the end of a path into its component and its input: Q, K or V, and "" for an MLP and the logits.
 
     Example:
         >>> split_input("L1H0.Q"), split_input("L1.mlp")
@@ -60,13 +65,33 @@ def split_input(receiver: str) -> tuple[str, str]:
     return (receiver, "") if match is None else (match[1], match[2])
 
 
+def composed_name(*heads: str) -> str:
+    """The name of heads that select one after the other.
+
+    Example:
+        >>> composed_name("L0H0", "L1H1"), composed_parts("L0H0→L1H1"), composed_parts("direct")
+        ('L0H0→L1H1', ('L0H0', 'L1H1'), ('direct',))
+    """
+    return "→".join(heads)
+
+
+def composed_parts(name: str) -> tuple[str, ...]:
+    """The heads of a name that `composed_name` makes; another name is its own only part."""
+    return tuple(name.split("→"))
+
+
 def head_names(config: DecoderConfig) -> list[str]:
-    """The heads, layer by layer."""
+    """Returns the names of all heads, layer by layer.
+
+    Example:
+        >>> head_names(DecoderConfig(n_layers=1, d_model=4, n_ctx=3, d_head=2, d_vocab=2))
+        ['L0H0', 'L0H1']
+    """
     return [head_name(layer, head) for layer in range(config.n_layers) for head in range(config.n_heads)]
 
 
 def layer_components(config: DecoderConfig) -> list[str]:
-    """Heads and MLPs, in the order in which they are computed.
+    """Returns the names of heads and MLPs, in the order in which they are computed.
 
     Example:
         >>> layer_components(DecoderConfig(n_layers=2, d_model=4, n_ctx=3, d_head=4, d_vocab=2))
@@ -80,13 +105,24 @@ def layer_components(config: DecoderConfig) -> list[str]:
 
 
 def component_names(config: DecoderConfig) -> list[str]:
-    """All components, in the order in which they are computed."""
+    """Returns the names of all components, in the order in which they are computed.
+
+    Example:
+        >>> component_names(DecoderConfig(n_layers=1, d_model=4, n_ctx=3, d_head=4, d_vocab=2))
+        ['embed', 'pos_embed', 'L0H0', 'L0.mlp', 'direct', 'bias']
+    """
     positions = ["pos_embed"] * (config.positional_embedding_type in ("standard", "shortformer"))
     return ["embed", *positions, *layer_components(config), "direct", "bias"]
 
 
 def check_component(config: DecoderConfig, name: str) -> None:
-    """Raise a ValueError that lists the components if none has this name."""
+    """Refuse a name that no component of the model has, with a ValueError that lists those there are.
+
+    Example:
+        >>> check_component(DecoderConfig(n_layers=1, d_model=4, n_ctx=3, d_head=4, d_vocab=2), "L1H0")
+        Traceback (most recent call last):
+        ValueError: component is 'L1H0', expected one of embed, pos_embed, L0H0, L0.mlp, direct, bias
+    """
     known = component_names(config)
     if name not in known:
         raise ValueError(f"component is {name!r}, expected one of {', '.join(known)}")
@@ -94,7 +130,7 @@ def check_component(config: DecoderConfig, name: str) -> None:
 
 @dataclass(frozen=True)
 class Output:
-    """The hook of a component's output; a head's is a slice of its layer's `hook_z`.
+    """The hook of a component's output (`output_of`); a head's is a slice of its layer's `hook_z`.
 
     Attributes:
         hook: The name of the hook point.
@@ -105,11 +141,11 @@ class Output:
     head: tuple[int, int] | None = None
 
     def read(self, x: Float[Tensor, "..."]) -> Float[Tensor, "*stack batch position d"]:
-        """The component's output in the tensor at its hook point."""
+        """Returns the component's output, from the tensor at its hook point."""
         return x if self.head is None else x[..., self.head[1], :]
 
     def replaced(self, x: Float[Tensor, "..."], value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """A copy of that tensor with another output of the component."""
+        """Returns a copy of the tensor `x` at the hook point in which the component's output is `value`."""
         if self.head is None:
             return value
         x = x.clone()
@@ -118,7 +154,16 @@ class Output:
 
 
 def output_of(config: DecoderConfig, name: str) -> Output:
-    """Returns where a component's output is hooked; ValueError for `direct` and `bias`, which have none."""
+    """Returns where a component's output is hooked.
+
+    Raises:
+        ValueError: There is no such component, or it is `direct` or `bias`, which have no hook point.
+
+    Example:
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=3, d_head=4, d_vocab=2)
+        >>> output_of(config, "L0.mlp").hook, output_of(config, "L0H0").hook
+        ('blocks.0.hook_mlp_out', 'blocks.0.attn.hook_z')
+    """
     check_component(config, name)
     if head := head_index(name):
         return Output(f"blocks.{head[0]}.attn.hook_z", head)

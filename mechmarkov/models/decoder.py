@@ -20,7 +20,15 @@ ROTARY_BUFFERS = ("attn.rotary_sin", "attn.rotary_cos")
 
 
 def is_derived(name: str, config: DecoderConfig) -> bool:
-    """Returns whether a name is of such a buffer; rotary tables are not if the model has other positions."""
+    """Returns whether a name is of a buffer that follows from the config: a mask, a rotary table.
+
+    Rotary tables are not, if the model has other positions.
+
+    Example:
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=3, d_head=4, d_vocab=2)
+        >>> is_derived("blocks.0.attn.mask", config), is_derived("blocks.0.attn.W_Q", config)
+        (True, False)
+    """
     rotary = config.positional_embedding_type == "rotary"
     return name.endswith(MASK_BUFFERS + ROTARY_BUFFERS if rotary else MASK_BUFFERS)
 
@@ -195,7 +203,11 @@ class HookedDecoder(Inputs):
 
     @staticmethod
     def stack(models: Sequence["HookedDecoder"]) -> "HookedDecoder":
-        """Several models of one config as a stack (its parameters are copies)."""
+        """Make a stack of several models of one config; its parameters are copies.
+
+        Raises:
+            ValueError: No models, models of several configs, or a stack among them.
+        """
         if not models:
             raise ValueError("cannot stack no models")
         configs = {model.config for model in models}
@@ -228,6 +240,12 @@ def check_decoder(model: object) -> None:
 
 
 def parameter_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter of one model, from a decoder without memory."""
+    """Returns the shape of each parameter of one model, by its name; no memory is allocated.
+
+    Example:
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=3, d_head=2, d_vocab=2, attn_only=True)
+        >>> parameter_shapes(config)["blocks.0.attn.W_Q"]
+        (2, 4, 2)
+    """
     with torch.device("meta"):
         return {name: tuple(x.shape) for name, x in HookedDecoder(config).named_parameters()}

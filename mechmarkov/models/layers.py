@@ -18,8 +18,26 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.thin_gemm import ThinAffine, is_thin
 
 
+def causal_mask(
+    n_queries: int, n_keys: int, window: int | None, device: torch.device
+) -> Bool[Tensor, "query key"]:
+    """Returns true where one of the last positions may attend to a key: not ahead, at most `window` back.
+
+    Example:
+        >>> causal_mask(2, 3, window=1, device=torch.device("cpu")).int().tolist()
+        [[1, 1, 0], [0, 1, 1]]
+    """
+    seen = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril_(n_keys - n_queries)
+    return seen if window is None else seen.triu_(n_keys - n_queries - window)
+
+
 def parameter(stack: tuple[int, ...], *shape: int, fill: float = 0.0) -> nn.Parameter:
-    """A parameter `[*stack, *shape]` set to a constant; `initialise` draws its start."""
+    """Returns a parameter `[*stack, *shape]` set to a constant; `initialise` draws its start.
+
+    Example:
+        >>> parameter((2,), 3, fill=1.0).tolist()
+        [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
+    """
     return nn.Parameter(torch.full((*stack, *shape), fill))
 
 
@@ -36,7 +54,18 @@ def affine(
     bias: Float[Tensor, "*stack d_out"] | None = None,
     transposed: bool = False,
 ) -> Float[Tensor, "*stack_batch position d_out"]:
-    """`x @ weight + bias`, each member of a stack with its own weight and bias."""
+    """Compute `x @ weight + bias`, each member of a stack with its own weight and bias.
+
+    Args:
+        x: The rows; of a stack with its axis in front.
+        weight: The weights.
+        bias: The biases; zero where they are not given.
+        transposed: Whether the result shall have positions last in memory; see `thin_gemm`.
+
+    Example:
+        >>> affine(torch.ones(5, 2, 7, 3), torch.ones(5, 3, 4)).shape  # five models
+        torch.Size([5, 2, 7, 4])
+    """
     if weight.ndim == 2:
         return F.linear(x, weight.mT, bias)
     if bias is None:
@@ -51,22 +80,37 @@ def affine(
 
 
 def per_member(parameter: Tensor, x: Tensor) -> Tensor:
-    """A parameter `[*stack, d]` shaped to broadcast against `[*stack, ..., d]`."""
+    """Returns a parameter `[*stack, d]` shaped to broadcast against `[*stack, ..., d]`.
+
+    Example:
+        >>> per_member(torch.ones(5, 3), torch.ones(5, 2, 7, 3)).shape
+        torch.Size([5, 1, 1, 3])
+    """
     return parameter.view(*parameter.shape[:-1], *[1] * (x.ndim - parameter.ndim), parameter.shape[-1])
 
 
 def member_matmul(
     x: Float[Tensor, "*stack_batch position d_in"], weight: Float[Tensor, "*stack d_in d_out"]
 ) -> Float[Tensor, "*stack_batch position d_out"]:
-    """`x @ weight`, each member of a stack with its own weight."""
+    """Compute `x @ weight`, each member of a stack with its own weight.
+
+    Example:
+        >>> member_matmul(torch.ones(5, 2, 7, 3), torch.ones(5, 3, 4)).shape  # five models
+        torch.Size([5, 2, 7, 4])
+    """
     return x @ (weight if weight.ndim == 2 else weight[:, None])
 
 
 def check_tokens(tokens: Int[Tensor, "*batch position"], d_vocab: int) -> None:
-    """See that tokens have a row in a table, without waiting for a GPU: there it ends at the next wait.
+    """Refuse tokens outside of `0, …, d_vocab - 1`, without waiting for a GPU.
 
     Raises:
-        IndexError: One has none; on a GPU a RuntimeError, later.
+        IndexError: One is; on a GPU a RuntimeError, at the next wait.
+
+    Example:
+        >>> check_tokens(torch.tensor([[0, 3]]), 3)
+        Traceback (most recent call last):
+        IndexError: tokens go from 0 to 3, expected 0 to 2
     """
     if tokens.device.type == "cpu":
         low, high = tokens.aminmax()
@@ -149,6 +193,8 @@ def visible_positions(visible: Bool[Tensor, "*batch key"]) -> Int[Tensor, "*batc
 
 class Norm(nn.Module):
     """LayerNorm and RMSNorm, with weights ("LN", "RMS") or without ("LNPre", "RMSPre").
+
+    `x -> (x - mean) / sqrt(variance + eps) * w + b`; an RMS norm takes no mean off and has no `b`.
 
     Args:
         config: The configuration of the model.
@@ -249,7 +295,7 @@ class Unembed(nn.Module):
         self.hook_out = HookPoint()  # [*stack, batch, position, d_vocab_out]
 
     def forward(self, residual: Float[Tensor, "... position d_model"]) -> Float[Tensor, "... position d_out"]:
-        """The logits."""
+        """Compute the logits `residual @ W_U + b_U`, `[*stack, batch, position, d_vocab_out]`."""
         residual = self.hook_in(residual)
         if self.W_U.ndim == 2:  # HookedTransformer's arithmetic to the last bit
             logits = F.linear(residual, self.W_U.mT.contiguous(), self.b_U)

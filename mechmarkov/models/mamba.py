@@ -15,9 +15,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.layers import ACTIVATIONS, affine, is_hooked, parameter
+from mechmarkov.models.layers import ACTIVATIONS, affine, causal_mask, is_hooked, parameter
 from mechmarkov.models.mixer import Mixer
 
 # Positions that are multiplied out as a matrix; from one chunk to the next only the state goes.
@@ -151,7 +150,7 @@ class Mamba(Mixer, name="mamba"):
             y = einsum(self._weights(log_decay, C, B), x, "... h query key, ... key h d -> ... query h d")
         else:
             y = x * self._by_position(self.D)[..., None]
-            for a, c, b in by_decay(log_decay, C, B):
+            for a, c, b in _by_decay(log_decay, C, B):
                 y = y + scan(a, c, b, x)
         if is_hooked(self.hook_state):  # what a hook changes is read as the state is
             state = states(log_decay, B, x)
@@ -210,7 +209,7 @@ class Mamba(Mixer, name="mamba"):
     def _weights(self, log_decay: Tensor, C: Tensor, B: Tensor) -> Float[Tensor, "... head query key"]:
         """The effective attention matrix M, with what hooks make of it."""
         M = torch.diag_embed(self._by_position(self.D).expand(C.shape[:-1]).movedim(-1, -2))
-        for a, c, b in by_decay(log_decay, C, B):
+        for a, c, b in _by_decay(log_decay, C, B):
             c, b = (rearrange(part, "... t h n -> ... h t n") for part in (c, b))
             M = M + decays(rearrange(a, "... t h -> ... h t")) * (c @ b.mT)
         M = self.hook_effective(M)
@@ -265,14 +264,21 @@ class Mamba1(Mamba, name="mamba1"):
         return C, B, x, delta
 
 
-def by_decay(log_decay: Tensor, C: Tensor, B: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _by_decay(log_decay: Tensor, C: Tensor, B: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """The states that share a decay: its logarithm `[..., position, head]`, and their part of `C` and `B`."""
     n = log_decay.shape[-1]
     return zip(log_decay.unbind(-1), C.chunk(n, -1), B.chunk(n, -1), strict=True)
 
 
 def decays(log_decay: Float[Tensor, "... position"]) -> Float[Tensor, "... query key"]:
-    """`L_ts = a_t ⋯ a_{s+1}` for `s <= t`, else 0."""
+    """Compute the product of decays between a key and a query, `L_ts = a_t ⋯ a_{s+1}` for `s <= t`, else 0.
+
+    Example:
+        >>> decays(torch.tensor([0.5, 0.5, 0.25]).log())
+        tensor([[1.0000, 0.0000, 0.0000],
+                [0.5000, 1.0000, 0.0000],
+                [0.1250, 0.2500, 1.0000]])
+    """
     total = log_decay.cumsum(-1)
     seen = causal_mask(total.shape[-1], total.shape[-1], None, total.device)
     return (total[..., :, None] - total[..., None, :]).masked_fill(~seen, -torch.inf).exp()
@@ -285,9 +291,15 @@ def scan(
     x: Float[Tensor, "... position head d_head"],
     chunk: int = CHUNK_POSITIONS,
 ) -> Float[Tensor, "... position head d_head"]:
-    """`y_t = C_t H_t` of `H_t = a_t H_{t-1} + B_t x_tᵀ`: matrices within chunks, the state between them.
+    """Compute `y_t = C_t H_t` of `H_t = a_t H_{t-1} + B_t x_tᵀ`.
 
-    Time and memory grow with positions times `chunk`, not with their square (Dao & Gu 2024, section 6).
+    Matrices within chunks of positions, the state between them. Time and memory grow with positions times
+    `chunk`, not with their square (Dao & Gu 2024, section 6).
+
+    Example:
+        >>> one = torch.ones(3, 1, 1)  # position, head, width
+        >>> scan(torch.zeros(3, 1), one, one, one).flatten()  # without decay, a sum
+        tensor([1., 2., 3.])
     """
     length = x.shape[-3]
 
@@ -314,7 +326,13 @@ def states(
     B: Float[Tensor, "... position head d_state"],
     x: Float[Tensor, "... position head d_head"],
 ) -> Float[Tensor, "... position head d_state d_head"]:
-    """`H_t = a_t H_{t-1} + B_t x_tᵀ` at every position, one after the other."""
+    """Compute the state `H_t = a_t H_{t-1} + B_t x_tᵀ` at every position, one after the other.
+
+    Example:
+        >>> one = torch.ones(3, 1, 1)  # position, head, width
+        >>> states(torch.full((3, 1, 1), 0.5).log(), one, one).flatten()
+        tensor([1.0000, 1.5000, 1.7500])
+    """
     added, kept = B[..., None] * x[..., None, :], log_decay.exp()[..., None]
     state, found = torch.zeros_like(added[..., 0, :, :, :]), []
     for a, new in zip(kept.unbind(-4), added.unbind(-4), strict=True):

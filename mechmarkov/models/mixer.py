@@ -1,20 +1,36 @@
-"""The interface of a block's mixer, the component that moves information between positions."""
+"""The interface of a block's mixer, which moves information between positions, and what it is given."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from einops import einsum, rearrange
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformer_lens import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.context import Context
 from mechmarkov.models.layers import affine, parameter
 
 MIXERS: dict[str, type["Mixer"]] = {}  # by the name that `DecoderConfig.mixer` chooses
+UNKNOWN_TOKEN = -1  # stands for each token of a pass that begins from a residual stream, if none are given
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """The inputs of one layer's queries beyond the causal mask.
+
+    Attributes:
+        visible: False for a token that no query attends to; None where all are visible. It has the tokens
+            of earlier passes first.
+        past: The layer's entry of TransformerLens' `TransformerLensKeyValueCache`, to which `append` adds
+            keys and values; None without earlier passes.
+    """
+
+    visible: Bool[Tensor, "*stack batch key"] | None = None
+    past: Any = None
 
 
 class Mixer(nn.Module):
@@ -156,7 +172,7 @@ class Mixer(nn.Module):
         return x.unsqueeze(-3) @ weight + bias.view(*stack, *lead, *bias.shape[-2:]).unsqueeze(-2)
 
     def project(self, side: str, x: Tensor) -> Float[Tensor, "... position head d_head"]:
-        """Queries, keys or values (`side` Q, K or V) of an input of `forward`, through their hook.
+        """Compute queries, keys or values (`side` Q, K or V) of an input of `forward`, through their hook.
 
         Keys and values are those of groups of heads where heads share them; of every head where the input
         is split by head.
@@ -177,8 +193,9 @@ class Mixer(nn.Module):
         return hook(flat.view(*flat.shape[:-1], *bias.shape[-2:]))
 
     def project_all(self, **inputs: Tensor) -> list[Float[Tensor, "... position head d_head"]]:
-        """`project` of some sides. What a stack's sides read together is one product, unless it is trained.
+        """Compute `project` of some sides.
 
+        What sides of a stack read together is one product, unless it is trained.
         A product with 6 columns takes longer than one with 18 (oneMKL).
         """
         readers: dict[int, list[str]] = {}
@@ -201,7 +218,7 @@ class Mixer(nn.Module):
         ]
 
     def write(self, z: Float[Tensor, "... position head d_head"]) -> Float[Tensor, "... position d_model"]:
-        """`z @ W_O + b_O`, through `hook_z` and, where it exists, `hook_result`; `z` may be of groups yet."""
+        """Compute `z @ W_O + b_O`, through `hook_z` and, where it exists, `hook_result`."""
         z = self.hook_z(self.per_head(z))
         if "hook_result" in self._modules:
             m = "model " * (self.W_O.ndim - 3)

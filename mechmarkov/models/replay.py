@@ -1,26 +1,30 @@
 """Passes that differ by an intervention: what an intervention does not reach is taken from the first pass."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mechmarkov.models.attention import Attention
-from mechmarkov.models.context import Context
+from mechmarkov.models.block import Block
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.layers import is_hooked
-from mechmarkov.models.mixer import Mixer
+from mechmarkov.models.mixer import Context, Mixer
 
-NOT_BEFORE_Z = ("", "hook_z", "hook_result")  # the mixer itself, and what reads z
+# Hooks that see what is remembered, and change nothing of it.
+OF_MIXERS = ("", "hook_z", "hook_result")  # a hook of the mixer itself sees what it writes
+OF_LAYERS = ("hook_resid_post",)
 
 
 @contextmanager
 def replayed(model: HookedDecoder) -> Iterator[HookedDecoder]:
-    """Let each mixer compute `z` once for the inputs of its first pass, while nothing before it is hooked.
+    """Let each layer, and each mixer up to `z`, compute once for the inputs of its first pass.
 
-    The results are those of plain passes to the last bit. Weights must not change inside the block.
+    A layer that is hooked, or reads another input, is computed; its mixer's `z` is not, while nothing before
+    it is hooked. The results are those of plain passes to the last bit. Weights must not change inside the
+    block.
 
     Example:
         >>> from mechmarkov.interventions.ablate import ablate
@@ -34,37 +38,56 @@ def replayed(model: HookedDecoder) -> Iterator[HookedDecoder]:
         ([[[1.0, 0.0], [0.0, 1.0]]], [[[0.0, 0.0], [0.0, 0.0]]])
     """
     blocks: list[Any] = list(model.blocks)
-    known = Mixer.forward, Attention.forward
-    mixers = [block.attn for block in blocks if type(block.attn).forward in known]
-    for mixer in mixers:
-        mixer.mix = _Replay(mixer)
+    for block in blocks:
+        if type(block).forward is Block.forward:
+            block.forward = _Replay(block.forward, block, block.attn, OF_LAYERS)
+        if type(block.attn).forward in (Mixer.forward, Attention.forward):
+            block.attn.mix = _Replay(block.attn.mix, block.attn, block.attn, OF_MIXERS)
     try:
         yield model
     finally:
-        for mixer in mixers:
-            del mixer.mix
+        for module in (*blocks, *(block.attn for block in blocks)):
+            vars(module).pop("forward", None)
+            vars(module).pop("mix", None)
 
 
 class _Replay:
-    """A mixer's `mix` that remembers one input."""
+    """The `forward` of a layer, or the `mix` of a mixer, that remembers its first inputs and its output."""
 
-    def __init__(self, mixer: Mixer) -> None:
-        self._mixer, self._mix = mixer, mixer.mix
-        self._window = getattr(mixer, "window", None)
-        self._inputs: tuple[Tensor, ...] = ()
-        self._z: Tensor | None = None
+    def __init__(
+        self, compute: Callable[..., Tensor], module: nn.Module, mixer: Mixer, after: Sequence[str]
+    ) -> None:
+        self._compute, self._module, self._mixer, self._after = compute, module, mixer, after
+        self._window = getattr(mixer, "window", None)  # of the first pass: an intervention may narrow it
+        self._inputs: tuple[Any, ...] = ()
+        self._output: Tensor | None = None
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, *context: Context) -> Tensor:
-        inputs = (query, key, value)
-        if torch.is_grad_enabled() or self._is_changed() or context:
-            return self._mix(*inputs, *context)
-        if self._z is None:
-            self._inputs, self._z = inputs, self._mix(*inputs)
-        elif not all(x is y or torch.equal(x, y) for x, y in zip(inputs, self._inputs, strict=True)):
-            return self._mix(*inputs)
-        return self._z.clone() if is_hooked(self._mixer.hook_z) else self._z  # a hook may overwrite it
+    def __call__(self, *inputs: Any) -> Tensor:
+        is_layer = self._module is not self._mixer
+        if torch.is_grad_enabled() or any(isinstance(x, Context) for x in inputs):
+            return self._compute(*inputs)
+        if self._is_changed() or (self._output is None and self._is_read()):
+            return self._compute(*inputs)
+        if self._output is None:
+            self._inputs, self._output = inputs, self._compute(*inputs)
+        elif not all(map(_is_equal, inputs, self._inputs)):
+            return self._compute(*inputs)
+        # A hook of what reads it may overwrite it: of a layer that is anything.
+        output = self._output.clone() if is_layer or self._is_read() else self._output
+        return self._module.get_submodule("hook_resid_post")(output) if is_layer else output
 
     def _is_changed(self) -> bool:
         return getattr(self._mixer, "window", None) != self._window or any(
-            is_hooked(module) for name, module in self._mixer.named_modules() if name not in NOT_BEFORE_Z
+            is_hooked(module)  # some hook points are there only while they are hooked
+            for name, module in self._module.named_modules()
+            if name not in self._after
         )
+
+    def _is_read(self) -> bool:
+        return any(is_hooked(module) for name, module in self._module.named_modules() if name in self._after)
+
+
+def _is_equal(x: Any, y: Any) -> bool:
+    if isinstance(x, Tensor) and isinstance(y, Tensor):
+        return x is y or torch.equal(x, y)
+    return x is y or (type(x) is type(y) and bool(x == y))

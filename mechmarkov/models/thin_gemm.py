@@ -18,6 +18,11 @@ def is_thin(x: Tensor, weight: Tensor, transposed: bool = False) -> bool:
 
     So it is where `x` lies transposed in memory, or where the result shall (`transposed`). In training on a
     CPU only: without gradients, equal rows of `x` stay equal to the last bit.
+
+    Example:
+        >>> x = torch.ones(2, 50, 16)
+        >>> is_thin(x, torch.ones(2, 16, 4)), is_thin(x, torch.ones(2, 16, 16))
+        (True, False)
     """
     plain = x.dtype == weight.dtype and not torch.is_autocast_enabled("cpu")
     thin = plain and (transposed or x.stride(-1) != 1 or min(weight.shape[-2:]) <= THIN_COLUMNS)
@@ -25,7 +30,12 @@ def is_thin(x: Tensor, weight: Tensor, transposed: bool = False) -> bool:
 
 
 def thin_matmul(a: Tensor, b: Tensor) -> Tensor:
-    """`a @ b`, `[model, row, column]`, by its transpose where there are few columns and more rows."""
+    """Multiply matrices `[model, row, column]` in the order that is fast: by the transpose for few columns.
+
+    Example:
+        >>> thin_matmul(torch.ones(2, 40, 3), torch.ones(2, 3, 5)).shape
+        torch.Size([2, 40, 5])
+    """
     if b.shape[-1] <= THIN_COLUMNS and b.shape[-1] < a.shape[-2]:
         return torch.bmm(b.mT, a.mT).mT
     return torch.bmm(a, b)
@@ -40,6 +50,7 @@ class ThinAffine(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, transposed: bool) -> Tensor:
+        """Returns `x @ weight + bias`, `[model, row, d_out]`; bias `[model, d_out]`."""
         ctx.save_for_backward(x, weight)
         if weight.shape[-1] > THIN_COLUMNS and not transposed:
             return torch.baddbmm(bias.unsqueeze(-2), x, weight)
@@ -51,6 +62,7 @@ class ThinAffine(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        """Returns the gradients by x, weight and bias, and None for `transposed`."""
         x, weight = ctx.saved_tensors
         d_x = torch.bmm(weight, d_out.mT).mT if x.stride(-1) != 1 else thin_matmul(d_out, weight.mT)
         return d_x, thin_matmul(x.mT, d_out), d_out.sum(-2), None

@@ -72,14 +72,14 @@ class Batch:
         return (self.known[:, None] + 1 >= lag).double().mean(0)
 
     def seen(self, window: int | None) -> slice:
-        """The history positions that the last prediction may look at, through a window."""
+        """The history positions that the last prediction may look at, through a window (None: all)."""
         real = self.history.shape[1]
         first = 0 if window is None else max(0, int(self.read[-1]) - self.first - window)
         # A query token that sees only itself: all of them, unseen.
         return slice(first if first < real else 0, real)
 
     def visible(self, window: int | None) -> Bool[Tensor, "read key"]:
-        """Returns which tokens each prediction may look at: known ones, within a window."""
+        """True where a prediction may look at a token: one known by then, within a window (None: all)."""
         key = torch.arange(self.history.shape[1], device=self.read.device)
         seen = key <= self.known[:, None]
         return seen if window is None else seen & (self.read[:, None] - self.first - key <= window)
@@ -95,11 +95,11 @@ class Batch:
         return torch.cat([self.tokens[:, : self.first], history, self.tokens[:, self.keys.stop :]], dim=1)
 
     def head(self, sequences: int) -> "Batch":
-        """The first `count` sequences."""
+        """The first `sequences` sequences, as a batch."""
         return self.part(slice(0, sequences))
 
     def part(self, sequences: slice) -> "Batch":
-        """Some of the sequences."""
+        """A slice of the sequences, as a batch."""
         return replace(
             self,
             tokens=self.tokens[sequences],
@@ -108,7 +108,7 @@ class Batch:
         )
 
     def to(self, device: torch.device) -> "Batch":
-        """The same on a device."""
+        """The same batch with its tensors on a device."""
         parts = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "first"}
         return Batch(first=self.first, **{name: tensor.to(device) for name, tensor in parts.items()})
 
@@ -138,6 +138,12 @@ def draw(
         sequences: How many; by default as many as give 65 536 predictions, between 64 and 512, and fewer
             where the probabilities of all models would take more than 512 MB.
         models: How many will predict.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> run = mm.example("walk")
+        >>> draw(run.source, run.objective, run.config, seed=0, sequences=8).tokens.shape
+        torch.Size([8, 97])
     """
     length = evaluated_length(source, objective, config.n_ctx)
     if sequences is None:
@@ -167,6 +173,13 @@ def batch_of(
 
     Raises:
         ValueError: Sequences of another length, none at all, or numbers that are not states.
+
+    Example:
+        >>> shape = {"n_layers": 1, "d_model": 4, "d_head": 4, "n_heads": 1, "n_ctx": 3, "d_vocab": 2}
+        >>> config = DecoderConfig(attn_only=True, **shape)
+        >>> batch = batch_of(np.array([[0, 1, 1, 0]]), 2, Objective(), config)
+        >>> batch.tokens.tolist(), batch.targets.tolist()
+        ([[0, 1, 1]], [[1, 1, 0]])
     """
     states = torch.as_tensor(states).cpu()
     length = sequence_length(objective, config.n_ctx)

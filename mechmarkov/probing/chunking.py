@@ -41,7 +41,13 @@ class Chunk:
 
 
 def substack(stack: HookedDecoder, members: slice) -> HookedDecoder:
-    """Some models of a stack, sharing its memory."""
+    """Some models of a stack, as a stack that shares its memory.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> len(substack(mm.example("walk").model(steps="all"), slice(0, 2)))
+        2
+    """
     with torch.device("meta"):
         part = HookedDecoder(stack.config, n_models=len(range(len(stack))[members]))
     part.load_state_dict({name: value[members] for name, value in stack.state_dict().items()}, assign=True)
@@ -56,7 +62,7 @@ def chunked(
     per_token: int | None = None,
     sequences: int | None = None,
 ) -> Iterator[Chunk]:
-    """Cut a stack and a batch into chunks: all sequences of some models, then those of the next models.
+    """Yields a stack and a batch in chunks: all sequences of some models, then those of the next models.
 
     Args:
         stack: The models.
@@ -65,6 +71,12 @@ def chunked(
         per_token: Elements of that activation for one token of one model; by default those of attention
             weights, the residual stream or an MLP.
         sequences: How many go at once; on a CPU by default as many as keep one model's operands in its cache.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> stack, tokens = mm.example("walk").model(steps="all"), torch.zeros(4, 97, dtype=torch.long)
+        >>> sum(len(chunk.model) * len(chunk.tokens) for chunk in chunked(stack, tokens)) == 4 * len(stack)
+        True
     """
     config, (n, length) = stack.config, tokens.shape
     one = length * (per_token or max(config.n_heads * length, config.d_model, config.d_mlp or 0))
@@ -81,15 +93,19 @@ def chunked(
 
 
 def in_chunks_that_fit(work: Callable[[int], Returned], what: str, elements: int) -> Returned:
-    """Do `work(elements)`; each time that memory runs out, again in chunks of a quarter.
+    """Returns `work(elements)`; each time that memory runs out, it is tried again in chunks of a quarter.
 
     Args:
-        work: What cuts its passes into chunks of that many elements.
-        what: Its name, for people.
+        work: What cuts its passes into chunks of that many elements (`chunked`).
+        what: Its name, for people, in what is printed to stderr.
         elements: The number of elements of the first chunks.
 
     Raises:
         MemoryError, RuntimeError: If memory is out with the smallest chunks too.
+
+    Example:
+        >>> in_chunks_that_fit(lambda elements: elements, "counting", 1 << 20)
+        1048576
     """
     return with_less_memory(
         work,

@@ -32,12 +32,22 @@ def variables(unit: str, dims: str | tuple[str, ...], **arrays: Any) -> Variable
 
 
 def model_axis(data: xr.Dataset) -> str:
-    """Returns what tells the models of a dataset apart: "step" of a run, "seed" of its null."""
+    """The axis that tells the models of a probe's data apart: "step" of a run, "seed" of its null.
+
+    Example:
+        >>> model_axis(xr.Dataset({"loss": ("step", [1.0, 0.5])}))
+        'step'
+    """
     return "step" if "step" in data.dims else "seed"
 
 
 def last_model(data: xr.Dataset) -> xr.Dataset:
-    """The last model of a dataset: that of the last probed step."""
+    """The data of the last model, that of the last probed step, without the axis `model_axis`.
+
+    Example:
+        >>> float(last_model(xr.Dataset({"loss": ("step", [1.0, 0.5])}))["loss"])
+        0.5
+    """
     return data.isel({model_axis(data): -1})
 
 
@@ -52,7 +62,12 @@ def head_name(head: Mapping[Any, Any]) -> str:
 
 
 def head_names(data: xr.Dataset) -> list[str]:
-    """The names of all heads, in the order of the flattened axes `layer` and `head`."""
+    """The names of all heads, in the order of the flattened axes `layer` and `head`.
+
+    Example:
+        >>> head_names(xr.Dataset({"spread": (("layer", "head"), [[0.1, 0.2]])}))
+        ['L0H0', 'L0H1']
+    """
     return [components.head_name(*at) for at in np.ndindex(data.sizes["layer"], data.sizes["head"])]
 
 
@@ -102,13 +117,24 @@ def imitates(kl: xr.DataArray, error: xr.DataArray) -> bool | None:
 
 
 def interval_at(data: xr.Dataset, name: str, **where: Hashable) -> tuple[float, float]:
-    """The last model's interval of a variable: its `<name>_low` and `<name>_high` at some labels."""
+    """The last model's interval of a variable: its `<name>_low` and `<name>_high` at some labels.
+
+    Example:
+        >>> data = xr.Dataset({"gain_low": ("step", [0.1, 0.2]), "gain_high": ("step", [0.3, 0.4])})
+        >>> interval_at(data, "gain")
+        (0.2, 0.4)
+    """
     low, high = (float(data[f"{name}_{end}"].sel(where)[-1]) for end in ("low", "high"))
     return low, high
 
 
 def normal_interval(value: float, standard_error: float, least: float = -np.inf) -> tuple[float, float]:
-    """The 95 % interval of a value with a standard error; `least` is the smallest value there is."""
+    """The 95 % interval of a value, `value ± 1.96 standard errors`; `least` is the smallest value there is.
+
+    Example:
+        >>> normal_interval(1.0, 1.0, least=0.0)
+        (0.0, 2.96)
+    """
     return max(least, value - NORMAL_95 * standard_error), max(least, value + NORMAL_95 * standard_error)
 
 
@@ -126,10 +152,16 @@ def score_with_null(
     Args:
         quantity: Reads one value of each model, `[axis]`, from `data` or from `null`.
         data: What a probe measured of a run.
-        null: That of fresh models.
+        null: That of fresh models, or None.
         unit: The unit of the quantity.
         interval: The 95 % interval of the value.
         reason: Why there is no value, where it is not finite.
+
+    Example:
+        >>> data = xr.Dataset({"loss": ("step", [1.0, 0.5])})
+        >>> fresh = xr.Dataset({"loss": ("seed", [1.0, 1.1, 1.2])})
+        >>> print(score_with_null(lambda d: d["loss"], data, fresh, "nats"))
+        0.5 nats, null 1.1 (1.005 to 1.195)
     """
     value = float(quantity(data)[-1])
     if not np.isfinite(value):

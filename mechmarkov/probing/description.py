@@ -7,7 +7,13 @@ from mechmarkov.utils.text import counted
 
 
 def describe(run: Run) -> dict[str, Any]:
-    """Returns what a run is, as plain data for people."""
+    """Returns what a run is, as plain data for people.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> describe(mm.example("walk"))["source"]
+        'Circle walk on 6 states, p = 0.5'
+    """
     objective, model = run.objective, run.config
     mlp = [*["gated"] * model.gated_mlp, *["parallel"] * model.parallel_attn_mlp, str(model.act_fn)]
     no_mlp = "attention only" if model.mixer == "attention" else "no MLP"

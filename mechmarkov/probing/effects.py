@@ -49,7 +49,7 @@ class Truth:
 
     @staticmethod
     def of(subject: Subject, batch: Batch, history: Int[Tensor, "batch known_position"]) -> "Truth":
-        """The exact predictors behind given histories, which may have been edited."""
+        """The exact predictors behind histories `[batch, known_position]`, which may have been edited."""
         predictors, laws = subject.source.predictors(), {}
         for name in ("bigram", "unigram"):
             rule = predictors[predictor_of(subject.source, name)]
@@ -62,7 +62,7 @@ class Truth:
         return [(law, torch.special.entr(law).sum(-1)) for law in (self.bigram, self.unigram)]
 
     def last(self) -> "Truth":
-        """Only the last prediction of each sequence."""
+        """The truth of only the last prediction of each sequence."""
         return Truth(self.targets[:, -1:], self.bigram[:, -1:], self.unigram[:, -1:])
 
     def judge(
@@ -78,7 +78,10 @@ class Truth:
 
 
 def sequences_for(subject: Subject) -> Batch:
-    """The evaluation sequences that interventions are tried on; the fewest on a null."""
+    """The evaluation sequences that interventions are tried on: at least 32, fewer for long and wide models.
+
+    On a null 32. An effect needs its second digit, not its fourth.
+    """
     if subject.axis == "seed":
         return subject.batch.head(MIN_SEQUENCES)
     length = subject.batch.tokens.shape[1]
@@ -88,7 +91,7 @@ def sequences_for(subject: Subject) -> Batch:
 
 
 def last_apart(subject: Subject) -> list[tuple[Subject, Batch]]:
-    """The earlier models of a run with the fewest sequences, then the last with the most.
+    """Pairs of models and sequences: the earlier models of a run with the fewest, the last with the most.
 
     Verdict and scores are about the last model; a curve over training needs no more than a null does.
     """
@@ -101,7 +104,12 @@ def last_apart(subject: Subject) -> list[tuple[Subject, Batch]]:
 
 
 def widest(config: DecoderConfig, length: int) -> int:
-    """Elements a token of a layer's largest activation: attention, or queries, keys and values apart."""
+    """Elements a token of a layer's largest activation: attention weights, or queries, keys and values apart.
+
+    Args:
+        config: The model.
+        length: Tokens in a sequence.
+    """
     return config.n_heads * max(length, 3 * config.d_model)
 
 
@@ -110,6 +118,10 @@ def positions_in_turn(sequences: int, positions: int) -> Int[Tensor, " sequence"
 
     Where there are more positions than sequences they are spread over all, at uneven distances: what a model
     does at every other position is not missed.
+
+    Example:
+        >>> positions_in_turn(4, 3).tolist()
+        [0, 2, 1, 0]
     """
     # By the golden ratio: even, and never periodic.
     order = torch.arange(positions, dtype=torch.float64) * 0.6180339887498949 % 1
@@ -119,14 +131,27 @@ def positions_in_turn(sequences: int, positions: int) -> Int[Tensor, " sequence"
 def mean_by_position(
     values: Float[np.ndarray, "*lead sequence"], at: Int[np.ndarray, " sequence"], positions: int
 ) -> Float[np.ndarray, "*lead position"]:
-    """The mean over the sequences that take a position; NaN where none does."""
+    """The mean over the sequences that take a position; NaN where none does.
+
+    Args:
+        values: One a sequence.
+        at: The position that each sequence takes, such as from `positions_in_turn`.
+        positions: How many there are.
+
+    Example:
+        >>> mean_by_position(np.array([1.0, 2.0, 4.0]), np.array([0, 0, 2]), 3).tolist()
+        [1.5, nan, 4.0]
+    """
     taken = (at[:, None] == np.arange(positions)).astype(float)
     count = taken.sum(0)
     return np.where(count > 0, values @ taken / np.maximum(count, 1), np.nan)
 
 
 def model_chunks(subject: Subject, batch: Batch) -> Iterator[Chunk]:
-    """The models in groups of bounded memory; the sequences stay together, as means are over all of them."""
+    """Yields the models in groups of bounded memory (`chunked`), each with all sequences of a batch.
+
+    The sequences stay together, as ablations at the mean take it over all of them.
+    """
     n, length = batch.tokens.shape
     per_token = widest(subject.config, length)
     return chunked(subject.decoder, batch.tokens, subject.chunk_elements, per_token=per_token, sequences=n)
@@ -136,14 +161,36 @@ def model_chunks(subject: Subject, batch: Batch) -> Iterator[Chunk]:
 def predictions(
     subject: Subject, model: HookedDecoder, batch: Batch, tokens: Int[Tensor, "batch position"]
 ) -> Float[Tensor, "*member batch read state"]:
-    """The predictions of a stack, or of one model, at the positions that are read."""
+    """The predictions (probability) of a stack, or of one model, at the positions that are read.
+
+    Args:
+        subject: Its objective says how outputs are read.
+        model: Any model or stack of that shape, such as `subject.decoder`.
+        batch: Says which positions are read.
+        tokens: What the model reads: `batch.tokens`, or these with an edited history.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("walk"), sequences=8)
+        >>> predictions(subject, subject.decoder, subject.batch, subject.batch.tokens).shape
+        torch.Size([1, 8, 1, 6])
+    """
     return subject.objective.predict(model(tokens, read=batch.read).double())
 
 
 def changes(
     subject: Subject, batch: Batch, interventions: Iterable[Intervention]
 ) -> tuple[Float[np.ndarray, "member measure batch"], Float[np.ndarray, "member intervention measure batch"]]:
-    """Returns what each sequence measures without interventions, and with each of them less that (nats)."""
+    """Returns what each sequence measures without interventions, and with each of them less that (nats).
+
+    Args:
+        subject: The models.
+        batch: The sequences.
+        interventions: Each makes a context manager of a stack, such as `lambda model: ablate(model, "L0H0")`.
+
+    Returns:
+        Two arrays over `MEASURES`: loss on the next states, KL from the exact bigram, KL from the unigram.
+    """
     tried = (nullcontext, *interventions)
     truth, changed = Truth.of(subject, batch, batch.history), []
     for chunk in model_chunks(subject, batch):

@@ -15,7 +15,12 @@ Scores = dict[str, Score]
 
 
 def law_in_words(source: Observed, draws: int) -> str:
-    """Returns what a reader must know of scores that compare with an estimated law."""
+    """Returns what a reader must know of scores that compare with an estimated law, as one sentence.
+
+    Args:
+        source: The source whose law was estimated.
+        draws: Over how many bootstrap draws its error is in the intervals; 0 where it is left out.
+    """
     blocks = int(source.training_blocks.sum())
     error = f"include its error, over {draws} draws of the blocks" if draws else "leave out its error"
     return (

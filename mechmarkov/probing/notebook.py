@@ -6,7 +6,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from mechmarkov.probing.preconditions import in_words
+from mechmarkov.probing.names import LawName
 from mechmarkov.probing.score import Score, format_null, format_value, standing
 from mechmarkov.utils.text import clean, format_range, shorten, words
 
@@ -14,9 +14,15 @@ MAX_TEXT = 2000
 
 
 def value_in_words(score: Score, digits: int = 4) -> str:
-    """A score's value; a predictor's name in the words of the sentences."""
+    """A score's value as text; a predictor's name in the words of the sentences.
+
+    Example:
+        >>> value_in_words(Score("in_context_bigram", "")), value_in_words(Score(0.25, "nats"))
+        ('in-context bigram', '0.25')
+    """
     text = format_value(score, digits)
-    return in_words(text) if text.startswith(("in_context_", "step_")) else text
+    law = LawName.read(text)
+    return law.words if law.in_context or law.number is not None else text
 
 
 # What every template of ours may apply to a value of a result.
@@ -37,10 +43,17 @@ def fragment(
     failed: Mapping[str, str] = {},
     warnings: Sequence[str] = (),
 ) -> str:
-    """Verdicts, scores and their nulls as compact HTML.
+    """Verdicts, scores and their nulls as compact HTML: what a notebook shows of a `Result`.
 
     It holds no script and no stylesheet, so that it shows the same in Jupyter, in VS Code and in a notebook
     that is not trusted. Everything that came from the result is escaped.
+
+    Args:
+        title: The heading.
+        outcomes: Probes' outcomes by name.
+        skipped: Probes that do not apply, and why.
+        failed: Probes that raised, and what.
+        warnings: Sentences above all of it.
     """
     page = environment("mechmarkov.probing", "").get_template("fragment.html.j2")
     return page.render(title=title, outcomes=outcomes, skipped=skipped, failed=failed, warnings=warnings)
@@ -48,7 +61,7 @@ def fragment(
 
 @cache
 def environment(package: str, folder: str = "templates") -> Environment:
-    """The templates in a folder of a package: autoescape on for every one, undefined names are errors."""
+    """The jinja2 templates in a folder of a package: all with autoescape, undefined names are errors."""
     templates = Environment(
         loader=PackageLoader(package, folder),
         autoescape=True,

@@ -173,7 +173,7 @@ def _flat(score: Score) -> dict[str, Any]:
 
 
 def check_data(data: xr.Dataset, axis: str, models: int) -> None:
-    """Refuse data that cannot be saved.
+    """Refuse data that cannot be saved as NetCDF.
 
     Args:
         data: What a probe measured.
@@ -183,6 +183,11 @@ def check_data(data: xr.Dataset, axis: str, models: int) -> None:
     Raises:
         TypeError: They are not a dataset.
         ValueError: An axis, a name, a type or an attribute that NetCDF cannot hold.
+
+    Example:
+        >>> check_data(xr.Dataset({"loss": ("step", [1.0])}), "step", 2)
+        Traceback (most recent call last):
+        ValueError: data have the axes {'step': 1}, expected one named 'step' of 2
     """
     _expect("what was measured", data, xr.Dataset)
     if data.sizes.get(axis) != models:

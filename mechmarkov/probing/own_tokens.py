@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
-from mechmarkov.probing.preconditions import in_words
+from mechmarkov.probing.names import in_words
 from mechmarkov.probing.source_check import unlikely_transition
 from mechmarkov.probing.subject import check_run
 from mechmarkov.runs.run import Run

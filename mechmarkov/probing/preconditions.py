@@ -1,6 +1,5 @@
 """What a source must be for a question to make sense, each as one line why it is not."""
 
-import re
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +14,12 @@ MAX_SYMMETRY_STATES = 256
 
 
 def why_no_table(source: Source) -> str | None:
-    """Returns why no one table of successors could be held in weights, or None."""
+    """Returns why no one table of successors could be held in weights, or None.
+
+    Example:
+        >>> why_no_table(DirichletChains(n_states=3))
+        'the source redraws its chain for every sequence, so no fixed table could hold it'
+    """
     if source.redraws:
         return "the source redraws its chain for every sequence, so no fixed table could hold it"
     if not isinstance(source, Stationary):
@@ -24,7 +28,13 @@ def why_no_table(source: Source) -> str | None:
 
 
 def why_no_bigram(source: Source) -> str | None:
-    """Returns why there is no bigram to be stored in weights, or None; for a chain there always is."""
+    """Returns why there is no bigram to be stored in weights, or None; for a chain there always is.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> why_no_bigram(mm.Circle(n_states=4, p=0.5)) is None
+        True
+    """
     if isinstance(source, FixedChain) or not isinstance(source, Stationary):
         return why_no_table(source)
     # Rows that are the unigram, up to the rounding of a few hundred float64 additions.
@@ -39,6 +49,11 @@ def why_no_chain(source: Source, so: str) -> str | None:
     Args:
         source: The source.
         so: What cannot be where every sequence has a chain of its own.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> why_no_chain(mm.DirichletChains(n_states=3), so="no P to compare with")
+        'the source redraws its chain for every sequence, so no P to compare with'
     """
     if source.redraws:
         return f"the source redraws its chain for every sequence, so {so}"
@@ -57,7 +72,7 @@ def why_no_chain(source: Source, so: str) -> str | None:
 
 
 def why_no_value_circuit(decoder: HookedDecoder) -> str | None:
-    """Returns why no head's values say by a table of tokens what it writes, or None."""
+    """Returns why no head's values say by a table of tokens what it writes, or None: of a state space."""
     mixers: list[Any] = [block.attn for block in cast("list[Any]", decoder.blocks)]
     if any(mixer.is_linear for mixer in mixers):
         return None
@@ -66,19 +81,34 @@ def why_no_value_circuit(decoder: HookedDecoder) -> str | None:
 
 
 def why_no_token_is_read(decoder: HookedDecoder) -> str | None:
-    """Returns why attention does not tell which token is read, or None: a position holds parts of several."""
+    """Returns why attention does not tell which token is read, or None.
+
+    In a state space with a convolution a position holds parts of several tokens.
+    """
     if why_no_value_circuit(decoder) is None or (tokens := decoder.config.d_conv or 1) == 1:
         return None
     return f"a position holds a convolution of its last {tokens} tokens: attention does not say which is read"
 
 
 def parent_lag(source: Source) -> int:
-    """The lag of the one token that the next one depends on: 1, unless the source says otherwise."""
+    """The lag of the one token that the next one depends on: 1, unless the source says otherwise.
+
+    Example:
+        >>> from mechmarkov.sources import LaggedChain
+        >>> parent_lag(LaggedChain([[0.9, 0.1], [0.1, 0.9]], lag=3))
+        3
+    """
     return source.lag if isinstance(source, Lagged) else 1
 
 
 def has_one_parent(source: Source) -> bool:
-    """Returns whether the next token depends on one token before it, by the law of each sequence."""
+    """Returns whether the next token depends on one token before it, by the law of each sequence.
+
+    Example:
+        >>> from mechmarkov.sources import Circle
+        >>> has_one_parent(Circle(n_states=3, p=0.5))
+        True
+    """
     if isinstance(source, (FixedChain, Lagged)):
         return True
     if isinstance(source, DirichletChains) and source.rows == "alike":
@@ -87,36 +117,11 @@ def has_one_parent(source: Source) -> bool:
     return source.redraws and not isinstance(source, CausalGraph) if order is None else bool(order == 1)
 
 
-def token_names(lag: int, query_shift: int, source: int) -> tuple[str, ...]:
-    """Returns what a token is called, by its distance from the position that reads it.
-
-    The parent is the token that the next one depends on.
-
-    Args:
-        lag: Counted from the predicted token.
-        query_shift: `Batch.parent_lag`: 1 behind a query token, else 0.
-        source: The lag of the source's parent; 0 where it has none (`has_one_parent`).
-
-    Example:
-        >>> token_names(1, 0, 1), token_names(2, 0, 1), token_names(3, 0, 3)
-        (('parent', 'current token'), ('previous token',), ('parent', '2 tokens back'))
-    """
-    back = lag - 1 + query_shift
-    name = {-1: "query token", 0: "current token", 1: "previous token"}.get(back, f"{back} tokens back")
-    return ("parent", name) if lag == source else (name,)
-
-
 def predictor_of(source: Source, name: str) -> str:
-    """The exact predictor called "unigram" or "bigram": in context where every sequence has its own chain."""
-    return f"in_context_{name}" if source.redraws else name
-
-
-def in_words(predictor: str) -> str:
-    """The name of an exact predictor as people write it.
+    """The name of the exact "unigram" or "bigram" of a source: in context where sequences have own chains.
 
     Example:
-        >>> in_words("in_context_bigram"), in_words("step_2")
-        ('in-context bigram', '2-step')
+        >>> predictor_of(DirichletChains(n_states=3), "bigram")
+        'in_context_bigram'
     """
-    words = re.sub(r"\bstep_(\d+)", r"\1-step", predictor)
-    return words.replace("in_context_", "in-context ").replace("_", " ")
+    return f"in_context_{name}" if source.redraws else name

@@ -89,9 +89,20 @@ def unseen_nats(subject: Subject) -> Float[np.ndarray, " member"]:
 def contexts(
     source: FixedChain, states: Int[np.ndarray, " sequence"], last: Int[np.ndarray, " sequence"], length: int
 ) -> Int[np.ndarray, "sequence position"]:
-    """Returns sequences with the given state at the given position, by the exact law of the chain given that.
+    """Sequences with a given state at a given position, by the exact law of a chain given that.
 
     Behind that position the chain goes on, as a model that is causal does not see it.
+
+    Args:
+        source: The chain.
+        states: The state that each sequence has there.
+        last: The position of it, from 0.
+        length: The length of the sequences.
+
+    Example:
+        >>> from mechmarkov.sources import Circle
+        >>> contexts(Circle(n_states=4, p=1.0), np.array([3]), np.array([2]), length=4).tolist()
+        [[1, 2, 3, 0]]
     """
     P, pi = np.array(source.P), np.array(source.pi)
     with np.errstate(divide="ignore", invalid="ignore"):

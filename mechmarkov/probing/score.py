@@ -95,7 +95,12 @@ def _bounds(name: str, bounds: Any, count: int) -> Any:
 
 
 def format_value(score: Score, digits: int = 4) -> str:
-    """Returns a score's value as text: a number, yes or no, a word, or a dash where there is none."""
+    """Returns a score's value as text: a number, yes or no, a word, or a dash where there is none.
+
+    Example:
+        >>> format_value(Score(0.123456, "nats")), format_value(Score(True, ""))
+        ('0.1235', 'yes')
+    """
     value = score.value
     if value is None:
         return "–"
@@ -105,7 +110,12 @@ def format_value(score: Score, digits: int = 4) -> str:
 
 
 def format_null(score: Score, digits: int = 4) -> str:
-    """Returns a score's null as text: the exact value, or the middle of the null models and their range."""
+    """Returns a score's null as text: the exact value, or the middle of the null models and their range.
+
+    Example:
+        >>> format_null(Score(0.5, "nats", null=(0.1, 0.2, 0.3))), format_null(Score(0.5, "nats"))
+        ('0.2 (0.1 to 0.3)', '–')
+    """
     if score.null is None:
         return "–"
     if isinstance(score.null, tuple):
@@ -120,6 +130,10 @@ def standing(score: Score) -> str:
     The value's interval must lie wholly on one side of the null, or of the range over null models; a value
     without an interval is compared itself with that range. Nothing is said of an exact null without an
     interval.
+
+    Example:
+        >>> standing(Score(0.5, "nats", null=0.0, interval=(0.4, 0.6))), standing(Score(0.5, "nats"))
+        ('above', '')
     """
     value, null = score.value, score.null
     if null is None or value is None or isinstance(value, (bool, str)):

@@ -25,8 +25,8 @@ from mechmarkov.probing.preconditions import predictor_of
 from mechmarkov.probing.recording.activations import SCORES
 from mechmarkov.probing.recording.quantity import Quantity, Value
 from mechmarkov.probing.recording.record import STANDARD, record
-from mechmarkov.runs.kept_recipe import check_recipe
 from mechmarkov.runs.run import Run
+from mechmarkov.runs.schema import check_recipe
 from mechmarkov.sources import Source
 from mechmarkov.utils.errors import integer_of, list_of
 from mechmarkov.utils.kept_data import kept, name_of
@@ -56,9 +56,15 @@ class Question(Protocol):
 
 
 def why_not(probe: Question, subject: "Subject") -> str | None:
-    """Returns why a probe does not apply to a subject, or None.
+    """Returns why a probe does not apply to a subject, in one line, or None where it does.
 
     A probe that does not know of a beginning-of-sequence token (`Probe.with_bos`) would take it for a state.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> from mechmarkov.probing.probe import load_probe
+        >>> why_not(load_probe("belief"), mm.Subject.of(mm.example("walk"), sequences=8))
+        'nothing is hidden behind the tokens of this source, so there is no belief to carry'
     """
     if subject.objective.bos and not getattr(probe, "with_bos", False):
         return OF_BOS
@@ -70,7 +76,11 @@ class DoesNotApplyError(ValueError):
 
 
 def check_run(run: object) -> None:
-    """Raise a TypeError unless `run` is a Run, such as for the path of one."""
+    """Refuse what is not a Run, such as the path of one.
+
+    Raises:
+        TypeError: Naming what it is and the call that reads a run.
+    """
     if not isinstance(run, Run):
         raise TypeError(f"run is a {type(run).__name__}, expected a Run: mm.load(path) reads one from a file")
 
@@ -144,6 +154,12 @@ class Subject:
         Raises:
             ValueError: If the run has not kept a step; the message names those it has. If tokens are not
                 sequences of the run's states, or not of the length that it reads.
+
+        Example:
+            >>> import mechmarkov as mm
+            >>> subject = mm.Subject.of(mm.example("walk"), sequences=8)
+            >>> subject.probabilities.shape, subject.coordinates  # [member, batch, read, state]; the step
+            ((1, 8, 1, 6), [50])
         """
         check_run(run)
         check_recipe(run.recipe)

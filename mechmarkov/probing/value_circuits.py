@@ -23,7 +23,12 @@ def float64_weights(subject: Subject) -> Weights:
 
 
 def embedded_states(subject: Subject, weights: Weights) -> Float[np.ndarray, "member state d_model"]:
-    """The embedding of each state of the source."""
+    """The embedding of each state of the source.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+        weights: Their weights in float64: `float64_weights(subject)`.
+    """
     return weights["embed.W_E"][:, : subject.source.n_states]
 
 
@@ -43,7 +48,15 @@ def _norm(
 def head_output(
     subject: Subject, weights: Weights, layer: int, head: int, x: Float[np.ndarray, "member state d_model"]
 ) -> Float[np.ndarray, "member state d_model"]:
-    """Returns what a head writes if it reads only `x`: `x W_V W_O`; zero where `Mixer.is_linear` is not."""
+    """Returns what a head writes if it reads only `x`: `norm(x) W_V W_O`; zero unless `Mixer.is_linear`.
+
+    Args:
+        subject: The models; a norm has its mean scale on their batch.
+        weights: `float64_weights(subject)`.
+        layer: The head's layer.
+        head: Its number there.
+        x: What stands in the residual stream, such as `embedded_states(subject, weights)`.
+    """
     block: Any = subject.decoder.blocks[layer]
     if not block.attn.is_linear:
         return np.zeros_like(x)
@@ -54,7 +67,13 @@ def head_output(
 def to_scores(
     subject: Subject, weights: Weights, x: Float[np.ndarray, "member state d_model"]
 ) -> Float[np.ndarray, "member state state_to"]:
-    """Returns what a part of the last residual stream adds to the scores: `x W_U`."""
+    """Returns what a part of the last residual stream adds to the scores: `norm(x) W_U`.
+
+    Args:
+        subject: The models; the final norm has its mean scale on their batch.
+        weights: `float64_weights(subject)`.
+        x: The part, such as `head_output` returns.
+    """
     W_U = subject.decoder.unembed.W_U.detach().double().numpy()[..., : subject.source.n_states]
     return np.asarray(_norm(subject, weights, "ln_final", x) @ W_U)
 
@@ -70,6 +89,12 @@ def path_tables(subject: Subject) -> Tables:
     Returns:
         By path, `[member, state_from, state_to]` in score units, attention mass not folded in. Zero for heads
         whose values pass more than a matrix (`Mixer.is_linear`).
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> tables = path_tables(mm.Subject.of(mm.example("walk"), sequences=8))
+        >>> {path: table.shape for path, table in tables.items()}
+        {'L0H0': (1, 6, 6)}
     """
     config, weights = subject.config, float64_weights(subject)
     embedded = embedded_states(subject, weights)

@@ -11,10 +11,27 @@ MAX_UNMERGED_BYTES = 256 << 20
 
 
 class GrowingFile:
-    """Checkpoints of one recording: in one file, in files that wait next to it, and in memory.
+    """A run file to which checkpoints are added while a training goes on.
 
-    See `mechmarkov.runs.growth` for the files. Checkpoints stay in memory until they are merged, up to
-    256 MB: they are then not read again, which takes longer than converting, and a full disk loses none.
+    A checkpoint is written to a file of its own next to it, and all are merged when more wait than the file
+    holds (`mechmarkov.runs.growth`). Until then they stay in memory, up to 256 MB: they are not read again,
+    which takes longer than converting, and a full disk loses none.
+
+    Args:
+        path: The run file.
+
+    Example:
+        >>> import tempfile
+        >>> import mechmarkov as mm
+        >>> config = mm.DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
+        >>> model, source = mm.HookedDecoder(config), mm.Binary(p=0.5, q=0.8)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = GrowingFile(Path(folder) / "run.pt")
+        ...     for step in (0, 1, 2):
+        ...         file.add(step, mm.Run.from_model(model, source=source, step=step))
+        ...     file.merge()
+        ...     mm.load(file.path).steps.tolist()
+        [0, 1, 2]
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,18 +62,18 @@ class GrowingFile:
             self.merge()
 
     def merge(self) -> None:
-        """Make one file of all checkpoints."""
+        """Write one file of all checkpoints, those that wait next to it and those in memory."""
         if self._memory or growth.waiting(self.path):
             self.replace(self.whole())
 
     def replace(self, run: Run) -> None:
-        """Make a run the one file."""
+        """Make a run the whole content; what waits is removed."""
         run.save(self.path)
         self._held, self._memory = run.n_steps, {}
         growth.remove(self.path)
 
     def drop_after(self, last: int) -> None:
-        """Leave only the steps up to one."""
+        """Drop the checkpoints of steps after `last`."""
         run = load(self.path)
         early = run.steps <= last
         if early.any():
@@ -68,7 +85,7 @@ class GrowingFile:
             self._held, self._memory = 0, {}
 
     def whole(self) -> Run:
-        """All checkpoints, of which those in memory are not read again.
+        """Returns a run of all checkpoints; those in memory are not read again.
 
         Raises:
             RunFileError: A file cannot be read.
@@ -81,7 +98,7 @@ class GrowingFile:
         return join_recording([*merged, *self._memory.values()])
 
     def rest(self) -> Run | None:
-        """Returns all checkpoints that can be had, None where there are none."""
+        """Returns a run of all checkpoints that can be had, whatever the disk gives back, or None."""
         in_memory = list(self._memory.values())
         for read in (self.whole, lambda: load(self.path), lambda: join_recording(in_memory)):
             try:

@@ -9,7 +9,15 @@ from mechmarkov.utils.text import LINE_CHARACTERS, printable
 
 
 class Notices:
-    """Warnings that wait until a recorder's call is over; of each kind the first is told."""
+    """Collects what goes wrong in a training, as warnings for later: of each kind only the first is told.
+
+    Example:
+        >>> notices = Notices()
+        >>> with notices.instead_of_errors("disk", "step 8 is not on the disk", "make room"):
+        ...     raise OSError("no space left")
+        >>> notices.has_told()
+        True
+    """
 
     def __init__(self) -> None:
         self._told: set[str] = set()
@@ -17,7 +25,13 @@ class Notices:
 
     @contextmanager
     def instead_of_errors(self, kind: str, what: str, mend: str) -> Iterator[None]:
-        """Make a warning of an error: what is not done, why, and how to mend it."""
+        """Turn an error in the block into a warning for later.
+
+        Args:
+            kind: A name for this kind of fault, of which only the first is told.
+            what: A text, what is not done.
+            mend: A text, how to mend it.
+        """
         try:
             yield
         except Exception as error:  # whatever it is, a training is worth more
@@ -25,7 +39,13 @@ class Notices:
             self.add(kind, f"{what}: {why}", mend)
 
     def add(self, kind: str, message: str, mend: str) -> None:
-        """Tell this, unless something of its kind was told."""
+        """Keep a warning for `tell`, unless one of its kind was kept before.
+
+        Args:
+            kind: What tells warnings of one kind from others.
+            message: What went wrong.
+            mend: What to do about it.
+        """
         if kind not in self._told:
             self._told.add(kind)
             line = printable(" ".join(message.split()), LINE_CHARACTERS)
@@ -36,7 +56,7 @@ class Notices:
         return bool(self._told)
 
     def tell(self) -> None:
-        """Give the warnings that wait to the caller's caller."""
+        """Give the warnings that wait to the caller's caller, or print them where warnings are errors."""
         waiting, self._waiting = self._waiting, []
         for line in waiting:
             try:

@@ -10,7 +10,11 @@ Schedule = Literal["log2"] | Sequence[int]
 
 
 def schedule(at: Schedule | None, every: int | None) -> Callable[[int], int | None]:
-    """The first step to be kept after a given one, or None.
+    """Returns a function of a step that gives the first step to be kept after it, or None.
+
+    Args:
+        at: The steps to keep, or "log2" (0, 1, 2, 4, 8, …), the default.
+        every: Instead of `at`: the steps between two that are kept, from 0 on.
 
     Raises:
         ValueError: Both are given, or one is neither of what it may be.

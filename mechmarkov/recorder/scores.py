@@ -17,7 +17,10 @@ class Log(Protocol):
 
 
 def headline_numbers(result: Result) -> dict[str, float]:
-    """The scores that are numbers (yes is 1), as a logger takes them: `mechmarkov/parent_score`."""
+    """Returns the scores of a `Result` that are numbers (yes is 1), as a logger takes them.
+
+    A name is `mechmarkov/parent_score`, and `mechmarkov/attention/parent_score` where two probes have it.
+    """
     owners = Counter(name for outcome in result.values() for name in outcome.scores)
     return {
         f"mechmarkov/{f'{asked}/{name}' if owners[name] > 1 else name}": float(score.value)
@@ -28,10 +31,21 @@ def headline_numbers(result: Result) -> dict[str, float]:
 
 
 def checked_probes(probes: Sequence[str], log: Log | None) -> list[str]:
-    """The names of probes.
+    """Returns the names of probes, checked.
+
+    Args:
+        probes: The names; `mm.probes()` has all.
+        log: What their scores are given to, called as `log(scores, step=8)`.
 
     Raises:
         ValueError: One is not known, probes or log stands without the other, or log is not a logger.
+
+    Example:
+        >>> checked_probes([], None)
+        []
+        >>> checked_probes(["attention"], None)
+        Traceback (most recent call last):
+        ValueError: probes is ['attention'], but log is None: expected both, or none
     """
     if isinstance(probes, str):
         raise ValueError(f"probes is {probes!r}, expected a list of names: [{probes!r}]")

@@ -13,9 +13,10 @@ from mechmarkov.report.cards import FigureCard, figure_card
 from mechmarkov.report.first_screen.circuit import circuit_figures
 from mechmarkov.report.first_screen.curve import overlaid_curves
 from mechmarkov.report.first_screen.headline import Headline, headline
-from mechmarkov.report.html import fill, write_page
+from mechmarkov.report.html import fill, summary, write_page
 from mechmarkov.report.scales import share_scales
 from mechmarkov.report.words.differences import differences, settings
+from mechmarkov.report.words.tiles import WordedTile
 from mechmarkov.utils.errors import path_of
 from mechmarkov.utils.text import error_line
 
@@ -71,8 +72,7 @@ def render(results: Mapping[str, Findings]) -> str:
     names = dict.fromkeys(name for result in results.values() for name in result.outcomes)
     cards = [_card(number, name, results, drawn) for number, name in enumerate(names, 1)]
     screens = {name: headline(result) for name, result in results.items()}
-    titles = {name: str(result.metadata.get("title", "")) for name, result in results.items()}
-    runs = [(name, screens[name], titles[name], _where(results[name], titles[name])) for name in results]
+    runs = [(name, screens[name], _what(result)) for name, result in results.items()]
     rows = [_row("figure-circuit", list(circuit_figures(results).items()))] if drawn else []
     overlaid = overlaid_curves(results) if drawn else None
     curves = [figure_card("figure-curves", overlaid)] if overlaid else []
@@ -98,22 +98,18 @@ def render(results: Mapping[str, Findings]) -> str:
     )
 
 
-def _where(result: Findings, title: str) -> str:
-    """Returns which steps were probed, where the title does not say it."""
-    steps = result.steps
-    if len(steps) > 1:
-        return f"probed at {len(steps)} steps from {steps[0]} to {steps[-1]}, scores at the last"
-    step = f"step {steps[0]}"
-    return "" if step in title.split(" · ") else f"probed at {step}"
+def _what(result: Findings) -> str:
+    """Returns what was probed: the run and its seed, and at which steps."""
+    seed = result.metadata.get("seed")
+    last = ", scores at the last" * (len(result.steps) > 1)
+    return " · ".join([summary(result) + last, *[f"seed {seed}"] * (seed is not None)])
 
 
-def _questions(screens: Mapping[str, Headline]) -> list[tuple[str, list[tuple[str, str]]]]:
-    answers: dict[str, list[tuple[str, str]]] = {}
+def _questions(screens: Mapping[str, Headline]) -> list[tuple[str, list[tuple[str, WordedTile]]]]:
+    answers: dict[str, list[tuple[str, WordedTile]]] = {}
     for name, screen in screens.items():
         for tile in screen.tiles:
-            is_said = tile.sentence.startswith(tile.answer)
-            told = tile.sentence if is_said else f"{tile.answer}. {tile.sentence}"
-            answers.setdefault(tile.question, []).append((name, told))
+            answers.setdefault(tile.question, []).append((name, tile))
     return list(answers.items())
 
 

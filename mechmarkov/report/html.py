@@ -68,7 +68,7 @@ def render(result: Findings) -> str:
         "report.html.j2",
         figures,
         title=text.shorten(text.clean(": ".join(filter(None, [named, screens[-1].title]))), _MAX_TITLE),
-        summary=_summary(result),
+        summary=summary(result),
         facts=list(_facts(result.metadata)),
         result=result,
         cards=cards,
@@ -162,7 +162,7 @@ def unbroken(sentence: str) -> Markup:
     return Markup(str(escape(sentence)).replace(_OPTION, f'<span class="option">{_OPTION}</span>'))
 
 
-def _summary(result: Findings) -> str:
+def summary(result: Findings) -> str:
     """Returns what was probed, in one line: the model, its source, its objective and the steps."""
     run, steps = result.metadata, result.steps
     where = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"

@@ -1,7 +1,6 @@
 """Runs: a trained model with everything that made it, and its file."""
 
-from mechmarkov.runs.examples import example
-from mechmarkov.runs.loading import load
+from mechmarkov.runs.loading import example, load
 from mechmarkov.runs.run import Run
 from mechmarkov.safe.plain_data import RunFileError
 

@@ -14,18 +14,33 @@ CHECKPOINT = re.compile(r"step-(\d{1,18})\.pt")
 
 
 def folder_of(path: str | os.PathLike[str]) -> Path:
-    """The folder next to a run file that holds the checkpoints it does not."""
+    """Returns the folder next to a run file that holds the checkpoints that are not merged into it yet.
+
+    Example:
+        >>> folder_of("out/run.pt").as_posix()
+        'out/run.pt.steps'
+    """
     path = Path(path)
     return path.parent / f"{path.name}.steps"
 
 
 def checkpoint_path(path: str | os.PathLike[str], step: int) -> Path:
-    """The file of one checkpoint, a run of one step."""
+    """Returns the file next to a run file in which the checkpoint of one training step waits.
+
+    Example:
+        >>> checkpoint_path("run.pt", 64).as_posix()
+        'run.pt.steps/step-64.pt'
+    """
     return folder_of(path) / f"step-{step}.pt"
 
 
 def waiting(path: str | os.PathLike[str]) -> dict[int, Path]:
-    """The checkpoints that wait next to a run file, by their steps, ascending."""
+    """Returns the files of checkpoints that wait next to a run file, by their steps, ascending.
+
+    Example:
+        >>> waiting("no-such-run.pt")
+        {}
+    """
     try:
         names = os.listdir(folder_of(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -35,7 +50,7 @@ def waiting(path: str | os.PathLike[str]) -> dict[int, Path]:
 
 
 def remove(path: str | os.PathLike[str]) -> None:
-    """Remove the checkpoints next to a run file that holds them, and the folder if nothing else is in it."""
+    """Remove the checkpoints that wait next to a run file, which holds them, and their empty folder."""
     for checkpoint in waiting(path).values():
         checkpoint.unlink()
     with contextlib.suppress(OSError):

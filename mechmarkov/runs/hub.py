@@ -33,15 +33,33 @@ ADDRESS = re.compile(rf"hf://({NAME})(?:@([\w./-]+))?")
 
 @runtime_checkable
 class Summarised(Protocol):
-    """A `Result`, or anything else that has its summary and its picture."""
+    """Has a summary and a picture for a model card, as a `Result` of `mm.probe` has."""
 
-    def summary(self) -> dict[str, Any]: ...
+    def summary(self) -> dict[str, Any]:
+        """Returns what was measured, as plain data."""
 
-    def picture(self) -> str | None: ...
+    def picture(self) -> str | None:
+        """Returns the text of an SVG, or None where there is nothing to draw."""
 
 
 def pages(title: str, contents: Mapping[str, str], result: Summarised | None) -> dict[str, str]:
-    """A model card (what the run is, how it is loaded, what the probes found) and the picture in it."""
+    """Write a model card in Markdown, and the picture in it.
+
+    Args:
+        title: Its heading.
+        contents: Rows of the table below it.
+        result: What the probes found; None leaves it out.
+
+    Returns:
+        Texts by file name: `README.md` and, where the result has one, `curve.svg`.
+
+    Raises:
+        TypeError: A result without summary or picture.
+
+    Example:
+        >>> pages("A circle", {"steps": "0, 10 (2)"}, None)["README.md"].splitlines()[-1]
+        '| steps | 0, 10 (2) |'
+    """
     if result is not None and not isinstance(result, Summarised):
         raise TypeError(f"result is {shown(result)}, expected what mm.probe returned")
     picture = None if result is None else result.picture()
@@ -64,7 +82,10 @@ def pages(title: str, contents: Mapping[str, str], result: Summarised | None) ->
 
 @needed()
 def fetch(address: str) -> Path:
-    """A local copy of `hf://owner/name` or `hf://owner/name@revision`.
+    """Download `hf://owner/name` or `hf://owner/name@revision` from the Hugging Face Hub.
+
+    Returns:
+        The folder of the local copy, for `mechmarkov.safe.folder.read`.
 
     Raises:
         RunFileError: One line, for another address, a file that does not belong, or a repository that cannot
@@ -87,7 +108,16 @@ def fetch(address: str) -> Path:
 
 @needed()
 def push(name: str, data: dict[str, Any], files: Mapping[str, str], private: bool) -> str:
-    """Upload a run's folder; returns its address.
+    """Upload a run's folder to the Hugging Face Hub; `Run.push_to_hub` calls it.
+
+    Args:
+        name: The repository, `owner/name`; it is made if it is not there.
+        data: The run as plain values and tensors (`schema.dump`).
+        files: The texts of `pages`, in which `OWNER/NAME` becomes the name.
+        private: Whether a repository that is made is private.
+
+    Returns:
+        The address, `hf://owner/name`.
 
     Raises:
         RunFileError: One line, for another name, and for what the Hub refuses.

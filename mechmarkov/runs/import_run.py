@@ -30,7 +30,7 @@ MAX_FILES_NAMED = 16  # in provenance
 
 @dataclass(frozen=True)
 class Imported:
-    """A run, and notes for the user: what was assumed, and what was checked."""
+    """A run that was read from other people's files, and what was assumed and checked, a line each."""
 
     run: Run
     notes: tuple[str, ...]
@@ -49,13 +49,13 @@ def import_run(
     without: Sequence[str] = (),
     names: Names | None = None,
 ) -> Imported:
-    """Read models that other programs saved.
+    """Read models that other programs saved as a run; nothing in the files is executed.
 
     Args:
         paths: A file, a folder of transformers, or several checkpoints of one training: files, a folder or
             a pattern.
-        source: What the model was trained on.
-        objective: What it was trained for; by default cross-entropy at every position.
+        source: The data that the model was trained on.
+        objective: The loss that it was trained for; by default cross-entropy at every position.
         given: Fields of the config that the files do not tell.
         token_map: The token of each state, "a=0,b=1", where they are not 0, 1, …
         pad: The model's padding token: no sequence of a run holds it.
@@ -69,6 +69,18 @@ def import_run(
         TypeError: One path or one name, where a list of them is expected.
         ValueError: One line, for a file that cannot be read or trusted, a model that cannot be expressed or
             whose vocabulary is not the source's, and checkpoints that do not belong together.
+
+    Example:
+        >>> import tempfile
+        >>> from mechmarkov.models import DecoderConfig, HookedDecoder
+        >>> from mechmarkov.sources import Binary
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
+        >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+        ...     torch.save(HookedDecoder(config).state_dict(), file.name)
+        ...     given = {"positional_embedding_type": "standard"}
+        ...     imported = import_run([file.name], source=Binary(p=0.5, q=0.8), given=given)
+        >>> imported.notes[0], imported.run.config.n_heads
+        ('HookedTransformer, 1 checkpoint', 1)
     """
     if isinstance(paths, str | os.PathLike):
         raise TypeError(f"paths is {os.fspath(paths)!r}, expected a list of them: [{os.fspath(paths)!r}]")
@@ -89,21 +101,20 @@ def import_run(
     if token_map is not None:
         source, ids = vocabulary.source_and_ids(token_map, source, objective)
     found = checkpoints(paths)
-    read: list[_Read] = []
+    read: list[Checkpoint] = []
     for path in found.paths:
         with safe_file.naming(path):
             for checkpoint in read_checkpoints(path, given or {}, weights, without, names):
-                read.append(_Read(path, checkpoint))
-                _check_same_model(checkpoint, read[0].checkpoint)
+                read.append(checkpoint)
+                _check_same_model(checkpoint, read[0])
     first = read[0]
-    plan = first.checkpoint.plan
-    config = plan.config
+    config = first.plan.config
     with safe_file.naming(first.path):
         ids = vocabulary.tokens_of_states(config, source, objective, ids, pad, bos)
         kept = config if ids is None else vocabulary.picked_config(config, len(ids), source.n_states)
         schema.check_consistent(kept, source, objective)
         drawn = example_tokens(kept, source, objective)
-        if (total := len(read) * first.checkpoint.bytes) > MAX_WEIGHT_BYTES:
+        if (total := len(read) * first.bytes) > MAX_WEIGHT_BYTES:
             raise RunFileError(
                 f"{len(read)} such checkpoints take {total} bytes, expected at most {MAX_WEIGHT_BYTES}"
             )
@@ -111,20 +122,20 @@ def import_run(
     members: list[_Member] = []
     for step, one in sorted(zip(steps, read, strict=True), key=lambda pair: pair[0] or 0):
         with safe_file.naming(one.path):
-            members.append(_Member(one.path, one.checkpoint, step or 0, one.checkpoint.states()))
+            members.append(_Member(one, step or 0, one.states()))
     members, repeated = _without_repeats(members)
     states = {name: torch.stack([one.states[name] for one in members]) for name in members[0].states}
-    if plan.may_tie:
+    if first.plan.may_tie:
         with safe_file.naming(first.path):
             config, states = tie(config, states)
             kept = kept.model_copy(update={"tied": config.tied})
     origin: dict[str, Any] = {
-        "imported_from": first.checkpoint.layout,
+        "imported_from": first.layout,
         "files": [
             printable(name, NAME_CHARACTERS)
-            for name in [*dict.fromkeys(one.path.name for one in members)][:MAX_FILES_NAMED]
+            for name in [*dict.fromkeys(one.checkpoint.path.name for one in members)][:MAX_FILES_NAMED]
         ],
-        "assumed": dict(plan.assumed),
+        "assumed": dict(first.plan.assumed),
     }
     if steps == [None]:
         origin |= UNKNOWN_STEP
@@ -140,33 +151,24 @@ def import_run(
         states=states,
         provenance={**provenance("cpu"), **origin},
     )
-    of_files = (note for one in read for note in one.checkpoint.notes)
+    of_files = (note for one in read for note in one.notes)
     notes = [*found.notes, *step_notes, *repeated, *dict.fromkeys(of_files)]
     return Imported(run, (*_notes(origin, len(members), notes), *_notes_of_sequences(run)))
 
 
 @dataclass(frozen=True)
-class _Read:
-    """A checkpoint whose structure is read, and its file or folder."""
-
-    path: Path
-    checkpoint: Checkpoint
-
-
-@dataclass(frozen=True)
 class _Member:
-    """A checkpoint with its weights."""
+    """A checkpoint with its step and its weights."""
 
-    path: Path
     checkpoint: Checkpoint
     step: int
     states: dict[str, Tensor]
 
 
-def _steps(read: Sequence[_Read], of_folders: Mapping[Path, int]) -> tuple[list[int | None], list[str]]:
+def _steps(read: Sequence[Checkpoint], of_folders: Mapping[Path, int]) -> tuple[list[int | None], list[str]]:
     """The training step of each checkpoint, and what the user should know of where it is from."""
-    paths, stored = [one.path for one in read], [one.checkpoint.step for one in read]
-    epochs = [one.checkpoint.is_epoch for one in read]
+    paths, stored = [one.path for one in read], [one.step for one in read]
+    epochs = [one.is_epoch for one in read]
     if all(epochs) and len(set(stored)) == len(stored):
         return [*stored], ["training steps are epochs: the files say no other"]
     if any(epochs):  # several in an epoch, or only some say steps
@@ -200,7 +202,7 @@ def _without_repeats(members: Sequence[_Member]) -> tuple[list[_Member], list[st
         same = one.checkpoint.step is not None and all(
             value.equal(kept[-1].states[name]) for name, value in one.states.items()
         )
-        path, other = safe_file.printable_path(one.path), safe_file.printable_path(kept[-1].path)
+        path, other = (safe_file.printable_path(x.checkpoint.path) for x in (one, kept[-1]))
         if not same:
             raise RunFileError(f"{path}: step {one.step} is also that of {other}")
         notes.append(f"left out, a copy of {other}: {path}")

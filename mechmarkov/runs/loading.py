@@ -3,8 +3,10 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
+from mechmarkov.catalogue import check_example
 from mechmarkov.runs import growth, hub, schema
 from mechmarkov.runs.run import Run
 from mechmarkov.safe import file as safe_file
@@ -74,7 +76,11 @@ def _only_run_file(folder: Path) -> Path:
 
 
 def load_file(path: str | os.PathLike[str]) -> Run:
-    """Read one run file, without the checkpoints that wait next to it."""
+    """Read one run file, without the checkpoints that wait next to it; `load` reads both.
+
+    Raises:
+        RunFileError: One line that begins with the path and names what is wrong.
+    """
     data = safe_file.read(path)
     with safe_file.naming(Path(path)):
         fields = schema.parse(data)
@@ -83,7 +89,11 @@ def load_file(path: str | os.PathLike[str]) -> Run:
 
 
 def join_recording(runs: Sequence[Run]) -> Run:
-    """One run of the checkpoints of one recording, with the largest of their logit differences."""
+    """Join the checkpoints of one recording, by step; `logit_difference` is the largest of theirs.
+
+    Raises:
+        ValueError: As of `Run.joined`.
+    """
     whole = Run.joined(runs)
     largest = max(run.provenance.get("logit_difference", 0.0) for run in runs)
     return replace(whole, provenance={**whole.provenance, "logit_difference": largest})
@@ -115,3 +125,18 @@ def check_replaces_run(path: str | os.PathLike[str]) -> None:
                 raise RunFileError(
                     "exists and is not a run, expected a new file or a run to replace"
                 ) from None
+
+
+def example(name: str = "walk") -> Run:
+    """Load a bundled run: small, trained, ready to be probed. `mm.examples()` has their names.
+
+    Raises:
+        ValueError: If there is none of that name.
+
+    Example:
+        >>> example("walk").source.title()
+        'Circle walk on 6 states, p = 0.5'
+    """
+    check_example(name)
+    with resources.as_file(resources.files("mechmarkov.runs") / "examples" / f"{name}.pt") as path:
+        return load(path)

@@ -23,14 +23,26 @@ _ours: set[str] = set()  # a lock is the process's: its threads, and calls withi
 
 @contextmanager
 def owned(folder: Path, error: type[Exception]) -> Iterator[None]:
-    """Nobody else writes results into the folder during the block.
+    """Hold a folder for results during the block, in which nobody else then writes.
 
     The system lets go of the lock when its process ends, however that comes about: what is left of a killed
     one is taken over, and removed in the end.
 
+    Args:
+        folder: The folder, which exists.
+        error: The class of the error.
+
     Raises:
         Exception: Of the given class, in one line: another process, or this one elsewhere, is the owner, or
             the folder cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as name, owned(Path(name), RuntimeError):
+        ...     with owned(Path(name), RuntimeError):  # doctest: +ELLIPSIS
+        ...         pass
+        Traceback (most recent call last):
+        RuntimeError: ... is in use by process ...
     """
     place = os.path.realpath(folder)
     if fcntl is None:

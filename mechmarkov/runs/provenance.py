@@ -13,7 +13,7 @@ PACKAGES = {"mechmarkov": "mechmarkov", "torch": "torch", "transformer_lens": "t
 def provenance(
     device: torch.device | str, wall_seconds: float | None = None
 ) -> dict[str, str | float | None]:
-    """Versions of what made a run, the kind of device it ran on and how long that took, if it was measured.
+    """Returns versions of what made a run, the kind of device, and wall seconds where these were measured.
 
     Example:
         >>> sorted(provenance("cpu", wall_seconds=1.5))
@@ -30,7 +30,12 @@ def provenance(
 
 
 def number_types(model: nn.Module) -> dict[str, str]:
-    """For provenance, what a model's weights were where they were not all float32: a run's are."""
+    """Returns, for provenance, the types of a model's weights where they are not all float32, as a run's are.
+
+    Example:
+        >>> number_types(nn.Linear(2, 2)), number_types(nn.Linear(2, 2).double())
+        ({}, {'weights_were': 'float64'})
+    """
     kinds = sorted({str(value.dtype).removeprefix("torch.") for value in model.parameters()})
     return {} if kinds == ["float32"] else {"weights_were": ", ".join(kinds)}
 

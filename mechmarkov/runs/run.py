@@ -53,6 +53,12 @@ class Run:
             changes.
         metrics: Curves by name, each a `step` `[m]` and a `value` `[m, ...]`.
         provenance: Versions, device, wall seconds.
+
+    Example:
+        >>> from mechmarkov.runs.loading import example
+        >>> run = example("walk")
+        >>> run.model(step=-1).config == run.config, run.metrics["loss"]["value"].ndim
+        (True, 1)
     """
 
     config: DecoderConfig
@@ -125,7 +131,7 @@ class Run:
         safe_file.write(path, self._checked(path))
 
     def to_bytes(self) -> bytes:
-        """The content of the file that `save` writes."""
+        """Returns the content of the file that `save` writes."""
         return safe_file.to_bytes(self._checked(Path("run.pt")))
 
     def save_folder(self, folder: str | os.PathLike[str], result: hub.Summarised | None = None) -> Path:
@@ -226,8 +232,8 @@ class Run:
         if bos is not None:
             objective = objective.beginning()
         live = inside(model, whole=names is not None)
-        found = converted(live, n_ctx, given, names)
-        decoder, config, ids = found.decoder, found.decoder.config, None
+        decoder, reading = converted(live, n_ctx, given, names)
+        config, ids = decoder.config, None
         with our_own_numbers():
             states = {name: value.detach()[None].clone() for name, value in decoder.state_dict().items()}
             if tokens is not None:
@@ -248,7 +254,7 @@ class Run:
             schema.check_consistent(config, source, objective)
             drawn = example_tokens(config, source, objective)
             read = (drawn if ids is None else torch.tensor(ids)[drawn])[:COMPARED_SEQUENCES]
-        origin = {**compare(live, decoder, read, found.advice), **found.said}
+        origin = {**compare(live, decoder, read, reading.advice), **reading.said}
         if ids is not None:
             with our_own_numbers():
                 part = vocabulary.pick(decoder.config, config, states, ids, drawn)
@@ -313,7 +319,7 @@ class Run:
         return "unknown" if self.provenance.get("step") == "unknown" else str(int(self.steps[-1]))
 
     def title(self) -> str:
-        """One line for people: the data, the model and the training."""
+        """Returns one line for people: the data, the model and the training."""
         model = self.config
         attention = model.mixer == "attention"
         mlp = ("attention only" if attention else "no MLP") if model.attn_only else "with MLP"
@@ -354,7 +360,7 @@ class Run:
         return rows | self.sampling_errors()
 
     def sampling_errors(self) -> dict[str, str]:
-        """Last values of metrics with a standard error (`data.groups`): loss (nats), its gradient's norm."""
+        """Returns the last values of metrics that have a standard error (`data.groups`), as texts by name."""
         rows = {}
         for name, series in self.metrics.items():
             error, value = self.metrics.get(f"{name}_error", {}).get("value"), series["value"]
@@ -370,7 +376,7 @@ class Run:
 
 
 def check_source(source: object) -> None:
-    """Refuse what is not a source, such as the path of a text or a matrix."""
+    """Refuse, with a ValueError, what is not a source, such as the path of a text or a matrix."""
     if not isinstance(source, Source):
         raise ValueError(
             f"source is {describe(source)}, expected a source such as mm.Circle(n_states=6, p=0.5)"
@@ -388,10 +394,14 @@ def _why_not_logits(objective: Objective) -> str | None:
 
 
 def checked_objective(objective: object) -> Objective:
-    """An objective; where none is given cross-entropy at every position.
+    """Returns an objective; where None is given cross-entropy at every position.
 
     Raises:
-        TypeError: What is not an objective, such as the name of its kind.
+        TypeError: Something that is not an objective, such as the name of its kind.
+
+    Example:
+        >>> checked_objective(None).kind
+        'cross_entropy'
     """
     if objective is None:
         return Objective()
@@ -402,10 +412,14 @@ def checked_objective(objective: object) -> Objective:
 
 
 def checked_step(step: int) -> int:
-    """A training step as an int.
+    """Returns a training step as an int.
 
     Raises:
         ValueError: It is not an integer, below 0, or of more than 63 bits.
+
+    Example:
+        >>> checked_step(torch.tensor(8))
+        8
     """
     if isinstance(step, bool) or not hasattr(step, "__index__") or index(step) < 0:
         raise ValueError(f"step is {shown(step)}, expected an integer of at least 0")
@@ -415,10 +429,18 @@ def checked_step(step: int) -> int:
 
 
 def example_tokens(config: DecoderConfig, source: Source, objective: Objective) -> Tensor:
-    """Sequences `[batch, position]` of the model's full length, for comparing two models.
+    """Draw sequences `[batch, position]` of the model's full length, for comparing two models.
 
     They are drawn as probes draw them, with the state after them: a source that is too short is refused here.
-    Where its sequences are no longer than the context, the tokens are as long as they.
+    Where its sequences are no longer than the context, the tokens are as long as they. A query token is the
+    last token, one that sequences begin with the first; each has the id K, the number of states.
+
+    Example:
+        >>> from mechmarkov.sources import Circle
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=5, d_head=4, d_vocab=7, attn_only=True)
+        >>> tokens = example_tokens(config, Circle(n_states=6, p=0.5), Objective(read="last", query=True))
+        >>> tokens.shape, tokens[:, -1].unique().tolist()
+        (torch.Size([8, 5]), [6])
     """
     length = config.n_ctx - objective.n_extra
     batch = max(1, min(8, 8192 // config.n_ctx))

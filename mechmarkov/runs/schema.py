@@ -4,6 +4,7 @@ Every check looks at memory-mapped tensors and at configs whose numbers are capp
 what a file claims is allocated before its shapes are known to be right.
 """
 
+import math
 from typing import Any, TypedDict, TypeVar
 
 import torch
@@ -14,7 +15,6 @@ from mechmarkov.models import DecoderConfig
 from mechmarkov.models.config import Slices
 from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.objectives import Objective, check_length
-from mechmarkov.runs.kept_recipe import check_recipe
 from mechmarkov.safe.plain_data import (
     FROM_ELSEWHERE,
     RUN_FORMAT,
@@ -26,7 +26,7 @@ from mechmarkov.safe.plain_data import (
 from mechmarkov.sources import Source
 from mechmarkov.sources.base.registry import validated_source
 from mechmarkov.utils.errors import one_line
-from mechmarkov.utils.text import printable, quoted
+from mechmarkov.utils.text import printable, quoted, shown
 
 VERSION = 1
 CHUNK_STEPS = 1 << 22  # compared at once, so that no mask of a file's size is made
@@ -34,7 +34,7 @@ Config = TypeVar("Config", bound=BaseModel)
 
 
 class Fields(TypedDict):
-    """The checked content of a run file, as `Run` takes it."""
+    """The checked content of a run file: the arguments of `Run`."""
 
     config: DecoderConfig
     source: Source
@@ -53,10 +53,21 @@ KEYS = ("format", "version", "model", *[name for name in Fields.__annotations__ 
 
 
 def parse(data: dict[str, Any]) -> Fields:
-    """Check what `safe_file.read` returns and give its parts their types; tensors are passed on, not copied.
+    """Check the plain content of a run file, and give its parts their types; tensors are not copied.
+
+    Args:
+        data: The dict that `mechmarkov.safe.file.read` returns.
+
+    Returns:
+        The arguments of `Run`.
 
     Raises:
         RunFileError: One line that names the field, what it is and what was expected.
+
+    Example:
+        >>> parse({"format": "other"})  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: format is "other", expected "mechmarkov.run"; ...
     """
     _check_header(data)
     model = _config(DecoderConfig, data["model"], "model")
@@ -80,7 +91,7 @@ def parse(data: dict[str, Any]) -> Fields:
 
 
 def dump(fields: Fields) -> dict[str, Any]:
-    """The content of a run file: the reverse of `parse`."""
+    """Returns the content of a run file as plain values and tensors: the reverse of `parse`."""
     configs = {"model": fields["config"], "source": fields["source"], "objective": fields["objective"]}
     plain = {key: config.model_dump(mode="json") for key, config in configs.items()}
     data = {"format": RUN_FORMAT, "version": VERSION, **fields, **plain}
@@ -90,8 +101,18 @@ def dump(fields: Fields) -> dict[str, Any]:
 def check_consistent(model: DecoderConfig, source: Source, objective: Objective) -> None:
     """Refuse a model that cannot read its source's states or cannot predict them.
 
+    `d_vocab` is the number of states, and one more where there is a query token or one that sequences begin
+    with; `d_vocab_out` is the number of states.
+
     Raises:
         RunFileError: Naming the field of the model.
+
+    Example:
+        >>> from mechmarkov.sources import Binary
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=5, d_head=4, d_vocab=3, attn_only=True)
+        >>> check_consistent(config, Binary(p=0.5, q=0.8), Objective())
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: model.d_vocab is 3, but the source has 2 states
     """
     states = source.n_states
     extra = "a query token" if objective.query else "a beginning-of-sequence token"
@@ -292,3 +313,46 @@ def _metrics(value: Any) -> dict[str, dict[str, Tensor]]:
         if type(curve) is not Tensor or curve.ndim == 0 or len(curve) != len(step):
             raise RunFileError(f"{path}.value is {describe(curve)}, expected a tensor with {len(step)} rows")
     return _dict(value, "metrics")
+
+
+MOST_STD = 1e3  # as in a recipe
+
+
+def check_recipe(recipe: dict[str, Any] | None) -> None:
+    """Refuse a start or an optimiser that cannot be one.
+
+    Args:
+        recipe: Plain values; `init` and `optimiser` are tables, or not there.
+
+    Raises:
+        RunFileError: One line that names the field, its value and what was expected.
+
+    Example:
+        >>> check_recipe({"optimiser": {"kind": "gd", "lr": "fast"}})
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: recipe.optimiser.lr is 'fast', expected a number above 0
+    """
+    recipe = recipe or {}
+    tables = {name: recipe.get(name) for name in ("init", "optimiser")}
+    for name, table in tables.items():
+        if table is not None and type(table) is not dict:
+            raise RunFileError(f"recipe.{name} is {shown(table)}, expected a section")
+    init, optimiser = tables["init"] or {}, tables["optimiser"] or {}
+    _expect("optimiser.kind", optimiser.get("kind"), _is_text, "a text such as 'gd'")
+    _expect("optimiser.lr", optimiser.get("lr"), lambda x: _is_number(x) and x > 0, "a number above 0")
+    _expect("init.scheme", init.get("scheme"), _is_text, "a text such as 'normal'")
+    expected = f"a number from 0 to {MOST_STD:g}"
+    _expect("init.std", init.get("std"), lambda x: _is_number(x) and 0 <= x <= MOST_STD, expected)
+
+
+def _expect(name: str, value: Any, good: Any, expected: str) -> None:
+    if value is not None and not good(value):
+        raise RunFileError(f"recipe.{name} is {shown(value)}, expected {expected}")
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)

@@ -31,11 +31,20 @@ END_BYTES = 22
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The dict in a file; its tensors are memory-mapped, so take an `own_copy` of what is to be kept.
+    """Returns the dict in a file of plain values and tensors; nothing in the file is executed.
+
+    Tensors are memory-mapped: take an `own_copy` of what is to be kept.
 
     Raises:
         RunFileError: One line that begins with the path, for a file that is missing, damaged, or holds
             anything but str-keyed dicts of None, bool, int, float, str, list, dict and dense tensors.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write(f"{folder}/data.pt", {"a": torch.ones(2), "b": ["text", 1.5]})
+        ...     own_copy(read(f"{folder}/data.pt"))
+        {'a': tensor([1., 1.]), 'b': ['text', 1.5]}
     """
     path = Path(path)
     with naming(path):
@@ -45,7 +54,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def load_weights_only(path: Path) -> Any:
-    """`torch.load`, which refuses by itself to import or call anything that a file names.
+    """Read a file by `torch.load`, which refuses by itself to import or call anything that a file names.
 
     Raises:
         RunFileError: If torch cannot read the file.
@@ -60,10 +69,15 @@ def load_weights_only(path: Path) -> Any:
 
 
 def check_loaded(data: Any, file_bytes: int) -> dict[str, Any]:
-    """Check what torch made of a file, which two libraries may have read differently: zipfile and torch.
+    """Check the content that torch made of a file, as zipfile and torch may have read it differently.
+
+    Args:
+        data: What `load_weights_only` returned.
+        file_bytes: The size of the file.
 
     Raises:
-        RunFileError: For a value that is not plain, and for tensors that take far more memory than the file.
+        RunFileError: For a value that is not plain, and for tensors that take over four times the file's
+            size.
     """
     total = 0
 
@@ -95,7 +109,7 @@ def verify(path: str | os.PathLike[str]) -> None:
 
 
 def to_bytes(data: dict[str, Any]) -> bytes:
-    """The content of the file that `write` writes.
+    """Returns the content of the file that `write` writes.
 
     Raises:
         RunFileError: One line, for a value that may not be stored.
@@ -130,7 +144,14 @@ def write(path: str | os.PathLike[str], data: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Put the path in front of what went wrong."""
+    """Put the path in front of the message of a `RunFileError` in the block.
+
+    Example:
+        >>> with naming(Path("run.pt")):
+        ...     raise RunFileError("is empty")
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: run.pt: is empty
+    """
     try:
         yield
     except RunFileError as error:
@@ -138,15 +159,24 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def printable_path(path: Path) -> str:
-    """A path as part of a one-line message."""
+    """Returns a path as part of a one-line message: without control characters, 200 characters at most."""
     return printable(str(path), 200)
 
 
 @contextlib.contextmanager
 def refusing(what: str, kinds: type[Exception] | tuple[type[Exception], ...] = Exception) -> Iterator[None]:
-    """Turn an error of these kinds into a `RunFileError` that says what failed and why.
+    """Turn an error in the block into a `RunFileError` that says what failed and why.
 
-    By default any error: zipfile and torch raise many kinds on a broken file, and document few.
+    Args:
+        what: The beginning of the message.
+        kinds: The kinds of errors; by default any, as zipfile and torch raise many kinds on a broken
+            file, and document few.
+
+    Example:
+        >>> with refusing("is damaged", ValueError):
+        ...     int("x")
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: is damaged: invalid literal for int() with base 10: 'x'
     """
     try:
         yield
@@ -161,7 +191,11 @@ def _reason(error: BaseException) -> str:
 
 
 def check_regular(path: Path) -> int:
-    """The size of a regular file (or of one behind a link)."""
+    """Returns the size in bytes of a regular file (or of one behind a link).
+
+    Raises:
+        RunFileError: It cannot be read, is a directory, or neither of the two.
+    """
     with refusing("cannot be read", (OSError, ValueError)):
         status = path.stat()
     if stat.S_ISDIR(status.st_mode):
@@ -240,8 +274,18 @@ def _check_directory(archive: zipfile.ZipFile, size: int) -> tuple[bytes, dict[s
 def check_pickle(pickled: bytes, sizes: dict[str, int]) -> None:
     """Refuse a pickle that describes anything but plain values and tensors that the archive holds.
 
+    Args:
+        pickled: The pickle, which is followed without building anything.
+        sizes: The bytes of each storage in the archive, by its name; `read_archive` returns both.
+
     Raises:
         RunFileError: Naming the value, or the import or call that the pickle asks for.
+
+    Example:
+        >>> import os, pickle
+        >>> check_pickle(pickle.dumps({"a": os.getcwd}, protocol=2), {})  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: a refers to posix.getcwd, ...
     """
     planned, foreign = scan(pickled)
     try:
@@ -265,7 +309,7 @@ def _check_target(target: Path) -> None:
 
 
 def own_copy(value: Any) -> Any:
-    """A copy whose tensors share no memory with a file or with each other; on the CPU, without gradients.
+    """Copy plain values and tensors; the copies are on the CPU, without gradients, in memory of their own.
 
     Before saving, because `torch.save` stores a view with the whole of what it views; after loading, because
     `read` leaves tensors memory-mapped.

@@ -28,11 +28,26 @@ HASH = "weights_sha256"
 
 
 def write(folder: str | os.PathLike[str], data: dict[str, Any], pages: Mapping[str, str]) -> Path:
-    """Write a folder that is not there yet, whole or not at all; `pages` are texts by their files.
+    """Write a new folder with a dict of plain values and tensors, whole or not at all.
+
+    Args:
+        folder: A folder that is not there yet.
+        data: What `run.json` and `weights.safetensors` are to hold.
+        pages: Further texts, by their files' names.
+
+    Returns:
+        The folder.
 
     Raises:
         RunFileError: One line that begins with the path, for a value that may not be stored, a folder that is
             there already or a place that cannot be written.
+
+    Example:
+        >>> import tempfile, torch
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     made = write(f"{place}/run", {"a": torch.ones(2), "b": 1}, {})
+        ...     sorted(path.name for path in made.iterdir()), read(made)
+        (['run.json', 'weights.safetensors'], {'b': 1, 'a': tensor([1., 1.])})
     """
     from safetensors.torch import save  # with numpy's and torch's bridges, only for this
 
@@ -66,7 +81,7 @@ def write(folder: str | os.PathLike[str], data: dict[str, Any], pages: Mapping[s
 
 
 def read(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The dict in a folder that `write` wrote.
+    """Returns the dict in a folder that `write` wrote.
 
     Raises:
         RunFileError: One line that begins with the path: a file that does not belong, one that is missing or
@@ -144,10 +159,15 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def finite(text: str) -> float:
-    """For `json.loads`: a number, of which JSON has no infinite one.
+    """Returns a finite number, for `json.loads(parse_float=finite, parse_constant=finite)`.
 
     Raises:
         RunFileError: Naming NaN, an infinity, or what is as large as one.
+
+    Example:
+        >>> json.loads("[1.5, NaN]", parse_constant=finite)
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: holds 'NaN', expected finite numbers
     """
     if not math.isfinite(value := float(text)):
         raise RunFileError(f"holds {shown(text)}, expected finite numbers")
@@ -155,10 +175,15 @@ def finite(text: str) -> float:
 
 
 def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """For `json.loads`: a dict whose keys are different.
+    """Returns a dict of pairs whose keys differ, for `json.loads(object_pairs_hook=without_repeats)`.
 
     Raises:
         RunFileError: Naming a key that is given twice.
+
+    Example:
+        >>> json.loads('{"a": 1, "a": 2}', object_pairs_hook=without_repeats)
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: key 'a' is given twice, expected once
     """
     items: dict[str, Any] = {}
     for key, value in pairs:

@@ -66,19 +66,19 @@ KNOWN = {
 
 
 @dataclass(eq=False)
-class NumpyType:
+class _NumpyType:
     """The dtype of a numpy number."""
 
     code: Any
 
 
-class PassedOver:
+class _PassedOver:
     """An object of a file that nobody here asks for: an array of numpy, a path, a set, a date."""
 
 
 @dataclass(frozen=True)
 class ForeignFile:
-    """The description in a file; where it would hold a tensor stands a `TensorPlan`.
+    """A checkpoint of another program, its structure read: a `TensorPlan` stands for each tensor.
 
     Attributes:
         path: Where it is.
@@ -157,7 +157,7 @@ class ForeignFile:
 
     @cached_property
     def entries(self) -> dict[str, zipfile.ZipInfo]:
-        """Returns what is in a torch archive, by the name in its folder; its directory is read once."""
+        """Returns the entries of a torch archive by their names in its folder; its directory is read once."""
         with refusing("is damaged"), zipfile.ZipFile(self.path) as archive:
             by_name = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
             if "byteorder" in by_name and archive.read(by_name["byteorder"]) != b"little":
@@ -166,11 +166,19 @@ class ForeignFile:
 
 
 def read(path: Path) -> ForeignFile:
-    """Returns what a file of `torch.save` (.pt, .pth, .bin, …) or safetensors holds, checked from outside in.
+    """Read the structure of a file of `torch.save` (.pt, .pth, .bin, …) or safetensors; no weight is read.
 
     Raises:
         RunFileError: For a file that is missing, damaged, of another format (with what to do), or holds
             something that is neither plain data nor a tensor, naming it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile(suffix=".pt") as saved:
+        ...     torch.save({"model": torch.nn.Linear(2, 1).state_dict(), "step": 8}, saved.name)
+        ...     file = read(Path(saved.name))
+        ...     file.content["step"], file.tensors({"b": file.content["model"]["bias"]})["b"].shape
+        (8, torch.Size([1]))
     """
     size = check_regular(path)
     with refusing("cannot be read", OSError), open(path, "rb") as file:
@@ -194,10 +202,20 @@ def read(path: Path) -> ForeignFile:
 
 
 def plain_config(value: Any, name: str, is_loose: bool = False) -> dict[str, Any]:
-    """A model's config as a flat dict of plain values, lists of them, or dicts of them.
+    """Returns a model's config as a flat dict of plain values, lists of them, or dicts of them.
+
+    Args:
+        value: The config as it lies in a file.
+        name: What it is called in a message.
+        is_loose: Whether a value of another kind is replaced by a text that says what it is; else it is
+            refused.
 
     Raises:
-        RunFileError: For anything else, named; in a loose one, a text says what the value is.
+        RunFileError: For anything else, named.
+
+    Example:
+        >>> plain_config({"n_layer": 2, "betas": (0.9, 0.95)}, "config")
+        {'n_layer': 2, 'betas': [0.9, 0.95]}
     """
     if type(value) is not dict:
         raise RunFileError(f"{name} is {describe(value)}, expected a dict of plain values")
@@ -249,11 +267,11 @@ class _ForeignMachine(Machine):
     def build(self, state: Any) -> None:
         """`__setstate__`: an ordered dict's `_metadata` is dropped, a numpy dtype's byte order is checked."""
         target = self.stack[-1]
-        if isinstance(target, PassedOver):
+        if isinstance(target, _PassedOver):
             return
         if id(target) in self.namespaces:
             self.add(dict, [part for pair in dict(state).items() for part in pair])
-        elif isinstance(target, NumpyType):
+        elif isinstance(target, _NumpyType):
             if type(state) is not tuple or state[1] not in ("<", "|"):
                 raise RunFileError("it holds numpy numbers of another byte order")
         elif type(target) is not dict:
@@ -273,7 +291,7 @@ class _ForeignMachine(Machine):
             self.namespaces[id(made)] = made
             return made
         if name in PASSED_OVER:
-            return PassedOver()
+            return _PassedOver()
         if name == DEFAULT_DICT or (name == COUNTER and arguments == ()):
             return {}
         if name == COUNTER and type(arguments[0]) is dict:
@@ -282,16 +300,16 @@ class _ForeignMachine(Machine):
             text, encoding = arguments
             if type(text) is not str or encoding != "latin1":
                 return self.make_foreign("is bytes")
-            return text.encode("latin1") if len(text) <= MAX_NUMBER_BYTES else PassedOver()
+            return text.encode("latin1") if len(text) <= MAX_NUMBER_BYTES else _PassedOver()
         if name == NUMPY_DTYPE:
-            return NumpyType(arguments[0])
+            return _NumpyType(arguments[0])
         if name in SCALARS:
             return self.number(*arguments)
         return super().call(function, arguments)
 
     def number(self, kind: Any, data: Any) -> Any:
         """A numpy number as a plain one."""
-        code = kind.code if isinstance(kind, NumpyType) else None
+        code = kind.code if isinstance(kind, _NumpyType) else None
         if type(code) is not str or code not in NUMPY_NUMBERS or type(data) is not bytes:
             return self.make_foreign("is a numpy value that is not a number")
         (number,) = np.frombuffer(data, f"<{code}")

@@ -83,8 +83,18 @@ FOLDERS = {
 def check_known(path: Path, head: bytes, size: int) -> None:
     """Refuse a file of another program that begins in a way of its own.
 
+    Args:
+        path: The file, which the message names.
+        head: Its first 512 bytes.
+        size: How many bytes it has.
+
     Raises:
         RunFileError: Saying what it is and what to do.
+
+    Example:
+        >>> check_known(Path("model.npy"), b"GGUF" + bytes(8), 12)
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: is GGUF (llama.cpp): give the model that it was made from
     """
     if size == 0:
         raise RunFileError(f"is empty: where the model is, {SAVE_PLAIN}")
@@ -108,8 +118,15 @@ def check_known(path: Path, head: bytes, size: int) -> None:
 def check_archive(path: Path, names: Collection[str]) -> None:
     """Refuse a zip archive of another program, by the names in it.
 
+    Args:
+        path: The archive, which the message names.
+        names: The names of its entries.
+
     Raises:
         RunFileError: Saying what it is and what to do.
+
+    Example:
+        >>> check_archive(Path("model.zip"), ["a/data.pkl", "a/version"])
     """
     for end, advice in ARCHIVES.items():
         if any(name.endswith(end) for name in names):

@@ -53,7 +53,16 @@ NAMES = {
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """A tensor that a pickle asks for: its type, its place in the archive and its shape."""
+    """A tensor that a pickle asks for, before anything of it is allocated.
+
+    Attributes:
+        dtype: Its type.
+        key: The name of its storage in the archive.
+        shape: Its shape.
+        stride: Elements from one entry of an axis to the next.
+        offset: Elements before its first one in the storage.
+        room: How many elements the storage has.
+    """
 
     dtype: torch.dtype
     key: str
@@ -65,7 +74,7 @@ class TensorPlan:
 
 @dataclass(frozen=True)
 class Storage:
-    """A storage that a pickle refers to."""
+    """A storage that a pickle refers to: its type, its name in the archive, and how many elements it has."""
 
     dtype: torch.dtype
     key: str
@@ -80,15 +89,26 @@ class Known:
 
 
 def scan(pickled: bytes, machine: "Machine | None" = None) -> tuple[Any, Foreign | None]:
-    """The structure a pickle describes, and the first foreign thing it names, if any.
+    """Follow a pickle without building it: nothing is imported, called or allocated as it claims.
 
-    Nothing is imported, called or allocated in proportion to what the pickle claims. A foreign thing can
-    be named and then hidden (overwritten in a dict, say), so it is returned besides staying in its place.
+    Args:
+        pickled: The pickle.
+        machine: By default one that knows plain values and tensors only.
 
-    By default the machine knows plain values and tensors only.
+    Returns:
+        The structure that it describes, with a `TensorPlan` for a tensor and a `Foreign` for anything else;
+        and the first foreign thing that it names, which may then be hidden (overwritten in a dict, say), or
+        None.
 
     Raises:
         RunFileError: For an instruction outside the list, or a pickle that makes no sense.
+
+    Example:
+        >>> import os, pickle
+        >>> scan(pickle.dumps({"a": [1, None]}, protocol=2))
+        ({'a': [1, None]}, None)
+        >>> scan(pickle.dumps(os.getcwd, protocol=2))[1].verb
+        'refers to posix.getcwd'
     """
     machine = machine or Machine()
     try:
@@ -107,7 +127,7 @@ def scan(pickled: bytes, machine: "Machine | None" = None) -> tuple[Any, Foreign
 
 
 class Machine:
-    """The pickle machine, cut down to what a file of plain values and tensors needs."""
+    """Runs a pickle's instructions on a stack of plain values, `TensorPlan`s and `Foreign`s; see `scan`."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -115,7 +135,7 @@ class Machine:
         self.foreign: Foreign | None = None
 
     def step(self, name: str, argument: Any) -> None:
-        """One instruction."""
+        """Carry out one instruction, by its name in `pickletools`."""
         stack = self.stack
         if name in LITERALS:
             stack.append(argument)
@@ -172,20 +192,21 @@ class Machine:
                 raise RunFileError(f"its pickle uses the instruction {name}, which torch.save does not write")
 
     def pop_mark(self) -> list[Any]:
+        """Take everything above the last mark off the stack."""
         items = []
         while (item := self.stack.pop()) is not MARK:
             items.append(item)
         return items[::-1]
 
     def add(self, kind: type, items: list[Any]) -> None:
-        """Items of a list, or keys and values by turns of a dict."""
+        """Add items to the list, or keys and values by turns to the dict, on top of the stack."""
         target = self.stack[-1]
         if isinstance(target, Foreign):
             target.empty = False
         elif type(target) is list and kind is list:
             target.extend(items)
         elif type(target) is dict and kind is dict:
-            check_keys(items[::2])
+            _check_keys(items[::2])
             target.update(zip(items[::2], items[1::2], strict=True))
         else:
             raise TypeError(f"items for something that is not a {kind.__name__}")
@@ -200,16 +221,19 @@ class Machine:
         return isinstance(hooks, Foreign) and hooks.verb == NAMES[ORDERED_DICT] and hooks.empty
 
     def make_foreign(self, verb: str) -> Foreign:
+        """Returns what stands for a thing that is not plain; the first is remembered."""
         made = Foreign(verb)
         self.foreign = self.foreign or made
         return made
 
     def need_foreign(self, name: str) -> Foreign:
+        """Returns the thing on top of the stack; a RunFileError where it is not foreign."""
         if not isinstance(self.stack[-1], Foreign):
             raise RunFileError(f"its pickle uses the instruction {name} on something of its own")
         return self.stack[-1]
 
     def named(self, name: str) -> Any:
+        """Returns what stands for a global, "module name": nothing is imported."""
         if name in STORAGES or name in (REBUILD, ORDERED_DICT):
             return Known(name)
         if name.startswith("numpy"):
@@ -218,6 +242,7 @@ class Machine:
         return self.make_foreign(NAMES.get(name, f"refers to {dotted}"))
 
     def storage(self, saved: Any) -> Storage | Foreign:
+        """Returns the storage that a persistent id describes: its kind, its name and its size."""
         tag, kind, key, location, room = saved
         if isinstance(kind, Foreign):
             return kind
@@ -227,6 +252,7 @@ class Machine:
         return Storage(STORAGES[kind.name], key, room)
 
     def call(self, function: Any, arguments: Any) -> Any:
+        """Returns what a call would make: a `TensorPlan`, or a `Foreign`; nothing is called."""
         if isinstance(function, Foreign):
             return function
         if isinstance(function, Known) and function.name == ORDERED_DICT:
@@ -249,7 +275,7 @@ class Machine:
         return TensorPlan(storage.dtype, storage.key, shape, stride, offset, storage.room)
 
 
-def check_keys(keys: list[Any]) -> None:
+def _check_keys(keys: list[Any]) -> None:
     """Refuse keys that a dict would hash or compare without end.
 
     A tuple is hashed item by item, nested ones at every level. Integers of many bits can share a hash.
@@ -268,10 +294,21 @@ def check_keys(keys: list[Any]) -> None:
 
 
 def check_plan(plan: TensorPlan, path: str, sizes: dict[str, int]) -> None:
-    """Refuse a planned tensor that disagrees with the storages of the archive, in bytes, or with its own.
+    """Refuse a planned tensor that disagrees with the archive, or whose elements overlap or lie outside.
+
+    Args:
+        plan: The tensor.
+        path: What messages call it.
+        sizes: The bytes of each storage in the archive.
 
     Raises:
         RunFileError: Naming the tensor.
+
+    Example:
+        >>> check_plan(TensorPlan(torch.float32, "0", (2,), (1,), 0, 2), "W", {"0": 8})
+        >>> check_plan(TensorPlan(torch.float32, "0", (2,), (1,), 0, 2), "W", {"0": 4})
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: W has 4 bytes of data, expected 8
     """
     if plan.key not in sizes:
         raise RunFileError(f"{path} has no data in the file")

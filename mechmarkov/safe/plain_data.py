@@ -27,7 +27,7 @@ class RunFileError(ValueError):
 
 @dataclass(eq=False)
 class Foreign:
-    """Marks the place in a scanned structure where the file holds something that is not plain.
+    """Stands in a scanned structure for something in the file that is not plain.
 
     Attributes:
         verb: What it is, as the rest of a sentence: "is a set", "refers to posix.system".
@@ -41,7 +41,7 @@ class Foreign:
 def check_plain(
     value: Any, check_tensor: Callable[[Any, str], None], tensor_type: type = Tensor, path: str = ""
 ) -> None:
-    """Walk nested values and refuse whatever is not on the list, naming it by its key path.
+    """Walk nested values and refuse whatever is not plain data or a tensor, naming it by its key path.
 
     Types are compared exactly: subclasses (an `OrderedDict`, a `Parameter`) are not plain. Lists and dicts
     may appear in several places, but depth and count are bounded, which also ends a structure that holds
@@ -55,6 +55,11 @@ def check_plain(
 
     Raises:
         RunFileError: Naming the first offending value.
+
+    Example:
+        >>> check_plain({"a": [1, {"b": {2}}]}, check_loaded_tensor)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: a[1]["b"] is a set, expected only None, bool, int, float, ...
     """
     seen = 0
 
@@ -72,7 +77,7 @@ def check_plain(
             if value.bit_length() > MAX_INT_BITS:
                 raise RunFileError(f"{path} is an integer of {value.bit_length()} bits, expected at most 64")
         elif kind is str:
-            check_text(value, path)
+            _check_text(value, path)
         elif kind is tensor_type:
             check_tensor(value, path)
         elif kind is list:
@@ -83,16 +88,16 @@ def check_plain(
                 if type(key) is not str:
                     where = f"{path} has" if path else "it has"
                     raise RunFileError(f"{where} a key that is {describe(key)}, expected str keys")
-                check_text(key, f"a key of {path}" if path else "a key")
+                _check_text(key, f"a key of {path}" if path else "a key")
                 if len(key) > MAX_KEY:
                     where = f"{path} has" if path else "it has"
                     raise RunFileError(f"{where} a key of {len(key)} characters, expected at most {MAX_KEY}")
                 walk(item, f"{path}[{quoted(key)}]" if path else readable(key), depth + 1)
         else:
-            raise RunFileError(f"{path or 'its content'} {is_a(value)}, {_expected(value, PLAIN)}")
+            raise RunFileError(f"{path or 'its content'} {_is_a(value)}, {_expected(value, PLAIN)}")
 
     if type(value) is not dict:
-        raise RunFileError(f"{path or 'its content'} {is_a(value)}, {_expected(value, 'expected a dict')}")
+        raise RunFileError(f"{path or 'its content'} {_is_a(value)}, {_expected(value, 'expected a dict')}")
     walk(value, path, 0)
 
 
@@ -101,24 +106,34 @@ def _expected(value: Any, usual: str) -> str:
     return FROM_ELSEWHERE if is_state_dict else usual
 
 
-def check_text(text: str, path: str) -> None:
+def _check_text(text: str, path: str) -> None:
     """Refuse a string with lone surrogates: it could be neither printed nor written to a report."""
     if not text.isascii() and not is_utf8(text):
         raise RunFileError(f"{path} is not valid unicode text")
 
 
 def readable(key: str) -> str:
-    """A top-level key as a path: bare where it is a name."""
+    """Returns a key as messages write it: bare where it is a name, else in quotes.
+
+    Example:
+        >>> readable("steps"), readable("embed.W_E")
+        ('steps', '"embed.W_E"')
+    """
     return key if key.isidentifier() and key.isascii() and len(key) <= NAME_CHARACTERS else quoted(key)
 
 
-def is_a(value: Any) -> str:
+def _is_a(value: Any) -> str:
     """The rest of a sentence: "is a tuple", or what a `Foreign` value says of itself."""
     return value.verb if isinstance(value, Foreign) else f"is {describe(value)}"
 
 
 def describe(value: Any) -> str:
-    """A type as a person would name it."""
+    """Returns the kind of a value as a person would name it.
+
+    Example:
+        >>> describe(1), describe(None), describe(torch.ones(2))
+        ('an int', 'None', 'a tensor of shape (2,)')
+    """
     if value is None:
         return "None"
     if type(value) is Tensor:
@@ -129,6 +144,10 @@ def describe(value: Any) -> str:
 
 def check_loaded_tensor(tensor: Tensor, path: str) -> None:
     """Refuse a tensor that is not an ordinary dense one lying wholly inside its storage.
+
+    Args:
+        tensor: What torch has read.
+        path: Where in the file it is, for the message.
 
     Raises:
         RunFileError: For a sparse, quantised, complex or fake tensor, and for one whose elements overlap.
@@ -153,10 +172,23 @@ def check_loaded_tensor(tensor: Tensor, path: str) -> None:
 
 
 def check_strides(path: str, shape: tuple[int, ...], stride: tuple[int, ...], offset: int, room: int) -> None:
-    """Refuse elements that overlap or reach outside a storage of `room` elements.
+    """Refuse elements that overlap or reach outside their storage.
+
+    Args:
+        path: What messages call the tensor.
+        shape: Its shape.
+        stride: Elements from one entry of an axis to the next.
+        offset: Elements before its first one.
+        room: How many elements the storage has.
 
     Raises:
         RunFileError: Naming the tensor.
+
+    Example:
+        >>> check_strides("W", (2, 3), (3, 1), 0, 6)
+        >>> check_strides("W", (2, 3), (0, 1), 0, 6)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: W is a tensor whose elements overlap in memory ...
     """
     if len(shape) != len(stride) or min((0, offset, *shape, *stride)) < 0:
         raise RunFileError(f"{path} has shape {shape}, strides {stride} and offset {offset}: not a tensor")

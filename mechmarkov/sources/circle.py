@@ -68,7 +68,20 @@ def walks(
     generator: Numbers,
     device: Device,
 ) -> Sequences:
-    """Walks on circles of one size; each may have a probability `p` of its own."""
+    """Walks on circles of one size: a uniform first state, then steps of +1 with probability p, else -1.
+
+    Args:
+        n_states: The number of states of the circle.
+        p: How likely a step clockwise is: of all walks, or of each.
+        batch: The number of walks.
+        length: The number of states of each.
+        generator: The only source of randomness.
+        device: Where the generator lives.
+
+    Example:
+        >>> walks(4, 1.0, 1, 3, torch.Generator().manual_seed(0), "cpu").diff().remainder(4)
+        tensor([[1, 1]])
+    """
     start = integers(generator, device, n_states, batch, 1)
     u = uniform(generator, device, batch, length - 1)
     step = torch.where(u < p, 1, -1)

@@ -1,15 +1,15 @@
 """A chain that is not seen, but only what it emits."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
-from itertools import islice
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
 from pydantic import field_validator, model_validator
 
+from mechmarkov.sources.base.hidden_chain import HiddenChain
 from mechmarkov.sources.base.labelled import labelled_matrices, matrices_of
 from mechmarkov.sources.base.rows import (
     MAX_STATES,
@@ -18,20 +18,14 @@ from mechmarkov.sources.base.rows import (
     Transitions,
     check_law,
     check_laws,
-    laws_of,
     normalised,
 )
-from mechmarkov.sources.base.source import Predictor, WithHidden, by_name, check_request
-from mechmarkov.sources.base.stationary import Stationary, check_steps, one_law, read_only
+from mechmarkov.sources.base.stationary import one_law, read_only
 from mechmarkov.sources.sampling import law
-from mechmarkov.sources.sampling.paths import emit, sample_paths
-from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table
-from mechmarkov.theory import predictors
 from mechmarkov.theory.hidden import from_states
-from mechmarkov.theory.predictors import NextLaws, Tokens
 
 
-class HiddenMarkov(WithHidden, Stationary):
+class HiddenMarkov(HiddenChain):
     """A stationary hidden chain; each token is drawn from the law that belongs to its hidden state.
 
     Args:
@@ -217,11 +211,6 @@ class HiddenMarkov(WithHidden, Stationary):
         """Number of different tokens."""
         return len(self.emissions[0])
 
-    @property
-    def n_hidden(self) -> int:
-        """Number of hidden states."""
-        return len(self.transitions)
-
     @cached_property
     def T(self) -> Float[np.ndarray, "hidden_from hidden_to"]:
         """Transitions of the hidden chain; read-only."""
@@ -237,66 +226,6 @@ class HiddenMarkov(WithHidden, Stationary):
         """The stationary law of the hidden chain, from which sequences start; read-only."""
         return read_only(law.stationary(self.T, "transitions"))
 
-    @cached_property
-    def pi(self) -> Float[np.ndarray, " state"]:
-        """The law of one token; read-only."""
-        return read_only(self.hidden_law @ self.E)
-
     def title(self) -> str:
         """`3 tokens from a hidden chain on 2 states`."""
         return f"{self.n_states} tokens from a hidden chain on {self.n_hidden} states"
-
-    def step_law(self, m: int) -> Float[np.ndarray, "state_from state_to"]:
-        """By m steps of the hidden chain; see `Stationary.step_law`."""
-        check_steps(m)
-        return next(islice(self.step_laws(), m, None))
-
-    def step_laws(self) -> Iterator[Float[np.ndarray, "state_from state_to"]]:
-        """Each from one more step of the hidden chain; see `Stationary.step_laws`."""
-        yield np.eye(self.n_states)
-        joint = (self.hidden_law[:, None] * self.E).T  # of a token, and the hidden state now
-        known = laws_of(joint, self.hidden_law)
-        while True:
-            known = known @ self.T
-            yield known @ self.E
-
-    def sample_with_hidden(
-        self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu"
-    ) -> tuple[Sequences, Sequences]:
-        """Draw sequences and the hidden states behind them; see `Source.sample`."""
-        check_request(batch, length, generator, device)
-        T, E, start = (table(generator, device, a) for a in (self.T, self.E, self.hidden_law))
-        hidden = sample_paths(T[None], start[None], batch, length, generator)
-        return emit(E, hidden, generator), hidden
-
-    def beliefs(self, tokens: Tokens) -> Float[np.ndarray, "batch position hidden"]:
-        """The law of the hidden state at each position, given the tokens up to it: the forward filter.
-
-        A token that is impossible after those before it tells nothing of the hidden state.
-        """
-        predictors.check_tokens(tokens, self.n_states)
-        belief = np.empty((*tokens.shape, self.n_hidden))
-        ahead = np.tile(self.hidden_law, (len(tokens), 1))
-        for t in range(tokens.shape[1]):
-            seen = ahead * self.E.T[tokens[:, t]]
-            total = seen.sum(-1, keepdims=True)
-            belief[:, t] = np.divide(seen, total, out=ahead, where=total > 0)
-            ahead = belief[:, t] @ self.T
-        return belief
-
-    def laws_of_hidden(self, tokens: Tokens) -> Float[np.ndarray, "batch position hidden state"]:
-        """The law of the next token if each hidden state were known to be the one now (probability)."""
-        predictors.check_tokens(tokens, self.n_states)
-        return np.broadcast_to(self.T @ self.E, (*tokens.shape, self.n_hidden, self.n_states))
-
-    def predictors(self) -> dict[str, Predictor]:
-        """Returns those of every stationary source, and `forward_filter`."""
-        label = "forward filter: the belief over hidden states, a step on, exact"
-        return super().predictors() | by_name(Predictor("forward_filter", label, True, self._forward_filter))
-
-    def best(self) -> Predictor | str:
-        """Returns what the belief over hidden states says of the next token."""
-        return self.predictors()["forward_filter"]
-
-    def _forward_filter(self, tokens: Tokens) -> NextLaws:
-        return self.beliefs(tokens) @ self.T @ self.E

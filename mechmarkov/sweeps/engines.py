@@ -173,7 +173,10 @@ def on_ray(tasks: Sequence[Task], work: Work, cluster: Cluster) -> Iterator[Outc
 
 
 def pack(done: Done) -> bytes:
-    """Results as few bytes: rows as compressed JSON, so that Ray sends them with the reply (under 100 KB)."""
+    """Results as few bytes: rows as compressed JSON, so that Ray sends them with the reply (under 100 KB).
+
+    `unpack` undoes it.
+    """
     rows = zlib.compress(json.dumps(done.rows).encode())
     head = json.dumps(
         {"rows": len(rows), "runs": {key: len(data) for key, data in done.runs.items()}}

@@ -62,7 +62,7 @@ def evaluate(
     steps: Literal["last", "all"] = "last",
     device: torch.device | str = "cpu",
 ) -> list[Evaluation]:
-    """Scores of runs of one recipe, which differ only in their seed.
+    """Scores of runs of one recipe, which differ only in their seed, one `Evaluation` a run.
 
     `behaviour` is that of `mm.probe` at the last step, of the same evaluation data and the same null models.
 

@@ -13,10 +13,10 @@ import numpy as np
 import plotly.graph_objects as go
 import pyarrow as pa
 from plotly.subplots import make_subplots
-from scipy.stats import binomtest
 
 from mechmarkov.report.figures import SEQUENTIAL, colorbar
 from mechmarkov.sweeps.spec import Phase, SweepError
+from mechmarkov.theory.bootstrap import wilson
 from mechmarkov.utils.text import label
 
 TITLES = {
@@ -54,16 +54,25 @@ def share(happened: Sequence[bool | None], reasons: Sequence[str | None] = ()) -
     """
     known = [bool(value) for value in happened if value is not None]
     hits, n = sum(known), len(known)
-    low, high = binomtest(hits, n).proportion_ci(method="wilson") if n else (np.nan, np.nan)
+    low, high = wilson(hits / n, n) if n else (np.nan, np.nan)
     why = tuple(dict.fromkeys(reason for reason in reasons if reason is not None))
-    return Share(hits, n, len(happened) - n, float(low), float(high), why)
+    return Share(hits, n, len(happened) - n, low, high, why)
 
 
 def counts(table: pa.Table, phase: Phase) -> Counts:
-    """The share at each facet, y and x; facet is None where there is none.
+    """The share of runs with the phase's event at each (facet, y, x); facet is None where there is none.
+
+    Args:
+        table: A sweep's table, `Swept.table`.
+        phase: Names the fields and the event.
 
     Raises:
         SweepError: The event is not a column of booleans.
+
+    Example:
+        >>> runs = pa.table({"p": [0.1, 0.1], "q": [0.2, 0.2], "stuck": [True, False]})
+        >>> counts(runs, Phase(x="p", y="q"))[None, 0.2, 0.1].hits
+        1
     """
     values, reasons = happened(table, phase.event), undecided(table, phase.event)
     return {
@@ -73,7 +82,12 @@ def counts(table: pa.Table, phase: Phase) -> Counts:
 
 
 def cells_of(table: pa.Table, phase: Phase) -> dict[Where, list[int]]:
-    """The rows of the table at each facet, y and x, in the order of the table."""
+    """The numbers of the table's rows at each (facet, y, x), in the order of the table.
+
+    Example:
+        >>> cells_of(pa.table({"p": [0.1, 0.1], "q": [0.2, 0.3]}), Phase(x="p", y="q"))
+        {(None, 0.2, 0.1): [0], (None, 0.3, 0.1): [1]}
+    """
     facets = [None] * table.num_rows if phase.facet is None else table[phase.facet].to_pylist()
     cells: dict[Where, list[int]] = {}
     ys, xs = (table[field].to_pylist() for field in (phase.y, phase.x))
@@ -83,19 +97,34 @@ def cells_of(table: pa.Table, phase: Phase) -> dict[Where, list[int]]:
 
 
 def cell_names(cells: Sequence[Where], phase: Phase) -> list[str]:
-    """Returns what cells are called: the values of their fields, as text."""
+    """Returns what cells are called: the values of their fields, as text.
+
+    Example:
+        >>> cell_names([(None, 0.2, 0.1)], Phase(x="source.p", y="source.q"))
+        ['p = 0.1, q = 0.2']
+    """
     named = [(axis, field) for axis, field in ((2, phase.x), (1, phase.y), (0, phase.facet)) if field]
     return [", ".join(f"{_last(field)} = {_plain(where[axis])}" for axis, field in named) for where in cells]
 
 
 def places(cells: Sequence[Where]) -> list[tuple[int, int, int]]:
-    """Returns where `figure` draws each cell: its panel, column and row, from 0 on."""
+    """Returns where `figure` draws each cell: its panel, column and row, from 0 on.
+
+    Example:
+        >>> places([(None, 0.2, 0.1), (None, 0.3, 0.1)])
+        [(0, 0, 0), (0, 0, 1)]
+    """
     facets, ys, xs = _axes(cells)
     return [(facets.index(facet), xs.index(x), ys.index(y)) for facet, y, x in cells]
 
 
 def headings(phase: Phase, title: str = "") -> tuple[str, str]:
-    """Returns what the diagram shows, and what stands below that."""
+    """Returns the heading of a diagram, from the phase's event, and the line below it.
+
+    Args:
+        phase: What the diagram shows.
+        title: The sweep's, before the legend in the second line.
+    """
     words = TITLES.get(phase.event, f"Share of runs where {phase.event} is true")
     return words, f"{title} · {LEGEND}" if title else LEGEND
 
@@ -176,8 +205,16 @@ def _add_line(picture: go.Figure, phase: Phase, xs: list[Any], ys: list[Any], co
 def happened(table: pa.Table, event: str) -> list[bool | None]:
     """Returns whether an event happened, for each run; None where that is undecided.
 
+    Args:
+        table: A sweep's table.
+        event: `diverged`, or a column of booleans such as `stuck`.
+
     Raises:
         SweepError: The event is not a column of booleans.
+
+    Example:
+        >>> happened(pa.table({"status": ["ok", "diverged"]}), "diverged")
+        [False, True]
     """
     if event == "diverged":
         return [status == "diverged" for status in table["status"].to_pylist()]
@@ -191,7 +228,7 @@ def happened(table: pa.Table, event: str) -> list[bool | None]:
 
 
 def undecided(table: pa.Table, event: str) -> list[str | None]:
-    """Returns why an event is undecided, for each run; None where it is not, or nothing is said."""
+    """Returns why an event is undecided, for each run (column `<event>.reason`); None where it is not."""
     name = f"{event}.reason"
     return list(table[name].to_pylist()) if name in table.column_names else [None] * table.num_rows
 

@@ -21,7 +21,7 @@ from mechmarkov.sweeps.engines import Cluster, Outcome, in_processes, on_ray
 from mechmarkov.sweeps.spec import Point, Sweep, SweepError, load_sweep, points, seeds_of
 from mechmarkov.sweeps.store import Store
 from mechmarkov.sweeps.tasks import Done, Settings, Task, carry_out, fleets, member_key
-from mechmarkov.training.plan import MEMORY
+from mechmarkov.training.split import MEMORY
 from mechmarkov.training.workload import Member
 from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.errors import integer_of, path_of

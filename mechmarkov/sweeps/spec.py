@@ -172,7 +172,12 @@ class Point:
 
 
 def seeds_of(sweep: Sweep) -> tuple[int, ...]:
-    """The seeds that every point is trained with."""
+    """The seeds that every point is trained with.
+
+    Example:
+        >>> seeds_of(Sweep(name="a", recipe="walk-k6-half", seeds=3))
+        (0, 1, 2)
+    """
     return tuple(range(sweep.seeds)) if isinstance(sweep.seeds, int) else sweep.seeds
 
 
@@ -252,6 +257,11 @@ def load_sweep(sweep: Sweep | Mapping[str, Any] | str | Path) -> Sweep:
 
     Raises:
         SweepError: One line, naming key, value and what was expected.
+
+    Example:
+        >>> from mechmarkov.catalogue import sweeps
+        >>> load_sweep(min(sweeps())).name == min(sweeps())
+        True
     """
     return Sweep.load(sweep)
 

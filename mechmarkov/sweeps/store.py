@@ -29,11 +29,11 @@ class Store:
     folder: Path
 
     def row_file(self, key: str) -> Path:
-        """Returns where a member's row is."""
+        """The path of a member's row, `rows/KEY.json`."""
         return self.folder / "rows" / f"{key}.json"
 
     def run_file(self, key: str) -> Path:
-        """Returns where a member's run is, if it is kept."""
+        """The path of a member's run, `runs/KEY.pt`, whether it is kept or not."""
         return self.folder / "runs" / f"{key}.pt"
 
     def row(self, key: str) -> Row | None:

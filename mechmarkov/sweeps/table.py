@@ -54,7 +54,7 @@ def table(members: Sequence[tuple[Point, int]], rows: Sequence[Row]) -> pa.Table
 
 
 def write(content: pa.Table, path: Path) -> None:
-    """Write a table, whole or not at all."""
+    """Write a table as parquet, whole or not at all."""
     with replacing(path) as temporary, temporary.open("wb") as file:  # a path may have no name in UTF-8
         pq.write_table(content, file)
 

@@ -16,7 +16,7 @@ from mechmarkov.runs.training_curve import training_curve
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sweeps.evaluate import Evaluation, evaluate
 from mechmarkov.training.execute import Diverged
-from mechmarkov.training.plan import budget_of
+from mechmarkov.training.split import budget_of
 from mechmarkov.training.train import train_members
 from mechmarkov.training.workload import Member, fleet_key
 from mechmarkov.utils.device import pick_device
@@ -89,7 +89,14 @@ def member_key(member: Member) -> str:
 
 
 def fleets(items: Iterable[Item], most: int) -> list[Task]:
-    """Items that may share a stack together, at most `most` in a task; the order of first sight is kept."""
+    """Items that may share a stack together, at most `most` in a task; the order of first sight is kept.
+
+    Example:
+        >>> from mechmarkov.training import load_recipe
+        >>> items = [Item(str(seed), Member(load_recipe("walk-k6-half"), seed)) for seed in range(3)]
+        >>> [len(task.items) for task in fleets(items, most=2)]
+        [2, 1]
+    """
     groups: dict[Any, list[Item]] = {}
     for item in items:
         groups.setdefault((fleet_key(item.member.recipe), item.run is None), []).append(item)
@@ -98,7 +105,7 @@ def fleets(items: Iterable[Item], most: int) -> list[Task]:
 
 
 def with_runs(task: Task) -> Task:
-    """The task for another machine, with kept runs as bytes."""
+    """The same task for another machine: kept runs are read, so that it holds their bytes and no paths."""
     return replace(task, items=tuple(replace(item, run=_bytes_of(item.run)) for item in task.items))
 
 

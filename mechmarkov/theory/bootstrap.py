@@ -15,7 +15,15 @@ DRAWN = 1 << 21  # means at a time, 16 MB: a trajectory has millions of effects
 def resampled_means(
     values: Float[np.ndarray, "*lead sequence"], *, draws: int = DRAWS, seed: int = 0
 ) -> Float[np.ndarray, "*lead draw"]:
-    """Means over sequences drawn with replacement; one draw takes the same sequences for all of `lead`."""
+    """Bootstrap draws of the mean over sequences: means over sequences drawn with replacement (Efron 1979).
+
+    One draw takes the same sequences for all of `lead`, so that differences and ratios of draws make sense.
+
+    Example:
+        >>> draws = resampled_means(np.arange(100.0))
+        >>> draws.shape, bool(abs(draws.mean() - 49.5) < 0.5)
+        ((1000,), True)
+    """
     return np.asarray(values @ _weights(values.shape[-1], draws, seed).T)
 
 

@@ -41,7 +41,18 @@ def best_slope(p: float, q: float) -> float:
 
 
 def best_offset(s: Float[np.ndarray, "*n"], p: float, q: float) -> Float[np.ndarray, "*n"]:
-    """The log-odds `c` after state 0 that go best with a slope; `b* - e²/2` in the paper's words."""
+    """The log-odds `c` after state 0 that minimise the loss at a slope `s` (the paper: `b* - e²/2`).
+
+    Args:
+        s: Slopes (log-odds).
+        p: Pr(1 | 0).
+        q: Pr(0 | 1).
+
+    Example:
+        >>> c = best_offset(np.array([best_slope(0.2, 0.3)]), 0.2, 0.3)  # of the bigram: log(p / (1 - p))
+        >>> bool(np.isclose(c[0], np.log(0.2 / 0.8)))
+        True
+    """
     grown = np.exp(s)
     root = np.sqrt((p - q) ** 2 + 4 * p * q * grown)
     if p < q:  # the same without a difference of nearly equal numbers, which is 0 at slopes of -40

@@ -102,6 +102,11 @@ def finite_scores(
         weights: The weights of each sequence, summing to 1: its probability where all are enumerated.
         P: The chain along edges.
         eps: Inside the logarithm of the loss.
+
+    Example:
+        >>> copies = np.array([[0, 0], [1, 1]])  # position 1 copies position 0
+        >>> finite_scores(copies, np.array([0.5, 0.5]), np.eye(2)).tolist()
+        [[0.0, nan], [0.0, 0.0]]
     """
     n_states, n = len(P), states.shape[1]
     counts = (states[..., None] == np.arange(n_states)).sum(1)

@@ -35,12 +35,16 @@ def target_for(objective: str, P: Matrix) -> tuple[TargetName, Matrix]:
     """Returns what a value circuit converges to under a loss, up to what that loss cannot see.
 
     Args:
-        objective: `Objective.kind`.
+        objective: `Objective.kind`: "cross_entropy", "raw_log", "normalised_log" or "squared".
         P: The transition matrix (or its m-th power, for a path that looks at lag m).
 
     Returns:
         `("log P", log P)` for cross-entropy; `("P", P)` there too if P has zeros (then probabilities are
         compared) and for squared or normalised scores; `("sqrt P", sqrt P)` for raw log scores.
+
+    Example:
+        >>> target_for("raw_log", np.array([[0.25, 0.75], [1.0, 0.0]]))[0]
+        'sqrt P'
     """
     if objective == "raw_log":
         return "sqrt P", np.sqrt(P)
@@ -61,7 +65,14 @@ def row_centred(table: Tables) -> Float[np.ndarray, "..."]:
 
 
 def double_centred(table: Tables) -> Float[np.ndarray, "..."]:
-    """The table less row and column means: what depends on both states. Zero for a constant table."""
+    """The table less row and column means: what depends on both states. Zero for a constant table.
+
+    `C_ij - mean_j C_ij - mean_i C_ij + mean_ij C_ij`.
+
+    Example:
+        >>> double_centred(np.array([[1.0, 0.0], [0.0, 1.0]])).tolist()
+        [[0.5, -0.5], [-0.5, 0.5]]
+    """
     rows = table - table.mean(-1, keepdims=True)
     return _without_rounding(rows - rows.mean(-2, keepdims=True), table)
 
@@ -72,7 +83,13 @@ def _without_rounding(centred: np.ndarray, table: np.ndarray) -> Float[np.ndarra
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> Float[np.ndarray, "*lead"]:
-    """Cosine of two centred tables over their last two axes, whatever their scale; 0 where one is zero."""
+    """Cosine of two centred tables over their last two axes, whatever their scale; 0 where one is zero.
+
+    Example:
+        >>> table = row_centred(np.array([[0.9, 0.1], [0.2, 0.8]]))
+        >>> float(cosine(table, 3 * table).round(6)), float(cosine(table, -table).round(6))
+        (1.0, -1.0)
+    """
     return np.asarray(np.clip((_direction(a) * _direction(b)).sum((-2, -1)), -1.0, 1.0))
 
 
@@ -85,7 +102,13 @@ def _direction(table: np.ndarray) -> np.ndarray:
 
 
 def directional_distance(a: np.ndarray, b: np.ndarray) -> Float[np.ndarray, "*lead"]:
-    """`|a/|a| - b/|b||`, the Frobenius distance of directions: `sqrt(2 - 2 cos)`, between 0 and 2."""
+    """`|a/|a| - b/|b||`, the Frobenius distance of directions: `sqrt(2 - 2 cosine(a, b))`, between 0 and 2.
+
+    Example:
+        >>> table = np.array([[0.5, -0.5], [-0.5, 0.5]])
+        >>> float(directional_distance(table, -table))
+        2.0
+    """
     return np.asarray(np.sqrt(2 - 2 * cosine(a, b)))
 
 
@@ -93,6 +116,11 @@ def slope(table: Tables, target: Matrix) -> Float[np.ndarray, "*lead"]:
     """Least-squares slope of a row-centred table on a row-centred target: 1 is exact, 0 is nothing.
 
     NaN where the target's rows are constant: there is nothing to have a slope on.
+
+    Example:
+        >>> log_P = np.log([[0.9, 0.1], [0.2, 0.8]])
+        >>> float(slope(2 * log_P + 5, log_P).round(6))
+        2.0
     """
     t = row_centred(target)
     return np.asarray((row_centred(table) * t).sum((-2, -1)) / ((t * t).sum() or np.nan))
@@ -101,17 +129,40 @@ def slope(table: Tables, target: Matrix) -> Float[np.ndarray, "*lead"]:
 def kl(
     exact: Float[np.ndarray, "*shape state"], model: Float[np.ndarray, "*lead state"]
 ) -> Float[np.ndarray, "..."]:
-    """`KL(exact ‖ model)` over the last axis, in nats; the model's probability is floored at 1e-12."""
+    """`KL(exact ‖ model) = sum_j exact_j log(exact_j / model_j)` over the last axis, in nats.
+
+    The model's probability is floored at 1e-12: a predictor may give an event exactly zero.
+
+    Example:
+        >>> kl(np.array([1.0, 0.0]), np.array([0.5, 0.5])).round(4)
+        np.float64(0.6931)
+    """
     return np.asarray(rel_entr(exact, np.maximum(model, FLOOR)).sum(-1))
 
 
 def kernel_kl(model: Tables, P: Matrix, pi: Float[np.ndarray, " state_from"]) -> Float[np.ndarray, "*lead"]:
-    """`sum_i pi_i KL(P_i ‖ model_i)`, in nats: the cost of predicting with a table instead of the chain."""
+    """`sum_i pi_i KL(P_i ‖ model_i)`, in nats: the cost of predicting with a table instead of the chain.
+
+    Args:
+        model: Predictions after each state (probability), any number of tables.
+        P: The transition matrix.
+        pi: The weight of each state, such as the stationary law.
+
+    Example:
+        >>> P = np.array([[0.9, 0.1], [0.4, 0.6]])
+        >>> float(kernel_kl(P, P, np.array([0.8, 0.2])))
+        0.0
+    """
     return np.asarray(kl(P, model) @ pi)
 
 
 def argmax_sets(table: Tables) -> Bool[np.ndarray, "..."]:
-    """Returns which entries are their row's maximum, ties (to 1e-6 of the largest entry) included."""
+    """True where an entry is its row's maximum, ties (to 1e-6 of the table's largest entry) included.
+
+    Example:
+        >>> argmax_sets(np.array([[0.2, 0.8], [0.5, 0.5]])).tolist()
+        [[False, True], [True, True]]
+    """
     largest = np.abs(table).max((-2, -1), keepdims=True)
     return np.asarray(table >= table.max(-1, keepdims=True) - TIE * largest)
 
@@ -132,14 +183,24 @@ def recall(table: Tables, P: Matrix) -> Float[np.ndarray, "*lead"]:
 
 
 def chance_recall(P: Matrix) -> float:
-    """The recall of a constant table."""
+    """The recall of a constant table: the share of entries of P that are their row's maximum.
+
+    Example:
+        >>> chance_recall(np.array([[0.2, 0.8], [0.5, 0.5]]))
+        0.75
+    """
     return float(argmax_sets(P).mean())
 
 
 def circulant_share(table: Float[np.ndarray, "*lead state state"]) -> Float[np.ndarray, "*lead"]:
-    """`|proj C|² / |C|²` onto circulant tables: 1 iff the table depends only on the displacement.
+    """`|proj C|² / |C|²` onto circulant tables: 1 iff the table depends only on `j - i mod K`.
 
     NaN for a table that is zero.
+
+    Example:
+        >>> turn = np.roll(np.eye(3), 1, axis=1)
+        >>> float(circulant_share(turn).round(6)), float(circulant_share(np.diag([1.0, 0, 0])).round(3))
+        (1.0, 0.333)
     """
     n = table.shape[-1]
     i = np.arange(n)

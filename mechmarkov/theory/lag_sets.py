@@ -57,6 +57,11 @@ def over_window(
 
     Raises:
         ValueError: The lags are not ascending lags of the window, or not as many as the kernels read.
+
+    Example:
+        >>> P = np.array([[0.9, 0.1], [0.4, 0.6]])  # of the state two back
+        >>> over_window(P[None], [2], window=2)[0, 1].tolist()  # after (1, 0) and (1, 1): the furthest first
+        [[0.4, 0.6], [0.4, 0.6]]
     """
     wanted = [*lags] == sorted(set(lags)) and min(lags) >= 1 and max(lags) <= window
     if not wanted or len(lags) != kernels.ndim - 2:
@@ -155,6 +160,11 @@ def finite_scores(
         answer: π, the law of the answer.
         weights: The weights of each sequence, summing to 1: its probability where all are enumerated.
         eps: Inside the logarithm of the loss.
+
+    Example:
+        >>> agrees, keys = np.array([[[1.0], [0.0]]]), np.array([[0, 1]])  # one set; the first key agrees
+        >>> finite_scores(agrees, keys, np.array([[1.0, 0.0]]), np.ones(1)).tolist()
+        [0.5]
     """
     hot = np.eye(answer.shape[1])[keys]
     share = hot.mean(1)

@@ -28,7 +28,12 @@ def uniform(tokens: Tokens, n_states: int) -> NextLaws:
 
 
 def unigram(tokens: Tokens, pi: Float[np.ndarray, " state"]) -> NextLaws:
-    """The stationary law `pi` at every position, whatever the tokens."""
+    """The stationary law `pi` at every position, whatever the tokens.
+
+    Example:
+        >>> unigram(np.array([[0, 1]]), np.array([0.8, 0.2])).tolist()
+        [[[0.8, 0.2], [0.8, 0.2]]]
+    """
     check_tokens(tokens, len(pi))
     return np.tile(pi, (*tokens.shape, 1))
 
@@ -52,6 +57,11 @@ def k_step(tokens: Tokens, step_law: Matrix, pi: Float[np.ndarray, " state_to"],
 
     Raises:
         ValueError: `k` is below 1.
+
+    Example:
+        >>> P, pi = np.array([[0.9, 0.1], [0.4, 0.6]]), np.array([0.8, 0.2])
+        >>> k_step(np.array([[1, 0]]), P @ P, pi, k=2).round(2).tolist()  # the second reads the 1
+        [[[0.8, 0.2], [0.6, 0.4]]]
     """
     if k < 1:
         raise ValueError(f"k is {k}, expected a lag of at least 1")
@@ -127,19 +137,9 @@ def in_context_order(tokens: Tokens, n_states: int, order: int, concentration: f
         >>> in_context_order(np.array([[0, 1, 1, 0, 1]]), n_states=2, order=2)[0, 4].round(3).tolist()
         [0.333, 0.667]
     """
-    check_tokens(tokens, n_states)
-    sequence = np.arange(len(tokens))
-    counts = np.full((len(tokens), n_states**order, n_states), concentration, dtype=np.float64)
-    law = np.full((*tokens.shape, n_states), 1 / n_states)
-    history = np.zeros_like(tokens[:, 0])
-    for t in range(tokens.shape[1]):
-        if t >= order:
-            counts[sequence, history, tokens[:, t]] += 1
-        history = (history * n_states + tokens[:, t]) % n_states**order
-        if t >= order - 1:
-            row = counts[sequence, history]
-            law[:, t] = row / row.sum(axis=-1, keepdims=True)
-    return law
+    length = tokens.shape[1] + 1
+    parents = [range(i - order, i) if i >= order else () for i in range(length)]
+    return in_context_graph(tokens, n_states, parents, concentration)
 
 
 def in_context_graph(
@@ -198,7 +198,16 @@ def switching(tokens: Tokens) -> NextLaws:
 
 
 def check_tokens(tokens: Tokens, n_states: int) -> None:
-    """Refuse tokens that are not states `0 .. n_states - 1`, with a ValueError."""
+    """Refuse tokens that are not states `0 .. n_states - 1`: a negative index would silently read another.
+
+    Raises:
+        ValueError: Naming the smallest and the largest token.
+
+    Example:
+        >>> check_tokens(np.array([[0, 2]]), n_states=2)
+        Traceback (most recent call last):
+        ValueError: tokens run from 0 to 2, expected states from 0 to 1
+    """
     if tokens.size and not (tokens.min() >= 0 and tokens.max() < n_states):
         raise ValueError(
             f"tokens run from {tokens.min()} to {tokens.max()}, expected states from 0 to {n_states - 1}"

@@ -61,6 +61,11 @@ def sampled(
 
     Raises:
         ValueError: For fewer than two pairs, which have no standard error.
+
+    Example:
+        >>> values, errors = sampled(lambda members: members @ np.array([1.0, 3.0]), 2, permutations=4)
+        >>> values.tolist(), errors.tolist()
+        ([1.0, 3.0], [0.0, 0.0])
     """
     pairs = permutations // 2
     if pairs < 2:

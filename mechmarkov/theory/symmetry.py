@@ -45,7 +45,16 @@ def orbitals(generators: Sequence[Permutation], n_states: int) -> Int[np.ndarray
 def orbit_mean(
     values: Float[np.ndarray, "*lead point"], orbit: Int[np.ndarray, " point"]
 ) -> Float[np.ndarray, "*lead point"]:
-    """Each value replaced by the mean over its orbit: the projection on what the group leaves unchanged."""
+    """Each value replaced by the mean over its orbit: the projection on what the group leaves unchanged.
+
+    Args:
+        values: One for each point, along the last axis.
+        orbit: The number of each point's orbit, such as `orbits` gives.
+
+    Example:
+        >>> orbit_mean(np.array([1.0, 3.0, 5.0]), np.array([0, 0, 1])).tolist()
+        [2.0, 2.0, 5.0]
+    """
     flat = values.reshape(-1, len(orbit))
     count = np.bincount(orbit)
     rows = [(np.bincount(orbit, row, len(count)) / count)[orbit] for row in flat]
@@ -58,6 +67,15 @@ def commutant_share(
     """Share of tables' squared norm that commutes with the group, in [0, 1]; NaN for a zero table.
 
     A table of independent entries has, on average, the number of orbitals over K².
+
+    Args:
+        table: The tables.
+        orbital: The number of each pair's orbit, as `orbitals` gives.
+
+    Example:
+        >>> turn = orbitals([(1, 2, 0)], 3)
+        >>> commutant_share(np.stack([np.eye(3), np.diag([1.0, 0, 0])]), turn).round(3).tolist()
+        [1.0, 0.333]
     """
     flat = table.reshape(*table.shape[:-2], -1)
     inside = orbit_mean(flat, orbital.ravel())

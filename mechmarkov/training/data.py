@@ -14,17 +14,36 @@ from mechmarkov.training.workload import Member
 
 
 def data_seed(seed: int) -> int:
-    """The seed of a member's data, apart from the one its weights are drawn with."""
+    """Derive the seed of a training's sequences from the one that its weights are drawn with.
+
+    Example:
+        >>> data_seed(0) == data_seed(0), data_seed(0) == data_seed(1)
+        (True, False)
+    """
     return int.from_bytes(hashlib.blake2b(f"data {seed}".encode(), digest_size=8).digest(), "big") >> 1
 
 
 class Batches:
-    """Batches for every step of a stack, `[stack, batch, state]` each; a member's are those it has by itself.
+    """The sequences of every training step, for several models that train as one stack.
+
+    A model gets the sequences that it would get by itself, whatever else is in the stack.
+
+    Args:
+        members: What is trained: a recipe and a seed each, with the same data settings.
+        length: How many states a sequence has.
+        device: Where the sequences are.
 
     Attributes:
-        fixed: The training set where there is one: `[stack, batch, state]`, or `[batch, state]` where shared.
-        weights: What each target of the fixed sequences stands for (`population_law`), `[stack, batch, read]`
-            or `[batch, read]`; None where each counts the same.
+        fixed: The sequences of all steps where these are the same (`data.n_train`, `data.population`):
+            `[stack, batch, state]`, or `[batch, state]` where all models share them. Else None.
+        weights: The probability that each target of the fixed sequences stands for (`population_law`),
+            `[stack, batch, read]` or `[batch, read]`; None where each counts the same.
+
+    Example:
+        >>> from mechmarkov.training.recipe import load_recipe
+        >>> members = [Member(load_recipe("walk-k6-half"), seed) for seed in (0, 1)]
+        >>> Batches(members, 10, torch.device("cpu")).at(0).shape  # the recipe's data.batch is 1000
+        torch.Size([2, 1000, 10])
     """
 
     def __init__(self, members: Sequence[Member], length: int, device: torch.device) -> None:
@@ -49,7 +68,7 @@ class Batches:
         self._start_of_chunk = self._draws.state()
 
     def at(self, step: int) -> Tensor:
-        """The sequences of a step; steps are asked for in order, from the one that was restored."""
+        """Returns the sequences of a step, `[stack, batch, state]`; ask for steps in ascending order."""
         if self.fixed is not None:
             return self.fixed
         place, batch = step % self.chunk_steps, self._batch
@@ -66,10 +85,10 @@ class Batches:
         return drawn
 
     def state(self, step: int) -> dict[str, Tensor]:
-        """Returns what is needed to go on with `step`: the draws' state at the start of that step's chunk."""
+        """Returns what `restore` needs to go on at `step` with the same sequences."""
         return self._draws.state() if step % self.chunk_steps == 0 else self._start_of_chunk
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Undo `state`: the next step asked for sees the data it would have seen."""
+        """Go on from a `state`: the next step that is asked for has the sequences that it would have had."""
         self._draws.restore(state)
         self._chunk = None

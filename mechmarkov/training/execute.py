@@ -14,11 +14,11 @@ from mechmarkov.runs.run import Run
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.training import resume
 from mechmarkov.training.plan import Stack, TrainingPlan
-from mechmarkov.training.progress import Progress, Stop, Told
 from mechmarkov.training.recipe import Recipe
 from mechmarkov.training.stack import Fitted, StackInTraining, solved
-from mechmarkov.utils.forked import forked
+from mechmarkov.utils.forked import Stop, forked
 from mechmarkov.utils.memory import freed_memory_kept
+from mechmarkov.utils.progress import Progress, Told
 from mechmarkov.utils.threads import threads
 
 SECONDS_BETWEEN_LOSSES = 0.5
@@ -27,30 +27,45 @@ ADVICE = "memory=... takes how many bytes may be used"
 
 @dataclass(frozen=True)
 class Diverged:
-    """A member whose weights or metrics are no longer finite; it has no run."""
+    """Stands for a run that there is not: some weight or metric is NaN or infinite.
+
+    Attributes:
+        recipe: What was trained.
+        seed: The seed of its start and its data.
+    """
 
     recipe: Recipe
     seed: int
 
     @property
     def message(self) -> str:
-        """One line."""
+        """Returns one line that names the seed and the number of steps."""
         return f"weights of seed {self.seed} are not finite after {self.recipe.steps} steps"
 
 
 def execute(plan: TrainingPlan, told: Told = None) -> list[Run | Diverged]:
-    """Train the stacks of a plan.
+    """Train what a plan says, and save what it says where; `train_members` makes a plan and does this.
 
     Args:
-        plan: What to train, and how.
-        told: Whether to draw a progress bar, or what is told of the steps done and those in all.
+        plan: What to train, and how: see `plan_training`.
+        told: True or False for a progress bar, None for one where somebody sees it, or a function of the
+            steps done and the steps in all.
 
     Returns:
-        For each member its run, or `Diverged`.
+        For each member of the plan, in its order, its run, or `Diverged`.
 
     Raises:
         RunFileError: Files that cannot be written, what another training left, or a folder that another one
             is using.
+
+    Example:
+        >>> from mechmarkov.training.plan import plan_training
+        >>> from mechmarkov.training.recipe import load_recipe
+        >>> from mechmarkov.training.workload import Member
+        >>> recipe = load_recipe("walk-k6-half").with_set(["steps=2", "checkpoints=[]", "model.n_ctx=6"])
+        >>> runs = execute(plan_training([Member(recipe, 0), Member(recipe, 1)], device="cpu"), told=False)
+        >>> [(run.seed, run.steps.tolist()) for run in runs]
+        [(0, [0, 2]), (1, [0, 2])]
     """
     results: dict[int, Run | Diverged] = dict(plan.earlier)
     one_by_one = min(len(plan.stacks), plan.at_once) <= 1
@@ -65,7 +80,7 @@ def execute(plan: TrainingPlan, told: Told = None) -> list[Run | Diverged]:
         for folder in sorted({path.parent for path in plan.paths}):
             held.enter_context(owned(folder, RunFileError))
         trained = forked(
-            partial(train_stack, plan, progress, stop),
+            partial(_train_stack, plan, progress, stop),
             range(len(plan.stacks)),
             plan.at_once,
             copied=plan.copied,
@@ -78,7 +93,7 @@ def execute(plan: TrainingPlan, told: Told = None) -> list[Run | Diverged]:
     return [results[place] for place in range(len(plan.members))]
 
 
-def train_stack(plan: TrainingPlan, progress: Progress, stop: Stop, number: int) -> list[Run | Diverged]:
+def _train_stack(plan: TrainingPlan, progress: Progress, stop: Stop, number: int) -> list[Run | Diverged]:
     """Train one stack of a plan, from where an earlier call was interrupted; save its runs.
 
     A stack whose runs are there already, as it ended before another one was interrupted, is not trained.
@@ -95,16 +110,19 @@ def train_stack(plan: TrainingPlan, progress: Progress, stop: Stop, number: int)
     if interrupted is not None:
         training.restore(interrupted)
     written = noted = time.monotonic()
-    for step in range(training.step + 1, recipe.steps + 1):
-        training.record(training.launch(training.update, *training.inputs()))
-        if file is not None and step < recipe.steps and time.monotonic() - written >= plan.save_every:
+    for step in range(training.step, recipe.steps):
+        lr = training.optimiser.rates(step)
+        drawn = () if training.fixed else (training.batches.at(step),)
+        training.record(training.launch(training.update, lr, *drawn))
+        due = time.monotonic() - written >= plan.save_every
+        if file is not None and due and training.step < recipe.steps:
             resume.write(file, stack.members, plan.device, training.snapshot())
             written = time.monotonic()
         if progress.shows_loss and time.monotonic() - noted >= SECONDS_BETWEEN_LOSSES:
             progress.loss(number, training.loss())
             noted = time.monotonic()
         stop.check()
-        progress.step(number, step)
+        progress.step(number, training.step)
     return _results(plan, stack, training.fitted())
 
 

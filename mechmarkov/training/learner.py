@@ -21,16 +21,25 @@ Measures = dict[str, Float[Tensor, " stack"]]
 def with_errors(
     parts: Sequence[tuple[Measures, Float[Tensor, "stack number"]]],
 ) -> tuple[Measures, Float[Tensor, "stack number"]]:
-    """The means over groups of sequences that were drawn independently, with their standard errors.
+    """Average measures and gradients over groups of sequences, and give the standard errors of the averages.
 
-    The error of the gradient `g` is `sqrt(E |g - mean g|^2)`, without bias under the root. It bounds that of
-    its norm in the mean square, as `||a| - |b|| <= |a - b|`.
+    With n groups the error of the loss is `std / sqrt(n)`. The error of the gradient `g` is
+    `sqrt(E |g - mean g|^2)`, without bias under the root. It bounds that of the gradient's norm in the mean
+    square, as `||a| - |b|| <= |a - b|`.
 
     Args:
-        parts: What was measured on each group, and its gradient.
+        parts: For each group, drawn independently of the others, its measures by name (`loss` in nats among
+            them, `[stack]` each) and its gradient `[stack, number]`.
 
     Returns:
-        The means, with `loss_error`, `gradient_norm` and `gradient_norm_error`, and the gradient.
+        The means, with `loss_error`, `gradient_norm` and `gradient_norm_error` `[stack]` next to them, and
+        the mean gradient `[stack, number]`.
+
+    Example:
+        >>> groups = [({"loss": torch.tensor([x])}, torch.tensor([[x, 0.0]])) for x in (1.0, 3.0)]
+        >>> measures, gradient = with_errors(groups)
+        >>> {name: value.item() for name, value in measures.items()}, gradient.tolist()
+        ({'loss': 2.0, 'loss_error': 1.0, 'gradient_norm': 2.0, 'gradient_norm_error': 1.0}, [[2.0, 0.0]])
     """
     n = len(parts)
     means = {name: torch.stack([one[name] for one, _ in parts]).mean(0) for name in parts[0][0]}
@@ -46,7 +55,7 @@ def with_errors(
 
 @dataclass(frozen=True, eq=False)
 class LearnerJob:
-    """All that a section of a recipe builds its learner from; seeds and starts are each member's own."""
+    """Everything that the learner of a stack is built from: `recipe.model.learner(job)`."""
 
     config: DecoderConfig  # the decoder that is trained, or exported
     objective: Objective  # what it is trained for
@@ -62,12 +71,12 @@ class LearnerJob:
 
 @runtime_checkable
 class Learner(Protocol):
-    """A stack of models that can be trained; every tensor has the leading stack axis.
+    """A stack of models as the training loop needs it; every tensor has the leading stack axis.
 
     Attributes:
-        parameters: What the optimiser moves, by name.
-        masks: For parameters of which a part stays as it is: true where they may move.
-        frozen: Exported tensors that no step can change, without the stack axis.
+        parameters: What the optimiser moves, by name, `[stack, ...]`.
+        masks: For parameters of which a part stays as it is: true where they may move, `[stack, ...]`.
+        frozen: Tensors of the exported decoder that no step can change, without the stack axis.
     """
 
     parameters: dict[str, Tensor]
@@ -80,21 +89,28 @@ class Learner(Protocol):
         targets: Int[Tensor, "*stack batch read"],
         weights: Float[Tensor, "*stack batch read"] | None = None,
     ) -> Measures:
-        """Mean loss of each member in nats, with its gradient graph, and what else is cheap to know.
+        """Compute the mean loss of each member in nats, with its gradient graph, and other measures.
 
-        Weights are what `population_law` gives; without them each sequence counts the same.
+        Args:
+            tokens: What the models read, `[batch, position]` or with the stack in front.
+            targets: The states that they are to predict at the last `read` positions.
+            weights: What each target counts (`population_law`); all the same where they are not given.
+
+        Returns:
+            By name, `loss` among them, `[stack]` each.
         """
 
     def export(self) -> dict[str, Tensor]:
-        """The other tensors of the decoder this is, detached, under HookedTransformer's names."""
+        """Returns the decoder's tensors but `frozen`, by HookedTransformer's names."""
 
 
-class DecoderLearner:
-    """A stack of decoders, each started from its seed.
+class DecoderLearner(Learner):
+    """A stack of decoders as the training loop needs it (`Learner`), each started from its own seed.
 
     Args:
-        job: A member starts as it does by itself.
-        fixed: Weights that are part of the architecture, to which what is drawn is added where it is trained.
+        job: What is trained. A member starts as it would by itself.
+        fixed: Weights that are part of the architecture, by name. Parameters that are not among them are
+            zero; what is drawn is added to the part that `job.trainable` names.
 
     Raises:
         ValueError: If `trainable` or `init.zero` names something that is not a parameter of the decoder.

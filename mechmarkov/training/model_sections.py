@@ -30,36 +30,61 @@ PEAK_TO_SAVED = 2.5
 Requirement = tuple[str, tuple[Any, ...], str]
 
 
-class TrainedAsDecoder:
-    """A base of the sections whose model is trained as any decoder is."""
+class TrainedModel:
+    """The model of a recipe's `[model]` section: how it is trained, by default as any decoder.
 
-    shares_stacks: ClassVar[bool] = True
+    `n_states` is the number of states of the recipe's source, `config` the decoder of checkpoints.
+    """
+
     follows: ClassVar[frozenset[str]] = frozenset()  # fields that follow from others where not written
 
+    @property
+    def shares_stacks(self) -> bool:
+        """Returns whether seeds train together; else the training is integrated once (`solution`)."""
+        return True
+
+    def requirements(self) -> Iterator[Requirement]:
+        """Yields what the rest of the recipe must say: a key, the values that fit, an error for others."""
+        yield from ()
+
+    def trainable(self, n_states: int) -> Slices | None:  # noqa: ARG002
+        """Returns which part of each of the decoder's parameters is trained; None for every parameter."""
+        return None
+
+    def fixed(self, n_states: int) -> dict[str, Tensor] | None:  # noqa: ARG002
+        """Returns weights that are part of the architecture, by name; what is trained is added to them."""
+        return None
+
     def learner(self, job: LearnerJob) -> Learner:
-        """The stack of models that is trained."""
+        """Build the stack of models that is trained.
+
+        Raises:
+            ValueError: `job.start` is given, and the model has no weights to start from.
+        """
         return DecoderLearner(job, self.fixed(job.config.d_vocab_out))
 
     def solution(self, source: Source, lr: float, eps: float, checkpoints: Sequence[int]) -> Trajectory:
-        """The whole training of a model that is integrated and shares no stack: no decoder is."""
+        """Compute the whole training of a model that shares no stack; see `reduced_trajectory`."""
         raise NotImplementedError
 
-    def fixed(self, n_states: int) -> dict[str, Tensor] | None:
-        """Weights that are part of the architecture: none, unless a section says so."""
-        del n_states
-        return None
-
     def checkpoint_bytes(self, config: DecoderConfig) -> int:
-        """Returns what is kept at a step."""
+        """Returns how many bytes the weights at one step take."""
         return FLOAT_BYTES * sum(math.prod(shape) for shape in parameter_shapes(config).values())
 
     def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
-        """An upper estimate of the weights, moments, checkpoints and activations of one member."""
+        """Returns an upper estimate of the bytes of one seed: weights, moments, checkpoints, activations.
+
+        Args:
+            config: The decoder of checkpoints.
+            sequences: How many sequences a step reads.
+            length: How many states each has.
+            checkpoints: At how many steps weights are kept.
+        """
         activations = _activation_bytes(config, sequences, length)
         return self.checkpoint_bytes(config) * (6 + checkpoints) + activations
 
 
-class DecoderSection(DecoderConfig, TrainedAsDecoder):
+class DecoderSection(DecoderConfig, TrainedModel):
     """`[model] kind = "decoder"`: a `DecoderConfig`, whose vocabulary follows from the source."""
 
     follows: ClassVar[frozenset[str]] = frozenset(FOLLOWING)
@@ -74,22 +99,12 @@ class DecoderSection(DecoderConfig, TrainedAsDecoder):
         may_be_none = ("normalization_type", "act_fn", "d_mlp", "window", "n_key_value_heads")
         return {k: None if k in may_be_none and v == "none" else v for k, v in data.items()}
 
-    def requirements(self) -> Iterator[Requirement]:
-        """Yields what the rest of the recipe must say: nothing."""
-        yield from ()
-
-    def decoder_config(self, n_states: int) -> DecoderConfig:
-        """The decoder; `n_states` is in its vocabulary already."""
-        del n_states
+    def decoder_config(self, n_states: int) -> DecoderConfig:  # noqa: ARG002 - in its vocabulary already
+        """Returns the decoder, without `kind`."""
         return DecoderConfig(**self.model_dump(exclude={"kind"}))
 
-    def trainable(self, n_states: int) -> Slices | None:
-        """Returns what is trained where the recipe does not say it: every parameter."""
-        del n_states
-        return None
 
-
-class DisentangledSection(Fields, TrainedAsDecoder):
+class DisentangledSection(Fields, TrainedModel):
     """`[model] kind = "disentangled"`: the two-layer model of Nichani et al. (2024); K comes from the source.
 
     Attributes are those of `DisentangledShape`. What is trained starts by `init`, on top of `key_start`.
@@ -102,7 +117,6 @@ class DisentangledSection(Fields, TrainedAsDecoder):
     key_start: float = Field(default=1.0, ge=0, le=1e3)
 
     def requirements(self) -> Iterator[Requirement]:
-        """Yields what the rest of the recipe must say."""
         last = "{key} is {value!r}, expected {expected!r}: the last token is the query, and only it predicts"
         yield "objective.query", (False,), last
         yield "objective.read", ("last",), last
@@ -114,27 +128,21 @@ class DisentangledSection(Fields, TrainedAsDecoder):
             yield "objective.kind", ("raw_log",), message + "outputs are frequencies"
 
     def shape(self, n_states: int) -> disentangled.DisentangledShape:
-        """The sizes of the model.
-
-        Raises:
-            ValueError: Sizes that do not fit each other.
-        """
+        """Returns the sizes of the model; a ValueError where they do not fit each other."""
         return disentangled.DisentangledShape(n_states, self.n_ctx, self.heads, self.form, self.key_start)
 
     def decoder_config(self, n_states: int) -> DecoderConfig:
-        """The decoder that the model is."""
+        """Returns the decoder that the model is."""
         return disentangled.disentangled_config(self.shape(n_states))
 
     def trainable(self, n_states: int) -> Slices | None:
-        """Returns what is trained of that decoder."""
         return disentangled.disentangled_trainable(self.shape(n_states))
 
     def fixed(self, n_states: int) -> dict[str, Tensor] | None:
-        """The decoder's weights; what is trained is added to them."""
         return dict(disentangled.disentangled_decoder(self.shape(n_states)).state_dict())
 
 
-class ContextConditionedSection(Fields, TrainedAsDecoder):
+class ContextConditionedSection(Fields, TrainedModel):
     """`[model] kind = "context_conditioned"`: Ildiz et al.'s attention layer; K comes from the source.
 
     Attributes:
@@ -145,7 +153,6 @@ class ContextConditionedSection(Fields, TrainedAsDecoder):
     n_ctx: Integer = Field(ge=2, le=1 << 16)
 
     def requirements(self) -> Iterator[Requirement]:
-        """Yields what the rest of the recipe must say."""
         law = "{key} is {value!r}, but this model's outputs are a law, expected {expected!r}"
         yield "objective.kind", ("raw_log",), law
         yield "objective.query", (False,), law
@@ -154,20 +161,17 @@ class ContextConditionedSection(Fields, TrainedAsDecoder):
             yield key, (value,), "{key} is given, but this model says itself what is trained: leave it out"
 
     def decoder_config(self, n_states: int) -> DecoderConfig:
-        """The decoder that checkpoints are weights of."""
+        """Returns the decoder that checkpoints are weights of."""
         return context_conditioned.context_conditioned_config(n_states, self.n_ctx)
 
-    def trainable(self, n_states: int) -> Slices | None:
-        """Only the keys' weights."""
-        del n_states
+    def trainable(self, n_states: int) -> Slices | None:  # noqa: ARG002
         return {context_conditioned.TRAINED: None}
 
     def fixed(self, n_states: int) -> dict[str, Tensor] | None:
-        """All that is not trained."""
         return context_conditioned.context_conditioned_weights(n_states)
 
 
-class WalkSection(Fields):
+class WalkSection(Fields, TrainedModel):
     """`[model] kind = "walk"`: Shi & Cao's model; K comes from the source.
 
     Attributes:
@@ -185,19 +189,11 @@ class WalkSection(Fields):
     unit_columns: Truth = False
     dtype: Literal["float32", "float64"] = "float32"
 
-    follows: ClassVar[frozenset[str]] = frozenset()
-
     @property
     def shares_stacks(self) -> bool:
-        """Returns whether members train together; the reduced form is integrated once."""
         return self.form != "reduced"
 
     def learner(self, job: LearnerJob) -> Learner:
-        """The stack of models that is trained, in their own form.
-
-        Raises:
-            ValueError: For weights to start from.
-        """
         if job.start is not None:
             raise ValueError(
                 "start is given, but model.kind is 'walk', expected 'decoder': walk models start by init"
@@ -206,11 +202,9 @@ class WalkSection(Fields):
         return WalkLearner(job, self.shape(job.config.d_vocab_out), form, getattr(torch, self.dtype))
 
     def solution(self, source: Source, lr: float, eps: float, checkpoints: Sequence[int]) -> Trajectory:
-        """The whole training of the reduced form, which is integrated."""
         return reduced_trajectory(self.shape(source.n_states), source, lr, eps, checkpoints)
 
     def requirements(self) -> Iterator[Requirement]:
-        """Yields what the rest of the recipe must say."""
         message = "objective.query is false, expected true: the walk model has a query token"
         yield "objective.query", (True,), message
         message = "init.scheme is {value!r}, expected 'zero' or 'normal' for the walk model"
@@ -237,19 +231,14 @@ class WalkSection(Fields):
             yield key, (value,), message
 
     def shape(self, n_states: int) -> WalkShape:
-        """The sizes of the model.
-
-        Raises:
-            ValueError: Sizes that do not fit each other.
-        """
+        """Returns the sizes of the model; a ValueError where they do not fit each other."""
         return WalkShape(n_states, self.n_ctx, self.n_positions, self.positions, self.unit_columns)
 
     def decoder_config(self, n_states: int) -> DecoderConfig:
-        """The decoder that checkpoints are weights of."""
+        """Returns the decoder that checkpoints are weights of."""
         return walk_decoder_config(self.shape(n_states))
 
     def trainable(self, n_states: int) -> Slices | None:
-        """Returns what is trained of that decoder."""
         return walk_trainable(self.shape(n_states))
 
     @property
@@ -257,15 +246,13 @@ class WalkSection(Fields):
         return 8 if self.dtype == "float64" else 4
 
     def checkpoint_bytes(self, config: DecoderConfig) -> int:
-        """Returns what is kept at a step: `W_K` and `W_O`, as they are in the decoder."""
         shapes = parameter_shapes(config)
         trained = walk_trainable(self.shape(config.d_vocab_out))
         return self._float_bytes * sum(math.prod(shapes[name]) for name in trained)
 
     def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
-        """An upper estimate of one member: one-hot sequences and their products, weights and checkpoints."""
         weights = config.d_vocab**2 + (config.d_model**2 if self.form == "full" else config.d_model)
-        activations = 4 * sequences * length * (config.d_vocab + 2)
+        activations = 4 * sequences * length * (config.d_vocab + 2)  # one-hot sequences and their products
         stored = self.checkpoint_bytes(config) * (1 + checkpoints)
         return self._float_bytes * (activations + 6 * weights) + stored
 

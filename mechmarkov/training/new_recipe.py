@@ -41,11 +41,11 @@ def new_recipe(
     context: int | None = None,
     steps: int = 1000,
 ) -> str:
-    """A commented recipe for a decoder on an example of that kind of source, in TOML; it trains as it is.
+    """Write a recipe for a decoder on a kind of source, in TOML with comments; it trains as it is.
 
     Args:
-        source: A kind of source.
-        layers: Layers; by default 1, and 2 for a source that draws anew for every sequence.
+        source: A kind of source, such as "circle"; `mechmarkov list` has all.
+        layers: Layers; by default 1, and 2 for a source that draws a new chain for every sequence.
         heads: Heads a layer.
         width: Width of the residual stream, a multiple of `heads`.
         context: Tokens that the model reads; by default 64, or what the source's sequences have.
@@ -54,10 +54,17 @@ def new_recipe(
     Raises:
         RecipeError: One line, for a source that has no example, or numbers that do not fit.
         ValueError: One line, for a source that is not registered.
+
+    Example:
+        >>> text = new_recipe("circle", width=8)
+        >>> text.splitlines()[1]
+        '# Train it: mechmarkov train FILE'
+        >>> Recipe.from_data(tomllib.loads(text)).model.d_model
+        8
     """
     if heads < 1 or width % heads:
         raise RecipeError(f"heads is {heads}, expected a divisor of the width, {width}")
-    example = example_of(source)
+    example = _example_of(source)
     given: dict[str, dict[str, Any]] = {
         "": {"name": f"my-{source.replace('_', '-')}", "steps": steps},
         "source": {"kind": source, **type(example).example},
@@ -86,7 +93,7 @@ def new_recipe(
     return text + "\n"
 
 
-def example_of(kind: str) -> Source:
+def _example_of(kind: str) -> Source:
     """The small example of a kind of source.
 
     Raises:
@@ -135,5 +142,14 @@ def _comment(field: RecipeField, value: Any) -> Iterator[str]:
 
 
 def toml(value: Any) -> str:
-    """A plain value as TOML writes it, which is JSON's way for all but tables."""
+    """Write a plain value as TOML does on one line, which is JSON's way for all but tables.
+
+    Example:
+        >>> toml([True, 2]), toml({"p": 0.5})
+        ('[true, 2]', '{ p = 0.5 }')
+    """
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{name} = {toml(inner)}" for name, inner in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, value))}]"
     return json.dumps(value, ensure_ascii=False)

@@ -58,12 +58,20 @@ def _cosine(start: float, end: float, done: float) -> float:
 
 
 class StackOptimiser:
-    """Moves the parameters of a stack, in place.
+    """Gradient descent or AdamW for several models at once, each with its own learning rate.
 
     Args:
-        settings: One a member, of one kind; AdamW's betas and eps are those of the first.
-        parameters: Name to tensor `[stack, ...]`.
+        settings: The `[optimiser]` of each model's recipe, all of one kind; AdamW's betas and eps are those
+            of the first.
+        parameters: Name to tensor `[stack, ...]`; `step` moves these in place.
         steps: How many steps there will be, which schedules stretch over.
+
+    Example:
+        >>> weights = {"W": torch.ones(2, 3)}  # two models of three numbers
+        >>> optimiser = StackOptimiser([GradientDescent(lr=0.5), GradientDescent(lr=1.0)], weights, steps=1)
+        >>> optimiser.step(optimiser.flatten([torch.ones(2, 3)]), optimiser.rates(0))
+        >>> weights["W"].tolist()
+        [[0.5, 0.5, 0.5], [0.0, 0.0, 0.0]]
     """
 
     def __init__(
@@ -91,7 +99,10 @@ class StackOptimiser:
             self._taken = torch.zeros(len(settings), device=self._device, dtype=torch.float64)
 
     def rates(self, step: int) -> Float64[Tensor, " stack"]:
-        """The members' learning rates: a table of some steps at a time, since copying it waits for a GPU."""
+        """Returns the members' learning rates at a step, the first of which is 0.
+
+        They go to the device as a table of some steps at a time, since copying it waits for a GPU.
+        """
         block, place = divmod(step, RATES_AT_ONCE)
         if self._rates[0] != block:
             steps = range(block * RATES_AT_ONCE, min(self._steps, (block + 1) * RATES_AT_ONCE))
@@ -111,7 +122,7 @@ class StackOptimiser:
         lr: Float64[Tensor, " stack"],
         taken: Bool[Tensor, " stack"] | None = None,
     ) -> None:
-        """Take a step. What it remembers changes in place.
+        """Take a step: move the parameters, and what is remembered of earlier gradients, in place.
 
         Args:
             gradients: What `flatten` returns.
@@ -157,7 +168,7 @@ class StackOptimiser:
         return (self._mean / scale).mul_(_like(-rate, gradients))
 
     def flatten(self, gradients: Sequence[Tensor]) -> Float[Tensor, "stack number"]:
-        """Gradients of the parameters, in their order, side by side."""
+        """Put the gradients of all parameters, in their order, side by side for each member."""
         return torch.cat([gradient.flatten(1) for gradient in gradients], 1)
 
     def _memory(self) -> dict[str, Tensor]:
@@ -166,11 +177,11 @@ class StackOptimiser:
         return {"mean": self._mean, "square": self._square, "taken": self._taken}
 
     def state(self) -> dict[str, Tensor]:
-        """Returns what it remembers, on the CPU."""
+        """Returns copies, on the CPU, of what it remembers of earlier steps; `restore` takes them."""
         return {name: tensor.cpu().clone() for name, tensor in self._memory().items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Undo `state`, bit for bit."""
+        """Set what it remembers to a `state`, bit for bit."""
         for name, tensor in self._memory().items():
             tensor.copy_(state[name])
 
@@ -184,9 +195,16 @@ def _like(values: Tensor, tensor: Tensor) -> Tensor:
 class StackScaler:
     """A loss scale for each member of a stack, by `torch.amp.GradScaler`'s rule.
 
-    In float16 small gradients vanish and large ones are infinite. The loss is multiplied before the backward
-    pass and gradients are divided after it. A member whose gradients overflowed skips the step and halves
-    its factor. A member that took `GROWTH_INTERVAL` steps in a row doubles it.
+    In float16 small gradients vanish and large ones are infinite. The loss is multiplied by `factor`
+    `[stack]` before the backward pass, and `unscale` divides gradients after it. A member whose gradients
+    overflowed skips the step and halves its factor. A member that took `GROWTH_INTERVAL` steps in a row
+    doubles it.
+
+    Example:
+        >>> scaler = StackScaler(2, torch.device("cpu"))
+        >>> gradients, finite = scaler.unscale(torch.tensor([[65536.0], [torch.inf]]))
+        >>> gradients.tolist(), finite.tolist(), scaler.factor.tolist()
+        ([[1.0], [inf]], [True, False], [65536.0, 32768.0])
     """
 
     def __init__(self, n_models: int, device: torch.device) -> None:
@@ -196,7 +214,11 @@ class StackScaler:
     def unscale(
         self, gradients: Float[Tensor, "stack number"]
     ) -> tuple[Float[Tensor, "stack number"], Bool[Tensor, " stack"]]:
-        """Gradients of the losses themselves, and which members' are finite; factors move on, in place."""
+        """Divide gradients by the factors, which then move on, in place.
+
+        Returns:
+            The gradients of the losses themselves, and which members' are finite.
+        """
         gradients = gradients / self.factor[:, None].to(gradients.dtype)
         finite = gradients.isfinite().all(1)
         self._since_growth.add_(1).mul_(finite)
@@ -207,10 +229,10 @@ class StackScaler:
         return gradients, finite
 
     def state(self) -> dict[str, Tensor]:
-        """Returns what it remembers, on the CPU."""
+        """Returns the factors, and since how many steps each stands, on the CPU."""
         return {"factor": self.factor.cpu().clone(), "since_growth": self._since_growth.cpu().clone()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Undo `state`."""
+        """Set the factors to a `state`."""
         self.factor.copy_(state["factor"])
         self._since_growth.copy_(state["since_growth"])

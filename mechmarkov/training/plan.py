@@ -6,7 +6,6 @@ so that a busy machine slows a fleet down only by what it takes from it. Where p
 these are threads, which wait for Python's lock: 1.2 to 1.4 times the time.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from mechmarkov.runs.run import Run
 from mechmarkov.training import resume
 from mechmarkov.training.recipe import Recipe
+from mechmarkov.training.split import budget_of, split_fleet
 from mechmarkov.training.workload import Member, Workload, workload_of
 from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.errors import integer_of, list_of, number_of
@@ -25,8 +25,6 @@ from mechmarkov.utils.text import shown
 from mechmarkov.utils.threads import cores
 
 MAX_SEED = 1 << 63
-MEMORY = 2_000_000_000  # bytes, for all stacks at once; on a GPU a share of what is free
-SHARE_OF_GPU = 0.7
 # Tokens a step of a stack on a CPU. With fewer than the least an operation takes as long to launch as to
 # compute, and threads launch theirs one after the other. With more than the most a stack gains nothing.
 LEAST_TOKENS_IN_PROCESSES, LEAST_TOKENS_IN_THREADS = 1 << 11, 1 << 13
@@ -35,7 +33,7 @@ MOST_TOKENS = 1 << 17
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """Members that train as one model."""
+    """Models of one shape that train as one model, with a leading axis."""
 
     places: tuple[int, ...]  # where they are in the fleet
     members: tuple[Member, ...]
@@ -46,7 +44,7 @@ class Stack:
 
 @dataclass(frozen=True, eq=False)
 class TrainingPlan:
-    """All that decides a training."""
+    """All that decides a training: what is trained, in which stacks, where, and into which files."""
 
     members: tuple[Member, ...]  # what is trained, in the order of the results
     paths: tuple[Path, ...] = ()  # a file for each, or none
@@ -62,7 +60,7 @@ class TrainingPlan:
     stacks: tuple[Stack, ...] = ()  # the stacks; none where every run is there already
 
     def halved(self) -> "TrainingPlan | None":
-        """A plan for half the memory; None where a single model is larger.
+        """Returns a plan of the same training for half the memory; None where a single model is larger.
 
         What the stacks of either plan left to be resumed is deleted: theirs are of another size.
         """
@@ -96,7 +94,26 @@ def plan_training(
 ) -> TrainingPlan:
     """Resolve what to train, where, and in which stacks; nothing is written.
 
-    Arguments, and what is refused, are those of `train_members`.
+    Args:
+        members: What to train: a recipe and a seed each.
+        device: `auto` (CUDA where there is any), `cpu` or `cuda`.
+        start: A run whose last weights every member starts from; not with `paths`.
+        paths: A file for each member, in folders that exist. Runs that are there already are read.
+        save_every: Seconds between writes of what is needed to resume.
+        memory: Bytes that all stacks that train at once may take together, or a text such as "2GB".
+        at_once: Stacks that train at once on a CPU; by default as many as this process may use cores.
+
+    Raises:
+        TypeError, ValueError, RunFileError: What `train_members` refuses.
+
+    Example:
+        >>> from mechmarkov.training.recipe import load_recipe
+        >>> short = load_recipe("walk-k6-half").with_set(["model.n_ctx=5", "data={batch=4}"])
+        >>> long = short.with_set(["model.n_ctx=9"])
+        >>> members = [Member(short, 0), Member(long, 0), Member(short, 1)]
+        >>> plan = plan_training(members, device="cpu")
+        >>> [stack.places for stack in plan.stacks]  # of one shape each
+        [(0, 2), (1,)]
     """
     members = tuple(list_of("members", members, "a list of mm.training.Member(recipe, seed)"))
     _check_members(members)
@@ -167,52 +184,3 @@ def _check_start(start: Run, workload: Workload) -> None:
                 f"start has model.{name} {theirs[name]!r}, expected {value!r} as in recipe "
                 f"{workload.recipe.name!r}"
             )
-
-
-def budget_of(place: torch.device, largest: int, share: float = 1.0) -> int:
-    """Bytes that training may take where nobody gives a limit; on the CPU at least those of one model.
-
-    `share` is the part of a GPU that is this process's, where several train on it.
-    """
-    if place.type == "cpu":
-        return max(MEMORY, largest)
-    free, total = torch.cuda.mem_get_info(place)
-    # What torch keeps of freed tensors is taken in the eyes of the driver, and free to us.
-    reserved = torch.cuda.memory_reserved(place) - torch.cuda.memory_allocated(place)
-    return int(min(free + reserved, total * share) * SHARE_OF_GPU)
-
-
-def split_fleet(
-    works: Sequence[Workload], budget: int, *, at_once: int = 1, least: int = 1, most: int | None = None
-) -> list[list[int]]:
-    """Places of members, stack by stack: each shares a shape and all that train at once fit the budget.
-
-    Args:
-        works: The workload of each member.
-        budget: Bytes.
-        at_once: Stacks that train at the same time, into which a group is split.
-        least: Tokens a step that a stack has at least, unless the group has fewer.
-        most: Tokens a step that no stack of several members exceeds.
-
-    Raises:
-        ValueError: A single member is larger than the budget.
-    """
-    groups: dict[str, list[int]] = {}
-    for place, work in enumerate(works):
-        groups.setdefault(work.key, []).append(place)
-    stacks = []
-    for group in groups.values():
-        first = works[group[0]]
-        if first.bytes > budget:
-            raise ValueError(
-                f"memory is {budget / 1e6:.0f} MB, but one model of recipe {first.recipe.name!r} needs about "
-                f"{first.bytes / 1e6:.0f} MB"
-            )
-        room = max(1, budget // at_once // first.bytes)
-        if most is not None:
-            room = min(room, max(1, most // first.tokens))
-        worth = max(1, len(group) * first.tokens // least)
-        n_stacks = max(math.ceil(len(group) / room), min(at_once, worth, len(group)))
-        size = math.ceil(len(group) / n_stacks)
-        stacks += [group[i : i + size] for i in range(0, len(group), size)]
-    return stacks

@@ -155,7 +155,7 @@ class Recipe(Written):
 
     @cached_property
     def decoder_config(self) -> DecoderConfig:
-        """The decoder that checkpoints are weights of."""
+        """Returns the shape of the decoder that checkpoints are weights of."""
         return self.model.decoder_config(self.source.n_states)
 
     @cached_property
@@ -187,7 +187,7 @@ class Recipe(Written):
         )
 
     def to_data(self) -> dict[str, Any]:
-        """The recipe as plain values, every default written out; `from_data` undoes it."""
+        """Returns the recipe as plain values, every default written out; `Recipe.from_data` undoes it."""
         data = self.model_dump(mode="json")
         for name in ("d_vocab", "d_vocab_out"):
             data["model"].pop(name, None)
@@ -206,11 +206,15 @@ class Recipe(Written):
         return data
 
     def with_set(self, changes: Sequence[str]) -> "Recipe":
-        """The recipe with `key=value` changes; a key is dotted, a value TOML (a bare word is a string).
+        """Returns the recipe with `key=value` changes: a dotted key, a TOML value (a bare word is a string).
 
         Raises:
             RecipeError: One line; for an unknown key it names the near misses.
             TypeError: One change instead of a list.
+
+        Example:
+            >>> load_recipe("walk-k6-half").with_set(["steps=5", "init.scheme=normal"]).init.scheme
+            'normal'
         """
         if isinstance(changes, str):
             raise TypeError(f"changes is {changes!r}, expected a list of changes: [{changes!r}]")
@@ -263,9 +267,13 @@ def _toml_value(change: str, text: str) -> Any:
 
 
 def load_recipe(recipe: Recipe | Mapping[str, Any] | str | Path) -> Recipe:
-    """A recipe from whatever names one: a recipe, plain values, a TOML file, or the name of a shipped one.
+    """Returns the recipe that plain values, a TOML file, the name of a shipped one or a `Recipe` say.
 
     Raises:
-        RecipeError: One line.
+        RecipeError: One line, which names all that is wrong.
+
+    Example:
+        >>> load_recipe("walk-k6-half").source.title()
+        'Circle walk on 6 states, p = 0.5'
     """
     return Recipe.load(recipe)

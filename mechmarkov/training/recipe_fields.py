@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import models_json_schema
 
 from mechmarkov.models.config import FOLLOWING
 from mechmarkov.models.constructions.disentangled import DisentangledShape
@@ -67,7 +68,15 @@ class RecipeField:
 
 
 def fields_of(model: type[BaseModel]) -> Iterator[RecipeField]:
-    """Yields the fields of one section but its kind, in their order."""
+    """Yields the fields of one section of a recipe but its kind, in their order.
+
+    Args:
+        model: The section's class, such as `Init` of `[init]`; `models` yields all.
+
+    Example:
+        >>> [(field.name, field.default) for field in fields_of(Init)]
+        [('scheme', 'gpt2'), ('std', 0.02), ('zero', ())]
+    """
     meanings = _meanings(model)
     for key, field in model.model_fields.items():
         name = field.alias or key
@@ -81,7 +90,12 @@ def fields_of(model: type[BaseModel]) -> Iterator[RecipeField]:
 
 
 def models() -> Iterator[tuple[str, str, type[BaseModel]]]:
-    """Yields each section with its kind, empty where there is one only, and the model of its fields."""
+    """Yields a section's name, its kind (empty where there is one only), and the class of its fields.
+
+    Example:
+        >>> [(section, kind) for section, kind, _ in models() if section in ("", "init", "optimiser")]
+        [('', ''), ('init', ''), ('optimiser', 'adamw'), ('optimiser', 'gd')]
+    """
     yield "", "", Recipe
     for section, held in SECTIONS.items():
         for model in held or [load_source(kind) for kind in registered(GROUP)]:
@@ -140,3 +154,31 @@ def _words(schema: dict[str, Any]) -> str:
     limits = [f"{word} {value:.15g}" for word, value in bounds.items() if value is not None]
     words = TYPES.get(schema.get("type", ""), "section" if "type" in schema else "")
     return " ".join([words, *limits])
+
+
+def recipe_schema() -> dict[str, Any]:
+    """Returns the JSON schema of a recipe, of every registered source and of every model.
+
+    It differs from pydantic's where a file does: a decoder's vocabulary is left out, None is written "none",
+    and checkpoints may be a bare list.
+    """
+    sources: list[type[BaseModel]] = [load_source(kind) for kind in registered(GROUP)]
+    held: list[type[BaseModel]] = [Recipe, *sources]
+    refs, schema = models_json_schema(
+        [(model, "validation") for model in held], title="A recipe of mechmarkov"
+    )
+    definitions = schema["$defs"]
+    for model in sources:
+        definition = definitions[refs[model, "validation"]["$ref"].rsplit("/", 1)[-1]]
+        definition["required"] = ["kind", *definition.get("required", [])]
+    decoder = definitions[DecoderSection.__name__]
+    for name in FROM_SOURCE:
+        del decoder["properties"][name]
+    decoder["required"] = [name for name in decoder["required"] if name not in FROM_SOURCE]
+    for field in decoder["properties"].values():
+        field["anyOf"] = [{"const": "none"} if s == {"type": "null"} else s for s in field.get("anyOf", [{}])]
+    recipe = definitions[Recipe.__name__]["properties"]
+    recipe["source"] = {"anyOf": [refs[model, "validation"] for model in sources]}
+    steps = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+    recipe["checkpoints"] = {"anyOf": [{"$ref": "#/$defs/Checkpoints"}, steps]}
+    return schema | refs[Recipe, "validation"]

@@ -8,6 +8,14 @@ from mechmarkov.utils.text import markdown_code
 START = """\
 # Recipes
 
+## How do I train my own model?
+
+```
+mechmarkov recipe new --source chain > mine.toml
+mechmarkov train mine.toml --out runs/mine
+mechmarkov probe runs/mine
+```
+
 A recipe is a TOML file that says everything about a training but its seed.
 `mechmarkov recipe new --source KIND > mine.toml` writes one with comments.
 `mechmarkov train mine.toml` trains it, and `mechmarkov recipe NAME` prints one that comes with the library.
@@ -20,7 +28,7 @@ In a decoder's section `"none"` takes away what a default would bring, as in `no
 
 
 def page() -> str:
-    """All fields with type, default and meaning, section by section, an example of each kind of source."""
+    """Write docs/recipes.md: all fields of a recipe with type, default, meaning and examples."""
     blocks, titled = [START, "## Without a section\n"], ""
     for section, kind, model in models():
         if section != titled:

@@ -17,7 +17,14 @@ FORMAT, VERSION = "mechmarkov.partial", 2
 
 
 def earlier_runs(paths: Sequence[Path], members: Sequence[Member]) -> dict[int, Run]:
-    """Runs that an earlier call has finished, by the place of the member whose file it is.
+    """Read the runs that an earlier call has finished.
+
+    Args:
+        paths: A file for each member, or none at all.
+        members: The recipe and the seed that each file must be of.
+
+    Returns:
+        The runs, by the place of the member whose file is there.
 
     Raises:
         RunFileError: For one that cannot be read, or is of another recipe or seed than its member.
@@ -42,17 +49,37 @@ def earlier_runs(paths: Sequence[Path], members: Sequence[Member]) -> dict[int, 
 
 
 def partial_path(folder: Path, stack: int, stacks: int) -> Path:
-    """The file that one of that many stacks resumes from."""
+    """Returns the file that one of that many stacks resumes from.
+
+    Example:
+        >>> partial_path(Path("out"), 0, 1).name, partial_path(Path("out"), 3, 8).name
+        ('partial.pt', 'partial-3.pt')
+    """
     return folder / (f"partial-{stack}.pt" if stacks > 1 else "partial.pt")
 
 
 def write(path: Path, members: Sequence[Member], device: torch.device, snapshot: dict[str, Any]) -> None:
-    """Write a snapshot of a stack, atomically."""
+    """Write what an interrupted training resumes from to a file, atomically.
+
+    Args:
+        path: The file.
+        members: What the stack trains, which the file must belong to when it is read.
+        device: Where it trains.
+        snapshot: What `StackInTraining.snapshot` returns.
+    """
     safe_file.write(path, {**_identity(members, device), "snapshot": snapshot})
 
 
 def read(path: Path, members: Sequence[Member], device: torch.device) -> dict[str, Any] | None:
-    """Returns what an interrupted training of the same stack left, if it did.
+    """Read what an interrupted training of the same stack left.
+
+    Args:
+        path: The file that `write` wrote.
+        members: What the stack trains.
+        device: Where it trains.
+
+    Returns:
+        The snapshot, for `StackInTraining.restore`; None where there is no file.
 
     Raises:
         RunFileError: The file is damaged, or belongs to other recipes, other seeds or another device.
@@ -75,7 +102,13 @@ def read(path: Path, members: Sequence[Member], device: torch.device) -> dict[st
 
 
 def clear(folder: Path, recipe: dict[str, Any], seeds: Sequence[int]) -> None:
-    """Remove what a training left that was killed between its last result and its own clearing up."""
+    """Remove from a folder what a training of these seeds left that was killed before it could clear up.
+
+    Args:
+        folder: Where its results are.
+        recipe: What it trained, as `Recipe.to_data` returns it.
+        seeds: The seeds; what another training left stays.
+    """
     for path in folder.glob("partial*.pt"):
         try:
             data = safe_file.read(path)

@@ -13,7 +13,7 @@ Fraction = Annotated[Number, Field(ge=0, lt=1)]
 Count = Annotated[Integer, Field(ge=1, le=1_000_000_000)]
 
 
-def check_one(example: str, **given: Any) -> None:
+def _check_one(example: str, **given: Any) -> None:
     """Refuse fields of which not exactly one is given."""
     if sum(value is not None and value is not False for value in given.values()) != 1:
         fields = ", ".join(f"{name} is {value}" for name, value in given.items())
@@ -100,7 +100,7 @@ class Data(Fields):
     @model_validator(mode="after")
     def _exactly_one(self) -> "Data":
         given = {"batch": self.batch, "n_train": self.n_train, "population": self.population}
-        check_one("data = { batch = 16 }", **given)
+        _check_one("data = { batch = 16 }", **given)
         if self.groups is not None and (self.batch is None or self.batch % self.groups):
             raise ValueError(
                 f"groups is {self.groups}, batch is {self.batch}: expected fresh batches of a multiple, as "
@@ -129,11 +129,11 @@ class Checkpoints(Fields):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "Checkpoints":
-        check_one("checkpoints = { log = 20 }", log=self.log, every=self.every, at=self.at)
+        _check_one("checkpoints = { log = 20 }", log=self.log, every=self.every, at=self.at)
         return self
 
     def steps(self, last: int) -> list[int]:
-        """The steps, ascending, with 0 and `last`.
+        """Returns the steps at which weights are kept, ascending, 0 and `last` (all steps) among them.
 
         Raises:
             ValueError: There are more than 100 000.

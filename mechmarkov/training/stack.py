@@ -22,7 +22,7 @@ from mechmarkov.training.workload import Member
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """The result of training, on the CPU."""
+    """The result of training one stack, on the CPU."""
 
     members: tuple[Member, ...]  # what was trained, in the order of the stack
     # Step to tensors `[stack, ...]` under HookedTransformer's names.
@@ -34,7 +34,10 @@ class Fitted:
     device: str  # where it was trained
 
     def member(self, index: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """One member's states, `[checkpoint, ...]` or `[1, ...]` where they never change, and its metrics."""
+        """Returns one member's weights and metrics by name.
+
+        Weights are `[checkpoint, ...]`, or `[1, ...]` where they never change, metrics `[recorded step]`.
+        """
         states = {name: tensor[None].clone() for name, tensor in self.frozen.items()}
         steps = sorted(self.checkpoints)
         for name in self.checkpoints[steps[0]]:
@@ -51,7 +54,7 @@ class Fitted:
 
 
 class StackInTraining:
-    """Everything that changes while a stack trains.
+    """Models that train as one, and everything of them that changes with a step.
 
     A member starts from the same weights and sees the same data, bit for bit, as if trained by itself;
     afterwards the two differ by the rounding of a different order of summation, which grows near a saddle.
@@ -63,6 +66,19 @@ class StackInTraining:
 
     Raises:
         ValueError: `start` is given for walk models.
+
+    Example:
+        >>> from mechmarkov.training.plan import plan_training
+        >>> from mechmarkov.training.recipe import load_recipe
+        >>> recipe = load_recipe("walk-k6-half").with_set(["steps=2", "data={batch=4}"])
+        >>> members = [Member(recipe, 0), Member(recipe, 1)]
+        >>> (stack,) = plan_training(members, device="cpu", at_once=1).stacks
+        >>> training = StackInTraining(stack, torch.device("cpu"))
+        >>> for step in range(recipe.steps):
+        ...     lr, drawn = training.optimiser.rates(step), training.batches.at(step)
+        ...     training.record(training.update(lr, drawn))
+        >>> training.fitted().metrics["loss"].shape  # a step, a member
+        torch.Size([2, 2])
     """
 
     def __init__(self, stack: Stack, device: torch.device, start: Run | None = None) -> None:
@@ -83,37 +99,43 @@ class StackInTraining:
             )
         )
         self.start = {name: self.learner.parameters[name].detach().clone() for name in self.learner.masks}
-        settings = [member.recipe.optimiser for member in members]
-        self.optimiser = StackOptimiser(settings, self.learner.parameters, recipe.steps)
-        self.scaler = StackScaler(len(members), device) if recipe.grad_scaler else None
-        self.batches = Batches(members, work.length, device)
-        # Calls `update`, on a GPU by replaying its launches; torch.compile has its own way to launch less.
-        self.launch = StepAsGraph() if device.type == "cuda" and not recipe.compile else operator.call
-        # Tokens and targets of every step; None where each has its own.
-        self.fixed = None if self.batches.fixed is None else self._split(self.batches.fixed)
         # Whole from the start: small tensors that stay, one a step, would keep malloc from using again what
         # activations leave between them, and a thousand steps of a walk would take 25 times the memory.
         self.rows = {step: row for row, step in enumerate(work.checkpoints)}
         self.weights: dict[str, Tensor] = {}  # [checkpoint, stack, ...]
         self.metrics: dict[str, Tensor] = {}  # [recorded step, stack]
-        self.keep_checkpoint()
-
-    def inputs(self) -> tuple[Tensor, ...]:
-        """Returns what `update` takes at this step: learning rates and, unless they are fixed, sequences."""
-        drawn = () if self.fixed else (self.batches.at(self.step),)
-        return self.optimiser.rates(self.step), *drawn
+        for name, value in self.learner.export().items():
+            self.weights[name] = torch.zeros(len(self.rows), *value.shape, dtype=value.dtype)
+            self.weights[name][0] = value
+        self.batches = Batches(members, work.length, device)
+        settings = [member.recipe.optimiser for member in members]
+        self.optimiser = StackOptimiser(settings, self.learner.parameters, recipe.steps)
+        self.scaler = StackScaler(len(members), device) if recipe.grad_scaler else None
+        # Calls `update`, on a GPU by replaying its launches; torch.compile has its own way to launch less.
+        self.launch = StepAsGraph() if device.type == "cuda" and not recipe.compile else operator.call
+        # Tokens and targets of every step; None where each has its own.
+        self.fixed = None if self.batches.fixed is None else self._split(self.batches.fixed)
 
     def record(self, measures: Measures) -> None:
-        """Note what an update measured, and its weights if this is a step to keep them at."""
+        """Note what `update` measured, and keep the weights if they are wanted at this step."""
         self._note(measures)
         self.step += 1
-        self.keep_checkpoint()
+        if self.step in self.rows:
+            self._keep(self.step, self.learner.export())
 
     def _split(self, states: Tensor) -> tuple[Tensor, Tensor]:
         return inputs_and_targets(states, self.recipe.objective, self.recipe.source.n_states)
 
     def update(self, lr: Tensor, *drawn: Tensor) -> Measures:
-        """Move the weights; a function of only tensors, as a CUDA graph needs it."""
+        """Move the weights by one step; a function of only tensors, as a CUDA graph needs it.
+
+        Args:
+            lr: The learning rates `[stack]`.
+            drawn: The step's states `[stack, batch, state]`; nothing where all steps have `fixed`.
+
+        Returns:
+            What the learner measured before it: the loss in nats and the like, `[stack]` each.
+        """
         tokens, targets = self.fixed or self._split(*drawn)
         groups = self.recipe.data.groups
         if groups is None:
@@ -153,25 +175,18 @@ class StackInTraining:
         """Returns the loss that the last update measured, on average over the members."""
         return float(self.metrics["loss"][self.step - 1].mean())
 
-    def keep_checkpoint(self) -> None:
-        """Copy the weights if this is a step to keep them at."""
-        if self.step in self.rows:
-            self._keep(self.step, self.learner.export())
-
     def _keep(self, step: int, states: Mapping[str, Tensor]) -> None:
         for name, value in states.items():
-            if name not in self.weights:
-                self.weights[name] = torch.zeros(len(self.rows), *value.shape, dtype=value.dtype)
             self.weights[name][self.rows[step]].copy_(value)
 
     @property
     def checkpoints(self) -> dict[int, dict[str, Tensor]]:
-        """The weights at each step so far that they were kept at."""
+        """Returns the weights at each step so far that they were kept at, `[stack, ...]`."""
         rows = {step: row for step, row in self.rows.items() if step <= self.step}
         return {step: {name: x[row] for name, x in self.weights.items()} for step, row in rows.items()}
 
     def fitted(self) -> Fitted:
-        """The result, once all steps are taken."""
+        """Returns the result, once all steps are taken."""
         seconds = time.perf_counter() - self._began
         metrics = self.all_metrics()
         return Fitted(
@@ -179,7 +194,7 @@ class StackInTraining:
         )
 
     def all_metrics(self) -> dict[str, Tensor]:
-        """Metrics `[step, stack]`; on a fixed training set, those of the last weights too."""
+        """Returns metrics `[step, stack]` by name; on a fixed training set, those of the last weights too."""
         recorded = self.step
         if self.fixed is not None:
             with torch.no_grad():
@@ -188,7 +203,7 @@ class StackInTraining:
         return {name: values[:recorded].cpu() for name, values in self.metrics.items()}
 
     def snapshot(self) -> dict[str, Any]:
-        """All that is needed to go on from here, as plain values and CPU tensors."""
+        """Returns all that is needed to go on from here, as plain values and CPU tensors."""
         parameters = self.learner.parameters
         return {
             "step": self.step,
@@ -201,7 +216,7 @@ class StackInTraining:
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Undo `snapshot`.
+        """Go on from a `snapshot`, to the same bits.
 
         Raises:
             ValueError: If it belongs to other members.
@@ -233,7 +248,7 @@ class StackInTraining:
 
 
 def solved(stack: Stack) -> Fitted:
-    """The result of a training that is integrated: no step need be taken for it."""
+    """Returns the result of a training that is integrated, such as the walk model's reduced form."""
     began, recipe, count = time.perf_counter(), stack.workload.recipe, len(stack.members)
     frozen, checkpoints, metrics = recipe.model.solution(
         recipe.source, recipe.optimiser.lr, recipe.objective.eps, stack.workload.checkpoints

@@ -12,12 +12,12 @@ from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.training import resume
 from mechmarkov.training.execute import Diverged, execute
 from mechmarkov.training.plan import TrainingPlan, plan_training
-from mechmarkov.training.progress import Told
 from mechmarkov.training.recipe import Recipe, load_recipe
 from mechmarkov.training.workload import Member
 from mechmarkov.utils.errors import list_of, path_of
 from mechmarkov.utils.files import made_folder
 from mechmarkov.utils.memory import with_less_memory
+from mechmarkov.utils.progress import Told
 
 MAX_SEEDS = 100_000
 

@@ -21,7 +21,7 @@ from mechmarkov.objectives import mean_over
 from mechmarkov.sources import Source
 from mechmarkov.sources.sampling.whole_law import whole_law
 from mechmarkov.theory.walk import reduced_walk
-from mechmarkov.training.learner import LearnerJob, Measures
+from mechmarkov.training.learner import Learner, LearnerJob, Measures
 from mechmarkov.training.sections import Init
 
 # Frozen tensors, trained ones by step, and metrics.
@@ -29,12 +29,12 @@ Trajectory = tuple[dict[str, Tensor], dict[int, dict[str, Tensor]], dict[str, Te
 MEASURED = ("loss", "accuracy", "parent_attention", "attention_spread")
 
 
-class WalkLearner:
-    """A stack of walk models in their own form; exports the decoder they are.
+class WalkLearner(Learner):
+    """A stack of walk models as the training loop needs it (`Learner`); exports the decoders that they are.
 
     Args:
-        job: A member starts as it does by itself: at zero, or with trained weights N(0, std²).
-            (`u = W p_N / |p_N|` has that law where `W` has it.)
+        job: What is trained. A member starts as it does by itself: at zero, or with trained weights N(0,
+            std²). (`u = W p_N / |p_N|` has that law where `W` has it.)
         shape: The sizes of the model.
         form: Whether attention has a matrix or a vector.
         dtype: The type of weights and of all that is computed.
@@ -91,9 +91,10 @@ def _draw(model: WalkModel, seeds: Sequence[int], inits: Sequence[Init]) -> None
 def reduced_trajectory(
     shape: WalkShape, source: Source, lr: float, eps: float, checkpoints: Sequence[int]
 ) -> Trajectory:
-    """The population gradient descent of a circle, its symmetry built in: all walks from state 0.
+    """Integrate the population gradient descent of the walk model on a circle, its symmetry built in.
 
-    Nothing about it is random: it is the same for every seed.
+    All walks start from state 0, as the others are their rotations. Nothing about it is random: it is the
+    same for every seed. See Shi & Cao (arXiv 2511.23239) and `mechmarkov.theory.walk`.
 
     Args:
         shape: The sizes of the model.
@@ -105,6 +106,13 @@ def reduced_trajectory(
     Returns:
         The frozen tensors, the trained ones at each checkpoint, and the metrics `[steps + 1]`; float64, and
         none with a stack axis.
+
+    Example:
+        >>> from mechmarkov.sources import Circle
+        >>> shape = WalkShape(n_states=4, n_ctx=5)
+        >>> _, _, metrics = reduced_trajectory(shape, Circle(n_states=4, p=0.5), 0.1, 1e-3, [0, 10])
+        >>> bool(metrics["loss"][-1] < metrics["loss"][0])
+        True
     """
     walks, law = (x.numpy() for x in whole_law(source, shape.n_ctx))
     from_zero = walks[:, 0] == 0  # the others are their rotations

@@ -18,20 +18,26 @@ OWN_SETTINGS = ("lr", "weight_decay", "warmup", "div_factor", "final_div_factor"
 
 @dataclass(frozen=True)
 class Member:
-    """One model of a fleet: what it is trained on and for, and the seed of its start and its data."""
+    """One training: what is trained on and for, and the seed of its start and its data."""
 
     recipe: Recipe
     seed: int
 
 
 def members_of(recipe: Recipe, seeds: Sequence[int]) -> list[Member]:
-    """A member a seed."""
+    """Returns one training for each seed, all of one recipe: what `train_members` takes.
+
+    Example:
+        >>> from mechmarkov.training.recipe import load_recipe
+        >>> [member.seed for member in members_of(load_recipe("walk-k6-half"), range(3))]
+        [0, 1, 2]
+    """
     return [Member(recipe, seed) for seed in seeds]
 
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """The sizes of training one model."""
+    """The sizes of one training, which follow from its recipe."""
 
     recipe: Recipe
     key: str  # equal for recipes that may share a stack (`fleet_key`)
@@ -45,7 +51,7 @@ class Workload:
 
 
 def workload_of(recipe: Recipe) -> Workload:
-    """The sizes that follow from a recipe; sequences of a population are counted and not made.
+    """Work out the sizes that follow from a recipe; sequences of a population are counted and not made.
 
     Raises:
         ValueError: `data.population` of a source or a model that has no such sum.
@@ -77,7 +83,7 @@ def workload_of(recipe: Recipe) -> Workload:
 
 
 def fleet_key(recipe: Recipe) -> str:
-    """Equal for recipes that may share a stack.
+    """Returns a text that is equal for recipes that may train in one stack.
 
     They agree in model, objective, steps, checkpoints, batch, kind of optimiser and number of states. The
     source, the start, the learning rate with its schedule, the weight decay and the longest gradient are each
@@ -92,7 +98,7 @@ def fleet_key(recipe: Recipe) -> str:
         >>> key == fleet_key(recipe.with_set(["model.tied=false"]))
         False
     """
-    data: dict[str, Any] = recipe.to_data()
+    data: dict[str, Any] = recipe.model_dump(mode="json")
     if recipe.model.shares_stacks:
         for own in ("name", "title", "init"):
             del data[own]

@@ -43,9 +43,21 @@ inlined = partial(called, forceinline=True)  # for short ones
 
 
 def compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """Compiled on its first call, in seconds; kept on disk where there is a folder that can be written to.
+    """A function that numba compiles on its first call, in seconds, and keeps on disk where it can write.
 
-    What is kept is of one processor: another compiles again.
+    The function fills arrays in place and returns nothing. What is kept is of one processor: another compiles
+    again.
+
+    Example:
+        >>> import numpy as np
+        >>> @compiled
+        ... def double(x):
+        ...     for i in range(len(x)):
+        ...         x[i] *= 2
+        >>> numbers = np.arange(3.0)
+        >>> double(numbers)
+        >>> numbers.tolist()
+        [0.0, 2.0, 4.0]
     """
     dispatcher: Any = called(function)
     if not CAN_COMPILE:

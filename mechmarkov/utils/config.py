@@ -22,7 +22,7 @@ Truth = Annotated[bool, Strict()]
 
 
 class FieldError(ValueError):
-    """A constructor's first complaint: class, field, value and what was expected."""
+    """The first complaint of a constructor, in one line: class, field, value and what was expected."""
 
 
 class Fields(BaseModel):

@@ -8,10 +8,14 @@ import torch
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is any, else the CPU.
+    """The torch device of a name; `auto` is CUDA where there is any, else the CPU.
 
     Raises:
         ValueError: For a name that is not a device, or CUDA on a machine without it.
+
+    Example:
+        >>> pick_device("cpu")
+        device(type='cpu')
     """
     if name not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device is {name!r}, expected 'auto', 'cpu' or 'cuda'")

@@ -45,6 +45,14 @@ def one_line(error: ValidationError, *models: type[BaseModel], name: str = "", s
         models: What was being filled: an unknown key is compared with its keys.
         name: What people call the whole, put before the key.
         skip: How many leading parts of pydantic's location are tags of a union.
+
+    Example:
+        >>> from mechmarkov.training.sections import Data
+        >>> try:
+        ...     Data.model_validate({"batch": 0})
+        ... except ValidationError as error:
+        ...     print(one_line(error, Data, name="data"))
+        data.batch is 0, expected at least 1
     """
     return _complaint(error.errors(include_url=False)[0], models, name, skip)
 
@@ -163,7 +171,7 @@ def _known_keys(models: Models, names: Sequence[str], holders: Models) -> list[s
     return list(dict.fromkeys([key for model in holders for key in _keys(model, section)] + outside))
 
 
-def _keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
+def _keys(model: type[BaseModel], prefix: str, above: Models = ()) -> Iterator[str]:
     for name, field in model.model_fields.items():
         name = field.alias or name  # as it is called in data
         key = f"{prefix}.{name}" if prefix else name
@@ -171,7 +179,8 @@ def _keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
         if not inner:
             yield key
         for part in inner:
-            yield from _keys(part, key)
+            if part not in (*above, model):  # a source of another source's tokens may hold itself
+                yield from _keys(part, key, (*above, model))
 
 
 def path_of(name: str, value: Any) -> Path:
@@ -231,9 +240,20 @@ def list_of(name: str, value: Any, expected: str, *, most: int = MOST_ITEMS) -> 
 def integer_of(name: str, value: Any, *, least: int | None = None, most: int = MOST) -> int:
     """An integer within bounds, of any size without a least one; not a truth value.
 
+    Args:
+        name: What people call it.
+        value: An int, or another package's integer.
+        least: The smallest that will do.
+        most: The largest, where there is a least.
+
     Raises:
         TypeError: Anything that is not an integer, 2.0 too.
         ValueError: An integer beyond the bounds.
+
+    Example:
+        >>> integer_of("jobs", 0, least=1)
+        Traceback (most recent call last):
+        ValueError: jobs is 0, expected at least 1
     """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} is {shown(value)}, expected an integer")
@@ -245,11 +265,16 @@ def integer_of(name: str, value: Any, *, least: int | None = None, most: int = M
 
 
 def number_of(name: str, value: Any, expected: str, *, least: float, most: float) -> float:
-    """A number within bounds; not a truth value.
+    """A number within bounds; not a truth value. `expected` is the end of the message, in words.
 
     Raises:
         TypeError: Anything that is not a number.
         ValueError: A number beyond the bounds, NaN too.
+
+    Example:
+        >>> number_of("time_limit", 0, "seconds above 0", least=1e-6, most=1e8)
+        Traceback (most recent call last):
+        ValueError: time_limit is 0, expected seconds above 0
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} is {shown(value)}, expected {expected}")

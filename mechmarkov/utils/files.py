@@ -58,7 +58,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def temporary_prefix(name: str) -> str:
-    """Returns how the name of something temporary begins that will be called so: it says whose it is."""
+    """Returns how the name of something temporary begins that will be called so: it says whose it is.
+
+    Example:
+        >>> temporary_prefix("run.pt").startswith(".run.pt.")
+        True
+    """
     return f".{name[:100]}.{_machine()}-{os.getpid()}-"
 
 

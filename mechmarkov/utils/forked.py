@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -18,7 +19,7 @@ shared: Any = None  # of a process that was not copied: what its pool shares wit
 
 
 def can_fork() -> bool:
-    """Returns whether this process may start copies of itself that compute, gradients included.
+    """Returns whether this process may start copies of itself that compute, gradients included (`forked`).
 
     On Linux, where it is not another's daemon, and while no GPU is in use: neither CUDA nor the threads that
     autograd starts for a GPU, at the first gradient on whatever device, work in a copy.
@@ -59,6 +60,10 @@ def forked(
 
     Raises:
         RuntimeError: A process was ended from outside, for instance where memory ran out.
+
+    Example:
+        >>> sorted(forked(lambda n: n**2, [1, 2, 3], jobs=1, copied=False, advice="use fewer"))
+        [(1, 1), (2, 4), (3, 9)]
     """
     if min(jobs, len(arguments)) <= 1:
         yield from ((argument, work(argument)) for argument in arguments)
@@ -92,6 +97,35 @@ def forked(
         raise RuntimeError(f"a process was killed, possibly out of memory: {advice}") from None
 
 
+class _StoppedError(Exception):
+    """Other work failed, for which this one ends."""
+
+
+class Stop:
+    """A sign that work shares with its copies: once one has failed, the others end where they ask.
+
+    Example:
+        >>> stop = Stop()
+        >>> stop.check()
+        >>> stop.set()
+        >>> stop.check()
+        Traceback (most recent call last):
+        mechmarkov.utils.forked._StoppedError
+    """
+
+    def __init__(self) -> None:
+        self._sign: Any = RawValue("b", 0)
+
+    def set(self) -> None:
+        """Give the sign."""
+        self._sign.value = 1
+
+    def check(self) -> None:
+        """End this work, by an exception, where the sign was given."""
+        if self._sign.value:
+            raise _StoppedError
+
+
 @contextmanager
 def without_interruptions() -> Iterator[None]:
     """Keep Ctrl-C from what is begun in the block, also while it imports; here it comes afterwards."""
@@ -105,7 +139,7 @@ def without_interruptions() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def follow_parent() -> None:
+def _follow_parent() -> None:
     """Make a process of a pool end with its parent, killed or not, and leave an interruption to it.
 
     One that waits for tasks does not notice by itself that nobody is left to give any.
@@ -117,13 +151,14 @@ def follow_parent() -> None:
 
 
 def begin_spawned(given: Any) -> None:
-    """Begin a new process: what comes first, before it imports for seconds what its work needs.
+    """Begin a process of a pool: it ends with its parent, and has what the pool shares as `forked.shared`.
 
-    In a module that imports little: until this runs, a process whose parent was killed does not know it.
+    For `initializer=` of a ProcessPoolExecutor. In a module that imports little: until this runs, a process
+    whose parent was killed does not know it.
     """
     global shared
     shared = given
-    follow_parent()
+    _follow_parent()
 
 
 def _end_with(parent: Any) -> None:
@@ -134,7 +169,7 @@ def _end_with(parent: Any) -> None:
 def _begin(work: Callable[[Any], Any]) -> None:
     global _work
     _work = work
-    follow_parent()
+    _follow_parent()
 
 
 def _call(argument: Any) -> bytes:

@@ -35,7 +35,7 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, z
 
 
 def folder() -> Path | None:
-    """Returns where the files are; None where `MECHMARKOV_CACHE` is "off", and for a user without a home."""
+    """The folder of the files; None where `MECHMARKOV_CACHE` is "off", and for a user without a home."""
     setting = os.environ.get(VARIABLE)
     if setting == "off":
         return None
@@ -47,7 +47,7 @@ def folder() -> Path | None:
 
 @cache
 def code() -> str:
-    """A hash of the library's own code, and the versions of what computes for it."""
+    """A hash of the library's own code, with the versions of what computes for it."""
     digest = hashlib.sha256()
     places = [Path(__file__).parents[1], *getattr(sys.modules.get("mechmarkov.probes"), "__path__", [])]
     for root in sorted({Path(place).resolve() for place in places}):
@@ -59,7 +59,12 @@ def code() -> str:
 
 
 def name_of(decides: Any, tensors: dict[str, Tensor]) -> str:
-    """A file's name: the hash of plain data and of tensors that decide its content."""
+    """A file's name: the hash of what decides its content, plain data and tensors, and of the library's code.
+
+    Example:
+        >>> name_of(["attention"], {}) == name_of(["attention"], {}) != name_of(["induction"], {})
+        True
+    """
     digest = hashlib.sha256(json.dumps([code(), decides], sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
@@ -68,7 +73,12 @@ def name_of(decides: Any, tensors: dict[str, Tensor]) -> str:
 
 
 def kept(name: str, measure: Callable[[], xr.Dataset]) -> xr.Dataset:
-    """The dataset of that name; measured, and written for the next time, where it cannot be read."""
+    """The dataset of a file in `folder()`; measured, and written for the next time, where it cannot be read.
+
+    Args:
+        name: The file's name, from `name_of`.
+        measure: Makes the dataset.
+    """
     place = folder()
     if place is None:
         return measure()
@@ -85,7 +95,12 @@ def kept(name: str, measure: Callable[[], xr.Dataset]) -> xr.Dataset:
 
 
 def write(path: Path, data: xr.Dataset) -> None:
-    """A dataset as arrays of numbers and texts, and a header: nothing in it is ever executed."""
+    """Write a dataset as arrays of numbers and texts, and a header: nothing in it is ever executed.
+
+    Args:
+        path: The file, as of `np.savez`.
+        data: The dataset; its attributes are what JSON can hold.
+    """
     header = {
         "attributes": data.attrs,
         "variables": [
@@ -101,7 +116,7 @@ def write(path: Path, data: xr.Dataset) -> None:
 
 
 def read(path: Path) -> xr.Dataset:
-    """The dataset of a file.
+    """Read the dataset of a file that `write` wrote.
 
     Raises:
         OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, zipfile.BadZipFile: It is not there,

@@ -38,12 +38,12 @@ def freed_memory_kept(largest: int = 1 << 25) -> Iterator[None]:
         give_freed_memory_back()
 
 
-def bytes_of(name: str, value: Any, least: int = 1) -> int:
+def bytes_of(name: str, value: Any) -> int:
     """A number of bytes: an integer, or a text such as "2GB" or "512 MiB".
 
     Raises:
         TypeError: Neither an integer nor a text.
-        ValueError: A text that is not a size, or fewer bytes than `least`.
+        ValueError: A text that is not a size, or less than one byte.
 
     Example:
         >>> bytes_of("memory", "2GB"), bytes_of("memory", 1 << 20)
@@ -61,13 +61,13 @@ def bytes_of(name: str, value: Any, least: int = 1) -> int:
         size = int(TypeAdapter(ByteSize).validate_python(value))
     except ValidationError:
         raise ValueError(f"{name} is {shown(value)}, expected {expected}") from None
-    if size < least:
-        raise ValueError(f"{name} is {shown(value)}, expected at least {least} bytes, such as '2GB'")
+    if size < 1:
+        raise ValueError(f"{name} is {shown(value)}, expected at least 1 bytes, such as '2GB'")
     return size
 
 
 def give_freed_memory_back() -> None:
-    """Give the system what this process has freed, after work that needed much for a while."""
+    """Give the system what this process has freed, after work that needed much for a while (glibc only)."""
     if libc := _glibc():
         libc.malloc_trim(0)
 
@@ -96,7 +96,7 @@ def with_less_memory(
     smaller: Callable[[Budget], Budget | None],
     message: Callable[[Budget], str],
 ) -> Found:
-    """Do `work(budget)`; each time that memory runs out, again with a smaller budget.
+    """Returns `work(budget)`; each time that memory runs out, it is tried again with a smaller budget.
 
     Args:
         work: The work, which keeps to a budget.
@@ -106,6 +106,14 @@ def with_less_memory(
 
     Raises:
         MemoryError, RuntimeError: If memory runs out with the smallest budget too.
+
+    Example:
+        >>> def work(n):
+        ...     if n > 2:
+        ...         raise MemoryError
+        ...     return n
+        >>> with_less_memory(work, 8, smaller=lambda n: n // 2, message=lambda n: f": now {n}")
+        2
     """
     import torch  # `mechmarkov --help` loads this file, and no torch
 

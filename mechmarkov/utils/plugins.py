@@ -16,6 +16,10 @@ def registered(group: str) -> dict[str, EntryPoint]:
 
     Raises:
         ValueError: Two distributions register one name; the message names both.
+
+    Example:
+        >>> "circle" in registered("mechmarkov.sources")
+        True
     """
     entries: dict[str, EntryPoint] = {}
     for entry in sorted(entry_points(group=group), key=attrgetter("name")):
@@ -30,6 +34,11 @@ def registered(group: str) -> dict[str, EntryPoint]:
 
 def load(name: str, kind: type[Loaded], known: Mapping[str, EntryPoint]) -> Loaded:
     """The object that is registered under a name, which it has itself.
+
+    Args:
+        name: Its name.
+        kind: The class that it is of.
+        known: The entry points of its group, from `registered`.
 
     Raises:
         ValueError: Nothing is, or what is registered is not of that class or calls itself otherwise.
@@ -57,7 +66,11 @@ def written_argument(entry: EntryPoint, keyword: str, position: int) -> str | No
     """A text that the source of an entry point's module gives to the call that makes the object.
 
     It reads `probe = Probe("entropy", "How sure is the model?", …)` and `probe = Probe(question="…", …)`.
-    None where there is no source, or the text is not written out in it.
+    None where there is no source, or the text is not written out in it. Nothing is imported.
+
+    Example:
+        >>> written_argument(registered("mechmarkov.probes")["attention"], "name", 0)
+        'attention'
     """
     for node in _statements(entry):
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call):
@@ -73,7 +86,11 @@ def written_argument(entry: EntryPoint, keyword: str, position: int) -> str | No
 def written_attribute(entry: EntryPoint, name: str) -> Any:
     """A plain value that the source of an entry point's class gives an attribute; None where it does not.
 
-    It reads `class Circle(…): example: ClassVar[…] = {"n_states": 6}`.
+    It reads `class Circle(…): example: ClassVar[…] = {"n_states": 6}`. Nothing is imported.
+
+    Example:
+        >>> written_attribute(registered("mechmarkov.sources")["circle"], "example")
+        {'n_states': 6, 'p': 0.75}
     """
     classes = [node for node in _statements(entry) if isinstance(node, ast.ClassDef)]
     bodies = [node.body for node in classes if node.name == entry.attr]

@@ -66,7 +66,11 @@ def is_utf8(value: Any) -> bool:
 
 
 def is_writable(value: Any) -> bool:
-    """Returns whether a value is text that NetCDF can hold too: it ends a text at a null character."""
+    r"""Returns whether a value is text that NetCDF can hold too: it ends a text at a null character.
+
+    >>> is_writable("a"), is_writable("a\x00")
+    (True, False)
+    """
     return is_utf8(value) and "\0" not in value
 
 
@@ -236,20 +240,6 @@ def at_most(value: float, digits: int = 3) -> str:
         return f"{value:g}"
     step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
     return f"{math.ceil(value / step - 1e-9) * step:.{digits}g}"
-
-
-def typeset(sentence: str) -> str:
-    """Returns a sentence, written with Python's formats, whose numbers look like those of `format_number`.
-
-    >>> typeset("worth -1.1e-08 nats (1e+06 at most), in steps 2-3")
-    'worth −1.1 × 10⁻⁸ nats (1 × 10⁶ at most), in steps 2-3'
-    """
-    sentence = re.sub(r"(?<![\w.])-(?=\d)", _MINUS, sentence)
-
-    def power(match: re.Match[str]) -> str:
-        return f"{match[1]} × 10{str(int(match[2])).translate(_SUPERSCRIPTS)}"
-
-    return re.sub(r"(?<![\w.])(\d(?:\.\d+)?)e([+-]\d{2,3})\b", power, sentence)
 
 
 def format_share(value: float, decimals: int = 0) -> str:

@@ -13,7 +13,11 @@ REPEAT_SECONDS = 1.0  # again and again, for code that swallows the first
 
 
 def check_time_limit(seconds: float | None) -> None:
-    """Refuse a limit that the system's timer cannot keep; None sets none."""
+    """Refuse a limit (seconds) that the system's timer cannot keep; None sets none.
+
+    Raises:
+        TypeError, ValueError: It is not a number, or is below 1e-6 or above 1e8.
+    """
     if seconds is not None:
         expected = f"seconds from {LEAST_SECONDS:g} to {MOST_SECONDS:g}"
         number_of("time_limit", seconds, expected, least=LEAST_SECONDS, most=MOST_SECONDS)

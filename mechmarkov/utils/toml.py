@@ -118,5 +118,9 @@ class Written(Fields):
 
 
 def is_file(name: str) -> bool:
-    """Returns whether a name is that of a file, not of what is shipped."""
+    """Returns whether a name is that of a file, not of what is shipped.
+
+    >>> is_file("mine.toml"), is_file("runs/mine"), is_file("walk-k6-half")
+    (True, True, False)
+    """
     return name.endswith(".toml") or "/" in name

@@ -24,7 +24,7 @@ from .measure import ranked_effects
 
 
 def applies(subject: Subject) -> str | None:
-    """Only where every head has attention weights: some edits are of what it attends to."""
+    """Returns one line why not, or None: some edits are of attention weights, so all heads need them."""
     blocks: list[Any] = list(subject.decoder.blocks)
     without = [str(layer) for layer, block in enumerate(blocks) if not block.attn.has_attention_weights]
     if len(without) == len(blocks):

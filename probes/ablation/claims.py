@@ -17,6 +17,9 @@ from .measure import ranked
 # A component that changes the loss by less than this is not named as one that matters.
 MIN_EFFECT_NATS = 1e-3
 
+# Parts worth less are not told next to the one that is needed most.
+MIN_TOLD_NATS = 0.01
+
 # What later parts change is named where it is more than this, and more than this share of the whole.
 MIN_REPAIR_NATS = 0.01
 MIN_REPAIR_SHARE = 0.25
@@ -43,6 +46,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         *_stand_in(data),
         _order(data),
         *_of_parts(data),
+        *_relied_on(data),
     ]
 
 
@@ -89,8 +93,11 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
     clean = Condition("loss", value=float(last_model(data)["clean"].sel(measure="loss")), unit="nats")
     if (group := _group_needed(data, effects, interval)) is not None:
         return replace(group, because=(clean, *group.because))
+    ends = {part: interval_at(data, "effect", component=part, **MEAN_LOSS) for part in effects}
+    ends[name] = interval  # of the largest of them, one effect has one interval
+    clear = [part for part, (low, _) in ends.items() if low > 0 and effects[part] > MIN_EFFECT_NATS]
     if matters(value, interval):
-        most = {name, *tied(data, name, value, interval)}
+        most = {name, *set(tied(data, name, value, interval)) & set(clear)}
         names = tuple(part for part in effects if part in most)  # in the order in which they are computed
         status: Status = "open" if standing(score) == "within" else "shown"
         beside = [clean, *[Condition("within its null")] * (status == "open")]
@@ -105,12 +112,13 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
             names, "is_needed_most", (), value, interval, score.null, "nats", status, "intervention",
             because=tuple(beside),
         )  # fmt: skip
-    ends = {part: interval_at(data, "effect", component=part, **MEAN_LOSS) for part in effects}
     little = all(high < MIN_EFFECT_NATS for _, high in ends.values())
     if not little and interval[1] < MIN_EFFECT_NATS:  # what is clearly worth nothing; another one may be
         name = max(ends, key=lambda part: ends[part][1])
         value, interval = effects[name], ends[name]
     harm = [Condition("does harm")] * any(low < -MIN_EFFECT_NATS for low, _ in ends.values())
+    if clear:  # the largest effect is not sure, a smaller one is
+        harm.append(Condition("clearly needed", words=tuple(clear)))
     return Claim(
         (name,), "is_needed_most", (), value, interval, score.null, "nats",
         "excluded" if little else "open", "intervention", because=(clean, *harm),
@@ -142,14 +150,35 @@ def _group_needed(data: xr.Dataset, effects: dict[str, float], single: Interval)
 def _of_parts(data: xr.Dataset) -> Iterator[Claim]:
     """Yields what each part is worth; of one that does harm less than nothing."""
     effects = ranked(data)
+    largest, _, of_largest = largest_effect(data)
     for name in sorted(effects, key=lambda part: -abs(effects[part])):
         low, high = interval_at(data, "effect", component=name, **MEAN_LOSS)
+        if name == largest:  # chosen as that: the interval is wider
+            low, high = of_largest
         value = effects[name]
         status = decided((low, high), MIN_EFFECT_NATS, value)
         harm = (Condition("does harm"),) if high < 0 and value < -MIN_EFFECT_NATS else ()
         yield Claim(
             (name,), "is_needed", (), value, (low, high), 0.0, "nats", status, "intervention", because=harm
         )
+
+
+def _relied_on(data: xr.Dataset) -> Iterator[Claim]:
+    """Yields parts whose output from another sequence clearly costs a model trained on scores.
+
+    At a mean its scores are nobody's, so that their cross-entropy says little.
+    """
+    if data.attrs["objective"] == "cross_entropy" or "resample" not in data["kind"]:
+        return
+    resampled = {"kind": "resample", "measure": "loss"}
+    effect = last_model(data)["effect"].sel(resampled)
+    worth = {part: float(effect.sel(component=part)) for part in ranked(data)}
+    for part in sorted(worth, key=lambda name: -worth[name]):
+        low, high = interval_at(data, "effect", component=part, **resampled)
+        if low > MIN_EFFECT_NATS:
+            yield Claim(
+                (part,), "is_relied_on", (), worth[part], (low, high), 0.0, "nats", "shown", "intervention"
+            )
 
 
 def _follows(data: xr.Dataset) -> Claim:
@@ -227,4 +256,10 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     if most is None:
         return []
     bars = {claim.subject[0]: claim.value for claim in ours.where("is_needed") if claim.value is not None}
-    return [Tile(LIVES, (most,), (), most, bars, "effect", rank=5)]
+    home = Claims(tuple(claims)).first("stores", status="shown")
+    if home is None or not most.is_shown:
+        return [Tile(LIVES, (most,), (), most, bars, "effect", rank=5 if most.is_shown else 7)]
+    # A model that went on to a better law than the bigram needs more than where the bigram is stored.
+    singles = [one for one in ours.where("is_needed", status="shown") if (one.value or 0.0) >= MIN_TOLD_NATS]
+    needed = (most, *(one for one in singles if one.subject[0] not in most.subject))
+    return [Tile(LIVES, needed, (most, home), most, bars, "effect", rank=5)]

@@ -15,7 +15,7 @@ MAX_BARS = 24
 
 
 def draw(data: xr.Dataset) -> list[Figure]:
-    """Effects of components by kind, of paths, of the window, of the order, and over training."""
+    """Figures of effects of components by kind, of paths, of the window, of the order, and over training."""
     loss = last_model(data).sel(measure="loss")
     kinds = [kind.replace("_", " ") for kind in data["kind"].values.tolist()]
     table = loss["effect"].values

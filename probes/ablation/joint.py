@@ -32,6 +32,11 @@ LOSS = MEASURES.index("loss")
 def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr.Dataset:
     """Two components at their mean together, and only the direct path of each; effects on the loss.
 
+    Args:
+        subject: The models: `Subject.of(run)`.
+        batch: The sequences that losses and means are over.
+        importance: The effect of each component's mean by name (`ranked`): pairs are of the largest.
+
     Returns, with the two names of each pair as `pair_first` and `pair_second`:
         `joint_effect`, `redundancy` [axis, pair] (nats): the loss with both at their mean, less the loss
         without; and that, less the sum of the two single effects: above 0 where one stands in for the other,
@@ -40,6 +45,13 @@ def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr
         the unembedding reads and nowhere else; and that, less its effect wherever it is read: above 0 where
         later components make up for it, or cancel it. All with `*_low` and `*_high`, which hold for all
         pairs, or all parts, at once with 95 %.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("induction"), sequences=8)
+        >>> found = of_pairs(subject, subject.batch, {"L0H1": 0.12, "L1H0": 0.16})
+        >>> found.pair.item(), found.joint_effect.dims
+        ('L0H1 + L1H0', ('step', 'pair'))
     """
     chosen = sorted(importance, key=lambda name: -importance[name])[:MAX_COMPONENTS]
     names = [name for name in importance if name in chosen]
@@ -81,14 +93,26 @@ def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr
 def resampled_interval(
     subject: Subject, batch: Batch, component: str, *, among: int = 1
 ) -> tuple[float, float]:
-    """The 95 % interval of the effect of a component's mean on the last model's loss.
-
-    Of the largest of `among` parts it holds whichever that is (Bonferroni).
+    """The 95 % interval of the effect of a component's mean on the last model's loss (nats).
 
     The mean that replaces the output is that of the same sequences, so that effects of single sequences are
     not independent: sequences are drawn with replacement, and the mean is taken anew (Efron's bootstrap, with
     Student's t). Leaving groups out in turn (the jackknife) is wrong by more for a sharp reader, which jumps
     from one token to another as a mean moves.
+
+    Args:
+        subject: The models, of which the last is measured.
+        batch: The sequences to draw from.
+        component: The component's name, such as "L0H1".
+        among: The number of components of which this is the largest: the interval holds whichever that is
+            (Bonferroni).
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("induction"), sequences=8)
+        >>> low, high = resampled_interval(subject, subject.batch, "L1H0")
+        >>> 0.0 < low < high
+        True
     """
     model, n = subject.decoder[-1], len(batch.tokens)
     truth = Truth.of(subject, batch, batch.history)

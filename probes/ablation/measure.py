@@ -26,7 +26,8 @@ from mechmarkov.probing.effects import (
     positions_in_turn,
     predictions,
 )
-from mechmarkov.probing.preconditions import has_one_parent, in_words, parent_lag, predictor_of
+from mechmarkov.probing.names import in_words
+from mechmarkov.probing.preconditions import has_one_parent, parent_lag, predictor_of
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import Predictor
 from mechmarkov.theory.bootstrap import interval
@@ -73,6 +74,12 @@ def measure(subject: Subject) -> xr.Dataset:
         `group_effect` [axis, group], `in_group` [group, group_head]: what groups of heads do (`of_groups`);
         `largest_low`, `largest_high` [axis] (nats): the interval of each model's largest effect.
         On null models only the `effect` of means, of the components that are ranked.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> data = measure(mm.Subject.of(mm.example("walk"), sequences=8))
+        >>> data.effect.sel(component="L0H0", kind="mean", measure="loss").round(1).values.tolist()
+        [0.8]
     """
     if (n := len(subject.batch.tokens)) < MIN_SEQUENCES:
         raise ValueError(
@@ -89,7 +96,11 @@ def measure(subject: Subject) -> xr.Dataset:
 
 
 def ranked_effects(data: xr.Dataset) -> xr.DataArray:
-    """Effects on the loss of putting components at their mean, [axis, component]."""
+    """Effects on the loss (nats) of putting components at their mean, [axis, component].
+
+    Args:
+        data: What `measure` returned; embeddings and bias, which nothing stands in for, are left out.
+    """
     ranked = [name for name in data["component"].values if name not in NOT_RANKED]
     return data["effect"].sel(kind="mean", measure="loss", component=ranked)
 
@@ -101,14 +112,33 @@ def _component_names(subject: Subject) -> list[str]:
 
 
 def effects_of_means(subject: Subject, batch: Batch) -> xr.Dataset:
-    """`effect` [axis, component, kind, measure] of means, for the components that the headline ranks."""
+    """`effect` [axis, component, kind, measure] (nats) of means, for the components that the headline ranks.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+        batch: The sequences that losses and means are over.
+    """
     ranked = [name for name in _component_names(subject) if name not in NOT_RANKED]
     grid: Grid = {(name, "mean"): partial(ablate, component=name, kind="mean") for name in ranked}
     return effects(subject, batch, grid, ("component", "kind"), "effect")
 
 
 def of_components(subject: Subject, batch: Batch) -> xr.Dataset:
-    """`effect` [axis, component, kind, measure] of every kind of ablation of every component."""
+    """`effect` [axis, component, kind, measure] (nats) of every kind of ablation of every component.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+        batch: The sequences that losses and means are over.
+
+    Returns:
+        `clean` [axis, measure] and `effect` with `effect_low` and `effect_high`, as in `measure`.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("walk"), sequences=8)
+        >>> of_components(subject, subject.batch).effect.sel(component="L0H0", measure="loss").dims
+        ('step', 'kind')
+    """
     grid: Grid = {}
     for name in _component_names(subject):
         for kind in KINDS:
@@ -122,7 +152,7 @@ def of_components(subject: Subject, batch: Batch) -> xr.Dataset:
     return effects(subject, batch, grid, ("component", "kind"), "effect")
 
 
-def of_paths(subject: Subject, batch: Batch, importance: dict[str, float], *, is_last: bool) -> xr.Dataset:
+def _of_paths(subject: Subject, batch: Batch, importance: dict[str, float], *, is_last: bool) -> xr.Dataset:
     """`path_effect` [axis, path, path_kind, measure], with the `sender` and `receiver` of each path.
 
     Where there are very many paths, those between the components of most `importance`; `paths_left_out` says
@@ -132,6 +162,8 @@ def of_paths(subject: Subject, batch: Batch, importance: dict[str, float], *, is
     chosen = _main_paths(everything, importance) if len(everything) > MAX_PATHS else everything
     few = len(chosen) <= MAX_PATHS_ALL_KINDS
     kinds: tuple[Kind, ...] = ("zero", "mean", "resample") if few and is_last else ("mean",)
+    if few and subject.objective.kind != "cross_entropy":  # the circuit is drawn from these
+        kinds = (*kinds, "resample") if "resample" not in kinds else kinds
     cuts: Grid = {
         (f"{sender} → {receiver}", kind): partial(ablate_path, sender=sender, receiver=receiver, kind=kind)
         for sender, receiver in chosen
@@ -161,7 +193,7 @@ def _main_paths(everything: Sequence[tuple[str, str]], importance: dict[str, flo
     return chosen
 
 
-def of_windows(subject: Subject, batch: Batch) -> xr.Dataset:
+def _of_windows(subject: Subject, batch: Batch) -> xr.Dataset:
     """`window_effect` [axis, window, measure]: no head sees beyond lag `window` (1 is the parent)."""
     length = batch.history.shape[1]
     lags = [1 << i for i in range(length.bit_length()) if 1 << i < length] or [1]
@@ -171,7 +203,7 @@ def of_windows(subject: Subject, batch: Batch) -> xr.Dataset:
     return effects(subject, batch, masks, ("window",), "window_effect").assign_coords(window=lags)
 
 
-def of_orders(subject: Subject, batch: Batch) -> xr.Dataset:
+def _of_orders(subject: Subject, batch: Batch) -> xr.Dataset:
     """`shuffle_effect` [axis, shuffle, measure] (nats): the last prediction, the context in another order.
 
     Judged by the truth of the unedited context.
@@ -198,6 +230,10 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
 
     The parent is the token that the next one depends on: the last known one, or that of a lagged source.
 
+    Args:
+        subject: The models: `Subject.of(run)`.
+        batch: The sequences to edit.
+
     Returns:
         `swap_kl` [axis, row] (nats): with another parent, KL to the model from the exact law behind that
         parent ("swapped") and behind the true one ("original"), in the mean over sequences;
@@ -205,6 +241,12 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
         parent's law towards its own, and nearer to its own; half where the prediction stays as it is;
         `swap_followed_at` [axis, position], and how many `swaps` [axis] there are. Sequences whose two
         parents have one law tell nothing and are left out; NaN where all are.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("walk"), sequences=8)
+        >>> of_parents(subject, subject.batch).swap_followed.values.tolist()
+        [1.0]
     """
     back = parent_lag(subject.source) - 1
     reads = torch.nonzero(batch.known >= back).flatten()
@@ -253,11 +295,22 @@ def _law_of_parent(subject: Subject) -> Predictor:
 
 
 def ranked(data: xr.Dataset) -> dict[str, float]:
-    """Returns what each component's mean costs the last model."""
+    """Returns by how much each component's mean raises the last model's loss (nats), by its name.
+
+    Args:
+        data: What `measure` returned.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("induction"), sequences=8)
+        >>> effects = ranked(effects_of_means(subject, subject.batch))
+        >>> [name for name, nats in effects.items() if nats > 0.1]
+        ['L0H1', 'L1H0']
+    """
     return ranked_effects(data)[-1].to_series().to_dict()
 
 
-def direct_effects(data: xr.Dataset) -> dict[str, float]:
+def _direct_effects(data: xr.Dataset) -> dict[str, float]:
     """Returns what each component's direct path to the logits costs the last model, at its mean."""
     last = data["path_effect"].isel({model_axis(data): -1}).sel(measure="loss", path_kind="mean")
     to_logits = last[data["receiver"].values == "logits"].swap_dims(path="sender")
@@ -266,7 +319,17 @@ def direct_effects(data: xr.Dataset) -> dict[str, float]:
 
 @torch.no_grad()
 def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
-    """Everything above in one dataset, of models that have sequences of their own, the last model last."""
+    """Everything that `measure` returns in one dataset, of models that have sequences of their own.
+
+    Args:
+        parts: Pairs of a subject and a batch of sequences, the last model in the last of them.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("walk"), sequences=8)
+        >>> catalogue([(subject, subject.batch)]).clean.dims
+        ('step', 'measure')
+    """
     axis = parts[-1][0].axis
 
     def of_all(measure_part: Callable[[Subject, Batch], xr.Dataset]) -> xr.Dataset:
@@ -278,10 +341,10 @@ def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
     by_component = of_all(of_components)
     loss = by_component["effect"].isel({axis: -1}).sel(measure="loss")
     importance = loss.max("kind").to_series().to_dict()
-    by_path = joined([of_paths(*part, importance, is_last=part is parts[-1]) for part in parts])
-    effect, direct = ranked(by_component), direct_effects(by_path)
+    by_path = joined([_of_paths(*part, importance, is_last=part is parts[-1]) for part in parts])
+    effect, direct = ranked(by_component), _direct_effects(by_path)
     importance = {name: max(value, direct.get(name, value)) for name, value in effect.items()}
-    others = [by_path, of_all(of_windows), of_all(of_orders), of_all(of_parents)]
+    others = [by_path, of_all(_of_windows), of_all(_of_orders), of_all(of_parents)]
     others.append(of_all(partial(of_pairs, importance=importance)))
     others.append(of_all(partial(of_groups, groups=groups_of(*parts[-1]))))
     data = xr.merge([by_component, *(other.drop_vars("clean", errors="ignore") for other in others)])

@@ -51,7 +51,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     return result
 
 
-def law_name(data: xr.Dataset, m: int) -> str:
+def _law_name(data: xr.Dataset, m: int) -> str:
     """Returns what the law of m steps is called: of a first-order chain it is a power of P."""
     return "P" if m == 1 else f"P^{m}" if data.attrs["first_order"] else f"the {m}-step law"
 
@@ -65,7 +65,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
     shown = "kernel_cosine" if data.attrs["n_states"] > 2 else "kernel_kl"
     circuit, aim = (
         k.double_centred(best["circuit"].values),
-        name + (f" of {law_name(data, m)}" if m > 1 else ""),
+        name + (f" of {_law_name(data, m)}" if m > 1 else ""),
     )
     target, caption = fitted_target(circuit, k.double_centred(target), aim)
     pair = matched(circuit, target, labels, row_title="state read", column_title="next state", diverging=True)

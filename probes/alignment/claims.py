@@ -9,7 +9,7 @@ from mechmarkov.claims.claim import Claim, Claims, Condition, Status
 from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.models.components import head_index, mlp_index
 from mechmarkov.probing.dataset import last_model
-from mechmarkov.probing.preconditions import token_names
+from mechmarkov.probing.names import token_names
 from mechmarkov.probing.score import Score
 from mechmarkov.theory import kernel as k
 

@@ -22,7 +22,7 @@ LAGS_SHOWN = 24
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
-    """Parent score, best lag, concentration and the trap's order parameter."""
+    """The last model's parent score, best lag, concentration and the trap's order parameter, by name."""
     reader = head_name(best_heads(parent_score(last_model(data))))
     constant = "the attention logits of the parent head are constant: there is no variance to share"
 
@@ -62,7 +62,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 
 
 def figures(data: xr.Dataset) -> list[Figure]:
-    """Attention on the end of a sequence, the lag profile, and selection over training."""
+    """Figures of attention on the end of a sequence, the lag profile, and selection over training."""
     heads, last = head_names(data), last_model(data)
     lags = last["lag"].values[1 : LAGS_SHOWN + 1]
     back = int(data.attrs["source_lag"]) - 1 + int(data.attrs["parent_lag"])  # from a query to its parent

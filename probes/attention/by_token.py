@@ -36,6 +36,11 @@ def qk_tables(subject: Subject) -> Float[np.ndarray, "member layer head state_fr
     The QK circuit of Elhage et al. (2021), without what positions and earlier layers add; norms take each
     embedding as it is. Rows are the query's token, columns the key's; each row less its mean, which a softmax
     does not see. NaN for layers whose attention weights are not a softmax of products.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> qk_tables(mm.Subject.of(mm.example("walk"), sequences=8)).shape
+        (1, 1, 1, 6, 6)
     """
     decoder, n = subject.decoder, subject.source.n_states
     config = subject.config
@@ -59,9 +64,17 @@ def explained_by_tokens(
 ]:
     """The table of query and key tokens that fits each head's attention logits best, and its share.
 
+    Least squares over the recorded pairs of a query and a key: the table's entry is the mean logit of a pair.
+
     Returns:
         `token_scores` (score units), NaN for pairs never seen, and the share of the variance of a query's
         logits over its keys that the table explains; NaN where logits do not vary.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> table, share = explained_by_tokens(mm.Subject.of(mm.example("walk"), sequences=8))
+        >>> table.shape, share.shape
+        ((1, 1, 1, 6, 6), (1, 1, 1))
     """
     decoder, config, n = subject.decoder, subject.config, subject.source.n_states
     length = subject.batch.tokens.shape[1]
@@ -127,7 +140,12 @@ def _fit(
 
 
 def by_token(last: xr.Dataset, heads: list[dict[str, int]]) -> Iterator[Claim]:
-    """A claim for each head whose attention the tokens of query and key explain, and one for each query."""
+    """A claim for each head whose attention the tokens of query and key explain, and one for each query.
+
+    Args:
+        last: What `measure` returned, of one model: `data.isel(step=-1)`.
+        heads: The heads to judge, such as `{"layer": 0, "head": 1}`.
+    """
     labels = [str(label) for label in last.attrs["labels"]]
     for head in heads:
         one, name = last.isel(head), (head_name(head),)

@@ -9,7 +9,7 @@ from scipy.special import entr
 from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition
 from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.probing.dataset import best_heads, head_name, last_model
-from mechmarkov.probing.preconditions import token_names
+from mechmarkov.probing.names import token_names
 from mechmarkov.probing.score import Score, standing
 
 from .by_token import by_token

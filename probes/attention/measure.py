@@ -46,6 +46,12 @@ def measure(subject: Subject) -> xr.Dataset:
         `last_mass` [axis, layer, head, key]: mean attention of the last prediction;
         `lag_class` [axis, layer, head, modulo] (probability, circle sources): mean attention of the last
         prediction on lags 1, 2, …, K modulo K, which a deterministic walk cannot tell apart within a class.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> data = measure(mm.Subject.of(mm.example("walk"), sequences=8))
+        >>> data.lag_mass.sel(lag=1).round(2).values.tolist()  # step, layer, head: all on the parent
+        [[[1.0]]]
     """
     stats, axis, batch = subject.recorded(ATTENTION), subject.axis, subject.batch
     per_head = (axis, "layer", "head")

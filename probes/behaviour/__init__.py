@@ -44,6 +44,13 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         why = f"the unigram is within {MIN_GAP_NATS:g} nats of the best predictor"
         progress = Score(None, progress.unit, reason=why)
     accuracy = score(lambda d: d["accuracy"], last["accuracy_error"], "probability", least=0.0, most=1.0)
+    of_symbols = {}
+    if "loss_per_symbol" in data:
+        unit, unknown = str(data["loss_per_symbol"].attrs["unit"]), "the entropy rate has no closed form"
+        of_symbols = {
+            "loss_per_symbol": score(lambda d: d["loss_per_symbol"], last["loss_per_symbol_error"], unit),
+            "least_per_symbol": _known(float(data["least_per_symbol"]), unit, unknown),
+        }
     # The first three stand open in the report: they decide.
     return (
         {"nearest_predictor": Score(nearest(data)[0], "")}
@@ -51,7 +58,13 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         | {"progress": progress}
         | {f"kl_{name}": kl_score(data.attrs[name]) for name in ("unigram", "bigram")}
         | {"kl_uniform": kl_score("uniform"), "accuracy": accuracy, "optimal_accuracy": optimal}
+        | of_symbols
     )
+
+
+def _known(value: float, unit: str, reason: str) -> Score:
+    """An exact value, or why there is none."""
+    return Score(value, unit) if np.isfinite(value) else Score(None, unit, reason=reason)
 
 
 probe = Probe(
@@ -73,6 +86,8 @@ probe = Probe(
         "progress": "1 − E[KL(p ‖ q)] / E[KL(p ‖ unigram)]: from the unigram's loss to the best",
         "accuracy": "how often the model's likeliest state comes next",
         "optimal_accuracy": "accuracy of the Bayes-optimal prediction",
+        "loss_per_symbol": "E[−log q(next token)] / E[symbols of the next token]",
+        "least_per_symbol": "the entropy rate of the source",
     },
     with_bos=True,
 )  # fmt: skip

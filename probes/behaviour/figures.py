@@ -5,7 +5,7 @@ import xarray as xr
 
 from mechmarkov.probing.dataset import last_model
 from mechmarkov.probing.figure import Figure
-from mechmarkov.probing.preconditions import in_words
+from mechmarkov.probing.names import in_words
 from mechmarkov.report.figures import bars, lines, matched
 from mechmarkov.report.probe_figures import over_training
 

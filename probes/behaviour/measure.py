@@ -12,7 +12,7 @@ from mechmarkov.probing import Subject
 from mechmarkov.probing.dataset import Variables, variables
 from mechmarkov.probing.preconditions import has_one_parent, parent_lag, predictor_of
 from mechmarkov.probing.rare_states import rare_states
-from mechmarkov.sources import ChainMixture
+from mechmarkov.sources import ChainMixture, Tokenised
 from mechmarkov.theory.bootstrap import mean_after, ratio, standard_error
 from mechmarkov.theory.kernel import FLOOR, kl
 
@@ -48,7 +48,15 @@ def measure(subject: Subject) -> xr.Dataset:
         `kl_after` and its standard error `kl_after_error` [axis, state_from, predictor] (nats), `loss_after`
         [axis, state_from] (nats) and `accuracy_after` [axis, state_from] (probability): the same scores after
         each parent state;
-        `kernel` [state_from, state_to] (probability): P, for a source with one chain.
+        `kernel` [state_from, state_to] (probability): P, for a source with one chain;
+        of tokens `loss_per_symbol` [axis], its standard error and `least_per_symbol` (nats a symbol of their
+        source; NaN where its entropy rate has no closed form).
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> data = measure(mm.Subject.of(mm.example("walk"), sequences=8))
+        >>> data.kl.sel(predictor=["unigram", "bigram"]).round(1).values.tolist()  # nats, at its one step
+        [[0.5, 0.2]]
     """
     axis, source, batch = subject.axis, subject.source, subject.batch
     model, exact = subject.probabilities.astype(np.float64), subject.exact
@@ -117,6 +125,8 @@ def measure(subject: Subject) -> xr.Dataset:
     )
     if axis == "step":
         data = data.assign(_tempered(subject, model, exact))
+    if isinstance(source, Tokenised):
+        data = data.assign(_per_symbol(source, axis, losses, batch.targets.numpy()))
     P = getattr(source, "P", None)
     if P is not None:
         data = data.assign(variables("probability", ("state_from", "state_to"), kernel=np.array(P)))
@@ -129,6 +139,22 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("nats", axis, excess_loss_error=excess_error)
         | variables("probability", (), optimal_accuracy=truth.max(-1).mean())
     ).assign_attrs(best=best.name)
+
+
+def _per_symbol(
+    source: Tokenised,
+    axis: str,
+    losses: Float[np.ndarray, "member batch read"],
+    tokens: Int[np.ndarray, "batch read"],
+) -> Variables:
+    """Losses of models of tokens on each symbol of the source, and the least that can be lost."""
+    symbols = np.array([len(label) for label in source.labels])[tokens].sum(-1)
+    value, error = ratio(losses.sum(-1), symbols)
+    least = getattr(source, "symbol_entropy_rate", np.nan)  # not known of every source
+    unit = "nats a symbol"
+    return variables(unit, axis, loss_per_symbol=value, loss_per_symbol_error=error) | variables(
+        unit, (), least_per_symbol=least
+    )
 
 
 @dataclass(frozen=True, eq=False)

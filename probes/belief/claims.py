@@ -1,6 +1,6 @@
 """Claims of beliefs: which stream carries the belief over what is hidden, and do predictions follow it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import xarray as xr
@@ -8,10 +8,10 @@ from jaxtyping import Bool
 
 from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Status
 from mechmarkov.claims.tile import LIVES, Tile
-from mechmarkov.probing.dataset import interval_at, last_model
+from mechmarkov.probing.dataset import interval_at, last_model, normal_interval
 from mechmarkov.probing.score import Score
 
-from .measure import DETERMINED, SAME_LAW, mean_kls
+from .measure import DETERMINED, NEARLY_R2, SAME_LAW, mean_kls
 
 CARRIED_R2 = 0.9  # from here on the stream carries the belief, if it also tells
 CARRIED_BEYOND = 0.5  # of what predictions and tokens leave open
@@ -55,7 +55,7 @@ def is_used(last: xr.Dataset) -> bool | None:
     return None if low < 0 <= high else high < 0
 
 
-def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
+def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     """Returns whether the belief is carried, whether beyond predictions, and what forcing a state does."""
     last = last_model(data)
     named = _named(last)
@@ -78,7 +78,27 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
         (stream,), "carries_belief", hidden, r2, interval_at(data, "r2", stream=stream), None, "R²",
         _STATUS[is_carried(last)], because=tuple(beside),
     )  # fmt: skip
-    return [carries, _follows(last, named, hidden)]
+    return [carries, *_parts(last, scores), _follows(last, named, hidden)]
+
+
+def first_stream_of(last: xr.Dataset, part: str) -> tuple[str, float, float]:
+    """The earliest stream from which a part is read nearly as well as from any, and R²'s interval."""
+    one = last.sel(part=part)
+    missed = 1 - one["part_r2"].values
+    first = int(np.argmax(missed <= 2 * missed.min() + NEARLY_R2))
+    interval = normal_interval(1 - missed[first], float(one["part_r2_error"][first]))
+    return str(last["stream"].values[first]), *interval
+
+
+def _parts(last: xr.Dataset, scores: dict[str, Score]) -> Iterator[Claim]:
+    """Yields from which stream on each part of what is hidden is read; open unless more than by chance."""
+    for part in last["part"].values.tolist() if "part" in last.coords else ():
+        stream, low, high = first_stream_of(last, part)
+        score = scores[f"part_r2_{part.replace(' ', '_')}"]
+        chance = score.null[-1] if isinstance(score.null, tuple) else score.null
+        status: Status = "open" if chance is not None and low <= chance else "shown"
+        value = float(last["part_r2"].sel(part=part, stream=stream))
+        yield Claim((stream,), "reads_part", (part,), value, (low, high), score.null, "R²", status)
 
 
 def _follows(last: xr.Dataset, named: int, hidden: tuple[str, ...]) -> Claim:

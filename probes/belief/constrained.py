@@ -41,7 +41,15 @@ def carried_on(
 def after_attention(
     model: HookedDecoder, tokens: Int[torch.Tensor, "batch position"]
 ) -> dict[int, Float[np.ndarray, "batch position d_model"]]:
-    """The stream after each block's attention, before its MLP; of blocks that have both apart."""
+    """The residual stream after each block's attention, before its MLP, by the block's number.
+
+    Args:
+        model: One model.
+        tokens: Its input.
+
+    Returns:
+        Only blocks that have an attention and an MLP after it, each on its own, have such a stream.
+    """
     hooks = {}
     after = "hook_resid_post" if model.config.attn_only else "hook_resid_mid"
     for layer, block in enumerate(model.blocks):

@@ -17,7 +17,7 @@ CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])
 
 
 def draw(data: xr.Dataset) -> list[Figure]:
-    """R² by stream and position, the geometry, forced states, and R² over training."""
+    """Figures of R² by stream and position, the geometry, forced states, and R² over training."""
     last = last_model(data)
     streams = [str(name) for name in data["stream"].values]
     drawn = [
@@ -56,7 +56,12 @@ def draw(data: xr.Dataset) -> list[Figure]:
 
 
 def geometry(exact: np.ndarray, image: np.ndarray) -> go.Figure:
-    """Beliefs next to their image, in equal colours: three hidden states on a triangle, two as a diagonal."""
+    """A figure of beliefs next to their image: on a triangle for three hidden states, a diagonal for two.
+
+    Args:
+        exact: Beliefs `[point, hidden]` (probability).
+        image: What is read of them from the model, of the same shape; a belief's colour is its image's.
+    """
     shares = np.clip(np.pad(exact, ((0, 0), (0, 3 - exact.shape[1]))), 0, 1)
     colours = [f"rgb({r:.0f},{g:.0f},{b:.0f})" for r, g, b in 40 + 200 * shares]
     flat = exact.shape[1] < len(CORNERS)

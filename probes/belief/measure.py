@@ -1,5 +1,6 @@
 """How well a linear reading of the residual stream gives the belief, and what forcing a state does."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from mechmarkov.theory.bootstrap import ratio, standard_error
 from mechmarkov.theory.kernel import kl
 
 from .constrained import after_attention, carried_on
+from .parts import laws_of_values, overlaps, pairs_of, parts_of, r2_of_parts
 
 FOLDS = 5  # of sequences; each is read by a map fitted to the others
 MIN_SEQUENCES = FOLDS
@@ -45,6 +47,9 @@ OF_MODEL = {
     **dict.fromkeys(FORCED, ("nats", "hidden")),
     "short_of_used": ("nats", "estimate"),
     "attention_r2": ("share", "layer"),
+    **dict.fromkeys(("part_r2", "part_r2_error"), ("share", "part", "stream")),
+    "part_overlap": ("share", "pair"),
+    **dict.fromkeys((f"part_{name}" for name in FORCED), ("nats", "part")),
 }
 
 
@@ -69,7 +74,11 @@ def measure(subject: Subject) -> xr.Dataset:
         of updates carried on by the chain (shares): what one layer of attention can make;
         of runs, with a state forced at the best stream: `clean_kl`, `forced_kl`, `random_kl` [axis, hidden]
         (nats), from the law under that state to the prediction; `short_of_used` [axis, estimate] (nats): the
-        mean forced KL less half of the smaller of the others, and its 95 % interval over sequences.
+        mean forced KL less half of the smaller of the others, and its 95 % interval over sequences;
+        where what is hidden has parts, as a task and a state, `part_r2` [axis, part, stream] of each one's
+        belief and its standard error, `part_overlap` [axis, pair] (share) of the subspaces that follow them
+        at the best stream, and of runs, where parts are independent, `part_clean_kl`, `part_forced_kl`,
+        `part_random_kl` [axis, part] (nats): the same KLs with only that part forced, over its values.
     """
     batch = subject.batch.head(null_sequences(subject.batch.tokens.shape[1]))
     if len(batch.tokens) < MIN_SEQUENCES:
@@ -102,6 +111,7 @@ def measure(subject: Subject) -> xr.Dataset:
     def shown(beliefs: Rows) -> np.ndarray:
         return beliefs.reshape(-1, beliefs.shape[-1])[points, :MAX_DRAWN]
 
+    parts = parts_of(source)
     of_models, layers, names = [], list[int](), list(range(EMBEDDING, subject.config.n_layers))
     for i in range(len(subject.decoder)):
         model = subject.decoder[i]
@@ -114,8 +124,18 @@ def measure(subject: Subject) -> xr.Dataset:
         one = {"r2": r2, "r2_low": r2 - half, "r2_high": np.minimum(r2 + half, 1)}
         one |= {"r2_at": 1 - off.mean(1) / around}
         one |= {"best": np.array(best), "image": shown(readings[best])}
+        if parts:
+            one["part_r2"], one["part_r2_error"] = r2_of_parts(readings, belief, parts)
+            one["part_overlap"] = overlaps(stream_of[names[best]], belief, parts)
         if subject.axis == "step":
-            one |= _forced(subject, model, names[best], stream_of[names[best]], belief, laws, batch)
+            forced = partial(_forced, subject, model, names[best], stream_of[names[best]], batch=batch)
+            one |= forced(belief=belief, laws=laws)
+            if parts and source.parts_are_independent:
+                of_parts = [
+                    forced(belief=belief @ values, laws=laws_of_values(belief, laws, values))
+                    for values in parts.values()
+                ]
+                one |= {f"part_{name}": np.array([kls[name].mean() for kls in of_parts]) for name in FORCED}
         mixed = after_attention(model, batch.tokens) if isinstance(source, HiddenMarkov) else {}
         layers = list(mixed)
         if mixed:
@@ -134,9 +154,10 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("probability", ("point", "drawn"), exact=shown(belief)),
         coords={
             subject.axis: subject.coordinates,
-            "stream": [stream_name(layer) for layer in names],
+            "stream": ["embed" if layer == EMBEDDING else f"L{layer}" for layer in names],
             "position": batch.read.numpy(),
-        },
+        }
+        | ({"part": list(parts), "pair": pairs_of(parts)} if parts else {}),
         attrs={
             "n_hidden": belief.shape[-1],
             "hidden": f"hidden {getattr(source, 'hidden', 'states')}",
@@ -151,20 +172,30 @@ def measure(subject: Subject) -> xr.Dataset:
 
 
 def mean_kls(last: xr.Dataset) -> tuple[float, float, float]:
-    """Returns a model's KL clean, moved in random directions and with a forced state (nats, mean)."""
+    """Returns a model's KL clean, moved in random directions and with a forced state (nats, means).
+
+    Args:
+        last: What `measure` returned, of one model: `data.isel(step=-1)`.
+    """
     clean, random, forced = (float(last[f"{name}_kl"].mean()) for name in ("clean", "random", "forced"))
     return clean, random, forced
-
-
-def stream_name(layer: int) -> str:
-    """The stream after a block, `L0`, and what the first block reads, `embed`."""
-    return "embed" if layer == EMBEDDING else f"L{layer}"
 
 
 def held_out(
     features: Float[np.ndarray, "batch read feature"], belief: Float[np.ndarray, "batch read hidden"]
 ) -> Float[np.ndarray, "batch read hidden"]:
-    """Each sequence's belief as read by a least-squares map that was fitted to other sequences."""
+    """Each sequence's belief as read by a least-squares map that was fitted to other sequences.
+
+    Args:
+        features: The stream that is read.
+        belief: The exact beliefs.
+
+    Example:
+        >>> belief = np.random.default_rng(0).dirichlet(np.ones(3), size=(20, 4))
+        >>> features = belief @ np.random.default_rng(1).normal(size=(3, 5))
+        >>> float(abs(held_out(features, belief) - belief).max()) < 1e-6
+        True
+    """
     fold = np.arange(len(belief)) % min(FOLDS, len(belief))
     reading = np.empty_like(belief)
     for k in range(fold.max() + 1):

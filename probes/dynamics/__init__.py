@@ -30,7 +30,7 @@ from .trajectory import EVENT_PROGRESS
 
 
 def applies(subject: Subject) -> str | None:
-    """Returns where there is more than one step: an event needs a before and an after."""
+    """Returns one line why not, or None: an event needs a step before it and one after, so more than one."""
     if subject.axis == "step" and len(subject.coordinates) < 2:
         if subject.run.n_steps < 2:
             return "the run has kept one step: when things happened cannot be seen"
@@ -41,7 +41,7 @@ def applies(subject: Subject) -> str | None:
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
-    """The event times, each with the two kept steps around it, and which came first."""
+    """The event times by name, each with the two kept steps around it, and which event came first."""
     events, undecided = events_of(data), may_have_come(data)
     result: dict[str, Score] = {}
     for name in data["event"].values.tolist():
@@ -56,7 +56,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
             last = int(data["step"][-1])
             why = data.attrs.get(f"no_{name}", f"not in the probed steps, the last of which is {last}")
             if name in undecided:
-                why = f"whether {_called(name)} is halfway by step {last} is open"
+                why = f"whether {CALLED.get(name, f'the {name}')} is halfway by step {last} is open"
             score = Score(None, "step", null_kind=kind, reason=why)
         result[f"t_{name}"] = score
     why = "none of the events is in the probed steps"
@@ -76,11 +76,6 @@ CALLED = {
     "induction_head": "an induction head",
     "graph_head": "a head along the graph",
 }
-
-
-def _called(event: str) -> str:
-    """An event in the reason of a score without a value."""
-    return CALLED.get(event, f"the {event}")
 
 
 probe = Probe(

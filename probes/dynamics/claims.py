@@ -6,11 +6,13 @@ import xarray as xr
 
 from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Status, Where
 from mechmarkov.claims.tile import CAME, Tile
-from mechmarkov.probing.dataset import NORMAL_95
+from mechmarkov.probing.dataset import NORMAL_95, is_nearest
 from mechmarkov.probing.score import Score
 
-from .measure import NO_ERROR
+from .measure import BEST, NO_ERROR
 from .trajectory import Event, first_time, may_hold
+
+LAWS = ("unigram", "bigram", BEST)  # events of laws; others are of heads
 
 
 def events_of(data: xr.Dataset) -> dict[str, Event]:
@@ -106,27 +108,48 @@ def _not_seen(data: xr.Dataset, came: set[str]) -> Iterator[Claim]:
 
 
 def _phases(data: xr.Dataset) -> Iterator[Claim]:
-    """The law that was nearest, from step to step."""
+    """The law that was nearest, with those that coincide with it, from step to step."""
+    predictors, near, before = data["predictor"].values, is_nearest(data["kl"]), None
     for phase in (data.isel(phase=i) for i in range(data.sizes["phase"])):
         start, stop, plateau = (int(phase[name]) for name in ("phase_start", "phase_stop", "plateau"))
-        name = str(data["predictor"].values[int(phase["phase_predictor"])])
+        first, equal = int(phase["phase_predictor"]), near.sel(step=plateau).values
+        others = [name for i, name in enumerate(predictors) if equal[i] and i != first]
         slope = float(data["scaled_gradient"].sel(step=plateau))
+        beside = [Condition("gradient of its largest", value=slope, unit="share")]
+        if before is None:
+            beside.append(Condition("from the first probed step", value=float(start)))
         yield Claim(
-            (MODEL,), "passed", (name,), where=Where(steps=(start, stop)),
-            because=(Condition("gradient of its largest", value=slope, unit="share"),),
+            (MODEL,), "passed", tuple(map(str, (predictors[first], *others))), float(start),
+            (float(start if before is None else before), float(start)), unit="step",
+            status="shown" if bool(phase["phase_clear"]) else "open",
+            where=Where(steps=(start, stop)), because=tuple(beside),
         )  # fmt: skip
+        before = stop
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:
-    """Returns how did it get there: the events between kept steps."""
+    """Returns how did it get there: the laws that were nearest one after the other, and when heads came."""
     ours = Claims(tuple(claims)).where(probe="dynamics")
-    events = ours.where("came_by")
-    timed = tuple(claim for claim in events if claim.value is not None)
-    came = tuple(claim for claim in timed if claim.is_shown) or timed
-    seen = tuple(claim for claim in came if claim.interval and claim.interval[0] < claim.interval[1])
-    answer = seen or came or tuple(claim for claim in events if claim.status != "does not apply")
-    if not answer:
+    laws = phases_in_order(ours)
+    events = [claim for claim in ours.where("came_by") if claim.object[0] not in LAWS]
+    heads = tuple(claim for claim in events if claim.value is not None and claim.is_shown)
+    missing = tuple(claim for claim in events if claim.value is None and claim.status in ("excluded", "open"))
+    undecided = tuple(claim for claim in ours.where("passed")[-1:] if claim.status == "open")
+    if not laws and not heads and not missing and not undecided:
         return []
-    more = tuple(claim for claim in events if claim not in answer and claim.status != "does not apply")
-    bars = {claim.object[0]: claim.value for claim in seen if claim.value is not None}
-    return [Tile(CAME, answer, more, None, bars, "steps", of_run=True, rank=1 if came else 3)]
+    came = (*laws[1:], *heads)
+    bars = {claim.object[0]: claim.value for claim in came if claim.value is not None}
+    answer, rank = (*laws, *undecided, *heads) or missing, 1 if came else 3
+    return [Tile(CAME, answer, heads or missing or laws[-2:], None, bars, "steps", of_run=True, rank=rank)]
+
+
+def phases_in_order(claims: Claims) -> tuple[Claim, ...]:
+    """Returns the laws that were clearly nearest, one after the other.
+
+    One that is nearest again after an undecided phase is the same.
+    """
+    told: list[Claim] = []
+    for claim in claims.where("passed", status="shown"):
+        if not told or told[-1].object != claim.object:
+            told.append(claim)
+    return tuple(told)

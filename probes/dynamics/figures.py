@@ -10,7 +10,7 @@ from .trajectory import EVENT_PROGRESS
 
 
 def draw(data: xr.Dataset) -> list[Figure]:
-    """Progress to each event, and the gradient."""
+    """Figures of the progress to each event, and of the gradient."""
     progress = {
         name: np.clip(data["progress"].sel(event=name).values, -0.1, 1.1)
         for name in data["event"].values.tolist()

@@ -20,6 +20,11 @@ def gradient_norms(subject: Subject, sequences: int = SEQUENCES) -> Float[np.nda
 
     Returns:
         For each model, nats (or the objective's unit) per unit of parameter.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> gradient_norms(mm.Subject.of(mm.example("induction"), sequences=8)).round(2).tolist()
+        [0.14]
     """
     batch, decoder, trainable = subject.batch.head(sequences), subject.decoder, subject.run.trainable
     norms = []

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from mechmarkov.catalogue.probes import registered
-from mechmarkov.probing.dataset import MIN_GAP_NATS, is_nearest, variables
+from mechmarkov.probing.dataset import MIN_GAP_NATS, NORMAL_95, is_nearest, variables
 from mechmarkov.probing.preconditions import (
     has_one_parent,
     parent_lag,
@@ -46,7 +46,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `kl` [step, predictor] (nats), from `behaviour`;
         `gradient` [step] (loss per unit of parameter) and `scaled_gradient` [step]: over its largest;
         `phase_start`, `phase_stop`, `phase_predictor`, `plateau` [phase]: the runs of steps with one nearest
-        predictor, and the step at which each is closest to it;
+        predictor, and the step at which each is closest to it; `phase_clear` [phase]: whether at any of
+        its steps every other predictor is clearly further away;
         `score_value` [step, score]: the scores of `behaviour`, `attention`, …, as "probe.score".
     """
     axis = subject.axis
@@ -68,6 +69,7 @@ def measure(subject: Subject) -> xr.Dataset:
     gradient = gradient_norms(subject)
     phases = segments(label)
     start, stop = np.array(phases).T
+    clear = _is_clear(behaviour)
     plateau = [first + int(distance[first : last + 1, label[first]].argmin()) for first, last in phases]
     scores, units = _followed(subject)
     return (
@@ -80,11 +82,20 @@ def measure(subject: Subject) -> xr.Dataset:
                 "step", "phase", phase_start=steps[start], phase_stop=steps[stop], plateau=steps[plateau]
             )
             | variables("index of predictor", "phase", phase_predictor=label[start])
+            | variables("yes or no", "phase", phase_clear=[clear[a : b + 1].any() for a, b in phases])
             | {"score_value": scores}
         )
         .assign_coords(predictor=behaviour["predictor"].values)
         .assign_attrs(score_units=units)
     )
+
+
+def _is_clear(behaviour: xr.Dataset) -> Bool[np.ndarray, " step"]:
+    """Returns at which steps all but the nearest predictor and its equals are clearly further away."""
+    kl = behaviour["kl"]
+    further = kl - kl.min("predictor") > NORMAL_95 * behaviour["further_error"]
+    apart = float(behaviour["gap"]) >= MIN_GAP_NATS  # otherwise which is nearer says nothing
+    return (further | is_nearest(kl)).all("predictor").values & apart
 
 
 def _better_law(subject: Subject) -> str | None:

@@ -21,6 +21,14 @@ def score_trajectory(probe: Probe, data: xr.Dataset) -> tuple[xr.DataArray, dict
     Returns:
         `[step, score]`, NaN where a score has no value at a step, and the unit of each score. Words (the name
         of a path) are left out; yes is 1.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> from mechmarkov.probes.attention import probe
+        >>> data = probe.measure(mm.Subject.of(mm.example("walk"), sequences=8))
+        >>> values, units = score_trajectory(probe, data)
+        >>> float(values.sel(score="best_lag")[-1]), units["best_lag"]
+        (1.0, 'lag')
     """
     table: list[dict[str, float]] = []
     units: dict[str, str] = {}
@@ -107,5 +115,14 @@ def first_time(
 
 
 def may_hold(progress: Float[np.ndarray, " step"], half_width: Float[np.ndarray, " step"]) -> bool:
-    """Returns whether progress may be above `EVENT_PROGRESS` at some step, by its 95 % interval."""
+    """Returns whether progress may be above `EVENT_PROGRESS`, a half, at some step, by its 95 % interval.
+
+    Args:
+        progress: At each kept step, from 0 to 1.
+        half_width: Half of its 95 % interval there.
+
+    Example:
+        >>> may_hold(np.array([0.1, 0.4]), np.array([0.0, 0.2]))
+        True
+    """
     return bool((progress + half_width > EVENT_PROGRESS).any())

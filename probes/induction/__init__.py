@@ -39,7 +39,7 @@ NO_EDIT = "no query has a key behind it to edit and a match before that"
 
 
 def applies(subject: Subject) -> str | None:
-    """Returns whether some query has two keys with a predecessor: fewer leave nothing to choose from."""
+    """Returns one line why not, or None: some query must have two keys with a predecessor to choose from."""
     known = subject.batch.history.shape[1]
     if known < 3:
         return f"a context of {known} known token{'s' * (known > 1)} has no two keys with a predecessor"
@@ -58,7 +58,7 @@ def _best(values: xr.DataArray) -> tuple[str, float]:
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
-    """The induction head and what feeds it, at the last step; nulls take the same maxima."""
+    """The induction head of the last model and what feeds it, by name; nulls take the same maxima."""
     head, name = last_induction_head(data)
     last = last_model(data)
     chosen = {id(d): induction_heads(d) for d in (data, null) if d is not None}

@@ -47,8 +47,15 @@ def by_layer(
 ) -> Float[Tensor, "member layer batch head"]:
     """Run a stack, in chunks, and keep what `read` makes of each layer's attention logits or pattern.
 
-    `read` is given these, `[model, batch, head, query, key]`, and the places of the sequences. NaN for layers
-    without attention weights.
+    Args:
+        decoder: A stack.
+        tokens: Its input.
+        point: The hook that is read.
+        read: Given the hook's value `[model, batch, head, query, key]` and the slice of the sequences.
+        elements: The number of elements of the largest activation of a forward pass.
+
+    Returns:
+        NaN for layers without attention weights.
     """
     config, blocks = decoder.config, cast("list[Any]", decoder.blocks)
     layers = [layer for layer, block in enumerate(blocks) if block.attn.has_attention_weights]
@@ -108,7 +115,7 @@ def _edits(batch: Batch, window: int | None) -> _Edits:
 def predecessor_effect(
     decoder: HookedDecoder, batch: Batch, elements: int = CHUNK_ELEMENTS
 ) -> PredecessorEffect:
-    """Returns whether editing only the predecessor of a key moves the attention to that key.
+    """Returns how far editing only the predecessor of a key moves the attention to that key.
 
     Per sequence one query and one key s behind it. The query's token and the key's predecessor are each set
     to either of two states v and w; what counts is the interaction `(f[v,v] - f[v,w] + f[w,w] - f[w,v]) / 2`
@@ -124,6 +131,12 @@ def predecessor_effect(
 
     Returns:
         NaN where fewer than two sequences have a query and a key to edit.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("induction"), sequences=8)
+        >>> predecessor_effect(subject.decoder, subject.batch).effect.round(1).tolist()
+        [[[0.0, 0.0], [0.8, 0.3]]]
     """
     edits = _edits(batch.head(EDITED_SEQUENCES), decoder.config.window)
     n, shape = len(edits.key), (len(decoder), decoder.config.n_layers, decoder.config.n_heads)
@@ -160,6 +173,16 @@ def repeated_sequences(batch: Batch) -> Int[Tensor, "sequence known_position"]:
     """Random sequences whose second half repeats the first, made of a batch's states at their positions.
 
     States are shuffled over sequences, position by position, so that neighbours know nothing of each other.
+
+    Args:
+        batch: The sequences that states are taken from.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> batch = mm.Subject.of(mm.example("induction"), sequences=8).batch
+        >>> repeated = repeated_sequences(batch)
+        >>> bool((repeated[:, 32:] == repeated[:, :32]).all())
+        True
     """
     generator = torch.Generator().manual_seed(CHECK_SEED)
     n, real = batch.history.shape
@@ -177,8 +200,20 @@ def repeated_score(
     The share of attention on TransformerLens' induction detection pattern (what `detect_head` measures by
     default), at the positions that are read.
 
+    Args:
+        decoder: A stack.
+        batch: The sequences that `repeated_sequences` is made of.
+        elements: The number of elements of the largest activation of a forward pass.
+
     Returns:
         The score of each head less chance, and that chance: what uniform attention scores, exactly.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("induction"), sequences=8)
+        >>> score, chance = repeated_score(subject.decoder, subject.batch)
+        >>> score.round(1).tolist(), round(chance, 3)
+        ([[[0.0, 0.0], [0.5, 0.1]]], 0.351)
     """
     states = repeated_sequences(batch)
     tokens = batch.head(len(states)).with_history(states)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import xarray as xr
 
-from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Evidence, Status, Where
+from mechmarkov.claims.claim import COPIES, MODEL, Claim, Claims, Condition, Evidence, Status, Where
 from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.models.components import head_index
 from mechmarkov.probing.dataset import NORMAL_95, best_heads, head_name, last_model, normal_interval
@@ -194,7 +194,7 @@ def _lookalikes(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
     # On a sticky chain the token before mostly is a copy: the larger of the two names the head.
     for values, others, chance, kind in (
         (previous, copies, last["previous_chance"], "previous token"),
-        (copies, previous, last["duplicate_chance"], "copies of the current token"),
+        (copies, previous, last["duplicate_chance"], COPIES),
     ):
         at = best_heads(values.where(values >= others))
         value = float(values.isel(at))
@@ -213,13 +213,14 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     most = everything.first("is_needed_most", status="shown")
     inside = {name for claim in circuit for name in (*claim.subject, *claim.object)}
     outside = () if most is None or set(most.subject) <= inside else (most,)
-    return [Tile(LIVES, (*circuit[:1], *outside), circuit[1:], most or circuit[0], bars, "effect")]
+    return [Tile(LIVES, (*circuit[:1], *outside), circuit, most or circuit[0], bars, "effect")]
 
 
 def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:
     """Returns the claims of an induction circuit that predictions need; None where there is none.
 
-    They need it where they get worse without the path, or without a head itself.
+    They need it where they get worse without the path, or without a head itself; where predictions are a law
+    at another temperature, also where they get better.
     """
     head, feeds, carries = (
         claims.first(name, probe="induction") for name in ("is_induction_head", "feeds", "carries")
@@ -228,8 +229,10 @@ def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:
         return None
     if carries is not None and carries.status == "excluded":
         return None
+    # A model that is too sure has a lower loss without what makes it sure.
+    is_sized = claims.first("tempers", status="shown", probe="behaviour") is not None
     worth = [
-        claim.value or 0.0
+        abs(claim.value or 0.0) if is_sized else claim.value or 0.0
         for claim in claims.where("is_needed", probe="ablation")
         if claim.subject[0] in head.subject
     ]
@@ -241,7 +244,7 @@ def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:
         name
         for name in head.subject
         if (needed := claims.first("is_needed", subject=name)) is None
-        or (needed.value or 0.0) >= MIN_EFFECT_NATS
+        or (abs(needed.value or 0.0) if is_sized else needed.value or 0.0) >= MIN_EFFECT_NATS
     )
     acting = acting or head.subject  # of heads that tie in what they look at, those that something comes of
     head = replace(head, subject=acting)

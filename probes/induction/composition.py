@@ -58,8 +58,14 @@ def composition(decoder: HookedDecoder) -> dict[Input, Pairs]:
         decoder: A stack.
 
     Returns:
-        By input; NaN where the second head is not in a later layer, one of the two has zero weights, or a
-        mixer is not linear.
+        By input "Q", "K" and "V"; NaN where the second head is not in a later layer, one of the two has zero
+        weights, or a mixer is not linear.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> composition(mm.Subject.of(mm.example("induction"), sequences=8).decoder)["K"][0, 0, :, 1].round(1)
+        array([[0.2, 0.4],
+               [0.6, 0.4]])
     """
     heads, layers = decoder.config.n_heads, range(decoder.config.n_layers)
     linear = all(block.attn.is_linear for block in cast("list[Any]", decoder.blocks))
@@ -91,6 +97,9 @@ def random_composition(config: DecoderConfig) -> Float[np.ndarray, " pair"]:
 
     All factors are normal; queries, keys and values have one law, for their shapes are the same. NaN in a
     single layer, where no two heads meet.
+
+    Args:
+        config: The model's shapes, such as `run.config`.
     """
     if config.n_layers == 1:
         return np.full(RANDOM_PAIRS, np.nan)

@@ -5,7 +5,7 @@ import xarray as xr
 
 from mechmarkov.probing.dataset import NORMAL_95, head_name, head_names, last_model
 from mechmarkov.probing.figure import AttentionView, Figure
-from mechmarkov.probing.preconditions import in_words
+from mechmarkov.probing.names import in_words
 from mechmarkov.report.figures import bars, heatmap
 from mechmarkov.report.probe_figures import over_training
 from mechmarkov.utils.text import listed
@@ -14,7 +14,7 @@ from .circuit import induction_heads, last_induction_head, strongest_feeder, tie
 
 
 def draw(data: xr.Dataset) -> list[Figure]:
-    """All heads' scores, attention of the circuit, what cutting its path does, and how it formed."""
+    """Figures of all heads' scores, the circuit's attention, what cutting its path does, how it formed."""
     drawn = [_heads_figure(data), _attention_figure(data)]
     if np.isfinite(float(last_model(data)["kl_intact"])):
         drawn.append(_cut_figure(data))

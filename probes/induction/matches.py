@@ -75,7 +75,11 @@ class Matches:
 
 
 def sequences_for(batch: Batch) -> int:
-    """Returns how many of a batch's sequences matches are looked for in, to bound memory."""
+    """Returns how many of a batch's sequences matches are looked for in, to bound memory.
+
+    Args:
+        batch: Their length is what counts.
+    """
     one = len(batch.read) * batch.history.shape[1]
     return min(batch.tokens.shape[0], max(MIN_SEQUENCES, ELEMENTS // one))
 
@@ -83,10 +87,18 @@ def sequences_for(batch: Batch) -> int:
 def find_matches(batch: Batch, n_states: int, *, window: int | None = None) -> Matches:
     """Find the matches of 1, 2, …, `MAX_MATCHED` tokens in a batch.
 
+    A key matches k tokens of a query if the k tokens before the key are the query's last k.
+
     Args:
         batch: The sequences; what lag and tokens explain is averaged over them.
         n_states: The number of states of the source.
         window: How far back the model sees, if not to the start.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("induction"), sequences=8)
+        >>> find_matches(subject.batch, n_states=3).match.shape  # k, batch, read, key
+        torch.Size([3, 8, 64, 64])
     """
     x, n_read = batch.history.int(), len(batch.read)
     read, key = batch.visible(window).nonzero(as_tuple=True)  # pairs of a query and a key it may look at

@@ -11,9 +11,9 @@ from mechmarkov.probing.value_circuits import path_tables
 
 from .checks import predecessor_effect, repeated_score
 from .circuit import last_induction_head, strongest_feeder, tied_heads
-from .composition import INPUTS, composition, copying, random_composition
+from .composition import composition, copying, random_composition
 from .matches import MAX_MATCHED
-from .paths import ESTIMATE, trace
+from .paths import trace
 from .recorded import INDUCTION
 
 # A whole pattern of 64 tokens is unreadable; the end of the sequence is where most has been seen.
@@ -39,13 +39,13 @@ def measure(subject: Subject) -> xr.Dataset:
         `q_composition`, `k_composition`, `v_composition` [axis, from_layer, from_head, layer, head];
         For a run, not for its null, also `random_composition` [pair], that of random matrices; an `example`
         [axis, shown, query, key_shown]: attention of the last model's circuit on the end of the first
-        sequence, and of an ideal head; and as in `mechmarkov.probes.induction.paths.Paths` the scores
-        `intact` [axis], `intact_after` [axis, state_from], `ideal_after` [state_from], `key_cut` [axis,
-        from_layer, from_head] and `cut` [axis, input] (probability), the log odds `odds_after` [axis,
-        state_from, estimate] (nats), the shares `key_left` and `earlier_left` [axis, estimate],
-        `feeder_layer` and `feeder_head` [axis], `feeds` [axis, from_layer, from_head], and `kl_intact`,
-        `simpler_error` [axis], `kl_cut`, `kl_error` [axis, input] and `kl_simpler` (nats), with the
-        attribute `cut_sequences`.
+        sequence, and of an ideal head; and what `mechmarkov.probes.induction.paths.trace` returns.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> data = measure(mm.Subject.of(mm.example("induction"), sequences=8))
+        >>> data.effect.round(1).values.tolist()  # step, layer, head: the first of the second layer
+        [[[0.0, 0.0], [0.8, 0.3]]]
     """
     axis, recorded = subject.axis, subject.recorded(INDUCTION)
     reference = recorded.reference
@@ -87,40 +87,13 @@ def measure(subject: Subject) -> xr.Dataset:
         return data
     random = random_composition(subject.config)
     data = data.assign(variables("composition", "pair", random_composition=random))
-    data = data.assign_attrs(_references(subject)).merge(_paths(subject, data), combine_attrs="no_conflicts")
-    return data.merge(_example(subject, data), combine_attrs="no_conflicts")
-
-
-def _references(subject: Subject) -> dict[str, str]:
-    """The predictors that a cut path is judged by: the in-context ones where the source redraws its chain."""
-    source = subject.source
-    return {"reference": predictor_of(source, "bigram"), "simpler": predictor_of(source, "unigram")}
-
-
-def _paths(subject: Subject, data: xr.Dataset) -> xr.Dataset:
-    """Cut the paths into the head that `induction_heads` names, in models where a predecessor moves it."""
-    axis = subject.axis
+    # A cut path is judged by these: the in-context ones where the source redraws its chain.
+    judges = {"reference": predictor_of(subject.source, "bigram")}
+    judges["simpler"] = predictor_of(subject.source, "unigram")
     readers = [tied_heads(data.isel({axis: i})) for i in range(data.sizes[axis])]
-    reference, simpler = (subject.exact[name] for name in _references(subject).values())
-    cut = trace(subject, readers, reference, simpler)
-    per_input, per_feeder = (axis, "input"), (axis, "from_layer", "from_head")
-    return xr.Dataset(
-        variables("probability", per_feeder, key_cut=cut.key_cut)
-        | variables("layer", axis, feeder_layer=cut.feeder[:, 0])
-        | variables("head", axis, feeder_head=cut.feeder[:, 1])
-        | variables("yes or no", per_feeder, feeds=cut.feeds)
-        | variables("probability", axis, intact=cut.intact)
-        | variables("probability", (axis, "state_from"), intact_after=cut.intact_after)
-        | variables("probability", "state_from", ideal_after=cut.ideal_after)
-        | variables("nats", (axis, "state_from", "estimate"), odds_after=cut.odds_after)
-        | variables("probability", per_input, cut=cut.cut)
-        | variables("of the score", (axis, "estimate"), key_left=cut.key_left, earlier_left=cut.earlier_left)
-        | variables("nats", axis, kl_intact=cut.kl_intact, simpler_error=cut.simpler_error)
-        | variables("nats", per_input, kl_cut=cut.kl_cut, kl_error=cut.kl_error)
-        | variables("nats", (), kl_simpler=cut.kl_simpler),
-        coords={axis: subject.coordinates, "input": list(INPUTS), "estimate": list(ESTIMATE)},
-        attrs={"cut_sequences": cut.sequences},
-    )
+    cuts = trace(subject, readers, *(subject.exact[name] for name in judges.values()))
+    data = data.assign_attrs(judges).merge(cuts, combine_attrs="no_conflicts")
+    return data.merge(_example(subject, data), combine_attrs="no_conflicts")
 
 
 def _example(subject: Subject, data: xr.Dataset) -> xr.Dataset:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import xarray as xr
 from einops import einsum
 from jaxtyping import Float, Int
 from scipy.special import stdtrit
@@ -12,7 +13,7 @@ from torch import Tensor
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch, batch_of
 from mechmarkov.probing.chunking import chunked, substack
-from mechmarkov.probing.dataset import NORMAL_95
+from mechmarkov.probing.dataset import NORMAL_95, variables
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import ratio, standard_error
 from mechmarkov.theory.kernel import kl
@@ -30,55 +31,33 @@ ESTIMATE = ("value", "low", "high")
 MIN_MASS = 1e-6  # of a key: attention that is exactly zero has no logarithm
 
 
-@dataclass(frozen=True, eq=False)
-class Paths:
-    """The effects of cutting paths into one head of each model; NaN for models without such a head.
-
-    Attributes:
-        sequences: How many all of this is a mean over.
-        intact: The induction score of the head, with nothing cut.
-        key_cut: That with an earlier head's output cut from its keys.
-        feeder: The earlier head whose cut takes the most, as (layer, head); (-1, -1) where there is none.
-        feeds: 1 for the heads that feed it: each whose own cut clearly takes half of the score; otherwise the
-            fewest that take half together, of which none can be left out (heads that stand in for each
-            other); else `feeder`.
-        intact_after: `intact` of the queries whose token is each state; `ideal_after`: of an ideal head.
-        odds_after: The log odds (nats) that the head gives a match over another key, mean over the same
-            queries, with the ends of its 95 % interval over sequences.
-        cut: The induction score with all that feed it cut from the head's queries, keys or values; the same
-            cut is made in the heads that tie with it.
-        key_left: `cut` of the keys as a share of `intact`, with the ends of its 95 % interval over sequences.
-        earlier_left: That with all earlier heads cut from the keys, where no head is seen to feed it.
-        kl_intact: KL from the reference predictor to the model, in nats.
-        kl_cut: That with what feeds it cut from queries, keys or values.
-        kl_error: Standard error over sequences of the difference.
-        kl_simpler: KL from the reference predictor to a simpler one, on the same sequences.
-        simpler_error: Standard error over sequences of `kl_simpler` less `kl_intact`.
-    """
-
-    sequences: int
-    intact: Float[np.ndarray, " member"]
-    key_cut: Float[np.ndarray, "member from_layer from_head"]
-    feeder: np.ndarray
-    feeds: np.ndarray
-    intact_after: Float[np.ndarray, "member state"]
-    ideal_after: Float[np.ndarray, " state"]
-    odds_after: Float[np.ndarray, "member state estimate"]
-    cut: Float[np.ndarray, "member input"]
-    key_left: Float[np.ndarray, "member estimate"]
-    earlier_left: Float[np.ndarray, "member estimate"]
-    kl_intact: Float[np.ndarray, " member"]
-    kl_cut: Float[np.ndarray, "member input"]
-    kl_error: Float[np.ndarray, "member input"]
-    kl_simpler: float
-    simpler_error: Float[np.ndarray, " member"]
+# What is measured of each model: its unit, and its axes behind that of the models.
+MEASURED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "key_cut": ("probability", ("from_layer", "from_head")),
+    "feeder_layer": ("layer", ()),
+    "feeder_head": ("head", ()),
+    "feeds": ("yes or no", ("from_layer", "from_head")),
+    "intact": ("probability", ()),
+    "intact_after": ("probability", ("state_from",)),
+    "odds_after": ("nats", ("state_from", "estimate")),
+    "cut": ("probability", ("input",)),
+    "key_left": ("of the score", ("estimate",)),
+    "earlier_left": ("of the score", ("estimate",)),
+    "kl_intact": ("nats", ()),
+    "simpler_error": ("nats", ()),
+    "kl_cut": ("nats", ("input",)),
+    "kl_error": ("nats", ("input",)),
+}
 
 
 def reference_tokens(subject: Subject) -> Int[Tensor, "reference position"]:
-    """Other sequences, whose mean a head's output is replaced by.
+    """Other sequences of the subject's source: a head's output is replaced by its mean over these.
 
     Many, as a sharp reader amplifies the noise of a mean. One over the evaluated sequences would hold a part
     of each.
+
+    Args:
+        subject: Its source is drawn from, with a seed of its own.
     """
     length = subject.batch.states.shape[1]
     count = max(CUT_SEQUENCES, min(MAX_REFERENCE, REFERENCE_TOKENS // length))
@@ -177,7 +156,19 @@ def _odds_after(
 def share_left(
     cut: Float[Tensor, " batch"], intact: Float[Tensor, " batch"]
 ) -> Float[np.ndarray, " estimate"]:
-    """A ratio of means and the ends of its 95 % interval, by the delta method; NaN if nothing can be cut."""
+    """A ratio of means and the ends of its 95 % interval, by the delta method.
+
+    Args:
+        cut: A score of each sequence with something cut.
+        intact: A score of each with nothing cut.
+
+    Returns:
+        The ratio, low and high; NaN if nothing can be cut, as the mean score is 0 or less.
+
+    Example:
+        >>> share_left(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.6, 0.4])).round(1).tolist()
+        [0.4, -0.2, 1.0]
+    """
     if len(intact) < 2 or intact.mean() <= 0:
         return np.full(len(ESTIMATE), np.nan)
     share, error = ratio(cut.numpy(), intact.numpy())
@@ -231,14 +222,34 @@ def trace(
     readers: list[list[Head]],
     exact: Float[np.ndarray, "batch read state"],
     simpler: Float[np.ndarray, "batch read state"],
-) -> Paths:
+) -> xr.Dataset:
     """Cut every earlier head from the keys of each model's induction head, and what feeds it from all inputs.
 
     Args:
         subject: The models.
-        readers: For each model the head that is fed and those that tie with it; none for an empty list.
+        readers: For each model the head that is fed and those that tie with it, as (layer, head); none for an
+            empty list. The cuts of what feeds it are made in all of them.
         exact: The predictor that the model's predictions are compared with, on the subject's batch.
         simpler: One for scale.
+
+    Returns:
+        Over [axis]; NaN for models without such a head:
+        `intact` (probability): the induction score of the head, with nothing cut; `intact_after`
+        [.., state_from]: that of the queries whose token is each state, and `ideal_after` [state_from]: of an
+        ideal head; `key_cut` [.., from_layer, from_head]: with an earlier head's output cut from its keys;
+        `cut` [.., input]: with all that feed it cut from the head's queries, keys or values;
+        `odds_after` [.., state_from, estimate] (nats): the log odds that the head gives a match over another
+        key, with the ends of its 95 % interval over sequences;
+        `feeder_layer`, `feeder_head`: the earlier head whose cut takes the most; -1 where there is none;
+        `feeds` [.., from_layer, from_head]: 1 for the heads that feed it: each whose own cut clearly takes
+        half of the score; otherwise the fewest that take half together, of which none can be left out (heads
+        that stand in for each other); else the feeder;
+        `key_left` [.., estimate] (share): `cut` of the keys over `intact`, with its 95 % interval;
+        `earlier_left`: that with all earlier heads cut from the keys, where no head is seen to feed it;
+        `kl_intact`, `kl_cut` [.., input] (nats): KL from `exact` to the model, intact and with what feeds it
+        cut; `kl_error`: the standard error over sequences of the difference; `kl_simpler`: KL from `exact` to
+        `simpler`, and `simpler_error`: the standard error of that less `kl_intact`;
+        and the attribute `cut_sequences`, how many all of this is a mean over.
     """
     count = min(CUT_SEQUENCES, sequences_for(subject.batch))
     batch, n_states = subject.batch.head(count), subject.source.n_states
@@ -251,32 +262,37 @@ def trace(
         _row(trial, member, heads, reference) if heads and heads[0][0] > 0 else _no_row(trial)
         for member, heads in enumerate(readers)
     ]
-    return Paths(
-        sequences=count,
-        ideal_after=trial.score_after(matches.uniform[0]),
-        kl_simpler=float(simpler_nats.mean()),
-        **{name: np.stack([row[name] for row in rows]) for name in rows[0]},
+    axis = subject.axis
+    return xr.Dataset(
+        {
+            name: ((axis, *dims), np.stack([row[name] for row in rows]), {"unit": unit})
+            for name, (unit, dims) in MEASURED.items()
+        }
+        | variables("probability", "state_from", ideal_after=trial.score_after(matches.uniform[0]))
+        | variables("nats", (), kl_simpler=simpler_nats.mean()),
+        coords={axis: subject.coordinates, "input": list(INPUTS), "estimate": list(ESTIMATE)},
+        attrs={"cut_sequences": count},
     )
 
 
 def _no_row(trial: _Trial) -> dict[str, np.ndarray]:
     """The values of a model without a head to feed."""
-    config, estimates = trial.subject.config, len(ESTIMATE)
-    by_head, n_states = (config.n_layers, config.n_heads), trial.subject.source.n_states
-    shapes: dict[str, tuple[int, ...]] = {
-        **dict.fromkeys(("intact", "kl_intact", "simpler_error"), ()),
-        **dict.fromkeys(("cut", "kl_cut", "kl_error"), (len(INPUTS),)),
-        **dict.fromkeys(("key_left", "earlier_left"), (estimates,)),
-        **{"key_cut": by_head, "intact_after": (n_states,), "odds_after": (n_states, estimates)},
+    config = trial.subject.config
+    sizes = {"from_layer": config.n_layers, "from_head": config.n_heads, "input": len(INPUTS)}
+    sizes |= {"state_from": trial.subject.source.n_states, "estimate": len(ESTIMATE)}
+    shapes = {name: [sizes[dim] for dim in dims] for name, (_, dims) in MEASURED.items()}
+    none = {
+        "feeder_layer": np.array(-1),
+        "feeder_head": np.array(-1),
+        "feeds": np.zeros(shapes["feeds"], int),
     }
-    numbers = {"feeder": np.full(2, -1), "feeds": np.zeros(by_head, dtype=int)}
-    return {name: np.full(shape, np.nan) for name, shape in shapes.items()} | numbers
+    return {name: np.full(shape, np.nan) for name, shape in shapes.items()} | none
 
 
 def _row(
     trial: _Trial, member: int, readers: list[Head], reference: Int[Tensor, "reference position"]
 ) -> dict[str, np.ndarray]:
-    """The values of one model, by the names of `Paths`: cuts into its first reader, and in those that tie."""
+    """The values of one model by the names of `MEASURED`: cuts into its first reader and those that tie."""
     subject, batch, reader, row = trial.subject, trial.batch, readers[0], _no_row(trial)
     decoder = substack(subject.decoder, slice(member, member + 1))
     means = _mean_outputs(decoder, reference, reader[0], subject.chunk_elements)
@@ -321,7 +337,8 @@ def _row(
         "intact": np.asarray(intact.mean()),
         "intact_after": trial.score_after(attention),
         "odds_after": _odds_after(attention, batch, trial.matches, window, n_states),
-        "feeder": np.array(by_cut[0]),
+        "feeder_layer": np.array(by_cut[0][0]),
+        "feeder_head": np.array(by_cut[0][1]),
         "kl_intact": clean.mean(),
         "simpler_error": standard_error(trial.simpler - clean),
     }

@@ -79,7 +79,19 @@ _known: WeakValueDictionary[tuple[bytes, int, int | None, int], InductionReferen
 
 
 def reference(batch: Batch, n_states: int, window: int | None) -> InductionReference:
-    """The matches of a batch and the scores of ideal and of uniform attention on it."""
+    """The matches of a batch and the scores of ideal and of uniform attention on it.
+
+    Args:
+        batch: The sequences; matches are looked for in the first ones (`sequences_for`).
+        n_states: The number of states of the source.
+        window: How far back the model sees, if not to the start.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("induction"), sequences=8)
+        >>> reference(subject.batch, n_states=3, window=None).ideal.round(2).tolist()  # 1, 2, 3 tokens
+        [0.42, 0.33, 0.22]
+    """
     part = batch.head(sequences_for(batch))
     key = (part.states.numpy().tobytes(), n_states, window, part.first)
     of_batch = _known.get(key) or _reference(part, n_states, window)
@@ -111,7 +123,7 @@ def _reference(part: Batch, n_states: int, window: int | None) -> InductionRefer
     )
 
 
-class InductionSums(Recording[Arrays]):
+class _InductionSums(Recording[Arrays]):
     """Running sums of one layer, whose hooks' names begin with `at`."""
 
     def __init__(self, batch: Batch, matches: Matches, at: str) -> None:
@@ -167,7 +179,7 @@ class InductionSums(Recording[Arrays]):
 
 def _start(scope: Scope) -> PerLayer[InductionStats]:
     ideal = reference(scope.batch.to(torch.device("cpu")), scope.n_states, scope.model.config.window)
-    of_layer = partial(InductionSums, scope.batch, ideal.matches)
+    of_layer = partial(_InductionSums, scope.batch, ideal.matches)
     return PerLayer(scope.model, of_layer, partial(InductionStats, reference=ideal))
 
 

@@ -33,7 +33,7 @@ NO_ESCAPE = {
 
 
 def applies(subject: Subject) -> str | None:
-    """Only where one chain is behind all sequences, for models whose Hessian can be multiplied with."""
+    """Returns one line why not, or None: one chain behind all sequences, a Hessian to multiply with."""
     why = why_no_chain(subject.source, "its loss has no symmetric sample")
     if why is not None:
         return why
@@ -44,7 +44,7 @@ def applies(subject: Subject) -> str | None:
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
-    """The gradient, the ends of the Hessian and the kind of point, at the last step.
+    """The gradient, the ends of the Hessian and the kind of point, at the last step, by name.
 
     Eigenvalues are those of the population's Hessian, with 95 % intervals; 0 is one that rounding hides.
     """

@@ -1,10 +1,10 @@
 """A one-layer binary model read as the two numbers `(e, w)`, with what that leaves out."""
 
-from dataclasses import dataclass
-
 import numpy as np
+import xarray as xr
 from jaxtyping import Float
 
+from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.recording import MLP_BY_PARENT, SCORES
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import FixedChain
@@ -14,41 +14,23 @@ from mechmarkov.theory import canonical
 NO_EMBEDDING = 1e-10
 
 
-@dataclass(frozen=True, eq=False)
-class CanonicalFit:
-    """Canonical coordinates of each model.
+def canonical_fit(subject: Subject) -> xr.Dataset | str:
+    """Read the canonical coordinates `(e, w)` off every model, or return one line why it has none.
 
-    Attributes:
-        e: `|E_1 - E_0|`, so that `e²` is what the embedding itself adds to the slope of the log-odds.
-        w: From `2 w |w| e²`, what the MLP adds to that slope; NaN without an embedding.
-        slope: The model's slope: log-odds of state 1 after state 1 less those after state 0, a mean.
-        fit_error: Root mean square difference between the model's log-odds and the line `s x + c` that the
-            coordinates give, with the best c.
-        log_odds_sd: Standard deviation of the model's log-odds, to hold that against.
-        rank_one: Share of the first singular value in those of the MLP's two matrices, squared; their mean.
-        energy: The invariant of the flow.
-        basin: Where the flow would end.
+    Makkuva et al. 2024 (arXiv 2406.03072), as in `mechmarkov.theory.canonical`.
+
+    Args:
+        subject: Models of one tied layer with an MLP and no norm, on a binary chain: `Subject.of(run)`.
+
+    Returns:
+        Over [axis], where `axis` is "step" of a run and "seed" of its null:
+        `canonical_e`: `|E_1 - E_0|`; `canonical_w`: from `2 w |w| e²`, what the MLP adds to the slope of the
+        log-odds, NaN without an embedding; `energy`: the invariant of the flow; `basin`: where it would end;
+        `fit_error` and `log_odds_sd` (log-odds): root mean square difference of the model's log-odds from the
+        line `s x + c` that the coordinates give with the best c, and their standard deviation;
+        `rank_one` (share): of the first singular value in those of the MLP's two matrices, squared.
+        Attributes `p = Pr(1 | 0)` and `q = Pr(0 | 1)`.
     """
-
-    e: Float[np.ndarray, " member"]
-    w: Float[np.ndarray, " member"]
-    slope: Float[np.ndarray, " member"]
-    fit_error: Float[np.ndarray, " member"]
-    log_odds_sd: Float[np.ndarray, " member"]
-    rank_one: Float[np.ndarray, " member"]
-    energy: Float[np.ndarray, " member"]
-    basin: list[str]
-
-
-def binary_probabilities(subject: Subject) -> tuple[float, float]:
-    """`p = Pr(1 | 0)` and `q = Pr(0 | 1)` of a chain of two states."""
-    assert isinstance(subject.source, FixedChain)
-    P = subject.source.P
-    return float(P[0, 1]), float(P[1, 0])
-
-
-def canonical_fit(subject: Subject) -> CanonicalFit | str:
-    """Canonical coordinates of every model, or one line why they have none."""
     config = subject.config
     if subject.source.n_states != 2 or not isinstance(subject.source, FixedChain):
         return "canonical coordinates are those of a binary chain"
@@ -73,19 +55,21 @@ def canonical_fit(subject: Subject) -> CanonicalFit | str:
     left = log_odds - line
     left = left - left.mean((1, 2), keepdims=True)
     into, out = (state[f"blocks.0.mlp.{name}"].double().numpy() for name in ("W_in", "W_out"))
-    p, q = binary_probabilities(subject)
-    return CanonicalFit(
-        e=e,
-        w=w,
-        slope=log_odds[:, after].mean(-1) - log_odds[:, ~after].mean(-1),
-        fit_error=np.sqrt((left**2).mean((1, 2))),
-        log_odds_sd=log_odds.std((1, 2)),
-        rank_one=(_rank_one(into) + _rank_one(out)) / 2,
-        energy=canonical.energy(e, w),
-        basin=[
-            canonical.basin(float(a), float(b), p, q) if np.isfinite(b) else "unknown"
-            for a, b in zip(e, w, strict=True)
-        ],
+    p, q = float(subject.source.P[0, 1]), float(subject.source.P[1, 0])
+    basin = [
+        canonical.basin(float(a), float(b), p, q) if np.isfinite(b) else "unknown"
+        for a, b in zip(e, w, strict=True)
+    ]
+    axis, errors = (
+        subject.axis,
+        {"fit_error": np.sqrt((left**2).mean((1, 2))), "log_odds_sd": log_odds.std((1, 2))},
+    )
+    return xr.Dataset(
+        variables("canonical unit", axis, canonical_e=e, canonical_w=w, energy=canonical.energy(e, w))
+        | variables("log-odds", axis, **errors)
+        | variables("share", axis, rank_one=(_rank_one(into) + _rank_one(out)) / 2)
+        | variables("", axis, basin=np.array(basin)),
+        attrs={"p": p, "q": q},
     )
 
 

@@ -12,7 +12,7 @@ from mechmarkov.probing.dataset import last_model
 from mechmarkov.probing.score import Score
 
 from .escape import ESCAPED
-from .stationarity import DESCENT_STEPS, limit
+from .stationarity import DESCENT_STEPS, NO_SIGN, limit
 
 # A spectrum that is farther from the predicted one, as a share of its largest eigenvalue, is another.
 AS_PREDICTED = 0.1
@@ -43,10 +43,23 @@ def _point(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
     names = (kind,) if kind in ("minimum", "saddle") else ("minimum", "saddle")
     status: Status = "shown" if len(names) == 1 else "open"
     unit = score.unit if value is not None else ""
+    value, interval = _without_rounding(
+        value, score.interval, NO_SIGN * float(data["largest"].sel(end="value"))
+    )
     return Claim(
-        (MODEL,), "is_at", names, value, score.interval, score.null, unit, status, LAW,
+        (MODEL,), "is_at", names, value, interval, score.null, unit, status, LAW,
         because=(*_of_kind(data, kind, why), *beside),
     )  # fmt: skip
+
+
+def _without_rounding(
+    value: float | None, interval: tuple[float, float] | None, least: float
+) -> tuple[float | None, tuple[float, float] | None]:
+    """Returns 0 for an eigenvalue whose size rounding and sampling can make, and which has no sign."""
+    ends = interval or (value or 0.0, value or 0.0)
+    if value is None or max(map(abs, (value, *ends))) > least:
+        return value, interval
+    return 0.0, None
 
 
 def _where(data: xr.Dataset) -> Iterator[Condition]:

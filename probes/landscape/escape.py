@@ -26,7 +26,13 @@ MAX_AMPLITUDE = 1e3
 
 
 def step_size(subject: Subject) -> float | str:
-    """The step size of plain gradient descent, or one line why there is none."""
+    """The step size of plain gradient descent that a run was trained by, or one line why there is none.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> step_size(mm.Subject.of(mm.example("walk"), sequences=8))
+        1.0
+    """
     optimiser = (subject.run.recipe or {}).get("optimiser") or {}
     if optimiser.get("kind") == "gd":
         known = optimiser.get("lr")
@@ -40,6 +46,14 @@ def escape(subject: Subject, surface: LossSurface, symmetry: Symmetry) -> xr.Dat
     """The trajectory of a run under plain gradient descent, if it was at a saddle that theory knows.
 
     It begins at the first kept step for the trap, for the unigram point at the first that is at that point.
+
+    Args:
+        subject: The run: `Subject.of(run)`.
+        surface: Its expected loss: `loss_surface(subject)`.
+        symmetry: The symmetries of the source and the model: `symmetry_of(run)`.
+
+    Returns:
+        What `follow` returns; None where the run was trained otherwise, or at no such saddle.
     """
     eta = step_size(subject)
     if isinstance(eta, str) or subject.run.n_steps < 2:

@@ -16,7 +16,7 @@ MIN_WAY = 0.05  # of a direction's length in the plane; less has no arrow
 
 
 def draw(data: xr.Dataset) -> list[Figure]:
-    """The spectrum next to its prediction, the gradient over training, and the way out."""
+    """Figures of the spectrum next to its prediction, the gradient over training, and the way out."""
     axis = model_axis(data)
     drawn = [_spectrum_figure(data)]
     if "slice" in data:

@@ -48,13 +48,22 @@ def hessian_ends(hessian: Hessian, symmetry: Symmetry, *, low: int, dense: int =
     """The smallest eigenvalues and the largest one of a Hessian outside the symmetric subspace.
 
     Args:
-        hessian: At one model.
+        hessian: At one model: `surface.hessian_at(member)`.
         symmetry: Says what is inside; where it is trivial, everything is judged.
         low: How many of the smallest; by Lanczos one, where it is zero or nearly so.
         dense: The most trainable parameters for which the Hessian is written out.
 
     Raises:
         ValueError: If Lanczos does not converge (the message says how far it came).
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> from mechmarkov.curvature.loss_surface import loss_surface
+        >>> from mechmarkov.curvature.trainable_vector import symmetry_of
+        >>> subject = mm.Subject.of(mm.example("trap"), sequences=8)
+        >>> ends = hessian_ends(loss_surface(subject).hessian_at(0), symmetry_of(subject.run), low=2)
+        >>> ends.low.round(1).tolist(), ends.method
+        ([-5.0, -5.0], 'dense')
     """
     if hessian.size <= dense:
         basis = outside_basis(symmetry, hessian.size)
@@ -123,7 +132,12 @@ def _krylov_ends(
 
 
 def outside_basis(symmetry: Symmetry, n: int) -> Float[np.ndarray, "coordinate outside"]:
-    """An orthonormal basis of what is outside the symmetric subspace."""
+    """An orthonormal basis of what is outside the symmetric subspace, one vector a column.
+
+    Args:
+        symmetry: The symmetries of source and model: `symmetry_of(run)`.
+        n: The number of trainable parameters.
+    """
     projector = symmetry.outside(torch.eye(n, dtype=torch.float64)).numpy()
     if symmetry.trivial:
         return projector
@@ -132,7 +146,12 @@ def outside_basis(symmetry: Symmetry, n: int) -> Float[np.ndarray, "coordinate o
 
 
 def outside_size(symmetry: Symmetry, n: int) -> int:
-    """Returns how many directions of `n` are outside the symmetric subspace."""
+    """Returns how many directions of `n` are outside the symmetric subspace.
+
+    Args:
+        symmetry: The symmetries of source and model: `symmetry_of(run)`.
+        n: The number of trainable parameters.
+    """
     if symmetry.trivial:
         return n
     inside = len(set(symmetry.orbit.tolist()))

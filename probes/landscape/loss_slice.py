@@ -83,7 +83,7 @@ def _walk_points(
     if subject.objective.kind == "cross_entropy" or not np.allclose(source.pi, source.pi[0]):
         return "the two points of a walk model are built for raw scores and a uniform stationary law"
     numbers = surface.coordinates.numbers
-    places = torch.from_numpy(numbers["blocks.0.attn.W_O"][0][walk.read_at][:, walk.written_at])  # [from, to]
+    places = torch.from_numpy(walk.places_of_V(numbers))
     size = float(theta[places.flatten()].norm()) or 1.0
     root = torch.tensor(np.sqrt(source.P) if subject.objective.kind == "raw_log" else np.array(source.P))
     unigram, bigram = torch.zeros_like(theta), torch.zeros_like(theta)
@@ -91,7 +91,7 @@ def _walk_points(
     bigram[places] = size * root / root.norm()
     logits = torch.zeros(len(walk.positions), dtype=theta.dtype)
     logits[-2] = PARENT_LOGIT
-    block = torch.from_numpy(numbers["blocks.0.attn.W_K"][0, source.n_states :, 0])
+    block = torch.from_numpy(walk.places_of_u(numbers)[source.n_states :])
     bigram[block] = logits @ torch.from_numpy(walk.positions) / walk.norm**3
     return unigram, bigram
 

@@ -1,7 +1,6 @@
 """Gradient and curvature of the loss over the population, next to what theory says of the point."""
 
 import dataclasses
-import re
 from typing import Any, cast
 
 import numpy as np
@@ -12,13 +11,13 @@ from torch import Tensor
 
 from mechmarkov.curvature.loss_surface import LossSurface, loss_surface
 from mechmarkov.curvature.population import population_of
-from mechmarkov.curvature.trainable_vector import Coordinates, Symmetry, symmetry_of
+from mechmarkov.curvature.trainable_vector import Symmetry, symmetry_of
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.rare_states import unseen_nats
 from mechmarkov.probing.subject import Subject
 
-from .canonical_fit import CanonicalFit, binary_probabilities, canonical_fit
+from .canonical_fit import canonical_fit
 from .escape import RATE, escape, step_size
 from .hessian_spectrum import DENSE, Ends, hessian_ends, outside_size
 from .loss_slice import loss_slice
@@ -63,17 +62,23 @@ def measure(subject: Subject) -> xr.Dataset:
         `path` [checkpoint, plane] and `way` [way, plane] of `loss_slice`.
     And of binary tied one-layer models, over [axis]: `canonical_e`, `canonical_w`, `fit_error`,
         `log_odds_sd`, `rank_one`, `energy`, `basin` (mechmarkov.probes.landscape.canonical_fit).
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> data = measure(mm.Subject.of(mm.example("trap"), sequences=8))
+        >>> data.attrs["kind"], data.eigenvalue[:2].round(1).values.tolist()
+        ('saddle', [-5.0, -5.0])
     """
     axis = subject.axis
-    coordinates, batch = Coordinates.of(subject.run), subject.batch
+    batch = subject.batch
     half = max(1, len(batch.tokens) // 2)
     population = population_of(subject, batch.head(half))
     if not population.exact and len(batch.tokens) < MIN_SEQUENCES:
         raise ValueError(
             f"sequences is {len(batch.tokens)}, expected at least {MIN_SEQUENCES}: half judge the others"
         )
-    surface = loss_surface(subject, population, coordinates)
-    whole = symmetry_of(subject.run, coordinates)
+    surface = loss_surface(subject, population)
+    whole = symmetry_of(subject.run)
     symmetry = whole.at(surface.thetas[-1])
     gradients = surface.gradients()
     outside = symmetry.outside(gradients)
@@ -87,8 +92,8 @@ def measure(subject: Subject) -> xr.Dataset:
             "source": subject.source.title(),
             "population": population.describe(),
             "sampled": not population.exact,
-            "numbers": coordinates.size,
-            "outside": outside_size(symmetry, coordinates.size),
+            "numbers": surface.coordinates.size,
+            "outside": outside_size(symmetry, surface.coordinates.size),
             "projected": not symmetry.trivial,
             "loss_unit": subject.objective.unit,
         },
@@ -102,16 +107,18 @@ def measure(subject: Subject) -> xr.Dataset:
     datasets = [data, *_of_last_model(subject, surface, fresh, symmetry, gradients[-1])]
     if (way_out := escape(subject, surface, whole)) is not None:
         datasets.append(way_out)
-    if isinstance(fit := canonical_fit(subject), CanonicalFit):
-        datasets.append(_canonical(subject, fit))
+    if not isinstance(fit := canonical_fit(subject), str):
+        datasets.append(fit)
     return _in_its_unit(xr.merge(datasets, combine_attrs="no_conflicts"))
 
 
 def _in_its_unit(data: xr.Dataset) -> xr.Dataset:
     """Gradients and curvatures in the unit of the training loss; what predictions miss stays in nats."""
+    loss = data.attrs["loss_unit"]
+    units = {"nats": loss, SLOPE: f"{loss} / weight", CURVATURE: f"{loss} / weight²"}
     for name in set(data) - {"excess", "unseen"}:
         unit = data[name].attrs.get("unit", "")
-        data[name].attrs["unit"] = re.sub(r"^nats\b", data.attrs["loss_unit"], unit)
+        data[name].attrs["unit"] = units.get(unit, unit)
     return data
 
 
@@ -127,7 +134,7 @@ def _of_last_model(
     hessian = surface.hessian_at(last)
     low = LOW_DENSE if size <= DENSE else LOW_LANCZOS
     ends = hessian_ends(hessian, symmetry, low=min(low, max(1, size - 2)))
-    kink = has_kink(subject.decoder[-1], subject)
+    kink = _has_kink(subject.decoder[-1], subject)
     unseen = 0.0 if surface.population.exact else float(unseen_nats(subject)[last])
     judged = judge(surface, last, gradients, ends, hessian, symmetry, fresh, at_kink=kink, unseen=unseen)
     eta = step_size(subject)
@@ -161,7 +168,7 @@ def _of_last_model(
 
 
 @torch.no_grad()
-def has_kink(model: HookedDecoder, subject: Subject) -> bool:
+def _has_kink(model: HookedDecoder, subject: Subject) -> bool:
     """Returns whether a ReLU that is read, or could be, is at zero for some token.
 
     The loss has no second derivative there.
@@ -230,17 +237,3 @@ def _predicted(predicted: Predicted, ends: Ends) -> xr.Dataset:
         values |= variables("share", (), overlap=shared)
     values |= variables(RATE, "mode", growth=list(predicted.rates.values()))
     return xr.Dataset(values, coords={"mode": list(predicted.rates)}, attrs={"point": predicted.point})
-
-
-def _canonical(subject: Subject, fit: CanonicalFit) -> xr.Dataset:
-    """Canonical coordinates of each model, and what they leave out."""
-    coordinates = {"canonical_e": fit.e, "canonical_w": fit.w, "energy": fit.energy}
-    log_odds = {"fit_error": fit.fit_error, "log_odds_sd": fit.log_odds_sd}
-    p, q = binary_probabilities(subject)
-    return xr.Dataset(
-        variables("canonical unit", subject.axis, **coordinates)
-        | variables("log-odds", subject.axis, **log_odds)
-        | variables("share", subject.axis, rank_one=fit.rank_one)
-        | variables("", subject.axis, basin=np.array(fit.basin)),
-        attrs={"p": p, "q": q},
-    )

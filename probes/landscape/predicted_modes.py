@@ -60,13 +60,29 @@ class Predicted:
 
 @torch.no_grad()
 def predict(subject: Subject, surface: LossSurface, symmetry: Symmetry, member: int) -> Predicted | None:
-    """The theory's Hessian for a model, if it is at a point that theory knows."""
+    """The theory's Hessian for a model, if it is at a point that theory knows: the trap, the unigram point.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+        surface: Their expected loss: `loss_surface(subject)`.
+        symmetry: The symmetries of source and model: `symmetry_of(run)`.
+        member: The index of the model.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> from mechmarkov.curvature.loss_surface import loss_surface
+        >>> from mechmarkov.curvature.trainable_vector import symmetry_of
+        >>> subject = mm.Subject.of(mm.example("trap"), sequences=8)
+        >>> predict(subject, loss_surface(subject), symmetry_of(subject.run), 0).point
+        'the symmetric trap'
+    """
     if symmetry.shifts and surface.walk is not None and subject.objective.kind == "raw_log":
         return _at_trap(subject, surface, surface.walk, surface.thetas[member])
     point = unigram_criterion(subject, symmetry)
-    if point is None or unigram_distance(subject, surface, member) > MAX_UNIGRAM_NATS:
+    if point is None or not at_unigram(subject, surface.coordinates, surface.thetas[member]):
         return None
-    if not at_unigram(subject, surface.coordinates, surface.thetas[member]):
+    assert isinstance(subject.source, FixedChain)
+    if surface.kl_from(np.array(subject.source.pi), member) > MAX_UNIGRAM_NATS:
         return None
     outside = [*point.embedding, *point.bias] + [0.0] * symmetry.trivial  # what no token moves is flat
     low, size = min(outside), max(map(abs, outside))
@@ -93,11 +109,17 @@ def _other_paths(subject: Subject, member: int) -> float:
 def walk_numbers(
     walk: WalkParts, coordinates: Coordinates, theta: Float[Tensor, "*lead coordinate"]
 ) -> tuple[Float[np.ndarray, "*lead state_to state_from"], Float[np.ndarray, "*lead position"]]:
-    """`V`, and the attention logits of positions with the mean token logit added to those of tokens."""
+    """Returns `V`, and the attention logits of positions with the mean token logit added to those of tokens.
+
+    Args:
+        walk: Where V and u stand in the walk model's weights: `surface.walk`.
+        coordinates: Where weights stand in a flat vector: `surface.coordinates`.
+        theta: Such a vector, or several: `surface.thetas`.
+    """
     K = len(walk.read_at)
     numbers = coordinates.numbers
-    u = theta[..., torch.from_numpy(numbers["blocks.0.attn.W_K"][0, :, 0])].numpy() * walk.norm
-    V = theta.numpy()[..., numbers["blocks.0.attn.W_O"][0][walk.read_at][:, walk.written_at]].swapaxes(-1, -2)
+    u = theta.numpy()[..., walk.places_of_u(numbers)] * walk.norm
+    V = theta.numpy()[..., walk.places_of_V(numbers)].swapaxes(-1, -2)
     logits = u[..., K:] @ walk.positions.T
     logits[..., :-1] += u[..., :K].mean(-1, keepdims=True)
     return V, logits
@@ -159,9 +181,8 @@ def _token_modes(
     K = len(walk.read_at)
     columns, attention = np.zeros((K, coordinates.size)), np.zeros((K, coordinates.size))
     states = np.arange(K)
-    attention[states, coordinates.numbers["blocks.0.attn.W_K"][0, walk.read_at, 0]] = 1
-    places = coordinates.numbers["blocks.0.attn.W_O"][0][walk.read_at][:, walk.written_at]  # [from, to]
-    columns[states[:, None], places] = 1 / np.sqrt(K)
+    attention[states, walk.places_of_u(coordinates.numbers)[:K]] = 1
+    columns[states[:, None], walk.places_of_V(coordinates.numbers)] = 1 / np.sqrt(K)
     rest = np.linalg.svd(np.ones((1, K)))[2][1:]
     return rest @ columns, rest @ attention
 
@@ -169,27 +190,42 @@ def _token_modes(
 def lag_class_modes(
     subject: Subject, coordinates: Coordinates, walk: WalkParts
 ) -> tuple[Float[np.ndarray, "mode coordinate"], Float[np.ndarray, "mode coordinate"]]:
-    """Attention by lag class, and the band of V that steps as far: K-1 pairs of unit vectors."""
+    """Attention by lag class, and the band of V that steps as far: K-1 pairs of unit vectors.
+
+    A deterministic walk cannot tell lags apart that are equal modulo K: such a class is attended as one.
+
+    Args:
+        subject: Models on a deterministic cycle of K states.
+        coordinates: Where weights stand in a flat vector: `surface.coordinates`.
+        walk: Where V and u stand in the walk model's weights: `surface.walk`.
+
+    Returns:
+        The bands of V and the attention, one pair a row, both orthogonal to the classes' mean.
+    """
     source = subject.source
     assert isinstance(source, FixedChain)
     K, tokens = source.n_states, len(walk.positions) - 1
     ahead = source.P.argmax(1)
-    block = coordinates.numbers["blocks.0.attn.W_K"][0, :, 0]
-    places = coordinates.numbers["blocks.0.attn.W_O"][0][walk.read_at][:, walk.written_at]  # [from, to]
+    in_u, places = walk.places_of_u(coordinates.numbers), walk.places_of_V(coordinates.numbers)
     bands, attention = np.zeros((K, coordinates.size)), np.zeros((K, coordinates.size))
     to = np.arange(K)
     unit = walk.positions[:-1] / np.linalg.norm(walk.positions[:-1], axis=1, keepdims=True)
     for m in range(K):  # lag m modulo K: from x to what lies m steps ahead of it
         bands[m, places[np.arange(K), to]] = 1 / np.sqrt(K)
         of_class = (tokens - np.arange(tokens)) % K == m
-        attention[m, block[K:]] = unit[of_class].sum(0) / np.sqrt(of_class.sum())
+        attention[m, in_u[K:]] = unit[of_class].sum(0) / np.sqrt(of_class.sum())
         to = ahead[to]
     rest = np.linalg.svd(np.ones((1, K)))[2][1:]
     return rest @ bands, rest @ attention
 
 
 def unigram_criterion(subject: Subject, symmetry: Symmetry) -> UnigramPoint | None:
-    """The Hessian that the unigram point of such a model has; None where theory does not give it."""
+    """The Hessian that the unigram point of such a model has; None where theory does not give it.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+        symmetry: The symmetries of source and model: `symmetry_of(run)`.
+    """
     config, source, objective = subject.config, subject.source, subject.objective
     if not isinstance(source, FixedChain) or objective.kind != "cross_entropy" or objective.query:
         return None
@@ -207,7 +243,13 @@ def unigram_criterion(subject: Subject, symmetry: Symmetry) -> UnigramPoint | No
 def embeddings(
     subject: Subject, coordinates: Coordinates, theta: Float[Tensor, "*lead coordinate"]
 ) -> Float[np.ndarray, "*lead row d_model"]:
-    """The states' embeddings, and where it is not tied, the unembedding's vectors behind them."""
+    """The states' embeddings, and where it is not tied, the unembedding's vectors behind them, one a row.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+        coordinates: Where weights stand in a flat vector: `surface.coordinates`.
+        theta: Such a vector, or several: `surface.thetas`.
+    """
     n, numbers = subject.source.n_states, coordinates.numbers
     places = [numbers["embed.W_E"][:n]]
     places += [] if subject.config.tied else [numbers["unembed.W_U"][:, :n].T]
@@ -217,28 +259,18 @@ def embeddings(
 def at_unigram(
     subject: Subject, coordinates: Coordinates, theta: Float[Tensor, "*lead coordinate"]
 ) -> Bool[np.ndarray, "*lead"]:
-    """Returns whether embeddings are small and the bias is near log pi: what other paths add is not asked."""
+    """Returns whether embeddings are small and the bias is near log pi: what other paths add is not asked.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+        coordinates: Where weights stand in a flat vector: `surface.coordinates`.
+        theta: Such a vector, or several: `surface.thetas`.
+    """
     assert isinstance(subject.source, FixedChain)
     bias = theta[..., torch.from_numpy(coordinates.numbers["unembed.b_U"])]
     away = kl(np.array(subject.source.pi), bias.softmax(-1).numpy())
     square = (embeddings(subject, coordinates, theta) ** 2).sum(-1).max(-1)
     return np.asarray((away <= MAX_UNIGRAM_NATS) & (square <= MAX_UNIGRAM_SQUARE))
-
-
-@torch.no_grad()
-def unigram_distance(subject: Subject, surface: LossSurface, member: int) -> float:
-    """Returns how far a model is from the unigram: mean of KL(pi ‖ prediction) over the population, in nats.
-
-    pi is the stationary law of the subject's source. The mean is over sequences and read positions.
-
-    Args:
-        subject: Its source is a `FixedChain`; otherwise an AssertionError is raised.
-        surface: `loss_surface(subject, population_of(subject), Coordinates.of(subject.run))`.
-        member: Which of the subject's models, an index into `surface.thetas`.
-    """
-    source = subject.source
-    assert isinstance(source, FixedChain)
-    return float(kl(np.array(source.pi), surface.predictions(member).numpy()).mean())
 
 
 def _embedding_modes(

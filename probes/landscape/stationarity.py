@@ -146,18 +146,18 @@ def judge(
     descent = 0.0
     told = scale > 0 and flat <= MAX_FLAT_CURVATURE * scale
     if at_kink and not best:  # gradient and curvature are those of one side
-        descent = descends(surface, fresh or surface, member, symmetry)
+        descent = _descends(surface, fresh or surface, member, symmetry)
         kind, why = ("not stationary", "descent") if descent > limit(noise) else ("undecided", "kink")
     elif away > limit(noise):
         kind = "not stationary"
-    elif unreached and descends(surface, surface, member, symmetry) > excess / 2:
+    elif unreached and _descends(surface, surface, member, symmetry) > excess / 2:
         kind, why = "not stationary", "zeros"
     elif told and least.high < -growing and not best:
         kind = "saddle"
     elif told and least.low >= -flat and least.high >= -NO_SIGN * scale:
         kind = "minimum"
         if not best and least.value <= flat:
-            descent = descends(surface, fresh or surface, member, symmetry)
+            descent = _descends(surface, fresh or surface, member, symmetry)
         if descent > limit(noise):
             kind, why = "not stationary", "descent"
     if unseen > STATIONARY_NATS:
@@ -168,7 +168,7 @@ def judge(
     )
 
 
-def descends(surface: LossSurface, fresh: LossSurface, member: int, symmetry: Symmetry) -> float:
+def _descends(surface: LossSurface, fresh: LossSurface, member: int, symmetry: Symmetry) -> float:
     """By how many nats a few steps of L-BFGS lower the loss on other sequences; 0 where they only raise it.
 
     The quadratic model is too short-sighted where curvature is floored: a long way down a gentle slope.
@@ -188,7 +188,15 @@ def descends(surface: LossSurface, fresh: LossSurface, member: int, symmetry: Sy
 
 
 def limit(noise: float) -> float:
-    """Up to how many nats from the stationary point a point counts as stationary."""
+    """Returns up to how many nats from the stationary point a point counts as stationary.
+
+    Args:
+        noise: The part (nats) that sampling by itself makes of that: four times it is allowed on top.
+
+    Example:
+        >>> limit(noise=0.0), limit(noise=0.001)
+        (0.002, 0.006)
+    """
     return STATIONARY_NATS + MAX_NOISES * noise
 
 
@@ -208,6 +216,12 @@ def nats_away(
     Along each eigenvector the quadratic model has its stationary point `|g_i| / |lambda_i|` away, and
     `g_i² / 2 |lambda_i|` nats lower or (at a saddle) higher. By Lanczos from the gradient: the eigenvalues
     and weights of the small tridiagonal matrix are a Gauss quadrature of such a form.
+
+    Args:
+        hessian: At the model: `surface.hessian_at(member)`.
+        symmetry: Says what is inside, and not judged.
+        gradient: The part of the model's gradient that is outside.
+        scale: The largest absolute eigenvalue.
     """
     size = float(gradient.norm())
     if size == 0 or scale == 0:
@@ -240,6 +254,13 @@ def ends_of_population(
     curvature along its eigenvector on other sequences is on average too high, for no direction has less than
     the smallest. These two, each with its sampling error, enclose the smallest; the largest is their mirror
     image.
+
+    Args:
+        surface: The loss over the sample.
+        fresh: That over other sequences; None where `surface` has all there are, and the ends are exact.
+        member: The index of the model.
+        ends: The ends of the sample's Hessian.
+        resolution: The size below which eigenvalues are zero up to rounding.
     """
     own_ends = float(ends.low[0]), float(ends.high[-1])
     if fresh is None:

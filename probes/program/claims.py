@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 import xarray as xr
 
-from mechmarkov.claims.claim import MODEL, Claim, Condition, Status, Where
-from mechmarkov.models.components import head_index
+from mechmarkov.claims.claim import MODEL, TABLES, Claim, Condition, Status, Where
+from mechmarkov.models.components import composed_parts, head_index
 from mechmarkov.probing.dataset import NORMAL_95, last_model, normal_interval
-from mechmarkov.probing.preconditions import token_names
+from mechmarkov.probing.names import token_names
 from mechmarkov.probing.score import Score, standing
 
 from .measure import CONSTANT_NATS
@@ -22,7 +22,7 @@ ALIKE = 0.99  # of the largest weight: which lag has it is rounding
 MIN_REACH = 0.5  # a lag that fewer predictions reach is told with their share
 MAX_BONUS = 20.0  # log odds; beyond, a fitted bonus is not identified and no number is told
 
-WEIGHTS, BEST = "tables read from the weights", "best program found"
+BEST = "best program found"
 
 
 def nearest_predictor(last: xr.Dataset) -> tuple[str, float]:
@@ -81,7 +81,7 @@ def _by_weights(last: xr.Dataset, scores: dict[str, Score]) -> Claim:
     beside += [_reads(last, path) for path in _needed_paths(last)]
     beside.append(Condition("leaves", value=float(last["kl_by_weights"]), unit="nats"))
     return Claim(
-        (WEIGHTS,), "explains", (MODEL,), _number(score), None, score.null, "share", status, "weights",
+        (TABLES,), "explains", (MODEL,), _number(score), None, score.null, "share", status, "weights",
         because=tuple(beside),
     )  # fmt: skip
 
@@ -96,9 +96,9 @@ def _needed_paths(last: xr.Dataset) -> list[str]:
 
 def _reads(last: xr.Dataset, path: str) -> Condition:
     """Returns what a path of the weights' program looks up: its table, and which token at which weight."""
-    before, _, name = path.rpartition("→")
+    *before, name = composed_parts(path)
     shift, source = int(last.attrs["query_shift"]), int(last.attrs["source_lag"])
-    table = (name, *([before] if before else []))
+    table = (name, *before)
     head = head_index(name)
     if head is None:
         return Condition("looks up", words=(*table, *token_names(1, shift, source)))

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechmarkov.models.components import head_index, head_name
+from mechmarkov.models.components import composed_name, composed_parts, head_index, head_name
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.recording import SCORES
 from mechmarkov.probing.subject import Subject
@@ -64,14 +64,23 @@ class Program:
 
 
 def extract(subject: Subject) -> Program:
-    """Read the programs of a subject's models off their weights and their recorded attention."""
+    """Read the programs of a subject's models off their weights and their recorded attention.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> program = extract(mm.Subject.of(mm.example("walk"), sequences=8))
+        >>> {path: table.shape for path, table in program.tables.items()}
+        {'L0H0': (1, 6, 6)}
+        >>> program.lag_weight[0, 0, 0].argmax()  # the head reads the parent, lag 1
+        np.int64(1)
+    """
     lag_weight, batch = fit_lags(subject), subject.batch
     # A head without attention weights has no selector, and no path.
     selects = np.isfinite(lag_weight).all((0, 3))
     tables = {
         path: table
         for path, table in (path_tables(subject) | composed_tables(subject)).items()
-        if all(head is None or selects[head] for head in map(head_index, path.split("→")))
+        if all(head is None or selects[head] for head in map(head_index, composed_parts(path)))
     }
     bonus = np.zeros(lag_weight.shape[:-1])
     for where in np.ndindex(bonus.shape):
@@ -92,6 +101,12 @@ def composed_tables(subject: Subject) -> Tables:
     """`W_E OV OV' W_U` of every pair of heads in different layers, where all positions are read.
 
     The virtual heads of Elhage et al. (2021); gains of norms are folded in at their mean scale.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+
+    Returns:
+        By the pair's name, such as "L0H1→L1H0", score units `[member, state_from, state_to]`: the 16 largest.
     """
     if len(subject.batch.read) < subject.batch.tokens.shape[1] - subject.batch.first:
         return {}  # what the first head does at positions that are not read is not recorded
@@ -104,7 +119,7 @@ def composed_tables(subject: Subject) -> Tables:
         for second in heads:
             if second[0] > first[0]:
                 output = head_output(subject, weights, *second, written)
-                name = f"{head_name(*first)}→{head_name(*second)}"
+                name = composed_name(head_name(*first), head_name(*second))
                 tables[name] = to_scores(subject, weights, output)
     size = {name: float(np.ptp(table, axis=-1).mean()) for name, table in tables.items()}
     largest = sorted(size, key=lambda name: -size[name])[:MAX_COMPOSED]
@@ -113,7 +128,11 @@ def composed_tables(subject: Subject) -> Tables:
 
 @lru_cache(maxsize=2)
 def parts(batch: Batch) -> list[tuple[slice, Batch]]:
-    """Some sequences at a time, the same batches whoever asks."""
+    """Some sequences at a time, the same batches whoever asks: where they stand in the batch, and they.
+
+    Args:
+        batch: The sequences.
+    """
     each = max(SEQUENCES_AT_ONCE, TOKENS_AT_ONCE // batch.tokens.shape[1])
     some = [slice(i, i + each) for i in range(0, len(batch.tokens), each)]
     return [(part, batch.part(part)) for part in some]
@@ -122,12 +141,18 @@ def parts(batch: Batch) -> list[tuple[slice, Batch]]:
 def contributions(
     program: Program, batch: Batch, member: int
 ) -> Iterator[Float[np.ndarray, "batch read state_to"]]:
-    """Yields what each path of a program adds to scores of a few sequences, in the order of its tables."""
+    """Yields what each path of a program adds to scores of a few sequences, in the order of its tables.
+
+    Args:
+        program: The programs of all models: `extract(subject)`.
+        batch: The sequences.
+        member: The index of the model.
+    """
     states = torch.nn.functional.one_hot(batch.history, program.base.shape[-1]).double()
     seen: dict[tuple[str, ...], Tensor] = {(): states}  # by the selections made, one after the other
     parents = states[:, batch.known]
     for path, tables in program.tables.items():
-        names, read = tuple(path.split("→")), parents
+        names, read = composed_parts(path), parents
         for i, head in enumerate(map(head_index, names)):
             if head is not None:
                 through, there = names[: i + 1], seen[names[:i]]

@@ -15,7 +15,7 @@ MIN_FAILURE_NATS = 0.01
 
 
 def draw(data: xr.Dataset) -> list[Figure]:
-    """The selectors, and where the program fails."""
+    """Figures of the selectors, and of where the program fails."""
     last = last_model(data)
     labels = [str(label) for label in data.attrs["labels"]]
     heads, bonus = head_names(last), last["match_bonus"].values.ravel()

@@ -54,7 +54,7 @@ class Fitted:
         return self.bias.numel() + sum(p.numel() for term in self.parameters for p in term)
 
     def predict(self, context: Context) -> Scores:
-        """Its predictions (probability)."""
+        """Its predictions (probability) `[batch, read, state]`."""
         return _total(self.terms, flat_numbers(self), context).softmax(-1)
 
 
@@ -112,9 +112,9 @@ def fit(candidates: Sequence[Term], train: Sample, judge: Sample) -> Fitted:
     """The best program that adding one term after the other finds.
 
     Args:
-        candidates: The terms of the grammar.
-        train: What numbers are fitted to.
-        judge: What terms are chosen by: other sequences.
+        candidates: The terms of the grammar: `terms(n_states, length)`.
+        train: The contexts, and the model's predictions, that numbers are fitted to.
+        judge: Those that terms are chosen by: of other sequences.
     """
     whole = float(judge.kl(_constant(train).expand_as(judge.law)))
     flat, chosen, left = [_constant(train)], list[Term](), [whole]
@@ -161,15 +161,27 @@ def _screen(term: Term, train: Sample, offset: Scores) -> Parameters:
 
 
 def refit(terms: Sequence[Term], start: Sequence[Tensor], train: Sample) -> list[Tensor]:
-    """All numbers of a program together, from a start."""
+    """All numbers of a program together, from a start: KL from the model is least on some sequences.
+
+    Args:
+        terms: The program's terms.
+        start: The bias, then each term's tensors, in their order.
+        train: The contexts, and the model's predictions, that numbers are fitted to.
+    """
     return _minimise(lambda flat: train.kl(_total(terms, flat, train.context)), start, JOINT_STEPS)
 
 
 def fitted(terms: Sequence[Term], flat: Sequence[Tensor], left: Sequence[float]) -> Fitted:
-    """A program from its numbers in a row."""
+    """A program from its numbers in a row.
+
+    Args:
+        terms: The program's terms.
+        flat: The bias, then each term's tensors, in their order.
+        left: KL (nats) with only the bias, and after each term.
+    """
     return Fitted(tuple(terms), flat[0], tuple(_by_term(terms, flat)), tuple(left))
 
 
 def flat_numbers(program: Fitted) -> list[Tensor]:
-    """A program's numbers in a row."""
+    """A program's numbers in a row: the bias, then each term's tensors."""
     return [program.bias, *(p for term in program.parameters for p in term)]

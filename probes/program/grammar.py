@@ -51,7 +51,20 @@ class Context:
 
     @staticmethod
     def of(batch: Batch, n_states: int, reads: Int[Tensor, " read"] | None = None) -> "Context":
-        """The context of a batch's predictions, or of those at some of its positions."""
+        """The context of a batch's predictions.
+
+        Args:
+            batch: The sequences.
+            n_states: The number of states of the source.
+            reads: The indices of the predictions, if not all.
+
+        Example:
+            >>> import mechmarkov as mm
+            >>> batch = mm.Subject.of(mm.example("induction"), sequences=8).batch
+            >>> context = Context.of(batch, n_states=3)
+            >>> context.token(2)[0, :3].tolist(), context.token(1)[0, :3].tolist()  # 3: there is none
+            ([3, 0, 0], [0, 0, 0])
+        """
         known = batch.known if reads is None else batch.known[reads]
         return Context(batch.history, known, n_states)
 
@@ -298,7 +311,16 @@ class MatchHead(Term):
 
 
 def terms(n_states: int, length: int) -> list[Term]:
-    """The terms that a program may have, for a source and a context of that many known tokens."""
+    """The terms that a program may have.
+
+    Args:
+        n_states: The number of states of the source.
+        length: The number of known tokens of the context.
+
+    Example:
+        >>> [term.name for term in terms(n_states=3, length=2)][:6]
+        ['lag 1', 'lag 2', 'lags 1, 2', 'counts of 1', 'counts of 2', 'position']
+    """
     candidates: list[Term] = []
     if n_states <= MAX_STATES:
         candidates += [Table((lag,)) for lag in range(1, min(MAX_BACK, length) + 1)]

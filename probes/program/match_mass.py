@@ -20,7 +20,11 @@ MIN_SEQUENCES = 8
 
 
 def matches(batch: Batch) -> Bool[Tensor, "batch read known_position"]:
-    """Returns which tokens have the prediction's parent as their predecessor."""
+    """Returns which tokens have the prediction's parent as their predecessor.
+
+    Args:
+        batch: The sequences.
+    """
     before = pad(batch.history[:, :-1], (1, 0), value=-1)
     return before[:, None, :] == batch.parents[..., None]
 

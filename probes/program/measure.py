@@ -73,6 +73,12 @@ def measure(subject: Subject) -> xr.Dataset:
         [term, state_from, state_to] (scores): the table of each term that has one of single tokens;
         and `worst_*` [rank]: the predictions where the fitted program fails most, with the last tokens in
         front of them (-1 in front of the first), `worst_model` and `worst_program` (probability).
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> data = measure(mm.Subject.of(mm.example("walk"), sequences=8))
+        >>> data.explained_by_weights.round(2).values.tolist()  # the embeddings and one head are all there is
+        [1.0]
     """
     count = len(subject.batch.tokens)
     if count < MIN_SEQUENCES:
@@ -143,6 +149,15 @@ def fit_programs(subject: Subject) -> list[Fitted]:
 
     Numbers are fitted to the first half of the subject's sequences, terms chosen on the second. Earlier
     models have the same terms with numbers of their own.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("walk"), sequences=8)
+        >>> [program] = fit_programs(subject)
+        >>> program.left[0] > program.left[-1]  # nats, of the bias by itself and of all terms
+        True
+        >>> program_predictions(program, subject.batch, n_states=6).shape
+        (8, 1, 6)
     """
     batch, n = subject.batch, subject.source.n_states
     half = len(batch.tokens) // 2
@@ -168,7 +183,13 @@ def fit_programs(subject: Subject) -> list[Fitted]:
 def program_predictions(
     program: Fitted, batch: Batch, n_states: int
 ) -> Float[np.ndarray, "batch read state"]:
-    """A fitted program's predictions on a batch, in chunks of bounded memory."""
+    """A fitted program's predictions on a batch (probability), in chunks of bounded memory.
+
+    Args:
+        program: One of `fit_programs(subject)`.
+        batch: The sequences.
+        n_states: The number of states of the source.
+    """
     each = max(1, CHUNK_PAIRS // (len(batch.read) * batch.history.shape[1]))
     parts = [batch.part(slice(first, first + each)) for first in range(0, len(batch.tokens), each)]
     return torch.cat([program.predict(Context.of(part, n_states)) for part in parts]).numpy()

@@ -102,6 +102,11 @@ def fit_lags(subject: Subject) -> Float[np.ndarray, "member layer head lag"]:
 
     Iterative scaling, started where the last prediction looks: for attention that is a softmax over lags
     that is the answer, and stays it. NaN for heads without attention weights.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> fit_lags(mm.Subject.of(mm.example("walk"), sequences=8))[0, 0, 0, 1].round(2)
+        np.float64(1.0)
     """
     attention, batch = subject.recorded(ATTENTION), subject.batch
     observed = attention.lag_mass * batch.reach.numpy()
@@ -127,7 +132,13 @@ def fit_lags(subject: Subject) -> Float[np.ndarray, "member layer head lag"]:
 def fit_matches(
     subject: Subject, weight: Float[np.ndarray, " lag"], where: tuple[int, ...]
 ) -> tuple[Float[np.ndarray, " lag"], float]:
-    """Weights and bonus that give a head's recorded mass on each lag and on matches, both at once."""
+    """Weights and bonus that give a head's recorded mass on each lag and on matches, both at once.
+
+    Args:
+        subject: The models and the sequences to record: `Subject.of(run)`.
+        weight: The weights on lags without a bonus: `fit_lags(subject)[where]`.
+        where: The index of the model, the layer and the head.
+    """
     mass = float(subject.recorded(MATCH_MASS)[where])
     if not np.isfinite(mass):
         return weight, 0.0

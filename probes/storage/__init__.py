@@ -14,12 +14,12 @@ from .home import cancelling, homes_of, rank_90, weight_of
 
 
 def applies(subject: Subject) -> str | None:
-    """Only where one process is behind all sequences, and neighbours depend on each other."""
+    """Returns one line why not, or None: one process behind all sequences, with dependent neighbours."""
     return why_no_bigram(subject.source)
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
-    """Home, shares, and the rank that the home's weight needs."""
+    """The home, the shares, and the rank that the home's weight needs, by name."""
     last, homes = last_model(data), homes_of(data)
     nats = float(last["gain"])
     gain = score_with_null(lambda d: d["gain"], data, null, "nats", interval=interval_at(data, "gain"))
@@ -65,7 +65,9 @@ probe = Probe(
     formula="v(S) = KL(bigram ‖ no paths) − KL(bigram ‖ paths in S), a removed path at its data mean\n"
     "share of a path = its Shapley value of v / v(all paths); shares add up to 1",
     formulas={
-        "bigram_home": "the largest shares of paths that by themselves bring it nearer, until they hold 60 %",
+        "bigram_home": "the largest shares of paths that by themselves bring it nearer, until they hold "
+        "nine tenths; "
+        "where that changes with the sequences, all that do for any",
         "gain": "v(all paths)",
         "parent_gain": "KL(new parent's row ‖ prediction) before − after the parent is set, over positions",
         "stored_gain": "parent_gain in contexts of independent states",

@@ -21,6 +21,7 @@ from .home import (
     homes_of,
     is_changed,
     is_half_stored,
+    is_stable,
     is_stored_open,
     largest_holders,
     needs_others_scale,
@@ -33,6 +34,7 @@ from .home import (
 )
 
 BIGRAM = ("bigram",)
+SIMPLE = ("uniform", "unigram", "bigram")  # laws of which storage tells all there is
 
 
 ROUNDING = 1e-6  # of a sum of shares, computed from predictions in float32
@@ -58,6 +60,8 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
         *_by_position(last),
         *_rank(data, homes[0]),
     ]
+    if not is_stable(last):
+        conditions.append(Condition("not stable", None, float(last["home_stable"]), "share"))
     if is_stored_open(last):
         conditions.append(_stored("half is stored", last, None))
     stores = Claim(
@@ -173,6 +177,8 @@ def _reason(data: xr.Dataset, last: xr.Dataset) -> _Reason:
     gain = float(last["gain"])
     share, low, high = (min(1.0, max(0.0, float(value))) for value in last["stored_share"])
     if gain < MIN_GAIN_NATS:
+        if float(last["kl_empty"]) < ROUNDING:
+            return _Reason("the mean is it")
         if is_too_little(last):
             return _Reason("too little to share", "open")
         if held_alone(last):
@@ -211,6 +217,8 @@ def why_no_home(data: xr.Dataset) -> str:
     }
     if why.name in reasons:
         return reasons[why.name].format(listed(why.paths))
+    if why.name == "the mean is it":
+        return "the mean prediction is the bigram: no path needs to hold it"
     worth = f"the paths together are worth {float(last['gain']):.3g} nats, below {MIN_GAIN_NATS}"
     much = "too little" if why.name == "too little to share" else "nothing"
     return f"{worth}: there is {much} to share"
@@ -240,4 +248,8 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     if stores is None:
         return []
     bars = {claim.subject[0]: claim.value for claim in ours.where("holds_share") if claim.value is not None}
-    return [Tile(LIVES, (stores,), (), stores, bars, "share", rank=1 if stores.is_shown else 4)]
+    # Of a model of another law, what it needs tells more than where the bigram is stored, or that it is not.
+    closest = Claims(tuple(claims)).first("is_closest_to", probe="behaviour")
+    is_another = closest is not None and closest.is_shown and not {*closest.object} & {*SIMPLE}
+    rank = 6 if is_another else 1 if stores.is_shown else 4
+    return [Tile(LIVES, (stores,), (), stores, bars, "share", rank=rank)]

@@ -16,7 +16,7 @@ from .home import homes_of, weight_of
 
 
 def draw(data: xr.Dataset) -> list[Figure]:
-    """Shares, sufficiency and necessity, the home's table next to P, its ranks, and all over training."""
+    """Figures of shares, sufficiency and necessity, the home's table next to P, and its ranks."""
     last, homes = last_model(data), homes_of(data)
     paths = [str(path) for path in data["path"].values]
     labels = [str(label) for label in data.attrs["labels"]]

@@ -72,12 +72,19 @@ class Shares:
 
 
 class Coalitions:
-    """The KL of any coalition of one model's paths.
+    """The KL of any coalition of one model's paths: those as they are, the others at their data mean.
 
     Args:
         subject: The models, of a source with one chain.
-        member: Which model.
+        member: The index of the model.
         most: Predictions that are looked at, at most; they are spread over sequences and positions.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> game = Coalitions(mm.Subject.of(mm.example("walk"), sequences=8), member=0, most=4096)
+        >>> nothing, head = game.kl(np.array([[False], [True]])).mean(1)  # nats, with only "L0H0" or none
+        >>> round(float(nothing), 2), round(float(head), 2)
+        (0.91, 0.23)
     """
 
     def __init__(self, subject: Subject, member: int, most: int) -> None:
@@ -157,13 +164,29 @@ def _groups(gram: Float[np.ndarray, "path path"]) -> np.ndarray:
 
 
 def ends(subject: Subject, member: int) -> Float[np.ndarray, "end sequence"]:
-    """KL of only the empty and the full coalition: what nulls are asked for."""
+    """KL (nats) of only the empty and the full coalition: what nulls are asked for.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+        member: The index of the model.
+    """
     game = Coalitions(subject, member, MAX_SCORES // (2 * len(subject.decoder) * subject.source.n_states))
     return game.kl(np.array([[False], [True]]).repeat(len(game.moves), 1))
 
 
 def share_out(subject: Subject, member: int) -> Shares:
-    """Play one model's game: exactly up to 10 paths, beyond that over sampled orders of joining."""
+    """Play one model's game: exactly up to 10 paths, beyond that over sampled orders of joining.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+        member: The index of the model.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> shares = share_out(mm.Subject.of(mm.example("walk"), sequences=8), member=0)
+        >>> bool(np.allclose(shares.worth.sum(0), shares.empty - shares.full))
+        True
+    """
     players = len(subject.recorded(PATHS).names)
     exact = players <= shapley.EXACT_PLAYERS
     rounds = 1 << players if exact else shapley.PERMUTATIONS * (players + 1)

@@ -20,10 +20,12 @@ from mechmarkov.theory.bootstrap import interval, ratio, resampled_means
 from mechmarkov.theory.kernel import FLOOR, kernel_kl
 
 from .game import MIN_GAIN_NATS, Shares, ends, share_out
+from .home import resampled_sets, smallest_set
 from .norm_scale import by_own_scale
-from .truncation import PARTS, curves
+from .truncation import truncations
 
 MIN_SEQUENCES = 4
+HOME_DRAWS = 200  # resampled sequences, by which a home is seen to be stable
 
 MAX_PARENTS = 24  # that a parent is set to
 
@@ -38,6 +40,12 @@ def measure(subject: Subject) -> xr.Dataset:
     Returns:
         What `shares`, `by_parent`, `tables`, `truncations` and `by_own_scale` return; of null models what
         `gains` does.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> data = measure(mm.Subject.of(mm.example("walk"), sequences=8))
+        >>> data.share.round(2).to_series().to_dict()
+        {(50, 'L0H0'): 1.0}
     """
     attrs = {
         "source": subject.source.title(),
@@ -51,12 +59,21 @@ def measure(subject: Subject) -> xr.Dataset:
         raise ValueError(
             f"sequences is {n}, expected at least {MIN_SEQUENCES}: a mean would be a sequence's own"
         )
-    data = xr.merge([shares(subject), by_parent(subject), tables(subject), truncations(subject)])
+    batch = sequences_for(subject)
+    # Where every position is a prediction half of the sequences are plenty: the laws are exact.
+    cuts = truncations(subject, batch.head(len(batch.tokens) // (1 + (len(batch.read) > 1))))
+    data = xr.merge([shares(subject), by_parent(subject), tables(subject), cuts])
     return data.merge(by_own_scale(subject, data)).assign_attrs(attrs)
 
 
 def gains(subject: Subject) -> xr.Dataset:
-    """`kl_empty`, `kl_full` and `gain` [axis] (nats) only: what null models are asked for."""
+    """`kl_empty`, `kl_full` and `gain` [axis] (nats) only: what null models are asked for.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> gains(mm.Subject.of(mm.example("walk"), sequences=8)).gain.round(2).values.tolist()
+        [0.69]
+    """
     empty, full = np.stack([ends(subject, i) for i in range(len(subject.decoder))], axis=1)
     return _gain(subject, empty, full, empty - full)
 
@@ -111,7 +128,7 @@ def by_parent(subject: Subject) -> xr.Dataset:
         return mean_by_position(gains, at.numpy(), len(batch.read))
 
     whole, change = gains_in(batch.history)
-    stored, _ = gains_in(without_transitions(batch.history))
+    stored, _ = gains_in(_without_transitions(batch.history))
     with np.errstate(divide="ignore", invalid="ignore"):  # of a model that ignores the parent
         share, error = np.array([ratio(*both) for both in zip(stored, whole, strict=True)]).T
     by_position, axis = at_positions(whole), subject.axis
@@ -127,7 +144,7 @@ def by_parent(subject: Subject) -> xr.Dataset:
     )
 
 
-def without_transitions(history: Int[Tensor, "batch position"]) -> Int[Tensor, "batch position"]:
+def _without_transitions(history: Int[Tensor, "batch position"]) -> Int[Tensor, "batch position"]:
     """The states of each position dealt anew to the sequences: as frequent there, and independent."""
     generator = torch.Generator().manual_seed(0)
     order = torch.rand(history.shape, generator=generator).argsort(0)
@@ -157,7 +174,9 @@ def shares(subject: Subject) -> xr.Dataset:
         is below 0.01 nats;
         `cancels` [axis, path]: the number of the first of the paths that it cancels with, else its own;
         `net_share`, `net_share_low`, `net_share_high`, `net_only` [axis, path]: `share` and `kl_only` of that
-        group as one path.
+        group as one path;
+        `home_frequency` [axis, path], `home_stable` [axis]: of resampled sequences, the share in which a path
+        is in the smallest set that holds nine tenths, and in which that set is the same.
     """
     per_path = (subject.axis, "path")
     games = [share_out(subject, i) for i in range(len(subject.decoder))]
@@ -166,6 +185,7 @@ def shares(subject: Subject) -> xr.Dataset:
     for name, spread in (("share", "spread"), ("net_share", "net_spread")):
         value_and_ends = np.stack([_shared(g, getattr(g, spread)) for g in games], axis=1)
         share |= dict(zip((name, f"{name}_low", f"{name}_high"), value_and_ends, strict=True))
+    homes = [_home_of(game) for game in games]
     return data.assign(
         variables(
             "nats",
@@ -176,7 +196,8 @@ def shares(subject: Subject) -> xr.Dataset:
             worth_error=[g.error for g in games],
             net_only=[g.net_only for g in games],
         )
-        | variables("share", per_path, **share)
+        | variables("share", per_path, **share, home_frequency=[often for often, _ in homes])
+        | variables("share", subject.axis, home_stable=[same for _, same in homes])
         | variables("path", per_path, cancels=[g.group for g in games])
     ).assign_coords(path=list(subject.recorded(PATHS).names))
 
@@ -186,12 +207,26 @@ def _shared(game: Shares, spread: np.ndarray) -> np.ndarray:
     gain = (game.empty - game.full).mean()
     if not gain >= MIN_GAIN_NATS:  # NaN too, of outputs that overflow
         return np.full((3, len(spread)), np.nan)
+    low, high = np.quantile(_drawn(game, spread), [0.025, 0.975], axis=-1)
+    return np.stack([spread.mean(-1) / gain, low, high])
+
+
+def _drawn(game: Shares, spread: np.ndarray) -> np.ndarray:
+    """Shares of the gain of resampled sequences, `[path, draw]`."""
     drawn = resampled_means(spread)
     drawn += game.error[:, None] * np.random.default_rng(0).standard_normal(drawn.shape)
     total = resampled_means(game.gain)
     # A draw in which there is nothing to share has no shares.
-    low, high = np.quantile(drawn[:, total > 0] / total[total > 0], [0.025, 0.975], axis=-1)
-    return np.stack([spread.mean(-1) / gain, low, high])
+    return np.asarray(drawn[:, total > 0] / total[total > 0])
+
+
+def _home_of(game: Shares) -> tuple[np.ndarray, float]:
+    """Returns how often each path is in resampled sequences' home, and how often that is the home."""
+    gain, nearer = (game.empty - game.full).mean(), game.net_only < game.empty.mean()
+    if not gain >= MIN_GAIN_NATS:
+        return np.full(len(game.group), np.nan), np.nan
+    chosen = smallest_set(game.net_spread.mean(-1) / gain, nearer, game.group)
+    return resampled_sets(_drawn(game, game.net_spread)[:, :HOME_DRAWS], nearer, game.group, chosen)
 
 
 def tables(subject: Subject) -> xr.Dataset:
@@ -202,6 +237,12 @@ def tables(subject: Subject) -> xr.Dataset:
         given the parent state; NaN for a parent never seen;
         `table_kl` [axis, path] (nats): KL from P to the prediction of that table, all else at its mean;
         `kernel` [state_from, state_to]: P.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> found = tables(mm.Subject.of(mm.example("walk"), sequences=8))
+        >>> found.table.shape, found.table_kl.round(1).values.tolist()
+        ((1, 1, 6, 6), [[0.6]])
     """
     axis, paths, source = subject.axis, subject.recorded(PATHS), subject.source
     P, pi = (np.array(getattr(source, name)) for name in ("P", "pi"))
@@ -215,27 +256,4 @@ def tables(subject: Subject) -> xr.Dataset:
         | variables("nats", per_path, table_kl=kernel_kl(predicted, P, pi))
         | variables("probability", per_pair, kernel=P),
         coords={axis: subject.coordinates, "path": list(paths.names)},
-    )
-
-
-def truncations(subject: Subject) -> xr.Dataset:
-    """Returns what is left when one weight is cut to a rank.
-
-    Returns:
-        `loss_parts` [axis, part] (nats): log K less the loss, split into what the unigram, the bigram and
-        the context give;
-        `rank_parts` [axis, weight, rank, part] (nats): the same with the weight cut to that rank;
-        `rank_kept` [axis, weight, rank]: the rank that was kept, as directions of equal singular value go
-        together; `full_rank` [weight]. NaN where a weight has no such rank.
-    """
-    axis = subject.axis
-    batch = sequences_for(subject)
-    # Where every position is a prediction half of the sequences are plenty: the laws are exact.
-    cuts = curves(subject, batch.head(len(batch.tokens) // (1 + (len(batch.read) > 1))))
-    return xr.Dataset(
-        variables("nats", (axis, "part"), loss_parts=cuts.whole)
-        | variables("nats", (axis, "weight", "rank", "part"), rank_parts=cuts.parts)
-        | variables("rank", (axis, "weight", "rank"), rank_kept=cuts.kept)
-        | variables("rank", "weight", full_rank=[cuts.full[name] for name in cuts.weights]),
-        coords={axis: subject.coordinates, "weight": cuts.weights, "rank": cuts.ranks, "part": list(PARTS)},
     )

@@ -26,6 +26,10 @@ from .home import largest_holders
 def by_own_scale(subject: Subject, data: xr.Dataset) -> xr.Dataset:
     """KL from the bigram with only the home, at the whole model's scale and at its own.
 
+    Args:
+        subject: The models: `Subject.of(run)`.
+        data: What the rest of `measure` returned, which says what the home is.
+
     Returns:
         `home_only`, `home_rescaled` [axis] (nats); NaN where no norm is before the unembedding, or there is
         no home.

@@ -1,16 +1,17 @@
 """What is left of a model's predictions when one weight is cut to a rank."""
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
+import xarray as xr
 from einops import einsum, reduce
 from jaxtyping import Float
 from torch import Tensor
 
 from mechmarkov.interventions.weights import spectrum, truncate, weights_of
 from mechmarkov.probing.batch import Batch
+from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.effects import model_chunks, predictions
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import FLOOR
@@ -19,27 +20,6 @@ from mechmarkov.theory.kernel import FLOOR
 MAX_RUNS = 64
 
 PARTS = ("unigram", "bigram", "context")
-
-
-@dataclass(frozen=True, eq=False)
-class Truncations:
-    """The curves of all weights; NaN where a weight has no such rank.
-
-    Attributes:
-        weights: Their names.
-        ranks: Tried.
-        kept: The rank that was really kept (directions of equal singular value go together).
-        parts: What the loss owes to each of `PARTS`, in nats.
-        whole: The measures of the models as they are.
-        full: Each weight's full rank.
-    """
-
-    weights: list[str]
-    ranks: list[int]
-    kept: Float[np.ndarray, "member weight rank"]
-    parts: Float[np.ndarray, "member weight rank part"]
-    whole: Float[np.ndarray, "member part"]
-    full: dict[str, int]
 
 
 def loss_parts(
@@ -54,6 +34,18 @@ def loss_parts(
     by the bigram part; with the prediction itself, by the context part. They add up to log K less the loss.
     Behind a first-order chain the context has nothing to tell, so its part is what its noise costs, at
     most 0.
+
+    Args:
+        probabilities: The models' predictions.
+        law: The exact law of each next state.
+        batch: The sequences, which say what the current state is.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("walk"), sequences=64)
+        >>> law = torch.as_tensor(subject.exact["bigram"])
+        >>> loss_parts(law[None], law, subject.batch)[0, 1].round(1)  # log 6 - log 2
+        np.float64(1.1)
     """
     n = probabilities.shape[-1]
     parent = torch.nn.functional.one_hot(batch.parents, n).double()
@@ -66,8 +58,26 @@ def loss_parts(
     return -torch.diff(torch.stack([uniform, *losses]), dim=0).mT.numpy()
 
 
-def curves(subject: Subject, batch: Batch) -> Truncations:
-    """Cut every trainable weight of every model to ranks from 0 to full."""
+def truncations(subject: Subject, batch: Batch) -> xr.Dataset:
+    """Cut every trainable weight of every model to ranks from 0 to full, and measure the loss.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+        batch: The sequences to measure on, such as `subject.batch`.
+
+    Returns:
+        `loss_parts` [axis, part] (nats): log K less the loss, split into what the unigram, the bigram and
+        the context give (`loss_parts`);
+        `rank_parts` [axis, weight, rank, part] (nats): the same with the weight cut to that rank;
+        `rank_kept` [axis, weight, rank]: the rank that was kept, as directions of equal singular value go
+        together; `full_rank` [weight]. NaN where a weight has no such rank.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> subject = mm.Subject.of(mm.example("walk"), sequences=8)
+        >>> truncations(subject, subject.batch).full_rank.to_series().to_dict()
+        {'L0H0.QK': 6, 'L0H0.OV': 6}
+    """
     trainable, query = subject.run.trainable, subject.objective.query
     weights = [
         name
@@ -96,7 +106,14 @@ def curves(subject: Subject, batch: Batch) -> Truncations:
                 n_kept[at] = known.keep(rank).sum(-1).numpy()
                 with truncate(chunk.model, name, rank, known=known):
                     parts[at] = loss_parts(run(), law, batch)
-    return Truncations(weights, ranks, n_kept, parts, np.concatenate(whole), full)
+    axis = subject.axis
+    return xr.Dataset(
+        variables("nats", (axis, "part"), loss_parts=np.concatenate(whole))
+        | variables("nats", (axis, "weight", "rank", "part"), rank_parts=parts)
+        | variables("rank", (axis, "weight", "rank"), rank_kept=n_kept)
+        | variables("rank", "weight", full_rank=[full[name] for name in weights]),
+        coords={axis: subject.coordinates, "weight": weights, "rank": ranks, "part": list(PARTS)},
+    )
 
 
 def _ranks(full: int, most: int) -> list[int]:

@@ -17,13 +17,13 @@ from .claims import claims, headline
 
 
 def applies(subject: Subject) -> str | None:
-    """Only where one chain is behind all sequences."""
+    """Returns one line why not, or None: one chain must be behind all sequences."""
     why = why_no_chain(subject.source, "there is no one chain to be symmetric")
     return why or why_no_value_circuit(subject.decoder)
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
-    """Trapped or not, and the numbers that say so."""
+    """Returns whether the last model is trapped, and the numbers that say so, by name."""
 
     def score(name: str, reason: str | None = None) -> Score:
         unit = data[name].attrs["unit"]

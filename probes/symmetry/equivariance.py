@@ -14,7 +14,16 @@ MIN_SEQUENCES = 4
 
 
 def relabel(states: torch.Tensor, g: Permutation) -> torch.Tensor:
-    """States, and whatever tokens there are beyond them, renamed."""
+    """States, and whatever tokens there are beyond them, renamed.
+
+    Args:
+        states: Any array of states and of tokens beyond them, such as one that begins a sequence.
+        g: The permutation: state x becomes `g[x]`.
+
+    Example:
+        >>> relabel(torch.tensor([0, 1, 2, 3]), (1, 2, 0)).tolist()
+        [1, 2, 0, 3]
+    """
     beyond = range(len(g), max(len(g), int(states.max()) + 1))
     return torch.tensor([*g, *beyond])[states]
 
@@ -26,6 +35,19 @@ def equivariance_error(
     """`E|f(gX) - P_g f(X)| / E|f(X)|`, the mean over the relabellings g but the identity.
 
     Under a softmax a score has no zero of its own, and f is the prediction. NaN where all scores are zero.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+        population: The sequences X: `population_of(subject)`.
+        group: The relabellings that leave the source as it is.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> from mechmarkov.curvature.population import population_of
+        >>> subject = mm.Subject.of(mm.example("trap"), sequences=8)
+        >>> turns = [tuple((x + m) % 6 for x in range(6)) for m in range(6)]
+        >>> equivariance_error(subject, population_of(subject), turns).round(3)
+        array([0.])
     """
     moves = [g for g in group if g != tuple(range(len(g)))]
     tokens = population.tokens[:, 0]

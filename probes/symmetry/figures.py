@@ -9,7 +9,7 @@ from mechmarkov.report.probe_figures import over_training
 
 
 def draw(data: xr.Dataset) -> list[Figure]:
-    """The first gradient, what the token mean tells, and the way out of the symmetric subspace."""
+    """Figures of the first gradient, what the token mean tells, and the way out of the symmetric subspace."""
     labels = [str(label) for label in data.attrs["labels"]]
     bars_of = {"nearest class mean": "token_mean_accuracy", "one step from zero": "one_step_accuracy"}
     accuracy = np.array([float(data[name]) for name in bars_of.values()])

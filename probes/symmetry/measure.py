@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from mechmarkov.curvature.loss_surface import SOLVED_NATS, LossSurface, loss_surface
 from mechmarkov.curvature.population import Population, population_of
-from mechmarkov.curvature.trainable_vector import Coordinates, Symmetry, symmetry_of
+from mechmarkov.curvature.trainable_vector import Symmetry, symmetry_of
 from mechmarkov.curvature.walk_parts import walk_parts
 from mechmarkov.probing.dataset import Variables, variables
 from mechmarkov.probing.rare_states import unseen_nats
@@ -55,11 +55,17 @@ def measure(subject: Subject) -> xr.Dataset:
     And of the source: `first_step` [state_to, state_from] (tokens), the exact first gradient of V up to its
     factor; `first_step_information` (share); `one_step_accuracy`, `token_mean_accuracy` and `chance`
     (probability; intervals in attrs); `between_class`, `token_mean_variance` (squared probability).
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> data = measure(mm.Subject.of(mm.example("trap"), sequences=8))
+        >>> bool(data.trapped[-1]), data.circuit_variation.round(2).values.tolist()
+        (True, [0.0])
     """
     axis = subject.axis
-    population, coordinates = population_of(subject), Coordinates.of(subject.run)
-    surface = loss_surface(subject, population, coordinates)
-    symmetry = symmetry_of(subject.run, coordinates)
+    population = population_of(subject)
+    surface = loss_surface(subject, population)
+    symmetry = symmetry_of(subject.run)
     circuits = np.stack(list(path_tables(subject).values()), axis=1)
     if subject.objective.kind == "cross_entropy":  # what no softmax can see
         circuits = circuits - circuits.mean(-1, keepdims=True)
@@ -174,7 +180,7 @@ def _length(subject: Subject) -> int:
     return subject.batch.history.shape[1] + 1
 
 
-def why_not_the_walk(subject: Subject) -> str | None:
+def _why_not_the_walk(subject: Subject) -> str | None:
     """Returns why the walk model's symmetric trap says nothing of a model; None where it does."""
     if walk_parts(subject.run) is not None:
         return None
@@ -201,7 +207,7 @@ def _attributes(subject: Subject, symmetry: Symmetry) -> dict[str, object]:
         "shifts": symmetry.shifts,
         "acts": symmetry.acts,
         "stays": one_hot or optimiser.get("kind") == "gd",
-        "does_not_apply": why_not_the_walk(subject) or "",
+        "does_not_apply": _why_not_the_walk(subject) or "",
         "start": start_of(init),
         "start_std": float(init.get("std") or 0.0),
     }

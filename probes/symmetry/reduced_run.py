@@ -20,6 +20,10 @@ RANDOM_STARTS = ("normal", "gpt2")  # what is left of one grows, however flat at
 def reduced_run(subject: Subject, population: Population) -> xr.Dataset:
     """Integrate the reduced system with a run's step size, from zero, on the population's displacements.
 
+    Args:
+        subject: The run: `Subject.of(run)`.
+        population: The sequences: `population_of(subject)`.
+
     Returns:
         Of the reduced system at the subject's steps: `reduced_spread` [axis] (probability), max S - min S
         over tokens; `reduced_gap` [axis] (share), `|V - V_reduced| / |V_reduced|` of the run, 0 where both
@@ -89,6 +93,11 @@ def _without(why: str) -> xr.Dataset:
 
 
 def value_matrices(parts: WalkParts, W_O: torch.Tensor) -> Float[np.ndarray, "member state_to state_from"]:
-    """`V` of each model of a stack, from `W_O` `[member, 1, K, d_model]`."""
+    """`V` of each model of a stack, the walk model's table of what a token read adds to the scores.
+
+    Args:
+        parts: Where V stands in the weights: `surface.walk`.
+        W_O: The output weights `[member, 1, K, d_model]`.
+    """
     rows = W_O.detach().double().numpy()[:, 0]
     return rows[:, parts.read_at][:, :, parts.written_at].swapaxes(1, 2)

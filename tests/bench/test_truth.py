@@ -7,11 +7,13 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from mechmarkov.bench import CASES, methods, page, subspaces
-from mechmarkov.bench.patching import edge_effects, node_effects
+import mechmarkov as mm
+from mechmarkov.bench import CASES, METRICS, Change, case_of, methods, page, subspaces
+from mechmarkov.bench.counterfactuals import places
+from mechmarkov.bench.patching import edge_effects, layer_effects, node_effects
 from mechmarkov.bench.scores import signal_angle
 
-HAND_SET = [name for name in CASES if not name.startswith(("bundled", "trained"))]
+HAND_SET = [name for name in CASES if not name.startswith(("bundled", "trained", "random", "shuffled"))]
 
 
 def outputs(model, tokens, instead=None):
@@ -46,24 +48,125 @@ def outputs(model, tokens, instead=None):
     return written, read("logits") @ unembed + w["unembed.b_U"]
 
 
-def loss(case, logits):
-    return -(case.law.numpy() * np.log(softmax(logits, -1))).sum(-1).mean()
+def measured(case, logits):
+    """Each metric, mean over sequences and predictions."""
+    law, other, read = case.law.numpy(), case.corrupt_law.numpy(), case.read.numpy()
+    clean = softmax(outputs(case.model, case.clean.numpy())[1][:, read], -1)
+    log = np.log(softmax(logits[:, read], -1))
+    return {
+        "logit-difference": -((law - other) * logits[:, read]).sum(-1).mean(),
+        "kl": (clean * (np.log(clean) - log)).sum(-1).mean(),
+        "nats": -(law * log).sum(-1).mean(),
+    }
+
+
+@pytest.mark.parametrize("pairs", ["minimal", "resampled"])
+@pytest.mark.parametrize("name", HAND_SET)
+def test_effects_are_those_of_a_transformer_in_numpy(name, pairs):
+    case = CASES[name](5, pairs=pairs)
+    clean, corrupt = case.clean.numpy(), outputs(case.model, case.corrupt.numpy())[0]
+    before = measured(case, outputs(case.model, clean)[1])
+    paths = {node: (node, None) for node in case.nodes} | case.edges
+    both = node_effects(case, METRICS), edge_effects(case, METRICS)
+    found = {metric: both[0][metric].as_claims() | both[1][metric].as_claims() for metric in METRICS}
+    for what, (sender, receiver) in paths.items():
+        instead = {(sender, receiver): corrupt[sender]}
+        after = measured(case, outputs(case.model, clean, instead)[1])
+        for metric in METRICS:
+            assert found[metric][what] == pytest.approx(after[metric] - before[metric], abs=1e-9), what
+    largest = max(abs(value) for value in found["nats"].values())
+    assert largest < 1e-6 if case.empty else largest > 0.01
+    assert min(found["kl"].values()) > -1e-9
+
+
+@pytest.mark.parametrize("name", ["split", "induction", "belief"])
+def test_a_model_is_stopped_by_the_means_of_what_follows(name):
+    case = CASES[name](1)
+    written = outputs(case.model, case.tuning.clean.numpy())[0]
+    before = measured(case, outputs(case.model, case.clean.numpy())[1])["nats"]
+    found = layer_effects(case, ["nats"])["nats"].as_claims()
+    assert list(found) == ["embed", "L0"][: case.model.config.n_layers]
+    for layer, stop in enumerate(found):
+        later = [node for node in case.nodes if node != "embed" and int(node[1]) >= layer]
+        instead = {(node, None): written[node].mean(0, keepdims=True) for node in later}
+        after = measured(case, outputs(case.model, case.clean.numpy(), instead)[1])["nats"]
+        assert found[stop] == pytest.approx(after - before, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", HAND_SET)
-def test_effects_are_those_of_a_transformer_in_numpy(name):
-    case = CASES[name](5)
-    clean, corrupt = case.clean.numpy(), outputs(case.model, case.corrupt.numpy())[0]
-    before = loss(case, outputs(case.model, clean)[1])
-    paths = {node: (node, None) for node in case.nodes} | case.edges
-    found = node_effects(case).as_claims() | edge_effects(case).as_claims()
-    assert list(found) == list(paths)
-    for what, (sender, receiver) in paths.items():
-        instead = {(sender, receiver): corrupt[sender]}
-        exact = loss(case, outputs(case.model, clean, instead)[1]) - before
-        assert found[what] == pytest.approx(exact, abs=1e-9), what
-    largest = max(abs(value) for value in found.values())
-    assert largest < 1e-6 if case.empty else largest > 0.01
+def test_the_built_circuit_is_what_the_weights_connect(name):
+    """Edges whose composed weights are not zero, on a way from the tokens to the logits."""
+    case = CASES[name](3)
+    if name == "trap":  # connected, but what is written does not depend on what is read
+        assert case.circuit == ()
+        return
+    w = {key: value.numpy() for key, value in case.model.state_dict().items()}
+
+    def writes(name):
+        if name == "embed":
+            return w["embed.W_E"]
+        layer = f"blocks.{name[1]}."
+        return w[f"{layer}mlp.W_out"] if "mlp" in name else w[f"{layer}attn.W_O"][int(name[3])]
+
+    def reads(name):
+        if name == "logits":
+            return w["embed.W_E"].T if case.model.config.tied else w["unembed.W_U"]
+        layer = f"blocks.{name[1]}."
+        return w[f"{layer}mlp.W_in"] if "mlp" in name else w[f"{layer}attn.W_{name[-1]}"][int(name[3])]
+
+    def node(receiver):
+        return receiver if receiver == "logits" or "mlp" in receiver else receiver[:-2]
+
+    alive = {
+        edge: (sender, node(receiver))
+        for edge, (sender, receiver) in case.edges.items()
+        if np.abs(writes(sender) @ reads(receiver)).max() > 1e-5
+    }
+    for _ in range(5):
+        reached = {"embed"} | {receiver for _, receiver in alive.values()}
+        read = {"logits"} | {sender for sender, _ in alive.values()}
+        alive = {edge: (a, b) for edge, (a, b) in alive.items() if a in reached and b in read}
+    assert set(case.circuit) == set(alive)
+
+
+CHANGES = {"induction": "match", "order-2": "match", "belief": "state", "direct": "parent"}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_minimal_pairs_differ_in_one_state(name):
+    case = CASES[name](2)
+    clean, corrupt = case.clean.numpy(), case.corrupt.numpy()
+    (rows, at), length = (clean != corrupt).nonzero(), clean.shape[1]
+    assert rows.tolist() == list(range(len(clean)))
+    assert case.read.tolist() == [length - 1]
+    if name == "direct":
+        assert set(at) == {length - 1}
+    if name == "belief":
+        assert len(set(at)) == length
+    order = {"induction": 1, "order-2": 2}.get(name, 0)
+    for row, t in zip(clean, at, strict=True):
+        assert order == 0 or (row[t + 1 - order : t + 1] == row[length - order :]).all()
+        assert order == 0 or t < length - order
+    assert not np.allclose(case.law, case.corrupt_law)
+
+
+def test_a_lagged_parent_is_changed_where_it_stands():
+    history = torch.arange(12).reshape(2, 6)
+    assert places(history, Change(lags=(3,)), seed=0).tolist() == [3, 3]
+    assert set(places(history.repeat(20, 1), Change(lags=(1, 2)), seed=0).tolist()) == {4, 5}
+
+
+def test_sequences_without_a_match_are_left_out():
+    change = Change("match", order=5)
+    with pytest.raises(ValueError, match="0 of 512 sequences can be changed at a match"):
+        case_of("a", "", CASES["direct"](0).model, mm.Chain(np.roll(np.eye(4), 1, 1)), seed=0, change=change)
+
+
+def test_methods_tune_on_other_sequences():
+    case = CASES["head"](0)
+    ours = {tuple(row) for row in case.clean.tolist()}
+    assert len(ours & {tuple(row) for row in case.tuning.clean.tolist()}) < len(ours) / 2
+    assert case.under("kl").tuning.metric == "kl"
 
 
 def counted(x, n, order):
@@ -103,7 +206,7 @@ def law(name, source, x, seed):
 
 @pytest.mark.parametrize("name", HAND_SET)
 def test_laws_are_those_of_counting_and_weighing_by_hand(name):
-    case = CASES[name](5)
+    case = CASES[name](5, pairs="resampled")
     for x, rows in zip(case.clean.tolist()[:8], case.law.numpy(), strict=False):
         for t, row in zip(case.read.tolist(), rows, strict=True):
             expected = law(name, case.source, x[: t + 1], 5)
@@ -130,21 +233,19 @@ def test_the_angle_of_signals_counts_a_missing_one_and_one_too_many_as_a_right_a
 
 
 @pytest.mark.parametrize("name", ["head", "mlp", "induction"])
-def test_direct_attribution_is_what_a_node_itself_writes_to_the_logits_of_the_law(name):
-    case = CASES[name](5)
+def test_direct_attribution_is_what_a_node_writes_to_the_answers(name):
+    case = CASES[name](5).under("logit-difference")
     clean, corrupt = (outputs(case.model, tokens.numpy())[0] for tokens in (case.clean, case.corrupt))
-    unembed = case.model.state_dict()["unembed.W_U"].numpy()
-    law, read = case.law.numpy(), case.read.numpy()
+    unembed, read = case.model.state_dict()["unembed.W_U"].numpy(), case.read.numpy()
+    answer = (case.law - case.corrupt_law).numpy()
     claims = methods.direct_logit_attribution(case)
     assert set(claims) == set(case.nodes)
     for node, claimed in claims.items():
         moved = ((clean[node] - corrupt[node]) @ unembed)[:, read]
-        expected = ((law * moved).sum(-1) - moved.mean(-1)).mean()
-        assert abs(claimed) == pytest.approx(abs(expected), abs=1e-6)
-        assert np.sign(claimed) == np.sign(expected) or abs(expected) < 1e-6
+        assert claimed == pytest.approx((answer * moved).sum(-1).mean(), abs=1e-6)
 
 
-def test_a_subspace_whose_interchange_changes_nothing_is_not_claimed():
+def test_a_subspace_that_changes_nothing_is_not_claimed():
     """The gain is 0 to the last bit, and so is that of the control task."""
     case = CASES["direct"](0)
     with torch.no_grad():

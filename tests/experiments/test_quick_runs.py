@@ -11,11 +11,13 @@ from experiments.verdicts import studies
 SMOKE = {
     "causal_structure": {"confused"},
     "context_conditioned": {"mapping", "winners"},
+    "hidden_parts": set(),
     "induction_heads": {"add_one", "equal_tokens"},
     "initialisation": {"gaussian"},
     "order_and_lag": {"construction", "constant_depth", "n_grams"},
     "random_walks": {"trapped", "any_loss", "which_token", "rounding", "mean_stays", "hidden_first_step"},
     "state_space": {"construction", "proofs"},
+    "tokenised": {"blocks", "ties", "one_text", "windows"},
     "unigram_trap": {"points"},
     "where_is_the_bigram": {"first_step"},
     "which_parents": {"criterion"},

@@ -7,9 +7,10 @@ import torch
 from decoder_cases import config_of, decoder_of, tokens_of
 
 from mechmarkov.interventions.ablate import ablate, ablate_path
-from mechmarkov.interventions.attention import override_attention
+from mechmarkov.interventions.attention import limit_window, override_attention
 from mechmarkov.interventions.paths import paths
 from mechmarkov.models.attention import Attention
+from mechmarkov.models.layers import MLP
 from mechmarkov.models.replay import replayed
 
 SOME = ("plain", "gelu and LN", "shortformer", "Qwen3", "GPT-NeoX", "relative, window, MLP, LN")
@@ -25,7 +26,9 @@ def interventions(model):
         yield ablate_path(model, sender, receiver, kind="zero")
     yield override_attention(model, "L1H0", to="uniform")
     yield model.hooks([("blocks.0.attn.hook_z", lambda z, hook: z.mul_(2))])  # in place
-    yield model.hooks([("blocks.1.hook_resid_pre", lambda x, hook: x.mul_(2))])
+    for name in ("blocks.1.hook_resid_pre", "blocks.1.hook_resid_post", "blocks.0.hook_resid_post"):
+        yield model.hooks([(name, lambda x, hook: x.mul_(2))])
+    yield limit_window(model, 1)
     yield nullcontext()
 
 
@@ -74,6 +77,36 @@ def test_attention_is_computed_where_an_intervention_reaches_it(monkeypatch):
         assert layers_of(ablate(model, "L1H0")) == layers_of(ablate_path(model, "embed", "logits")) == []
         assert layers_of(ablate_path(model, "embed", "L0H1.K")) == [0, 1]
         assert layers_of(ablate_path(model, "L0.mlp", "L1H1.V")) == [1]
+    assert layers_of(nullcontext()) == [0, 1]
+
+
+@torch.no_grad()
+def test_layers_before_an_intervention_are_not_computed(monkeypatch):
+    config = config_of("gelu and LN")
+    model, tokens = decoder_of(config), tokens_of(config)
+    computed = []
+    forward = MLP.forward
+
+    def counted(self, x):
+        computed.append([block.mlp for block in model.blocks].index(self))
+        return forward(self, x)
+
+    monkeypatch.setattr(MLP, "forward", counted)
+
+    def layers_of(intervention):
+        computed.clear()
+        with intervention:
+            model(tokens)
+        return list(computed)
+
+    with replayed(model):
+        assert layers_of(nullcontext()) == [0, 1]
+        assert layers_of(nullcontext()) == layers_of(ablate_path(model, "embed", "logits")) == []
+        assert layers_of(ablate(model, "L0H0")) == [0, 1]
+        assert layers_of(ablate(model, "L1H0")) == layers_of(ablate(model, "L1.mlp")) == [1]
+        assert layers_of(ablate_path(model, "embed", "L1H1.V")) == [1]
+        assert layers_of(limit_window(model, 1, heads="L1H0")) == [1]
+        assert layers_of(limit_window(model, 1)) == [0, 1]
     assert layers_of(nullcontext()) == [0, 1]
 
 

@@ -6,7 +6,11 @@ import torch
 from einops import einsum
 
 import mechmarkov as mm
+from mechmarkov.claims.claim import Claims
 from mechmarkov.models.constructions import lookup_tables
+from mechmarkov.probes import ablation
+from mechmarkov.report.first_screen.circuit import certain, is_resampled, path_effects
+from mechmarkov.report.words.sentences import sentence
 
 P = np.array([[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.3, 0.1, 0.6]])
 TABLE = torch.tensor(np.log(P), dtype=torch.float32)
@@ -66,3 +70,44 @@ def test_an_effect_takes_no_loss_below_zero():
     )
     clean = float(result["ablation"].data["clean"].sel(measure="loss")[-1])
     assert result.claims.first("is_needed_most").interval[0] >= -clean - 1e-12
+
+
+@pytest.mark.usefixtures("few_nulls")
+def test_the_largest_effect_has_one_interval():
+    result = mm.probe(heads_and_direct([0.7, 0.0, 0.3]), probes=["ablation"], sequences=32)
+    most = result.claims.first("is_needed_most")
+    assert (most.subject, most.status) == (("L0H0",), "open")
+    assert result.claims.first("is_needed", subject="L0H0").interval == most.interval
+
+
+@pytest.mark.usefixtures("few_nulls")
+def test_a_part_whose_effect_is_open_is_not_needed_most():
+    """The largest effect is not sure, a smaller one is."""
+    result = mm.probe(heads_and_direct([0.7, 0.0, 0.3]), probes=["ablation"], sequences=32)
+    data = result["ablation"].data.copy(deep=True).drop_vars("group_effect")
+    data["effect_low"].loc[{"component": "L0H2", "kind": "mean", "measure": "loss"}] = 1e-3
+    data["largest_low"] -= 1
+    told = Claims(tuple(ablation.probe.claims(data, ablation.scores(data, None))))
+    most = told.first("is_needed_most")
+    assert most.status == "open"
+    assert most.condition("clearly needed").words == ("L0H2",)
+    assert sentence(most) == "Which part is needed most is open: L0H2 clearly is, L0H0 perhaps more."
+
+
+@pytest.mark.usefixtures("few_nulls")
+def test_of_a_loss_on_scores_paths_are_drawn_by_another_sequence():
+    """At their mean its paths to the logits are not surely worth anything."""
+    result = mm.probe(mm.example("graph"), ["ablation", "graph"], sequences=256)
+    data = result["ablation"].data
+    relied = result.claims.where("is_relied_on", status="shown")
+    assert {claim.subject[0] for claim in relied} == {"L0H0", "L1H0"}
+    of_path = (
+        data["path_effect"].isel(step=-1).sel(path="L1H0 → logits", path_kind="resample", measure="loss")
+    )
+    assert path_effects(data)["L1H0", "logits"] == float(of_path) > 1
+    assert ("L1H0", "logits") in certain(data)
+    walk = mm.probe(mm.example("walk"), ["ablation"], sequences=16)
+    assert is_resampled(walk["ablation"].data)
+    table = mm.probe(heads_and_direct([1.0]), ["ablation"], sequences=16)
+    assert not is_resampled(table["ablation"].data)
+    assert not table.claims.where("is_relied_on")

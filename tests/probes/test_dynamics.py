@@ -170,12 +170,12 @@ def test_a_law_better_than_the_bigram_is_an_event_of_its_own():
     assert times(found.scores) == {"unigram": 20, "selection": 0, "bigram": None}
     assert came(found.claims)["best"] == ("shown", (10, 20))
     tile = next(tile for tile in headline(result).tiles if tile.question == "How did it get there?")
-    assert tile.answer == "Best law by step 20"
+    assert tile.answer == "2-step law by step 20"
     on_chain = probe_quickly(story((), ("bigram",)), ["dynamics"], steps="all")["dynamics"]
     assert "t_best" not in on_chain.scores
 
 
-def test_what_never_surely_holds_is_said_not_surely_and_the_first_screen_gives_the_probes_interval():
+def test_what_never_surely_holds_is_open():
     """Progress 0, 0.45, 0.55: with an error of 0.1 the bigram may never have come."""
     result = probe_quickly(story((), (), ()), ["dynamics"], steps="all")
     for error, surely in ((0.1, False), (0.001, True)):
@@ -186,11 +186,7 @@ def test_what_never_surely_holds_is_said_not_surely_and_the_first_screen_gives_t
         said = claims_of(dynamics.probe, data)
         assert came(said)["bigram"] == ("shown" if surely else "open", (after, 20))
         scores = dynamics.scores(data, None)
-        outcome = dataclasses.replace(result["dynamics"], data=data, scores=scores, claims=said)
-        result.outcomes["dynamics"] = outcome
-        tile = next(tile for tile in headline(result).tiles if tile.question == "How did it get there?")
         assert scores["t_bigram"].interval == (after, 20)
-        assert tile.answer.endswith("bigram 20") or tile.answer == "Bigram by step 20"
 
 
 def test_the_error_of_a_share_covers_it():

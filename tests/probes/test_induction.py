@@ -16,7 +16,7 @@ from mechmarkov.objectives import Objective
 from mechmarkov.probes import induction
 from mechmarkov.probing import Subject
 from mechmarkov.probing.score import Score
-from mechmarkov.runs.examples import example
+from mechmarkov.runs.loading import example
 from mechmarkov.sources import Binary, Chain, DirichletChains
 from mechmarkov.theory.predictors import in_context_bigram
 

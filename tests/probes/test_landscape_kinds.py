@@ -15,7 +15,7 @@ from scipy.stats import binom
 import mechmarkov as mm
 from mechmarkov.curvature.loss_surface import loss_surface
 from mechmarkov.curvature.population import population_of
-from mechmarkov.curvature.trainable_vector import Coordinates, symmetry_of
+from mechmarkov.curvature.trainable_vector import symmetry_of
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.constructions.counting_mamba import counting_mamba
 from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
@@ -223,13 +223,12 @@ def test_intervals_cover_the_populations_smallest_eigenvalue():
     source = Chain([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.25, 0.15, 0.6]])
     run = dataclasses.replace(unigram_model(source, tied=True), trainable=EMBEDDING)
     truth = float(unigram_point(np.array(source.P), np.array(source.pi), tied=True).embedding[0])
-    coordinates = Coordinates.of(run)
-    symmetry = symmetry_of(run, coordinates)
+    symmetry = symmetry_of(run)
     draws, hits = 30, 0
     for seed in range(draws):
         subject = subject_of(run, sequences=32, seed=seed)
         halves = (subject.batch.part(slice(start, start + 16)) for start in (0, 16))
-        surface, fresh = (loss_surface(subject, population_of(subject, half), coordinates) for half in halves)
+        surface, fresh = (loss_surface(subject, population_of(subject, half)) for half in halves)
         ends = hessian_ends(surface.hessian_at(0), symmetry, low=1)
         found = ends_of_population(surface, fresh, 0, ends, resolution=0.0)[0]
         hits += found.low <= truth <= found.high

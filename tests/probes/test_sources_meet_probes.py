@@ -34,6 +34,43 @@ SOURCES = {
     "selective lag": (mm.sources.SelectiveLag(P3, lags=[1, 2]), CHAIN),
     "selective, no parent": (mm.sources.SelectiveLag(P3, lags=[2, 3]), CHAIN | {"storage"}),
     "hidden": (mm.HiddenMarkov(transitions=[[0.9, 0.1], [0.2, 0.8]], emissions=[P3[0], OTHER[0]]), CHAIN),
+    "tokens": (
+        mm.sources.Tokenised(
+            source=mm.sources.Switch(p=0.3, q=0.4, lag=2),
+            tokeniser={"kind": "greedy", "words": ["a", "b", "ab", "bba"]},
+        ),
+        CHAIN,
+    ),
+    "hidden mixture": (
+        mm.sources.HiddenMixture(
+            tasks=[
+                {"transitions": [[0.9, 0.1], [0.2, 0.8]], "emissions": [P3[0], OTHER[0]]},
+                {"transitions": [[0.1, 0.9], [0.8, 0.2]], "emissions": [P3[0], OTHER[0]]},
+            ]
+        ),
+        CHAIN,
+    ),
+    "factored": (
+        mm.sources.FactoredHiddenMarkov(
+            factors=[
+                {"transitions": [[0.9, 0.1], [0.2, 0.8]], "emissions": [[0.8, 0.2], [0.3, 0.7]]},
+                {"transitions": [[0.7, 0.3], [0.4, 0.6]], "emissions": [[0.9, 0.1], [0.2, 0.8]]},
+            ]
+        ),
+        CHAIN,
+    ),
+    "generalised hidden": (mm.sources.GeneralisedHiddenMarkov.qubit(turn=0.7, strength=0.6), CHAIN),
+    "context tree": (
+        mm.sources.ContextTree(
+            leaves=[
+                {"context": [1], "law": [0.3, 0.7]},
+                {"context": [0, 0], "law": [0.9, 0.1]},
+                {"context": [1, 0], "law": [0.5, 0.5]},
+            ]
+        ),
+        CHAIN,
+    ),
+    "context trees": (mm.sources.ContextTrees(n_states=2, depth=2), CHAIN | TABLE),
     "observed": (mm.Observed(OBSERVED, order=1, block=50), CHAIN),
     "observed, order 2": (mm.Observed(OBSERVED, order=2, block=50), CHAIN),
     "context conditioned": (mm.sources.ContextConditionedChain(P3), CHAIN | TABLE),
@@ -45,7 +82,15 @@ SOURCES = {
     "fruit 2": (mm.sources.FruitQuestions(task=2), CHAIN | TABLE),
 }
 
-HIDDEN = {"mixture", "selective lag", "selective, no parent", "hidden"}
+HIDDEN = {
+    "mixture",
+    "selective lag",
+    "selective, no parent",
+    "hidden",
+    "tokens",
+    "hidden mixture",
+    "factored",
+}
 
 
 def first_order(source):

@@ -12,7 +12,6 @@ from probing_cases import CHAIN, P3, probe_quickly, random_run, run_of, subject_
 import mechmarkov as mm
 from mechmarkov.curvature.loss_surface import loss_surface
 from mechmarkov.curvature.population import population_of
-from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.counting_mamba import counting_mamba
 from mechmarkov.objectives import Objective
@@ -58,7 +57,7 @@ def test_the_loss_surface_of_two_states_is_that_of_the_state_space(mixer):
     run = run_of(decoder, source=mm.Binary(p=0.3, q=0.4), trainable=dict.fromkeys(trained))
     subject = subject_of(run, sequences=16)
     population = population_of(subject)
-    predicted = loss_surface(subject, population, Coordinates.of(run)).predictions(0)
+    predicted = loss_surface(subject, population).predictions(0)
     expected = decoder.double()(population.tokens.flatten(0, 1)).softmax(-1)[:, population.read]
     assert torch.allclose(predicted, expected, atol=1e-12)
     assert set(probe_quickly(run, ["landscape"], nulls=2, sequences=16)) == {"landscape"}

@@ -13,7 +13,6 @@ from probing_cases import RAW_LOG, ask, claims_of, random_run, run_of, subject_o
 import mechmarkov as mm
 from mechmarkov.curvature.loss_surface import loss_surface
 from mechmarkov.curvature.population import population_of
-from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.models import DecoderConfig
 from mechmarkov.models.constructions.lookup_tables import direct_table
 from mechmarkov.objectives import Objective
@@ -285,7 +284,7 @@ def test_the_first_step_is_the_gradient_from_zero():
     run = walk_run(source, np.zeros((5, 5)), np.zeros(9))
     data, scores, _ = asked(run)
     subject = subject_of(run)
-    surface = loss_surface(subject, population_of(subject), Coordinates.of(run))
+    surface = loss_surface(subject)
     slope = surface.gradients().mean(1)[0][surface.coordinates.numbers["blocks.0.attn.W_O"][0]].T.numpy()
     # l'(0) / N, with V[to, from].
     assert slope == pytest.approx(data["first_step"].values * (-1 / 0.1) / 9)

@@ -216,7 +216,7 @@ def test_an_event_that_cannot_be_seen_is_not_said_to_be_missing():
         status = {claim.object[0]: claim.status for claim in shown.claims.where("came_by")}
         assert status == {"selection": "excluded", "bigram": "excluded", "unigram": "does not apply"}
         came = next(tile for tile in headline(shown).tiles if tile.question == "How did it get there?")
-        assert came.answer == "It never began"
+        assert came.answer == "From the start closest to the unigram, here uniform"
         assert "unigram" not in came.sentence
 
 

@@ -40,32 +40,36 @@ def rank_one_model(e: float, w: float, tilt: float = 0.0) -> HookedDecoder:
 @pytest.mark.parametrize(("e", "w"), [(1.2, 0.4), (0.7, -0.3), (1.5, -1.1)])
 def test_coordinates_are_those_the_model_was_built_from(e, w):
     run = run_of(rank_one_model(e, w), rank_one_model(2 * e, w), source=Binary(p=0.5, q=0.8))
-    found = canonical_fit(subject_of(run, sequences=32))
-    assert found.e == pytest.approx([e, 2 * e], rel=1e-5)
-    assert found.w == pytest.approx([w, w], rel=1e-5)
-    assert found.slope == pytest.approx(canonical.slope(found.e, found.w), rel=1e-5)
-    assert found.fit_error == pytest.approx([0, 0], abs=1e-5)
-    assert found.rank_one == pytest.approx([1, 1])
-    assert found.energy == pytest.approx(canonical.energy(found.e, found.w))
-    assert found.basin == [canonical.basin(e, w, 0.5, 0.8), canonical.basin(2 * e, w, 0.5, 0.8)]
+    fit = canonical_fit(subject_of(run, sequences=32))
+    assert fit["canonical_e"].values == pytest.approx([e, 2 * e], rel=1e-5)
+    assert fit["canonical_w"].values == pytest.approx([w, w], rel=1e-5)
+    assert fit["fit_error"].values == pytest.approx([0, 0], abs=1e-5)
+    assert fit["rank_one"].values == pytest.approx([1, 1])
+    assert fit["energy"].values == pytest.approx(
+        canonical.energy(np.array([e, 2 * e]), np.array([w, w])), rel=1e-4
+    )
+    assert fit["basin"].values.tolist() == [
+        canonical.basin(e, w, 0.5, 0.8),
+        canonical.basin(2 * e, w, 0.5, 0.8),
+    ]
 
 
 def test_what_two_numbers_leave_out_is_the_fit_error():
     # Half of the positions have their log-odds raised by tilt: ± tilt / 2 about the line.
     tilt = 0.2
     run = run_of(rank_one_model(1.0, 0.0, tilt), source=Binary(p=0.5, q=0.5))
-    found = canonical_fit(subject_of(run, sequences=256))
-    assert found.fit_error[0] == pytest.approx(tilt / 2, rel=1e-3)
-    assert found.log_odds_sd[0] > found.fit_error[0]
+    fit = canonical_fit(subject_of(run, sequences=256))
+    assert float(fit["fit_error"][0]) == pytest.approx(tilt / 2, rel=1e-3)
+    assert float(fit["log_odds_sd"][0]) > float(fit["fit_error"][0])
 
 
 def test_without_an_embedding_there_is_no_w():
     decoder = rank_one_model(1.0, 0.5)
     with torch.no_grad():
         decoder.embed.W_E.zero_()
-    found = canonical_fit(subject_of(run_of(decoder, source=Binary(p=0.5, q=0.8))))
-    assert np.isnan(found.w[0])
-    assert found.basin == ["unknown"]
+    fit = canonical_fit(subject_of(run_of(decoder, source=Binary(p=0.5, q=0.8))))
+    assert np.isnan(fit["canonical_w"][0])
+    assert fit["basin"].values.tolist() == ["unknown"]
 
 
 def test_models_without_canonical_coordinates_say_why():

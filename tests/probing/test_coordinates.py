@@ -8,7 +8,6 @@ from models_by_hand import random_walk_run
 from probing_cases import CHAIN, random_run, run_of, subject_of, walk_run
 
 from mechmarkov.curvature.loss_surface import loss_surface
-from mechmarkov.curvature.population import population_of
 from mechmarkov.curvature.trainable_vector import Coordinates, symmetry_of
 from mechmarkov.curvature.walk_parts import walk_parts
 from mechmarkov.models import HookedDecoder
@@ -54,7 +53,7 @@ def projector(symmetry, n):
 def test_what_is_inside_is_a_subspace_that_gradients_do_not_leave(positions, p, n_ctx, shifts):
     run = random_walk_run(Circle(n_states=3, p=p), n_ctx, positions)
     coordinates = Coordinates.of(run)
-    symmetry = symmetry_of(run, coordinates)
+    symmetry = symmetry_of(run)
     assert (symmetry.shifts, symmetry.acts, symmetry.walk) == (shifts, True, True)
     assert symmetry.order == (3 if p == 1 else 6)
     n = coordinates.size
@@ -62,7 +61,7 @@ def test_what_is_inside_is_a_subspace_that_gradients_do_not_leave(positions, p, 
     assert torch.allclose(P, P.mT)
     assert torch.allclose(P @ P, P)
     subject = subject_of(run, sequences=32)
-    surface = loss_surface(subject, population_of(subject), coordinates)
+    surface = loss_surface(subject)
     theta = symmetry.inside(surface.thetas).requires_grad_()
     (slope,) = torch.autograd.grad(surface.losses(theta).sum(), theta)
     assert slope.norm() > 0.01
@@ -76,7 +75,7 @@ def test_what_is_inside_is_a_subspace_that_gradients_do_not_leave(positions, p, 
 def test_inside_the_trap_rows_are_constant_and_tokens_attended_to_alike():
     run = random_walk_run(Circle(n_states=3, p=1.0), 7, "sine")
     coordinates = Coordinates.of(run)
-    symmetry = symmetry_of(run, coordinates)
+    symmetry = symmetry_of(run)
     inside = symmetry.inside(coordinates.flatten(run.model().state_dict()).double())
     frozen = {name: value.double() for name, value in run.model().state_dict().items()}
     placed = frozen | coordinates.place(inside, frozen)
@@ -94,7 +93,7 @@ def test_relabelling_a_decoder_moves_its_token_axes():
     run = random_run("plain", d_vocab=2)
     run = run_of(run.model(), source=Binary(p=0.3, q=0.3))
     coordinates = Coordinates.of(run)
-    symmetry = symmetry_of(run, coordinates)
+    symmetry = symmetry_of(run)
     state = run.model().state_dict()
     vector = coordinates.flatten(state).double()
     swapped = dict(state)
@@ -111,7 +110,7 @@ def test_relabelling_a_decoder_moves_its_token_axes():
 
 def test_a_chain_without_symmetries_has_nothing_to_project_out():
     run = random_run("plain")
-    symmetry = symmetry_of(run, Coordinates.of(run))
+    symmetry = symmetry_of(run)
     assert (symmetry.order, symmetry.trivial) == (1, True)
     vector = torch.randn(3, Coordinates.of(run).size, dtype=torch.float64)
     assert torch.equal(symmetry.inside(vector), vector)
@@ -128,5 +127,5 @@ def test_the_walk_model_is_known_by_its_frozen_parts():
     changed["blocks.0.attn.W_V"] = 2 * changed["blocks.0.attn.W_V"]
     other = Run(run.config, run.source, run.objective, run.steps, changed, run.trainable)
     assert walk_parts(other) is None
-    assert not symmetry_of(other, Coordinates.of(other)).acts
+    assert not symmetry_of(other).acts
     assert walk_parts(run_of(random_run("plain").model(), source=CHAIN)) is None

@@ -76,28 +76,30 @@ def test_a_cut_is_that_of_a_transformer_written_out(norm, objective):
         return score, (exact * np.log(exact / predicted)).sum(-1).mean(-1)
 
     score, clean = measured()
-    assert paths.intact[member] == pytest.approx(score, abs=1e-5)
-    assert paths.kl_intact[member] == pytest.approx(clean.mean(), rel=1e-4)
-    assert paths.kl_simpler == pytest.approx((exact * np.log(exact / simpler)).sum(-1).mean(), rel=1e-9)
+    assert paths["intact"].values[member] == pytest.approx(score, abs=1e-5)
+    assert paths["kl_intact"].values[member] == pytest.approx(clean.mean(), rel=1e-4)
+    assert paths["kl_simpler"].values == pytest.approx(
+        (exact * np.log(exact / simpler)).sum(-1).mean(), rel=1e-9
+    )
     ahead = (exact * np.log(exact / simpler)).sum(-1).mean(-1) - clean
-    assert paths.simpler_error[member] == pytest.approx(ahead.std(ddof=1) / np.sqrt(10), rel=1e-4)
+    assert paths["simpler_error"].values[member] == pytest.approx(ahead.std(ddof=1) / np.sqrt(10), rel=1e-4)
     cuts = {(la, h): measured(([(la, h)], reader, "K"))[0] for la in range(2) for h in range(2)}
     for (la, h), left in cuts.items():
-        assert paths.key_cut[member, la, h] == pytest.approx(left, abs=1e-5)
-    assert np.isnan(paths.key_cut[member, 2]).all()
+        assert paths["key_cut"].values[member, la, h] == pytest.approx(left, abs=1e-5)
+    assert np.isnan(paths["key_cut"].values[member, 2]).all()
     feeder = min(cuts, key=lambda where: cuts[where])
-    assert tuple(paths.feeder[member]) == feeder
-    feeders = [(int(la), int(h)) for la, h in np.argwhere(paths.feeds[member])]
+    assert (paths["feeder_layer"][member], paths["feeder_head"][member]) == feeder
+    feeders = [(int(la), int(h)) for la, h in np.argwhere(paths["feeds"].values[member])]
     assert feeder in feeders
     for i, into in enumerate("QKV"):
         score, changed = measured((feeders, reader, into))
-        assert paths.cut[member, i] == pytest.approx(score, abs=1e-5)
-        assert paths.kl_cut[member, i] == pytest.approx(changed.mean(), rel=1e-4)
+        assert paths["cut"].values[member, i] == pytest.approx(score, abs=1e-5)
+        assert paths["kl_cut"].values[member, i] == pytest.approx(changed.mean(), rel=1e-4)
         error = (changed - clean).std() / np.sqrt(9)
-        assert paths.kl_error[member, i] == pytest.approx(error, rel=1e-3, abs=1e-5)
+        assert paths["kl_error"].values[member, i] == pytest.approx(error, rel=1e-3, abs=1e-5)
     if parts[0].sum() > 0:
         expected = share_left(torch.tensor(parts[-2]), torch.tensor(parts[0]))
-        assert paths.key_left[member] == pytest.approx(expected, rel=1e-3)
+        assert paths["key_left"].values[member] == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_interval_of_what_is_left_holds_the_ratio_of_means():
@@ -116,9 +118,10 @@ def test_the_interval_of_what_is_left_holds_the_ratio_of_means():
 def test_without_a_head_or_a_layer_before_it_there_is_nothing_to_cut():
     subject = subject_of(random_run(n_steps=2), sequences=5)
     paths = trace(subject, [[], [(0, 1)]], subject.exact["bigram"], subject.exact["unigram"])
-    assert paths.feeder.tolist() == [[-1, -1], [-1, -1]]
-    for values in (paths.intact, paths.key_cut, paths.cut, paths.kl_intact, paths.kl_cut, paths.kl_error):
-        assert np.isnan(values).all()
+    assert (paths["feeder_layer"] == -1).all()
+    assert (paths["feeder_head"] == -1).all()
+    for name in ("intact", "key_cut", "cut", "kl_intact", "kl_cut", "kl_error"):
+        assert np.isnan(paths[name]).all()
 
 
 def test_cutting_leaves_the_models_as_they_were():
@@ -136,12 +139,14 @@ def test_cutting_leaves_the_models_as_they_were():
 def test_in_a_hand_set_pair_the_keys_alone_carry_it():
     subject = subject_of(run_of(induction_pair(3, 16)), sequences=60)
     paths = trace(subject, [[(1, 0)]], subject.exact["bigram"], subject.exact["unigram"])
-    assert paths.feeder.tolist() == [[0, 0]]
-    assert paths.intact[0] == pytest.approx(subject.recorded(INDUCTION).reference.ideal[0], abs=1e-6)
-    assert abs(paths.cut[0, 1]) < 0.2 * paths.intact[0]
-    assert paths.cut[0, [0, 2]] == pytest.approx(paths.intact[0], abs=1e-6)
-    assert paths.kl_cut[0, [0, 2]] == pytest.approx(paths.kl_intact[0], abs=1e-6)
-    assert paths.kl_cut[0, 1] > paths.kl_intact[0] + 0.05
+    assert paths["feeder_layer"] == paths["feeder_head"] == 0
+    assert paths["intact"].values[0] == pytest.approx(
+        subject.recorded(INDUCTION).reference.ideal[0], abs=1e-6
+    )
+    assert abs(paths["cut"].values[0, 1]) < 0.2 * paths["intact"].values[0]
+    assert paths["cut"].values[0, [0, 2]] == pytest.approx(paths["intact"].values[0], abs=1e-6)
+    assert paths["kl_cut"].values[0, [0, 2]] == pytest.approx(paths["kl_intact"].values[0], abs=1e-6)
+    assert paths["kl_cut"].values[0, 1] > paths["kl_intact"].values[0] + 0.05
 
 
 @pytest.mark.parametrize("sequences", [8, 128])
@@ -152,7 +157,10 @@ def test_a_sharp_reader_is_judged_alike_by_few_sequences_and_by_many(sequences):
     found = trace(
         subject, [[(1, 0)]], subject.exact["in_context_bigram"], subject.exact["in_context_unigram"]
     )
-    change, error = found.kl_cut[0, 1] - found.kl_intact[0], found.kl_error[0, 1]
+    change, error = (
+        found["kl_cut"].values[0, 1] - found["kl_intact"].values[0],
+        found["kl_error"].values[0, 1],
+    )
     assert change + 1.96 * error < -0.15  # it is -0.31 with the mean of 8192 sequences
 
 
@@ -160,9 +168,9 @@ def test_a_sharp_reader_is_judged_alike_by_few_sequences_and_by_many(sequences):
 def test_however_few_the_sequences_the_feeder_of_a_perfect_pair_is_not_denied(sequences):
     subject = subject_of(run_of(induction_pair(3, 40)), sequences=sequences)
     paths = trace(subject, [[(1, 0)]], subject.exact["bigram"], subject.exact["unigram"])
-    _, low, high = paths.key_left[0]
+    _, low, high = paths["key_left"].values[0]
     assert low < 0.5
     assert abs(low + high) / 2 < 0.5  # a cut that keeps a part of the sequence itself leaves 1 / sequences
     if sequences >= 16:
         assert high < 0.5
-        assert np.isnan(paths.earlier_left).all()
+        assert np.isnan(paths["earlier_left"].values).all()

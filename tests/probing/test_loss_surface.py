@@ -20,7 +20,7 @@ from mechmarkov.curvature import loss_surface as surfaces
 from mechmarkov.curvature import population as populations
 from mechmarkov.curvature.loss_surface import loss_surface
 from mechmarkov.curvature.population import population_of
-from mechmarkov.curvature.trainable_vector import Coordinates, symmetry_of
+from mechmarkov.curvature.trainable_vector import symmetry_of
 from mechmarkov.objectives import Objective
 from mechmarkov.sources import Binary, Chain, Circle
 
@@ -32,8 +32,7 @@ SHAPES = ["plain", "LN and MLP", "RMSPre, tied", "shortformer", "relative", "win
 
 def surface_of(run, sequences=16):
     subject = subject_of(run, sequences=sequences)
-    population, coordinates = population_of(subject), Coordinates.of(run)
-    return loss_surface(subject, population, coordinates), symmetry_of(run, coordinates)
+    return loss_surface(subject), symmetry_of(run)
 
 
 def loss_by_the_decoder(run, surface, step):

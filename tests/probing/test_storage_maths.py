@@ -8,7 +8,7 @@ import torch
 from mechmarkov.probes.storage import game as storage_game
 from mechmarkov.probes.storage.game import share_out
 from mechmarkov.probes.storage.measure import by_parent, shares
-from mechmarkov.probes.storage.truncation import PARTS, curves, loss_parts
+from mechmarkov.probes.storage.truncation import PARTS, loss_parts, truncations
 from models_by_hand import PI
 from probing_cases import P3, RAW_LOG, random_run, run_of, subject_of
 
@@ -110,41 +110,41 @@ def test_the_split_of_the_loss_is_that_of_nested_means():
 
 def test_curves_end_at_the_model_and_begin_without_the_weight():
     decoder = value_table(torch.tensor(np.log(P3)).float(), n_ctx=6)
-    found = curves(subject_of(run_of(decoder), sequences=32), subject_of(run_of(decoder), sequences=32).batch)
-    row, bigram = found.weights.index("L0H0.OV"), PARTS.index("bigram")
-    curve = found.parts[0, row, :, bigram]
-    at = {rank: i for i, rank in enumerate(found.ranks)}
-    assert curve[at[0]] == pytest.approx(0, abs=1e-6)
-    assert curve[at[3]] == pytest.approx(found.whole[0, bigram], abs=1e-6)
-    assert found.kept[0, row, at[3]] == 3
+    subject = subject_of(run_of(decoder), sequences=32)
+    cuts = truncations(subject, subject.batch).isel(step=0)
+    of_value = cuts.sel(weight="L0H0.OV")
+    curve = of_value["rank_parts"].sel(part="bigram")
+    assert float(curve.sel(rank=0)) == pytest.approx(0, abs=1e-6)
+    assert float(curve.sel(rank=3)) == pytest.approx(float(cuts["loss_parts"].sel(part="bigram")), abs=1e-6)
+    assert of_value["rank_kept"].sel(rank=3) == 3
     # By hand: the table cut to rank one.
     left, values, right = np.linalg.svd(np.log(P3))
     table = values[0] * np.outer(left[:, 0], right[0])
-    parents = subject_of(run_of(decoder), sequences=32).batch.parents.numpy().ravel()
+    parents = subject.batch.parents.numpy().ravel()
     rows = np.stack([predict(row, "cross_entropy") for row in table])
     mean = rows[parents].mean(0)
     expected = np.mean([float(P3[x] @ (np.log(rows[x]) - np.log(mean))) for x in parents])
-    assert curve[at[1]] == pytest.approx(expected, abs=1e-6)
+    assert float(curve.sel(rank=1)) == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_context_part_is_what_lies_behind_the_parent():
     """Of a chain whose parent is two back, neighbours are independent: all there is to learn is context."""
     decoder = value_table(torch.tensor(np.log(P3)).float(), n_ctx=12, lag=2)
     subject = subject_of(run_of(decoder, source=LaggedChain(P3, lag=2)), sequences=512)
-    found = dict(zip(PARTS, curves(subject, subject.batch).whole[0], strict=True))
+    parts = truncations(subject, subject.batch)["loss_parts"][0].to_series()
     history, q = subject.batch.history.numpy(), subject.probabilities[0]
     law = np.concatenate([np.broadcast_to(PI, (512, 1, 3)), P3[history[:, :-1]]], axis=1)
-    assert sum(found.values()) == pytest.approx(np.log(3) + (law * np.log(q)).sum(-1).mean())
+    assert parts.sum() == pytest.approx(np.log(3) + (law * np.log(q)).sum(-1).mean())
     # The first of 12 predictions has no token two back, and follows the parent in vain.
     gained, lost = (PI @ (p * np.log(P3 / PI)).sum(1) for p in (P3, PI))
-    assert found["context"] == pytest.approx((11 * gained + lost) / 12, rel=0.05)
+    assert parts["context"] == pytest.approx((11 * gained + lost) / 12, rel=0.05)
 
 
 def test_frozen_weights_are_not_cut():
     run = random_run("plain", n_layers=1)
     frozen = run_of(run.model(), trainable={"blocks.0.attn.W_O": None, "unembed.b_U": None})
     subject = subject_of(frozen, sequences=4)
-    assert curves(subject, subject.batch).weights == ["L0H0.OV", "L0H1.OV"]
+    assert truncations(subject, subject.batch)["weight"].values.tolist() == ["L0H0.OV", "L0H1.OV"]
 
 
 @pytest.mark.parametrize("parameter", ["W_Q", "W_K", "W_V", "W_O"])
@@ -152,7 +152,10 @@ def test_a_circuit_is_cut_whichever_of_its_parameters_was_trained(parameter):
     run = run_of(random_run("plain", n_layers=1).model(), trainable={f"blocks.0.attn.{parameter}": None})
     subject = subject_of(run, sequences=4)
     circuit = "QK" if parameter in ("W_Q", "W_K") else "OV"
-    assert curves(subject, subject.batch).weights == [f"L0H0.{circuit}", f"L0H1.{circuit}"]
+    assert truncations(subject, subject.batch)["weight"].values.tolist() == [
+        f"L0H0.{circuit}",
+        f"L0H1.{circuit}",
+    ]
 
 
 def test_weights_that_are_zero_or_alike_have_no_rank_of_their_own():
@@ -163,10 +166,9 @@ def test_weights_that_are_zero_or_alike_have_no_rank_of_their_own():
     state["embed.W_E"] = 0.3 * torch.eye(3, 8)
     decoder.load_state_dict(state)
     subject = subject_of(run_of(decoder), sequences=4)
-    found = curves(subject, subject.batch)
-    for weight, rank in (("L0H0.OV", 3), ("W_E", 3)):
-        kept = found.kept[0, found.weights.index(weight)]
-        assert kept[~np.isnan(kept)].tolist() == [0, rank, rank, rank]
+    kept = truncations(subject, subject.batch)["rank_kept"][0]
+    for weight in ("L0H0.OV", "W_E"):
+        assert kept.sel(weight=weight).dropna("rank").values.tolist() == [0, 3, 3, 3]
 
 
 @pytest.mark.parametrize("sequences", [5, 9])

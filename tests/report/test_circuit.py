@@ -5,7 +5,7 @@ import pytest
 from report_examples import holds, outcome, with_paths
 
 from mechmarkov.claims.claim import Claim, Condition
-from mechmarkov.report.first_screen.circuit import NO_CIRCUIT, circuit, path_effects
+from mechmarkov.report.first_screen.circuit import MAX_NUMBERS, NO_CIRCUIT, circuit, path_effects
 from mechmarkov.report.first_screen.circuit_layout import text_box
 from mechmarkov.report.first_screen.readings import notes
 from mechmarkov.result import Result
@@ -90,7 +90,7 @@ def test_no_text_of_a_crowded_circuit_lies_on_another():
     assert all(low <= box.x - box.width / 2 and box.x + box.width / 2 <= high for box in parts)
     met = [one for i, one in enumerate(boxes) for other in boxes[:i] if one.meets(other)]
     assert not met
-    assert len(boxes) > len(parts) + 8  # most paths of the circuit have room for their number
+    assert len(parts) + 4 <= len(boxes) <= len(parts) + MAX_NUMBERS  # the largest have room for theirs
 
 
 def test_without_ablation_there_is_no_circuit():

@@ -80,8 +80,8 @@ def test_the_steps_of_a_comparison_are_said_and_two_of_one_run_are_a_curve() -> 
         "two": mm.probe(walk, ["behaviour"], steps=[10, 50], sequences=64),
     }
     page = render(results)
-    assert "; probed at step 10." in page
-    assert "; probed at 2 steps from 10 to 50, scores at the last." in page
+    assert "probed at step 10 · seed 0." in page
+    assert "probed at 2 steps from 10 to 50, scores at the last · seed 0." in page
     assert ">Loss over training, overlaid</h3>" in page
 
 

@@ -153,10 +153,10 @@ def test_what_came_is_told_in_order_and_that_nothing_came():
     selection, bigram = came("selection", 2, 1, 2), came("bigram", 8, 6, 8)
     unigram = Claim((MODEL,), "came_by", ("unigram",), status="does not apply")
     (tile,) = headline(result_of((0, 8), dynamics=[selection, bigram, unigram])).tiles
-    assert tile.answer == "Attention by step 2, bigram 8"
+    assert tile.answer == "Attention on the parent by step 2"  # the law that was closest is another claim
     assert tile.score is None
-    assert tile.picture.endswith("over the whole run")
-    nothing = Claim((MODEL,), "came_by", BIGRAM, status="excluded", where=Where(steps=(0, 8)))
+    assert tile.picture.startswith("first kept step")
+    nothing = Claim((MODEL,), "came_by", ("selection",), status="excluded", where=Where(steps=(0, 8)))
     (tile,) = headline(result_of((0, 8), dynamics=[nothing])).tiles
     assert tile.answer == "It never began"
 
@@ -164,11 +164,11 @@ def test_what_came_is_told_in_order_and_that_nothing_came():
 def test_what_held_at_the_first_probed_step_did_not_come():
     there = came("selection", 0, 0, 0, "from the first probed step")
     (tile,) = headline(result_of((0, 8), dynamics=[there])).tiles
-    assert tile.answer == "Attention from the start"
-    (tile,) = headline(result_of((0, 8), dynamics=[there, came("bigram", 8, 6, 8)])).tiles
-    assert tile.answer == "Bigram by step 8"
-    (tile,) = headline(result_of((0, 8), dynamics=[came("bigram", 4, 0, 4, "lost again")])).tiles
-    assert tile.answer == "Bigram (lost again) by step 4"
+    assert tile.answer == "Attention on the parent from the start"
+    (tile,) = headline(result_of((0, 8), dynamics=[there, came("graph_head", 8, 6, 8)])).tiles
+    assert tile.answer == "Head along the graph by step 8"
+    (tile,) = headline(result_of((0, 8), dynamics=[came("graph_head", 4, 0, 4, "lost again")])).tiles
+    assert tile.answer == "Head along the graph by step 4 (lost again)"
 
 
 def test_a_component_whose_effect_is_within_its_null_is_not_named():

@@ -216,7 +216,7 @@ def test_no_line_ends_inside_an_option_of_the_command_line() -> None:
 
 def test_the_threshold_of_the_circuit_says_of_what_it_is_a_share() -> None:
     result = with_paths({("embed", "L0H0.V"): (1.0, 1.0)}, storage=holds("L0H0", L0H0=1.0))
-    assert "15 %</output> of the largest effect</span>" in render(result)
+    assert 'title="Grey paths above this share of the largest effect"' in render(result)
 
 
 def test_a_score_of_one_head_says_of_which() -> None:

@@ -1,19 +1,36 @@
 """Tiles and titles of cases whose words must not say more than was measured."""
 
+from dataclasses import replace
+
 import pytest
 from claim_cases import behaviour, result_of
 from mechmarkov.probes.landscape.claims import REMEDIES
 
 from mechmarkov.claims.claim import MODEL, Claim, Condition, Where
+from mechmarkov.probes import dynamics
 from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.report.words.differences import settings
-from mechmarkov.report.words.tiles import event_marks, strongest
+from mechmarkov.report.words.tiles import worded
 
 STEPS = Where(steps=(0, 100))
 
 
 def came(name, step):
     return Claim((MODEL,), "came_by", (name,), step, (step - 1, step), unit="step", where=STEPS)
+
+
+def closest(name, start, stop, *, status="shown", first=False):
+    """A law that was the closest from one step to another."""
+    because = (Condition("from the first probed step", value=0.0),) if first else ()
+    return Claim(
+        (MODEL,), "passed", (name,), start, (start, start), unit="step", status=status,
+        where=Where(steps=(start, stop)), because=because,
+    )  # fmt: skip
+
+
+def how(*claims):
+    (tile,) = dynamics.headline([replace(claim, probe="dynamics") for claim in claims])
+    return worded(tile)
 
 
 def tiles(**said):
@@ -31,15 +48,52 @@ def exact_circuit(right):
     }
 
 
-def test_a_law_that_came_with_a_better_one_is_not_told():
-    events = [came("unigram", 8), came("bigram", 8), came("induction_head", 8), came("best", 20)]
-    assert [claim.object[0] for claim in strongest(events)] == ["bigram", "induction_head", "best"]
-    assert event_marks(events[:3]) == ["halfway to the bigram", "an induction head"]
+def test_laws_are_told_in_their_order_each_with_one_date():
+    phases = [
+        closest("uniform", 0, 8, first=True),
+        closest("bigram", 21, 21),
+        closest("forward_filter", 29, 600),
+    ]
+    halves = [came("bigram", 11), came("best", 11), came("induction_head", 25)]
+    tile = how(*phases, *halves)
+    assert tile.answer == "Bigram by step 21, forward filter 29"
+    assert [(bar.label, bar.text) for bar in tile.bars] == [
+        ("bigram", "21"), ("induction head", "25"), ("forward filter", "29")
+    ]  # fmt: skip
 
 
-def test_a_law_that_came_before_a_better_one_is_told():
-    events = [came("unigram", 4), came("bigram", 8)]
-    assert strongest(events) == events
+def test_a_law_that_is_not_clearly_the_closest_is_not_told():
+    phases = [
+        closest("unigram", 0, 8, first=True),
+        closest("bigram", 20, 20, status="open"),
+        closest("unigram", 30, 100),
+    ]
+    assert how(*phases).answer == "From the start closest to the unigram"
+
+
+def test_a_law_that_was_the_closest_is_not_said_to_be_so_at_the_end():
+    phases = [closest("unigram", 0, 8, first=True), closest("bigram", 20, 100, status="open")]
+    assert how(*phases).answer == "From the start closest to the unigram, undecided from step 20"
+    phases.insert(1, closest("2_step", 10, 10))
+    assert how(*phases).answer == "2 step by step 10, undecided from step 20"
+    assert how(phases[-1]).answer == "Open which law it is closest to"
+
+
+def test_a_law_that_comes_back_is_told_twice():
+    phases = [closest("unigram", 0, 8, first=True), closest("bigram", 20, 50), closest("unigram", 90, 100)]
+    assert how(*phases).answer == "Bigram by step 20, unigram 90"
+
+
+def test_of_many_changes_the_last_is_told():
+    phases = [closest("ab"[i % 2], 10 * i, 10 * i, first=i == 0) for i in range(7)]
+    assert how(*phases).answer == "B by step 10, a 20, 3 more, a 60"
+
+
+def test_heads_are_told_where_no_law_came():
+    start = closest("unigram", 0, 100, first=True)
+    assert how(start, came("graph_head", 26)).answer == "Head along the graph by step 26"
+    nothing = Claim((MODEL,), "came_by", ("selection",), status="excluded", where=STEPS)
+    assert how(start, nothing).answer == "From the start closest to the unigram"
 
 
 @pytest.mark.parametrize(("right", "word"), [(0.5, "No: right"), (0.497, "No: nearly right")])
@@ -54,7 +108,7 @@ def test_a_circuit_worse_than_the_unigram_is_not_said_to_be_unstuck():
     said = exact_circuit(0.5) | {"behaviour": behaviour(-0.5, on_scores=True, right=0.5)}
     screen = headline(result_of((50,), **said))
     assert screen.badge == "partly"
-    assert screen.title == "The bigram's circuit, with probabilities worse than the unigram's"
+    assert screen.title == "The bigram's circuit, at a loss above the unigram's"
     answers = {tile.question: tile.answer for tile in screen.tiles}
     assert answers["Is it stuck?"].startswith("Open")
 
@@ -91,3 +145,52 @@ def test_settings_that_differ_are_named_once():
     runs = {"a": {"source": "p = 0.5", "seed": 0}, "b": {"source": "p = 1", "seed": 0}}
     assert settings(runs) == " They differ in source (p = 0.5; p = 1)."
     assert settings({"a": runs["a"], "b": runs["a"]}) == ""
+
+
+def needed(name, value, *, most=False):
+    relation = "is_needed_most" if most else "is_needed"
+    return Claim((name,), relation, (), value, unit="nats", evidence="intervention")
+
+
+def test_where_a_better_law_lives_is_told_by_what_is_needed():
+    filter_ = behaviour(0.95, closest=("forward_filter",), best="forward_filter")
+    worth = {"direct": 0.5, "L0H0": 0.07, "L0H1": 0.002}
+    parts = [needed("direct", 0.5, most=True), *(needed(name, value) for name, value in worth.items())]
+    stores = Claim(("direct",), "stores", ("bigram",), 0.99, unit="share")
+    lives = tiles(behaviour=filter_, storage=[stores], ablation=parts)["Where does it live?"]
+    assert lives.answer == "The direct path and L0H0"
+    assert lives.sentence.endswith("The direct path holds the bigram (99% of it).")
+    bigram = tiles(behaviour=behaviour(0.95), storage=[stores], ablation=parts)["Where does it live?"]
+    assert bigram.answer == "The direct path"
+
+
+def test_where_another_law_lives_is_not_known_without_a_reason_to_name_a_part():
+    third = behaviour(0.0, closest=("step_3",))
+    nowhere = Claim((), "stores", ("bigram",), status="excluded", because=(Condition("nothing to share"),))
+    lives = tiles(behaviour=third, storage=[nowhere])["Where does it live?"]
+    assert lives.answer == "Where the 3-step law lives is not known"
+    unigram = tiles(behaviour=behaviour(0.0, closest=("unigram",)), storage=[nowhere])["Where does it live?"]
+    assert unigram.answer == "No part holds the bigram"
+
+
+def test_each_part_of_an_answer_is_named_once():
+    head = Claim(("L1H0",), "is_induction_head", (), 0.9)
+    both = Claim(("L0H0", "L1H0"), "is_needed_most", (), 0.2, unit="nats")
+    lives = tiles(behaviour=behaviour(0.5), induction=[head], ablation=[both, needed("L1H0", 0.2)])
+    assert lives["Where does it live?"].answer == "L1H0 and L0H0"
+
+
+def test_a_graph_is_told_with_what_reads_it():
+    counts = [Condition(name, value=9.0) for name in ("edges of the head", "edges of the graph")]
+    recovers = Claim(("L0H0",), "recovers", (), 9.0, because=tuple(counts))
+    relied = [Claim((name,), "is_relied_on", (), 2.4, unit="nats") for name in ("L1H0", "L0H0")]
+    lives = tiles(graph=[recovers], ablation=relied)["Where does it live?"]
+    assert lives.answer == "L0H0 and L1H0"
+    assert lives.sentence.endswith("L1H0 from another sequence the loss rises by 2.4 nats.")
+
+
+def test_ties_are_not_titled_as_one_law():
+    told = behaviour(-0.5, closest=("step_2", "step_3"))
+    told[0] = replace(told[0], status="open")
+    screen = headline(result_of((50,), behaviour=told))
+    assert screen.title == "Not the bigram, with a loss above the unigram's"

@@ -84,7 +84,8 @@ def _partial(path: Path) -> None:
     training = StackInTraining(Stack((0, 1), tuple(MEMBERS), workload_of(RECIPE)), torch.device("cpu"))
     training.restore(snapshot)
     while training.step < RECIPE.steps:
-        training.record(training.launch(training.update, *training.inputs()))
+        drawn, lr = training.batches.at(training.step), training.optimiser.rates(training.step)
+        training.record(training.launch(training.update, lr, drawn))
     assert sorted(training.checkpoints) == RECIPE.checkpoint_steps
 
 

@@ -121,7 +121,7 @@ def test_every_field_is_accounted_for():
 
     from transformer_lens import HookedTransformerConfig
 
-    from mechmarkov.importing.lens_config import HARMLESS, LOCAL, config_from_lens
+    from mechmarkov.importing.hooked_transformer import HARMLESS, LOCAL, config_from_lens
     from mechmarkov.models import DecoderConfig
 
     model = live()

@@ -103,14 +103,14 @@ def assert_drawn(source, joint, n=40_000):
     np.testing.assert_array_less(np.abs(count - n * joint.ravel()), 5 * sigma + 1e-6)
 
 
-def assert_plain_data(source, data):
+def assert_plain_data(source, data, *parts):
     assert source.model_dump(mode="json") == data
     again = source_from_data(json.loads(json.dumps(data)))
     assert (
         again == source == source.model_copy() == copy.deepcopy(source) == pickle.loads(pickle.dumps(source))
     )
     assert hash(again) == hash(source)
-    assert eval(repr(source), {type(source).__name__: type(source)}) == source
+    assert eval(repr(source), {part.__name__: part for part in (type(source), *parts)}) == source
     assert "\n" not in source.title()
     assert len(source.labels) == source.n_states
 

@@ -23,6 +23,16 @@ SOURCES = [
     mm.sources.SelectiveLag(P=P3, lags=[1, 3]),
     mm.OrderK(kernel=[[[0.9, 0.1], [0.3, 0.7]], [[0.6, 0.4], [0.2, 0.8]]]),
     mm.HiddenMarkov(transitions=P3, emissions=P3),
+    mm.sources.Tokenised(
+        source=mm.Binary(p=0.2, q=0.3), tokeniser={"kind": "merges", "merges": [["a", "a"]]}
+    ),
+    mm.sources.HiddenMixture(
+        tasks=[{"transitions": P3, "emissions": P3}, {"transitions": P3[::-1], "emissions": P3}]
+    ),
+    mm.sources.FactoredHiddenMarkov(factors=[{"transitions": P3, "emissions": P3}] * 2),
+    mm.sources.GeneralisedHiddenMarkov.qubit(turn=0.7, strength=0.6),
+    mm.sources.ContextTree(leaves=[{"context": [i], "law": row} for i, row in enumerate(P3)]),
+    mm.sources.ContextTrees(n_states=2, depth=2),
     mm.sources.ChainMixture(chains=[P3, P3[::-1]]),
     mm.sources.TriggerBigram(P=P3, triggers=[0]),
     mm.sources.ContextConditionedChain(P=P3),

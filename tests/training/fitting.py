@@ -36,7 +36,8 @@ def start_of(members, device="cpu"):
 
 def take_step(training):
     """One step of a stack in training."""
-    training.record(training.launch(training.update, *training.inputs()))
+    drawn = () if training.fixed else (training.batches.at(training.step),)
+    training.record(training.launch(training.update, training.optimiser.rates(training.step), *drawn))
 
 
 def fit_members(members, device="cpu", *, resume_from=None, on_step=None):

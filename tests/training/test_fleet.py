@@ -15,13 +15,14 @@ import torch
 from fitting import BASE, fit, fit_members, same_run
 
 from mechmarkov.runs import RunFileError, load
-from mechmarkov.training import execute, plan
+from mechmarkov.training import execute, plan, split
 from mechmarkov.training.execute import Diverged
-from mechmarkov.training.plan import budget_of, plan_training, split_fleet
-from mechmarkov.training.progress import Progress
+from mechmarkov.training.plan import plan_training
+from mechmarkov.training.split import budget_of, split_fleet
 from mechmarkov.training.train import train, train_members
 from mechmarkov.training.workload import Member, fleet_key, members_of, workload_of
 from mechmarkov.utils.forked import can_fork
+from mechmarkov.utils.progress import Progress
 
 EACH = workload_of(BASE).bytes
 # What a member may have for itself.
@@ -255,7 +256,7 @@ def test_a_killed_process_of_a_stack_is_told(monkeypatch, before_stacks):
 
 
 def test_one_large_model_trains_without_a_limit(monkeypatch):
-    monkeypatch.setattr(plan, "MEMORY", EACH // 2)
+    monkeypatch.setattr(split, "MEMORY", EACH // 2)
     stacks = {n: plan_training(members_of(BASE, range(n)), device="cpu").stacks for n in (1, 2)}
     assert {n: [stack.places for stack in found] for n, found in stacks.items()} == {
         1: [(0,)],

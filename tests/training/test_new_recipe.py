@@ -14,9 +14,8 @@ from mechmarkov.sources import Observed
 from mechmarkov.sources.base.registry import GROUP, load_source
 from mechmarkov.training.new_recipe import new_recipe
 from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe
-from mechmarkov.training.recipe_fields import fields_of, models
+from mechmarkov.training.recipe_fields import fields_of, models, recipe_schema
 from mechmarkov.training.recipe_page import page
-from mechmarkov.training.recipe_schema import recipe_schema
 from mechmarkov.training.train import train
 from mechmarkov.utils.plugins import registered
 

@@ -11,8 +11,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from mechmarkov.sources.sampling.whole_law import whole_law
 from mechmarkov.training.data import Batches
-from mechmarkov.training.plan import split_fleet
 from mechmarkov.training.recipe import load_recipe
+from mechmarkov.training.split import split_fleet
 from mechmarkov.training.workload import Member, members_of, workload_of
 
 P = np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.25, 0.15, 0.6]])
@@ -104,13 +104,6 @@ def test_a_decoder_trains_on_the_whole_law():
     excess = fitted.metrics["loss"][-1] - recipe.source.entropy_rate
     assert (excess > -1e-6).all()
     assert (excess < 0.01).all()
-
-
-def test_a_fleet_of_different_supports():
-    other = DENSE.replace(**{"source.P": [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.5, 0.0, 0.5]]})
-    together = fit_members([Member(DENSE, 0), Member(other, 0)])
-    alone = fit_members([Member(other, 0)])
-    torch.testing.assert_close(together.metrics["loss"][:, 1], alone.metrics["loss"][:, 0])
 
 
 def test_V_turns_to_the_root_of_P():

@@ -31,14 +31,6 @@ def fresh_walks(recipe, batch=10_000):
     return torch.cat([states[:, :-1], query], 1), states[:, -1]
 
 
-def double_centred_cosine(A, B):
-    def centre(M):
-        return M - M.mean(0) - M.mean(1, keepdims=True) + M.mean()
-
-    A, B = centre(A), centre(B)
-    return (A * B).sum() / np.linalg.norm(A) / np.linalg.norm(B)
-
-
 @pytest.mark.parametrize("name", ["walk-k6-half", "walk-k6-half-sine", "walk-k20-half"])
 def test_the_fair_walk_is_learned_within_five_steps(name):
     recipe = load_recipe(name)
@@ -59,22 +51,6 @@ def test_accuracy_on_ten_thousand_fresh_walks():
     tokens, labels = fresh_walks(recipe)
     predicted = V.T[tokens[:, -2].numpy()].argmax(1)  # attention is on the parent alone
     assert 0.48 < (predicted == labels.numpy()).mean() < 0.52
-
-
-def test_the_value_matrix_turns_to_roots():
-    recipe = load_recipe("walk-k6-biased")
-    fitted = fit(recipe.with_set(["steps=1000", "checkpoints={log=6}", "model.n_ctx=25"]), [0])
-    P = recipe.source.P
-    V = value_matrix(fitted, 1000)
-    root, straight = double_centred_cosine(V, np.sqrt(P).T), double_centred_cosine(V, P.T)
-    assert root > 0.997
-    assert straight < root - 0.015
-    state = np.arange(6)
-    ratio = (V[(state + 1) % 6, state] / V[(state - 1) % 6, state]).mean()
-    assert ratio == pytest.approx(np.sqrt(0.7 / 0.3), rel=0.1)  # and far from 0.7 / 0.3
-    # V + eps = sqrt(eps^2 + 2 eta t P / K) elementwise, once attention is on the parent
-    expected = np.sqrt(0.1**2 + 2 * 1000 * P.T / 6) - 0.1
-    np.testing.assert_allclose(V[P.T > 0], expected[P.T > 0], rtol=0.15)
 
 
 def test_the_first_step_is_the_closed_form():

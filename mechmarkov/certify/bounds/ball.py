@@ -45,7 +45,7 @@ def gamma(n: int, unit: float) -> float:
 
 
 def up(radius: Array) -> Array:
-    """A radius that was computed in float64, rounded upwards."""
+    """A radius that was computed in float64, rounded upwards by a billionth of it."""
     return radius * RADIUS_ROUNDING
 
 
@@ -57,6 +57,11 @@ class Ball:
         mid: The midpoints.
         rad: The radii, of the same shape.
         unit: `EXACT` or `FLOAT32`.
+
+    Example:
+        >>> third = Ball.exact(np.ones(1), FLOAT32) / Ball.exact(np.full(1, 3.0), FLOAT32)
+        >>> bool(third.lower[0] < np.float32(1) / np.float32(3) < third.upper[0])
+        True
     """
 
     mid: Array

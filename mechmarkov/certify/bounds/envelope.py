@@ -47,9 +47,13 @@ class Envelope:
 
 
 def of_logits(reading: Reading) -> Envelope:
-    """The envelope of logits that a softmax reads: one direction a pair.
+    """The envelope of logits that a softmax reads: one direction a pair of states.
 
-    `stored` has `multipliers` [pair, head], of the pairs of different states in the order of a table.
+    Args:
+        reading: `Reading.of(layer, contexts, read, parent)`.
+
+    Returns:
+        Its `stored` has `multipliers` [pair, head], of the pairs of different states in the order of a table.
     """
     n = reading.base.mid.shape[-1]
     pairs, ones = ~np.eye(n, dtype=bool), np.ones((n, n))
@@ -61,7 +65,7 @@ def of_logits(reading: Reading) -> Envelope:
 
 
 def of_raw_scores(reading: Reading) -> Envelope:
-    """The envelope of scores that predict as `max(z, 0) / sum`.
+    """The envelope of scores that predict as `max(z, 0) / sum`; the reading is as for `of_logits`.
 
     A ratio needs scores above 0, which bounds of each score show first. `stored` has these as
     `ceiling` [state, head], of the directions `z_k`, `floor` [state, head], of `-z_k`, and for the pairs of
@@ -93,8 +97,17 @@ def of_relaxed(
 ) -> Envelope:
     """The envelope of logits behind norms or an MLP, which a softmax reads.
 
-    `stored` has `multipliers` [side_axis, head] and `pieces`, as `relaxed.differences` takes them, and where
-    pieces were closed a row for each in `closed`: its states, its piece, its direction and multipliers.
+    Args:
+        layer: The model.
+        reading: `Reading.of(layer, contexts, read, parent, scored=False)`.
+        stream: What attention reads at the query, `layer.stream[read, token]`.
+        basis: Axes of the box around what attention writes, from `relaxed.longest_axes`.
+        pieces: Into how many the box is cut along its longest axis.
+        close: Whether pieces that decide are bounded along a direction of their own.
+
+    Returns:
+        Its `stored` has `multipliers` [side_axis, head] and `pieces`, as `relaxed.differences` takes them,
+        and a row for each closed piece in `closed`: its states, its piece, its direction and multipliers.
     """
     multipliers, worst = reading.multipliers(np.concatenate([basis.T, -basis.T]))
     written, different = relaxed.differences(layer, reading, stream, basis, multipliers, pieces)

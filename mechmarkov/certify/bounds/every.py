@@ -55,7 +55,18 @@ class Bounds:
 
 
 def why_no_bounds(config: DecoderConfig, n_states: int, softmax: bool) -> str | None:
-    """Returns why there are no bounds for a model, or None."""
+    """Returns why there are no bounds for a model, in one line, or None.
+
+    Args:
+        config: The model.
+        n_states: The states of its source.
+        softmax: Whether scores predict by a softmax, else as `max(z, 0) / sum`.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> why_no_bounds(mm.example("walk").config, n_states=6, softmax=False) is None
+        True
+    """
     if (why := why_no_layer(config)) is not None:
         return why
     if config.d_vocab_out != n_states:
@@ -133,7 +144,7 @@ def _stored(
 
 
 def counted(layer: Layer, contexts: Contexts) -> Bounds | str:
-    """The bounds of odds against the counts of states, or why there are none."""
+    """The bounds of odds against the counts of states (`counted.of_counts`), or one line why not."""
     envelopes: dict[tuple[int, int], Envelope] = {}
     for i, read in enumerate(contexts.reads):
         for parent in range(contexts.n_states):

@@ -42,7 +42,7 @@ def longest_axes(reading: Reading) -> Basis:
 
 
 @dataclass(frozen=True, eq=False)
-class Closing:
+class _Closing:
     """One piece of a box whose bound takes the support function of what attention writes, not of the box.
 
     Attributes:
@@ -86,9 +86,15 @@ def differences(
     return written, logits.combined(pairs)
 
 
-def closings(reading: Reading, written: Affine, different: Affine) -> list[Closing]:
-    """The pieces that decide, of every pair of states one after the other while that lowers the bound."""
-    n, made = math.isqrt(different.mid.shape[-1]), list[Closing]()
+def closings(reading: Reading, written: Affine, different: Affine) -> list[_Closing]:
+    """The pieces that decide, of every pair of states one after the other while that lowers the bound.
+
+    Args:
+        reading: The reading of the residual stream.
+        written: The form of what attention writes, from `differences`.
+        different: The form of each `z_k - z_l`, likewise.
+    """
+    n, made = math.isqrt(different.mid.shape[-1]), list[_Closing]()
     for pair in range(n * n):
         if pair % (n + 1) == 0:
             continue
@@ -97,8 +103,8 @@ def closings(reading: Reading, written: Affine, different: Affine) -> list[Closi
             piece = int(upper.argmax())
             direction = _slope(written, different, piece, pair)
             multipliers = reading.multipliers(direction[None])[0][0]
-            closing = Closing(*divmod(pair, n), piece, direction, multipliers)
-            if not (closed := closed_bound(written, different, closing)) < upper[piece]:
+            closing = _Closing(*divmod(pair, n), piece, direction, multipliers)
+            if not (closed := _closed_bound(written, different, closing)) < upper[piece]:
                 break
             upper[piece] = closed
             made.append(closing)
@@ -111,7 +117,7 @@ def _slope(written: Affine, different: Affine, piece: int, pair: int) -> Float[n
     return np.linalg.lstsq(box.T, different.slope[piece, pair, : box.shape[-1]], rcond=1e-12)[0]
 
 
-def closed_bound(written: Affine, different: Affine, closing: Closing) -> float:
+def _closed_bound(written: Affine, different: Affine, closing: _Closing) -> float:
     """The upper bound of a difference in a piece: along a direction, and what the form has besides."""
     pair = closing.above * math.isqrt(different.mid.shape[-1]) + closing.below
     along = written.combined(closing.direction[:, None])
@@ -122,13 +128,19 @@ def closed_bound(written: Affine, different: Affine, closing: Closing) -> float:
 
 
 def log_odds_of(
-    written: Affine, different: Affine, closed: Sequence[Closing]
+    written: Affine, different: Affine, closed: Sequence[_Closing]
 ) -> Float[np.ndarray, "state_to state_against"]:
-    """Upper bounds of `z_k - z_l` over all contexts: the largest over the pieces."""
+    """Upper bounds of `z_k - z_l` over all contexts: the largest over the pieces.
+
+    Args:
+        written: The form of what attention writes, from `differences`.
+        different: The form of each `z_k - z_l`, likewise.
+        closed: Pieces from `closings`, or none.
+    """
     n, upper = math.isqrt(different.mid.shape[-1]), different.upper.copy()
     for one in closed:
         pair = one.above * n + one.below
-        upper[one.piece, pair] = min(upper[one.piece, pair], closed_bound(written, different, one))
+        upper[one.piece, pair] = min(upper[one.piece, pair], _closed_bound(written, different, one))
     bound: np.ndarray = upper.max(0).reshape(n, n)
     np.fill_diagonal(bound, 0.0)
     return bound

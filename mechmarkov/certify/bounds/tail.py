@@ -15,12 +15,17 @@ Array = Float[np.ndarray, "..."]
 
 
 def gelu(x: Array) -> Array:
-    """`x Phi(x)`."""
+    """`x Phi(x)`, Phi the normal distribution function."""
     return x / 2 * (1 + erf(x / np.sqrt(2)))
 
 
 def gelu_new(x: Array) -> Array:
-    """GPT-2's approximation of it."""
+    """GPT-2's approximation of gelu: `x / 2 (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
+
+    Example:
+        >>> gelu_new(np.array([-1.0, 2.0])).round(3).tolist()
+        [-0.159, 1.955]
+    """
     return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
@@ -30,7 +35,12 @@ def silu(x: Array) -> Array:
 
 
 def relu(x: Array) -> Array:
-    """`max(x, 0)`."""
+    """`max(x, 0)`.
+
+    Example:
+        >>> relu(np.array([-1.0, 2.0])).tolist()
+        [0.0, 2.0]
+    """
     return np.maximum(x, 0.0)
 
 
@@ -43,7 +53,7 @@ SMOOTH: dict[str, tuple[Callable[[Array], Array], float]] = {
 
 
 def activated(x: Affine, name: str) -> Affine:
-    """An activation, by its name in a config."""
+    """An activation of affine forms, by its name in a config: "gelu", "gelu_new", "silu" or "relu"."""
     if name == "relu":
         return x.through(relu, _kink_below_chord, _never)
     function, bend = SMOOTH[name]

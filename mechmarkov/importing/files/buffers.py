@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from jaxtyping import Bool
 from torch import Tensor
 
 from mechmarkov.importing.layout import Called, ImportPlan
 from mechmarkov.models import DecoderConfig
+from mechmarkov.models.layers import causal_mask
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import counted
 
 
 def checked(plan: ImportPlan, masks: Sequence[str], frequencies: Sequence[str], called: Called) -> ImportPlan:
-    """The plan that also reads masks and rotary frequencies, and refuses others than its config's.
+    """Returns the plan that also reads masks and rotary frequencies, and refuses others than its config's.
 
     Args:
         plan: What to import.
@@ -26,7 +26,7 @@ def checked(plan: ImportPlan, masks: Sequence[str], frequencies: Sequence[str], 
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         for name in masks:
-            check_mask(called(name), weights[name], plan.config)
+            _check_mask(called(name), weights[name], plan.config)
         for name in frequencies:
             _check_frequencies(called(name), weights[name], plan.config)
         own = {name: value for name, value in weights.items() if name in plan.wanted}
@@ -36,12 +36,8 @@ def checked(plan: ImportPlan, masks: Sequence[str], frequencies: Sequence[str], 
     return replace(plan, wanted=wanted, states=states, masks=frozenset(masks))
 
 
-def check_mask(name: str, value: Tensor, config: DecoderConfig) -> None:
-    """Refuse a mask of other keys than the config's.
-
-    Raises:
-        RunFileError: With the window that the mask has, if it has one.
-    """
+def _check_mask(name: str, value: Tensor, config: DecoderConfig) -> None:
+    """Refuse a mask of other keys than the config's, and say which window it has, if it has one."""
     length = config.n_ctx
     if value.ndim < 2 or min(value.shape[-2:]) < length:
         raise RunFileError(f"{name} has shape {list(value.shape)}, expected a mask of {length} positions")
@@ -49,19 +45,14 @@ def check_mask(name: str, value: Tensor, config: DecoderConfig) -> None:
     # Of 0 and 1, of true and false, or of what is added to scores; a position sees itself.
     seen = mask > -1 if bool((mask < 0).any()) else mask != 0
     seen = seen if bool(seen[0, 0, 0]) else ~seen
-    if (seen != _band(length, config.window)).any():
+    if (seen != causal_mask(length, length, config.window, value.device)).any():
         window = int(seen[0, -1].sum()) - 1
-        if (seen == _band(length, window)).all():
+        if (seen == causal_mask(length, length, window, value.device)).all():
             if window == length - 1:
                 raise RunFileError(f"{name} is a mask without a window: leave out --set window")
             keys = f"a query sees itself and {counted(window, 'token')} before it"
             raise RunFileError(f"{name} is a mask in which {keys}: give --set window={window}")
         raise RunFileError(f"{name} is not a causal mask, with a window or without")
-
-
-def _band(length: int, window: int | None) -> Bool[Tensor, "query key"]:
-    band = torch.ones(length, length, dtype=torch.bool).tril()
-    return band if window is None else band.triu(-window)
 
 
 def _check_frequencies(name: str, value: Tensor, config: DecoderConfig) -> None:

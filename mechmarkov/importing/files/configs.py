@@ -41,10 +41,17 @@ TRAINING = {
 
 
 def configs_of(around: Sequence[Mapping[Any, Any]]) -> dict[str, dict[str, Any]]:
-    """The settings that lie around a model, by what each dict of them is called.
+    """Returns the settings that lie around a model in its file, by what each dict of them is called.
+
+    Args:
+        around: The dicts that its weights lie in, from inside out.
 
     Raises:
-        RunFileError: For one of known code that holds anything but plain values, named.
+        RunFileError: One of known code holds anything but plain values; it is named.
+
+    Example:
+        >>> configs_of([{"model": {}, "model_args": {"n_layer": 2}, "args": {"gpt": {"rope": False}}}])
+        {'model_args': {'n_layer': 2}, 'args': {'gpt': {'rope': False}}, 'args.gpt': {'rope': False}}
     """
     configs: dict[str, dict[str, Any]] = {}
     for one in around:
@@ -124,10 +131,16 @@ def check_settings(config: Mapping[str, Any], where: str, given: Mapping[str, An
     Args:
         config: Somebody's own settings.
         where: What the file calls them.
-        given: Fields of our config that the caller gives: what they say counts.
+        given: Fields of a `DecoderConfig` that the caller gives: what they say counts.
 
     Raises:
         RunFileError: Naming the setting, and the field that would say what it means.
+
+    Example:
+        >>> check_settings({"window_size": 4}, "args", {"window": 3})
+        >>> check_settings({"window_size": 4}, "args", {})  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: args: window_size is 4, which no weight shows: say what ...
     """
     for name in ACTIVATION:
         value = config.get(name)
@@ -162,20 +175,39 @@ def _is_usual(name: str, value: Any, config: Mapping[str, Any]) -> bool:
 
 
 def numbers(config: Mapping[str, Any]) -> dict[str, float]:
-    """The fields of ours that settings say by a plain number."""
+    """Returns the fields of a `DecoderConfig` that settings say by a plain number, whatever they call them.
+
+    Example:
+        >>> numbers({"layer_norm_epsilon": 1e-6, "rope_theta": 500, "lr": 0.1})
+        {'eps': 1e-06, 'rotary_base': 500.0}
+    """
     given = {NUMBERS[name]: value for name, value in config.items() if name in NUMBERS}
     return {name: float(value) for name, value in given.items() if type(value) in (int, float)}
 
 
 def activation(config: Mapping[str, Any]) -> dict[str, str]:
-    """`act_fn`, where a setting says it by the name of an activation."""
+    """Returns `act_fn`, where a setting says it by the name of an activation; else nothing.
+
+    Example:
+        >>> activation({"hidden_act": "swish"}), activation({"hidden_act": "mish"})
+        ({'act_fn': 'silu'}, {})
+    """
     names = (config.get(name) for name in ACTIVATION)
     name = next((ACTIVATIONS.get(value.lower()) for value in names if type(value) is str), None)
     return {} if name is None else {"act_fn": name}
 
 
 def unread(configs: Mapping[str, Mapping[str, Any]], known: Iterable[str]) -> list[str]:
-    """The settings of a file that nothing reads, with the dict that each is in."""
+    """Returns the settings of a file that nothing reads, each with the dict that it is in.
+
+    Args:
+        configs: The settings of `configs_of`; those of known code are checked and so left out.
+        known: Names that the layout of the weights reads.
+
+    Example:
+        >>> unread({"args": {"n_layer": 2, "lr": 0.1, "beta": 3}}, ["n_layer"])
+        ['args.beta']
+    """
     read = {*known, *MEANINGS, *NUMBERS, *ACTIVATION, *TRAINING}
     return [
         printable(f"{where}.{name}", NAME_CHARACTERS)

@@ -44,7 +44,12 @@ class Parts:
     def tensors(
         self, plans: Mapping[str, TensorPlan], masks: frozenset[str] = frozenset()
     ) -> dict[str, Tensor]:
-        """Returns the tensors that `ForeignFile.tensors` returns."""
+        """Read tensors, each from the file that it is in.
+
+        Args:
+            plans: Those of `content`, by names of the caller's.
+            masks: Those of the names that may hold truth values, integers and infinities.
+        """
         by_file: dict[int, dict[str, TensorPlan]] = {}
         for name, plan in plans.items():
             by_file.setdefault(id(self.owners[id(plan)]), {})[name] = plan
@@ -54,7 +59,7 @@ class Parts:
         return {name: read[name] for name in plans}
 
     def integers(self, plan: TensorPlan) -> list[int]:
-        """Returns the integers that `ForeignFile.integers` returns."""
+        """Read the integers in a tensor of `content`."""
         return self.owners[id(plan)].integers(plan)
 
 
@@ -64,7 +69,7 @@ def is_model(folder: Path) -> bool:
 
 
 def open_model(folder: Path) -> ForeignFile | Parts:
-    """The weights in a folder.
+    """Open the weights in a folder, in one file or several; no tensor is read yet.
 
     Raises:
         RunFileError: There are none, or some parts of them are missing; and as of `foreign_file.read`.

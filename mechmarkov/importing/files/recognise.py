@@ -33,7 +33,15 @@ LAYOUTS = Layouts(
 
 
 def of_table(names: Names) -> Layouts:
-    """A model with names of its own: the mark is its embedding's name."""
+    """Returns how to recognise a model with names of its own: by what a table calls the embedding.
+
+    Args:
+        names: The table of names, as of `Run.from_model`.
+
+    Example:
+        >>> of_table({"tok": "embed.W_E"}).before("net.tok")
+        'net.'
+    """
     table = table_of(names)
 
     def is_embedding(name: str) -> bool:
@@ -45,9 +53,18 @@ def of_table(names: Names) -> Layouts:
 def planned(
     shapes: Shapes, around: Sequence[Mapping[Any, Any]], given: Mapping[str, Any], called: Called
 ) -> tuple[str, ImportPlan, list[str]]:
-    """The layout of weights, how they become a HookedDecoder, and what of the settings is not used.
+    """Recognise the layout of weights, and work out how they become those of a `HookedDecoder`.
 
     A context that is shorter than the table of positions is taken: what is computed on it stays.
+
+    Args:
+        shapes: The shape of every weight, by its name.
+        around: The dicts that the weights lie in, from inside out, with settings among their entries.
+        given: Fields of a `DecoderConfig` that the caller says.
+        called: What the file calls a weight, for messages.
+
+    Returns:
+        The name of the layout, the plan, and lines on settings that are not used.
 
     Raises:
         ValueError: As of the layout, and for settings that no weight shows and nobody explains.
@@ -143,7 +160,13 @@ def _unused(
 
 
 def of_no_layout(content: Any, outside: Mapping[str, Any], is_table: bool) -> RunFileError:
-    """Returns what is said of a file in which no weights have names of a known layout or of a table."""
+    """Returns the error about a file in which no weights have names of a known layout or of a table.
+
+    Args:
+        content: What the file holds.
+        outside: What lies next to it: a config, if there is one.
+        is_table: Whether the caller gave a table of names.
+    """
     if is_table and (names := _names(content)):
         return nothing_fits(names, "no line of the table of names fits an embedding: the weights are called")
     model_type = outside.get(folders.CONFIG, {}).get("model_type")

@@ -31,7 +31,13 @@ MARKS = (("layers.0.wpe.weight", "layers.0.Q.weight"),)
 def plan_import(
     shapes: Shapes, from_config: Mapping[str, Any], given: Mapping[str, Any], *, called: Called = str
 ) -> ImportPlan:
-    """The model that its weights describe, with the fields of their config.
+    """Work out which decoder a `Relative_Transformer` is, and how its weights become the decoder's.
+
+    Args:
+        shapes: The shape of every weight, by its name.
+        from_config: Fields of a `DecoderConfig` that the file says.
+        given: Those that the caller says.
+        called: What the file calls a weight, for messages.
 
     Raises:
         RunFileError: Naming a field that cannot be expressed, is not given, or contradicts the shapes.

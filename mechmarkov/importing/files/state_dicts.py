@@ -78,7 +78,7 @@ class StateDict:
 
     @property
     def place(self) -> tuple[str, ...]:
-        """The keys, and the parts of the prefix."""
+        """Returns the keys on the way to the dict, and then the parts of the prefix."""
         return (*self.keys, *self.prefix.split(".")[:-1])
 
 
@@ -101,10 +101,14 @@ class Found:
 
 
 def find(content: Any, layouts: Layouts) -> list[Found]:
-    """Every model of a known layout in what a file holds.
+    """Find every model of a known layout in what a file holds, however deep in dicts and lists.
+
+    Args:
+        content: What the file holds, with plans in place of tensors.
+        layouts: The known names.
 
     Raises:
-        RunFileError: For a file with thousands of them.
+        RunFileError: The file holds thousands of models.
     """
     known: dict[int, list[Found]] = {}
 
@@ -212,7 +216,11 @@ def _history(parts: list[list[Found]], value: Any, steps: tuple[int, ...] | None
 
 
 def choose(models: Sequence[Found], weights: str | None) -> Found:
-    """The one model that is asked for.
+    """Choose the one model that is asked for.
+
+    Args:
+        models: Those that `find` returns.
+        weights: A key on the way to it, or what its names begin with; None where there is only one.
 
     Raises:
         RunFileError: Naming all of them, and the call that chooses.

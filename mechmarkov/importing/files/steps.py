@@ -23,11 +23,19 @@ class Numbers(Protocol):
     """A file that reads tensors of integers."""
 
     def integers(self, plan: TensorPlan) -> list[int]:
-        """The numbers in a tensor."""
+        """Returns the numbers in a tensor."""
 
 
 def step_of(around: Iterable[Mapping[Any, Any]], file: Numbers) -> tuple[int | None, str]:
-    """The training step that the dicts around a model say, from inside out, and what they call it."""
+    """Find the training step that the dicts around a model say.
+
+    Args:
+        around: The dicts that its weights lie in, from inside out.
+        file: The file, which reads a step that is a tensor.
+
+    Returns:
+        The step and the name it stands under, of which "epoch" counts last; None and "" where none says one.
+    """
     dicts: list[Mapping[Any, Any]] = []
     for one in around:
         dicts += [one, *(one[name] for name in STATES if type(one.get(name)) is dict)]
@@ -42,7 +50,16 @@ def step_of(around: Iterable[Mapping[Any, Any]], file: Numbers) -> tuple[int | N
 def steps_of_history(
     around: Iterable[Mapping[Any, Any]], length: int, file: Numbers
 ) -> tuple[tuple[int, ...] | None, str]:
-    """The training steps that a list next to a history says, one for each of its models, and its name."""
+    """Find the training steps that a list next to several checkpoints says, one for each.
+
+    Args:
+        around: The dicts that the checkpoints lie in, from inside out.
+        length: How many checkpoints there are.
+        file: The file, which reads steps that are tensors.
+
+    Returns:
+        The steps and the name they stand under; None and "" where no list says them.
+    """
     for one in around:
         for name in (*STEPS_OF_HISTORY, *STEPS, EPOCH):
             value: Any = one.get(name)

@@ -39,17 +39,32 @@ class Difference:
 
 
 def difference(logits: Float[Tensor, "*axes"], ours: Float[Tensor, "*axes"]) -> Difference:
-    """The difference of two models' logits on the same tokens."""
+    """Returns how far two models' logits on the same tokens are apart.
+
+    Example:
+        >>> difference(torch.tensor([10.0, 0.5]), torch.tensor([11.0, 0.0]))
+        Difference(largest=1.0, scaled=0.5)
+    """
     theirs = logits.cpu().double()
     apart = (theirs - ours.cpu().double()).abs()
     return Difference(float(apart.max()), float((apart / theirs.abs().clamp_min(1)).max()))
 
 
 def check_difference(apart: Difference, who: str, advice: str = "") -> None:
-    """Refuse logits that differ by more than rounding.
+    """Refuse logits that differ by more than rounding, `1e-4 max(1, |logit|)`.
+
+    Args:
+        apart: The distance, from `difference`.
+        who: The beginning of the sentence.
+        advice: The end of the sentence.
 
     Raises:
-        RunFileError: With both numbers; `who` begins the sentence, `advice` ends it.
+        RunFileError: With both numbers.
+
+    Example:
+        >>> check_difference(Difference(largest=0.5, scaled=0.5), "the two disagree:")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        mechmarkov.safe.plain_data.RunFileError: the two disagree: logits differ by up to 0.5, ...
     """
     if not apart.is_rounding:
         raise RunFileError(
@@ -61,19 +76,29 @@ def check_difference(apart: Difference, who: str, advice: str = "") -> None:
 def compare(
     live: Inside, decoder: HookedDecoder, tokens: Int[Tensor, "batch position"], advice: str = ""
 ) -> dict[str, Any]:
-    """Returns what a comparison of a live model with its conversion says, for a run's provenance.
+    """Compare a live model with its conversion, on the same tokens.
 
-    Both read the same tokens in float32, without autocast. Where that fails, or differs by more than
-    rounding (a forward pass with autocast of its own, TF32), both compute in float64, which is free of these.
+    Both compute in float32, without autocast. Where that fails, or differs by more than rounding (a forward
+    pass with autocast of its own, TF32), both compute in float64, which is free of these.
 
     Args:
-        live: The model. What holds it is asked, where that gives logits too.
+        live: The model, from `inside`. What holds it is asked, where that gives logits too.
         decoder: The conversion.
         tokens: What both read.
         advice: The end of the sentence about a difference.
 
+    Returns:
+        Entries of a run's provenance: `logit_difference`, and how it was measured.
+
     Raises:
         ValueError: The model gives no logits, or others; one line.
+
+    Example:
+        >>> from mechmarkov.importing.live.inside import inside
+        >>> from mechmarkov.models import DecoderConfig
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
+        >>> compare(inside(HookedDecoder(config)), HookedDecoder(config), torch.zeros(1, 6, dtype=torch.long))
+        {'logit_difference': 0.0}
     """
     asked, width = live.model, decoder.config.d_vocab_out
     if live.path and not is_parallel(live.holder):

@@ -28,7 +28,7 @@ def reading(live: Inside, state: Mapping[str, Tensor], given: Fields) -> Reading
         RunFileError: Naming a weight or a setting that a `HookedDecoder` cannot express.
     """
     weights = _weights(live.model, state)
-    shapes = {name: tuple(value.shape) for name, value in weights.items()}
+    shapes = layout.shapes_of(weights)
     modules = {layout.plain_name(name): module for name, module in live.model.named_modules()}
     norms = [module for name, module in modules.items() if name.endswith(("ln_1", "ln_2", "ln_f"))]
     fields, choices = {**_norms(norms, given), **given}, dict[str, Sequence[Any]]()

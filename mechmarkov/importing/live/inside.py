@@ -34,18 +34,29 @@ class Inside:
     path: str
 
     def kind(self) -> str:
-        """The class of the model."""
+        """Returns the name of the model's class."""
         return type(self.model).__name__
 
 
 def inside(model: nn.Module, whole: bool = False) -> Inside:
-    """The one model in a module whose weights have known names, which may be the module itself.
+    """Find the one model in a module whose weights have known names, which may be the module itself.
 
-    With `whole` it is the module itself, without wrappers: a table of names says what its weights are.
+    Args:
+        model: A module: a model, `torch.compile` or a parallel wrapper around one, a LightningModule.
+        whole: Whether it is the module itself, without wrappers: a table of names says what its weights are.
 
     Raises:
         ValueError: Not a module, or one without weights, or one whose weights are spread over processes.
             It holds several models, or other weights next to one: the attribute to pass is named.
+
+    Example:
+        >>> from mechmarkov.models import DecoderConfig
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
+        >>> holder = nn.Module()
+        >>> holder.net = HookedDecoder(config)
+        >>> live = inside(holder)
+        >>> live.path, live.kind()
+        ('net', 'HookedDecoder')
     """
     if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
         file = "; a file of one comes in by mm.import_run([path], source=source)"
@@ -74,17 +85,22 @@ def inside(model: nn.Module, whole: bool = False) -> Inside:
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """A model's weights and buffers, by names without those of wrappers around its layers."""
+    """Returns a model's weights and buffers, by names without those of wrappers around its layers."""
     return {plain_name(name): value for name, value in model.state_dict().items()}
 
 
 def is_of(thing: object, package: str) -> bool:
-    """Returns whether a class of a package stands behind it, which may have been derived from."""
+    """Returns whether an object is of a class of a package, or of one that is derived from it.
+
+    Example:
+        >>> is_of(nn.Linear(1, 1), "torch.nn."), is_of(3, "torch.")
+        (True, False)
+    """
     return any(f"{kind.__module__}.".startswith(package) for kind in type(thing).__mro__)
 
 
 def is_parallel(model: nn.Module) -> bool:
-    """Returns whether calling it, or what it holds, speaks to other processes."""
+    """Returns whether calling a model, or what it holds, speaks to other processes."""
     return any(isinstance(part, PARALLEL) or type(part).__name__ == SHARDED for part in model.modules())
 
 
@@ -136,6 +152,11 @@ def _check_whole(model: nn.Module) -> None:
 
 
 def attribute(path: str) -> str:
-    """Returns how a part is written in Python, from `model` on."""
+    """Returns how a part is written in Python, from `model` on.
+
+    Example:
+        >>> attribute("layers.0.net")
+        'model.layers[0].net'
+    """
     parts = (f"[{part}]" if part.isdecimal() else f".{part}" for part in path.split("."))
     return "model" + "".join(parts)

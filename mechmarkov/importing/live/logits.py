@@ -31,7 +31,7 @@ class Answer:
 
 
 def ask(model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype) -> Answer:
-    """A model's logits of tokens, which it may give bare, in a tuple, a dict or an object of fields.
+    """Call a model with tokens, and find its logits: bare, in a tuple, a dict or an object of fields.
 
     It is asked with the tokens, then with what its forward pass has for logits (`get_logits=True`), then with
     targets, then with both: nanoGPT gives the last position only where there are no targets.
@@ -44,6 +44,12 @@ def ask(model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype) -> Ans
 
     Raises:
         ValueError: One line, with what it returned, or how it failed.
+
+    Example:
+        >>> model = nn.Embedding(3, 3)  # any module of tokens
+        >>> answer = ask(model, torch.tensor([[0, 2]]), 3, torch.float32)
+        >>> answer.candidates[0].shape, answer.last
+        (torch.Size([1, 2, 3]), False)
     """
     told, last = "", list[Tensor]()
     for output in outputs(model, tokens, dtype):
@@ -65,7 +71,13 @@ def ask(model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype) -> Ans
 
 
 def outputs(model: nn.Module, tokens: Tokens, dtype: torch.dtype) -> Iterator[Any]:
-    """Yields what a model returns, asked in each way in turn, or the exception with which it fails."""
+    """Yields what a model returns, called in each way in turn, or the exception with which it fails.
+
+    Args:
+        model: The model.
+        tokens: What it reads.
+        dtype: What it computes in.
+    """
     tokens = tokens.contiguous().to(
         next(model.parameters()).device
     )  # a loss may flatten its targets with `view`

@@ -92,9 +92,14 @@ def _errors(grid: Tensor, values: Tensor) -> dict[str, float]:
 
 
 def normalization_type(norm: nn.Module) -> str | None:
-    """The kind of a norm: "LN" does not see a constant that is added, "RMS" does; both do not see a factor.
+    """Measure the kind of a norm: LayerNorm does not see a constant that is added, RMSNorm does.
 
-    None where it cannot be called, or does neither.
+    Returns:
+        "LN" or "RMS"; None where it cannot be called, or does neither.
+
+    Example:
+        >>> normalization_type(nn.LayerNorm(8))
+        'LN'
     """
     width = next(norm.parameters()).numel()
     x = 1 + torch.linspace(-2, 3, width, dtype=torch.float32)[None, None].square()

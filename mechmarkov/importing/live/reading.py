@@ -14,13 +14,18 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Reading:
-    """A live model as it says itself.
+    """Says how a live model is read, where some fields of its config may have to be tried.
 
     Attributes:
-        read: The config, and weights with HookedTransformer's names, with a choice of what it does not say.
-        choices: What each field may be that nothing says: its logits tell which.
-        said: For provenance, how fields were found that no config gives.
+        read: A function of a choice of fields: the config, and weights with HookedTransformer's names.
+        choices: The values that each field may have that nothing says: its logits tell which.
+        said: Entries for provenance, how fields were found that no config gives.
         advice: The end of a sentence about logits that differ.
+
+    Example:
+        >>> reading = Reading(lambda choice: NotImplemented, {"act_fn": ["relu", "gelu"]})
+        >>> list(reading.all_choices())
+        [{'act_fn': 'relu'}, {'act_fn': 'gelu'}]
     """
 
     read: Callable[[Fields], tuple[DecoderConfig, Mapping[str, Tensor]]]
@@ -29,6 +34,6 @@ class Reading:
     advice: str = ""
 
     def all_choices(self) -> Iterator[dict[str, Any]]:
-        """Every combination of what the fields may be; one, of nothing, where there are none to choose."""
+        """Yields every combination of `choices`; one, of nothing, where there are none."""
         for values in product(*self.choices.values()):
             yield dict(zip(self.choices, values, strict=True))

@@ -15,7 +15,7 @@ PLAIN = (nn.Module, str, bytes, bool, int, float, list, set, type(None))  # thes
 
 
 def settings_of(config: Any) -> dict[str, Any] | None:
-    """A config's fields by name: of a mapping, a NamedTuple, a dataclass, an object or class with attributes.
+    """Returns a config's fields by name: of a mapping, a NamedTuple, a dataclass, an object or a class.
 
     >>> from types import SimpleNamespace
     >>> settings_of(SimpleNamespace(n_head=2)), settings_of({"n_head": 2}), settings_of(3)
@@ -51,7 +51,7 @@ def _attributes(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def configs(live: Inside) -> Iterator[dict[str, Any]]:
-    """The configs of a model and of what holds it, as they are."""
+    """Yields the configs of a model and of what holds it, as mappings of their fields."""
     for module in dict.fromkeys((live.model, live.holder)):
         for name in CONFIGS:
             if (settings := settings_of(getattr(module, name, None))) is not None:
@@ -59,7 +59,7 @@ def configs(live: Inside) -> Iterator[dict[str, Any]]:
 
 
 def n_heads(live: Inside) -> list[int]:
-    """The numbers of heads that a model says: its blocks, or else its configs, or else the model itself.
+    """Returns the numbers of heads that a model says: its blocks, or else its configs, or else itself.
 
     Its blocks are asked first, for they are what computes; minGPT's GPT keeps no config at all.
     """

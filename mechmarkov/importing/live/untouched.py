@@ -11,19 +11,19 @@ from torch import Tensor, nn
 
 @contextmanager
 def our_own_numbers() -> Iterator[None]:
-    """Compute in float32 on the CPU, with gradients and without autocast, whatever a training has set."""
+    """Compute in float32 on the CPU in the block, with gradients, whatever a training has set."""
     with ExitStack() as stack:
         if torch.get_default_device().type != "cpu":
             stack.enter_context(torch.device("cpu"))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(torch.autocast("cpu", enabled=False))
-        stack.enter_context(new_tensors(torch.float32))
+        stack.enter_context(_new_tensors(torch.float32))
         yield
 
 
 @contextmanager
-def new_tensors(dtype: torch.dtype) -> Iterator[None]:
+def _new_tensors(dtype: torch.dtype) -> Iterator[None]:
     """New tensors have this number type for a while."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -34,7 +34,7 @@ def new_tensors(dtype: torch.dtype) -> Iterator[None]:
 
 
 def call(model: nn.Module, dtype: torch.dtype, *args: Any, **options: Any) -> Any:
-    """A model's output in evaluation mode, computed in a number type from copies of its weights.
+    """Call a model in evaluation mode, with copies of its weights in a number type; it is left as it was.
 
     Neither weights nor buffers of the model take part, so that an update in place in its forward pass (a
     running count, an embedding with `max_norm`) does not reach them.
@@ -44,20 +44,25 @@ def call(model: nn.Module, dtype: torch.dtype, *args: Any, **options: Any) -> An
         dtype: What its floating point weights and buffers are converted to.
         args: What it is called with.
         options: What it is called with by name.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 1), nn.Dropout(0.5))
+        >>> call(model, torch.float64, torch.ones(3, 2, dtype=torch.float64)).dtype, model.training
+        (torch.float64, True)
     """
     device = next(model.parameters()).device.type
     with ExitStack() as stack:
         if "torch._dynamo" in sys.modules:  # else nothing was compiled, and its import takes seconds
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(borrowed(model, dtype))
-        stack.enter_context(new_tensors(dtype))  # a mask that is made in the forward pass
+        stack.enter_context(_borrowed(model, dtype))
+        stack.enter_context(_new_tensors(dtype))  # a mask that is made in the forward pass
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.autocast(device, enabled=False))
         return model(*args, **options)
 
 
 @contextmanager
-def borrowed(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+def _borrowed(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     """A model in evaluation mode with copies of its weights, without accelerate's autocast around it.
 
     What its modules keep is put back: weights, modes, counters, what is cached in their attributes, lists and

@@ -47,17 +47,36 @@ AXES = {
 
 
 def kind_of(target: str) -> str:
-    """The last part of a name of HookedTransformer's, without the mark of what groups of heads share."""
+    """Returns the last part of a weight's name, without the mark of what groups of heads share.
+
+    Example:
+        >>> kind_of("blocks.0.attn._W_K")
+        'W_K'
+    """
     return target.rpartition(".")[2].removeprefix("_")
 
 
 def unmarked(name: str) -> str:
-    """A name of HookedTransformer's as people write it, `W_K` where the parameter is `_W_K`."""
+    """Returns a name of HookedTransformer's as people write it, `W_K` where the parameter is `_W_K`.
+
+    Example:
+        >>> unmarked("blocks.0.attn._W_K")
+        'blocks.0.attn.W_K'
+    """
     return f"{name.rpartition('.')[0]}.{kind_of(name)}"
 
 
 def stored(target: str, given: Mapping[str, Any]) -> str:
-    """The name of the parameter: HookedTransformer marks what groups of heads share, `_W_K` for `W_K`."""
+    """Returns the name of the parameter: what groups of heads share is marked, `_W_K` for `W_K`.
+
+    Args:
+        target: The name as people write it.
+        given: Fields of the config; `n_key_value_heads`, or of a state space `n_groups`, say what is shared.
+
+    Example:
+        >>> stored("blocks.0.attn.W_K", {"n_heads": 4, "n_key_value_heads": 2})
+        'blocks.0.attn._W_K'
+    """
     kind = kind_of(target)
     shared = ("W_Q", "b_Q", "W_K", "b_K") if _is_state_space(given) else ("W_K", "b_K", "W_V", "b_V")
     is_grouped = given.get("n_key_value_heads") is not None and not _is_state_space(given)
@@ -68,18 +87,29 @@ def stored(target: str, given: Mapping[str, Any]) -> str:
 def parts(
     name: str, value: Tensor, line: Line, targets: list[str], width: int | None, given: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], bool]:
-    """Returns a weight's parts by HookedTransformer's names, and whether its name gave the order of its axes.
+    """Turn, cut and fold one weight into those of HookedTransformer's that it holds.
 
     Args:
         name: Its own name.
         value: The weight.
         line: What the table says of it.
         targets: HookedTransformer's names.
-        width: `d_model`, where it is known.
-        given: Fields of the config.
+        width: The size `d_model`, where it is known.
+        given: Fields of the config, `n_heads` among them.
+
+    Returns:
+        Its parts by HookedTransformer's names, and whether only its name told the order of its axes.
 
     Raises:
         RunFileError: Naming the weight, its shape and what was expected.
+
+    Example:
+        >>> import torch
+        >>> line = Line("qkv", ("W_Q", "W_K", "W_V"), split="parts")
+        >>> names = [f"blocks.0.attn.{side}" for side in line.to]
+        >>> made, _ = parts("qkv.weight", torch.ones(12, 4), line, names, 4, {"n_heads": 2})
+        >>> {name: tuple(part.shape) for name, part in made.items()}["blocks.0.attn.W_Q"]
+        (2, 4, 2)
     """
     if value.ndim == 0 and (line.rows or line.split):
         raise RunFileError(f"names: {quoted(name)} is one number, expected a weight with axes")
@@ -145,7 +175,7 @@ def _cut(name: str, value: Tensor, split: str, targets: list[str], given: Mappin
         sizes = [1] * len(targets)
     known = [size for size in sizes if size]
     if len(known) < len(sizes):
-        raise heads_wanted(name, value)
+        raise _heads_wanted(name, value)
     axis = 0 if "conv_" in kind_of(targets[0]) else -1
     columns, total = value.shape[axis], sum(known)
     if columns % total:
@@ -166,7 +196,7 @@ def _folded(name: str, value: Tensor, target: str, given: Mapping[str, Any]) -> 
         return value
     heads = _heads_of(kind, given)
     if heads is None:
-        raise heads_wanted(name, value)
+        raise _heads_wanted(name, value)
     try:
         return rearrange(value, pattern, head=heads)
     except (EinopsError, TypeError):
@@ -175,7 +205,7 @@ def _folded(name: str, value: Tensor, target: str, given: Mapping[str, Any]) -> 
         ) from None
 
 
-def heads_wanted(name: str, value: Tensor) -> RunFileError:
+def _heads_wanted(name: str, value: Tensor) -> RunFileError:
     """Returns what is said where nothing tells how many heads a weight holds."""
     return RunFileError(
         f"{quoted(name)} has shape {list(value.shape)}, all heads in one: say how many, "

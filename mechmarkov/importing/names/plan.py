@@ -9,6 +9,7 @@ from einops import rearrange
 from torch import Tensor
 
 from mechmarkov.importing import layout
+from mechmarkov.importing.hooked_transformer import from_shapes
 from mechmarkov.importing.layout import ImportPlan, Shapes
 from mechmarkov.importing.names.folding import FOLDS, kind_of, unmarked
 from mechmarkov.importing.names.table import Names, Table, table_of
@@ -33,7 +34,7 @@ KNOWN = (
 def plan_import(
     shapes: Shapes, names: Names, given: Mapping[str, Any], optional: Container[str] = ()
 ) -> ImportPlan:
-    """The model that weights, a table of their names and fields of its config describe.
+    r"""Work out which decoder weights with names of their own are, by a table of these names.
 
     Args:
         shapes: The shape of every weight, by its own name.
@@ -43,6 +44,14 @@ def plan_import(
 
     Raises:
         RunFileError: One line that names the weight, line or field that is wrong.
+
+    Example:
+        >>> shapes = {"tok": (3, 4), "out": (4, 3), **{f"h.0.{side}": (4, 4) for side in "qkvo"}}
+        >>> names = {"tok": "embed.W_E", "out": "unembed.W_U", "missing": "zeros"}
+        >>> names |= {rf"h\.(\d+)\.{x}": rf"blocks.\1.attn.W_{x.upper()}" for x in "qkvo"}
+        >>> given = {"n_heads": 2, "n_ctx": 8, "normalization_type": None}
+        >>> plan_import(shapes, names, {**given, "positional_embedding_type": "none"}).config.d_head
+        2
     """
     table = table_of(names)
     _check_given(given)
@@ -55,7 +64,7 @@ def plan_import(
 
     # Shapes of what the table makes are those of tensors without memory.
     translated = by_our_names({name: torch.empty(shape, device="meta") for name, shape in shapes.items()})
-    inner = {name: tuple(value.shape) for name, value in translated.states.items()}
+    inner = layout.shapes_of(translated.states)
     for name in inner:
         if not OURS.fullmatch(name):
             layer = next(iter(re.findall(r"\d+", name)), "0")
@@ -82,7 +91,7 @@ def plan_import(
 def of_live_model(
     model: torch.nn.Module, names: Names, given: Mapping[str, Any] | None
 ) -> tuple[DecoderConfig, dict[str, Tensor]]:
-    """The config and HookedTransformer's weights of a live model. Its buffers need no line.
+    """Returns the config and HookedTransformer's weights of a live model; its buffers need no line.
 
     Raises:
         RunFileError: As of `plan_import`.
@@ -90,9 +99,8 @@ def of_live_model(
     weights = {**dict(model.named_buffers()), **model.state_dict()}
     weights = {name: value.detach().cpu() for name, value in weights.items() if isinstance(value, Tensor)}
     weights = {name: x.float() if x.is_floating_point() else x for name, x in weights.items()}
-    shapes = {name: tuple(value.shape) for name, value in weights.items()}
-    plan = plan_import(shapes, names, {} if given is None else given, dict(model.named_buffers()))
-    return plan.of_live_model(weights)
+    buffers = dict(model.named_buffers())
+    return plan_import(layout.shapes_of(weights), names, given or {}, buffers).of_live_model(weights)
 
 
 def _to_length(name: str, value: Tensor, n_ctx: int | None) -> Tensor:
@@ -120,7 +128,10 @@ def _check_given(given: Mapping[str, Any]) -> None:
 
 def _fields(inner: Shapes, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields of the config, and those of them that are assumed."""
-    fields = layout.agree(_from_shapes(inner), given, "by the shapes")
+    by_shapes = from_shapes(inner)
+    if by_shapes.get("normalization_type") == "RMS":  # or a LayerNorm whose biases are filled
+        del by_shapes["normalization_type"]
+    fields = layout.agree(by_shapes, given, "by the shapes")
     assumed = {name: value for name, value in layout.ASSUMED.items() if name not in fields}
     if "pos_embed.W_pos" in inner and "positional_embedding_type" not in fields:
         assumed["positional_embedding_type"] = "standard"
@@ -132,38 +143,6 @@ def _fields(inner: Shapes, given: Mapping[str, Any]) -> tuple[dict[str, Any], di
         needed.insert(0, "positional_embedding_type")
     layout.require(fields, needed, "a table of names")
     return fields, assumed
-
-
-def _from_shapes(inner: Shapes) -> dict[str, Any]:
-    """The fields that the shapes of HookedTransformer's weights tell, those that a model lacks left out."""
-    d_vocab, d_model = layout.shape_of(inner, "embed.W_E", 2)
-    fields: dict[str, Any] = {
-        "n_layers": layout.count_layers(inner, "blocks."),
-        "d_model": d_model,
-        "d_vocab": d_vocab,
-        "attn_only": not any(".mlp." in name for name in inner),
-    }
-    kinds = {kind_of(name): (name, shape) for name, shape in inner.items() if name.startswith("blocks.")}
-    for kind, axis in (("W_O", 1), ("W_Q", 2), ("W_K", 2), ("W_V", 2)):
-        name, shape = kinds.get(kind, ("", ()))
-        if len(shape) == 3 and not ("._" in name or "n_heads" in fields):
-            fields |= {"n_heads": shape[0], "d_head": shape[axis]}
-    if "._" in kinds.get("W_V", ("",))[0]:
-        fields["n_key_value_heads"] = kinds["W_V"][1][0]
-    if "W_in" in kinds:
-        fields["d_mlp"] = kinds["W_in"][1][-1]
-        fields["gated_mlp"] = "W_gate" in kinds
-    if "blocks.0.attn.q_norm.w" in inner:
-        fields["use_qk_norm"] = True
-    if "blocks.0.ln1.b" in inner:
-        fields["normalization_type"] = "LN"
-    if "unembed.W_U" in inner:
-        fields["d_vocab_out"] = layout.shape_of(inner, "unembed.W_U", 2)[1]
-    if "pos_embed.W_pos" in inner:
-        fields["n_ctx"] = layout.shape_of(inner, "pos_embed.W_pos", 2)[0]
-    elif "W_rel" in kinds:
-        fields |= {"n_ctx": kinds["W_rel"][1][1], "positional_embedding_type": "relative"}
-    return fields
 
 
 def _check(inner: Shapes, expected: Shapes, translated: Renamed, table: Table) -> None:

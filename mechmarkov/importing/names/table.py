@@ -80,7 +80,7 @@ class Table:
     missing: tuple[tuple[re.Pattern[str], str], ...] = ()
 
     def of(self, name: str) -> list[tuple[Line, re.Match[str]]]:
-        """The lines of a weight: those with its very name, or else those whose pattern matches.
+        """Returns the lines of a weight: those with its very name, or else those whose pattern matches.
 
         Raises:
             RunFileError: Two patterns match.
@@ -99,10 +99,15 @@ class Table:
 
 
 def table_of(names: Names) -> Table:
-    """A table as people write it, checked.
+    r"""Check a table of names as people write it, and make its lines.
 
     Raises:
         RunFileError: One line that names the entry and what was expected.
+
+    Example:
+        >>> table = table_of({"tok.weight": "embed.W_E", r"h\.(\d+)\.q": {"to": r"blocks.\1.attn.W_Q"}})
+        >>> [(line.to, match[0]) for line, match in table.of("h.0.q")]
+        [(('blocks.\\1.attn.W_Q',), 'h.0.q')]
     """
     if not isinstance(names, Mapping) or not names:
         raise RunFileError(f'names is {shown(names)}, expected a table such as {{"tok.weight": "embed.W_E"}}')
@@ -119,10 +124,18 @@ def table_of(names: Names) -> Table:
 
 
 def read_names(path: str | Path) -> dict[str, Any]:
-    """A table from a TOML file, in which a dotted key may stand without quotes.
+    """Read a table of names from a TOML file, in which a dotted key may stand without quotes.
 
     Raises:
         RunFileError: One line that begins with the path.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "names.toml"
+        ...     _ = path.write_text('tok.weight = "embed.W_E"')
+        ...     read_names(path)
+        {'tok.weight': 'embed.W_E'}
     """
     try:
         return _flat(read_toml(path))

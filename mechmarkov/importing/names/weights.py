@@ -43,7 +43,7 @@ class Renamed:
     by_name: list[str] = field(default_factory=list)
 
     def put(self, target: str, value: Tensor, names: Iterable[str]) -> None:
-        """Keep a weight, once."""
+        """Keep a weight; a RunFileError where it is there already."""
         self.origin[target] += names
         if target in self.states:
             both = " and ".join(quoted(name) for name in self.origin[target][-2:])
@@ -54,18 +54,25 @@ class Renamed:
 def renamed(
     weights: Mapping[str, Tensor], table: Table, given: Mapping[str, Any], optional: Container[str] = ()
 ) -> Renamed:
-    """Weights by HookedTransformer's names, in its order of axes.
+    """Translate weights into HookedTransformer's names and order of axes.
 
     A weight that no line matches keeps its name where that is one of HookedTransformer's.
 
     Args:
-        weights: By their own names.
+        weights: The weights by their own names.
         table: Which is which.
         given: Fields of the config; `n_heads` and the like tell how to fold what holds all heads.
         optional: Weights that no line need name.
 
     Raises:
         RunFileError: One line that names a weight without a line, two for one, or one that does not fit.
+
+    Example:
+        >>> from mechmarkov.importing.names.table import table_of
+        >>> weights = {"tok": torch.ones(3, 4), "q": torch.ones(4, 4)}
+        >>> table = table_of({"tok": "embed.W_E", "q": "blocks.0.attn.W_Q"})
+        >>> {name: tuple(x.shape) for name, x in renamed(weights, table, {"n_heads": 2}).states.items()}
+        {'embed.W_E': (3, 4), 'blocks.0.attn.W_Q': (2, 4, 2)}
     """
     translated = Renamed()
     numbers = {
@@ -101,7 +108,12 @@ def renamed(
 
 
 def nothing_fits(weights: Iterable[str], begin: str) -> RunFileError:
-    """Returns what is said of weights of unknown meaning: their names next to those that are wanted."""
+    """Returns the error about weights of unknown meaning: their names next to those that are wanted.
+
+    Args:
+        weights: Their names.
+        begin: The beginning of the message.
+    """
     stems = list(dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".N", name) for name in weights))
     shown_stems = ", ".join(printable(name, NAME_CHARACTERS) for name in stems[:NAMES_SHOWN])
     more = f", … ({counted(len(stems) - NAMES_SHOWN, 'name')} more)" if len(stems) > NAMES_SHOWN else ""

@@ -21,7 +21,12 @@ TRAINED = "blocks.0.attn.W_K"
 
 
 def context_conditioned_config(n_states: int, n_ctx: int) -> DecoderConfig:
-    """One layer, one head, no positions; the stream has a block for the token and one for what is read."""
+    """Returns the config of Ildiz et al.'s layer: one head, no norms, no positions, a block for the output.
+
+    Args:
+        n_states: The number of states, K.
+        n_ctx: Length of the context.
+    """
     return handset_config(
         n_states,
         n_ctx,
@@ -76,6 +81,6 @@ def context_conditioned_model(
 def read_scores(
     W_K: Float[Tensor, "*stack head d_model d_head"],
 ) -> Float[Tensor, "*stack query key"]:
-    """The score that a token of each state gives to one of each other, from the trained weights."""
+    """Returns the score that a token of each state gives to one of each other, from the weights `W_K`."""
     n_states = W_K.shape[-1]
     return W_K[..., 0, :n_states, :].mT

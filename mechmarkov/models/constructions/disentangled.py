@@ -55,7 +55,14 @@ class DisentangledShape:
 
 
 def disentangled_config(shape: DisentangledShape) -> DecoderConfig:
-    """The decoder that a disentangled transformer is; layers with fewer heads leave the others idle."""
+    """Returns the shape of the decoder that a disentangled transformer is.
+
+    Where a layer has fewer heads than the other, the further heads are zero.
+
+    Example:
+        >>> disentangled_config(DisentangledShape(n_states=3, n_ctx=5)).d_model  # (3 + 5) * 2 * 2
+        32
+    """
     _, second, width = shape.widths
     return handset_config(
         shape.n_states, shape.n_ctx, n_layers=2, n_heads=max(shape.heads), d_model=width, d_head=second
@@ -63,7 +70,7 @@ def disentangled_config(shape: DisentangledShape) -> DecoderConfig:
 
 
 def disentangled_trainable(shape: DisentangledShape) -> Slices:
-    """Returns what is trained of that decoder: parameters, with the part of each that may move."""
+    """Returns the decoder's parameters that are trained, with `[start, stop]` per axis of each."""
     n, first, second = shape.n_states, *shape.widths[:2]
     A1, A2 = "blocks.0.attn.W_Q", "blocks.1.attn.W_Q"
     if shape.form == "reduced":
@@ -77,7 +84,7 @@ def disentangled_trainable(shape: DisentangledShape) -> Slices:
 
 @torch.no_grad()
 def disentangled_decoder(shape: DisentangledShape) -> HookedDecoder:
-    """The decoder with its fixed parts, and what is trained at its start: zero, or see `key_start`."""
+    """Build the decoder with its fixed parts set; what is trained is zero, or as `key_start` says."""
     n, (first, second, _) = shape.n_states, shape.widths
     decoder = HookedDecoder(disentangled_config(shape))
     decoder.embed.W_E[:, :n] = torch.eye(n)

@@ -81,11 +81,16 @@ def induction_pair(
 
 @torch.no_grad()
 def duplicate_token_head(n_states: int, n_ctx: int, *, n_layers: int = 1) -> HookedDecoder:
-    """A head that attends uniformly to earlier copies of the current token; other layers do nothing.
+    """Build a head that attends uniformly to earlier copies of the current token; other layers do nothing.
 
     Without such copies it attends uniformly to all earlier tokens. On a sticky chain most copies follow a
     copy, so the head attends where an induction head would, without any induction. It is in the last layer;
     logits are 4 times the attention-weighted frequency of each token.
+
+    Example:
+        >>> model = duplicate_token_head(3, n_ctx=5)
+        >>> model(torch.tensor([[0, 1, 0, 2, 0]]))[0, -1].round(decimals=4).tolist()
+        [4.0, 0.0, 0.0]
     """
     n, written = n_states, n_states + n_ctx
     shape = {"n_layers": n_layers, "d_model": written + n, "d_head": written}

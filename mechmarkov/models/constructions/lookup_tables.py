@@ -21,7 +21,13 @@ SHARP = 60.0
 
 @torch.no_grad()
 def direct_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> HookedDecoder:
-    """The table in the direct path, `W_E W_U`; the head writes nothing.
+    """Build a model whose logits are a lookup of the current token, in the direct path `W_E W_U`.
+
+    The head writes nothing.
+
+    Args:
+        table: The logits of the next state, by the current one.
+        n_ctx: Length of the context.
 
     Example:
         >>> table = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
@@ -39,10 +45,15 @@ def direct_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> Hoo
 def value_table(
     table: Float[Tensor, "state_from state_to"], n_ctx: int, lag: int = 1, *, every: int = 1
 ) -> HookedDecoder:
-    """The table in the head's OV circuit, read at one lag from the predicted token (1 is its parent).
+    """Build a head that applies the table, in its OV circuit, to the token at one lag from the predicted one.
 
-    Queries without a token that far back attend to the first token. Queries at other positions than every
-    `every`th attend to all tokens equally.
+    Lag 1 is the predicted token's parent, the query itself. Queries without a token that far back attend to
+    the first token. Queries at other positions than every `every`th attend to all tokens equally.
+
+    Example:
+        >>> table = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
+        >>> value_table(table, n_ctx=4, lag=2)(torch.tensor([[0, 1, 1]])).round()[0, 1:].tolist()
+        [[0.0, 1.0], [2.0, 3.0]]
     """
     n, position = len(table), torch.arange(n_ctx)
     decoder = _reading_one_token(n, (position - (lag - 1)).clamp_min(0))
@@ -54,10 +65,20 @@ def value_table(
 
 @torch.no_grad()
 def content_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> HookedDecoder:
-    """The table in the head's OV circuit, read wherever the state after the current one stands.
+    """Build a model whose head attends by content: a skip-trigram over a table of logits.
 
-    The head attends to all tokens one above its own (the last to the first), of whatever distance: a
-    skip-trigram. Where there is none it attends to all tokens equally.
+    A query of state i attends to all tokens of state i + 1 (after the last state comes the first), however
+    far back, and to all tokens equally where there is none. Its OV circuit applies the table to what it
+    finds.
+
+    Args:
+        table: The logits of the next state, by the state that is attended to.
+        n_ctx: Length of the context.
+
+    Example:
+        >>> table = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
+        >>> content_table(table, n_ctx=4)(torch.tensor([[1, 0]]))[0, 1].tolist()  # 0 looks for 1
+        [2.0, 3.0]
     """
     n = len(table)
     decoder = value_table(table, n_ctx)
@@ -73,7 +94,20 @@ def content_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> Ho
 def cancelling_tables(
     table: Float[Tensor, "state_from state_to"], n_ctx: int, *, gain: float = 5.0
 ) -> HookedDecoder:
-    """The table in the direct path; one head on the parent writes `gain` times it, another takes it back."""
+    """Build a model in which two heads cancel: one writes `gain` times the table, the other takes it back.
+
+    The logits are the table's, by the direct path, and change where one of the two heads is removed.
+
+    Args:
+        table: The logits of the next state, by the current one.
+        n_ctx: Length of the context.
+        gain: How many times the table each head writes.
+
+    Example:
+        >>> table = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
+        >>> cancelling_tables(table, n_ctx=4)(torch.tensor([[0, 1]])).tolist()
+        [[[0.0, 1.0], [2.0, 3.0]]]
+    """
     n = len(table)
     decoder = _reading_one_token(n, torch.arange(n_ctx), n_heads=2)
     attn: Any = decoder.blocks[0].attn
@@ -97,7 +131,19 @@ def _reading_one_token(n: int, seen: Int[Tensor, " position"], n_heads: int = 1)
 
 @torch.no_grad()
 def mlp_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> HookedDecoder:
-    """The table in the MLP: one hidden unit a state."""
+    """Build a model whose logits are a lookup of the current token, in the MLP: one hidden unit a state.
+
+    The head writes nothing.
+
+    Args:
+        table: The logits of the next state, by the current one.
+        n_ctx: Length of the context.
+
+    Example:
+        >>> table = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
+        >>> mlp_table(table, n_ctx=4)(torch.tensor([[0, 1]])).tolist()
+        [[[0.0, 1.0], [2.0, 3.0]]]
+    """
     n = len(table)
     decoder = HookedDecoder(handset_config(n, n_ctx, d_model=2 * n, d_head=n, d_mlp=n))
     decoder.embed.W_E[:, :n] = torch.eye(n)
@@ -116,11 +162,18 @@ def write_piecewise_linear(
     to: int,
     constant: Float[Tensor, " d_model"],
 ) -> None:
-    """Hidden units that write a piecewise linear function of a reading of the stream.
+    """Set hidden units of a ReLU MLP to write a piecewise linear function of a reading of the stream.
 
-    Between two knots it is linear, and constant below the first. `values` are those at the knots, and are
-    written from dimension `to` of the stream on; a hidden unit for every knot but the last. The first value
-    is put into `constant`, a bias or what some other unit writes.
+    Between two knots it is linear, and constant below the first.
+
+    Args:
+        mlp: The MLP, with a bias `b_in` of zero.
+        units: The hidden units, one for every knot but the last.
+        reading: What the function is of: the stream times this vector.
+        knots: Values of the reading, ascending.
+        values: What is written at each of them.
+        to: The dimension of the stream from which on it is written.
+        constant: What takes the first value: a bias, or what some other unit writes.
     """
     out = slice(to, to + values.shape[1])
     slopes = np.diff(values, axis=0) / np.diff(knots)[:, None]
@@ -141,7 +194,22 @@ def handset_config(
     n_heads: int = 1,
     **others: Any,
 ) -> DecoderConfig:
-    """A decoder without norms and attention scale, an MLP where `d_mlp` is given, and other fields."""
+    """Returns the config of a model whose weights are set by hand: no norms, and scores are not scaled.
+
+    Args:
+        n_states: The size of the vocabulary.
+        n_ctx: Length of the context.
+        d_model: Width of the residual stream.
+        d_head: Width of a head.
+        d_mlp: Hidden units of each MLP; without them the model is attention only.
+        n_layers: The number of layers.
+        n_heads: Heads a layer.
+        others: Further fields of `DecoderConfig`.
+
+    Example:
+        >>> handset_config(3, 8, d_model=6, d_head=3).attn_only
+        True
+    """
     return DecoderConfig(
         n_layers=n_layers,
         n_heads=n_heads,
@@ -157,8 +225,22 @@ def handset_config(
     )
 
 
+@torch.no_grad()
 def embedding_frame(n: int, n_ctx: int, *, positions: int, output: int, **shape: Any) -> HookedDecoder:
-    """A decoder that embeds states from 0 on, positions from another dimension on, and unembeds a block."""
+    """Build a decoder that embeds tokens and positions one-hot and unembeds a block; all else is zero.
+
+    Args:
+        n: The number of states, embedded in dimensions 0 to n - 1.
+        n_ctx: Length of the context.
+        positions: The first of the `n_ctx` dimensions in which positions are embedded.
+        output: The first of the `n` dimensions that are unembedded.
+        shape: The sizes `d_model` and `d_head`, and others, of `handset_config`.
+
+    Example:
+        >>> decoder = embedding_frame(2, 3, positions=2, output=5, d_model=7, d_head=2)
+        >>> decoder.embed.W_E[1].tolist(), decoder(torch.tensor([[0, 1]])).tolist()
+        ([0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], [[[0.0, 0.0], [0.0, 0.0]]])
+    """
     decoder = HookedDecoder(handset_config(n, n_ctx, **shape))
     decoder.embed.W_E[:, :n] = torch.eye(n)
     decoder.get_parameter("pos_embed.W_pos")[:, positions : positions + n_ctx] = torch.eye(n_ctx)

@@ -85,15 +85,26 @@ def n_gram_model(
 def n_gram_error(
     kernel: Float[np.ndarray, "*history state_to"], n_ctx: int, *, form: Form, sharpness: float = SHARP
 ) -> float:
-    """A bound on how far any log-probability of `n_gram_model` is from the table's (nats), before rounding.
+    """Returns how far any log-probability of `n_gram_model` can be off, in nats, before rounding.
 
     Each head has `epsilon = (n_ctx - 1) e^-sharpness` of its mass elsewhere. "digits": the number is wrong
     by `epsilon (K^k - 1)` at most, a logit by that times the steepest slope. Else a copied token is wrong by
     epsilon, and by as much again with each layer. The sum E of these reduces the hidden unit of the history,
     and raises at most the `k (K - 1)` that miss one token. A softmax doubles what logits are wrong by.
 
+    Args:
+        kernel: The table, as of `n_gram_model`, and so are the others.
+        n_ctx: Length of the context.
+        form: How heads read.
+        sharpness: The attention logit of what a head attends to.
+
     Raises:
         ValueError: Hard attention is too far away for this to be a bound, E >= 1.
+
+    Example:
+        >>> copies_two_back = np.array([[[0.9, 0.1], [0.9, 0.1]], [[0.1, 0.9], [0.1, 0.9]]])
+        >>> n_gram_error(copies_two_back, 4, form="heads") < 1e-20
+        True
     """
     log_law, n, k = _checked(kernel)
     epsilon = (n_ctx - 1) * math.exp(-sharpness)
@@ -159,7 +170,16 @@ def _checked(
 
 
 def attend_back(attn: Any, head: int, n: int, n_ctx: int, back: dict[int, float], sharpness: float) -> None:
-    """Attend to tokens some steps back, each with the exponential of its value as its weight."""
+    """Set a head to attend to tokens some steps back.
+
+    Args:
+        attn: The layer's attention.
+        head: The number of the head.
+        n: The dimension of the stream from which on positions are one-hot.
+        n_ctx: Length of the context.
+        back: By how many steps back, the logarithm of a weight.
+        sharpness: The attention logit of a weight of one; other tokens have 0.
+    """
     positions = torch.arange(n_ctx)
     attn.W_K[head, n + positions, positions] = 1.0
     for lag, log_weight in back.items():

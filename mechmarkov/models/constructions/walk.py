@@ -108,9 +108,18 @@ def attend(
     w: Float[Tensor, "... width"],
     positions: Float[Tensor, "position d_pos"],
 ) -> Float[Tensor, "... batch position"]:
-    """Attention of the query over the N-1 real tokens and itself, `softmax(X~^T w)`.
+    """Compute the attention of the query over the N-1 real tokens and itself, `softmax(X~^T w)`.
 
     The query is a zero token, but its position is a key like the others and gets attention.
+
+    Args:
+        x: The real tokens, one-hot.
+        w: The vector `W x~_N`, first its part for states and then that for positions.
+        positions: The positions, a row each.
+
+    Example:
+        >>> attend(torch.eye(2)[None], torch.zeros(5), torch.eye(3))  # two tokens and the query
+        tensor([[0.3333, 0.3333, 0.3333]])
     """
     n_states = x.shape[-1]
     token = torch.einsum("...bnk,...k->...bn", x, w[..., :n_states])
@@ -123,7 +132,12 @@ def read(
     V: Float[Tensor, "... state_to state_from"],
     attention: Float[Tensor, "... batch position"],
 ) -> Float[Tensor, "... batch n_states"]:
-    """Scores `V X S` of the next state, without a softmax."""
+    """Compute scores `V X S` of the next state, without a softmax, from one-hot tokens and attention.
+
+    Example:
+        >>> read(torch.eye(2)[None], torch.eye(2), torch.tensor([[0.5, 0.25, 0.25]]))
+        tensor([[0.5000, 0.2500]])
+    """
     mean_token = torch.einsum("...bn,...bnk->...bk", attention[..., :-1], x)
     return torch.einsum("...yx,...bx->...by", V, mean_token)
 
@@ -131,8 +145,18 @@ def read(
 class WalkModel(nn.Module):
     """The trainable walk model, `form` "small" (`V`, `u`) or "full" (`V`, `W`), started at zero.
 
-    With `n_models` every parameter has a leading stack axis, as in `HookedDecoder`. `V[y, x]` is the paper's
-    orientation: the score that state `x` gives to `y`. Float32 or float64.
+    `V[y, x]` is the paper's orientation: the score that state `x` gives to `y`.
+
+    Args:
+        shape: The sizes of the model.
+        form: Whether attention has a vector ("small") or a matrix ("full").
+        n_models: The length of a leading stack axis of every parameter, as in `HookedDecoder`; None for none.
+        dtype: Float32 or float64.
+
+    Example:
+        >>> model = WalkModel(WalkShape(n_states=3, n_ctx=4))
+        >>> model(torch.tensor([[0, 1, 2, 3]])).tolist()  # 3 is the query token; at zero all scores are
+        [[0.0, 0.0, 0.0]]
     """
 
     def __init__(
@@ -162,13 +186,13 @@ class WalkModel(nn.Module):
         return self.W[..., self.shape.n_states :] @ self.positions[-1]
 
     def one_hot(self, tokens: Int[Tensor, "... batch position"]) -> Float[Tensor, "... batch real n_states"]:
-        """The real tokens of sequences that end in the query token, one-hot."""
+        """Returns the real tokens, one-hot, of sequences `[..., batch, N]` that end in the query token."""
         return F.one_hot(tokens[..., :-1], self.shape.n_states).to(self.V.dtype)
 
     def run(
         self, x: Float[Tensor, "... batch real n_states"]
     ) -> tuple[Float[Tensor, "... batch n_states"], Float[Tensor, "... batch position"]]:
-        """Scores of the next state, and the attention, from one-hot tokens."""
+        """Compute scores of the next state, and the attention, from one-hot tokens."""
         w = self.w
         if self.shape.unit_columns:  # a token's share of its column
             K = self.shape.n_states
@@ -177,12 +201,12 @@ class WalkModel(nn.Module):
         return read(x, self.V, attention), attention
 
     def forward(self, tokens: Int[Tensor, "... batch position"]) -> Float[Tensor, "... batch n_states"]:
-        """Raw scores of the next state, from tokens that end in the query token (id K)."""
+        """Compute raw scores of the next state, from tokens that end in the query token (id K)."""
         return self.run(self.one_hot(tokens))[0]
 
 
 def walk_decoder_config(shape: WalkShape) -> DecoderConfig:
-    """The decoder that holds a walk model: one layer, one head, attention only, no normalisation.
+    """Returns the shape of the decoder that holds a walk model: one layer, one head, no MLP, no norms.
 
     The query token is id K, with a zero embedding; the unembedding reads only the K states.
     """
@@ -197,7 +221,7 @@ def walk_decoder_config(shape: WalkShape) -> DecoderConfig:
 
 
 def walk_trainable(shape: WalkShape) -> Slices:
-    """The slices of the decoder that are the walk model's `u` and `V^T`, `[start, stop]` per axis."""
+    """Returns the parts of the decoder that are the walk model's `u` and `V^T`, `[start, stop]` per axis."""
     K = shape.n_states
     return {
         "blocks.0.attn.W_K": [[0, 1], [0, shape.width], [0, 1]],
@@ -206,7 +230,7 @@ def walk_trainable(shape: WalkShape) -> Slices:
 
 
 def walk_frozen_state(shape: WalkShape, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """The decoder's tensors that training never changes, under HookedTransformer's names, unstacked.
+    """Returns the decoder's tensors that training never changes, by HookedTransformer's names, unstacked.
 
     `W_Q` sends the direction of `p_N` to the first head coordinate, so that the query's own is `|p_N|` there;
     `W_V` and `W_U` read the token block, `W_V` as one-hot vectors where unit columns have shortened them.
@@ -232,7 +256,14 @@ def walk_frozen_state(shape: WalkShape, dtype: torch.dtype = torch.float32) -> d
 def walk_trained_state(
     V: Float[Tensor, "... state_to state_from"], u: Float[Tensor, "... width"]
 ) -> dict[str, Tensor]:
-    """`V` and `u`, bit for bit, as the decoder's `W_O` `[…, 1, K, width]` and `W_K` `[…, 1, width, K]`."""
+    """Put `V` and `u`, bit for bit, into the decoder's `W_O` `[…, 1, K, width]` and `W_K` `[…, 1, width, K]`.
+
+    Example:
+        >>> shape = WalkShape(n_states=2, n_ctx=3)
+        >>> state = walk_trained_state(torch.eye(2), torch.ones(shape.width))
+        >>> {name: tuple(value.shape) for name, value in state.items()}
+        {'blocks.0.attn.W_K': (1, 5, 2), 'blocks.0.attn.W_O': (1, 2, 5)}
+    """
     K, width = V.shape[-1], u.shape[-1]
     W_K, W_O = u.new_zeros(*u.shape[:-1], 1, width, K), V.new_zeros(*V.shape[:-2], 1, K, width)
     W_K[..., 0, :, 0] = u
@@ -241,5 +272,5 @@ def walk_trained_state(
 
 
 def small_u(model: WalkModel) -> Tensor:
-    """`u = W x~_N / |p_N|` of either form, detached."""
+    """Returns `u = W x~_N / |p_N|` of either form, `[..., width]`, detached."""
     return model.u.detach() if model.form == "small" else model.w.detach() / model.shape.norm

@@ -32,15 +32,24 @@ SQUARE = LANES * LANES
 
 
 def rows_of(d_head: int) -> tuple[int, ...]:
-    """An entry for each number of a head, in whole fours: each count of them is compiled, for seconds."""
+    """Returns the rows of a head's numbers, in whole fours; each count of them is compiled, for seconds.
+
+    Example:
+        >>> rows_of(6)
+        (0, 1, 2, 3, 4, 5, 6, 7)
+    """
     return tuple(range(-(-d_head // 4) * 4))
 
 
 def reach(window: int | None, length: int) -> int:
-    """Returns how many positions back is looked, which is as far as there are any: kernels count in 32 bits.
+    """Returns how many positions back a query looks, at most the length: kernels count in 32 bits.
 
     Raises:
         ValueError: A window below 0.
+
+    Example:
+        >>> reach(None, 12), reach(3, 12), reach(99, 12)
+        (12, 3, 12)
     """
     if window is not None and window < 0:
         raise ValueError(f"window is {window}, expected at least 0")
@@ -50,7 +59,19 @@ def reach(window: int | None, length: int) -> int:
 @no_type_check
 @called
 def attend(rows, weights, made, read, head, sums, shift, length, window):
-    """Set what each query of a head reads, the sum of its weights, and what its scores are shifted by."""
+    """Compute one head's attention in a sequence; arrays are as at the top of this file.
+
+    Args:
+        rows: The rows of a head's numbers, from `rows_of`.
+        weights: Memory for `SQUARE` numbers.
+        made: Queries in bits, keys and values.
+        read: What is set: what each query reads.
+        head: The number of the head.
+        sums: What is set: the sum of each query's weights.
+        shift: What is set: what each query's scores are shifted by.
+        length: How many positions there are.
+        window: How many positions back is looked, from `reach`.
+    """
     heads = read.shape[1]
     for t in range(0, length, LANES):
         queries, out = made[t // TOKENS, head][t % TOKENS :], read[t // TOKENS, head][t % TOKENS :]
@@ -84,7 +105,21 @@ def _read(rows, weights, out, sums, shift, queries, made, k, heads, t, window):
 @no_type_check
 @called
 def attend_backward(rows, squares, made, d_made, read, d_read, head, sums, shift, length, window):
-    """Set `d_made`, gradients as of scores in nats; `d_read` is left divided by `sums`."""
+    """Compute the gradients of `attend` with respect to queries, keys and values.
+
+    Args:
+        rows: The rows of a head's numbers, from `rows_of`.
+        squares: Memory for five times `SQUARE` numbers.
+        made: Queries in bits, keys and values.
+        d_made: What is set: their gradients, as of scores in nats.
+        read: What queries read, from `attend`.
+        d_read: Its gradient; it is left divided by `sums`.
+        head: The number of the head.
+        sums: The sums of `attend`.
+        shift: The shifts of `attend`.
+        length: How many positions there are.
+        window: How many positions back is looked, from `reach`.
+    """
     heads = read.shape[1]
     weights, slopes, turned, between, start = squares[0], squares[1], squares[2], squares[3], squares[4]
     for p in range(len(made)):
@@ -159,7 +194,7 @@ def _weigh(rows, weights, shift, queries, keys, lag, window):
     is_masked = lag < 3 or lag + LANES - 1 > window
     for j in range(LANES):
         s0, s1, s2, s3 = _dots(rows, ZERO - shift[j], queries, j, keys)
-        w0, w1, w2, w3 = power_of_two(s0), power_of_two(s1), power_of_two(s2), power_of_two(s3)
+        w0, w1, w2, w3 = _power_of_two(s0), _power_of_two(s1), _power_of_two(s2), _power_of_two(s3)
         if is_masked:
             w0, w1, w2, w3 = _masked(w0, w1, w2, w3, ZERO, lag + j, window)
         weights[j], weights[LANES + j], weights[2 * LANES + j], weights[3 * LANES + j] = w0, w1, w2, w3
@@ -234,7 +269,7 @@ def _shuffle(out, x):
 
 @no_type_check
 @inlined
-def power_of_two(x):
+def _power_of_two(x):
     """Two to the power of a number, of 126 at most; zero up to -80; NaN stays."""
     x = LARGEST_POWER if x > LARGEST_POWER else x
     rounded = x + ROUNDING

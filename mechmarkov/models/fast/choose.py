@@ -40,7 +40,7 @@ MAX_ONE_HOT_TOKENS = 16
 
 
 def install(model: HookedDecoder) -> None:
-    """Set what a decoder's layers compute by, for its shape and the device of its weights."""
+    """Set what a decoder's layers compute by, for its shape and its device; call it by `use_fast_kernels`."""
     config, device, is_stack = model.config, model.embed.W_E.device, model.n_models is not None
     is_cpu = device.type == "cpu" and is_stack and CAN_COMPILE
     model.embed.one_hot = config.d_vocab <= MAX_ONE_HOT_TOKENS

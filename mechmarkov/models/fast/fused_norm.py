@@ -34,14 +34,14 @@ def norm_fused(
     eps: float,
     centred: bool,
 ) -> Float[Tensor, "model token d"]:
-    """Tokens over the root of their mean square plus `eps`, times `w`, plus `b`. Differentiable once.
+    """Compute `(x - mean) / sqrt(mean square + eps) * w + b` over the last axis. Differentiable once.
 
     Args:
-        x: In float32, best with tokens last in memory.
+        x: What is normed, in float32, best with tokens last in memory.
         w: The weights of each model.
         b: The biases of each model.
-        eps: What is added to the mean square.
-        centred: Whether a token's mean is taken off first: LayerNorm.
+        eps: A number that is added to the mean square.
+        centred: Whether a token's mean is taken off first: LayerNorm; else RMSNorm.
 
     Raises:
         ValueError: Shapes that do not fit, or another type than float32.
@@ -54,7 +54,15 @@ def norm_fused(
 
 
 def layer_norm(x: Tensor, w: Tensor, b: Tensor, eps: float, centred: bool) -> Tensor:
-    """LayerNorm in one pass of torch's; arguments as of `norm_fused`, centred."""
+    """Normalise by torch's own LayerNorm, with the arguments of `norm_fused`.
+
+    Args:
+        x: The input; its last axis is normalised.
+        w: The gain, `[model, d_model]`.
+        b: The bias, `[model, d_model]`.
+        eps: What is added to the variance.
+        centred: True; torch's kernel always takes off the mean.
+    """
     assert centred
     return (F.layer_norm(x, x.shape[-1:], eps=eps) * w.unsqueeze(1)).add_(b.unsqueeze(1))
 

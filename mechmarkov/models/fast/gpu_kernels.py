@@ -119,7 +119,7 @@ def attend(
     Q, K, V, Z, SHIFT, length, scale, window,
     D: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, IS_WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """`Z` of a block of queries, and the logarithm of the sum that weights are divided by."""
+    """Compute what a block of queries reads, `Z`, and the logarithm of the sum of each one's weights."""
     blocks = tl.cdiv(length, BLOCK)
     start = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK  # the longest first
     sequence = (tl.program_id(0) // blocks).to(tl.int64) * length
@@ -165,7 +165,7 @@ def attend_backward_queries(
     Q, K, V, DZ, STATS, DQ, length, scale, window,
     D: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr, IS_WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a block of queries; `STATS` has the shift of each, and its `z . dz`."""
+    """Compute the gradients of a block of queries; `STATS` has the shift of each, and its `z . dz`."""
     blocks = tl.cdiv(length, BLOCK)
     start = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK
     sequence = (tl.program_id(0) // blocks).to(tl.int64) * length
@@ -211,7 +211,7 @@ def attend_backward_keys(
     Q, K, V, DZ, STATS, DK, DV, length, scale, window,
     D: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr, IS_WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a block of keys and of their values."""
+    """Compute the gradients of a block of keys and of their values."""
     blocks = tl.cdiv(length, BLOCK)
     start = tl.program_id(0) % blocks * BLOCK
     sequence = (tl.program_id(0) // blocks).to(tl.int64) * length

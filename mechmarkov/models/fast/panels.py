@@ -47,25 +47,40 @@ def check_floats(shapes: dict[str, tuple[Tensor, tuple[int, ...]]]) -> None:
 
 
 def new_rows(like: Tensor, width: int) -> Float[Tensor, "model *token width"]:
-    """Memory for tokens as of `like` `[model, *token, d]`, tokens last; no view: hooks may write into it."""
+    """Returns memory for tokens `[model, *token, width]`, tokens last; no view, as hooks may write into it.
+
+    Example:
+        >>> new_rows(torch.ones(2, 5, 3), 4).stride()
+        (20, 1, 5)
+    """
     models, *tokens = like.shape[:-1]
     strides = [math.prod(tokens[i:]) for i in range(len(tokens) + 1)]
     return like.new_empty_strided((models, *tokens, width), (strides[0] * width, *strides[1:], strides[0]))
 
 
 def as_rows(x: Float[Tensor, "model *sequence token d"]) -> Float32[np.ndarray, "model d sequence token"]:
-    """The numbers of a tensor, copied if its tokens are not last in memory."""
+    """Returns the numbers of a tensor with its tokens last, copied if they are not last in memory.
+
+    Example:
+        >>> as_rows(torch.ones(2, 5, 3)).shape
+        (2, 3, 1, 5)
+    """
     numbers = x.detach().movedim(-1, 1).contiguous().numpy()
     return numbers if x.ndim == 4 else numbers[:, :, None]
 
 
 def as_array(x: Float[Tensor, "*axes"]) -> Float32[np.ndarray, "*axes"]:
-    """The numbers of a tensor, copied if they do not lie in its order."""
+    """Returns the numbers of a tensor, copied if they do not lie in its order."""
     return x.detach().contiguous().numpy()
 
 
 def blocks_of(weight: Float[Tensor, "model n_in n_out"]) -> Float[Tensor, "model out_block in_block 16"]:
-    """A matrix in blocks."""
+    """Cut a matrix into blocks of four rows and four columns, with zeros where there are fewer.
+
+    Example:
+        >>> blocks_of(torch.arange(6.0).view(1, 3, 2)).shape, blocks_of(torch.ones(1, 5, 9)).shape
+        (torch.Size([1, 1, 1, 16]), torch.Size([1, 3, 2, 16]))
+    """
     n_in, n_out = weight.shape[1:]
     return rearrange(
         pad(weight, (0, -n_out % 4, 0, -n_in % 4)), "m (r i) (a c) -> m a r (i c)", i=4, c=4
@@ -73,26 +88,37 @@ def blocks_of(weight: Float[Tensor, "model n_in n_out"]) -> Float[Tensor, "model
 
 
 def transposed(blocks: Float[Tensor, "model a r 16"]) -> Float[Tensor, "model r a 16"]:
-    """The blocks of the transpose of a matrix."""
+    """Returns the blocks of the transpose of a matrix.
+
+    Example:
+        >>> matrix = torch.arange(32.0).view(1, 4, 8)
+        >>> transposed(blocks_of(matrix)).equal(blocks_of(matrix.mT))
+        True
+    """
     return rearrange(blocks, "m a r (i c) -> m r a (c i)", i=4).contiguous()
 
 
 def in_fours(bias: Float[Tensor, "model n"]) -> Float[Tensor, "model padded"]:
-    """A bias, with zeros behind it up to whole fours."""
+    """Put zeros behind a bias, up to whole fours.
+
+    Example:
+        >>> in_fours(torch.ones(1, 3)).tolist()
+        [[1.0, 1.0, 1.0, 0.0]]
+    """
     return pad(bias, (0, -bias.shape[-1] % 4))
 
 
 @no_type_check
 @compiled.inlined
 def new_sums(blocks):
-    """Zeros for a model's blocks, a number for each lane."""
+    """Returns zeros for a model's blocks, a number for each of `LANES` lanes."""
     return np.zeros((blocks.shape[1], blocks.shape[2], 16 * LANES), f32)
 
 
 @no_type_check
 @called
 def take(panel, x, m, s, start, factor):
-    """Tokens of `x` `[model, row, sequence, token]` from `start` on, times a factor; then zeros."""
+    """Fill a panel with tokens of `x` `[model, row, sequence, token]` times a factor, then with zeros."""
     n = x.shape[3] - start
     for row in range(x.shape[1]):
         own, numbers = panel[row * TOKENS :], x[m, row, s, start:]
@@ -107,7 +133,7 @@ def take(panel, x, m, s, start, factor):
 @no_type_check
 @called
 def give(x, m, s, start, panel, factor):
-    """Write tokens, times a factor, to where `take` takes them from."""
+    """Copy tokens of a panel, times a factor, to where `take` takes them from."""
     n = x.shape[3] - start
     for row in range(x.shape[1]):
         own, numbers = panel[row * TOKENS :], x[m, row, s, start:]
@@ -122,7 +148,7 @@ def give(x, m, s, start, panel, factor):
 @no_type_check
 @called
 def multiply(out, blocks, x, bias):
-    """`out = weights^T x + bias`, panels `x` and `out`."""
+    """Set panel `out` to `weights^T x + bias`; the weights are `blocks`, `x` a panel."""
     for a in range(len(blocks)):
         own = out[a * 4 * TOKENS :]
         b0, b1, b2, b3 = bias[4 * a], bias[4 * a + 1], bias[4 * a + 2], bias[4 * a + 3]
@@ -134,12 +160,12 @@ def multiply(out, blocks, x, bias):
             own[2 * TOKENS + j] = b2 + w[2] * x0 + w[6] * x1 + w[10] * x2 + w[14] * x3
             own[3 * TOKENS + j] = b3 + w[3] * x0 + w[7] * x1 + w[11] * x2 + w[15] * x3
         for r in range(1, blocks.shape[1]):
-            add_block(own, blocks[a, r], x[r * 4 * TOKENS :])
+            _add_block(own, blocks[a, r], x[r * 4 * TOKENS :])
 
 
 @no_type_check
 @inlined
-def add_block(out, w, x):
+def _add_block(out, w, x):
     """`out[c] += sum_i w[4 i + c] x[i]`, four rows each."""
     for j in range(TOKENS):
         x0, x1, x2, x3 = x[j], x[TOKENS + j], x[2 * TOKENS + j], x[3 * TOKENS + j]
@@ -151,16 +177,19 @@ def add_block(out, w, x):
 @no_type_check
 @called
 def add_products(sums, x, y, n):
-    """`sums[a, r, 4 i + c, lane] += sum_t x[4 r + i, t] y[4 a + c, t]` over every sixteenth of `n` panels."""
+    """Add `sums[a, r, 4 i + c, lane] += sum_t x[4 r + i, t] y[4 a + c, t]` over `n` panels.
+
+    A lane has every sixteenth token.
+    """
     for a in range(sums.shape[0]):
         for r in range(sums.shape[1]):
             for p in range(n):
-                add_square(sums[a, r], x[p, r * 4 * TOKENS :], y[p, a * 4 * TOKENS :])
+                _add_square(sums[a, r], x[p, r * 4 * TOKENS :], y[p, a * 4 * TOKENS :])
 
 
 @no_type_check
 @inlined
-def add_square(s, x, y):
+def _add_square(s, x, y):
     """Add to 16 sums the products of four rows `x` with four rows `y`, lane by lane."""
     for j in range(LANES):
         a0, a1, a2, a3 = s[j], s[LANES + j], s[2 * LANES + j], s[3 * LANES + j]
@@ -183,7 +212,7 @@ def add_square(s, x, y):
 @no_type_check
 @called
 def add_rows(sums, x):
-    """`sums[row, lane] += sum_l x[row, j]`, over every sixteenth token from `lane` on."""
+    """Add `sums[row, lane] += sum_j x[row, j]`, over every sixteenth token j from `lane` on."""
     for row in range(0, len(sums) // LANES, 4):
         own, four = sums[row * LANES :], x[row * TOKENS :]
         for j in range(LANES):
@@ -196,7 +225,7 @@ def add_rows(sums, x):
 @no_type_check
 @called
 def add_lanes(out, sums):
-    """`out[i] = sum_lane sums[i, lane]`, both in the order of memory; `sums` is left zero."""
+    """Set `out[i] = sum_lane sums[i, lane]`, both in the order of memory; `sums` is left zero."""
     for i in range(out.size):
         total = f32(0)
         for j in range(LANES):

@@ -46,7 +46,7 @@ def relu_mlp_fused(
     W_out: Float[Tensor, "model d_mlp d_model"],
     b_out: Float[Tensor, "model d_model"],
 ) -> Float[Tensor, "model token d_model"]:
-    """`relu(x W_in + b_in) W_out + b_out` in float32, with tokens last in memory. Differentiable once.
+    """Compute `relu(x W_in + b_in) W_out + b_out` in float32, tokens last in memory. Differentiable once.
 
     Raises:
         ValueError: Shapes that do not fit, or another type than float32.

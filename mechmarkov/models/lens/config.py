@@ -43,7 +43,7 @@ class LensConfig(SimpleNamespace):
 
 
 def lens_config(config: DecoderConfig, **found: Any) -> LensConfig:
-    """A decoder's config with what TransformerLens' tools ask besides it."""
+    """Returns a decoder's config with further fields that TransformerLens' tools ask for."""
     return LensConfig(
         **config.model_dump(),
         n_params=hidden_weights(config),
@@ -56,9 +56,10 @@ def lens_config(config: DecoderConfig, **found: Any) -> LensConfig:
 
 
 def hidden_weights(config: DecoderConfig) -> int:
-    """HookedTransformer's `n_params`: what attention's and the MLPs' matrices hold, no biases or embeddings.
+    """Returns how many numbers the matrices of attention and MLPs hold: HookedTransformer's `n_params`.
 
-    As there, keys and values count for every head, shared or not (Kaplan et al. 2020, arXiv 2001.08361).
+    Biases and embeddings do not count; keys and values count for every head, shared or not, as there (Kaplan
+    et al. 2020, arXiv 2001.08361).
 
     Example:
         >>> hidden_weights(DecoderConfig(n_layers=2, d_model=8, n_ctx=4, d_head=4, d_vocab=3, attn_only=True))

@@ -2,11 +2,11 @@
 
 
 class LensError(AssertionError, ValueError):
-    """A call that HookedTransformer asserts against."""
+    """Raised for a call that HookedTransformer asserts against; it is an AssertionError and a ValueError."""
 
 
 class NoTokenizerError(AssertionError, TypeError):
-    """A text, where there is no tokenizer to read it."""
+    """Raised for a text, as there is no tokenizer to read it; it is an AssertionError and a TypeError."""
 
     def __init__(self, call: str) -> None:
         super().__init__(

@@ -7,10 +7,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechmarkov.models.block import added
-from mechmarkov.models.context import UNKNOWN_TOKEN, Context
 from mechmarkov.models.layers import is_hooked
 from mechmarkov.models.lens.errors import LensError, NoTokenizerError
 from mechmarkov.models.lens.surface import LensSurface
+from mechmarkov.models.mixer import UNKNOWN_TOKEN, Context
 
 Embedded = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 

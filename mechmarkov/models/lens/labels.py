@@ -30,7 +30,7 @@ class Labels:
         return self.labels or tuple(map(str, range(self.config.d_vocab)))
 
     def to_tokens(self, *_: Any, **__: Any) -> NoReturn:
-        """Always an error: there is no tokenizer, and Markov data are integers already."""
+        """Raise a `NoTokenizerError`: there is no tokenizer, and Markov data are integers already."""
         raise NoTokenizerError("to_tokens")
 
     def to_str_tokens(
@@ -66,7 +66,7 @@ class Labels:
         return [self.to_single_str_token(token) for token in tokens.reshape(-1).tolist()]
 
     def to_string(self, tokens: Any) -> Any:
-        """The labels of tokens `[pos]` with spaces between, or a list of such strings for `[batch, pos]`."""
+        """Returns the labels of tokens `[pos]` with spaces between; for `[batch, pos]` a list of these."""
         if not isinstance(tokens, Tensor):
             tokens = torch.as_tensor(tokens)
         if tokens.ndim == 2:
@@ -74,13 +74,13 @@ class Labels:
         return " ".join(self.to_str_tokens(tokens))
 
     def to_single_str_token(self, int_token: int) -> str:
-        """The label of a token; an assertion where there is none."""
+        """Returns the label of a token; a `LensError` where there is none."""
         if not 0 <= int_token < len(self._names):
             raise LensError(f"token is {int_token}, expected 0 to {len(self._names) - 1}")
         return self._names[int_token]
 
     def to_single_token(self, string: str) -> int:
-        """The token of a label; an assertion where there is none, as HookedTransformer's."""
+        """Returns the token of a label; a `LensError` where there is none."""
         if string not in self._names:
             some = [*self._names[:MAX_LABELS_SHOWN], *["…"] * (len(self._names) > MAX_LABELS_SHOWN)]
             raise LensError(f"label is {shown(string)}, expected one of {', '.join(some)}")

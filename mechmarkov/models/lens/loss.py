@@ -23,9 +23,21 @@ def next_token_loss(
     attention_mask: Tensor | None = None,
     per_token: bool = False,
 ) -> Float[Tensor, "*loss"]:
-    """Cross-entropy in nats of each next token, `[*batch, position - 1]`, or the mean over all of them.
+    """Compute the cross-entropy in nats of each next token, `[*batch, position - 1]`, or the mean over all.
 
-    Masked tokens count neither as what is read nor as what is predicted; their own loss is 0.
+    Args:
+        logits: Those at each position.
+        tokens: The tokens; the one at t + 1 is what position t predicts.
+        attention_mask: True or 1 for tokens that count, as what is read and as what is predicted.
+        per_token: Whether the loss of each position is returned, 0 where it does not count.
+
+    Raises:
+        LensError: There are no tokens.
+
+    Example:
+        >>> import torch
+        >>> next_token_loss(torch.zeros(1, 3, 2), torch.tensor([[0, 1, 1]]))  # the logarithm of 2
+        tensor(0.6931)
     """
     if tokens is None:
         raise LensError("tokens is None, expected those of the sequences for a loss from start_at_layer")

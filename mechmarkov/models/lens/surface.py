@@ -72,7 +72,7 @@ class LensSurface(LensWeights):
         return super().__getattr__(name)
 
     def outputs_as(self, other: "LensSurface") -> None:
-        """Name tokens, and read outputs, as of another model of the same data."""
+        """Name tokens, and say whether outputs are logits, as another model of the same data does."""
         self.labels, self.not_logits = other.labels, other.not_logits
 
     def to(self: Surface, *args: Any, print_details: bool = False, **kwargs: Any) -> Surface:  # noqa: ARG002
@@ -105,7 +105,7 @@ class LensSurface(LensWeights):
     # -- optional hook points ------------------------------------------------------------------------------
 
     def setup(self) -> None:
-        """TransformerLens' tables of modules and hook points; for 4 split inputs are under `attn` too."""
+        """Set TransformerLens' tables of modules and hook points; for 4 split inputs are under `attn` too."""
         super().setup()
         for name, point in list(self.hook_dict.items()) if self.is_lens else []:
             block, _, last = name.rpartition(".")

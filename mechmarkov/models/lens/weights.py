@@ -40,7 +40,7 @@ class LensWeights(Labels, HookedRootModule):  # type: ignore[misc]  # Transforme
             )
 
     def weight(self, name: str) -> Tensor:
-        """A weight by its name, `blocks.0.attn.W_K`; of each head where the parameter `_W_K` is shared."""
+        """Returns a weight by its name, `blocks.0.attn.W_K`: that of each head, shared or not."""
         return attrgetter(name)(self)
 
     W_E = _weight("embed.W_E", "[d_vocab, d_model]")
@@ -90,7 +90,7 @@ class LensWeights(Labels, HookedRootModule):  # type: ignore[misc]  # Transforme
         return sum(parameter.numel() for parameter in self.parameters())
 
     def tl_parameters(self) -> dict[str, Tensor]:
-        """The weights by name, for `SVDInterpreter`; a tied unembedding is among them."""
+        """Returns the weights by name, for `SVDInterpreter`; a tied unembedding is among them."""
         self._refuse_stack("tl_parameters")
         return {**dict(self.named_parameters()), "unembed.W_U": self.W_U}
 
@@ -123,7 +123,7 @@ class LensWeights(Labels, HookedRootModule):  # type: ignore[misc]  # Transforme
         return head_names(self.config)
 
     def tokens_to_residual_directions(self, tokens: Int[Tensor, "*tokens"] | int | str) -> Tensor:
-        """The unembedding direction of each token, `[*tokens, d_model]`; of a single one `[d_model]`.
+        """Returns the unembedding direction of each token, `[*tokens, d_model]`; of a single one `[d_model]`.
 
         A token may be its label.
         """
@@ -136,7 +136,7 @@ class LensWeights(Labels, HookedRootModule):  # type: ignore[misc]  # Transforme
     def accumulated_bias(
         self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
     ) -> Tensor:
-        """The sum of all output biases before `layer`, `[d_model]`."""
+        """Returns the sum of all output biases before `layer`, `[d_model]`."""
         self._refuse_stack("accumulated_bias")
         total = torch.zeros_like(self.embed.W_E[0])
         for i, block in enumerate(self.blocks):

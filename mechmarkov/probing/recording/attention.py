@@ -53,7 +53,7 @@ class AttentionStats:
     token_mean_variance: Float[np.ndarray, "member layer head"]
 
 
-class AttentionSums(Recording[Arrays]):
+class _AttentionSums(Recording[Arrays]):
     """Running sums of one layer, whose hooks' names begin with `at`."""
 
     def __init__(self, scope: Scope, at: str) -> None:
@@ -150,7 +150,7 @@ class AttentionSums(Recording[Arrays]):
 
 
 def _start(scope: Scope) -> PerLayer[AttentionStats]:
-    return PerLayer(scope.model, partial(AttentionSums, scope), AttentionStats)
+    return PerLayer(scope.model, partial(_AttentionSums, scope), AttentionStats)
 
 
 ATTENTION: Quantity[AttentionStats] = Quantity("attention", _start, reads_attention=True)

@@ -42,18 +42,18 @@ class PathOutputs:
     table: Float[np.ndarray, "member path state d_vocab_out"]
 
 
-def path_names(config: DecoderConfig, batch: Batch) -> tuple[str, ...]:
+def _path_names(config: DecoderConfig, batch: Batch) -> tuple[str, ...]:
     """The paths to the logits; behind a query token no state is on the direct one."""
     return (*["direct"] * (batch.parent_lag == 0), *layer_components(config))
 
 
-class PathSums(Recording[PathOutputs]):
+class _PathSums(Recording[PathOutputs]):
     """The sums of what some models add along every path."""
 
     def __init__(self, scope: Scope) -> None:
         batch, config = scope.batch, scope.model.config
         self.decoder, self.read, self.n_states = scope.model, batch.read, scope.n_states
-        self.names, n_read = path_names(config, batch), len(batch.read)
+        self.names, n_read = _path_names(config, batch), len(batch.read)
         each = scope.n_models * len(self.names) * len(batch.tokens) * config.d_vocab_out
         n_kept = max(1, min(n_read, KEPT_ELEMENTS // each))
         self.kept = ((torch.arange(n_kept, device=batch.read.device) + 0.5) * n_read / n_kept).long()
@@ -114,4 +114,4 @@ class PathSums(Recording[PathOutputs]):
         )
 
 
-PATHS: Quantity[PathOutputs] = Quantity("paths", PathSums)
+PATHS: Quantity[PathOutputs] = Quantity("paths", _PathSums)

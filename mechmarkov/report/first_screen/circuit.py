@@ -18,6 +18,8 @@ from mechmarkov.report.first_screen.readings import MIN_EFFECT_NATS, notes
 from mechmarkov.utils.text import format_number, label
 
 MIN_SHARE = 0.02  # of the largest effect; paths below it are not drawn
+MAX_NUMBERS = 6  # next to paths, the largest
+MIN_NUMBER_SHARE = 0.2  # of the largest of them
 _WIDEST = 5.0  # pixels of a path
 _HEAD_POINTS = 6  # of a path, under an arrow's head
 # Queries, keys and values are told apart by dash as well as by colour.
@@ -30,7 +32,8 @@ _SIDES = {
 _KNOWN_AS = {"embed": "the tokens", "pos_embed": "the positions", "logits": "the prediction"}
 _NAMED: dict[str, Any] = {"bordercolor": PALETTE[1], "borderwidth": 3}
 _OTHER: dict[str, Any] = {"bordercolor": GREY, "borderwidth": 1}
-_CAPTION = "Nats lost when only that path is cut. Colour: the named circuit; grey: others that cost some."
+_CAPTION = "Nats lost when only that path {}. Colour: the named circuit; grey: others that cost some."
+_CUT, _RESAMPLED = "is cut", "carries another sequence"
 _NO_CAPTION = "All measured paths, faintly: none is clearly worth 0.01 nats."
 Key = TypeVar("Key")
 NO_CIRCUIT = "No path is clearly<br>worth 0.01 nats."
@@ -43,7 +46,8 @@ def circuit_figures(results: Mapping[Key, Findings]) -> dict[Key, Figure]:
     scale = max(map(largest_effect, effects.values()), default=None)
     figures = {}
     for key, worth in effects.items():
-        caption = _CAPTION if largest_effect(worth) >= MIN_EFFECT_NATS else _NO_CAPTION
+        caption = _CAPTION.format(_RESAMPLED if is_resampled(data[key]) else _CUT)
+        caption = caption if largest_effect(worth) >= MIN_EFFECT_NATS else _NO_CAPTION
         figures[key] = Figure("The circuit", caption, "plotly", circuit(results[key], scale))
     return figures
 
@@ -101,7 +105,10 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
             _arrowhead(figure, x, y, boxes[component], colour, size)
             named_parts.append((x, y, effect))
     lines = [(x, y) for x, y, _ in named_parts]
-    for x, y, effect in reversed(named_parts):
+    numbered = sorted(named_parts, key=lambda path: -abs(path[2]))[:MAX_NUMBERS]
+    for x, y, effect in numbered:
+        if abs(effect) < MIN_NUMBER_SHARE * abs(numbered[0][2]):
+            break
         place = free_place(x, y, f"{effect:.2g}", taken, lines)
         if place is not None:
             point, box = place
@@ -157,15 +164,26 @@ def certain(data: xr.Dataset) -> set[tuple[str, str]]:
 
 
 def path_effects(data: xr.Dataset, name: str = "path_effect") -> dict[tuple[str, str], float]:
-    """Returns the rise of the last step's loss (nats) with one path at its mean, or zero if it has none."""
+    """Returns the rise of the last step's loss (nats) with one path at its mean, or zero if it has none.
+
+    Of a model trained on scores, which are nobody's at a mean, with another sequence's output in it.
+    """
     now = data[name][-1].sel(measure="loss").transpose("path_kind", "path")
     values = np.full(data.sizes["path"], np.nan)
-    for kind in ("zero", "mean"):
+    for kind in ("zero", "resample") if is_resampled(data) else ("zero", "mean"):
         if kind in now["path_kind"].values:
             of_kind = now.sel(path_kind=kind).values
             values = np.where(np.isfinite(of_kind), of_kind, values)
     ends = zip(map(str, data["sender"].values), map(str, data["receiver"].values), strict=True)
     return {path: value for path, value in zip(ends, values.tolist(), strict=True) if np.isfinite(value)}
+
+
+def is_resampled(data: xr.Dataset) -> bool:
+    """Returns whether paths are drawn by what another sequence's output in them costs."""
+    on_scores = data.attrs.get("objective", "cross_entropy") != "cross_entropy"
+    if not on_scores or "resample" not in data["path_kind"].values:
+        return False
+    return bool(np.isfinite(data["path_effect"][-1].sel(path_kind="resample")).any())
 
 
 def _words(result: Findings, name: str, named: Sequence[str]) -> list[str]:

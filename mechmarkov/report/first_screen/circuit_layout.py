@@ -15,8 +15,8 @@ from mechmarkov.models.components import head_index, mlp_index
 
 PHONE_WIDTH = 330  # pixels
 NUMBER_SIZE = 11  # pixels of the numbers on paths
-_ROW_HEIGHTS = (76, 102)  # pixels from one layer to the next, at least and at most
-_HEIGHT = 294  # pixels of the picture where that is enough
+_ROW_HEIGHTS = (72, 102)  # pixels from one layer to the next, at least and at most
+_HEIGHT = 280  # pixels of the picture where that is enough
 _LETTER_WIDTH = 0.6  # a letter's width as a share of the font's size
 _LINE_HEIGHT = 1.3  # a line's height likewise
 _GAP = 16  # pixels between two boxes

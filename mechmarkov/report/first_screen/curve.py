@@ -1,6 +1,6 @@
 """The learning curve: loss over training between the exact predictors' losses, events in their places."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from textwrap import wrap
 
@@ -8,18 +8,21 @@ import numpy as np
 import plotly.graph_objects as go
 from jaxtyping import Float
 
+from mechmarkov.claims.claim import Claim
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.figures import DASHES, GREY, PALETTE, annotate, lines
-from mechmarkov.report.first_screen.readings import best_loss, events, losses_of
+from mechmarkov.report.first_screen.readings import best_loss, came, closest_laws, losses_of
 from mechmarkov.report.symlog import symlog, symlog_ticks
-from mechmarkov.report.words.names import bare_law
-from mechmarkov.report.words.tiles import event_marks
+from mechmarkov.report.words.names import bare_law, event
+from mechmarkov.report.words.tiles import bare_event, was_there
 from mechmarkov.utils.text import format_number
 
-_HEIGHT = 304  # pixels
+_HEIGHT = 290  # pixels
 _MIN_BAND = 0.12  # of the axis; a narrower band has no room for its name
+_MIN_UPRIGHT = 0.04  # likewise; in a wider one the name stands upright
 _ROW = 0.048  # of the axis' height: a line of text; nearer levels share one text
+_LETTER = 6.0  # pixels of a letter
 _EVENT_LETTERS = 14  # of a row of an event's name
 _PLOTS = np.array([(190, 250), (520, 250), (1056, 250)])  # pixels between the axes: phone, 1280, 1920
 _HEADROOM = 0.35  # of the way from the best loss to the uniform's, above the latter
@@ -49,9 +52,10 @@ def learning_curve(result: Findings) -> Figure | None:
     for names, level in _joined(levels, _ROW * (high - low + 2 * room)):
         annotate(figure, 1.0, level, names, xref="paper", xanchor="left", xshift=4, align="left")
     if len(steps) > 1:
-        predictors = [bare_law(str(name)) for name in data["predictor"].values]
-        _add_bands(figure, symlog(steps), data["kl"].values.argmin(-1), predictors)
-        _add_events(figure, result, steps, loss, low - room, high + 2.2 * room)
+        bands = closest_laws(result)
+        _add_bands(figure, steps, bands)
+        heads = [claim for claim in came(result) if claim.relation == "came_by" and not was_there(claim)]
+        _add_events(figure, heads, steps, loss, low - room, high + 2.2 * room)
     else:
         at = float(symlog(steps[-1]))
         place = {"xanchor": "right" if at else "left", "yanchor": "bottom", "yshift": 6}
@@ -63,7 +67,12 @@ def learning_curve(result: Findings) -> Figure | None:
     margin = {"l": 8, "r": 122, "t": 34, "b": 8}  # at the top are the names of what is shaded
     figure.update_layout(height=_HEIGHT, margin=margin, showlegend=False, dragmode=False)
     caption = "Cross-entropy of the predictions. Dotted: exact predictors."
-    caption += " Shaded: which is nearest (KL). Steps: symlog." * (len(steps) > 1)
+    if len(steps) > 1:
+        caption += " Shaded: the closest by KL, from its first step." if bands else ""
+        n_phases = len(result.claims.where("passed", probe="dynamics"))
+        caption += " Unshaded: open." if len(bands) < n_phases else ""
+        caption += " Arrows: a head is halfway to the ideal." if heads else ""
+        caption += " Steps: symlog."
     if float(loss.max()) > high + room:
         caption += f" It begins at {format_number(float(loss[0]))} nats."
     title = "Loss over training" if len(steps) > 1 else "Where the loss stands"
@@ -112,27 +121,32 @@ def _joined(levels: Mapping[str, float], row: float) -> list[tuple[str, float]]:
     return list(zip(texts, means, strict=True))
 
 
-def _add_bands(figure: go.Figure, x: np.ndarray, nearest: np.ndarray, names: list[str]) -> None:
-    """Shade where each predictor is the nearest, from halfway to the step before to halfway to the next."""
-    edges = np.concatenate([[x[0] - 1], (x[1:] + x[:-1]) / 2, [x[-1] + 1]])
-    width, at = float(x[-1] - x[0]), 0
-    colours = {index: at for at, index in enumerate(dict.fromkeys(nearest.tolist()))}
-    for index, group in groupby(nearest):
-        start, at = at, at + len(list(group))
-        left, right = float(edges[start]), float(edges[at])
-        colour = PALETTE[colours[int(index)] % len(PALETTE)]
+def _add_bands(figure: go.Figure, steps: np.ndarray, laws: Sequence[tuple[Claim, float]]) -> None:
+    """Shade from the first step at which a law is clearly the closest until another one is."""
+    start, end = float(symlog(steps[0])), float(symlog(steps[-1]))
+    colours = {name: at for at, name in enumerate(dict.fromkeys(claim.object for claim, _ in laws))}
+    free = -np.inf  # where names above the plot end, in pixels of a phone
+    for claim, stop in laws:
+        left = float(symlog(claim.value or 0.0))
+        right = float(symlog(stop)) if np.isfinite(stop) else 1.1 * end
+        colour = PALETTE[colours[claim.object] % len(PALETTE)]
         figure.add_vrect(left, right, fillcolor=colour, opacity=0.13, line_width=0, layer="below")
-        left, right = max(left, float(x[0])), min(right, float(x[-1]))
-        if right - left > _MIN_BAND * width:
-            name = names[int(index)].replace(" ", "<br>")  # in rows, for a phone's width
-            annotate(figure, (left + right) / 2, 1.0, name, yref="paper", yanchor="bottom")
+        middle, width = (left + min(right, end)) / 2, (min(right, end) - left) / (end - start)
+        name = bare_event(claim)
+        rows = name.split(" ")  # for a phone's width
+        half = _LETTER * max(map(len, rows)) / 2
+        at = (middle - start) / (end - start) * float(_PLOTS[0][0])
+        if width > _MIN_BAND and at - half > free:
+            free = at + half
+            annotate(figure, middle, 1.0, "<br>".join(rows), yref="paper", yanchor="bottom")
+        elif width > _MIN_UPRIGHT:
+            annotate(figure, middle, 0.99, name, yref="paper", yanchor="top", textangle=-90)
 
 
 def _add_events(
-    figure: go.Figure, result: Findings, steps: np.ndarray, loss: np.ndarray, bottom: float, top: float
+    figure: go.Figure, came: Sequence[Claim], steps: np.ndarray, loss: np.ndarray, bottom: float, top: float
 ) -> None:
-    """Name each event near its place on the curve; events of one step share their arrow."""
-    came = events(result)
+    """Name each head near its place on the curve; those of one step share their arrow."""
     if not came:
         return
     at = np.linspace(0, 1, 200)
@@ -140,7 +154,7 @@ def _add_events(
     curve = np.stack([at, (top - drawn) / (top - bottom)], axis=-1)
     taken = [curve * plot for plot in _PLOTS]
     for step, group in groupby(came, key=lambda claim: claim.value or 0.0):
-        rows = [row for mark in event_marks(list(group)) for row in wrap(mark, _EVENT_LETTERS)]
+        rows = [row for head in group for row in wrap(event(head.object[0]), _EVENT_LETTERS)]
         tip = curve[int(np.abs(at * symlog(steps[-1]) - symlog(step)).argmin())]
         size = np.array([6.5 * max(map(len, rows)), 15.0 * len(rows)])
         offset = _free_place(tip, size, taken)

@@ -80,7 +80,9 @@ def headline(result: Findings) -> Headline:
             told = right if word == "solved" else ""
             shown = [of_a_circuit(tile, one, reaches, told) for tile, one in pairs]
         else:
-            shown = [of_a_part(tile, one, reaches.object[0]) for tile, one in pairs]
+            closest = claims.first("is_closest_to", probe="behaviour", status="shown")
+            learned = (reaches if closest is None else closest).object[0]
+            shown = [of_a_part(tile, one, learned) for tile, one in pairs]
     if "dynamics" in result.skipped and len(result.steps) == 1:
         shown.insert(min(2, len(shown)), one_step())
     return Headline(step, word, title, shown, note, judged, named_parts(tiles))

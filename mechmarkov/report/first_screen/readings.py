@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from mechmarkov.claims.claim import Claim, Claims
 from mechmarkov.probing.outcome import Findings, Outcome
 from mechmarkov.report.words.names import share
+from mechmarkov.report.words.tiles import in_order
 
 MIN_EFFECT_NATS = 0.01  # below, a path is not part of a circuit
 MIN_SHARE = 0.02  # of the bigram; below, it is not told of a part
@@ -23,11 +26,18 @@ def best_loss(behaviour: Outcome) -> float:
     return float(data["best_loss"] if "best_loss" in data else data["predictor_loss"].min())
 
 
-def events(result: Findings) -> list[Claim]:
-    """Returns what came between kept steps, in the order in which it came."""
-    came = result.claims.where("came_by", probe="dynamics")
-    timed = [claim for claim in came if claim.value is not None and claim.interval is not None]
-    return sorted(timed, key=lambda claim: claim.value or 0.0)
+def came(result: Findings) -> list[Claim]:
+    """Returns what the tile "How did it get there?" answers with: laws and heads, with their steps."""
+    outcome = result.outcomes.get("dynamics")
+    tiles = [] if outcome is None else outcome.probe.headline(result.claims)
+    return in_order([claim for tile in tiles for claim in tile.answer])
+
+
+def closest_laws(result: Findings) -> list[tuple[Claim, float]]:
+    """Returns the laws that were clearly the closest, each with the step from which another one is."""
+    passed = list(result.claims.where("passed", probe="dynamics"))
+    stops = [float(claim.where.steps[0]) for claim in passed[1:]] + [np.inf] * bool(passed)
+    return [(claim, stop) for claim, stop in zip(passed, stops, strict=True) if claim.is_shown]
 
 
 def notes(claims: Claims, name: str, named: Sequence[str] = ()) -> list[str]:

@@ -4,8 +4,8 @@ from html import escape
 
 import numpy as np
 
+from mechmarkov.probing.names import in_words
 from mechmarkov.probing.outcome import Findings
-from mechmarkov.probing.preconditions import in_words
 from mechmarkov.report.first_screen.readings import best_loss, losses_of
 from mechmarkov.utils.text import format_number
 

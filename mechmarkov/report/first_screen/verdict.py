@@ -36,9 +36,9 @@ def badge(claims: Claims) -> Badge | None:
     if alike:
         return None
     value, _, high = progress(claims)
-    if (
-        value > UNIGRAM_PROGRESS or learned or exact
-    ):  # exact: all of the circuit, at a loss above the unigram's
+    # Exact: all of the circuit, at a loss above the unigram's. The best law but for its temperature or some
+    # states is a part of it too.
+    if value > UNIGRAM_PROGRESS or learned or exact or has_but_for(claims):
         return "partly"
     trapped = claims.first("is_trapped_by", status="shown")
     if trapped is not None:
@@ -50,6 +50,19 @@ def badge(claims: Claims) -> Badge | None:
     if not near or value < -UNIGRAM_PROGRESS:
         return "another law"
     return "at the unigram" if high <= UNIGRAM_PROGRESS else None
+
+
+def has_but_for(claims: Claims) -> bool:
+    """Returns whether the model has the best law but for its temperature, or some states or positions."""
+    fails, reaches, tempers = (
+        claims.first(name, probe="behaviour") for name in ("fails_at", "reaches", "tempers")
+    )
+    if reaches is None:
+        return False
+    tempered = tempers is not None and tempers.is_shown and tempers.object == reaches.object
+    return tempered or (
+        fails is not None and fails.object == reaches.object and fails.holds("share of places")
+    )
 
 
 def progress(claims: Claims) -> tuple[float, float, float]:

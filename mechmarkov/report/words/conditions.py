@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from mechmarkov.claims.claim import Condition
+from mechmarkov.models.components import head_index
 from mechmarkov.report.words.names import heads, law, nats, number, part, share, some, token
 from mechmarkov.utils.text import clean, counted, listed
 
@@ -50,7 +51,7 @@ class _Fields(dict[str, object]):
 
 def _looks_up(condition: Condition) -> str:
     table, *rest = condition.words
-    through = f" through {clean(rest.pop(0))}" if rest and rest[0].startswith("L") else ""
+    through = f" through {clean(rest.pop(0))}" if rest and head_index(rest[0]) else ""
     weight = "" if condition.value is None else f" (weight {number(condition.value)})"
     where = "the direct table" if table == "direct" else f"the table of {part(table)}"
     return f"Its tables look up {token(rest)}{through} in {where}{weight}"
@@ -108,10 +109,10 @@ SILENT: dict[str, tuple[str, ...]] = {
     ),
     "ablation": (
         "loss", "least of them", "no single parent", "all parents have one law", "cut from the logits only",
-        "worth together", "group",
+        "worth together", "group", "clearly needed",
     ),
     "storage": (
-        "worth of all paths", "what there is of it", "positions", "full rank", "too little to share",
+        "worth of all paths", "what there is of it", "positions", "full rank", "too little to share", "the mean is it",
         "others undo it", "the paths lead away", "nothing to share", "only at another scale",
         "stored or from the context", "some from the context", "from the context", "the parent leads away",
         "the parent hardly leads there", "not by the parent",
@@ -179,6 +180,7 @@ CONDITIONS: dict[str, Template] = {
     # storage
     "with it only": "With {part} only it would be {nats} away",
     "without it": "Without {part} it would be {nats} away",
+    "not stable": "Which of them hold nine tenths changes with the sequences",
     "at the whole model's norm scale": "These are at the whole model's norm scale",
     "positions that follow the parent": "Predictions follow the parent at {positions} only",
     "positions that change with the parent": "Setting the parent changes predictions at {positions}",

@@ -1,10 +1,9 @@
 """One sentence of conclusion over many runs: on the page of a sweep, and on that of a benchmark."""
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 
-from mechmarkov.utils.text import clean, counted, format_number, listed, words
-
-FIRST = 2  # methods that the sentence names
+from mechmarkov.utils.text import clean, counted, format_number, words
 
 
 def of_sweep(event: str, cells: Sequence[Sequence[bool | None]]) -> str:
@@ -30,20 +29,51 @@ def of_sweep(event: str, cells: Sequence[Sequence[bool | None]]) -> str:
     )
 
 
-def of_bench(metric: str, scores: Mapping[str, float]) -> str:
-    """Returns which methods are first by a metric; "" where there are none.
+Interval = tuple[float, float, float]  # value, low, high; NaN ends where there are too few seeds
+METRICS = {"kl": "KL from the clean output", "nats": "loss in nats", "logit-difference": "logit difference"}
+ORDERED = {"rank": "order the effects of", "error": "state the effects of stopping at"}
+
+
+def of_bench(
+    *,
+    metric: str,
+    of: str,
+    score: str,
+    scores: Mapping[str, Interval],
+    lead: Interval | None,
+    cases: int,
+) -> str:
+    """Returns which method is first under a metric, or that it is open.
 
     Args:
-        metric: What the scores are, with its unit.
-        scores: The score of each method, the larger the better.
+        metric: The metric of the effects.
+        of: What the methods claim.
+        score: What they are ranked by.
+        scores: The score of each method, the best first.
+        lead: By how much the first is better than the second.
+        cases: On how many cases.
 
     Example:
-        >>> of_bench("correlation with exact effects in nats", {"a": 0.9, "b": 0.95, "c": 0.1})
-        'By correlation with exact effects in nats the first of 3 methods are b (0.95) and a (0.9).'
+        >>> of_bench(metric="kl", of="edges", score="rank", scores={"a": (0.9, 0.8, 1.0), "b": (0.5, 0.4, 0.6)},
+        ...     lead=(0.4, 0.3, 0.5), cases=7)
+        'KL from the clean output: of 2 methods a is first to order the effects of edges, rank 0.9 (0.8 to 1); b has 0.5 (0.4 to 0.6), on 7 cases.'
+        >>> of_bench(metric="kl", of="edges", score="rank", scores={"a": (0.9, 0.8, 1.0), "b": (0.8, 0.6, 1.0)},
+        ...     lead=(0.1, -0.1, 0.3), cases=7)
+        'KL from the clean output: of 2 methods it is open which is first to order the effects of edges: a has rank 0.9 (0.8 to 1), b 0.8 (0.6 to 1), on 7 cases.'
     """
-    if not scores:
-        return ""
-    order = sorted(scores, key=lambda name: -scores[name])[:FIRST]
-    named = listed([f"{clean(name)} ({format_number(scores[name], 2)})" for name in order])
-    are = "is" if len(order) == 1 else "are"
-    return f"By {metric} the first of {counted(len(scores), 'method')} {are} {named}."
+    (first, best), *others = scores.items()
+    next_to = [f"{clean(name)} {_estimate(value)}" for name, value in others[:1]]
+    begins = f"{METRICS[metric][:1].upper()}{METRICS[metric][1:]}: of {counted(len(scores), 'method')}"
+    done, on = f"{ORDERED[score]} {of}", f"on {counted(cases, 'case')}"
+    if lead is not None and lead[1] > 0:
+        second = next_to[0].replace(" ", " has ", 1)
+        return f"{begins} {clean(first)} is first to {done}, {score} {_estimate(best)}; {second}, {on}."
+    if lead is None:
+        return f"{begins} only {clean(first)} is ranked to {done}: {score} {_estimate(best)}, {on}."
+    both = ", ".join([f"{clean(first)} has {score} {_estimate(best)}", *next_to])
+    return f"{begins} it is open which is first to {done}: {both}, {on}."
+
+
+def _estimate(value: Interval) -> str:
+    at, low, high = (format_number(x, 2) for x in value)
+    return at if isnan(value[1]) else f"{at} ({low} to {high})"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mechmarkov.claims.claim import MODEL, Claim
 from mechmarkov.models.components import head_index, mlp_index
-from mechmarkov.probing.preconditions import in_words
+from mechmarkov.probing.names import LawName, tokens_back
 from mechmarkov.utils.text import clean, format_number, format_range, format_share, listed
 
 MAX_NAMED = 3  # names that a sentence lists; of more it says how many
@@ -28,7 +28,6 @@ LAWS = {
     "posterior lag": "law of the likeliest lag",
     "repeat output": "law that repeats outputs",
     "switching": "switching law",
-    **{f"{context}order {k}": f"{context}{k + 1}-gram" for k in range(64) for context in ("", "in-context ")},
 }
 BARE_PARTS = {"direct": "direct path", "embed": "embedding", "pos_embed": "positions", "bias": "output bias"}
 EVENTS = {
@@ -54,8 +53,12 @@ def law(name: str) -> str:
 
 def bare_law(name: str) -> str:
     """Returns an exact predictor's name without an article."""
-    words = in_words(clean(name))
-    return f"{words} law" if words.endswith("-step") else LAWS.get(words, words)
+    parts = LawName.read(clean(name))
+    if parts.number is None:
+        return LAWS.get(parts.words, parts.words)
+    numbered = {"step": f"{parts.number}-step law", "lag": f"law of lag {parts.number}"}
+    told = numbered.get(parts.base, f"{parts.number + 1}-gram")
+    return f"in-context {told}" if parts.in_context else told
 
 
 def part(name: str) -> str:
@@ -109,10 +112,8 @@ def token(names: Sequence[str]) -> str:
         >>> token(("parent", "current token")), token(("3 tokens back",)), token(("previous token",))
         ('the parent (the current token)', 'the token 3 back', 'the previous token')
     """
-    last = names[-1]
-    if last.endswith(" tokens back"):
-        last = f"token {last.removesuffix(' tokens back')} back"
-    where = f"the {last}"
+    back = tokens_back(names[-1])
+    where = f"the {names[-1]}" if back is None else f"the token {back} back"
     return f"the parent ({where})" if names[0] == "parent" else where
 
 

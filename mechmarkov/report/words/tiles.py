@@ -26,15 +26,15 @@ from mechmarkov.report.words.phrases.laws import where
 from mechmarkov.report.words.sentences import phrase, sentence
 from mechmarkov.utils.text import format_number, listed
 
+# Relations whose number the tile's sentence tells.
+IN_SENTENCES = ("reaches", "stores", "is_needed_most", "feeds", "is_induction_head")
+# Relations that are answered by the names of parts.
+OF_PARTS = ("is_needed", "is_needed_most", "is_induction_head", "recovers", "is_relied_on")
 MAX_BARS = 5
-ATTENTION = (
-    "selection",
-    "previous_token_head",
-    "induction_head",
-    "graph_head",
-)  # events of heads: halfway to the ideal
+MAX_STEPS = 6  # rows of what came at a step
 MAX_ANSWER_WORDS, MAX_TILE_WORDS = 12, 40
-LAW_EVENTS = ("unigram", "bigram", "best")  # each better than those before it
+SIMPLE = ("uniform", "unigram")  # laws that no part needs to hold
+MAX_CAME = 3  # laws that an answer lists
 # What an exact null of a tile's number is; that of others is chance.
 NULLS = {"is_at": "predicted by theory", "attends_to": "even attention", "is_trapped_by": "none"}
 PICTURES = {
@@ -43,7 +43,7 @@ PICTURES = {
     "share": "share of the bigram",
     "excess": "nats above the best possible",
     "eigenvalues": "Hessian eigenvalues; below zero the loss falls that way",
-    "steps": "between kept steps (symlog), over the whole run",
+    "steps": "first kept step at which a law is the closest, a head halfway to the ideal",
 }
 
 
@@ -103,12 +103,14 @@ def of_a_circuit(tile: Tile, shown: WordedTile, reaches: Claim, right: str) -> W
     return shown
 
 
-def of_a_part(tile: Tile, shown: WordedTile, best: str) -> WordedTile:
-    """Returns the tile of where the bigram lives in a model whose best law is a better one."""
+def of_a_part(tile: Tile, shown: WordedTile, learned: str) -> WordedTile:
+    """Returns the tile of where the bigram lives in a model whose law is another one."""
     home = tile.answer[0]
-    if tile.question != LIVES or home.relation != "stores" or not home.is_shown or home.object == (best,):
+    if tile.question != LIVES or home.relation != "stores" or learned in (*SIMPLE, *home.object):
         return shown
-    rest = f"Where the rest of {law(best)} lives is not measured."
+    if not home.is_shown:
+        return replace(shown, answer=f"Where {law(learned)} lives is not known")
+    rest = f"Where the rest of {law(learned)} lives is not measured."
     answer = f"Of {law(home.object[0])}: {short(home)}"
     return replace(shown, answer=answer, sentence=f"{shown.sentence} {rest}")
 
@@ -120,16 +122,14 @@ def one_step() -> WordedTile:
 
 def worded(tile: Tile) -> WordedTile:
     """Returns a tile in words."""
-    if tile.picture == "steps":
-        tile = replace(tile, answer=tuple(strongest(tile.answer)))
-    claims = tile.answer if tile.picture == "steps" else tile.more or tile.answer
+    claims = tile.more or tile.answer
     sentences = " ".join(dict.fromkeys(sentence(claim) for claim in claims[:2]))
     picture = PICTURES.get(tile.picture, tile.picture)
     rows = (
         _on_steps(tile.answer) if tile.picture == "steps" else bars_from_zero(_named(tile.bars, tile.picture))
     )
     where = "over the whole run" if tile.of_run and not rows else ""
-    is_told = tile.number is not None and tile.number.relation in ("reaches", "stores")  # by the sentence
+    is_told = tile.number is not None and tile.number.relation in IN_SENTENCES
     number = None if is_told else tile.number
     return WordedTile(
         tile.question, _answer(tile), sentences, *_number(number), picture if rows else "", rows, where
@@ -140,7 +140,18 @@ def _answer(tile: Tile) -> str:
     """The answer in a few words: the short forms of its claims."""
     if tile.picture == "steps":
         return _came(tile.answer)
+    if len(tile.answer) > 1 and {claim.relation for claim in tile.answer} <= {*OF_PARTS, "feeds"}:
+        return upper(_named_once(tile.answer))
     return upper(listed(list(dict.fromkeys(short(claim) for claim in tile.answer))))
+
+
+def _named_once(claims: Sequence[Claim]) -> str:
+    """Returns the parts that claims name, each once; a path as such."""
+    feeds = [claim for claim in claims if claim.relation == "feeds"]
+    told = {name for claim in feeds for name in (*claim.subject, *claim.object)}
+    names = list(dict.fromkeys(name for claim in claims for name in claim.subject if name not in told))
+    rest = parts(names) if len(names) <= MAX_NAMED or feeds else f"spread over {parts(names)}"
+    return listed([*map(short, feeds), *[rest] * bool(names)])
 
 
 def short(claim: Claim) -> str:
@@ -197,11 +208,11 @@ def _point(claim: Claim) -> str:
 
 def _stores(claim: Claim) -> str:
     if claim.is_shown:
-        return (
-            parts(claim.subject)
-            if len(claim.subject) <= MAX_NAMED
-            else f"spread over {len(claim.subject)} parts"
-        )
+        if len(claim.subject) > MAX_NAMED:
+            return f"spread over {len(claim.subject)} parts"
+        return f"{'spread over ' if claim.condition('not stable') else ''}{parts(claim.subject)}"
+    if claim.condition("the mean is it"):
+        return "no part needs to: the mean is the bigram"
     if claim.condition("too little to share"):
         return "too little to place"
     return "open which part holds it" if claim.status == "open" else f"no part holds {law(claim.object[0])}"
@@ -212,6 +223,8 @@ def _most(claim: Claim) -> str:
         return parts(claim.subject)
     if claim.condition("within its null"):
         return "no more than in untrained models"
+    if (clear := claim.condition("clearly needed")) is not None:
+        return f"{parts(clear.words)}, perhaps others more"
     return "no part is surely needed" if claim.status == "open" else "in no single part"
 
 
@@ -231,63 +244,65 @@ _SHORT: dict[str, Callable[[Claim], str]] = {
     "matches": lambda claim: f"{parts(claim.subject)}, by weights",
     "attends_to": lambda claim: f"{heads(claim.subject)}, by attention",
     "recovers": lambda claim: heads(claim.subject),
+    "is_relied_on": lambda claim: parts(claim.subject),
 }
 
 
 def _came(claims: Sequence[Claim]) -> str:
-    """When events came, the earliest first, each by its first sure step; several of one step in one."""
-    came: dict[int, list[str]] = {}  # by step; -1 from the start
-    for claim in sorted((one for one in claims if one.value is not None), key=lambda one: one.value or 0.0):
-        lost = " (lost again)" if claim.condition("lost again") else ""
-        start = claim.condition("from the first probed step") is not None
-        came.setdefault(-1 if start else round(claim.value or 0.0), []).append(f"{bare_event(claim)}{lost}")
-    if not came:
+    """Returns the laws that were closest, each by its first step; otherwise the heads that came."""
+    passed, heads = (
+        [one for one in in_order(claims) if one.relation == name] for name in ("passed", "came_by")
+    )
+    laws = [one for one in passed if one.is_shown]
+    undecided = [f"undecided from step {one.value:.0f}" for one in passed if not one.is_shown]
+    seen = [[one for one in group if not was_there(one)] for group in (laws, heads)]
+    told = seen[0] or seen[1]
+    if not told and laws:
+        return ", ".join([f"From the start closest to {_coinciding(laws[0].object)}", *undecided])
+    if not told and undecided:
+        return "Open which law it is closest to"
+    if not (told := told or heads):
         return "Open" if any(claim.status == "open" for claim in claims) else "It never began"
-    told = [f"{' and '.join(names)} {_when(step, i)}" for i, (step, names) in enumerate(came.items())]
-    return upper(", ".join(told))
+    shown = [*told[: MAX_CAME - 1], told[-1]] if len(told) > MAX_CAME else told
+    words = [f"{bare_event(claim)} {_when(claim, i)}" for i, claim in enumerate(shown)]
+    if len(shown) < len(told):
+        words.insert(-1, f"{len(told) - len(shown)} more")
+    words += undecided if seen[0] else []
+    return upper(", ".join(words))
 
 
-def _when(step: int, place: int) -> str:
-    return "from the start" if step < 0 else f"{'by step ' if place == 0 else ''}{step}"
+def in_order(claims: Sequence[Claim]) -> list[Claim]:
+    """Returns the claims of what came at a step, the earliest first."""
+    return sorted((one for one in claims if one.value is not None), key=lambda one: one.value or 0.0)
 
 
-def strongest(claims: Sequence[Claim]) -> list[Claim]:
-    """Returns events without laws that came at the step of a better law: whoever has that has them too."""
-    better = {name: LAW_EVENTS[i + 1 :] for i, name in enumerate(LAW_EVENTS)}
-    came = {(claim.object[0], claim.value) for claim in claims if claim.value is not None}
-    return [
-        claim
-        for claim in claims
-        if not any((name, claim.value) in came for name in better.get(claim.object[0], ()))
-    ]
+def was_there(claim: Claim) -> bool:
+    """Returns whether it was there at the first probed step, so that it was not seen to come."""
+    return claim.condition("from the first probed step") is not None
 
 
-def event_marks(claims: Sequence[Claim]) -> list[str]:
-    """Returns what came at one step, for its place on the learning curve: laws in one text, heads apart.
-
-    Example:
-        >>> laws = [Claim(("model",), "came_by", (name,), 8.0) for name in ("unigram", "bigram")]
-        >>> event_marks(laws)
-        ['halfway to the bigram']
-    """
-    claims = strongest(claims)
-    named = [event(claim.object[0]) + ("" if claim.is_shown else " (open)") for claim in claims]
-    of_heads = [claim.object[0] in ATTENTION for claim in claims]
-    laws = [name for name, is_head in zip(named, of_heads, strict=True) if not is_head]
-    told = [name for name, is_head in zip(named, of_heads, strict=True) if is_head]
-    return ([f"halfway to {listed(laws)}"] if laws else []) + told
+def _when(claim: Claim, place: int) -> str:
+    lost = " (lost again)" if claim.condition("lost again") else ""
+    step = "from the start" if was_there(claim) else f"{'by step ' if place == 0 else ''}{claim.value:.0f}"
+    return f"{step}{lost}"
 
 
 def bare_event(claim: Claim) -> str:
     """Returns what came, without an article."""
     names = {
-        "selection": "attention",
-        "best": "best law",
+        "selection": "attention on the parent",
         "previous_token_head": "previous-token head",
         "induction_head": "induction head",
         "graph_head": "head along the graph",
     }
+    if claim.relation == "passed":
+        return _simplest(claim.object)
     return names.get(claim.object[0], claim.object[0])
+
+
+def _simplest(names: Sequence[str]) -> str:
+    """Returns the name of a law without an article; of several that coincide one that is not the uniform law."""
+    return bare_law(next((name for name in names if name != "uniform"), names[0]))
 
 
 def _number(claim: Claim | None) -> tuple[str, Score | None]:
@@ -349,9 +364,8 @@ def bars_from_zero(values: Mapping[str, float], most: int = MAX_BARS) -> tuple[B
 
 
 def _on_steps(claims: Sequence[Claim]) -> tuple[Bar, ...]:
-    """A bar for each event, from the last step before it to the first at which it is there."""
-    timed = [claim for claim in claims if claim.value is not None and claim.interval is not None]
-    last = max((claim.where.steps[1] for claim in timed if claim.where.steps), default=1)
+    """A bar for what came at a step, from the last step before it to the first at which it is there."""
+    last = max((claim.where.steps[1] for claim in claims if claim.where.steps), default=1)
     end = float(symlog(max(last, 1)))
 
     def place(step: float) -> float:
@@ -359,6 +373,6 @@ def _on_steps(claims: Sequence[Claim]) -> tuple[Bar, ...]:
 
     return tuple(
         Bar(bare_event(claim), place(claim.interval[0]), place(claim.interval[1]), f"{claim.value:g}")
-        for claim in timed
-        if claim.interval is not None
+        for claim in in_order(claims)[-MAX_STEPS:]
+        if claim.interval is not None and claim.is_shown and not was_there(claim)
     )

@@ -29,7 +29,7 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     if word == "solved" or (word == "partly" and is_exact(claims)):
         if not reaches.is_shown:
             if word == "partly":
-                return f"The {best}'s circuit, with probabilities worse than the unigram's"
+                return f"The {best}'s circuit, at a loss above the unigram's"
             right = "As right as possible" if is_exactly_as_right(claims) else "Nearly as right as possible"
             return _with(f"{right}, by the {best}'s circuit", how(claims, lives))
         name = best if closest is None else bare_law(closest.object[0])
@@ -67,7 +67,9 @@ def _another(claims: Claims, best: str, closest: Claim | None) -> str:
     value, _, high = progress(claims)
     if claims.first("is_on_the_way_to") is None:
         return f"Not the {best}, nor the unigram, which nearly coincide"
-    named = f"Closest to {law(closest.object[0])}" if closest is not None else f"Not the {best}"
+    named = f"Not the {best}"
+    if closest is not None and closest.is_shown:
+        named = f"Closest to {law(closest.object[0])}"
     if value >= -0.1:
         return f"{named}, with a loss near the unigram's"
     return f"{named}, with a loss {'above' if high < 0 else 'perhaps above'} the unigram's"
@@ -92,6 +94,8 @@ def how(claims: Claims, lives: Tile | None) -> list[str]:
     shown = [] if lives is None else [claim for claim in lives.answer if claim.is_shown]
     # Where the bigram is stored says nothing of a better law.
     shown = [claim for claim in shown if claim.relation != "stores" or claim.object == best]
+    if any(claim.relation == "is_needed" for claim in shown):  # it is in all of these: a tile names them
+        return [""]
     told = [text for claim in shown if (text := in_short(claim, claims))]
     feeds = next((claim for claim in shown if claim.relation == "feeds"), None)
     shorter = []
@@ -117,7 +121,9 @@ def in_short(claim: Claim, claims: Claims) -> str:
         reads = claims.first("attends_to", subject=who[0], object="parent", status="shown", probe="attention")
         if len(who) == 1 and reads is not None:
             return f"{who[0]} reads the parent"
-        return f"in {parts(who)}" if len(who) <= MAX_NAMED else f"spread over {len(who)} parts"
+        if len(who) > MAX_NAMED:
+            return f"spread over {len(who)} parts"
+        return f"{'spread over' if claim.condition('not stable') else 'in'} {parts(who)}"
     known = {
         "is_needed_most": f"{parts(who)} {verb(who, 'is', 'are')} needed most",
         "matches": f"{parts(who)} {verb(who, 'has', 'have')} it in the weights",

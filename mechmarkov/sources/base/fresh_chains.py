@@ -46,7 +46,7 @@ class FreshChains(WithHidden):
 
 
 def uniform_starts(P: Chains) -> Float64[Tensor, "batch state"]:
-    """The uniform law for each chain."""
+    """The uniform law `[batch, state]` for each of the chains `[batch, state_from, state_to]`."""
     return torch.full_like(P[:, 0], 1 / P.shape[-1])
 
 
@@ -60,6 +60,11 @@ def dirichlet_rows(
         concentration: The concentration of every entry; however small.
         generator: The only source of randomness.
         device: Where the generator lives.
+
+    Example:
+        >>> rows = dirichlet_rows((2, 3), 0.1, torch.Generator().manual_seed(0), "cpu")
+        >>> rows.shape, bool((rows.sum(-1) - 1).abs().max() < 1e-12)
+        (torch.Size([2, 3]), True)
     """
     if isinstance(generator, Streams):
         return generator.log_gamma(shape, concentration).softmax(-1).clamp_min(TINY)

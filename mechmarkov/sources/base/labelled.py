@@ -28,10 +28,17 @@ def matrices_of(machine: Any) -> Matrices:
 
 
 def labelled_matrices(T: Any) -> Matrices:
-    """Labelled matrices as an array, rows divided by their sums.
+    """Labelled matrices `T[symbol, state_from, state_to]` as an array, rows divided by their sums.
+
+    Entry `[x, i, j]` is the probability to show symbol x and go to state j from state i, so that a state's
+    row, over symbols and next states, sums to 1.
 
     Raises:
         ValueError: One line, for another shape, entries that are not probabilities, and sums that are not 1.
+
+    Example:
+        >>> labelled_matrices([[[0.5, 0.0], [1.0, 0.0]], [[0.0, 0.5], [0.0, 0.0]]]).shape
+        (2, 2, 2)
     """
     if isinstance(T, Mapping):
         T = [T[symbol] for symbol in sorted(T)]

@@ -21,6 +21,10 @@ def load_source(kind: str) -> type[Source]:
     Raises:
         ValueError: No source is registered for the kind, two are, or what is registered is not one or
             cannot be imported.
+
+    Example:
+        >>> load_source("circle").__name__
+        'Circle'
     """
     known = plugins.registered(GROUP)
     if kind not in known:
@@ -98,7 +102,7 @@ def complaint(error: ValidationError, data: Mapping[str, Any], name: str) -> str
 
 
 def validated_source(data: Mapping[str, Any]) -> Source:
-    """The same for who words an error themselves.
+    """A source from plain data, as `source_from_data`, for a caller who words an error on their own.
 
     Raises:
         ValidationError: pydantic's.

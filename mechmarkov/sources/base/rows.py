@@ -18,7 +18,12 @@ MAX_STATES = 1 << 12
 
 
 def as_lists(value: Any) -> Any:
-    """Arrays and tensors as nested lists; anything else as it is."""
+    """Arrays and tensors as nested lists; anything else as it is.
+
+    Example:
+        >>> as_lists(np.eye(2)), as_lists("uniform")
+        ([[1.0, 0.0], [0.0, 1.0]], 'uniform')
+    """
     return value.tolist() if isinstance(value, np.ndarray | torch.Tensor) else value
 
 
@@ -45,8 +50,18 @@ def check_square(rows: Sequence[Sequence[float]], name: str) -> None:
 def check_law(law: Sequence[float], name: str, whole: str | None = None) -> None:
     """Refuse what is not a law: entries outside [0, 1], or a sum that is not 1 (to 1e-6).
 
+    Args:
+        law: The probabilities.
+        name: The field they are in, for the message.
+        whole: A name for all of them, where the field's own does not do.
+
     Raises:
         ValueError: naming the entry, or the whole (by its own name, if it has one), and the value.
+
+    Example:
+        >>> check_law([0.5, 0.6], "start")
+        Traceback (most recent call last):
+        ValueError: start sums to 1.1, expected 1
     """
     for j, entry in enumerate(law):
         if not 0 <= entry <= 1:
@@ -95,14 +110,24 @@ def one_for_each(item: str, field: str) -> AfterValidator:
 
 
 def weights_or_uniform(weights: tuple[float, ...] | None, n: int) -> Float[np.ndarray, " item"]:
-    """The law that weights are, or the uniform one where none are given."""
+    """The law that weights are, or the uniform one over n items where none are given.
+
+    Example:
+        >>> weights_or_uniform(None, 2).tolist(), weights_or_uniform((0.2, 0.8), 2).tolist()
+        ([0.5, 0.5], [0.2, 0.8])
+    """
     return np.full(n, 1 / n) if weights is None else normalised([weights])[0]
 
 
 def laws_of(
     counts: Float[np.ndarray, "row state"], otherwise: Float[np.ndarray, "... state"]
 ) -> Float[np.ndarray, "row state"]:
-    """Counts, or joint probabilities, by their rows' sums; a row without any has the other law."""
+    """Counts, or joint probabilities, by their rows' sums; a row without any has the other law.
+
+    Example:
+        >>> laws_of(np.array([[1.0, 3.0], [0.0, 0.0]]), np.array([0.5, 0.5])).tolist()
+        [[0.25, 0.75], [0.5, 0.5]]
+    """
     total = counts.sum(-1, keepdims=True)
     return np.divide(counts, total, out=np.broadcast_to(otherwise, counts.shape).copy(), where=total > 0)
 
@@ -122,5 +147,10 @@ Transitions = Annotated[Rows, AfterValidator(_transitions)]
 
 
 def normalised(rows: Sequence[Sequence[float]]) -> Float[np.ndarray, "row column"]:
-    """The rows divided by their sums, in float64; where a row sums to 1 not one bit is changed."""
+    """The rows divided by their sums, in float64; where a row sums to 1 not one bit is changed.
+
+    Example:
+        >>> normalised([[0.5, 0.5], [0.3, 0.7000001]])[1].sum()
+        np.float64(1.0)
+    """
     return np.array(rows) / np.array([[math.fsum(row)] for row in rows])

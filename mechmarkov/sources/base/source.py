@@ -54,12 +54,21 @@ class Predictor:
 
 
 def by_name(*rules: Predictor) -> dict[str, Predictor]:
-    """Predictors by their names."""
+    """Predictors in a dict by their names, in the order given."""
     return {rule.name: rule for rule in rules}
 
 
 def uniform_rule(n_states: int, state: str = "state") -> Predictor:
-    """Every state with equal probability."""
+    """A predictor that gives every state equal probability.
+
+    Args:
+        n_states: The number of states.
+        state: The word for a state in its label.
+
+    Example:
+        >>> uniform_rule(2).probabilities(np.array([[0, 1]])).tolist()
+        [[[0.5, 0.5], [0.5, 0.5]]]
+    """
     rule = partial(predictors.uniform, n_states=n_states)
     return Predictor("uniform", f"uniform: every {state} equally likely", True, rule)
 
@@ -67,7 +76,20 @@ def uniform_rule(n_states: int, state: str = "state") -> Predictor:
 def counting_rules(
     n_states: int, *, unigram: str, bigram: str, exact: str | None = None, concentration: float = 1.0
 ) -> dict[str, Predictor]:
-    """Uniform, and smoothed counts of tokens and of pairs: the end of their labels, and which is exact."""
+    """The predictors `uniform`, `in_context_unigram` and `in_context_bigram`: smoothed counts in a sequence.
+
+    Args:
+        n_states: The number of states.
+        unigram: The end of the label of counts of tokens.
+        bigram: The end of the label of counts of pairs.
+        exact: Which of the names is exact, if one is.
+        concentration: Added to every count: the Dirichlet prior's.
+
+    Example:
+        >>> rules = counting_rules(2, unigram="tokens", bigram="pairs")
+        >>> rules["in_context_bigram"].probabilities(np.array([[0, 1, 0]]))[0, -1].round(2).tolist()
+        [0.33, 0.67]
+    """
     options: dict[str, Any] = {"n_states": n_states, "concentration": concentration}
     add = f"add-{concentration:g} counts of"
     tokens = f"in-context unigram: {add} tokens, {unigram}"
@@ -233,7 +255,16 @@ class WithHidden(Source):
 
 
 def check_question(tokens: Tokens, n_states: int, length: int) -> None:
-    """Refuse tokens that are not states, or go beyond the place before the answer, which is the last one."""
+    """Refuse tokens that are not states, or go beyond the place before the answer, which is the last one.
+
+    Args:
+        tokens: Sequences, or their beginnings.
+        n_states: The number of states.
+        length: The number of states of a whole sequence.
+
+    Raises:
+        ValueError: One line that names what was found.
+    """
     predictors.check_tokens(tokens, n_states)
     if tokens.shape[1] >= length:
         raise ValueError(
@@ -243,7 +274,11 @@ def check_question(tokens: Tokens, n_states: int, length: int) -> None:
 
 
 def check_drawn(states: Shaped[torch.Tensor, "..."], source: Source) -> Shaped[torch.Tensor, "..."]:
-    """The sequences that a source drew, once they are seen to hold states: a plugin may draw others."""
+    """Returns the sequences that a source drew, once they are seen to hold states: a plugin may draw others.
+
+    Raises:
+        ValueError: One line that names the source and the range of what it drew.
+    """
     low, high = map(int, states.aminmax()) if states.numel() else (0, 0)
     if not 0 <= low <= high < source.n_states:
         raise ValueError(
@@ -253,7 +288,12 @@ def check_drawn(states: Shaped[torch.Tensor, "..."], source: Source) -> Shaped[t
 
 
 def check_request(batch: int, length: int, generator: Numbers, device: Device) -> None:
-    """Refuse what `Source.sample` cannot draw, in words."""
+    """Refuse what `Source.sample` cannot draw: too few sequences or states, a generator elsewhere.
+
+    Raises:
+        TypeError: `generator` is none.
+        ValueError: One line that names the argument and its value.
+    """
     for name, value in (("batch", batch), ("length", length)):
         if value < 1:
             raise ValueError(f"{name} is {value}, expected at least 1")

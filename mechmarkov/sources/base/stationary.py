@@ -91,19 +91,32 @@ class Stationary(Source):
 
 
 def one_law(source: S) -> S:
-    """Refuse arguments that leave the stationary law open; for `model_validator`."""
+    """Returns the source, once its `pi` is seen to exist: a `model_validator` of chains given by matrices.
+
+    Raises:
+        ValueError: More than one closed class leaves the stationary law open.
+    """
     _ = source.pi  # says which classes are closed, if not one
     return source
 
 
 def check_steps(m: int) -> None:
-    """Refuse a negative number of steps, in words."""
+    """Refuse a negative number of steps.
+
+    Raises:
+        ValueError: One line that names it.
+    """
     if m < 0:
         raise ValueError(f"m is {m}, expected at least 0 steps")
 
 
 def read_only(array: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """The array as float64 that nobody can write to."""
+    """The array as float64 that nobody can write to.
+
+    Example:
+        >>> read_only(np.array([1, 2])).flags.writeable
+        False
+    """
     array = np.ascontiguousarray(array, dtype=np.float64)
     array.setflags(write=False)
     return array

@@ -51,10 +51,15 @@ def encode(
     relabel: Any = False,
     limit: Any = None,
 ) -> Encoded:
-    """Number the symbols of sequences; see `Observed`.
+    """Number the symbols of sequences from 0; the arguments are those of `Observed`.
 
     Raises:
         ValueError: One line that names the field, its value and what was expected.
+
+    Example:
+        >>> found = encode(["b", "a", "c"] * 40, None, None)
+        >>> found.names, found.states[:3].tolist(), found.lengths
+        (('a', 'b', 'c'), [1, 0, 2], (120,))
     """
     if max_states is not None and not (type(max_states) is int and 2 <= max_states <= MAX_STATES):
         raise ValueError(f"max_states is {shown(max_states)}, expected an integer from 2 to {MAX_STATES}")
@@ -166,7 +171,8 @@ def _numbered(
     if relabel or (max_states is not None and names is None and low >= 0):
         known, states = np.unique(symbols, return_inverse=True)
         return states, tuple(map(str, known.tolist()))
-    in_order = [({"relabel": True}, f"takes {_listed(symbols)} in this order")]
+    listed = first_of([*map(str, np.unique(symbols).tolist())], NAMED)
+    in_order = [({"relabel": True}, f"takes {listed} in this order")]
     if low < 0:
         raise OptionError(f"{where(int(symbols.argmin()))} is {low}, {GAP}", *in_order)
     if names is not None:
@@ -181,10 +187,6 @@ def _numbered(
             f"tokens go up to {high}, expected at most {MAX_STATES} states", most, *in_order * few
         )
     return symbols, tuple(map(str, range(high + 1)))
-
-
-def _listed(symbols: Int[np.ndarray, " token"]) -> str:
-    return first_of([*map(str, np.unique(symbols).tolist())], NAMED)
 
 
 def _named(symbols: np.ndarray, alphabet: tuple[str, ...] | None) -> Numbered:

@@ -42,7 +42,19 @@ class Blocks:
     def of(
         cls, states: Int[np.ndarray, " token"], lengths: Sequence[int], size: int, n_states: int
     ) -> "Blocks":
-        """Cut sequences into pieces of at least `size` states, and gather short ones in such blocks."""
+        """Cut sequences into pieces of at least `size` states, and gather short ones in such blocks.
+
+        Args:
+            states: The states of all sequences, one after the other.
+            lengths: The lengths of the sequences.
+            size: The number of states of a block, at least.
+            n_states: How many states there may be.
+
+        Example:
+            >>> blocks = Blocks.of(np.array([0, 1, 0, 1, 1, 0]), [4, 2], size=2, n_states=2)
+            >>> blocks.block.tolist(), blocks.place.tolist()
+            ([0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 1])
+        """
         parts = [max(1, length // size) for length in lengths]
         cuts = [np.diff(np.linspace(0, n, k + 1).astype(int)) for n, k in zip(lengths, parts, strict=True)]
         pieces = np.concatenate(cuts)
@@ -199,6 +211,12 @@ def choose(blocks: Blocks, train: Bool[np.ndarray, " block"], order: int | None 
         blocks: The data.
         train: Which blocks may be looked at.
         order: Choose only the smoothing of this one.
+
+    Example:
+        >>> states = np.arange(400) % 3  # what follows is certain given one state
+        >>> blocks = Blocks.of(states, [400], size=20, n_states=3)
+        >>> choose(blocks, np.ones(blocks.n_blocks, dtype=bool)).order
+        1
     """
     number = np.cumsum(train) - 1
     fold = np.where(train, number % min(FOLDS, int(train.sum())), -1)[blocks.block]

@@ -185,8 +185,16 @@ def _of_tensor(tensor: torch.Tensor, where: str) -> Any:
 def flat(sequence: Any, where: str) -> Symbols:
     """One sequence as an array of integers (int64) or of texts.
 
+    Args:
+        sequence: A list, an array or a tensor of one axis, of integers or of texts.
+        where: The sequence's name in messages, such as "sequence 3".
+
     Raises:
         ValueError: One line, for a gap and for what is neither.
+
+    Example:
+        >>> flat([2, 0, 1], "tokens").tolist(), flat(["b", "a"], "tokens").tolist()
+        ([2, 0, 1], ['b', 'a'])
     """
     values = sequence if isinstance(sequence, np.ndarray) else _as_array(sequence, where)
     if values.ndim != 1 or not len(values):

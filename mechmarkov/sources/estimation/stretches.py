@@ -26,6 +26,10 @@ def default_block(lengths: Sequence[int]) -> int:
 def training(blocks: Blocks, held_out: str) -> Bool[np.ndarray, " block"]:
     """Returns which blocks are not held out.
 
+    Args:
+        blocks: The data.
+        held_out: The rule: "every_fifth" block or the "last_tenth" of them.
+
     Raises:
         ValueError: `held_out` is neither of its words.
     """
@@ -36,7 +40,12 @@ def training(blocks: Blocks, held_out: str) -> Bool[np.ndarray, " block"]:
 
 
 def room(blocks: Blocks, chosen: Bool[np.ndarray, " block"]) -> Int[np.ndarray, " token"]:
-    """Returns the longest stretch that begins at each token, within its piece; 0 in other blocks."""
+    """Returns how many states of the same piece there are from each token on; 0 in blocks not chosen.
+
+    Args:
+        blocks: The data.
+        chosen: The blocks that stretches may lie in.
+    """
     begins = np.flatnonzero(blocks.place == 0)
     n = len(blocks.place)
     left = np.repeat(np.append(begins[1:], n), np.diff(np.append(begins, n))) - np.arange(n)

@@ -41,12 +41,17 @@ def words(text: str) -> list[str]:
 
 
 def characters(text: str) -> list[str]:
-    """The characters of a text, without the line end that ends it."""
+    r"""The characters of a text, without the line end that ends it.
+
+    Example:
+        >>> characters("abb\n")
+        ['a', 'b', 'b']
+    """
     return list(text.removesuffix("\n"))
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a text that hold anything."""
+    """The lines of a text that hold anything but white space."""
     return [line for line in text.split("\n") if line.strip()]
 
 

@@ -98,7 +98,13 @@ class DoublyStochastic(FreshChains):
 
 
 def doubly_stochastic(A: Chains) -> Chains:
-    """Positive matrices made doubly stochastic: Sinkhorn's scaling, then rounding."""
+    """Positive matrices made doubly stochastic: Sinkhorn's scaling, then rounding.
+
+    Example:
+        >>> P = doubly_stochastic(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]], dtype=torch.float64))
+        >>> P.sum(1).tolist(), P.sum(2).tolist()
+        ([[1.0, 1.0]], [[1.0, 1.0]])
+    """
     for _ in range(ROUNDS):
         A = A / A.sum(1, keepdim=True)
         A = A / A.sum(2, keepdim=True)

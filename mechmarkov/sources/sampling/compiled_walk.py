@@ -22,7 +22,7 @@ def walk_compiled(
     always: Int64[Tensor, "batch history"] | None = None,
     placed: Int64[Tensor, "batch step"] | None = None,
 ) -> Int64[Tensor, "batch step+1"]:
-    """Returns what `paths.walk` returns.
+    """Returns what `paths.walk` returns, by a compiled loop on the CPU; see there for arguments.
 
     Raises:
         ValueError: States, laws or numbers that a path would leave the chain by.
@@ -89,7 +89,7 @@ def _walk(cdf, u, always, placed, path):
 def emit_compiled(
     cdf: Float64[Tensor, "source state"], u: Float64[Tensor, "batch step"], path: Int64[Tensor, "batch step"]
 ) -> Int64[Tensor, "batch step"]:
-    """The states at which the rows of cumulative probabilities that a path is in first exceed the numbers.
+    """Returns what `paths.draw` returns with the row of `cdf` that the path is in at each step.
 
     Raises:
         ValueError: A path, laws or numbers by which a state would be none.
@@ -119,7 +119,12 @@ def fill_by_counts_compiled(
     u: Float64[Tensor, "batch step"],
     path: Int64[Tensor, "batch position"],
 ) -> None:
-    """Fill a path as `walk_by_counts` does.
+    """Fill a path as `walk_by_counts` does, in place, by a compiled loop on the CPU.
+
+    Args:
+        base: The concentrations, added to the counts of each row.
+        u: Uniform numbers in [0, 1), one a step.
+        path: Its first states are given, the last `step` are filled in.
 
     Raises:
         ValueError: Shapes or states that do not fit.

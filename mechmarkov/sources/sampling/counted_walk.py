@@ -36,7 +36,7 @@ def fill_by_counts(
     u: Float64[Tensor, "batch step"],
     path: Int64[Tensor, "batch position"],
 ) -> None:
-    """Fill a path behind its first states, on any device."""
+    """Fill a path behind its first states, in place, on any device; see `fill_by_counts_compiled`."""
     n = len(base)
     counts, one = torch.ones_like(path[:, :n], dtype=torch.float64), torch.ones_like(u[:, :1])
     for t in range(n, path.shape[1]):

@@ -27,6 +27,20 @@ def sample_histories(
     A history of `order` states is a number with that many digits, the oldest first, to the base of the number
     of states. For order 1 the paths are those of `sample_paths`. Of several chains each has as many paths as
     the others, side by side.
+
+    Args:
+        kernels: The law of the next state behind each history.
+        start: The law of the first history.
+        order: The number of states of a history.
+        batch: The number of paths.
+        length: The number of states of each.
+        generator: The only source of randomness.
+
+    Example:
+        >>> copy = torch.eye(2, dtype=torch.float64).repeat_interleave(2, dim=0)  # the state before the last
+        >>> start = torch.tensor([0.0, 1.0, 0.0, 0.0], dtype=torch.float64)  # the history 0, 1
+        >>> sample_histories(copy, start, 2, 1, 6, torch.Generator().manual_seed(0)).tolist()
+        [[0, 1, 0, 1, 0, 1]]
     """
     n_histories, n_states = kernels.shape[-2:]
     u = uniform(generator, kernels.device, batch, max(1, length - order + 1))
@@ -41,7 +55,14 @@ def sample_histories(
 def sample_fresh_histories(
     kernels: Float64[Tensor, "batch history state_to"], order: int, length: int, generator: Numbers
 ) -> Sequences:
-    """Draw one path per sequence, each of a kernel of its own, from `order` uniform states on."""
+    """Draw one path per sequence, each of a kernel of its own, from `order` uniform states on.
+
+    Args:
+        kernels: The law of the next state behind each history, of each sequence.
+        order: The number of states of a history.
+        length: The number of states of each sequence.
+        generator: The only source of randomness.
+    """
     batch, _, n_states = kernels.shape
     u = uniform(generator, kernels.device, batch, length)
     cdf = cumulative(kernels)

@@ -20,13 +20,23 @@ MAX_ENTRIES_GPU = 1 << 27  # of the maps that are composed at once: 1 GB
 
 
 def cumulative(law: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch state"]:
-    """Cumulative probabilities, ending in exactly 1, so that a state of probability zero is never drawn."""
+    """Cumulative probabilities, ending in exactly 1, so that a state of probability zero is never drawn.
+
+    Example:
+        >>> cumulative(torch.tensor([0.25, 0.75, 0.0], dtype=torch.float64)).tolist()
+        [0.25, 1.0, 1.0]
+    """
     total = law.cumsum(-1)
     return total / total[..., -1:]
 
 
 def draw(cdf: Float64[Tensor, "batch state"], u: Float64[Tensor, "batch n"]) -> Int64[Tensor, "batch n"]:
-    """The states at which the cumulative probabilities first exceed uniform numbers in [0, 1)."""
+    """The states at which the cumulative probabilities first exceed uniform numbers in [0, 1).
+
+    Example:
+        >>> draw(torch.tensor([[0.25, 1.0]]), torch.tensor([[0.1, 0.3]])).tolist()
+        [[0, 1]]
+    """
     return torch.searchsorted(cdf, u.contiguous(), right=True)
 
 
@@ -72,13 +82,36 @@ def walk(
 
     Sequences of a chain follow each other. Where `placed` is not negative a path is there whatever came
     before, and otherwise behind a history for which `always` is not negative it is there.
+
+    Args:
+        cdf: The cumulative law of the next state behind each history (`cumulative`).
+        u: Uniform numbers in [0, 1), one a step.
+        start: The first history of each path.
+        always: For each sequence and history the history that always follows; -1 where none does.
+        placed: For each sequence and step the history that a path is at; -1 where the chain says.
+
+    Example:
+        >>> turn = torch.tensor([[[0.0, 1.0], [1.0, 1.0]]], dtype=torch.float64)  # 0 to 1, and 1 to 0
+        >>> walk(turn, torch.rand(1, 3, dtype=torch.float64), torch.tensor([0])).tolist()
+        [[0, 1, 0, 1]]
     """
     go = walk_compiled if u.device.type == "cpu" and CAN_COMPILE else scan
     return go(cdf, u, start, always, placed)
 
 
 def emit(laws: Float64[Tensor, "source state"], path: Sequences, generator: Numbers) -> Sequences:
-    """Draw a state at every position of a path, from the law that belongs to where the path is."""
+    """Draw a state at every position of a path, from the law that belongs to where the path is.
+
+    Args:
+        laws: The law of the state that is shown at each place of the path.
+        path: The places.
+        generator: The only source of randomness.
+
+    Example:
+        >>> laws = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
+        >>> emit(laws, torch.tensor([[0, 0, 1]]), torch.Generator().manual_seed(0)).tolist()
+        [[1, 1, 0]]
+    """
     u, cdf = uniform(generator, path.device, *path.shape), cumulative(laws)
     if path.device.type == "cpu" and CAN_COMPILE:
         return emit_compiled(cdf, u, path)
@@ -97,7 +130,7 @@ def scan(
     always: Int64[Tensor, "batch history"] | None = None,
     placed: Int64[Tensor, "batch step"] | None = None,
 ) -> Int64[Tensor, "batch step+1"]:
-    """Returns what `walk` returns, in log(step) rounds, on any device."""
+    """Returns what `walk` returns, in log(step) rounds of compositions of maps, on any device."""
     n_chains, n_histories, n_states = cdf.shape
     later, size = [start.new_empty(0, u.shape[1])], MAX_ENTRIES_GPU // max(1, u.shape[1] * n_histories)
     without_oldest = torch.arange(n_histories, device=u.device) * n_states % n_histories

@@ -112,6 +112,11 @@ def count_class_law(
 
     Raises:
         ValueError: As `class_law`.
+
+    Example:
+        >>> from mechmarkov.sources import Binary
+        >>> count_class_law(Binary(p=0.5, q=0.5), 12, memory=1)
+        4
     """
     return [len(cover.path) for cover in _covers(source, length, memory, read)][-1]
 

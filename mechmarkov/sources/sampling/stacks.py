@@ -28,7 +28,14 @@ MAX_COUNTED_STEPS = 64
 
 
 class Generators:
-    """One generator a member: as many launches as members."""
+    """One generator a member of a stack of models: as many draws as members.
+
+    Args:
+        sources: The members' sources.
+        seeds: The members' seeds.
+        length: The number of states of a sequence.
+        device: Where sequences are made.
+    """
 
     def __init__(
         self, sources: Sequence[Source], seeds: Sequence[int], length: int, device: torch.device
@@ -113,7 +120,12 @@ def group_of(source: Source) -> object:
 
 
 def sampler(sources: Sequence[Source], device: torch.device) -> Sampler:
-    """Draws sequences of a group, as many of each member, one member after the other."""
+    """Returns a function that draws sequences of a group, as many of each member, one member after the other.
+
+    Args:
+        sources: The members' sources, for which `group_of` is the same.
+        device: Where sequences are made.
+    """
     first = cast(Any, sources[0])
     if len(set(sources)) == 1:
         return lambda rows, length, numbers: first.sample(rows, length, generator=numbers, device=device)
@@ -138,6 +150,19 @@ def sampler(sources: Sequence[Source], device: torch.device) -> Sampler:
 def draws_of(
     sources: Sequence[Source], seeds: Sequence[int], length: int, device: torch.device
 ) -> Generators | Counted:
-    """Counter-based numbers on a GPU, where every source takes them; else generators."""
+    """Counter-based numbers on a GPU, where every source takes them; else generators.
+
+    Args:
+        sources: The source of each member of a stack of models.
+        seeds: Their seeds.
+        length: The number of states of a sequence.
+        device: Where sequences are made.
+
+    Example:
+        >>> from mechmarkov.sources import Circle
+        >>> members = draws_of([Circle(n_states=4, p=0.5)] * 2, [0, 1], 8, torch.device("cpu"))
+        >>> members.draw(start=0, batch=3).shape
+        torch.Size([2, 3, 8])
+    """
     counted = device.type != "cpu" and all(source.takes_streams for source in sources)
     return Counted(sources, seeds, length, device) if counted else Generators(sources, seeds, length, device)

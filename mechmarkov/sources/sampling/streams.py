@@ -27,7 +27,12 @@ Sequences = Int64[Tensor, "batch position"]  # states, 0 to K - 1
 
 
 def signed(value: int) -> int:
-    """An unsigned integer of 64 bits as torch's int64 of the same bits."""
+    """An unsigned integer of 64 bits as torch's int64 of the same bits.
+
+    Example:
+        >>> signed(2**64 - 1)
+        -1
+    """
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -51,11 +56,19 @@ def _shifted(z: Int64[Tensor, "*n"], bits: int) -> Int64[Tensor, "*n"]:
 class Streams:
     """Numbers for the same rows of every member; a draw's first axis is member by member.
 
+    A number depends only on the member's seed, the row, and how many were drawn before it, so that it is the
+    same in whatever chunks rows are drawn.
+
     Args:
-        seeds: A member's each.
+        seeds: The seed of each member.
         device: Where numbers are made.
         start: The first row of each member.
         rows: How many rows each member draws.
+
+    Example:
+        >>> together = Streams([5], torch.device("cpu"), start=0, rows=3).uniform(3)
+        >>> bool((Streams([5], torch.device("cpu"), start=2, rows=1).uniform(1) == together[2:]).all())
+        True
     """
 
     def __init__(self, seeds: Sequence[int], device: Device, *, start: int = 0, rows: int = 1) -> None:
@@ -125,19 +138,42 @@ Numbers = torch.Generator | Streams
 
 
 def uniform(numbers: Numbers, device: Device, *shape: int) -> Float64[Tensor, "row ..."]:
-    """Numbers in [0, 1)."""
+    """Numbers in [0, 1) from a generator or from `Streams`, in float64.
+
+    Args:
+        numbers: The only source of randomness.
+        device: Where numbers are made.
+        shape: The shape of the draw.
+
+    Example:
+        >>> uniform(torch.Generator().manual_seed(0), "cpu", 2, 3).shape
+        torch.Size([2, 3])
+    """
     if isinstance(numbers, Streams):
         return numbers.uniform(*shape)
     return torch.rand(shape, generator=numbers, device=device, dtype=torch.float64)
 
 
 def integers(numbers: Numbers, device: Device, below: int, *shape: int) -> Int64[Tensor, "row ..."]:
-    """Integers from 0 to below a bound, each equally likely."""
+    """Integers from 0 to below a bound, each equally likely.
+
+    Args:
+        numbers: The only source of randomness, a generator or `Streams`.
+        device: Where numbers are made.
+        below: The bound.
+        shape: The shape of the draw.
+    """
     if isinstance(numbers, Streams):
         return (numbers.uniform(*shape) * below).long()
     return torch.randint(below, shape, generator=numbers, device=device)
 
 
 def table(numbers: Numbers, device: Device, array: Shaped[np.ndarray, "*n"]) -> Shaped[Tensor, "*n"]:
-    """A source's table where the sequences are made."""
+    """A source's table where the sequences are made.
+
+    Args:
+        numbers: A generator or `Streams`, which keep a table on the device once it was there.
+        device: Where sequences are made.
+        array: The table.
+    """
     return numbers.table(array) if isinstance(numbers, Streams) else torch.tensor(array, device=device)

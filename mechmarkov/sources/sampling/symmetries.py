@@ -42,7 +42,12 @@ def generators(P: Float[np.ndarray, "state_from state_to"]) -> list[Permutation]
 
 
 def order(P: Float[np.ndarray, "state_from state_to"]) -> int:
-    """Returns how many automorphisms the chain has, the identity among them."""
+    """Returns how many automorphisms the chain has, the identity among them.
+
+    Example:
+        >>> order(np.array([[0.0, 0.5, 0.5], [0.5, 0.0, 0.5], [0.5, 0.5, 0.0]]))
+        6
+    """
     return prod(len(transversal) for transversal in _stabiliser_chain(P)[1])
 
 
@@ -51,6 +56,10 @@ def elements(P: Float[np.ndarray, "state_from state_to"], limit: int) -> list[Pe
 
     Raises:
         ValueError: There are more than `limit`.
+
+    Example:
+        >>> elements(np.array([[0.5, 0.5], [0.5, 0.5]]), limit=10)
+        [(0, 1), (1, 0)]
     """
     transversals = _stabiliser_chain(P)[1]
     n_elements = order(P)

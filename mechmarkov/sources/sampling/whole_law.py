@@ -13,7 +13,13 @@ MAX_SEQUENCES = 1 << 16
 
 
 def is_permutation(source: Source) -> bool:
-    """Returns whether a source is a deterministic chain whose states take turns: one sequence per start."""
+    """Returns whether a source is a deterministic chain whose states take turns: one sequence per start.
+
+    Example:
+        >>> from mechmarkov.sources import Circle
+        >>> is_permutation(Circle(n_states=4, p=1.0)), is_permutation(Circle(n_states=4, p=0.5))
+        (True, False)
+    """
     P = getattr(source, "P", None)
     return P is not None and bool(((P == 0) | (P == 1)).all()) and bool((P.sum(0) == 1).all())
 

@@ -66,6 +66,19 @@ def first_step_gradient(
     The sum runs over lags `m = 1 .. N-1`. The factor `l'(0) / N` of the gradient proper is left out, so that
     entry `[y, x]` is the expected number of earlier tokens `x` on paths that end in `y`, and all entries add
     up to `N - 1`.
+
+    Args:
+        P: The chain.
+        mu: The law of the first state.
+        length: N, the states of a path, its label among them.
+
+    Raises:
+        ValueError: `length` is below 2.
+
+    Example:
+        >>> swap = np.array([[0.0, 1.0], [1.0, 0.0]])
+        >>> first_step_gradient(swap, np.array([0.5, 0.5]), length=3).tolist()  # label, one back, two back
+        [[0.5, 0.5], [0.5, 0.5]]
     """
     check_length(length)
     gradient = np.zeros_like(P)
@@ -82,13 +95,25 @@ def first_step_information(gradient: Float[np.ndarray, "state_to state_from"]) -
     The gradient is, up to scale, the joint law of label and random earlier token. The product of its margins
     is what it would be if they were independent: a `V` whose prediction is the same for every input. On the
     circle this is `circle_first_step_information`.
+
+    Args:
+        gradient: What `first_step_gradient` returns.
+
+    Example:
+        >>> first_step_information(np.eye(2)), first_step_information(np.ones((2, 2)))
+        (0.5, 0.0)
     """
     independent = np.outer(gradient.sum(axis=1), gradient.sum(axis=0)) / gradient.sum()
     return float(((gradient - independent) ** 2).sum() / (gradient**2).sum())
 
 
 def occupancy(P: Matrix, mu: Float[np.ndarray, " state_from"], length: int) -> list[np.ndarray]:
-    """The law of each state of a path but the last, the label, from a start law on."""
+    """The law of each state of a path but the last, the label, from a start law on: `mu P^t`, t = 0 .. N-2.
+
+    Example:
+        >>> [law.tolist() for law in occupancy(np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([1.0, 0.0]), 3)]
+        [[1.0, 0.0], [0.0, 1.0]]
+    """
     laws = [mu]
     for _ in range(length - 2):
         laws.append(laws[-1] @ P)
@@ -96,6 +121,10 @@ def occupancy(P: Matrix, mu: Float[np.ndarray, " state_from"], length: int) -> l
 
 
 def check_length(length: int) -> None:
-    """Refuse paths without a token before the label."""
+    """Refuse paths without a token before the label.
+
+    Raises:
+        ValueError: `length`, the number of states with the label among them, is below 2.
+    """
     if length < 2:
         raise ValueError(f"length is {length}, expected at least 2 states: a token and a label")

@@ -35,7 +35,14 @@ Weights = Float[np.ndarray, " path"]
 
 @dataclass(frozen=True, eq=False)
 class ReducedState:
-    """The weights of the reduced walk model after `step` steps (module docstring for the meaning)."""
+    """The weights of the reduced walk model after `step` steps.
+
+    Attributes:
+        profile: `V[y, x] = profile[(y - x) mod K]`.
+        token_logit: Every entry of `w_x`, the attention logits of states.
+        position_logits: `<p_i, w_p>`, the logits that positions give by themselves.
+        step: How many steps of gradient descent led here.
+    """
 
     profile: Float[np.ndarray, " displacement"]
     token_logit: float
@@ -80,7 +87,12 @@ def deterministic_displacements(n_states: int, length: int) -> Int[np.ndarray, "
 
 
 def zero_state(n_states: int, length: int) -> ReducedState:
-    """The paper's start, `V = W = 0`, for paths of `length` states."""
+    """The paper's start, `V = W = 0`, for paths of `length` states.
+
+    Example:
+        >>> zero_state(n_states=3, length=5).position_logits.shape
+        (5,)
+    """
     return ReducedState(np.zeros(n_states), 0.0, np.zeros(length))
 
 
@@ -96,7 +108,17 @@ def value_matrix(profile: Float[np.ndarray, " displacement"]) -> Float[np.ndarra
 
 
 def forward(state: ReducedState, displacements: Displacements) -> Forward:
-    """Attention, displacement masses and scores of each path."""
+    """Attention, displacement masses and scores of each path.
+
+    Args:
+        state: The weights.
+        displacements: The array that `displacements` returns, a path a row.
+
+    Example:
+        >>> one = deterministic_displacements(n_states=3, length=4)  # three tokens and the label
+        >>> forward(zero_state(3, 4), one).attention.tolist()
+        [0.25, 0.25, 0.25, 0.25]
+    """
     n_paths, n_tokens = displacements.shape
     n_states = len(state.profile)
     logits = state.position_logits + np.append(np.full(n_tokens, state.token_logit), 0.0)
@@ -113,12 +135,24 @@ def forward(state: ReducedState, displacements: Displacements) -> Forward:
 
 
 def loss(state: ReducedState, displacements: Displacements, weights: Weights, eps: float) -> float:
-    """`E[-log(f_y + eps)]` over the weighted paths, in nats."""
+    """`E[-log(f_y + eps)]` over the weighted paths, in nats; f_y is the score of the path's label y.
+
+    Example:
+        >>> paths = deterministic_displacements(n_states=3, length=4)
+        >>> round(loss(zero_state(3, 4), paths, np.ones(1), eps=0.1), 4)  # all scores are zero
+        2.3026
+    """
     return float(-(weights * np.log(forward(state, displacements).scores[:, 0] + eps)).sum())
 
 
 def accuracy(state: ReducedState, displacements: Displacements, weights: Weights) -> float:
-    """Probability that the highest score is the label's; m scores tied to the last bit get 1 / m each."""
+    """Probability that the highest score is the label's; m scores tied to the last bit get 1 / m each.
+
+    Example:
+        >>> paths = deterministic_displacements(n_states=4, length=5)
+        >>> accuracy(zero_state(4, 5), paths, np.ones(1))
+        0.25
+    """
     scores = forward(state, displacements).scores
     highest = scores == scores.max(axis=1, keepdims=True)
     return float((weights * highest[:, 0] / highest.sum(axis=1)).sum())

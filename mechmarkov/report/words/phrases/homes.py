@@ -8,7 +8,7 @@ from mechmarkov.report.words.phrases.premises import Phrase, cap, value_in
 def _stores(claim: Claim) -> str:
     if claim.is_shown:
         what = "what there is of the bigram" if claim.holds("what there is of it") else "the bigram"
-        if len(claim.subject) > MAX_NAMED:
+        if len(claim.subject) > MAX_NAMED or claim.condition("not stable"):
             return f"{cap(what)} is spread over {parts(claim.subject)}, which hold {share(claim.value)} of it"
         together = "together " if len(claim.subject) > 1 else ""
         much = (
@@ -29,6 +29,7 @@ def _no_home(claim: Claim) -> str:
 
 
 NO_HOME = {
+    "the mean is it": "No part needs to hold the bigram: the mean prediction is the bigram",
     "too little to share": "Which part holds the bigram is open: all together {moved}",
     "others undo it": "Nothing is left of the bigram: {who} would hold it, and the other parts undo it",
     "the paths lead away": "No part holds the bigram: all together {moved}",

@@ -29,7 +29,7 @@ def _reaches(claim: Claim) -> str:
     best = "the best possible" if claim.object else "the best"
     away = f"It is {nats(claim.value)} from {best}{within(claim)}"
     if claim.status == "open" and claim.against is None:
-        return f"{away}: about a tenth of the way is left"
+        return f"{away}: whether that is under a tenth of the way is open"
     return f"{away}{reason_in(claim)}"
 
 

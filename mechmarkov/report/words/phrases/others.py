@@ -1,7 +1,7 @@
 """Sentences of programs, beliefs, graphs, bounds, and of a number that stands by itself."""
 
 from mechmarkov.certify.sentence import program_in_words
-from mechmarkov.claims.claim import Claim
+from mechmarkov.claims.claim import TABLES, Claim
 from mechmarkov.report.words.conditions import stream, term
 from mechmarkov.report.words.names import heads, nats, number, parts, share, within
 from mechmarkov.report.words.phrases.premises import Phrase, cap, reason_in, value_in
@@ -14,7 +14,7 @@ COUNTS = ("Counts", "WeightedRow")  # terms in the plural
 def _explains(claim: Claim) -> str:
     if claim.condition("constant predictions"):
         return "Its predictions are constant: a program that says their mean is all of it"
-    if claim.subject[0].startswith("tables"):
+    if claim.subject == (TABLES,):
         if claim.status == "open":
             return f"Tables read from the weights explain {share(max(0.0, value_in(claim)), 1)}, as in untrained models"
         return f"Tables read from its weights explain {share(max(0.0, value_in(claim)), 1)} of the model"
@@ -38,6 +38,14 @@ def _carries_belief(claim: Claim) -> str:
     does = {"shown": "carries", "open": "may carry", "excluded": "does not carry"}[claim.status]
     n = int(claim.number("hidden states"))
     return f"{cap(stream(claim.subject[0]))} {does} the belief over {n} {clean(claim.object[0])}: R² {number(value_in(claim))}"
+
+
+def _reads_part(claim: Claim) -> str:
+    does = "is" if claim.is_shown else "may be"
+    at = "the embedding" if claim.subject[0] == "embed" else stream(claim.subject[0])
+    return (
+        f"The belief over the {clean(claim.object[0])} {does} read from {at} on: R² {number(value_in(claim))}"
+    )
 
 
 def _follows_belief(claim: Claim) -> str:
@@ -96,6 +104,7 @@ def _measures(claim: Claim) -> str:
 OTHERS: dict[str, Phrase] = {
     "explains": _explains,
     "carries_belief": _carries_belief,
+    "reads_part": _reads_part,
     "follows_belief": _follows_belief,
     "recovers": _recovers,
     "has_learning_coefficient": _coefficient,

@@ -1,9 +1,11 @@
 """Sentences of parts: where heads look, what they match, which are needed, and for what."""
 
-from mechmarkov.claims.claim import Claim
+from mechmarkov.claims.claim import COPIES, Claim
 from mechmarkov.report.words.names import heads, law, nats, number, parts, share, some, token, verb, within
 from mechmarkov.report.words.phrases.premises import Phrase, cap, negated, premise, reason_in, value_in
 from mechmarkov.utils.text import format_range, listed
+
+LEAST_LEFT = (-0.05, 0.005)  # of a score, which are told as none
 
 
 def _attends_to(claim: Claim) -> str:
@@ -11,7 +13,7 @@ def _attends_to(claim: Claim) -> str:
     if claim.object == ("matches",):
         why = {True: "not", None: "not surely"}[premise(claim, "not for their predecessors").holds or None]
         return f"{who} looks at tokens after copies ({number(value_in(claim))} beyond chance), but {why} for their sake"
-    what = "copies of the current token" if claim.object[0].startswith("copies") else token(claim.object)
+    what = COPIES if claim.object == (COPIES,) else token(claim.object)
     if claim.status == "excluded":
         none = "No head reads the parent" if claim.object[0] == "parent" else "No head settles on one token"
         return f"{none}: {who} gives {what} {mass}"
@@ -88,7 +90,7 @@ def _feeds(claim: Claim) -> str:
     through = premise(claim, "through").words
     inputs = f"the {listed(list(through))} of {heads(claim.object)}"
     if claim.subject:
-        return f"{heads(claim.subject)} {verb(claim.subject, 'feeds', 'feed')} {inputs}: the cut leaves {share(claim.value)} of the score"
+        return f"{heads(claim.subject)} {verb(claim.subject, 'feeds', 'feed')} {inputs}: the cut leaves {_left(claim)} of the score"
     if claim.interval is not None:
         low, high = claim.interval
         ends = " to ".join(dict.fromkeys((share(low), share(high))))
@@ -100,6 +102,12 @@ def _feeds(claim: Claim) -> str:
         if claim.status == "excluded"
         else f"Cuts cannot tell which head feeds {inputs}"
     )
+
+
+def _left(claim: Claim) -> str:
+    """Returns the share that a cut leaves of a score; one that turns round a little is none."""
+    value = value_in(claim)
+    return "none" if LEAST_LEFT[0] < value < LEAST_LEFT[1] else share(value)
 
 
 def _carries(claim: Claim) -> str:
@@ -141,6 +149,9 @@ def _needed_most(claim: Claim) -> str:
         return f"No head, MLP or direct path is needed: each is worth less than 0.001 nats{harm}"
     if claim.holds("within its null"):
         return f"Cutting {who} costs {nats(claim.value)}, no more than in untrained models"
+    if (clear := claim.condition("clearly needed")) is not None:
+        is_ = verb(clear.words, "is", "are")
+        return f"Which part is needed most is open: {parts(clear.words)} clearly {is_}, {who} perhaps more"
     if claim.status == "open":
         return f"Whether any part is needed is open: without {who} the loss changes by {nats(claim.value)}{within(claim)}"
     if (least := claim.condition("least of them")) is not None and least.value is not None:
@@ -149,6 +160,10 @@ def _needed_most(claim: Claim) -> str:
         return f"{cap(who)} together are needed most: without them the loss rises by {nats(claim.value)}{within(claim)}"
     are = verb(claim.subject, "is", "are")
     return f"{cap(who)} {are} needed most: without {'it' if are == 'is' else 'them'} the loss rises by {nats(claim.value)}{within(claim)}"
+
+
+def _relied_on(claim: Claim) -> str:
+    return f"With the output of {parts(claim.subject)} from another sequence the loss rises by {nats(claim.value)}{within(claim)}"
 
 
 def _repairs(claim: Claim) -> str:
@@ -186,6 +201,7 @@ PARTS: dict[str, Phrase] = {
     "carries": _carries,
     "is_needed": _needed,
     "is_needed_most": _needed_most,
+    "is_relied_on": _relied_on,
     "repairs": _repairs,
     "stands_in_for": _stands_in,
     "follows": _follows,

@@ -1,6 +1,6 @@
 """Sentences of loss surface and training: traps, stationary points, and what came when."""
 
-from mechmarkov.claims.claim import Claim
+from mechmarkov.claims.claim import RISE, Claim
 from mechmarkov.report.words.names import event, law, nats, number, within
 from mechmarkov.report.words.phrases.premises import Phrase, cap, reason_in, value_in
 from mechmarkov.utils.text import clean, listed
@@ -96,7 +96,7 @@ def _lies_in(claim: Claim) -> str:
 def _came_by(claim: Claim) -> str:
     what = cap(event(claim.object[0]))
     first, last = claim.where.steps or (0, 0)
-    if claim.object[0].startswith("rise"):
+    if claim.object == (RISE,):
         if claim.value is None:
             return "The learning coefficient rises nowhere beyond its error"
         low, high = claim.interval or (0, 0)
@@ -133,6 +133,8 @@ def _lost(claim: Claim) -> str:
 def _passed(claim: Claim) -> str:
     start, stop = claim.where.steps
     when = f"at step {start}" if start == stop else f"from step {start} to {stop}"
+    if claim.status == "open":
+        return f"Which law is closest {when} is open: perhaps {law(claim.object[0])}"
     return f"{cap(law(claim.object[0]))} is closest {when}"
 
 

@@ -1,0 +1,126 @@
+"""Counterfactuals: pairs of a clean and a corrupt sequence.
+
+Minimal pairs differ in one state: the parent of what is predicted, the predecessor of a match, or any state
+of a chain. All else is equal, and only the last prediction is read. Resampled pairs are two sequences of the
+source that have nothing in common, and all predictions are read.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechmarkov.interventions.tokens import swap_parent
+from mechmarkov.models.config import DecoderConfig
+from mechmarkov.objectives import Objective
+from mechmarkov.probing.batch import Batch, draw
+from mechmarkov.sources import Source
+
+Pairs = Literal["minimal", "resampled"]
+PAIRS: tuple[Pairs, ...] = get_args(Pairs)
+Which = Literal["parent", "match", "state"]
+DRAWN = 8  # sequences for each that is needed: some have no match
+
+
+@dataclass(frozen=True)
+class Change:
+    """The one state that a minimal pair differs in.
+
+    Attributes:
+        which: `"parent"`: the state at one of `lags` before the predicted one; `"match"`: the last state of
+            an earlier copy of the last `order` states, so that what followed it is no longer evidence;
+            `"state"`: any.
+        lags: The lags of a parent, counted as everywhere: 1 is the state right before.
+        order: How many states a match has.
+    """
+
+    which: Which = "parent"
+    lags: tuple[int, ...] = (1,)
+    order: int = 1
+
+
+def places(history: Int[Tensor, "batch position"], change: Change, *, seed: int) -> Int[Tensor, " batch"]:
+    """Returns where each sequence is changed; -1 where it has no match.
+
+    Example:
+        >>> history = torch.tensor([[0, 1, 0, 2, 0], [0, 1, 2, 1, 0], [1, 1, 2, 2, 0]])
+        >>> places(history, Change("match"), seed=0)[1:]
+        tensor([ 0, -1])
+        >>> places(history, Change("parent", lags=(2,)), seed=0)
+        tensor([3, 3, 3])
+    """
+    n, length = history.shape
+    generator = torch.Generator().manual_seed(seed)
+    random = torch.rand(n, length, generator=generator, dtype=torch.float64)
+    if change.which == "parent":
+        lags = torch.tensor(change.lags)
+        return length - lags[random[:, : len(lags)].argmax(-1)]
+    allowed = torch.ones(n, length, dtype=torch.bool)
+    if change.which == "match":
+        order = change.order
+        windows = history.unfold(1, order, 1)  # [batch, start, order]
+        same = (windows == windows[:, -1:]).all(-1)
+        allowed[:] = False
+        # A copy that overlaps the last states is changed with them.
+        ends = max(order - 1, length - order)
+        allowed[:, order - 1 : ends] = same[:, : ends + 1 - order]
+    chosen = random.where(allowed, -1.0).max(-1)
+    return chosen.indices.where(chosen.values >= 0, -1)
+
+
+def draw_pairs(
+    source: Source,
+    objective: Objective,
+    config: DecoderConfig,
+    *,
+    pairs: Pairs | str,
+    change: Change,
+    seed: int,
+    sequences: int,
+) -> tuple[Batch, Batch]:
+    """Clean and corrupt sequences, as many as are asked for.
+
+    Raises:
+        ValueError: For unknown `pairs`, and where too few sequences can be changed.
+    """
+    if pairs not in PAIRS:
+        raise ValueError(f"pairs is {pairs!r}, expected one of {', '.join(map(repr, PAIRS))}")
+    if pairs == "resampled":
+        batch = draw(source, objective, config, seed=seed, sequences=2 * sequences)
+        return batch.part(slice(sequences)), batch.part(slice(sequences, None))
+    batch = draw(source, objective, config, seed=seed, sequences=DRAWN * sequences)
+    at = places(batch.history, change, seed=seed)
+    edited = swap_parent(batch.history, at.clamp_min(0))
+    differs = (at >= 0) & (edited != batch.history).any(-1)
+    rows = differs.nonzero().ravel()[:sequences]
+    if len(rows) < sequences:
+        raise ValueError(
+            f"pairs is 'minimal', but {len(rows)} of {DRAWN * sequences} sequences can be changed at a "
+            f"{change.which}, expected {sequences}: pairs='resampled' needs none"
+        )
+    clean = _last_read(_rows(batch, rows, batch.history))
+    return clean, _last_read(_rows(batch, rows, edited))
+
+
+def _rows(batch: Batch, rows: Int[Tensor, " row"], history: Int[Tensor, "batch position"]) -> Batch:
+    tokens = batch.with_history(history)[rows]
+    return Batch(tokens, history[rows], batch.following[rows], batch.read, batch.known, batch.first)
+
+
+def _last_read(batch: Batch) -> Batch:
+    parts = batch.tokens, batch.history, batch.following
+    return Batch(*parts, batch.read[-1:], batch.known[-1:], batch.first)
+
+
+def law_of(source: Source, batch: Batch) -> Float[Tensor, "batch read state"]:
+    """The exact law of the next state at the positions that are read (probability): the best there is.
+
+    Raises:
+        ValueError: The source has none.
+    """
+    best = source.best()
+    if isinstance(best, str):
+        raise ValueError(f"source is {source.title()}, expected one whose best predictor is known: {best}")
+    return torch.from_numpy(batch.in_context(best.probabilities(batch.history.numpy())))

@@ -1,0 +1,178 @@
+"""Methods of first order: effects from gradients, where exact patching takes a pass for each component.
+
+Each multiplies a change, corrupt less clean, by a gradient of the metric. They differ in where it is taken.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
+
+from mechmarkov.bench.case import Case
+from mechmarkov.bench.method import Method
+from mechmarkov.bench.patching import corrupt_edges
+from mechmarkov.interventions.paths import replace_path
+from mechmarkov.interventions.replace import replace_component
+from mechmarkov.models.components import head_index, split_input
+from mechmarkov.models.decoder import HookedDecoder
+
+Replaced = AbstractContextManager[HookedDecoder]
+Claims = dict[str, float]
+
+IG_STEPS = 10  # of EAP-IG; Hanna et al. use 5 to 30
+MIDPOINTS = tuple((np.arange(IG_STEPS) + 0.5) / IG_STEPS)
+MASK_STEPS, MASK_RATE = 25, 0.4
+MASK_PENALTY = 1e-2  # nats for each edge that is kept
+
+
+def attribution_patching(case: Case) -> Claims:
+    """Activation patching to first order: the gradient at the clean output times the difference."""
+    return _gradients(case, case.nodes, partial(_moved, case))
+
+
+def edge_attribution(case: Case, points: Sequence[float] = (0.0,)) -> Claims:
+    """The receivers' gradient, mean over points on the line from clean (0) to corrupt (1) embeddings.
+
+    EAP takes it at the clean ones, EAP-IG (inputs) at many on the line.
+    """
+    rows = []
+    for point in points:
+        with _moved(case, "embed", torch.tensor(point)):
+            rows.append(_gradients(case, case.edges, partial(_added, case)))
+    return _mean(case, rows)
+
+
+def activation_gradients(case: Case) -> Claims:
+    """EAP-IG (activations): each sender's output is moved on the line, and its edges' gradients are taken."""
+    claims: Claims = {}
+    for node in case.nodes:
+        edges = [name for name, (sender, _) in case.edges.items() if sender == node]
+        rows = []
+        for point in MIDPOINTS:
+            with _moved(case, node, torch.tensor(point)):
+                rows.append(_gradients(case, edges, partial(_added, case)))
+        claims |= {name: float(np.mean([row[name] for row in rows])) for name in edges}
+    return {name: claims[name] for name in case.edges}
+
+
+def with_query_key_fix(case: Case) -> Claims:
+    """EAP, but with the pattern as it is after a change of queries or keys (AtP*'s QK fix).
+
+    Where attention is saturated, the gradient of the softmax is zero and tells nothing. So for edges that
+    queries or keys read, the pattern is computed anew, and only what follows it is of first order. Here that
+    takes a pass an edge. GradDrop, the other part of AtP*, gives sizes without a sign and is left out.
+    """
+    claims = edge_attribution(case)
+    fixed = {
+        name: (*head, name)
+        for name, (_, receiver) in case.edges.items()
+        if split_input(receiver)[1] in ("Q", "K") and (head := head_index(split_input(receiver)[0]))
+    }
+    blocks: list[Any] = list(case.model.blocks)
+    if not all(block.attn.has_attention_weights for block in blocks):
+        return claims
+    hooks = [f"blocks.{layer}.attn.hook_pattern" for layer in range(case.model.config.n_layers)]
+    patterns: dict[str, Tensor] = {}
+
+    def keep(x: Tensor, hook: HookPoint) -> Tensor:
+        patterns[str(hook.name)] = x if x.requires_grad else x.detach().requires_grad_()
+        return patterns[str(hook.name)]
+
+    with torch.enable_grad(), case.model.hooks([(hook, keep) for hook in hooks]):
+        loss = case.loss(case.model(case.clean)).mean()
+    slopes = dict(zip(hooks, torch.autograd.grad(loss, [patterns[hook] for hook in hooks]), strict=True))
+    for layer, at, name in fixed.values():
+        hook = hooks[layer]
+        with corrupt_edges(case, [name]), torch.no_grad():
+            _, cache = case.model.run_with_cache(case.clean, return_cache_object=False, names_filter=[hook])
+        change = cache[hook] - patterns[hook].detach()
+        claims[name] = float((change * slopes[hook])[:, at].sum())
+    return claims
+
+
+def learned_mask(case: Case) -> Claims:
+    """The share of each edge that is kept, so that KL and a penalty for each edge are least.
+
+    What is not kept is corrupt. It is fitted to the sequences to tune on, without the sampling of Bhaskar et
+    al.: masks are numbers from 0 to 1, of Adam on their logits. One below a half drops its edge, and is 0.
+    """
+    tuning = case.others.under("kl")
+    logits = torch.full((len(case.edges),), 2.0, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.Adam([logits], lr=MASK_RATE)
+    for _ in range(MASK_STEPS):
+        optimiser.zero_grad()
+        with ExitStack() as stack, torch.enable_grad():
+            kept = logits.sigmoid()
+            for name, share in zip(case.edges, kept, strict=True):
+                stack.enter_context(_partly_corrupt(tuning, name, share))
+            loss = tuning.loss(tuning.model(tuning.clean)).mean() + MASK_PENALTY * kept.sum()
+            torch.autograd.backward(loss)
+        optimiser.step()
+    shares = logits.sigmoid().tolist()
+    return {name: share * (share >= 0.5) for name, share in zip(case.edges, shares, strict=True)}
+
+
+def _partly_corrupt(case: Case, name: str, share: Tensor) -> Replaced:
+    corrupt = case.corrupt_outputs[case.edges[name][0]]
+    return replace_path(case.model, *case.edges[name], lambda x: share * x + (1 - share) * corrupt)
+
+
+def _added(case: Case, name: str, part: Float[Tensor, ""]) -> Replaced:
+    """A part of the sender's change, in what the receiver of an edge reads."""
+    sender, receiver = case.edges[name]
+    change = part * case.differences[sender]
+    return replace_path(case.model, sender, receiver, lambda x: x + change)
+
+
+def _moved(case: Case, name: str, part: Float[Tensor, ""]) -> Replaced:
+    """A node's output on the line from clean (0) to corrupt (1)."""
+    change = part * case.differences[name]
+    return replace_component(case.model, name, lambda x: x + change)
+
+
+def _gradients(case: Case, names: Iterable[str], add: Callable[[str, Tensor], Replaced]) -> Claims:
+    """The derivative of the metric by the part of each difference that is added, at none."""
+    parts = {name: torch.zeros((), dtype=torch.float64, requires_grad=True) for name in names}
+    with ExitStack() as stack, torch.enable_grad():
+        for name, part in parts.items():
+            stack.enter_context(add(name, part))
+        loss = case.loss(case.model(case.clean)).mean()
+        slopes = torch.autograd.grad(loss, list(parts.values()), allow_unused=True)
+    return {name: 0.0 if x is None else float(x) for name, x in zip(parts, slopes, strict=True)}
+
+
+def _mean(case: Case, rows: Sequence[Claims]) -> Claims:
+    return {name: float(np.mean([row[name] for row in rows])) for name in case.edges}
+
+
+DIFFERENCE = ("logit-difference",)
+INTEGRATED = ("logit-difference", "kl")
+SYED = "Nanda 2023, attribution patching; Syed et al. 2023 (arXiv 2310.10348)"
+HANNA = "Hanna et al. 2024 (arXiv 2403.17806)"
+KRAMAR = "Kramár et al. 2024 (arXiv 2403.00745)"
+BHASKAR = "Bhaskar et al. 2024 (arXiv 2406.16778)"
+inputs, both = (partial(edge_attribution, points=points) for points in (MIDPOINTS, (0.0, 1.0)))
+attribution = Method("attribution-patching", "nodes", attribution_patching, SYED, DIFFERENCE, passes=3)
+eap = Method("eap", "edges", edge_attribution, SYED, DIFFERENCE, passes=3)
+eap_ends = Method("eap-clean-corrupt", "edges", both, f"the code of {HANNA}", DIFFERENCE, passes=4)
+eap_ig = Method("eap-ig", "edges", inputs, f"{HANNA}, inputs", INTEGRATED, passes=2 + IG_STEPS)
+eap_ig_activations = Method(
+    "eap-ig-activations",
+    "edges",
+    activation_gradients,
+    f"{HANNA}, activations",
+    INTEGRATED,
+    passes=lambda case: 2 + IG_STEPS * len(case.nodes),
+)
+eap_qk = Method(
+    "eap-qk", "edges", with_query_key_fix, KRAMAR, DIFFERENCE, passes=lambda case: 4 + len(case.edges)
+)
+edge_mask = Method(
+    "edge-mask", "edges", learned_mask, BHASKAR, (), tunes="the mask, by KL", passes=MASK_STEPS + 1
+)

@@ -1,0 +1,51 @@
+"""Effects computed again: whether what a file says of the truth is what the models do."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from mechmarkov.bench.cases import CASES
+from mechmarkov.bench.counterfactuals import PAIRS, Pairs
+from mechmarkov.bench.metrics import METRICS
+from mechmarkov.bench.patching import exact_effects
+
+TOLERANCE = 1e-4  # of an effect: a model that is trained again on another machine is not the same to the bit
+COLUMNS = ["method", "metric", "case", "seed", "component", "exact"]
+
+
+def verify(path: str | Path, *, pairs: Pairs | str = "minimal") -> pd.DataFrame:
+    """The rows of an `effects.csv` whose exact effect is another one when it is computed again.
+
+    Args:
+        path: The file, or the folder that `mm.bench.save` wrote it to.
+        pairs: The counterfactuals that it was made with.
+
+    Returns:
+        The file's rows that differ, with the effect as computed in `again`; empty where all agree.
+
+    Raises:
+        ValueError: It is not such a file, or names a case, metric or component that does not exist.
+    """
+    path = Path(path) / "effects.csv" if Path(path).is_dir() else Path(path)
+    rows = pd.read_csv(path)
+    if lacking := [name for name in COLUMNS if name not in rows]:
+        raise ValueError(f"{path.name} has no column {lacking[0]!r}, expected those of mechmarkov bench")
+    if pairs not in PAIRS:
+        raise ValueError(f"pairs is {pairs!r}, expected one of {', '.join(map(repr, PAIRS))}")
+    again = pd.Series(np.nan, index=rows.index)
+    for (name, seed), of_case in rows.groupby(["case", "seed"]):
+        if name not in CASES:
+            raise ValueError(f"{path.name} has case {name!r}, expected one of {', '.join(CASES)}")
+        exact = exact_effects(CASES[str(name)](int(seed), pairs=pairs))
+        known = {
+            (metric, component): value
+            for (_, metric), effects in exact.items()
+            for component, value in effects.as_claims().items()
+        }
+        for at, metric, component in of_case[["metric", "component"]].itertuples():
+            if (metric, component) not in known:
+                expected = f"expected one of case {name!r} under {', '.join(METRICS)}"
+                raise ValueError(f"{path.name} has {component!r} under {metric!r}, {expected}")
+            again[at] = known[metric, component]
+    return rows.assign(again=again)[(rows["exact"] - again).abs() > TOLERANCE]

@@ -1,0 +1,92 @@
+"""One of several hidden chains a sequence: against the sum over tasks and hidden paths."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from enumeration import (
+    EXACT,
+    assert_deterministic,
+    assert_exact,
+    assert_plain_data,
+    generator,
+    path_probability,
+    solve,
+    weights_of,
+)
+
+from mechmarkov.sources import HiddenMarkov, HiddenMixture
+
+E = [[0.8, 0.15, 0.05], [0.1, 0.2, 0.7]]
+STAYS = {"transitions": [[0.9, 0.1], [0.3, 0.7]], "emissions": E}
+TURNS = {"transitions": [[0.2, 0.8], [0.6, 0.4]], "emissions": E}
+THREE = {
+    "transitions": [[0.2, 0.8, 0.0], [0.5, 0.1, 0.4], [1.0, 0.0, 0.0]],
+    "emissions": [[1.0, 0.0, 0.0], [0.25, 0.5, 0.25], [0.5, 0.5, 0.0]],
+}
+CASES = [
+    HiddenMixture(tasks=[STAYS, TURNS]),
+    HiddenMixture(tasks=[STAYS, THREE], weights=[0.7, 0.3]),
+    HiddenMixture(tasks=[TURNS, STAYS, THREE]),
+]
+
+
+def of_task(task, x):
+    """Each hidden path of one task with its probability together with the tokens."""
+    T, emissions = np.array(task.transitions), np.array(task.emissions)
+    for hidden in product(range(len(T)), repeat=len(x)):
+        emitted = np.prod([emissions[h][y] for h, y in zip(hidden, x, strict=True)])
+        yield hidden, path_probability(solve(T), T, hidden) * emitted
+
+
+def tasks_and_paths(source, x):
+    weights = weights_of(source.weights, len(source.tasks))
+    for i, (weight, task) in enumerate(zip(weights, source.tasks, strict=True)):
+        for hidden, p in of_task(task, x):
+            yield i, hidden, weight * p
+
+
+@pytest.mark.parametrize("source", CASES, ids=["two", "weighted", "three"])
+def test_laws_draws_and_best_against_all_short_sequences(source):
+    assert_exact(source, lambda x: sum(p for *_, p in tasks_and_paths(source, x)), 4)
+
+
+@pytest.mark.parametrize("source", CASES, ids=["two", "weighted", "three"])
+def test_the_posterior_is_that_of_the_task(source):
+    tokens = source.sample(6, 4, generator=generator()).numpy()
+    for x, posterior in zip(tokens, source.posterior(tokens), strict=True):
+        for t in range(4):
+            expected = np.zeros(len(source.tasks))
+            for task, _, p in tasks_and_paths(source, x[: t + 1]):
+                expected[task] += p
+            np.testing.assert_allclose(posterior[t], expected / expected.sum(), **EXACT)
+
+
+def test_parts_are_the_task_and_the_state():
+    source = CASES[0]
+    beliefs = source.beliefs(np.array([[0, 2, 1]]))[0, -1]
+    assert list(source.parts) == ["task", "state"]
+    np.testing.assert_allclose(beliefs @ source.parts["state"], beliefs[:2] + beliefs[2:], **EXACT)
+    assert list(CASES[1].parts) == ["task"]
+
+
+def test_without_the_task_the_prior_weighs_each_filter():
+    source = CASES[1]
+    tokens = source.sample(5, 8, generator=generator(1)).numpy()
+    law = source.predictors()["without_task"].probabilities(tokens)
+    each = [HiddenMarkov(**task).best().probabilities(tokens) for task in (STAYS, THREE)]
+    np.testing.assert_allclose(law, 0.7 * each[0] + 0.3 * each[1], **EXACT)
+
+
+def test_a_sequence_keeps_its_task():
+    source = CASES[0]
+    _, hidden = source.sample_with_hidden(200, 50, generator=generator())
+    task = hidden // 2
+    assert (task == task[:, :1]).all()
+    assert 70 < int(task[:, 0].sum()) < 130
+
+
+def test_tasks_are_plain_data_and_come_from_the_generator():
+    assert_deterministic(CASES[0])
+    tasks = [{"kind": "hidden_markov", **task} for task in (STAYS, TURNS)]
+    assert_plain_data(CASES[0], {"kind": "hidden_mixture", "tasks": tasks, "weights": None}, HiddenMarkov)
