@@ -155,10 +155,7 @@ def certificate(run: mm.Run, folder: Path, name: str) -> dict[str, Any]:
     return data
 
 
-HEAD = (
-    "For who wants to see before installing: twelve runs, one a system, each with its report and its "
-    "certificate. A report is one file that opens anywhere."
-)
+HEAD = "Twelve runs, one a system, each with its report and its certificate. A report is one file that opens anywhere."
 
 
 def listed(rows: list[dict[str, Any]]) -> str:
@@ -173,7 +170,6 @@ def listed(rows: list[dict[str, Any]]) -> str:
             f"- [Report]({row['report']}): {badge}{_text(row['headline'])}\n"
             f"- Certificate: {_text(' '.join(row['certificate']['sentences']))}{more}\n"
         )
-    blocks.append("Next: [how to read a report](../how-to-read-a-report.md).\n")
     return "\n".join(blocks)
 
 
