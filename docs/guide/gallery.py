@@ -1,16 +1,23 @@
-"""Seven reports and the glossary of their scores: `python docs/guide/gallery.py build/gallery`."""
+"""Twelve reports, their certificates and the glossary: `python docs/guide/gallery.py build/gallery`."""
 
+import html
+import json
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 import mechmarkov as mm
+from mechmarkov.bench.circuits import induction_with_decoy
 from mechmarkov.catalogue.probes import registered
+from mechmarkov.certify import certify, proof_of, save_proof
+from mechmarkov.certify.sentence import sentences
 from mechmarkov.models.constructions.lookup_tables import direct_table
+from mechmarkov.models.constructions.n_grams import n_gram_model
 from mechmarkov.probing.probe import Probe, load_probe
 from mechmarkov.probing.score import Score
 from mechmarkov.report.glossary import explanation
@@ -19,6 +26,7 @@ from mechmarkov.utils.text import words
 # Intervals are wider than in a report of yours, and the pages are made sooner.
 SEQUENCES = 64
 STEPS = 6
+SECONDS = 20.0  # of a certificate
 
 
 def imported() -> mm.Run:
@@ -33,45 +41,157 @@ def table() -> mm.Run:
     return mm.Run.from_model(direct_table(torch.tensor(P).log(), n_ctx=16), source=mm.Chain(P=P))
 
 
+def by_hand() -> mm.Run:
+    """An induction circuit set by hand, next to a head that attends as sharply and is not read."""
+    return mm.Run.from_model(induction_with_decoy(3, n_ctx=24), source=mm.DirichletChains(n_states=3))
+
+
+def trigram() -> mm.Run:
+    """A table of pairs, with a head for each of the two tokens that it reads."""
+    kernel = np.random.default_rng(0).dirichlet(np.ones(3), size=(3, 3))
+    return mm.Run.from_model(n_gram_model(kernel, 8), source=mm.OrderK(kernel.tolist()))
+
+
+def untrained() -> mm.Run:
+    """The start of a training, and nothing of it."""
+    model = mm.train(mm.load_recipe("binary-p02-q03-untied").with_set(["steps=1"]), seed=0).model(step=0)
+    return mm.Run.from_model(model, source=mm.Binary(p=0.2, q=0.3))
+
+
+def trained(recipe: str, *changes: str) -> Callable[[], mm.Run]:
+    """A shipped recipe, trained from seed 0."""
+    return lambda: mm.train(mm.load_recipe(recipe).with_set(list(changes)), seed=0)
+
+
+# Each run: two sentences, and how it is had.
 RUNS: dict[str, tuple[str, Callable[[], mm.Run]]] = {
-    "walk": ("A walk that was learned: one head reads the parent.", lambda: mm.example("walk")),
-    "trap": ("The deterministic walk, which symmetry holds.", lambda: mm.example("trap")),
-    "plateau": (
-        "A binary chain with p + q > 1 and tied weights, at the unigram.",
-        lambda: mm.train(mm.load_recipe("binary-p08-q08-tied-gd"), seed=0),
+    "walk": (
+        "A walk on a circle that was learned. One head reads the parent, and its values hold a table.",
+        lambda: mm.example("walk"),
     ),
-    "induction": ("Two layers that form an induction circuit.", lambda: mm.example("induction")),
+    "trap": (
+        "The walk that always turns the same way. Symmetry holds it where no gradient tells states apart.",
+        lambda: mm.example("trap"),
+    ),
+    "biased": (
+        "A walk that prefers one way. The value matrix is nearest to the square root of P.",
+        trained("walk-k6-biased"),
+    ),
+    "plateau": (
+        "A binary chain with p + q > 1 and tied weights. It stays at the unigram.",
+        trained("binary-p08-q08-tied-gd"),
+    ),
+    "induction": (
+        "A fresh chain a sequence. Two layers form an induction circuit that counts pairs in context.",
+        lambda: mm.example("induction"),
+    ),
+    "mamba": (
+        "The same task, without attention. One layer of Mamba-2 counts pairs in its state.",
+        lambda: mm.example("mamba"),
+    ),
     "graph": (
-        "Chains along a graph of positions: the first layer attends to parents.",
+        "Chains along a graph of positions. The first layer attends to parents.",
         lambda: mm.example("graph"),
     ),
     "belief": (
-        "A hidden Markov source: the residual stream carries the belief over what is hidden.",
-        lambda: mm.train(mm.load_recipe("mess3").with_set(["steps=600"]), seed=0),
+        "A hidden Markov source. The residual stream carries the belief over what is hidden.",
+        trained("mess3", "steps=600"),
     ),
-    "imported": ("A model from elsewhere: one step, no training curve.", imported),
+    "by-hand": (
+        "An induction circuit set by hand. A decoy attends as sharply as its heads, and is not read.",
+        by_hand,
+    ),
+    "trigram": (
+        "A chain of order 2, set by hand. A head for each of two tokens, and a table of pairs in the MLP.",
+        trigram,
+    ),
+    "imported": (
+        "A model from elsewhere. One step is all there is, and no training curve.",
+        imported,
+    ),
+    "untrained": (
+        "A model at its start. No step was taken.",
+        untrained,
+    ),
 }
 
 
 def main(folder: Path) -> None:
-    """Write the reports, the page that lists them, and the glossary."""
+    """Write the reports, the page and the file that list them, and the glossary."""
     folder.mkdir(parents=True, exist_ok=True)
-    listed = ["# Gallery\n\nSeven reports of `mechmarkov probe`. Each is one file that opens anywhere.\n"]
+    rows = []
     scores: dict[str, dict[str, Score]] = {}
-    for name, (said, run) in RUNS.items():
-        found = run()
-        kept = np.linspace(0, found.n_steps - 1, min(STEPS, found.n_steps)).round().astype(int)
-        result = mm.probe(found, steps=found.steps[kept].tolist(), sequences=SEQUENCES)
+    for name, (said, made) in RUNS.items():
+        run = made()
+        kept = np.linspace(0, run.n_steps - 1, min(STEPS, run.n_steps)).round().astype(int)
+        result = mm.probe(run, steps=run.steps[kept].tolist(), sequences=SEQUENCES)
+        result.metadata["name"] = name
         result.report(folder / f"{name}.html")
-        listed.append(f"- [{said}]({name}.html)")
+        summary = result.summary()
+        told = {key: summary[key] for key in ("badge", "headline")}
+        row = {"name": name, "said": said, "report": f"{name}.html", "source": run.source.title(), **told}
+        rows.append(row | {"certificate": certificate(run, folder, name)})
         add(scores, result)
     named = [name for name in registered() if load_probe(name).on_request]
     add(scores, mm.probe(table(), named, sequences=SEQUENCES))
     missing = set(registered()) - set(scores)
     if missing:
         raise ValueError(f"no report has scores of {', '.join(sorted(missing))}, expected one of every probe")
-    (folder / "gallery.md").write_text("\n".join(listed) + "\n")
+    (folder / "gallery.md").write_text(listed(rows))
+    (folder / "index.html").write_text(index(rows))
+    (folder / "gallery.json").write_text(json.dumps({"runs": rows}, indent=1, ensure_ascii=False) + "\n")
     (folder / "glossary.md").write_text(glossary(scores))
+
+
+def certificate(run: mm.Run, folder: Path, name: str) -> dict[str, Any]:
+    """The certificate of a run's last step as data, with the file of its proof where there is a bound."""
+    found = certify(run, seconds=SECONDS)
+    data: dict[str, Any] = {"program": found.program.name, "tier": found.tier, "why": found.why}
+    data |= {"worst_kl": found.worst_kl, "worst_seen": found.seen.nats, "proof": None}
+    if found.worst_kl is not None:
+        data["proof"] = f"{name}.proof.json"
+        save_proof(proof_of(found, int(run.steps[-1])), folder / data["proof"])
+    data["sentences"] = sentences(found)
+    return data
+
+
+HEAD = "Twelve runs, one a system, each with its report and its certificate. A report is one file that opens anywhere."
+
+
+def listed(rows: list[dict[str, Any]]) -> str:
+    """The page of the guide that lists the runs."""
+    blocks = [f"# Gallery\n\n{HEAD} [gallery.json](gallery.json) has the list as data.\n"]
+    for row in rows:
+        proof = row["certificate"]["proof"]
+        more = f" ([its proof]({proof}))" if proof else ""
+        badge = f"*{row['badge']}*: " if row["badge"] else ""
+        blocks.append(
+            f"## {row['name']}\n\n{row['said']}\n\n"
+            f"- [Report]({row['report']}): {badge}{_text(row['headline'])}\n"
+            f"- Certificate: {_text(' '.join(row['certificate']['sentences']))}{more}\n"
+        )
+    return "\n".join(blocks)
+
+
+def index(rows: list[dict[str, Any]]) -> str:
+    """The same as one HTML page, for a folder that is no guide."""
+    parts = []
+    for row in rows:
+        bound = " ".join(row["certificate"]["sentences"])
+        proof = row["certificate"]["proof"]
+        more = f' <a href="{proof}">Its proof</a>' if proof else ""
+        words = [row["badge"] or "undecided", row["headline"], row["said"], bound]
+        badge, headline, said, bound = map(html.escape, words)
+        parts.append(
+            f"<h2>{row['name']}</h2><p>{said}</p>"
+            f'<p><a href="{row["report"]}">Report</a>: <b>{badge}</b>: {headline}</p><p>{bound}{more}</p>'
+        )
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Gallery · mechmarkov</title>'
+        '<meta name="viewport" content="width=device-width">'
+        "<style>body { max-width: 46rem; margin: 2rem auto; font: 1rem/1.5 sans-serif }</style>"
+        f'<h1>Gallery</h1><p>{HEAD} <a href="gallery.json">The list as data</a>.</p>{"".join(parts)}</html>\n'
+    )
 
 
 def add(scores: dict[str, dict[str, Score]], result: mm.Result) -> None:
