@@ -149,8 +149,8 @@ def _answer(tile: Tile) -> str:
 def _named_once(claims: Sequence[Claim]) -> str:
     """Returns the parts that claims name, each once; a path as such."""
     feeds = [claim for claim in claims if claim.relation == "feeds"]
-    told = {name for claim in feeds for name in (*claim.subject, *claim.object)}
-    names = list(dict.fromkeys(name for claim in claims for name in claim.subject if name not in told))
+    inside = {name for claim in feeds for name in (*claim.subject, *claim.object)}
+    names = list(dict.fromkeys(name for claim in claims for name in claim.subject if name not in inside))
     rest = parts(names) if len(names) <= MAX_NAMED or feeds else f"spread over {parts(names)}"
     told = listed([*map(short, feeds), *[rest] * bool(names)])
     return told if _has_room(told) else listed([*map(short, feeds), f"{len(names)} parts"])
