@@ -194,3 +194,25 @@ def test_ties_are_not_titled_as_one_law():
     told[0] = replace(told[0], status="open")
     screen = headline(result_of((50,), behaviour=told))
     assert screen.title == "Not the bigram, with a loss above the unigram's"
+
+
+def test_an_answer_of_long_names_is_their_number():
+    names = ("L0.mlp", "direct", "L0H1")
+    stores = Claim(names, "stores", ("bigram",), 0.95, unit="share")
+    better = behaviour(0.95, closest=("forward filter",), best="forward filter")
+    lives = tiles(behaviour=better, storage=[stores])["Where does it live?"]
+    assert lives.answer == "Of the bigram: 3 parts"
+    assert tiles(behaviour=behaviour(0.95), storage=[stores])["Where does it live?"].answer == (
+        "The MLP of layer 0, the direct path and L0H1"
+    )
+    many = Claim(("L0.mlp", "L1.mlp", "L2.mlp"), "stores", ("bigram",), 0.95, unit="share")
+    assert (
+        tiles(behaviour=behaviour(0.95), storage=[many])["Where does it live?"].answer
+        == "Spread over 3 parts"
+    )
+
+
+def test_a_title_of_a_long_law_has_twelve_words_at_most():
+    far = behaviour(0.05, closest=("unigram",), best="forward filter")
+    screen = headline(result_of((50,), behaviour=far))
+    assert screen.title == "At the unigram: at most 5% of the way"

@@ -111,7 +111,8 @@ def of_a_part(tile: Tile, shown: WordedTile, learned: str) -> WordedTile:
     if not home.is_shown:
         return replace(shown, answer=f"Where {law(learned)} lives is not known")
     rest = f"Where the rest of {law(learned)} lives is not measured."
-    answer = f"Of {law(home.object[0])}: {short(home)}"
+    told = f"Of {law(home.object[0])}: {short(home)}"
+    answer = told if _has_room(told) else f"Of {law(home.object[0])}: {len(home.subject)} parts"
     return replace(shown, answer=answer, sentence=f"{shown.sentence} {rest}")
 
 
@@ -148,10 +149,15 @@ def _answer(tile: Tile) -> str:
 def _named_once(claims: Sequence[Claim]) -> str:
     """Returns the parts that claims name, each once; a path as such."""
     feeds = [claim for claim in claims if claim.relation == "feeds"]
-    told = {name for claim in feeds for name in (*claim.subject, *claim.object)}
-    names = list(dict.fromkeys(name for claim in claims for name in claim.subject if name not in told))
+    inside = {name for claim in feeds for name in (*claim.subject, *claim.object)}
+    names = list(dict.fromkeys(name for claim in claims for name in claim.subject if name not in inside))
     rest = parts(names) if len(names) <= MAX_NAMED or feeds else f"spread over {parts(names)}"
-    return listed([*map(short, feeds), *[rest] * bool(names)])
+    told = listed([*map(short, feeds), *[rest] * bool(names)])
+    return told if _has_room(told) else listed([*map(short, feeds), f"{len(names)} parts"])
+
+
+def _has_room(answer: str) -> bool:
+    return len(answer.split()) <= MAX_ANSWER_WORDS
 
 
 def short(claim: Claim) -> str:
@@ -210,7 +216,8 @@ def _stores(claim: Claim) -> str:
     if claim.is_shown:
         if len(claim.subject) > MAX_NAMED:
             return f"spread over {len(claim.subject)} parts"
-        return f"{'spread over ' if claim.condition('not stable') else ''}{parts(claim.subject)}"
+        told = f"{'spread over ' if claim.condition('not stable') else ''}{parts(claim.subject)}"
+        return told if _has_room(told) else f"spread over {len(claim.subject)} parts"
     if claim.condition("the mean is it"):
         return "no part needs to: the mean is the bigram"
     if claim.condition("too little to share"):
@@ -220,7 +227,8 @@ def _stores(claim: Claim) -> str:
 
 def _most(claim: Claim) -> str:
     if claim.is_shown:
-        return parts(claim.subject)
+        told = parts(claim.subject)
+        return told if _has_room(told) else f"{len(claim.subject)} parts"
     if claim.condition("within its null"):
         return "no more than in untrained models"
     if (clear := claim.condition("clearly needed")) is not None:

@@ -47,7 +47,9 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     if word == "trapped":
         return "Trapped by symmetry: no gradient tells one state from another"
     if word == "at the unigram":
-        return f"At the unigram: {_hardly(progress(claims)[2])} of the way to the {best}"
+        at = f"At the unigram: {_hardly(progress(claims)[2])} of the way"
+        told = f"{at} to the {best}"
+        return told if len(told.split()) <= MAX_TITLE_WORDS else at
     if word == "another law":
         return _another(claims, best, closest)
     if word == "untrained":
