@@ -90,6 +90,7 @@ HIDDEN = {
     "tokens",
     "hidden mixture",
     "factored",
+    "generalised hidden",
 }
 
 
