@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from pydantic import BeforeValidator, Field, model_validator
+from scipy.linalg import qr
 
 from mechmarkov.sources.base.rows import Rows, as_lists, laws_of
 from mechmarkov.sources.base.source import Predictor, by_name, check_request
@@ -18,7 +19,9 @@ from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, tabl
 from mechmarkov.theory.predictors import NextLaws, Tokens, check_tokens
 
 MAX_WORDS = 1 << 12  # whose probabilities are checked
+MAX_SPANNING = 1 << 8  # words of which some are chosen
 TOLERANCE = 1e-9
+SPAN = 1e-6  # of the longest vector; below it a direction is rounding
 
 
 class GeneralisedHiddenMarkov(Stationary):
@@ -27,7 +30,8 @@ class GeneralisedHiddenMarkov(Stationary):
     A hidden Markov model has matrices of probabilities. With negative entries few dimensions may do what no
     finite hidden chain does, as in a quantum system that is measured. `l` and `r` are the eigenvectors of the
     matrices' sum to the eigenvalue 1. What is known after some tokens is a vector, `l T[x_1] … T[x_n]` by its
-    product with `r`; it predicts as a belief does, but is no law.
+    product with `r`. As a belief it is told by as many words as it has dimensions (`words`), each for what is
+    known after it: a sum of these with weights that sum to 1, and may be negative.
 
     Args:
         matrices: `[state, from, to]`. Whether all words get probabilities is undecidable: all of one length,
@@ -39,11 +43,14 @@ class GeneralisedHiddenMarkov(Stationary):
 
     Example:
         >>> source = GeneralisedHiddenMarkov.qubit(turn=0.3, strength=0.8)
-        >>> source.pi.round(3).tolist(), source.beliefs(np.array([[0, 0]]))[0, -1].round(3).tolist()
+        >>> source.pi.round(3).tolist(), source.vectors(np.array([[0, 0]]))[0, -1].round(3).tolist()
         ([0.5, 0.5], [1.0, 0.371, 0.901])
+        >>> float(source.beliefs(np.array([[0, 1]])).sum(-1).round(9).min())
+        1.0
     """
 
     takes_streams: ClassVar[bool] = True
+    hidden: ClassVar[str] = "predictive states"
     kind: Literal["generalised_hidden_markov"] = "generalised_hidden_markov"
     example: ClassVar[Mapping[str, Any]] = {
         "matrices": [
@@ -79,8 +86,7 @@ class GeneralisedHiddenMarkov(Stationary):
     def qubit(cls, turn: float, strength: float) -> "GeneralisedHiddenMarkov":
         """A qubit that is measured weakly along z and turned about y, again and again.
 
-        Its state is (1, x, z) of the Bloch ball: three dimensions. Where the angle is no rational multiple
-        of π, tokens lead to infinitely many states.
+        Its state is (1, x, z) of the Bloch ball: three dimensions.
 
         Args:
             turn: The angle after each measurement, in radians.
@@ -146,7 +152,40 @@ class GeneralisedHiddenMarkov(Stationary):
             yield laws_of(np.maximum(joint, 0), self.pi)
             known = known @ self.T.sum(0)
 
-    def beliefs(self, tokens: Tokens) -> Float[np.ndarray, "batch position to"]:
+    @cached_property
+    def words(self) -> tuple[tuple[int, ...], ...]:
+        """Short words after which what is known are vectors that span all others, and are far apart."""
+        start, end = self.ends
+        each: list[tuple[int, ...]] = [()]
+        vectors = [start]
+        for word, vector in zip(each, vectors, strict=True):  # both grow while they are gone through
+            if len(each) + self.n_states > MAX_SPANNING:
+                break
+            for x in range(self.n_states):
+                onward = vector @ self.T[x]
+                if onward @ end > TOLERANCE:
+                    each.append((*word, x))
+                    vectors.append(onward / (onward @ end))
+        _, size, order = qr(np.array(vectors).T, pivoting=True)
+        rank = int((np.abs(np.diag(size)) > SPAN * abs(size[0, 0])).sum())
+        return tuple(sorted((each[i] for i in order[:rank]), key=lambda word: (len(word), word)))
+
+    @cached_property
+    def _span(self) -> Float[np.ndarray, "hidden to"]:
+        known = [self.vectors(np.array([word]))[0, -1] if word else self.ends[0] for word in self.words]
+        return read_only(np.array(known))
+
+    def beliefs(self, tokens: Tokens) -> Float[np.ndarray, "batch position hidden"]:
+        """Weights of what is known after each of `words`, whose sum is what is known after these tokens."""
+        return self.vectors(tokens) @ np.linalg.pinv(self._span)
+
+    def laws_of_hidden(self, tokens: Tokens) -> Float[np.ndarray, "batch position hidden state"]:
+        """The law of the next token if the past were each of `words` (probability)."""
+        check_tokens(tokens, self.n_states)
+        laws = np.maximum(self._span @ (self.T @ self.ends[1]).T, 0)
+        return np.broadcast_to(laws, (*tokens.shape, *laws.shape))
+
+    def vectors(self, tokens: Tokens) -> Float[np.ndarray, "batch position to"]:
         """Vectors of what is known after each token, whose product with `r` is 1.
 
         A token that is impossible after those before it leaves what is known before any.
@@ -172,7 +211,7 @@ class GeneralisedHiddenMarkov(Stationary):
         return self.predictors()["forward_filter"]
 
     def _best_law(self, tokens: Tokens) -> NextLaws:
-        laws = np.maximum(self.beliefs(tokens) @ (self.T @ self.ends[1]).T, 0)
+        laws = np.maximum(self.vectors(tokens) @ (self.T @ self.ends[1]).T, 0)
         return laws / laws.sum(-1, keepdims=True)
 
     def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:

@@ -90,6 +90,7 @@ HIDDEN = {
     "tokens",
     "hidden mixture",
     "factored",
+    "generalised hidden",
 }
 
 
@@ -137,7 +138,7 @@ def recipe(source, **changes):
     return data | changes
 
 
-# Sources of a class that another row asks about too, with other options: in `make test-system`.
+# Sources of a class that another row asks about too, or of a like one: in `make test-system`.
 VARIANTS = {
     "observed, order 2",
     "lag one",
@@ -146,6 +147,9 @@ VARIANTS = {
     "trigger, global",
     "selective, no parent",
     "fruit 2",
+    "factored",
+    "context tree",
+    "generalised hidden",
 }
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from enumeration import EXACT, assert_deterministic, assert_exact, assert_plain_data, generator
 
-from mechmarkov.sources import GeneralisedHiddenMarkov, HiddenMarkov
+from mechmarkov.sources import GeneralisedHiddenMarkov, Hidden, HiddenMarkov
 
 QUBIT = GeneralisedHiddenMarkov.qubit(turn=0.7, strength=0.6)
 PLAIN = HiddenMarkov(transitions=[[0.9, 0.1], [0.3, 0.7]], emissions=[[0.8, 0.15, 0.05], [0.1, 0.2, 0.7]])
@@ -47,7 +47,23 @@ def test_another_basis_is_the_same_process():
 
 def test_an_impossible_token_leaves_what_is_known_before_any():
     source = GeneralisedHiddenMarkov(matrices=[[[0.5, 0.0], [1.0, 0.0]], [[0.0, 0.5], [0.0, 0.0]]])
-    np.testing.assert_allclose(source.beliefs(np.array([[1, 1]]))[0, 1], source.ends[0], **EXACT)
+    np.testing.assert_allclose(source.vectors(np.array([[1, 1]]))[0, 1], source.ends[0], **EXACT)
+
+
+@pytest.mark.parametrize(
+    "source", [QUBIT, GeneralisedHiddenMarkov(matrices=(PLAIN.T * PLAIN.E.T[:, None, :]).tolist())]
+)
+def test_beliefs_are_weights_of_words_that_predict_alike(source):
+    """Weights sum to 1; the laws after these words, so weighed, are the law after any past."""
+    tokens = source.sample(20, 8, generator=generator()).numpy()
+    weights, laws = source.beliefs(tokens), source.laws_of_hidden(tokens)
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=0, atol=1e-9)
+    expected = source.best().probabilities(tokens)
+    np.testing.assert_allclose(np.einsum("bph,bphj->bpj", weights, laws), expected, rtol=0, atol=1e-9)
+    assert isinstance(source, Hidden)
+    for i, word in enumerate(source.words):
+        law = source.best().probabilities(np.array([word]))[0, -1] if word else source.pi
+        np.testing.assert_allclose(laws[0, 0, i], law, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("strength", [-0.1, 1.5])

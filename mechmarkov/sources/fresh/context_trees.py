@@ -84,8 +84,8 @@ class ContextTrees(FreshChains):
         return self.predictors()["context_tree_weighting"]
 
     def _chains(self, batch: int, generator: Numbers, device: Device) -> Chains:
-        n, first = self.n_states, torch.from_numpy(node_offsets(self.n_states, self.depth)).to(device)
-        n_inner, n_nodes = int(first[-2]), int(first[-1])
+        n, first = self.n_states, node_offsets(self.n_states, self.depth).tolist()
+        n_inner, n_nodes = first[-2:]
         rows = dirichlet_rows((batch, n_nodes, n), self.concentration, generator, device)
         split = uniform(generator, device, batch, n_inner) < self.branch
         history = torch.arange(n**self.depth, device=device)
