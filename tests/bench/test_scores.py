@@ -124,7 +124,7 @@ def test_random_claims_score_chance_under_every_metric():
     for metric in METRICS:
         for name in ("pearson", "rank", "sign", "auroc", "built"):
             values = rows[rows["metric"] == metric][name].dropna().to_numpy()
-            assert len(values) > 10
+            assert len(values) >= 8
             assert abs(values.mean() - SCORES[name][1]) < 5 * values.std() / np.sqrt(len(values)), name
         assert rows[rows["metric"] == metric]["error"].mean() > 1
 
