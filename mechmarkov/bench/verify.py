@@ -28,7 +28,10 @@ def verify(path: str | Path, *, pairs: Pairs | str = "minimal") -> pd.DataFrame:
         ValueError: It is not such a file, or names a case, metric or component that does not exist.
     """
     path = Path(path) / "effects.csv" if Path(path).is_dir() else Path(path)
-    rows = pd.read_csv(path)
+    try:
+        rows = pd.read_csv(path)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError):
+        raise ValueError(f"{path.name} is not a table, expected effects.csv of mechmarkov bench") from None
     if lacking := [name for name in COLUMNS if name not in rows]:
         raise ValueError(f"{path.name} has no column {lacking[0]!r}, expected those of mechmarkov bench")
     if pairs not in PAIRS:

@@ -250,6 +250,9 @@ def test_a_file_about_something_else_is_refused(tmp_path, column, value, said):
     found.effects.assign(**{column: value}).to_csv(tmp_path / "effects.csv", index=False)
     with pytest.raises(ValueError, match=said):
         mm.bench.verify(tmp_path)
+    (tmp_path / "broken.csv").write_text("a\nb\nc,d\n")
+    with pytest.raises(ValueError, match=r"broken.csv is not a table, expected effects.csv"):
+        mm.bench.verify(tmp_path / "broken.csv")
     found.effects.drop(columns=column).to_csv(tmp_path / "effects.csv", index=False)
     with pytest.raises(ValueError, match=f"has no column '{column}'"):
         mm.bench.verify(tmp_path)

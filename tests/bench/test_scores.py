@@ -124,7 +124,7 @@ def test_random_claims_score_chance_under_every_metric():
     for metric in METRICS:
         for name in ("pearson", "rank", "sign", "auroc", "built"):
             values = rows[rows["metric"] == metric][name].dropna().to_numpy()
-            assert len(values) > 10
+            assert len(values) >= 8
             assert abs(values.mean() - SCORES[name][1]) < 5 * values.std() / np.sqrt(len(values)), name
         assert rows[rows["metric"] == metric]["error"].mean() > 1
 
@@ -145,7 +145,7 @@ def test_random_claims_of_other_kinds_score_chance(found):
 @pytest.mark.slow
 def test_exact_claims_about_trained_models_are_perfect():
     found = on_few_sequences([*EXACT, *NOISE], LONG)
-    assert is_perfect(found) > {"pearson", "rank", "sign", "auroc", "error"}
+    assert is_perfect(found) >= {"pearson", "rank", "sign", "auroc", "error"}
 
 
 def test_a_component_has_an_effect_if_it_is_sure():

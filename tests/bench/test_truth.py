@@ -12,6 +12,7 @@ from mechmarkov.bench import CASES, METRICS, Change, case_of, methods, page, sub
 from mechmarkov.bench.counterfactuals import places
 from mechmarkov.bench.patching import edge_effects, layer_effects, node_effects
 from mechmarkov.bench.scores import signal_angle
+from mechmarkov.bench.trained import random_weights, shuffled_weights, trained_model
 
 HAND_SET = [name for name in CASES if not name.startswith(("bundled", "trained", "random", "shuffled"))]
 
@@ -158,8 +159,33 @@ def test_a_lagged_parent_is_changed_where_it_stands():
 
 def test_sequences_without_a_match_are_left_out():
     change = Change("match", order=5)
-    with pytest.raises(ValueError, match="0 of 512 sequences can be changed at a match"):
+    with pytest.raises(ValueError, match="0 of 1024 sequences can be changed at a match"):
         case_of("a", "", CASES["direct"](0).model, mm.Chain(np.roll(np.eye(4), 1, 1)), seed=0, change=change)
+
+
+def test_controls_keep_the_size_of_the_weights():
+    model = mm.example("induction").model(step=-1)
+    shuffled, fresh = (make(model, seed=1) for make in (shuffled_weights, random_weights))
+    for weight, other in zip(model.parameters(), shuffled.parameters(), strict=True):
+        assert torch.equal(weight.ravel().sort().values, other.ravel().sort().values)
+    tokens = torch.randint(3, (4, 64))
+    assert not torch.allclose(shuffled(tokens), model(tokens), atol=0.1)
+    assert not torch.allclose(fresh(tokens), model(tokens), atol=0.1)
+    spread = [m.get_parameter("blocks.0.attn.W_Q").std() for m in (model, fresh)]
+    assert 0.3 < spread[1] / spread[0] < 3
+
+
+def test_a_member_of_a_fleet_is_that_of_its_seed(tmp_path, monkeypatch):
+    """A block of seeds is trained together and kept; each is what it is when it is trained by itself."""
+    monkeypatch.setenv("MECHMARKOV_CACHE", str(tmp_path))
+    recipe, model = trained_model("walk", 5)
+    (kept,) = tmp_path.iterdir()
+    again = trained_model("walk", 6)[1]
+    assert list(tmp_path.iterdir()) == [kept]
+    for seed, member in ((5, model), (6, again)):
+        single = mm.train(recipe, seed=seed, progress=False).model(step=-1)
+        for key, value in single.state_dict().items():
+            torch.testing.assert_close(member.state_dict()[key].float(), value, atol=1e-4, rtol=1e-3)
 
 
 def test_methods_tune_on_other_sequences():
