@@ -21,6 +21,7 @@ NEEDED = (
     "mechmarkov/runs/examples/mamba.pt",
     "mechmarkov/training/recipes/walk-k6-half.toml",
     "mechmarkov/report/templates/report.html.j2",
+    "mechmarkov/report/templates/dashboard.js",
     "mechmarkov/sweeps/examples/binary-phase.toml",
 )
 VERSIONS = {  # every place that states the version

@@ -155,7 +155,7 @@ def certificate(run: mm.Run, folder: Path, name: str) -> dict[str, Any]:
     return data
 
 
-HEAD = "Twelve runs, one a system, each with its report and its certificate. A report is one file that opens anywhere."
+HEAD = "Twelve runs, each with its report and its certificate. A report is one file that opens anywhere."
 
 
 def listed(rows: list[dict[str, Any]]) -> str:

@@ -76,8 +76,8 @@ def _of_model(model: str, claims: Any, parts: list[str]) -> dict[str, Answer]:
         part = _known(subject[0], {part: [] for part in parts}, f"a part of {model}")
         if part in found:
             raise ValueError(f"{where}.subject is {part!r}, of which something was said already")
-        number = None if value is None else float(value)
-        found[part] = Answer(status, number)  # type: ignore[arg-type]  # one of those of Status, as was seen
+        nats = None if value is None else float(value)
+        found[part] = Answer(status, nats)  # type: ignore[arg-type]  # one of those of Status, as was seen
     return found
 
 
