@@ -168,12 +168,15 @@ class _Walk:
     """
 
     def __init__(self, run: mm.Run) -> None:
-        fit = canonical_fit(mm.Subject.of(run, "all", sequences=16))
+        subject = mm.Subject.of(run, "all", sequences=16)
+        fit = canonical_fit(subject)
         if isinstance(fit, str):
             raise ValueError(fit)
         odds = np.diff(np.log(run.source.P), axis=1)[:, 0]
-        self.steps, self.w = run.steps.numpy(), fit.w
-        self.slope: Float[np.ndarray, " step"] = fit.slope / float(odds[1] - odds[0])
+        self.steps, self.w = run.steps.numpy(), fit["canonical_w"].values
+        log_odds, after = np.diff(np.log(subject.probabilities))[..., 0], subject.batch.parents.numpy() == 1
+        slope = log_odds[:, after].mean(-1) - log_odds[:, ~after].mean(-1)
+        self.slope: Float[np.ndarray, " step"] = slope / float(odds[1] - odds[0])
         share = shares(mm.Subject.of(run, sequences=64))["share"].sel(path="L0H0")
         self.head = float(np.nan_to_num(share[-1]))
         moved = np.flatnonzero(self.slope > MOVED)

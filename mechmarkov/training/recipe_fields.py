@@ -168,9 +168,6 @@ def recipe_schema() -> dict[str, Any]:
         [(model, "validation") for model in held], title="A recipe of mechmarkov"
     )
     definitions = schema["$defs"]
-    for model in sources:
-        definition = definitions[refs[model, "validation"]["$ref"].rsplit("/", 1)[-1]]
-        definition["required"] = ["kind", *definition.get("required", [])]
     decoder = definitions[DecoderSection.__name__]
     for name in FROM_SOURCE:
         del decoder["properties"][name]
@@ -178,7 +175,8 @@ def recipe_schema() -> dict[str, Any]:
     for field in decoder["properties"].values():
         field["anyOf"] = [{"const": "none"} if s == {"type": "null"} else s for s in field.get("anyOf", [{}])]
     recipe = definitions[Recipe.__name__]["properties"]
-    recipe["source"] = {"anyOf": [refs[model, "validation"] for model in sources]}
+    # Only there: a source that holds others may know their kind.
+    recipe["source"] = {"required": ["kind"], "anyOf": [refs[model, "validation"] for model in sources]}
     steps = {"type": "array", "items": {"type": "integer", "minimum": 0}}
     recipe["checkpoints"] = {"anyOf": [{"$ref": "#/$defs/Checkpoints"}, steps]}
     return schema | refs[Recipe, "validation"]

@@ -310,7 +310,9 @@ def near_misses(key: str, known: Sequence[str]) -> str:
     leaves = {name: name.rsplit(".", 1)[-1] for name in [*known, *sections]}
     alike = difflib.get_close_matches(leaf, sorted(set(leaves.values())), n=3, cutoff=0.7)
     found = same_leaf + [name for near in alike for name in leaves if leaves[name] == near]
-    found = [name for name in dict.fromkeys(found) if not f"{key}.".startswith(f"{name}.")][:4]
+    found = [name for name in dict.fromkeys(found) if not f"{key}.".startswith(f"{name}.")]
+    nested = [name for name in found if name.rpartition(".")[0] in found]  # `source.source`, of `source`
+    found = [name for name in found if name not in nested][:4]
     if found:
         return f", did you mean {' or '.join(found)}?"
     section, neighbours = key.rpartition(".")[0], list[str]()
