@@ -300,7 +300,7 @@ def near_misses(key: str, known: Sequence[str]) -> str:
         >>> near_misses("lr", ["optimiser.lr", "steps"])
         ', did you mean optimiser.lr?'
         >>> near_misses("zzz", ["optimiser.lr", "steps"])
-        ', expected one of: optimiser.lr, steps'
+        ', expected one of: optimiser, steps'
         >>> near_misses("optimizer", ["optimiser.lr", "steps"])
         ', did you mean optimiser?'
     """
@@ -319,4 +319,5 @@ def near_misses(key: str, known: Sequence[str]) -> str:
     while section and not neighbours:  # of the nearest section that there is
         neighbours = [name for name in known if name.rpartition(".")[0] == section]
         section = section.rpartition(".")[0]
-    return f", expected one of: {', '.join(neighbours or known)}"
+    at_the_top = [name.partition(".")[0] for name in known]
+    return f", expected one of: {', '.join(neighbours or dict.fromkeys(at_the_top))}"
