@@ -87,7 +87,8 @@ def _complaint(detail: Mapping[str, Any], models: Models, name: str, skip: int) 
     key = printable(".".join([name, *names] if name else names), 100)
     if kind == "extra_forbidden":
         known = _known_keys(models, names, section_models)
-        return f"unknown key {key or chr(39) * 2}" + (near_misses(".".join(names), known) if known else "")
+        near = near_misses(".".join(names), known) if known else ""
+        return f"unknown key {key}{near}" if key else f"unknown key ''{near}"
     if kind == "missing":
         return f"{key} is missing{_wanted(section_models, names[-1])}"
     if kind == "union_tag_not_found":
