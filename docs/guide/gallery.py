@@ -24,7 +24,7 @@ from mechmarkov.report.glossary import explanation
 from mechmarkov.utils.text import words
 
 # Intervals are wider than in a report of yours, and the pages are made sooner.
-SEQUENCES = 64
+SEQUENCES = 256
 STEPS = 6
 SECONDS = 20.0  # of a certificate
 

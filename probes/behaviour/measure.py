@@ -39,7 +39,8 @@ def measure(subject: Subject) -> xr.Dataset:
         error `kl_tempered_error` [axis, predictor] (nats): KL there; not of null models;
         `loss`, `best_loss` and the standard error of their difference `excess_loss_error` [axis], and
         `predictor_loss` [predictor] (nats, on the sampled next states);
-        `excess` [axis] and `gap` (nats): what the model and the unigram lose to the best predictor, expected
+        `excess` [axis], `gap` and, with a Bayes-optimal predictor, `predictor_excess` [predictor] (nats):
+        what the model, the unigram and each exact predictor lose to the best one, expected
         (without a Bayes-optimal one: on the sampled next states, to the predictor with the lowest loss);
         `left` and its standard error `left_error` [axis]: the first over the second;
         `accuracy`, `accuracy_error` and `optimal_accuracy` [axis] (probability: exact expectations where the
@@ -82,7 +83,7 @@ def measure(subject: Subject) -> xr.Dataset:
     else:
         at_best = [*exact].index(best.name)
         excess = kl_of_sequence[:, at_best]
-        gap = (kl(truth, [*exact.values()][unigram]) * rare.common).mean(-1) + rare.gap
+        gap = (kl(truth, [*exact.values()][unigram]) * rare.common).mean(-1) + rare.gaps[unigram]
     left, left_error = ratio(excess, gap, groups) if gap.any() else np.full((2, len(model)), np.nan)
     if not isinstance(best, str) and gap.any():
         left_error = np.hypot(left_error, rare.kl_error[:, at_best] / gap.mean())
@@ -133,9 +134,11 @@ def measure(subject: Subject) -> xr.Dataset:
     if isinstance(best, str):
         return data.assign_attrs(no_best=best)
     best_losses = _losses(truth, onehot)
+    above = np.array([(kl(truth, p) * rare.common).mean() for p in exact.values()]) + rare.gaps
     excess_error = standard_error((losses - best_losses).mean(-1), groups)
     return data.assign(
         variables("nats", (), best_loss=best_losses.mean())
+        | variables("nats", "predictor", predictor_excess=above)
         | variables("nats", axis, excess_loss_error=excess_error)
         | variables("probability", (), optimal_accuracy=truth.max(-1).mean())
     ).assign_attrs(best=best.name)
@@ -164,7 +167,7 @@ class _Rare:
     Attributes:
         common: Whether a prediction of the batch counts, `[batch, read]`.
         kl: What the rare states add to KL from each predictor, and its standard error.
-        gap: What they add to KL(best ‖ unigram).
+        gaps: What they add to KL(best ‖ each predictor).
         after: KL after each rare state, and its standard error.
         states: The rare states.
     """
@@ -172,7 +175,7 @@ class _Rare:
     common: Bool[np.ndarray, "batch read"]
     kl: Float[np.ndarray, "member predictor"]
     kl_error: Float[np.ndarray, "member predictor"]
-    gap: float = 0.0
+    gaps: Float[np.ndarray, " predictor"]
     after: Float[np.ndarray, "two member predictor rare"] | None = None
     states: Int[np.ndarray, " rare"] | None = None
 
@@ -181,15 +184,14 @@ def _rare(subject: Subject) -> _Rare:
     rare, size = rare_states(subject), (len(subject.coordinates), len(subject.exact))
     if rare is None:
         nothing = np.zeros(size)
-        return _Rare(np.ones(subject.batch.parents.shape, dtype=bool), nothing, nothing)
+        return _Rare(np.ones(subject.batch.parents.shape, dtype=bool), nothing, nothing, nothing[0])
     nats = np.stack([[kl(p, q) for p in rare.exact.values()] for q in rare.probabilities])
     mean, error = nats.mean(-1), standard_error(nats)  # [member, predictor, rare]
-    best, unigram = subject.source.best(), predictor_of(subject.source, "unigram")
-    gap = 0.0
+    best, gaps = subject.source.best(), np.zeros(size[1])
     if not isinstance(best, str):
-        gap = float(kl(rare.exact[best.name], rare.exact[unigram]).mean(-1) @ rare.pi)
+        gaps = np.array([kl(rare.exact[best.name], p).mean(-1) @ rare.pi for p in rare.exact.values()])
     total_error = np.sqrt((error * rare.pi) ** 2 @ np.ones(len(rare.pi)))
-    return _Rare(rare.common, mean @ rare.pi, total_error, gap, np.stack([mean, error]), rare.states)
+    return _Rare(rare.common, mean @ rare.pi, total_error, gaps, np.stack([mean, error]), rare.states)
 
 
 def _after_states(

@@ -12,7 +12,7 @@ from mechmarkov.claims.claim import Claim
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.figures import DASHES, GREY, PALETTE, annotate, lines
-from mechmarkov.report.first_screen.readings import best_loss, came, closest_laws, losses_of
+from mechmarkov.report.first_screen.readings import came, closest_laws, drawn_losses, losses_of
 from mechmarkov.report.symlog import symlog, symlog_ticks
 from mechmarkov.report.words.names import bare_law, event
 from mechmarkov.report.words.tiles import bare_event, was_there
@@ -37,10 +37,9 @@ def learning_curve(result: Findings) -> Figure | None:
     if behaviour is None:
         return None
     data = behaviour.data
-    steps, loss = data["step"].values.astype(float), data["loss"].values
-    known = {str(name): float(value) for name, value in data["predictor_loss"].to_series().items()}
+    steps, (loss, known) = data["step"].values.astype(float), drawn_losses(behaviour)
     laws = dict.fromkeys(["uniform", data.attrs["unigram"], data.attrs["bigram"]])
-    levels = {bare_law(name): known[name] for name in laws if name in known} | {"best": best_loss(behaviour)}
+    levels = {bare_law(name): known[name] for name in laws if name in known} | {"best": known["best"]}
     low, high = min(*levels.values(), float(loss.min())), max(*levels.values(), float(loss[-1]))
     high = max(high, min(float(loss.max()), high + _HEADROOM * (high - low)))
     room = 0.08 * (high - low) or 0.1
@@ -89,15 +88,15 @@ def overlaid_curves(results: Mapping[str, Findings]) -> Figure | None:
         behaviour = losses_of(result)
         if behaviour is None:
             continue
-        data, best = behaviour.data, best_loss(behaviour)
+        data, (loss, known) = behaviour.data, drawn_losses(behaviour)
         steps, colour = data["step"].values.astype(float), PALETTE[n_drawn % len(PALETTE)]
-        excess = {name: data["loss"].values - best}
+        excess = {name: loss - known["best"]}
         drawn = lines(
             steps, excess, x_title="training step", y_title="nats above the best", training_steps=True
         )
         drawn.update_traces(line={"color": colour, "dash": DASHES[n_drawn % len(DASHES)]}, showlegend=True)
         figure = drawn if figure is None else figure.add_traces(drawn.data)
-        unigram = float(data["predictor_loss"].sel(predictor=data.attrs["unigram"])) - best
+        unigram = known[data.attrs["unigram"]] - known["best"]
         figure.add_hline(unigram, line={"color": colour, "width": 1, "dash": "dot"})
         n_drawn += 1
     if figure is None or n_drawn < 2 or all(len(result.steps) < 2 for result in results.values()):

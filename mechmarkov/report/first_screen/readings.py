@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from mechmarkov.claims.claim import Claim, Claims
 from mechmarkov.probing.outcome import Findings, Outcome
@@ -24,6 +25,20 @@ def best_loss(behaviour: Outcome) -> float:
     """The lowest loss (nats) that any exact predictor reaches on the sequences."""
     data = behaviour.data
     return float(data["best_loss"] if "best_loss" in data else data["predictor_loss"].min())
+
+
+def drawn_losses(behaviour: Outcome) -> tuple[Float[np.ndarray, " step"], dict[str, float]]:
+    """Returns the loss at each step and of each exact predictor (nats), the best among them as `best`.
+
+    Where there is a Bayes-optimal predictor they stand as far above it as is expected under the exact law:
+    the sampled next states alone would put them elsewhere than the tiles do.
+    """
+    data, best = behaviour.data, best_loss(behaviour)
+    loss, levels = data["loss"], data["predictor_loss"]
+    if "predictor_excess" in data:
+        loss, levels = best + data["excess"], best + data["predictor_excess"]
+    known = {str(name): float(value) for name, value in levels.to_series().items() if np.isfinite(value)}
+    return loss.values.astype(float), known | {"best": best}
 
 
 def came(result: Findings) -> list[Claim]:

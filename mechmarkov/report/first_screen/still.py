@@ -6,7 +6,7 @@ import numpy as np
 
 from mechmarkov.probing.names import in_words
 from mechmarkov.probing.outcome import Findings
-from mechmarkov.report.first_screen.readings import best_loss, losses_of
+from mechmarkov.report.first_screen.readings import drawn_losses, losses_of
 from mechmarkov.utils.text import format_number
 
 _WIDTH, _HEIGHT = 760, 300  # pixels
@@ -23,9 +23,8 @@ def still_curve(result: Findings) -> str | None:
     if behaviour is None:
         return None
     data = behaviour.data
-    steps, loss = data["step"].values, data["loss"].values.astype(float)
-    levels = {in_words(str(name)): float(x) for name, x in data["predictor_loss"].to_series().items()}
-    levels = {name: x for name, x in levels.items() if np.isfinite(x)} | {"best": best_loss(behaviour)}
+    steps, (loss, known) = data["step"].values, drawn_losses(behaviour)
+    levels = {name if name == "best" else in_words(name): value for name, value in known.items()}
     low, high = min(*levels.values(), *loss), max(*levels.values(), *loss)
 
     def y(value: float) -> float:
