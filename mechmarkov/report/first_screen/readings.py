@@ -31,7 +31,7 @@ def drawn_losses(behaviour: Outcome) -> tuple[Float[np.ndarray, " step"], dict[s
     """Returns the loss at each step and of each exact predictor (nats), the best among them as `best`.
 
     Where there is a Bayes-optimal predictor they stand as far above it as is expected under the exact law:
-    the sampled next states alone would put them elsewhere than the tiles do.
+    losses on the sampled next states would stand elsewhere than in the tiles.
     """
     data, best = behaviour.data, best_loss(behaviour)
     loss, levels = data["loss"], data["predictor_loss"]
