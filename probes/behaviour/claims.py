@@ -241,9 +241,16 @@ def _way(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Iterat
         yield Claim(_SUBJECT, "is_on_the_way_to", (best,), value, interval, unit="share", because=conditions)
 
 
-def _bars(laws: Sequence[Claim], best: str | None) -> dict[str, float]:
-    """The KL of the nearest laws, and of the best one in any case."""
-    values = {claim.object[0]: claim.value for claim in laws if claim.value is not None}
+def _bars(laws: Sequence[Claim], known: Sequence[Claim], best: str | None) -> dict[str, float]:
+    """The KL of the nearest laws over all predictions, and of the best one in any case.
+
+    Args:
+        laws: What is imitated, some of it only at some places.
+        known: Claims of what holds over all predictions: of the closest law, of the best one.
+        best: The best law.
+    """
+    values = {c.object[0]: c.value for c in laws if c.value is not None and c.where == Where()}
+    values |= {c.object[0]: c.value for c in known if c.value is not None}
     nearest = sorted(values, key=lambda name: values[name])[:MAX_BARS]
     if best in values and best not in nearest:
         nearest[-1] = best
@@ -267,11 +274,13 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
                 like, has = fails, True
         tempered = None if has and like is not fails else tempered
         answer = tempered or (like if like is not None and (has or like.is_shown) else closest)
-        shown = ours.where("imitates")
-        bars = _bars(shown, None if reaches is None else reaches.object[0])
+        known = [claim for claim in (closest, reaches) if claim is not None]
+        bars = _bars(ours.where("imitates"), known, None if reaches is None else reaches.object[0])
         order = (fails, right) if like is fails else (right, fails)
         more = tuple(claim for claim in order if claim is not None)
-        tiles.append(Tile(LEARNED, (answer,), more, like or closest, bars, "kl"))
+        # Of a law that holds at some places the number is that of all, as in the bars and in the verdict.
+        number = closest if like is None or (like is not fails and like.where != Where()) else like
+        tiles.append(Tile(LEARNED, (answer,), more, number, bars, "kl"))
     if reaches is not None and reaches.value is not None:
         gap = reaches.condition("unigram is told from the best")
         bars = {MODEL: reaches.value} | ({"unigram": gap.value} if gap and gap.value is not None else {})

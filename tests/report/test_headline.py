@@ -285,3 +285,14 @@ def test_the_curve_is_as_far_above_the_best_as_the_tile_says():
     assert levels[data.attrs["unigram"]] - levels["best"] == pytest.approx(float(data["gap"]))
     assert levels[data.attrs["best"]] == levels["best"]
     assert learning_curve(result).content.data[0].y == pytest.approx(loss)
+
+
+def test_number_bars_and_verdict_are_of_all_predictions():
+    # At its first position the model is not the in-context bigram.
+    result = mm.probe(mm.example("induction"), ["behaviour"], sequences=64)
+    claims = result.claims
+    closest, reaches = claims.first("is_closest_to"), claims.first("reaches")
+    learned, stuck = result.outcomes["behaviour"].probe.headline(claims)
+    assert claims.first("fails_at").where.positions == (0,)
+    assert learned.number.value == learned.bars["in_context_bigram"] == closest.value
+    assert closest.value == pytest.approx(reaches.value) == stuck.number.value
