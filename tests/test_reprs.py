@@ -1,4 +1,4 @@
-"""What public objects say of themselves: short, what they are, and what to do next."""
+"""Public objects say in short what they are, and what to do next."""
 
 import pytest
 

@@ -174,7 +174,7 @@ def listed(rows: list[dict[str, Any]]) -> str:
 
 
 def index(rows: list[dict[str, Any]]) -> str:
-    """The same as one HTML page, for a folder that is no guide."""
+    """The same as one HTML page, for a folder without the guide."""
     parts = []
     for row in rows:
         bound = " ".join(row["certificate"]["sentences"])

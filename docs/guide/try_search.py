@@ -84,7 +84,7 @@ def ask(browser: webdriver.Chrome, base: str, question: str, page: str) -> None:
 
 
 def first(browser: webdriver.Chrome) -> list[str]:
-    """Where the first results lead."""
+    """The pages that the first results lead to."""
     links: list[str] = browser.execute_script(RESULTS)
     return links[:FIRST]
 

@@ -1,4 +1,4 @@
-"""How claims are scored against exact effects and the circuit that was built, and what chance gives."""
+"""Scores of claims against exact effects and the circuit that was built, and what chance gives."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -30,7 +30,7 @@ def states_of(source: Source, sequence: Sequence[int | str]) -> list[int]:
     """States by their numbers; each may be given as its number or as its label.
 
     Raises:
-        ValueError: Naming the first that is no state.
+        ValueError: Naming the first that is not a state.
 
     >>> from mechmarkov.sources import Circle
     >>> states_of(Circle(n_states=3, p=0.5), ["0", 2])

@@ -20,7 +20,7 @@ from mechmarkov.theory.hidden import Matrices
 from mechmarkov.theory.transducer import Transducer, Written
 
 State = tuple[int, Hashable]
-"""What the source remembers, and what the tokeniser has not yet written."""
+"""The memory of the source, and the tokeniser's pending symbols."""
 
 
 @dataclass(frozen=True)

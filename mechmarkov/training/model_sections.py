@@ -47,11 +47,11 @@ class TrainedModel:
         """Yields what the rest of the recipe must say: a key, the values that fit, an error for others."""
         yield from ()
 
-    def trainable(self, n_states: int) -> Slices | None:  # noqa: ARG002
+    def trainable(self, n_states: int) -> Slices | None:  # noqa: ARG002 - others need it
         """Returns which part of each of the decoder's parameters is trained; None for every parameter."""
         return None
 
-    def fixed(self, n_states: int) -> dict[str, Tensor] | None:  # noqa: ARG002
+    def fixed(self, n_states: int) -> dict[str, Tensor] | None:  # noqa: ARG002 - others need it
         """Returns weights that are part of the architecture, by name; what is trained is added to them."""
         return None
 
@@ -164,7 +164,7 @@ class ContextConditionedSection(Fields, TrainedModel):
         """Returns the decoder that checkpoints are weights of."""
         return context_conditioned.context_conditioned_config(n_states, self.n_ctx)
 
-    def trainable(self, n_states: int) -> Slices | None:  # noqa: ARG002
+    def trainable(self, n_states: int) -> Slices | None:  # noqa: ARG002 - others need it
         return {context_conditioned.TRAINED: None}
 
     def fixed(self, n_states: int) -> dict[str, Tensor] | None:

@@ -99,7 +99,7 @@ def test_passes_of_copies_count_too():
 
 
 def test_each_method_pays_for_its_own_passes():
-    """What a case keeps is made anew: the order in which methods are asked does not matter."""
+    """A case keeps nothing of earlier methods: the order in which methods are asked does not matter."""
 
     def asks(case):
         return dict.fromkeys(case.nodes, float(len(case.differences)))

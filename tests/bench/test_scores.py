@@ -49,7 +49,7 @@ def exact_belief(case):
 
 
 def turn(case):
-    """What the stream of a table is multiplied by: the identity, or the rotation that was drawn."""
+    """The matrix of a table's stream: the identity, or the rotation that was drawn."""
     d_model = case.model.config.d_model
     if case.name != "rotated":
         return np.eye(d_model)
@@ -186,7 +186,7 @@ def test_the_size_of_another_unit_changes_no_score():
 
 
 def test_the_built_circuit_is_told_by_auroc():
-    """Of nine edges of the pair that cancels five are built: all but the heads' queries and keys."""
+    """Five of nine edges of the pair that cancels are built: all but the heads' queries and keys."""
     case = CASES["cancel"](0)
     claims = {name: float(name in case.circuit) for name in case.edges}
     assert score_built(case, claims, "edges") == {"built": 1}

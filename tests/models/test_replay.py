@@ -51,25 +51,30 @@ def test_passes_are_those_without_it(case, n_models):
     assert not torch.equal(plain[0], plain[1])
 
 
-@torch.no_grad()
-def test_attention_is_computed_where_an_intervention_reaches_it(monkeypatch):
+def watching(monkeypatch, part, name, place):
+    """Returns the model, and a function of an intervention: the layers in which a method of a part ran."""
     config = config_of("gelu and LN")
-    model, tokens = decoder_of(config), tokens_of(config)
-    computed = []
-    spelled_out = Attention._explicit
+    model, tokens, ran = decoder_of(config), tokens_of(config), []
+    plain = getattr(part, name)
 
-    def counted(self, q, k, v, visible):
-        computed.append([block.attn for block in model.blocks].index(self))
-        return spelled_out(self, q, k, v, visible)
+    def noted(self, *inputs):
+        ran.append([getattr(block, place) for block in model.blocks].index(self))
+        return plain(self, *inputs)
 
-    monkeypatch.setattr(Attention, "_explicit", counted)
+    monkeypatch.setattr(part, name, noted)
 
     def layers_of(intervention):
-        computed.clear()
+        ran.clear()
         with intervention:
             model(tokens)
-        return list(computed)
+        return list(ran)
 
+    return model, layers_of
+
+
+@torch.no_grad()
+def test_attention_is_computed_where_an_intervention_reaches_it(monkeypatch):
+    model, layers_of = watching(monkeypatch, Attention, "_explicit", "attn")
     with replayed(model):
         assert layers_of(nullcontext()) == [0, 1]
         assert layers_of(nullcontext()) == []
@@ -82,23 +87,7 @@ def test_attention_is_computed_where_an_intervention_reaches_it(monkeypatch):
 
 @torch.no_grad()
 def test_layers_before_an_intervention_are_not_computed(monkeypatch):
-    config = config_of("gelu and LN")
-    model, tokens = decoder_of(config), tokens_of(config)
-    computed = []
-    forward = MLP.forward
-
-    def counted(self, x):
-        computed.append([block.mlp for block in model.blocks].index(self))
-        return forward(self, x)
-
-    monkeypatch.setattr(MLP, "forward", counted)
-
-    def layers_of(intervention):
-        computed.clear()
-        with intervention:
-            model(tokens)
-        return list(computed)
-
+    model, layers_of = watching(monkeypatch, MLP, "forward", "mlp")
     with replayed(model):
         assert layers_of(nullcontext()) == [0, 1]
         assert layers_of(nullcontext()) == layers_of(ablate_path(model, "embed", "logits")) == []

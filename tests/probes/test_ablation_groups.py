@@ -96,7 +96,7 @@ def test_a_part_whose_effect_is_open_is_not_needed_most():
 
 @pytest.mark.usefixtures("few_nulls")
 def test_of_a_loss_on_scores_paths_are_drawn_by_another_sequence():
-    """At their mean its paths to the logits are not surely worth anything."""
+    """At their mean its paths to the logits are not clearly worth anything."""
     result = mm.probe(mm.example("graph"), ["ablation", "graph"], sequences=256)
     data = result["ablation"].data
     relied = result.claims.where("is_relied_on", status="shown")

@@ -16,7 +16,7 @@ from mechmarkov.report.dashboard import read_dashboard, write_dashboard
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two probed runs, one of them deeper, one that nothing decides, and a file that is no summary."""
+    """Two probed runs, one of them deeper, one that nothing decides, and a file that is not a summary."""
     folder = tmp_path_factory.mktemp("probed")
     for name, place in {"walk": "walk", "induction": "chains/induction"}.items():
         mm.probe(mm.example(name), ["behaviour"], sequences=64).save(folder / place)

@@ -50,7 +50,7 @@ def encoded(source, text):
 
 
 def pending_text(source, state, queue):
-    """What has been read and is not yet told by a token."""
+    """Symbols that were read and are not yet told by a token."""
     waiting = "".join(source.labels[token] for token in queue)
     if isinstance(source.tokeniser, Merges):  # later merges hold what was read earlier
         held = (first for (first, _), on in zip(source.tokeniser.merges, state, strict=True) if on)

@@ -18,7 +18,7 @@ from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
 Parts = dict[str, Float[np.ndarray, "hidden value"]]
-"""Of what is hidden, parts with a meaning: which value of it each hidden state has."""
+"""Parts of what is hidden that have a meaning: the value that each hidden state has of it."""
 
 
 class HiddenChain(WithHidden, Stationary):
@@ -35,7 +35,7 @@ class HiddenChain(WithHidden, Stationary):
     """
 
     parts_are_independent: ClassVar[bool] = False
-    """Whether tokens leave the parts independent, so that one may be known and the others stay."""
+    """True where tokens leave the parts independent, so that one may be known and the others stay."""
 
     @cached_property
     @abstractmethod

@@ -1,1 +1,1 @@
-"""What tokens are made by: tokenisers, dictionaries, and chains of symbols."""
+"""Tokenisers, dictionaries, and chains of symbols."""

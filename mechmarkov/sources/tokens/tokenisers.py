@@ -64,7 +64,7 @@ class Greedy(Fields):
         """The dictionary's encoder.
 
         Raises:
-            ValueError: Too many words, one twice, one of letters that are no symbols, or a symbol that is no
+            ValueError: Too many words, one twice, one of letters that are not symbols, or a symbol that is no
                 word.
         """
         check_size(len(self.words))
@@ -101,7 +101,7 @@ class Merges(Fields):
         """The merges' encoder.
 
         Raises:
-            ValueError: Too many tokens, or a merge of what is no pair of tokens at that point.
+            ValueError: Too many tokens, or a merge of two that are not tokens at that point.
         """
         check_size(n_symbols + len(self.merges))
         number = {letter: token for token, letter in enumerate(LETTERS[:n_symbols])}
@@ -126,7 +126,7 @@ def word_of(text: str, n_symbols: int, name: str) -> Word:
     """The symbols of letters.
 
     Raises:
-        ValueError: A letter that is no symbol.
+        ValueError: A letter that is not a symbol.
     """
     symbols = LETTERS[:n_symbols]
     for letter in text:
