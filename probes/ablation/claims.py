@@ -19,6 +19,7 @@ MIN_EFFECT_NATS = 1e-3
 
 # Parts worth less are not told next to the one that is needed most.
 MIN_TOLD_NATS = 0.01
+MIN_TOLD_SHARE = 0.1  # of the largest effect
 
 # What later parts change is named where it is more than this, and more than this share of the whole.
 MIN_REPAIR_NATS = 0.01
@@ -256,10 +257,12 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     if most is None:
         return []
     bars = {claim.subject[0]: claim.value for claim in ours.where("is_needed") if claim.value is not None}
-    home = Claims(tuple(claims)).first("stores", status="shown")
-    if home is None or not most.is_shown:
-        return [Tile(LIVES, (most,), (), most, bars, "effect", rank=5 if most.is_shown else 7)]
-    # A model that went on to a better law than the bigram needs more than where the bigram is stored.
-    singles = [one for one in ours.where("is_needed", status="shown") if (one.value or 0.0) >= MIN_TOLD_NATS]
-    needed = (most, *(one for one in singles if one.subject[0] not in most.subject))
-    return [Tile(LIVES, needed, (most, home), most, bars, "effect", rank=5)]
+    if not most.is_shown:
+        return [Tile(LIVES, (most,), (), most, bars, "effect", rank=7)]
+    # What is needed a little less is part of the answer: a circuit is seldom one part.
+    least = max(MIN_TOLD_NATS, MIN_TOLD_SHARE * max(bars.values(), default=0.0))
+    singles = [one for one in ours.where("is_needed", status="shown") if (one.value or 0.0) >= least]
+    others = sorted(
+        (one for one in singles if one.subject[0] not in most.subject), key=lambda one: -(one.value or 0.0)
+    )
+    return [Tile(LIVES, (most, *others), (most, *others[:1]), most, bars, "effect", rank=5)]

@@ -66,8 +66,8 @@ def measure(subject: Subject) -> xr.Dataset:
     truth = onehot if isinstance(best, str) else exact[best.name]
     # [axis, predictor, sequence, read]
     per_sequence = np.stack([[kl(p, q) for p in exact.values()] for q in model])
-    top = model >= model.max(-1, keepdims=True)
-    right = ((top / top.sum(-1, keepdims=True)) * truth).sum(-1)
+    right = _right(model, truth)
+    predictor_right = np.array([_right(p, truth).mean() for p in exact.values()])
     losses, of_each = _losses(model, onehot), np.stack([_losses(p, onehot) for p in exact.values()])
     floored = np.array([[((q < FLOOR) & (p > 0)).sum() for p in exact.values()] for q in model])
     accuracy, accuracy_error = right.mean((1, 2)), standard_error(right.mean(-1), groups)
@@ -105,6 +105,7 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("share", axis, left=left, left_error=left_error)
         | variables("nats", "predictor", predictor_loss=of_each.mean((1, 2)))
         | variables("probability", axis, accuracy=accuracy, accuracy_error=accuracy_error)
+        | variables("probability", "predictor", predictor_accuracy=predictor_right)
         | variables("probability", (*after, "state_to"), implied=_after(subject, model))
         | _after_states(subject, per_sequence, rare)
         | variables("nats", after, loss_after=_after(subject, losses[..., None])[..., 0])
@@ -142,6 +143,14 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("nats", axis, excess_loss_error=excess_error)
         | variables("probability", (), optimal_accuracy=truth.max(-1).mean())
     ).assign_attrs(best=best.name)
+
+
+def _right(
+    predicted: Float[np.ndarray, "*many state"], truth: Float[np.ndarray, "*some state"]
+) -> Float[np.ndarray, "*many"]:
+    """Returns how often the likeliest state is the next one (probability); ties are drawn among."""
+    top = predicted >= predicted.max(-1, keepdims=True)
+    return ((top / top.sum(-1, keepdims=True)) * truth).sum(-1)
 
 
 def _per_symbol(

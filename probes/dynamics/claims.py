@@ -45,7 +45,7 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     in_order = sorted(events, key=lambda name: (events[name].after, name))
     return [
         *(_came(data, name, events[name]) for name in in_order),
-        *_before(events),
+        *_before(data, events),
         *(_lost(data, name) for name in in_order if not events[name].kept),
         *_not_seen(data, set(events)),
         *_phases(data),
@@ -54,7 +54,7 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
 
 def _came(data: xr.Dataset, name: str, event: Event) -> Claim:
     first, last = int(data["step"][0]), int(data["step"][-1])
-    beside = [Condition("probed steps", value=float(data.sizes["step"]))]
+    beside = [Condition("probed steps", value=float(data.sizes["step"])), *_parent(data, name)]
     if event.from_start:
         beside.append(Condition("from the first probed step", event.throughout, first))
     if name in NO_ERROR:
@@ -68,14 +68,19 @@ def _came(data: xr.Dataset, name: str, event: Event) -> Claim:
     )  # fmt: skip
 
 
-def _before(events: dict[str, Event]) -> Iterator[Claim]:
+def _parent(data: xr.Dataset, *names: str) -> tuple[Condition, ...]:
+    """Which token is the parent, where attention on it is one of the events."""
+    return (Condition("the parent", words=(data.attrs["parent"],)),) if "selection" in names else ()
+
+
+def _before(data: xr.Dataset, events: dict[str, Event]) -> Iterator[Claim]:
     """Yields what came first: its interval ends before those of the others begin."""
     first = first_of(events)
     came = {name: event for name, event in events.items() if not event.from_start}
     by = max((events[name].by for name in first), default=0)
     later = tuple(name for name in came if name not in first and events[name].after >= by)
     if first and later:
-        yield Claim(tuple(first), "came_before", later)
+        yield Claim(tuple(first), "came_before", later, because=_parent(data, *first, *later))
 
 
 def _lost(data: xr.Dataset, name: str) -> Claim:
@@ -85,7 +90,7 @@ def _lost(data: xr.Dataset, name: str) -> Claim:
     status: Status = "shown" if progress + half < 0.5 else "excluded" if progress - half > 0.5 else "open"
     return Claim(
         (MODEL,), "was_lost", (name,), progress, (progress - half, progress + half), unit="share",
-        status=status,
+        status=status, because=_parent(data, name),
     )  # fmt: skip
 
 
@@ -103,7 +108,7 @@ def _not_seen(data: xr.Dataset, came: set[str]) -> Iterator[Claim]:
             )  # fmt: skip
             continue
         status: Status = "open" if name in undecided else "excluded"
-        probed = (Condition("probed steps", value=float(data.sizes["step"])),)
+        probed = (Condition("probed steps", value=float(data.sizes["step"])), *_parent(data, name))
         yield Claim((MODEL,), "came_by", (name,), status=status, where=steps, because=probed)
 
 

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 
 from mechmarkov.catalogue.probes import registered
 from mechmarkov.probing.dataset import MIN_GAP_NATS, NORMAL_95, is_nearest, variables
+from mechmarkov.probing.names import token_names
 from mechmarkov.probing.preconditions import (
     has_one_parent,
     parent_lag,
@@ -60,7 +61,11 @@ def measure(subject: Subject) -> xr.Dataset:
     data = xr.Dataset(
         variables("share", (axis, "event"), progress=progress, progress_error=error),
         coords={axis: subject.coordinates, "event": events},
-        attrs={"source": subject.source.title(), **{f"no_{name}": why for name, why in reasons.items()}},
+        attrs={
+            "source": subject.source.title(),
+            "parent": token_names(parent_lag(subject.source), subject.batch.parent_lag, 0)[-1],
+            **{f"no_{name}": why for name, why in reasons.items()},
+        },
     )
     if axis == "seed":
         return data

@@ -74,14 +74,23 @@ def _where(data: xr.Dataset) -> Iterator[Condition]:
 
 def _remedies(data: xr.Dataset) -> Iterator[Claim]:
     """Yields what was measured to leave a minimum at the unigram (`unigram_trap.*` of the verdicts)."""
-    at_unigram = data.attrs.get("point") == "the unigram point" and data.attrs["kind"] == "minimum"
-    if not (at_unigram and data.attrs.get("tied") and data.attrs.get("binary")):
+    if not _is_tied_trap(data):
         return
     for change, runs in REMEDIES.items():
         cases = (Condition("cases", value=runs),)
         yield Claim(
             (MODEL,), "is_left_with", (change,), 1.0, unit="share", evidence="intervention", because=cases
         )
+
+
+def _is_tied_trap(data: xr.Dataset) -> bool:
+    """Returns whether a binary chain that tends to switch holds tied embeddings at the unigram.
+
+    There the logit of a token after itself is a square, |e|², which can only grow from zero, and the chain's
+    second eigenvalue 1 − p − q is negative: the loss rises with it (Makkuva et al. 2024, theorem 2).
+    """
+    at_unigram = data.attrs.get("point") == "the unigram point" and data.attrs["kind"] == "minimum"
+    return bool(at_unigram and data.attrs.get("tied") and data.attrs.get("binary_eigenvalue", 0.0) < 0)
 
 
 def _moving(data: xr.Dataset, why: str) -> Iterator[Condition]:
@@ -108,6 +117,9 @@ def _of_kind(data: xr.Dataset, kind: str, why: str) -> Iterator[Condition]:
         at_least = "spectrum" not in data and count >= data.sizes["low"]
         yield Condition("growing directions", not at_least, count)
         yield Condition("directions", value=int(data.attrs["outside"]))
+    if _is_tied_trap(data):
+        value = float(data.attrs["binary_eigenvalue"])
+        yield Condition("tied embeddings favour repeats", value=value, words=("1 − p − q",))
     if kind == "minimum" and is_flat(data):
         nothing_lower = float(data["excess"]) <= SOLVED_NATS  # in any direction
         yield Condition("flat directions", True)

@@ -160,7 +160,8 @@ def _of_last_model(
     criterion = unigram_criterion(subject, dataclasses.replace(symmetry, acts=False))
     if criterion is not None:
         attrs = {"unigram_growth": criterion.growth, "tied": subject.config.tied}
-        attrs["binary"] = subject.source.n_states == 2
+        if subject.source.n_states == 2:
+            attrs["binary_eigenvalue"] = float(np.trace(np.array(subject.source.P))) - 1
         curvature = variables(CURVATURE, "pattern", unigram_curvature=criterion.embedding)
         parts.append(xr.Dataset(curvature, attrs=attrs))
     grows = ends.low < -judged.least_curvature if judged.kind == "saddle" else np.zeros(len(ends.low), bool)

@@ -12,10 +12,16 @@ from mechmarkov.claims.claim import Claim
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.figures import DASHES, GREY, PALETTE, annotate, lines
-from mechmarkov.report.first_screen.readings import came, closest_laws, drawn_losses, losses_of
+from mechmarkov.report.first_screen.readings import (
+    came,
+    closest_laws,
+    course,
+    drawn_losses,
+    losses_of,
+)
 from mechmarkov.report.symlog import symlog, symlog_ticks
 from mechmarkov.report.words.names import bare_law, event
-from mechmarkov.report.words.tiles import bare_event, was_there
+from mechmarkov.report.words.tiles import was_there, what_came
 from mechmarkov.utils.text import format_number
 
 _HEIGHT = 290  # pixels
@@ -29,22 +35,24 @@ _HEADROOM = 0.35  # of the way from the best loss to the uniform's, above the la
 
 
 def learning_curve(result: Findings) -> Figure | None:
-    """Loss in nats at each probed step; None where `behaviour` has no losses.
+    """Loss in nats at each probed step, or how often the model is right; None where `behaviour` has no losses.
 
-    With one step the loss is a point between the lines of the exact predictors.
+    With one step it is a point between the lines of the exact predictors. `course` says which is drawn.
     """
     behaviour = losses_of(result)
     if behaviour is None:
         return None
-    data = behaviour.data
-    steps, (loss, known) = data["step"].values.astype(float), drawn_losses(behaviour)
+    data, drawn = behaviour.data, course(behaviour)
+    steps, values, known = data["step"].values.astype(float), drawn.values, drawn.levels
     laws = dict.fromkeys(["uniform", data.attrs["unigram"], data.attrs["bigram"]])
     levels = {bare_law(name): known[name] for name in laws if name in known} | {"best": known["best"]}
-    low, high = min(*levels.values(), float(loss.min())), max(*levels.values(), float(loss[-1]))
-    high = max(high, min(float(loss.max()), high + _HEADROOM * (high - low)))
+    low, high = min(*levels.values(), float(values.min())), max(*levels.values(), float(values[-1]))
+    if drawn.of_loss:  # a loss far above the laws' at the start would flatten the rest
+        high = max(high, min(float(values.max()), high + _HEADROOM * (high - low)))
     room = 0.08 * (high - low) or 0.1
-    figure = lines(steps, {"loss": loss}, x_title="training step", y_title="loss (nats)", training_steps=True)
-    figure.update_traces(line={"width": 3}, marker={"size": 7}, name="loss")
+    y_title = "loss (nats)" if drawn.of_loss else "right predictions"
+    figure = lines(steps, {"loss": values}, x_title="training step", y_title=y_title, training_steps=True)
+    figure.update_traces(line={"width": 3}, marker={"size": 7}, name="loss" if drawn.of_loss else y_title)
     end = float(symlog(steps[-1])) or 1.0
     for level in levels.values():
         figure.add_hline(level, line={"color": GREY, "width": 1, "dash": "dot"})
@@ -54,27 +62,33 @@ def learning_curve(result: Findings) -> Figure | None:
         bands = closest_laws(result)
         _add_bands(figure, steps, bands)
         heads = [claim for claim in came(result) if claim.relation == "came_by" and not was_there(claim)]
-        _add_events(figure, heads, steps, loss, low - room, high + 2.2 * room)
+        _add_events(figure, heads, steps, values, low - room, high + 2.2 * room)
     else:
         at = float(symlog(steps[-1]))
         place = {"xanchor": "right" if at else "left", "yanchor": "bottom", "yshift": 6}
-        annotate(figure, at, float(loss[-1]), "this model", 13, **place)
+        annotate(figure, at, float(values[-1]), "this model", 13, **place)
         figure.update_xaxes(visible=False)
     ticks = symlog_ticks(steps[-1])
     figure.update_xaxes(range=[-0.02 * end, 1.02 * end], title=None, fixedrange=True, showgrid=False, **ticks)
     figure.update_yaxes(range=[low - room, high + 2.2 * room], fixedrange=True, showgrid=False)
+    if not drawn.of_loss:
+        figure.update_yaxes(tickformat=".0%")
     margin = {"l": 8, "r": 122, "t": 34, "b": 8}  # at the top are the names of what is shaded
     figure.update_layout(height=_HEIGHT, margin=margin, showlegend=False, dragmode=False)
-    caption = "Cross-entropy of the predictions. Dotted: exact predictors."
+    caption = (
+        "Cross-entropy of the predictions." if drawn.of_loss else "How often the likeliest state is next."
+    )
+    caption += " Dotted: exact predictors."
     if len(steps) > 1:
         caption += " Shaded: the closest by KL, from its first step." if bands else ""
         n_phases = len(result.claims.where("passed", probe="dynamics"))
         caption += " Unshaded: open." if len(bands) < n_phases else ""
         caption += " Arrows: a head is halfway to the ideal." if heads else ""
         caption += " Steps: symlog."
-    if float(loss.max()) > high + room:
-        caption += f" It begins at {format_number(float(loss[0]))} nats."
-    title = "Loss over training" if len(steps) > 1 else "Where the loss stands"
+    if float(values.max()) > high + room:
+        caption += f" It begins at {format_number(float(values[0]))} nats."
+    what = "loss" if drawn.of_loss else "accuracy"
+    title = f"{what.capitalize()} over training" if len(steps) > 1 else f"Where the {what} stands"
     return Figure(title, caption, "plotly", figure)
 
 
@@ -131,7 +145,7 @@ def _add_bands(figure: go.Figure, steps: np.ndarray, laws: Sequence[tuple[Claim,
         colour = PALETTE[colours[claim.object] % len(PALETTE)]
         figure.add_vrect(left, right, fillcolor=colour, opacity=0.13, line_width=0, layer="below")
         middle, width = (left + min(right, end)) / 2, (min(right, end) - left) / (end - start)
-        name = bare_event(claim)
+        name = what_came(claim)
         rows = name.split(" ")  # for a phone's width
         half = _LETTER * max(map(len, rows)) / 2
         at = (middle - start) / (end - start) * float(_PLOTS[0][0])
@@ -153,7 +167,7 @@ def _add_events(
     curve = np.stack([at, (top - drawn) / (top - bottom)], axis=-1)
     taken = [curve * plot for plot in _PLOTS]
     for step, group in groupby(came, key=lambda claim: claim.value or 0.0):
-        rows = [row for head in group for row in wrap(event(head.object[0]), _EVENT_LETTERS)]
+        rows = [row for head in group for row in wrap(event(head.object[0], head), _EVENT_LETTERS)]
         tip = curve[int(np.abs(at * symlog(steps[-1]) - symlog(step)).argmin())]
         size = np.array([6.5 * max(map(len, rows)), 15.0 * len(rows)])
         offset = _free_place(tip, size, taken)

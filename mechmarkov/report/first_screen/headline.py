@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mechmarkov.claims.claim import Claim, Claims, said_by
+from mechmarkov.claims.claim import Claims, said_by
 from mechmarkov.claims.tile import LIVES, QUESTIONS, STUCK, Tile
 from mechmarkov.models.components import head_index, mlp_index
 from mechmarkov.probing.outcome import Findings
@@ -109,15 +109,11 @@ def named_parts(tiles: Sequence[Tile]) -> tuple[str, ...]:
     """The heads, MLPs and the direct path that the answer to "Where does it live?" names."""
     told = [claim for tile in tiles if tile.question == LIVES for claim in (*tile.answer, *tile.more)]
     names = dict.fromkeys(
-        name for claim in told if _is_told(claim) for name in (*claim.subject, *claim.object)
+        name for claim in told if claim.is_shown for name in (*claim.subject, *claim.object)
     )
     return tuple(
         name for name in names if name == "direct" or head_index(name) or mlp_index(name) is not None
     )
-
-
-def _is_told(claim: Claim) -> bool:
-    return claim.is_shown and claim.relation != "is_needed"
 
 
 def missing_probes(result: Findings) -> list[str]:

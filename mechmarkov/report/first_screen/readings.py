@@ -1,6 +1,7 @@
 """What pictures of the first screen read from a result: losses, events, and what is known of a component."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
@@ -41,6 +42,35 @@ def drawn_losses(behaviour: Outcome) -> tuple[Float[np.ndarray, " step"], dict[s
     return loss.values.astype(float), known | {"best": best}
 
 
+@dataclass(frozen=True)
+class Course:
+    """What the first picture draws over training, and the lines of exact predictors.
+
+    Attributes:
+        values: Loss (nats) or share of right predictions at each step.
+        levels: That of each exact predictor, by name, and the best among them as `best`.
+        of_loss: False where shares are drawn.
+    """
+
+    values: Float[np.ndarray, " step"]
+    levels: dict[str, float]
+    of_loss: bool = True
+
+
+def course(behaviour: Outcome) -> Course:
+    """Returns the loss over training; of a model trained on scores how often it is right.
+
+    Cross-entropy has another optimum than a loss on scores: its curve would draw a model that is right as
+    often as possible as one that fails.
+    """
+    data = behaviour.data
+    if data.attrs.get("objective", "cross_entropy") == "cross_entropy" or "predictor_accuracy" not in data:
+        return Course(*drawn_losses(behaviour))
+    known = {str(name): float(value) for name, value in data["predictor_accuracy"].to_series().items()}
+    best = float(data["optimal_accuracy"]) if "optimal_accuracy" in data else max(known.values())
+    return Course(data["accuracy"].values.astype(float), known | {"best": best}, of_loss=False)
+
+
 def came(result: Findings) -> list[Claim]:
     """Returns what the tile "How did it get there?" answers with: laws and heads, with their steps."""
     outcome = result.outcomes.get("dynamics")
@@ -64,11 +94,10 @@ def notes(claims: Claims, name: str, named: Sequence[str] = ()) -> list[str]:
         named: The components that the first screen names: what these do is not called without effect.
     """
     told = []
-    held = claims.first("holds_share", subject=name)
-    if held is not None and held.is_shown and (held.value or 0.0) >= MIN_SHARE:
+    held, needed = (claims.first(name_, subject=name) for name_ in ("holds_share", "is_needed"))
+    if held is not None and held.is_shown and (held.value or 0.0) >= MIN_SHARE and _is_bigram_learned(claims):
         told.append(f"{share(held.value)} of the bigram")
     head = claims.first("is_induction_head", subject=name, status="shown")
-    needed = claims.first("is_needed", subject=name)
     if head is not None and not head.object:
         worth = None if needed is None else needed.value or 0.0
         harm = worth is not None and worth <= -MIN_EFFECT_NATS
@@ -76,12 +105,19 @@ def notes(claims: Claims, name: str, named: Sequence[str] = ()) -> list[str]:
         aside = ", does harm" if harm else ", without effect" if idle else ""
         told.append(f"induction head{'' if name in named else aside}")
         return told
-    for object_, words in (("previous token", "previous token"), ("parent", "reads the parent")):
-        looks = claims.first("attends_to", subject=name, object=object_, status="shown")
-        feeds = claims.first("feeds", subject=name, status="shown")
-        if looks is None and feeds is not None and object_ == "previous token":
-            seen = [one for one in feeds.because if one.name == "previous token" and name in one.words]
-            told += [f"previous token: {share(one.value)}" for one in seen]
-        elif looks is not None:
-            told.append(f"{words}: {share(looks.value)}")
-    return told
+    looks = {
+        claim.object[-1]: claim.value
+        for object_ in ("parent", "previous token")
+        if (claim := claims.first("attends_to", subject=name, object=object_, status="shown")) is not None
+    }
+    feeds = claims.first("feeds", subject=name, status="shown")
+    if "previous token" not in looks and feeds is not None:
+        seen = [one for one in feeds.because if one.name == "previous token" and name in one.words]
+        looks |= {"previous token": one.value for one in seen}
+    return told + [f"{token}: {share(mass)}" for token, mass in looks.items()]
+
+
+def _is_bigram_learned(claims: Claims) -> bool:
+    """Returns whether the closest law is not known to be another than those that storage tells of."""
+    closest = claims.first("is_closest_to", probe="behaviour", status="shown")
+    return closest is None or bool({*closest.object} & {"uniform", "unigram", "bigram"})

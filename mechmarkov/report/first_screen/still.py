@@ -6,7 +6,7 @@ import numpy as np
 
 from mechmarkov.probing.names import in_words
 from mechmarkov.probing.outcome import Findings
-from mechmarkov.report.first_screen.readings import drawn_losses, losses_of
+from mechmarkov.report.first_screen.readings import course, losses_of
 from mechmarkov.utils.text import format_number
 
 _WIDTH, _HEIGHT = 760, 300  # pixels
@@ -15,24 +15,28 @@ _LINE_OF_TEXT = 14  # pixels
 
 
 def still_curve(result: Findings) -> str | None:
-    """Loss in nats at each probed step, between the exact predictors' losses; None without losses.
+    """Loss in nats or share of right predictions (`course`) at each probed step; None without losses.
 
-    With one step it is a point. Steps are spaced by the logarithm of step + 1.
+    Lines are exact predictors. With one step it is a point. Steps are spaced by the logarithm of step + 1.
     """
     behaviour = losses_of(result)
     if behaviour is None:
         return None
     data = behaviour.data
-    steps, (loss, known) = data["step"].values, drawn_losses(behaviour)
-    levels = {name if name == "best" else in_words(name): value for name, value in known.items()}
-    low, high = min(*levels.values(), *loss), max(*levels.values(), *loss)
+    steps, drawn_course = data["step"].values, course(behaviour)
+    values = drawn_course.values
+    levels = {
+        name if name == "best" else in_words(name): value for name, value in drawn_course.levels.items()
+    }
+    low, high = min(*levels.values(), *values), max(*levels.values(), *values)
+    y_title = "loss (nats)" if drawn_course.of_loss else "right predictions (share)"
 
     def y(value: float) -> float:
         return _BOTTOM - (_BOTTOM - _TOP) * (value - low) / (high - low or 1)
 
     time = np.log1p(steps.astype(float))
     x = _LEFT + (_RIGHT - _LEFT) * (time - time[0]) / (time[-1] - time[0] or 1)
-    places = [(f"{a:.1f}", f"{y(b):.1f}") for a, b in zip(x, loss, strict=True)]
+    places = [(f"{a:.1f}", f"{y(b):.1f}") for a, b in zip(x, values, strict=True)]
     points = " ".join(",".join(place) for place in places)
     drawn = [f'<polyline points="{points}" fill="none" stroke="#0072b2" stroke-width="3"/>']
     drawn += [f'<circle cx="{cx}" cy="{cy}" r="3.5" fill="#0072b2"/>' for cx, cy in places]
@@ -44,7 +48,7 @@ def still_curve(result: Findings) -> str | None:
         drawn.append(_text(_RIGHT + 8, free, f"{name} {format_number(level)}"))
     drawn += [_text(x[0], _BOTTOM + 20, f"step {steps[0]}", "middle")]
     drawn += [_text(x[-1], _BOTTOM + 20, f"step {steps[-1]}", "middle")] * (len(steps) > 1)
-    drawn += [_text(8, _TOP - 18, "loss (nats)"), _text(8, y(loss[0]) + 4, format_number(loss[0]))]
+    drawn += [_text(8, _TOP - 18, y_title), _text(8, y(values[0]) + 4, format_number(values[0]))]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" '
         f'font-size="12"><rect width="100%" height="100%" fill="#fff"/>{"".join(drawn)}</svg>\n'

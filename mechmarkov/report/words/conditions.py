@@ -122,11 +122,11 @@ SILENT: dict[str, tuple[str, ...]] = {
         "states divide the length",
     ),
     "landscape": (
-        "steps of L-BFGS", "stationary below", "growing directions", "directions", "to second order only",
+        "tied embeddings favour repeats", "steps of L-BFGS", "stationary below", "growing directions", "directions", "to second order only",
         "no growing pattern", "on the subspace to the last bit", "already away", "seen", "by linear theory",
         "e", "w",
     ),
-    "dynamics": ("probed steps", "from the first probed step", "lost again", "gradient of its largest"),
+    "dynamics": ("the parent", "probed steps", "from the first probed step", "lost again", "gradient of its largest"),
     "program": ("constant predictions", "numbers", "leaves", "of", "term"),
     "belief": ("hidden states", "hidden states have one law", "clean"),
     "graph": ("edges of the head", "edges of the graph", "edges of all such heads"),
@@ -152,7 +152,7 @@ CONDITIONS: dict[str, Template] = {
     # attention
     "effective weights": lambda c: "Attention is here the share of "
     + ("a token's effective weight" if _value(c) <= 1 else f"a position's effective weight; it holds {_whole(c)} tokens"),
-    "not the parent": "That is not the parent",
+    "not the parent": "The next state depends on another token",
     "reach": "That is in the {share} of predictions that reach so far",
     "most attended after": _most_attended,
     # alignment

@@ -31,13 +31,13 @@ LAWS = {
 }
 BARE_PARTS = {"direct": "direct path", "embed": "embedding", "pos_embed": "positions", "bias": "output bias"}
 EVENTS = {
-    "unigram": "the unigram",
-    "bigram": "the bigram",
-    "best": "the best law",
-    "selection": "attention on the parent",
-    "previous_token_head": "a previous-token head",
-    "induction_head": "an induction head",
-    "graph_head": "a head along the graph",
+    "unigram": ("the", "unigram"),
+    "bigram": ("the", "bigram"),
+    "best": ("the", "best law"),
+    "selection": ("", "attention on the parent"),
+    "previous_token_head": ("a", "previous-token head"),
+    "induction_head": ("an", "induction head"),
+    "graph_head": ("a", "head along the graph"),
 }
 
 
@@ -106,20 +106,26 @@ def some(names: Sequence[str]) -> str:
 
 
 def token(names: Sequence[str]) -> str:
-    """Returns a token by its distance from the position that reads it, the parent by that name first.
+    """Returns a token by its distance from the position that reads it.
 
     Example:
         >>> token(("parent", "current token")), token(("3 tokens back",)), token(("previous token",))
-        ('the parent (the current token)', 'the token 3 back', 'the previous token')
+        ('the current token', 'the token 3 back', 'the previous token')
     """
     back = tokens_back(names[-1])
-    where = f"the {names[-1]}" if back is None else f"the token {back} back"
-    return f"the parent ({where})" if names[0] == "parent" else where
+    return f"the {names[-1]}" if back is None else f"the token {back} back"
 
 
-def event(name: str) -> str:
-    """Returns what comes, in a few words."""
-    return EVENTS.get(name, clean(name))
+def event(name: str, claim: Claim | None = None) -> str:
+    """Returns what comes, with its article; the token that is selected by its name, where the claim has it."""
+    article, noun = EVENTS.get(name, ("", ""))[0], bare_event(name, claim)
+    return f"{article} {noun}" if article else noun
+
+
+def bare_event(name: str, claim: Claim | None = None) -> str:
+    """Returns what comes without an article."""
+    parent = None if claim is None or name != "selection" else claim.condition("the parent")
+    return EVENTS.get(name, ("", clean(name)))[1] if parent is None else f"attention on {token(parent.words)}"
 
 
 def upper(sentence: str) -> str:

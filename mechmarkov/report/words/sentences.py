@@ -22,7 +22,7 @@ def sentence(claim: Claim) -> str:
 
     Example:
         >>> sentence(Claim(("L0H0",), "attends_to", ("parent", "current token"), 0.997, unit="probability"))
-        'L0H0 gives the parent (the current token) 99.7% of its attention.'
+        'L0H0 gives the current token 99.7% of its attention.'
     """
     return f"{phrase(claim)}."
 

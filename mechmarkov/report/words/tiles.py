@@ -12,6 +12,7 @@ from mechmarkov.report.score_picture import DIGITS, MIN_SHOWN_SHARE
 from mechmarkov.report.symlog import symlog
 from mechmarkov.report.words.names import (
     MAX_NAMED,
+    bare_event,
     bare_law,
     bare_part,
     event,
@@ -272,7 +273,7 @@ def _came(claims: Sequence[Claim]) -> str:
     if not (told := told or heads):
         return "Open" if any(claim.status == "open" for claim in claims) else "It never began"
     shown = [*told[: MAX_CAME - 1], told[-1]] if len(told) > MAX_CAME else told
-    words = [f"{bare_event(claim)} {_when(claim, i)}" for i, claim in enumerate(shown)]
+    words = [f"{what_came(claim)} {_when(claim, i)}" for i, claim in enumerate(shown)]
     if len(shown) < len(told):
         words.insert(-1, f"{len(told) - len(shown)} more")
     words += undecided if seen[0] else []
@@ -295,17 +296,11 @@ def _when(claim: Claim, place: int) -> str:
     return f"{step}{lost}"
 
 
-def bare_event(claim: Claim) -> str:
+def what_came(claim: Claim) -> str:
     """Returns what came, without an article."""
-    names = {
-        "selection": "attention on the parent",
-        "previous_token_head": "previous-token head",
-        "induction_head": "induction head",
-        "graph_head": "head along the graph",
-    }
     if claim.relation == "passed":
         return _simplest(claim.object)
-    return names.get(claim.object[0], claim.object[0])
+    return bare_event(claim.object[0], claim)
 
 
 def _simplest(names: Sequence[str]) -> str:
@@ -331,10 +326,10 @@ def _number(claim: Claim | None) -> tuple[str, Score | None]:
             claim.unit, claim.unit
         ),
         "attends_to": "of its attention",
-        "is_trapped_by": "information on the label in the first gradient",
+        "is_trapped_by": "of the first gradient tells labels apart",
         "is_at": f"smallest Hessian eigenvalue, {claim.unit}",
         "moves": f"{claim.unit} from the stationary point",
-        "came_by": f"steps until halfway to {event(claim.object[0])}" if claim.object else "steps",
+        "came_by": f"steps until halfway to {event(claim.object[0], claim)}" if claim.object else "steps",
         "carries_belief": "R² of the belief",
     }
     null = claim.null if claim.relation != "feeds" else None
@@ -380,7 +375,7 @@ def _on_steps(claims: Sequence[Claim]) -> tuple[Bar, ...]:
         return round(100 * float(symlog(step)) / end, 2)
 
     return tuple(
-        Bar(bare_event(claim), place(claim.interval[0]), place(claim.interval[1]), f"{claim.value:g}")
+        Bar(what_came(claim), place(claim.interval[0]), place(claim.interval[1]), f"{claim.value:g}")
         for claim in in_order(claims)[-MAX_STEPS:]
         if claim.interval is not None and claim.is_shown and not was_there(claim)
     )

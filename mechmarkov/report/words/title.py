@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from mechmarkov.claims.claim import Claim, Claims
 from mechmarkov.claims.tile import Tile
 from mechmarkov.report.first_screen.verdict import Badge, is_exact, is_exactly_as_right, progress
-from mechmarkov.report.words.names import MAX_NAMED, bare_law, heads, law, parts, share, verb
+from mechmarkov.report.words.names import MAX_NAMED, bare_law, heads, law, parts, share, token, verb
 from mechmarkov.report.words.phrases.laws import where
 from mechmarkov.utils.text import listed
 
@@ -29,9 +29,9 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     if word == "solved" or (word == "partly" and is_exact(claims)):
         if not reaches.is_shown:
             if word == "partly":
-                return f"The {best}'s circuit, at a loss above the unigram's"
-            right = "As right as possible" if is_exactly_as_right(claims) else "Nearly as right as possible"
-            return _with(f"{right}, by the {best}'s circuit", how(claims, lives))
+                return f"Has the {best}'s circuit, at a cross-entropy above the unigram's"
+            nearly = "" if is_exactly_as_right(claims) else ", right nearly as often as possible"
+            return _with(f"Learned the {best}'s circuit{nearly}", how(claims, lives))
         name = best if closest is None else bare_law(closest.object[0])
         if fails is not None:
             return f"Learned the {name}, but not {where(fails)}"
@@ -122,14 +122,14 @@ def in_short(claim: Claim, claims: Claims) -> str:
     if claim.relation == "stores":
         reads = claims.first("attends_to", subject=who[0], object="parent", status="shown", probe="attention")
         if len(who) == 1 and reads is not None:
-            return f"{who[0]} reads the parent"
+            return f"{who[0]} reads {token(reads.object)}"
         if len(who) > MAX_NAMED:
             return f"spread over {len(who)} parts"
         return f"{'spread over' if claim.condition('not stable') else 'in'} {parts(who)}"
     known = {
         "is_needed_most": f"{parts(who)} {verb(who, 'is', 'are')} needed most",
         "matches": f"{parts(who)} {verb(who, 'has', 'have')} it in the weights",
-        "attends_to": f"{heads(who)} {verb(who, 'reads', 'read')} the parent",
+        "attends_to": f"{heads(who)} {verb(who, 'reads', 'read')} {token(claim.object)}",
         "recovers": f"{heads(who)} follows the graph",
     }
     return known.get(claim.relation, "")

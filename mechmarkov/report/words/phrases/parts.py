@@ -15,8 +15,9 @@ def _attends_to(claim: Claim) -> str:
         return f"{who} looks at tokens after copies ({number(value_in(claim))} beyond chance), but {why} for their sake"
     what = COPIES if claim.object == (COPIES,) else token(claim.object)
     if claim.status == "excluded":
-        none = "No head reads the parent" if claim.object[0] == "parent" else "No head settles on one token"
-        return f"{none}: {who} gives {what} {mass}"
+        if claim.object[0] == "parent":
+            return f"No head reads {what}, which the next state depends on: {who} gives it {mass}"
+        return f"No head settles on one token: {who} gives {what} {mass}"
     if claim.holds("within its null"):
         return f"{who} gives {what} {mass} of its attention, no more than untrained models"
     return f"{who} gives {what} {mass} of its attention{reason_in(claim)}"
@@ -83,14 +84,14 @@ def _induction_head(claim: Claim) -> str:
         )
         return f"{strong}: a predecessor moves attention by {effect} of the ideal{within(claim)}"
     are = verb(claim.subject, "is an induction head", "are induction heads")
-    return f"{who} {are}: attention follows a key's predecessor, with {effect} of the ideal effect"
+    return f"{who} {are}: changing a token's predecessor moves its attention by {share(claim.value)} of the ideal"
 
 
 def _feeds(claim: Claim) -> str:
     through = premise(claim, "through").words
     inputs = f"the {listed(list(through))} of {heads(claim.object)}"
     if claim.subject:
-        return f"{heads(claim.subject)} {verb(claim.subject, 'feeds', 'feed')} {inputs}: the cut leaves {_left(claim)} of the score"
+        return f"{heads(claim.subject)} {verb(claim.subject, 'feeds', 'feed')} {inputs}: with that path cut, {_left(claim)} of its induction is left"
     if claim.interval is not None:
         low, high = claim.interval
         ends = " to ".join(dict.fromkeys((share(low), share(high))))

@@ -1,5 +1,7 @@
 """Sentences of loss surface and training: traps, stationary points, and what came when."""
 
+from collections.abc import Sequence
+
 from mechmarkov.claims.claim import RISE, Claim
 from mechmarkov.report.words.names import event, law, nats, number, within
 from mechmarkov.report.words.phrases.premises import Phrase, cap, reason_in, value_in
@@ -16,9 +18,7 @@ def _trapped(claim: Claim) -> str:
     K, n = int(claim.number("states")), int(claim.number("states that a label counts"))
     shifts = claim.object == ("shifts",)
     if claim.is_shown and shifts:
-        return (
-            f"Trapped: each state is read equally often, as steps are certain and {K} divides the {n} tokens"
-        )
+        return f"Trapped: steps are certain and {K} divides {n} tokens, so uniform attention and its gradient weigh all states alike"
     if claim.is_shown:
         return "Trapped in the population: the token mean tells nothing of the label"
     if claim.status == "open":
@@ -31,11 +31,8 @@ def _trapped(claim: Claim) -> str:
 
 
 def _is_at(claim: Claim) -> str:
-    value = (
-        f": smallest Hessian eigenvalue {number(value_in(claim))}{within(claim)}"
-        if claim.value is not None
-        else ""
-    )
+    smallest = f"smallest Hessian eigenvalue {number(value_in(claim))}{within(claim)}"
+    value = "" if claim.value is None else f": {smallest}"
     if claim.status == "open":
         return f"Whether it is at a minimum or at a saddle is open{value}{reason_in(claim)}"
     if claim.object == ("saddle",):
@@ -48,6 +45,9 @@ def _is_at(claim: Claim) -> str:
         if claim.holds("to second order only") and not claim.holds("near the best")
         else ""
     )
+    if claim.condition("tied embeddings favour repeats"):
+        why = "tied embeddings favour repeats, and this chain tends to switch"
+        return f"It is at a local minimum{order}, as {why}{value}"
     return f"It is at a local minimum{order}{value}"
 
 
@@ -81,7 +81,7 @@ def _left_with(claim: Claim) -> str:
     learned = f"{round(of * value_in(claim))} of {of}"
     if claim.object == ("another length",):
         K = int(claim.number("states"))
-        return f"To try: a number of tokens that {K} does not divide ({learned} cases learned)"
+        return f"To try: a number of tokens that {K} does not divide ({learned} measured walks learned)"
     return f"To try: {clean(claim.object[0])} ({learned} measured runs learned)"
 
 
@@ -94,7 +94,8 @@ def _lies_in(claim: Claim) -> str:
 
 
 def _came_by(claim: Claim) -> str:
-    what = cap(event(claim.object[0]))
+    to = event(claim.object[0], claim)
+    what = cap(to)
     first, last = claim.where.steps or (0, 0)
     if claim.object == (RISE,):
         if claim.value is None:
@@ -106,27 +107,26 @@ def _came_by(claim: Claim) -> str:
         return f"{what} cannot be seen to come here"
     if claim.value is None:
         if claim.status == "open":
-            return f"Whether it is halfway to {event(claim.object[0])} by step {last} is open"
+            return f"Whether it is halfway to {to} by step {last} is open"
         if claim.object[0] in HEADS:
-            return f"No head got halfway to {event(claim.object[0])} (steps {first} to {last})"
-        return f"It never got halfway to {event(claim.object[0])} (steps {first} to {last})"
+            return f"No head got halfway to {to} (steps {first} to {last})"
+        return f"It never got halfway to {to} (steps {first} to {last})"
     lost = ", and was lost again" if claim.condition("lost again") else ""
     if claim.condition("from the first probed step"):
         return f"{what} was there at step {int(claim.number('from the first probed step'))}, the first probed{lost}"
     low, high = claim.interval or (0, 0)
     sure = "" if claim.is_shown else ", not surely"
-    to = event(claim.object[0])
     return f"Halfway to {to} between steps {int(low)} and {int(high)}{sure}{lost}"
 
 
 def _lost(claim: Claim) -> str:
-    what = cap(event(claim.object[0]))
+    what = event(claim.object[0], claim)
     if claim.is_shown:
-        return f"{what} is lost at the last step"
+        return f"{cap(what)} is lost at the last step"
     return (
-        f"{what} is there at the last step"
+        f"{cap(what)} is there at the last step"
         if claim.status == "excluded"
-        else f"Whether {event(claim.object[0])} is lost is open"
+        else f"Whether {what} is lost is open"
     )
 
 
@@ -138,6 +138,10 @@ def _passed(claim: Claim) -> str:
     return f"{cap(law(claim.object[0]))} is closest {when}"
 
 
+def _events(claim: Claim, names: Sequence[str]) -> str:
+    return listed([event(name, claim) for name in names])
+
+
 TRAINING: dict[str, Phrase] = {
     "is_trapped_by": _trapped,
     "is_at": _is_at,
@@ -147,7 +151,7 @@ TRAINING: dict[str, Phrase] = {
     "lies_in": _lies_in,
     "came_by": _came_by,
     "came_before": lambda claim: (
-        f"{cap(listed([event(name) for name in claim.subject]))} came before {listed([event(name) for name in claim.object])}"
+        f"{cap(_events(claim, claim.subject))} came before {_events(claim, claim.object)}"
     ),
     "was_lost": _lost,
     "passed": _passed,
