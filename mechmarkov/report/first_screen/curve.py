@@ -35,7 +35,7 @@ _HEADROOM = 0.35  # of the way from the best loss to the uniform's, above the la
 
 
 def learning_curve(result: Findings) -> Figure | None:
-    """Loss in nats at each probed step, or how often the model is right; None where `behaviour` has no losses.
+    """Loss in nats at each probed step, or how often the model is right; None without losses.
 
     With one step it is a point between the lines of the exact predictors. `course` says which is drawn.
     """
@@ -75,10 +75,8 @@ def learning_curve(result: Findings) -> Figure | None:
         figure.update_yaxes(tickformat=".0%")
     margin = {"l": 8, "r": 122, "t": 34, "b": 8}  # at the top are the names of what is shaded
     figure.update_layout(height=_HEIGHT, margin=margin, showlegend=False, dragmode=False)
-    caption = (
-        "Cross-entropy of the predictions." if drawn.of_loss else "How often the likeliest state is next."
-    )
-    caption += " Dotted: exact predictors."
+    what = "Cross-entropy of the predictions" if drawn.of_loss else "How often the likeliest state is next"
+    caption = f"{what}. Dotted: exact predictors."
     if len(steps) > 1:
         caption += " Shaded: the closest by KL, from its first step." if bands else ""
         n_phases = len(result.claims.where("passed", probe="dynamics"))

@@ -113,7 +113,7 @@ def notes(claims: Claims, name: str, named: Sequence[str] = ()) -> list[str]:
     feeds = claims.first("feeds", subject=name, status="shown")
     if "previous token" not in looks and feeds is not None:
         seen = [one for one in feeds.because if one.name == "previous token" and name in one.words]
-        looks |= {"previous token": one.value for one in seen}
+        looks |= {"previous token": seen[0].value} if seen else {}
     return told + [f"{token}: {share(mass)}" for token, mass in looks.items()]
 
 
