@@ -5,6 +5,12 @@ from typing import Any
 from mechmarkov.runs.run import Run
 from mechmarkov.utils.text import counted
 
+# Kinds of positional embeddings by what they do, where their name does not say it.
+POSITIONS = {
+    "none": "no positions",
+    "shortformer": "positions in queries and keys only (shortformer)",
+}
+
 
 def describe(run: Run) -> dict[str, Any]:
     """Returns what a run is, as plain data for people.
@@ -23,7 +29,7 @@ def describe(run: Run) -> dict[str, Any]:
         f"width {model.d_model}",
         f"context {model.n_ctx}",
         f"norm {model.normalization_type}" if model.normalization_type else "no norm",
-        f"{'no' if model.positional_embedding_type == 'none' else model.positional_embedding_type} positions",
+        POSITIONS.get(model.positional_embedding_type, f"{model.positional_embedding_type} positions"),
     ]
     shape += [f"{model.n_key_value_heads} key-value heads"] * (model.n_key_value_heads is not None)
     shape += ["norms on queries and keys"] * model.use_qk_norm
@@ -42,7 +48,7 @@ def describe(run: Run) -> dict[str, Any]:
         "source": run.source.title(),
         "model": ", ".join(shape),
         "objective": trained
-        + (", a query token" if objective.query else "")
+        + (", which is an added query token" if objective.query else "")
         + (", a beginning-of-sequence token" if objective.bos else ""),
         "seed": run.seed,
         **{f"training {name.replace('_', ' ')}": text for name, text in run.sampling_errors().items()},

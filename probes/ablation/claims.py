@@ -127,7 +127,7 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
 
 
 def _group_needed(data: xr.Dataset, effects: dict[str, float], single: Interval) -> Claim | None:
-    """The group of heads clearly worth more than any part, and twice what its heads are one by one."""
+    """The group clearly worth more than any part, and twice what its parts are one by one."""
     if "group_effect" not in data:
         return None
     worth, best = last_model(data)["group_effect"].values, None

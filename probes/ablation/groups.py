@@ -1,6 +1,6 @@
-"""Groups of heads, ablated together: those of a layer, all of them, and those that attend in the same way.
+"""Groups of parts, ablated together: heads of a layer, all, or that attend in the same way; and all MLPs.
 
-Of heads that do the same, each by itself is worth next to nothing: the others go on (Wang et al. 2022,
+Of parts that do the same, each by itself is worth next to nothing: the others go on (Wang et al. 2022,
 section 3.3, found such backup heads). Singles and pairs miss a group of three or more.
 """
 
@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from mechmarkov.interventions.ablate import ablate
-from mechmarkov.models.components import head_name, head_names
+from mechmarkov.models.components import head_name, head_names, mlp_name
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.effects import MEASURES, changes
@@ -30,7 +30,7 @@ Group = tuple[str, ...]
 
 
 def groups_of(subject: Subject, batch: Batch) -> list[Group]:
-    """Returns the groups of two heads or more: each layer's, all, those that attend in the same way.
+    """Returns the groups of two or more: heads of each layer, all, those that attend in the same way; MLPs.
 
     Two heads attend in the same way if their attention is less than 0.1 apart in total variation, on average
     over queries; a group is a connected component of such pairs.
@@ -51,7 +51,8 @@ def groups_of(subject: Subject, batch: Batch) -> list[Group]:
         tuple(head_name(layer, head) for head in range(config.n_heads)) for layer in range(config.n_layers)
     ]
     alike = _alike(subject, batch, every) if config.mixer == "attention" else []
-    return [group for group in dict.fromkeys([*layers, every, *alike]) if len(group) > 1]
+    mlps = () if config.attn_only else tuple(mlp_name(layer) for layer in range(config.n_layers))
+    return [group for group in dict.fromkeys([*layers, every, *alike, mlps]) if len(group) > 1]
 
 
 def _alike(subject: Subject, batch: Batch, names: Group) -> list[Group]:
@@ -79,7 +80,7 @@ def _alike(subject: Subject, batch: Batch, names: Group) -> list[Group]:
 
 @torch.no_grad()
 def of_groups(subject: Subject, batch: Batch, groups: list[Group]) -> xr.Dataset:
-    """The loss with all heads of a group at their mean, less the loss without.
+    """The loss with all parts of a group at their mean, less the loss without.
 
     Args:
         subject: The models: `Subject.of(run)`.

@@ -71,7 +71,7 @@ def measure(subject: Subject) -> xr.Dataset:
         (probability): another parent (`of_parents`);
         `joint_effect`, `redundancy` [axis, pair], `direct_effect`, `self_repair` [axis, part]: what
         components do together (`of_pairs`);
-        `group_effect` [axis, group], `in_group` [group, group_head]: what groups of heads do (`of_groups`);
+        `group_effect` [axis, group], `in_group` [group, group_head]: what groups do (`of_groups`);
         `largest_low`, `largest_high` [axis] (nats): the interval of each model's largest effect.
         On null models only the `effect` of means, of the components that are ranked.
 

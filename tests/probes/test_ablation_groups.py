@@ -7,7 +7,9 @@ from einops import einsum
 
 import mechmarkov as mm
 from mechmarkov.claims.claim import Claims
+from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions import lookup_tables
+from mechmarkov.models.constructions.lookup_tables import handset_config
 from mechmarkov.probes import ablation
 from mechmarkov.report.first_screen.circuit import certain, is_resampled, path_effects
 from mechmarkov.report.words.sentences import sentence
@@ -111,3 +113,26 @@ def test_of_a_loss_on_scores_paths_are_drawn_by_another_sequence():
     table = mm.probe(heads_and_direct([1.0]), ["ablation"], sequences=16)
     assert not is_resampled(table["ablation"].data)
     assert not table.claims.where("is_relied_on")
+
+
+@torch.no_grad()
+def mlps(parts):
+    """An MLP a layer, each of which writes so many times the table of the current token."""
+    shape = {"d_model": 6, "d_head": 3, "d_mlp": 3, "n_layers": len(parts)}
+    model = HookedDecoder(handset_config(3, 12, **shape))
+    model.embed.W_E[:, :3] = torch.eye(3)
+    model.get_parameter("unembed.W_U")[3:] = torch.eye(3)
+    for layer, part in enumerate(parts):
+        model.get_parameter(f"blocks.{layer}.mlp.W_in")[:3] = torch.eye(3)
+        model.get_parameter(f"blocks.{layer}.mlp.W_out")[:, 3:] = part * TABLE
+    return mm.Run.from_model(model, source=mm.Chain(P.tolist()))
+
+
+@pytest.mark.usefixtures("few_nulls")
+def test_four_equal_mlps_are_needed_together():
+    _, most = needed(mlps([0.25] * 4))
+    assert most.is_shown
+    assert most.subject == ("L0.mlp", "L1.mlp", "L2.mlp", "L3.mlp")
+    _, one = needed(mlps([1.0, 0, 0, 0]))
+    assert one.subject == ("L0.mlp",)
+    assert most.value == pytest.approx(one.value, rel=1e-4)  # all four at their mean leave what one leaves

@@ -7,6 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
+from mechmarkov.claims.claim import Claims
 from mechmarkov.models.components import head_index, split_input
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
@@ -20,6 +21,7 @@ from mechmarkov.utils.text import format_number, label
 MIN_SHARE = 0.02  # of the largest effect; paths below it are not drawn
 MAX_NUMBERS = 6  # next to paths, the largest
 MIN_NUMBER_SHARE = 0.2  # of the largest of them
+_MORE = 1.2  # times what a head is worth, from which on a path to it is called worth more
 _WIDEST = 5.0  # pixels of a path
 _HEAD_POINTS = 6  # of a path, under an arrow's head
 # Queries, keys and values are told apart by dash as well as by colour.
@@ -33,6 +35,7 @@ _KNOWN_AS = {"embed": "the tokens", "pos_embed": "the positions", "logits": "the
 _NAMED: dict[str, Any] = {"bordercolor": PALETTE[1], "borderwidth": 3}
 _OTHER: dict[str, Any] = {"bordercolor": GREY, "borderwidth": 1}
 _CAPTION = "Nats lost when only that path {}. Colour: the named circuit; grey: others that cost some."
+_SHARPER = " A head with a cut input reads the wrong tokens, which can cost more than losing it."
 _CUT, _RESAMPLED = "is cut", "carries another sequence (of positions: nothing)"
 _NO_CAPTION = "All measured paths, faintly: none is clearly worth 0.01 nats."
 Key = TypeVar("Key")
@@ -47,6 +50,7 @@ def circuit_figures(results: Mapping[Key, Findings]) -> dict[Key, Figure]:
     figures = {}
     for key, worth in effects.items():
         caption = _CAPTION.format(_RESAMPLED if is_resampled(data[key]) else _CUT)
+        caption += _SHARPER if _costs_more_than_its_head(results[key].claims, worth) else ""
         caption = caption if largest_effect(worth) >= MIN_EFFECT_NATS else _NO_CAPTION
         figures[key] = Figure("The circuit", caption, "plotly", circuit(results[key], scale))
     return figures
@@ -144,6 +148,13 @@ def _arrowhead(figure: go.Figure, x: np.ndarray, y: np.ndarray, box: Box, colour
     place = {"x": x[tip], "y": y[tip], "ax": x[start], "ay": y[start], "axref": "x", "ayref": "y"}
     width = max(1.5, min(size, 3.0))
     figure.add_annotation(text="", arrowhead=2, arrowcolor=colour, arrowwidth=width, **place)
+
+
+def _costs_more_than_its_head(claims: Claims, effects: Mapping[tuple[str, str], float]) -> bool:
+    """Returns whether some input of a head is clearly worth more than all of the head."""
+    whole = {claim.subject[0]: claim.value or 0.0 for claim in claims.where("is_needed")}
+    ends = ((split_input(receiver)[0], effect) for (_, receiver), effect in effects.items())
+    return any(head in whole and effect > max(_MORE * whole[head], MIN_EFFECT_NATS) for head, effect in ends)
 
 
 def largest_effect(effects: Mapping[tuple[str, str], float]) -> float:

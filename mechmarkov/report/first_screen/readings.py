@@ -110,6 +110,10 @@ def notes(claims: Claims, name: str, named: Sequence[str] = ()) -> list[str]:
         for object_ in ("parent", "previous token")
         if (claim := claims.first("attends_to", subject=name, object=object_, status="shown")) is not None
     }
+    if (graph := claims.first("recovers", subject=name, status="shown")) is not None:
+        told.append(
+            f"{graph.number('edges of the head'):.0f} of {graph.number('edges of the graph'):.0f} edges"
+        )
     feeds = claims.first("feeds", subject=name, status="shown")
     if "previous token" not in looks and feeds is not None:
         seen = [one for one in feeds.because if one.name == "previous token" and name in one.words]

@@ -60,8 +60,8 @@ def _looks_up(condition: Condition) -> str:
 def _most_attended(condition: Condition) -> str:
     after, *most = condition.words
     if not most:
-        return f"After {clean(after)} it looks at any token"
-    return f"After {clean(after)} it looks at {some(most)}"
+        return f"After token {clean(after)} it attends to any token"
+    return f"After token {clean(after)} it attends to {'token' if len(most) == 1 else 'tokens'} {some(most)}"
 
 
 def _kind(condition: Condition) -> str:
@@ -191,7 +191,6 @@ CONDITIONS: dict[str, Template] = {
     "attention is flat": ("Attention is flat to {tiny} of uniform", "Attentions differ by {tiny} of a token's mean"),
     "rows of V are constant": ("The rows of V are constant to {tiny}", "A share {tiny} of the circuit depends on the state"),
     "stays for ever": ("Exact arithmetic stays there at every later step", ""),
-    "leaves at": "Its random part grows, so that it would leave by about step {whole}",
     "its optimiser scales coordinates": "Its optimiser scales each coordinate, which need not keep the symmetry",
     "rounding took it out": "Rounding took it out: exact arithmetic would have stayed",
     "it started at random": "Its random start (sd {number}) breaks the symmetry",

@@ -46,8 +46,7 @@ def _is_at(claim: Claim) -> str:
         else ""
     )
     if claim.condition("tied embeddings favour repeats"):
-        why = "tied embeddings favour repeats, and this chain tends to switch"
-        return f"It is at a local minimum{order}, as {why}{value}"
+        return f"It is at a local minimum{order}, as tied embeddings favour repeats, and this chain tends to switch"
     return f"It is at a local minimum{order}{value}"
 
 
