@@ -123,7 +123,7 @@ def probe(
         >>> import mechmarkov as mm
         >>> result = mm.probe(mm.example("walk"), ["attention"], sequences=64)
         >>> result["attention"].verdict
-        'L0H0 gives the parent (the previous token) 100% of its attention.'
+        'L0H0 gives the previous token 100% of its attention.'
         >>> result["attention"].scores["parent_head"].value, result["attention"].data["lag_mass"].dims
         ('L0H0', ('step', 'layer', 'head', 'lag'))
     """

@@ -126,7 +126,7 @@ def test_probe_without_a_run_names_the_parent_head_and_the_kernel(tmp_path, caps
     assert scores["alignment"]["kernel_cosine"]["value"] > 0.99
     assert scores["alignment"]["target"]["value"] == "sqrt P"
     assert scores["behaviour"]["nearest_predictor"]["value"] == "bigram"
-    assert "L0H0 gives the parent" in printed
+    assert "L0H0 gives the previous token" in printed
 
 
 def test_probe_of_the_trap_says_chance_and_flat(tmp_path, capsys):

@@ -22,6 +22,7 @@ class Tile:
         more: The claims whose sentences stand under it.
         number: The claim whose value is shown with its null.
         bars: Names and values of a small picture, in one unit.
+        together: A claim of several parts, whose value is one more row of the picture.
         picture: What the bars are: a key of `mechmarkov.report.words.tiles.PICTURES`.
         rank: A number; of two answers to a question that with the lower one is shown.
         of_run: Whether it is about the whole run, whatever the slider shows.
@@ -33,5 +34,6 @@ class Tile:
     number: Claim | None = None
     bars: Mapping[str, float] = field(default_factory=dict)
     picture: str = ""
+    together: Claim | None = None
     rank: int = 0
     of_run: bool = False

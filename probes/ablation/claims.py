@@ -19,7 +19,7 @@ MIN_EFFECT_NATS = 1e-3
 
 # Parts worth less are not told next to the one that is needed most.
 MIN_TOLD_NATS = 0.01
-MIN_TOLD_SHARE = 0.1  # of the largest effect
+MIN_TOLD_SHARE = 0.25  # of the largest effect
 
 # What later parts change is named where it is more than this, and more than this share of the whole.
 MIN_REPAIR_NATS = 0.01
@@ -265,4 +265,6 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     others = sorted(
         (one for one in singles if one.subject[0] not in most.subject), key=lambda one: -(one.value or 0.0)
     )
-    return [Tile(LIVES, (most, *others), (most, *others[:1]), most, bars, "effect", rank=5)]
+    together = most if most.holds("group") else None
+    told = (most, *others)
+    return [Tile(LIVES, told, told[:2], most, bars, "effect", together=together, rank=5)]

@@ -279,7 +279,8 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
         order = (fails, right) if like is fails else (right, fails)
         more = tuple(claim for claim in order if claim is not None)
         # Of a law that holds at some places the number is that of all, as in the bars and in the verdict.
-        number = closest if like is None or (like is not fails and like.where != Where()) else like
+        partly = like is None or (like.where != Where() and (like is not fails or closest.is_shown))
+        number = closest if partly else like
         tiles.append(Tile(LEARNED, (answer,), more, number, bars, "kl"))
     if reaches is not None and reaches.value is not None:
         gap = reaches.condition("unigram is told from the best")

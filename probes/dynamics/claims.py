@@ -69,7 +69,7 @@ def _came(data: xr.Dataset, name: str, event: Event) -> Claim:
 
 
 def _parent(data: xr.Dataset, *names: str) -> tuple[Condition, ...]:
-    """Which token is the parent, where attention on it is one of the events."""
+    """Returns which token is the parent, where attention on it is one of the events."""
     return (Condition("the parent", words=(data.attrs["parent"],)),) if "selection" in names else ()
 
 

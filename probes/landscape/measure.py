@@ -16,6 +16,7 @@ from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.rare_states import unseen_nats
 from mechmarkov.probing.subject import Subject
+from mechmarkov.sources import FixedChain
 
 from .canonical_fit import canonical_fit
 from .escape import RATE, escape, step_size
@@ -160,7 +161,7 @@ def _of_last_model(
     criterion = unigram_criterion(subject, dataclasses.replace(symmetry, acts=False))
     if criterion is not None:
         attrs = {"unigram_growth": criterion.growth, "tied": subject.config.tied}
-        if subject.source.n_states == 2:
+        if subject.source.n_states == 2 and isinstance(subject.source, FixedChain):
             attrs["binary_eigenvalue"] = float(np.trace(np.array(subject.source.P))) - 1
         curvature = variables(CURVATURE, "pattern", unigram_curvature=criterion.embedding)
         parts.append(xr.Dataset(curvature, attrs=attrs))

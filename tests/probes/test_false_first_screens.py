@@ -112,7 +112,7 @@ def test_a_head_that_was_never_elsewhere_did_not_begin_there():
     result = probe_quickly(run_of(decoy, decoy), ["behaviour", "dynamics"], steps="all")
     (came,) = [tile for tile in headline(result).tiles if tile.question == "How did it get there?"]
     assert came.answer.startswith("From the start closest to")
-    assert came.sentence == "Attention on the parent was there at step 0, the first probed."
+    assert came.sentence == "Attention on the current token was there at step 0, the first probed."
     assert {claim.status for claim in result.claims.where("came_by", object="bigram")} == {"excluded"}
 
 

@@ -80,7 +80,7 @@ def test_the_law_that_a_tile_names_is_among_its_bars():
     model, source = two_lags()
     learned = screen(model, source, ["behaviour"])[1].tiles[0]
     assert learned.answer == "The 3-gram"
-    assert "It is not the 3-gram at position 0" in learned.sentence
+    assert "At position 0 it is" in learned.sentence
     assert next(bar.label for bar in learned.bars) == "3-gram"
     assert "bigram" in {bar.label for bar in learned.bars}
     fresh = screen(induction_pair(3, 16), mm.DirichletChains(n_states=3), ["behaviour"])[1].tiles[0]
@@ -99,7 +99,7 @@ def test_a_head_that_looks_at_the_parent_and_is_worth_nothing_is_not_named():
         assert shown.named == ("direct",)
         assert shown.title == f"Learned the bigram: {said}"
     _, shown = screen(decoy, probes=["behaviour", "attention"])
-    assert shown.title == "Learned the bigram: L0H0 reads the parent"
+    assert shown.title == "Learned the bigram: L0H0 reads the current token"
 
 
 def test_an_induction_circuit_that_writes_nothing_is_not_named():

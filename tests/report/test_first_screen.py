@@ -46,7 +46,7 @@ def test_the_answer_fits_on_one_screen(browser: Browser, walk_path: Path) -> Non
     assert max(bottoms) <= 800
     badge, words = browser.js(TITLE).split(maxsplit=1)
     assert badge == "solved"
-    assert words.split()[:3] == ["As", "right", "as"]
+    assert words.split()[:3] == ["Learned", "the", "bigram's"]
     assert len(words.split()) <= MAX_TITLE_WORDS
     assert browser.said() == []
 
@@ -216,14 +216,14 @@ def test_grey_paths_are_behind_a_threshold(browser: Browser, tmp_path: Path) -> 
         assert browser.js(drawn) == left
 
 
-def test_one_step_shows_where_its_loss_stands(browser: Browser, tmp_path: Path) -> None:
+def test_one_step_shows_where_it_stands(browser: Browser, tmp_path: Path) -> None:
     result = mm.probe(mm.example("walk"), ["behaviour"], sequences=16)
     opened(browser, write(result, tmp_path / "one.html"))
     said = browser.js(
         "const curve = document.getElementById('figure-curve');"
         "return curve.innerText + curve.querySelector('svg').textContent "
     )
-    for words in ("Where the loss stands", "this model", "uniform", "best"):
+    for words in ("Where the accuracy stands", "this model", "uniform", "best"):
         assert words in said
     assert not browser.driver.find_elements(By.ID, "step")
 

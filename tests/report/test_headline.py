@@ -13,7 +13,7 @@ from mechmarkov.claims.claim import MODEL, Claim, Condition, Where
 from mechmarkov.probing.score import Score
 from mechmarkov.report.first_screen.curve import learning_curve
 from mechmarkov.report.first_screen.headline import headline
-from mechmarkov.report.first_screen.readings import drawn_losses
+from mechmarkov.report.first_screen.readings import course, drawn_losses
 from mechmarkov.report.words.tiles import MAX_ANSWER_WORDS, MAX_TILE_WORDS
 from mechmarkov.report.words.title import MAX_TITLE_WORDS
 from mechmarkov.result import Result
@@ -120,7 +120,7 @@ def test_where_symmetry_has_no_answer_the_tile_is_of_another_probe():
     unsaid = trapped("does not apply")
     assert tiles(learned(symmetry=[unsaid]))["Is it stuck?"].answer == "Yes, at a local minimum"
     neither = learned(symmetry=[unsaid], landscape=[])
-    assert tiles(neither)["Is it stuck?"].answer == "Not there yet: 0.25 nats from the best possible"
+    assert tiles(neither)["Is it stuck?"].answer == "Not at the best possible: 0.25 nats away"
 
 
 def test_a_trapped_model_is_told_from_a_learned_one():
@@ -284,7 +284,13 @@ def test_the_curve_is_as_far_above_the_best_as_the_tile_says():
     assert loss - levels["best"] == pytest.approx(data["excess"].values)
     assert levels[data.attrs["unigram"]] - levels["best"] == pytest.approx(float(data["gap"]))
     assert levels[data.attrs["best"]] == levels["best"]
-    assert learning_curve(result).content.data[0].y == pytest.approx(loss)
+    # It was trained on scores: the curve is of how often it is right, which the loss does not tell.
+    assert learning_curve(result).content.data[0].y == pytest.approx(data["accuracy"].values)
+    drawn = course(result.outcomes["behaviour"])
+    assert drawn.levels["best"] == float(data["optimal_accuracy"])
+    assert drawn.levels["uniform"] == pytest.approx(1 / 3)  # of three states, any is drawn among
+    at_best = replace(result.outcomes["behaviour"], data=data.assign_attrs(objective="cross_entropy"))
+    assert course(at_best).values == pytest.approx(loss)
 
 
 def test_number_bars_and_verdict_are_of_all_predictions():

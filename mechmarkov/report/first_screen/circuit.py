@@ -50,7 +50,8 @@ def circuit_figures(results: Mapping[Key, Findings]) -> dict[Key, Figure]:
     figures = {}
     for key, worth in effects.items():
         caption = _CAPTION.format(_RESAMPLED if is_resampled(data[key]) else _CUT)
-        caption += _SHARPER if _costs_more_than_its_head(results[key].claims, worth) else ""
+        sharper = not is_resampled(data[key]) and _costs_more_than_its_head(results[key].claims, worth)
+        caption += _SHARPER if sharper else ""
         caption = caption if largest_effect(worth) >= MIN_EFFECT_NATS else _NO_CAPTION
         figures[key] = Figure("The circuit", caption, "plotly", circuit(results[key], scale))
     return figures
@@ -107,12 +108,13 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
         figure.add_scatter(x=x, y=y, mode="lines", line=line, meta=meta, **shown)
         if named:
             _arrowhead(figure, x, y, boxes[component], colour, size)
-            named_parts.append((x, y, effect))
-    lines = [(x, y) for x, y, _ in named_parts]
-    numbered = sorted(named_parts, key=lambda path: -abs(path[2]))[:MAX_NUMBERS]
-    for x, y, effect in numbered:
-        if abs(effect) < MIN_NUMBER_SHARE * abs(numbered[0][2]):
-            break
+            named_parts.append((x, y, effect, len(ends) == 2))
+    lines = [(x, y) for x, y, *_ in named_parts]
+    least = MIN_NUMBER_SHARE * max((abs(effect) for *_, effect, _ in named_parts), default=0.0)
+    # A path from one named part to another is what makes them a circuit: its number comes first.
+    order = sorted(named_parts, key=lambda path: (not path[3], -abs(path[2])))
+    numbered = [path for path in order if abs(path[2]) >= least][:MAX_NUMBERS]
+    for x, y, effect, _ in numbered:
         place = free_place(x, y, f"{effect:.2g}", taken, lines)
         if place is not None:
             point, box = place

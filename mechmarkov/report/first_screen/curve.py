@@ -22,7 +22,7 @@ from mechmarkov.report.first_screen.readings import (
 from mechmarkov.report.symlog import symlog, symlog_ticks
 from mechmarkov.report.words.names import bare_law, event
 from mechmarkov.report.words.tiles import was_there, what_came
-from mechmarkov.utils.text import format_number
+from mechmarkov.utils.text import format_number, listed
 
 _HEIGHT = 290  # pixels
 _MIN_BAND = 0.12  # of the axis; a narrower band has no room for its name
@@ -59,7 +59,8 @@ def learning_curve(result: Findings) -> Figure | None:
     for names, level in _joined(levels, _ROW * (high - low + 2 * room)):
         annotate(figure, 1.0, level, names, xref="paper", xanchor="left", xshift=4, align="left")
     if len(steps) > 1:
-        bands = closest_laws(result)
+        # By KL, which a loss on scores does not lower: next to accuracies it would look like a contradiction.
+        bands = closest_laws(result) if drawn.of_loss else []
         _add_bands(figure, steps, bands)
         heads = [claim for claim in came(result) if claim.relation == "came_by" and not was_there(claim)]
         _add_events(figure, heads, steps, values, low - room, high + 2.2 * room)
@@ -80,7 +81,7 @@ def learning_curve(result: Findings) -> Figure | None:
     if len(steps) > 1:
         caption += " Shaded: the closest by KL, from its first step." if bands else ""
         n_phases = len(result.claims.where("passed", probe="dynamics"))
-        caption += " Unshaded: open." if len(bands) < n_phases else ""
+        caption += " Unshaded: open." if drawn.of_loss and len(bands) < n_phases else ""
         caption += " Arrows: a head is halfway to the ideal." if heads else ""
         caption += " Steps: symlog."
     if float(values.max()) > high + room:
@@ -165,7 +166,7 @@ def _add_events(
     curve = np.stack([at, (top - drawn) / (top - bottom)], axis=-1)
     taken = [curve * plot for plot in _PLOTS]
     for step, group in groupby(came, key=lambda claim: claim.value or 0.0):
-        rows = [row for head in group for row in wrap(event(head.object[0], head), _EVENT_LETTERS)]
+        rows = wrap(listed([event(head.object[0], head) for head in group]), _EVENT_LETTERS)
         tip = curve[int(np.abs(at * symlog(steps[-1]) - symlog(step)).argmin())]
         size = np.array([6.5 * max(map(len, rows)), 15.0 * len(rows)])
         offset = _free_place(tip, size, taken)

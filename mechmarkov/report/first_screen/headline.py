@@ -75,10 +75,9 @@ def headline(result: Findings) -> Headline:
     reaches = claims.first("reaches", probe="behaviour")
     if reaches is not None:
         pairs = list(zip(tiles, shown, strict=True))
-        if word in ("solved", "partly") and is_exact(claims) and not reaches.is_shown:
+        if word == "solved" and not reaches.is_shown:
             right = f"{'' if is_exactly_as_right(claims) else 'nearly '}right as often as possible"
-            told = right if word == "solved" else ""
-            shown = [of_a_circuit(tile, one, reaches, told) for tile, one in pairs]
+            shown = [of_a_circuit(tile, one, reaches, right) for tile, one in pairs]
         else:
             closest = claims.first("is_closest_to", probe="behaviour", status="shown")
             learned = (reaches if closest is None else closest).object[0]

@@ -44,7 +44,7 @@ def drawn_losses(behaviour: Outcome) -> tuple[Float[np.ndarray, " step"], dict[s
 
 @dataclass(frozen=True)
 class Course:
-    """What the first picture draws over training, and the lines of exact predictors.
+    """Values that the first picture draws over training, and the lines of exact predictors.
 
     Attributes:
         values: Loss (nats) or share of right predictions at each step.

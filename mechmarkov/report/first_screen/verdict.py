@@ -28,7 +28,7 @@ def badge(claims: Claims) -> Badge | None:
     alike = not apart and reaches.status != "excluded" and not same_law
     reached = reaches.is_shown and reaches.holds("the nearest law is the best")
     exact = is_exact(claims)
-    learned = reached or (exact and progress(claims)[0] >= 0)
+    learned = reached or exact
     if learned and not alike:
         return "solved"
     if reaches.holds("no step was made"):
@@ -36,9 +36,8 @@ def badge(claims: Claims) -> Badge | None:
     if alike:
         return None
     value, _, high = progress(claims)
-    # Exact: all of the circuit, at a loss above the unigram's. The best law but for its temperature or some
-    # states is a part of it too.
-    if value > UNIGRAM_PROGRESS or learned or exact or has_but_for(claims):
+    # The best law but for its temperature or some states is a part of it too.
+    if value > UNIGRAM_PROGRESS or learned or has_but_for(claims):
         return "partly"
     trapped = claims.first("is_trapped_by", status="shown")
     if trapped is not None:

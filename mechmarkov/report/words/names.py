@@ -68,6 +68,11 @@ def part(name: str) -> str:
     return PARTS.get(name, clean(name))
 
 
+def bare_parts(names: Sequence[str]) -> str:
+    """Returns the label of what several components are worth together."""
+    return " + ".join(map(clean, names)) if len(names) <= MAX_NAMED else f"{len(names)} parts together"
+
+
 def bare_part(name: str) -> str:
     """Returns a component's name without an article, as the label of a bar."""
     return (

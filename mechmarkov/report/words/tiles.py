@@ -15,11 +15,13 @@ from mechmarkov.report.words.names import (
     bare_event,
     bare_law,
     bare_part,
+    bare_parts,
     event,
     heads,
     law,
     nats,
     parts,
+    token,
     upper,
     within,
 )
@@ -44,7 +46,7 @@ PICTURES = {
     "share": "share of the bigram",
     "excess": "nats above the best possible",
     "eigenvalues": "Hessian eigenvalues; below zero the loss falls that way",
-    "steps": "first kept step at which a law is the closest, a head halfway to the ideal",
+    "steps": "first kept step at which a law is the closest",
 }
 
 
@@ -90,17 +92,18 @@ def of_a_circuit(tile: Tile, shown: WordedTile, reaches: Claim, right: str) -> W
         tile: The tile as data.
         shown: The tile in words.
         reaches: How far the model is from the best law.
-        right: How often a solved model is right, in words; "" of one that is not solved.
+        right: How often the model is right, in words.
     """
     if tile.question == LEARNED:
         number, score = _number(reaches)
         answer = f"{upper(law(reaches.object[0]))}'s circuit, not its probabilities"
         return replace(shown, answer=answer, number=number, score=score)
+    if tile.question == CAME and tile.picture == "steps":  # when laws are nearer by KL says little of it
+        return replace(shown, answer=_came(tile.answer, heads_first=True))
     if tile.question == STUCK and tile.answer[0].relation == "reaches":
         away = f"{nats(reaches.value)} from the best{within(reaches)}"
         sentence = f"In cross-entropy, which it was not trained on, it is {away}."
-        answer = f"No: {right}" if right else short(reaches)
-        return replace(shown, answer=upper(answer), sentence=sentence)
+        return replace(shown, answer=f"No: {right}", sentence=sentence)
     return shown
 
 
@@ -127,9 +130,9 @@ def worded(tile: Tile) -> WordedTile:
     claims = tile.more or tile.answer
     sentences = " ".join(dict.fromkeys(sentence(claim) for claim in claims[:2]))
     picture = PICTURES.get(tile.picture, tile.picture)
-    rows = (
-        _on_steps(tile.answer) if tile.picture == "steps" else bars_from_zero(_named(tile.bars, tile.picture))
-    )
+    if tile.picture == "steps" and any(claim.relation == "came_by" for claim in tile.answer):
+        picture += ", a head halfway to the ideal"
+    rows = _on_steps(tile.answer) if tile.picture == "steps" else bars_from_zero(_named(tile))
     where = "over the whole run" if tile.of_run and not rows else ""
     is_told = tile.number is not None and tile.number.relation in IN_SENTENCES
     number = None if is_told else tile.number
@@ -193,7 +196,7 @@ def _reaches(claim: Claim) -> str:
         return f"no: {away}"
     if claim.holds("loss on scores"):
         return "open: it was trained on another loss than cross-entropy"
-    return f"not there yet: {away}"
+    return f"not at the best possible: {nats(claim.value)} away"
 
 
 def _trapped(claim: Claim) -> str:
@@ -257,7 +260,7 @@ _SHORT: dict[str, Callable[[Claim], str]] = {
 }
 
 
-def _came(claims: Sequence[Claim]) -> str:
+def _came(claims: Sequence[Claim], heads_first: bool = False) -> str:
     """Returns the laws that were closest, each by its first step; otherwise the heads that came."""
     passed, heads = (
         [one for one in in_order(claims) if one.relation == name] for name in ("passed", "came_by")
@@ -265,7 +268,7 @@ def _came(claims: Sequence[Claim]) -> str:
     laws = [one for one in passed if one.is_shown]
     undecided = [f"undecided from step {one.value:.0f}" for one in passed if not one.is_shown]
     seen = [[one for one in group if not was_there(one)] for group in (laws, heads)]
-    told = seen[0] or seen[1]
+    told = (seen[1] or seen[0]) if heads_first else (seen[0] or seen[1])
     if not told and laws:
         return ", ".join([f"From the start closest to {_coinciding(laws[0].object)}", *undecided])
     if not told and undecided:
@@ -276,7 +279,7 @@ def _came(claims: Sequence[Claim]) -> str:
     words = [f"{what_came(claim)} {_when(claim, i)}" for i, claim in enumerate(shown)]
     if len(shown) < len(told):
         words.insert(-1, f"{len(told) - len(shown)} more")
-    words += undecided if seen[0] else []
+    words += undecided if told is seen[0] else []
     return upper(", ".join(words))
 
 
@@ -294,6 +297,12 @@ def _when(claim: Claim, place: int) -> str:
     lost = " (lost again)" if claim.condition("lost again") else ""
     step = "from the start" if was_there(claim) else f"{'by step ' if place == 0 else ''}{claim.value:.0f}"
     return f"{step}{lost}"
+
+
+def _row(claim: Claim) -> str:
+    """The label of a bar: a few letters."""
+    parent = claim.condition("the parent")
+    return what_came(claim) if parent is None else f"reads {token(parent.words)}"
 
 
 def what_came(claim: Claim) -> str:
@@ -337,13 +346,16 @@ def _number(claim: Claim | None) -> tuple[str, Score | None]:
     return words.get(claim.relation, claim.unit), Score(claim.value, claim.unit, null, claim.interval, kind)
 
 
-def _named(values: Mapping[str, float], picture: str) -> dict[str, float]:
+def _named(tile: Tile) -> dict[str, float]:
     """The rows of a picture by the names that people read, the largest first where they are parts."""
+    values, picture = tile.bars, tile.picture
     if picture == "kl":
         return {bare_law(name): value for name, value in sorted(values.items(), key=lambda item: item[1])}
     if picture in ("effect", "share"):
-        order = sorted(values.items(), key=lambda item: -abs(item[1]))
-        return {bare_part(name): value for name, value in order}
+        rows = {bare_part(name): value for name, value in values.items()}
+        if tile.together is not None and tile.together.value is not None:
+            rows |= {bare_parts(tile.together.subject): tile.together.value}
+        return dict(sorted(rows.items(), key=lambda item: -abs(item[1])))
     return {"this model" if name == MODEL else name: value for name, value in values.items()}
 
 
@@ -375,7 +387,7 @@ def _on_steps(claims: Sequence[Claim]) -> tuple[Bar, ...]:
         return round(100 * float(symlog(step)) / end, 2)
 
     return tuple(
-        Bar(what_came(claim), place(claim.interval[0]), place(claim.interval[1]), f"{claim.value:g}")
+        Bar(_row(claim), place(claim.interval[0]), place(claim.interval[1]), f"{claim.value:g}")
         for claim in in_order(claims)[-MAX_STEPS:]
         if claim.interval is not None and claim.is_shown and not was_there(claim)
     )

@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 
 from mechmarkov.claims.claim import Claim, Claims
 from mechmarkov.claims.tile import Tile
-from mechmarkov.report.first_screen.verdict import Badge, is_exact, is_exactly_as_right, progress
+from mechmarkov.report.first_screen.verdict import Badge, is_exactly_as_right, progress
 from mechmarkov.report.words.names import MAX_NAMED, bare_law, heads, law, parts, share, token, verb
 from mechmarkov.report.words.phrases.laws import where
 from mechmarkov.utils.text import listed
 
 MAX_TITLE_WORDS = 12
+CLOSE = 0.25  # of what the part is worth that is needed most, from which on it is not named without the next
 
 
 def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
@@ -26,10 +27,8 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     closest, fails = (claims.first(name, probe="behaviour") for name in ("is_closest_to", "fails_at"))
     if fails is not None and (few := fails.condition("share of places")) is not None and not few.holds:
         fails = None  # a tile says where
-    if word == "solved" or (word == "partly" and is_exact(claims)):
+    if word == "solved":
         if not reaches.is_shown:
-            if word == "partly":
-                return f"Has the {best}'s circuit, at a cross-entropy above the unigram's"
             nearly = "" if is_exactly_as_right(claims) else ", right nearly as often as possible"
             return _with(f"Learned the {best}'s circuit{nearly}", how(claims, lives))
         name = best if closest is None else bare_law(closest.object[0])
@@ -96,7 +95,8 @@ def how(claims: Claims, lives: Tile | None) -> list[str]:
     shown = [] if lives is None else [claim for claim in lives.answer if claim.is_shown]
     # Where the bigram is stored says nothing of a better law.
     shown = [claim for claim in shown if claim.relation != "stores" or claim.object == best]
-    if any(claim.relation == "is_needed" for claim in shown):  # it is in all of these: a tile names them
+    needed = [claim.value or 0.0 for claim in shown if claim.relation in ("is_needed", "is_needed_most")]
+    if len(needed) > 1 and needed[1] >= CLOSE * needed[0]:  # it is in all of these: a tile names them
         return [""]
     told = [text for claim in shown if (text := in_short(claim, claims))]
     feeds = next((claim for claim in shown if claim.relation == "feeds"), None)
@@ -126,10 +126,11 @@ def in_short(claim: Claim, claims: Claims) -> str:
         if len(who) > MAX_NAMED:
             return f"spread over {len(who)} parts"
         return f"{'spread over' if claim.condition('not stable') else 'in'} {parts(who)}"
+    if claim.relation == "attends_to":
+        return f"{heads(who)} {verb(who, 'reads', 'read')} {token(claim.object)}"
     known = {
         "is_needed_most": f"{parts(who)} {verb(who, 'is', 'are')} needed most",
         "matches": f"{parts(who)} {verb(who, 'has', 'have')} it in the weights",
-        "attends_to": f"{heads(who)} {verb(who, 'reads', 'read')} {token(claim.object)}",
         "recovers": f"{heads(who)} follows the graph",
     }
     return known.get(claim.relation, "")

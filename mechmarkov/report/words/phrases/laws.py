@@ -55,7 +55,7 @@ def _fails_at(claim: Claim) -> str:
                 f"Where the program leaves most is open: {format_range(low, high, 3)} nats after each state"
             )
         return f"What it leaves is most {at} ({nats(claim.value)})"
-    return f"It is not {law(claim.object[0])} {at}: KL {nats(claim.value)}{within(claim)}"
+    return f"{at[:1].upper()}{at[1:]} it is {nats(claim.value)}{within(claim)} from {law(claim.object[0])}"
 
 
 def where(claim: Claim) -> str:
