@@ -154,7 +154,8 @@ def probe(
     answers |= dict.fromkeys(left, Answer("skipped", "interrupted before it was answered"))
     given_as = {kind: {n: answers[n].content for n in names if answers[n].kind == kind} for kind in KINDS}
     outcomes = consistent({n: Outcome(find(n), *content) for n, content in given_as["measured"].items()})
-    what = describe(run) | {"evaluation": _evaluation(subject, "given" if tokens is not None else seed)}
+    which = _evaluation(subject, "given" if tokens is not None else seed)
+    what = describe(run) | {"kept steps": run.n_steps, "evaluation": which}
     warnings = tuple(_warnings(subject, doubts, law_draws))
     skipped, failed = given_as["skipped"], given_as["failed"]
     first = subject.batch.history[0].tolist()

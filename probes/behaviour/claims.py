@@ -222,7 +222,7 @@ def _way(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Iterat
     at_start = bool(data.attrs.get("starts_untrained")) and int(np.ravel(data["step"])[-1]) == 0
     kl_unigram = float(last["kl"].sel(predictor=unigram))
     conditions = (
-        Condition("unigram is told from the best", apart, gap, "nats"),
+        Condition("unigram is told from the best", apart, gap, "nats", (data.attrs["unigram"],)),
         Condition("the best is the unigram", best == unigram),
         Condition("the nearest law is the best", best in closest),
         Condition("the nearest law is the unigram", unigram in closest, kl_unigram, "nats"),
@@ -284,6 +284,8 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
         tiles.append(Tile(LEARNED, (answer,), more, number, bars, "kl"))
     if reaches is not None and reaches.value is not None:
         gap = reaches.condition("unigram is told from the best")
-        bars = {MODEL: reaches.value} | ({"unigram": gap.value} if gap and gap.value is not None else {})
+        bars = {MODEL: reaches.value}
+        if gap and gap.value is not None:
+            bars |= {gap.words[0] if gap.words else "unigram": gap.value}
         tiles.append(Tile(STUCK, (reaches,), (), reaches, bars, "excess", rank=9))
     return tiles

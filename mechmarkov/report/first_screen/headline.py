@@ -83,7 +83,7 @@ def headline(result: Findings) -> Headline:
             learned = (reaches if closest is None else closest).object[0]
             shown = [of_a_part(tile, one, learned) for tile, one in pairs]
     if "dynamics" in result.skipped and len(result.steps) == 1:
-        shown.insert(min(2, len(shown)), one_step())
+        shown.insert(min(2, len(shown)), one_step(int(result.metadata.get("kept steps", 0))))
     return Headline(step, word, title, shown, note, judged, named_parts(tiles))
 
 

@@ -95,9 +95,9 @@ def is_exact(claims: Claims) -> bool:
 
 
 def is_exactly_as_right(claims: Claims) -> bool:
-    """Returns whether the model's accuracy is the highest that is possible, to a thousandth of it."""
+    """Returns whether accuracy is the highest that is possible, to the tenth of a percent that is shown."""
     right = claims.first("is_right", probe="behaviour")
-    return right is not None and (right.value or 0.0) >= (1 - 1e-3) * right.number("possible")
+    return right is not None and (right.value or 0.0) > right.number("possible") - 1e-3
 
 
 def is_as_right(claims: Claims) -> bool:

@@ -37,6 +37,7 @@ MAX_BARS = 5
 MAX_STEPS = 6  # rows of what came at a step
 MAX_ANSWER_WORDS, MAX_TILE_WORDS = 12, 40
 SIMPLE = ("uniform", "unigram")  # laws that no part needs to hold
+FILTER = "forward_filter"
 MAX_CAME = 3  # laws that an answer lists
 # What an exact null of a tile's number is; that of others is chance.
 NULLS = {"is_at": "predicted by theory", "attends_to": "even attention", "is_trapped_by": "none"}
@@ -120,9 +121,10 @@ def of_a_part(tile: Tile, shown: WordedTile, learned: str) -> WordedTile:
     return replace(shown, answer=answer, sentence=f"{shown.sentence} {rest}")
 
 
-def one_step() -> WordedTile:
-    """Returns the tile of a run of which one step was probed, which cannot tell how it got there."""
-    return WordedTile(CAME, "One step cannot tell", "Probe all kept steps to see when it came: --steps all.")
+def one_step(kept: int) -> WordedTile:
+    """Returns the tile of a run of which one step was probed; `kept` is how many it has."""
+    more = "Probe all kept steps to see when it came: --steps all."
+    return WordedTile(CAME, "One step cannot tell", "Only one was kept." if kept == 1 else more)
 
 
 def worded(tile: Tile) -> WordedTile:
@@ -178,6 +180,8 @@ def short(claim: Claim) -> str:
 def _coinciding(names: Sequence[str]) -> str:
     """Returns a law, and one that it coincides with here; of a law that is uniform here, that it is."""
     others = [name for name in names if name != "uniform"]
+    if names[0] == FILTER:
+        return f"{law(FILTER)}: the exact belief over hidden states"
     if len(others) < len(names) and others:
         return f"{law(others[0])}, here uniform"
     return ", here ".join(law(name) for name in names[:2])
@@ -356,7 +360,9 @@ def _named(tile: Tile) -> dict[str, float]:
         if tile.together is not None and tile.together.value is not None:
             rows |= {bare_parts(tile.together.subject): tile.together.value}
         return dict(sorted(rows.items(), key=lambda item: -abs(item[1])))
-    return {"this model" if name == MODEL else name: value for name, value in values.items()}
+    if picture == "excess":
+        return {"this model" if name == MODEL else bare_law(name): value for name, value in values.items()}
+    return dict(values)
 
 
 def bars_from_zero(values: Mapping[str, float], most: int = MAX_BARS) -> tuple[Bar, ...]:
