@@ -17,6 +17,7 @@ SMOKE = {
     "order_and_lag": {"construction", "constant_depth", "n_grams"},
     "random_walks": {"trapped", "any_loss", "which_token", "rounding", "mean_stays", "hidden_first_step"},
     "state_space": {"construction", "proofs"},
+    "task_mixtures": set(),
     "tokenised": {"blocks", "ties", "one_text", "windows"},
     "unigram_trap": {"points"},
     "where_is_the_bigram": {"first_step"},
