@@ -122,7 +122,12 @@ def test_tokens_that_no_graph_makes_leave_all_alike():
 
 
 def test_graphs_are_plain_data_and_come_from_the_generator():
-    data = {"kind": "relabelled_graph", "graph": CASES[0].graph.model_dump(mode="json"), "endpoint": 1, "at": 3}
+    data = {
+        "kind": "relabelled_graph",
+        "graph": CASES[0].graph.model_dump(mode="json"),
+        "endpoint": 1,
+        "at": 3,
+    }
     assert_plain_data(CASES[3], data, Graph)
     assert_deterministic(CASES[4])
     tokens, which = CASES[0].sample_with_hidden(3000, 2, generator=torch.Generator().manual_seed(1))

@@ -11,7 +11,14 @@ from jaxtyping import Float, Int64
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from mechmarkov.sources.base.source import Count, Predictor, WithHidden, by_name, check_request, counting_rules
+from mechmarkov.sources.base.source import (
+    Count,
+    Predictor,
+    WithHidden,
+    by_name,
+    check_request,
+    counting_rules,
+)
 from mechmarkov.sources.base.stationary import read_only
 from mechmarkov.sources.graph import Graph
 from mechmarkov.sources.sampling.paths import sample_paths
@@ -165,7 +172,9 @@ class RelabelledGraph(WithHidden):
         """
         predictors.check_tokens(tokens, self.n_states)
         _, steps = self._conditioned(tokens.shape[1])
-        laws = np.stack([Q[:, tokens[:, t]] for t, Q in enumerate(steps)], 2)  # [graph, batch, position, state]
+        laws = np.stack(
+            [Q[:, tokens[:, t]] for t, Q in enumerate(steps)], 2
+        )  # [graph, batch, position, state]
         free = self.matrices[:, tokens]
         return np.moveaxis(np.where(laws.sum(-1, keepdims=True) > 0, laws, free), 0, 2)
 
