@@ -45,7 +45,7 @@ def walks(quick: bool) -> Measured:
         laws, model = exact(run.source, tokens), predictions(run, tokens)[-1]
         for rule in RULES:
             curves[rule].append(apart(laws[rule], model))
-        data = belief(mm.Subject.of(run, sequences=128))
+        data = belief(mm.Subject.of(run, steps=run.steps.tolist(), sequences=128))
         told_by_stream.append(
             [float(data["r2"].isel(step=at).max()) for at in (0, -1)] + [float(data["baseline_r2"])]
         )
