@@ -11,7 +11,7 @@ from experiments.emergence.exponents import exponent, told, with_interval
 from experiments.figures import bands, style, titled
 from experiments.harness import Measured, evaluation, first_time, over_seeds, predictions, trained, when
 
-P = np.array([[0.85, 0.1, 0.05], [0.05, 0.85, 0.1], [0.1, 0.05, 0.85]])
+P = np.array([[0.05, 0.85, 0.1], [0.1, 0.05, 0.85], [0.85, 0.1, 0.05]])
 WEIGHTS = np.array([0.18, 0.34, 0.10, 0.25, 0.13])  # of lags 1 to 5; not in their order
 LATE = 16  # positions from which on uniform attention has less than half of each weight
 SEQUENCES = 200
@@ -66,7 +66,7 @@ def top_lags(run: mm.Run) -> Float[np.ndarray, "step head"]:
 
 def lags(quick: bool) -> Measured:
     """Five weights in one chain: times, their exponent, and which lags heads attend to."""
-    steps, seeds = (200, range(2)) if quick else (1000, range(16))
+    steps, seeds = (200, range(2)) if quick else (600, range(16))
     (runs,) = trained([recipe(steps)], seeds)
     kept = runs[0].steps.numpy()
     shares = np.stack([taken_up(run) for run in runs])  # [seed, step, lag]
@@ -85,7 +85,8 @@ def lags(quick: bool) -> Measured:
         "a chain of order 5 on 3 states, rows at lags 1 to 5 weighed "
         + ", ".join(f"{w:g}" for w in WEIGHTS)
         + f"; one layer of five heads of width 8, no MLP, contexts of 32, {steps} steps of AdamW at a "
-        "constant rate on 16 sequences; taken up: half of a lag's weight in a least-squares fit of predictions"
+        "constant rate on 16 sequences; taken up: half of a lag's weight in a least-squares fit of "
+        "predictions"
     )
     by_lag = "; ".join(f"weight {WEIGHTS[i]:g}: {when(times[:, i])}" for i in order)
     findings = [

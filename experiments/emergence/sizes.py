@@ -44,11 +44,19 @@ def emerged(run: mm.Run) -> float:
 
 def sizes(quick: bool) -> Measured:
     """One model, five contexts and five batches."""
-    steps, seeds = (100, range(2)) if quick else (600, range(16))
+    steps, seeds = (250, range(2)) if quick else (400, range(16))
     contexts, batches = ((16, 32, 64), (8, 16, 32)) if quick else (CONTEXTS, BATCHES)
     cells = [(BATCH, context) for context in contexts] + [(b, CONTEXT) for b in batches if b != BATCH]
     base = mm.load_recipe("in-context-k3-shortformer").with_set(
-        [f"steps={steps}", "checkpoints={every=20}", "optimiser.schedule='constant'", "optimiser.lr=1e-2"]
+        [
+            f"steps={steps}",
+            "checkpoints={every=10}",
+            "optimiser.schedule='constant'",
+            "model.n_heads=1",
+            "model.d_head=16",
+            "model.positional_embedding_type='relative'",
+            "model.normalization_type='none'",
+        ]
     )
     recipes = [base.with_set([f"data.batch={b}", f"model.n_ctx={context}"]) for b, context in cells]
     runs = trained(recipes, seeds)
@@ -56,10 +64,10 @@ def sizes(quick: bool) -> Measured:
     by_context = np.array([times[BATCH, context] for context in contexts])
     by_batch = np.array([times[b, CONTEXT] for b in batches])
     setting = (
-        "fresh chains on 3 states, rows from Dirichlet(1); two layers of two heads, width 16, no MLP, "
-        f"shortformer positions, {steps} steps of AdamW at a constant rate of 1e-2, kept every 20; contexts "
-        f"{contexts} at batches of {BATCH}, batches {batches} at contexts of {CONTEXT}; emerged: half of the way from the "
-        "in-context unigram's loss to the bigram's"
+        "fresh chains on 3 states, rows from Dirichlet(1); two layers of one head, width 16, no MLP, no "
+        f"norm, learned lags, {steps} steps of AdamW at a constant rate of 1e-2, kept every 10; contexts "
+        f"{contexts} at batches of {BATCH}, batches {batches} at contexts of {CONTEXT}; emerged: half of the "
+        "way from the in-context unigram's loss to the bigram's"
     )
     length, batch = np.array(contexts, float), np.array(batches, float)
     of_context, of_batch = with_interval(length, by_context), with_interval(batch, by_batch)

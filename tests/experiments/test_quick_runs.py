@@ -11,9 +11,12 @@ from experiments.verdicts import studies
 SMOKE = {
     "causal_structure": {"confused"},
     "context_conditioned": {"mapping", "winners"},
+    "emergence": set(),
+    "graphs_in_context": set(),
     "hidden_parts": set(),
     "induction_heads": {"add_one", "equal_tokens"},
     "initialisation": {"gaussian"},
+    "mixers": set(),
     "order_and_lag": {"construction", "constant_depth", "n_grams"},
     "random_walks": {"trapped", "any_loss", "which_token", "rounding", "mean_stays", "hidden_first_step"},
     "state_space": {"construction", "proofs"},
