@@ -1,4 +1,4 @@
-"""A chain of order five whose lags have unequal weights: when a model takes each of them up."""
+"""A chain of order six whose lags have unequal weights: when a model takes each of them up."""
 
 import numpy as np
 import plotly.graph_objects as go
@@ -12,7 +12,8 @@ from experiments.figures import bands, style, titled
 from experiments.harness import Measured, evaluation, first_time, over_seeds, predictions, trained, when
 
 P = np.array([[0.05, 0.85, 0.1], [0.1, 0.05, 0.85], [0.85, 0.1, 0.05]])
-WEIGHTS = np.array([0.18, 0.34, 0.10, 0.25, 0.13])  # of lags 1 to 5; not in their order
+LAGS = (2, 3, 4, 5, 6)  # the token at lag 1 is in the stream without attention
+WEIGHTS = np.array([0.18, 0.34, 0.10, 0.25, 0.13])  # not in the order of the lags
 LATE = 16  # positions from which on uniform attention has less than half of each weight
 SEQUENCES = 200
 HALF = 0.5
@@ -20,10 +21,10 @@ HALF = 0.5
 
 def kernel() -> Float[np.ndarray, "..."]:
     """The mixture of rows, `Σ w_l P[x_{t-l}]`, for every history; the oldest state comes first."""
-    n = len(WEIGHTS)
+    n = max(LAGS)
     table = np.zeros((3,) * (n + 1))
     for history in np.ndindex(*(3,) * n):
-        table[history] = sum(w * P[history[n - lag]] for lag, w in enumerate(WEIGHTS, 1))
+        table[history] = sum(w * P[history[n - lag]] for lag, w in zip(LAGS, WEIGHTS, strict=True))
     return table
 
 
@@ -45,7 +46,7 @@ def taken_up(run: mm.Run) -> Float[np.ndarray, "step lag"]:
     tokens = evaluation(run.source, SEQUENCES, run.config.n_ctx)
     model = predictions(run, tokens)[:, :, LATE:]
     x, last = tokens.numpy(), tokens.shape[1]
-    at = [P[x[:, LATE + 1 - lag : last - lag + 1]] - 1 / 3 for lag in range(1, len(WEIGHTS) + 1)]
+    at = [P[x[:, LATE + 1 - lag : last - lag + 1]] - 1 / 3 for lag in LAGS]
     features = rearrange(np.stack(at), "lag b t s -> (b t s) lag")
     values = rearrange(model - 1 / 3, "step b t s -> (b t s) step")
     return np.asarray(np.linalg.lstsq(features, values, rcond=None)[0].T / WEIGHTS)
@@ -58,10 +59,8 @@ def top_lags(run: mm.Run) -> Float[np.ndarray, "step head"]:
     _, cache = model.run_with_cache(tokens.expand(model.n_models, -1, -1))
     pattern = cache["blocks.0.attn.hook_pattern"].double().mean(1).numpy()  # [step, head, query, key]
     queries = range(LATE, run.config.n_ctx)
-    by_lag = [
-        np.mean([pattern[:, :, q, q + 1 - lag] for q in queries], 0) for lag in range(1, len(WEIGHTS) + 1)
-    ]
-    return np.asarray(np.argmax(by_lag, 0) + 1)
+    by_lag = [np.mean([pattern[:, :, q, q + 1 - lag] for q in queries], 0) for lag in (1, *LAGS)]
+    return np.array([1, *LAGS])[np.argmax(by_lag, 0)]
 
 
 def lags(quick: bool) -> Measured:
@@ -77,12 +76,12 @@ def lags(quick: bool) -> Measured:
     found = with_interval(WEIGHTS, times.T) if not quick else (np.nan, np.nan, np.nan)
     slopes = np.array([exponent(WEIGHTS, row) for row in times])
     heads = np.stack([top_lags(run) for run in runs])  # [seed, step, head]
-    dominant = (heads == heaviest + 1).sum(-1)
+    dominant = (heads == LAGS[heaviest]).sum(-1)
     distinct = np.array([[len(set(row)) for row in one] for one in heads])
     peak = dominant.max(1)
     shift = (peak > dominant[:, -1]) & (distinct[:, -1] > distinct[np.arange(n), dominant.argmax(1)])
     setting = (
-        "a chain of order 5 on 3 states, rows at lags 1 to 5 weighed "
+        "a chain of order 6 on 3 states, rows at lags 2 to 6 weighed "
         + ", ".join(f"{w:g}" for w in WEIGHTS)
         + f"; one layer of five heads of width 8, no MLP, contexts of 32, {steps} steps of AdamW at a "
         "constant rate on 16 sequences; taken up: half of a lag's weight in a least-squares fit of "
@@ -120,7 +119,7 @@ def lags(quick: bool) -> Measured:
         ),
     ]
     figure = go.Figure()
-    bands(figure, kept.tolist(), {f"lag {i + 1}, weight {WEIGHTS[i]:g}": shares[:, :, i] for i in order})
+    bands(figure, kept.tolist(), {f"lag {LAGS[i]}, weight {WEIGHTS[i]:g}": shares[:, :, i] for i in order})
     titled(figure, "How much of each lag's weight is taken up (range over seeds)", "training step", "share")
     attended = go.Figure()
     for i, (name, rows) in enumerate({"on the heaviest lag": dominant, "different lags": distinct}.items()):

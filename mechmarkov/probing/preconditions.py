@@ -72,7 +72,7 @@ def why_no_chain(source: Source, so: str) -> str | None:
 
 
 def why_no_value_circuit(decoder: HookedDecoder) -> str | None:
-    """Returns why no head's values say by a table of tokens what it writes, or None: of a mixer that is not linear."""
+    """Returns why no head's values say by a table of tokens what it writes, or None: no mixer is linear."""
     mixers: list[Any] = [block.attn for block in cast("list[Any]", decoder.blocks)]
     if any(mixer.is_linear for mixer in mixers):
         return None

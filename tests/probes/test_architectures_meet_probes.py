@@ -22,7 +22,8 @@ STATE_SPACE = {
 # Shape, what differs, and the probes that do not apply with what their reason says.
 NO_TABLE = "no value circuit is a table"
 UNATTENDED = dict.fromkeys(
-    ("attention", "induction", "ablation", "program", "dynamics", "degeneracy"), "no layer has attention weights"
+    ("attention", "induction", "ablation", "program", "dynamics", "degeneracy"),
+    "no layer has attention weights",
 ) | {"alignment": NO_TABLE, "symmetry": NO_TABLE}
 ARCHITECTURES = {
     "Llama": ("Llama", {}, {}),
