@@ -16,7 +16,7 @@ ENDPOINT, AT = 0, 24  # the state after the last that models read
 
 def endpoints(quick: bool) -> Measured:
     """Train on walks that end at node 0; the conditioned law against the free one."""
-    runs, setting = runs_of(quick, endpoint=ENDPOINT, at=AT)
+    runs, setting = runs_of(quick, "standard", endpoint=ENDPOINT, at=AT)
     free = RelabelledGraph(graph=runs[0].source.graph).best()
     curves: dict[str, list[Float[np.ndarray, " position"]]] = {
         "law with the endpoint": [],

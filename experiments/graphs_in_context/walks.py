@@ -15,15 +15,17 @@ EARLY = slice(2, 10)  # positions at which few edges have been seen
 RULES = ("belief_over_graphs", "neighbours", "in_context_bigram", "in_context_unigram")
 
 
-def runs_of(quick: bool, **source: int) -> tuple[list[mm.Run], str]:
+def runs_of(quick: bool, positions: str = "relative", **source: int) -> tuple[list[mm.Run], str]:
     """The ring of five nodes, free or with an endpoint; both measurements of free walks share the runs."""
     steps, seeds = (800, range(2)) if quick else (2500, range(16))
-    recipe = mm.load_recipe("graph-tracing").with_set([f"steps={steps}", f"checkpoints=[0, {steps}]"])
+    recipe = mm.load_recipe("graph-tracing").with_set(
+        [f"steps={steps}", f"checkpoints=[0, {steps}]", f"model.positional_embedding_type='{positions}'"]
+    )
     recipe = recipe.replace(source=recipe.source.model_dump() | source)
     (runs,) = trained([recipe], seeds)
     setting = (
         "a ring of 5 nodes, named anew in each sequence (12 graphs); two layers of two heads, width 32, MLPs "
-        f"of 128, contexts of 24, {steps} steps of AdamW on 32 sequences"
+        f"of 128, {positions} positions, contexts of 24, {steps} steps of AdamW on 32 sequences"
     )
     return runs, setting
 
