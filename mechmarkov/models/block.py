@@ -5,7 +5,7 @@ from einops import repeat
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-from mechmarkov.models import attention, mamba  # noqa: F401 - mixers that configs name
+from mechmarkov.models import attention, mamba, recurrent, token_mlp  # noqa: F401 - mixers that configs name
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.layers import MLP, Norm, is_hooked
 from mechmarkov.models.mixer import MIXERS, Context, Mixer

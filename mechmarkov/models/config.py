@@ -1,6 +1,7 @@
 """The shape of a decoder, with HookedTransformerConfig's field names."""
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
@@ -14,7 +15,15 @@ MAX_LENGTH = 1 << 20
 MAX_WINDOW = (1 << 31) - 1
 
 STATE_SPACES = ("mamba", "mamba1")  # mixers that have the fields below
+WITHOUT_SCORES = ("lstm", "mlp")  # mixers of ours that have no attention weights
 STATE_SPACE_FIELDS = ("d_state", "d_conv", "n_groups", "dt_rank", "conv_act_fn", "use_gate", "use_gate_norm")
+# What such mixers and state spaces must have.
+WITHOUT_ATTENTION: Mapping[str, tuple[Any, ...]] = {
+    "positional_embedding_type": ("none", "standard"),
+    "n_key_value_heads": (None,),
+    "use_qk_norm": (False,),
+    "window": (None,),
+}
 
 # What is trained of a model: by a tensor's name `[start, stop]` per axis, or None for the whole of it.
 Slices = dict[str, list[list[int]] | None]
@@ -37,10 +46,10 @@ class DecoderConfig(Fields):
     limited to the last `window + 1` tokens, the query's own among them), `mixer` (what moves information
     between positions, by its name in `mechmarkov.models.mixer.MIXERS`) and the positional embedding types
     `"relative"` (a learned vector per head and lag, added to the key) and `"none"`, the default of a mixer
-    `"mamba"` (Mamba-2) or `"mamba1"` (Mamba). Only these two have `d_state` (of a head, or of a channel in
-    Mamba), `d_conv` (the convolution's window; with 1 no position reaches another), `n_groups` (of heads that
-    share `B` and `C`), `dt_rank` (Mamba's), `conv_act_fn`, `use_gate` and `use_gate_norm`. There are
-    `n_heads * d_head` channels.
+    `"mamba"` (Mamba-2), `"mamba1"` (Mamba), `"lstm"` or `"mlp"`. Only Mambas have `d_state` (of a head, or of
+    a channel in Mamba), `d_conv` (the convolution's window; with 1 no position reaches another), `n_groups`
+    (of heads that share `B` and `C`), `dt_rank` (Mamba's), `conv_act_fn`, `use_gate` and `use_gate_norm`.
+    There are `n_heads * d_head` channels.
 
     Attributes:
         n_layers: Number of layers.
@@ -69,7 +78,8 @@ class DecoderConfig(Fields):
             says how ours start.
         tied: Whether the unembedding is the embedding's transpose.
         window: How many tokens before its own a query sees; all where it is not given.
-        mixer: What moves information between positions: `attention`, `mamba` (Mamba-2) or `mamba1`.
+        mixer: What moves information between positions: `attention`, `mamba` (Mamba-2), `mamba1`, `lstm` or
+            `mlp` (over positions).
         d_state: Size of a state space's state.
         d_conv: Window of a state space's convolution; 4 where it is not given.
         n_groups: Number of groups of heads that share `B` and `C`.
@@ -155,6 +165,8 @@ class DecoderConfig(Fields):
             data.setdefault("act_fn", "relu")
         if data.get("positional_embedding_type") == "rotary":
             fill("rotary_dim", d_head)
+        if data.get("mixer") in WITHOUT_SCORES:
+            data.setdefault("positional_embedding_type", "none")
         if data.get("mixer") in STATE_SPACES:
             selective = data["mixer"] == "mamba1"
             data.setdefault("positional_embedding_type", "none")
@@ -188,9 +200,11 @@ class DecoderConfig(Fields):
             )
         if self.mixer in STATE_SPACES:
             self._check_state_space()
-        for name in STATE_SPACE_FIELDS if self.mixer == "attention" else ():
+        if self.mixer in WITHOUT_SCORES:
+            self._check_values(WITHOUT_ATTENTION)
+        for name in STATE_SPACE_FIELDS if self.mixer in ("attention", *WITHOUT_SCORES) else ():
             if (value := getattr(self, name)) is not None:
-                raise ValueError(f"{name} is {value!r}, expected it left out where mixer is 'attention'")
+                raise ValueError(f"{name} is {value!r}, expected it left out where mixer is {self.mixer!r}")
         if self.positional_embedding_type == "rotary":
             if self.rotary_dim is None or self.rotary_dim % 2 or not 2 <= self.rotary_dim <= self.d_head:
                 raise ValueError(
@@ -208,22 +222,23 @@ class DecoderConfig(Fields):
         mixer = f"where mixer is {self.mixer!r}"
         if self.d_state is None:
             raise ValueError(f"d_state is None, expected the size of a state {mixer}")
-        expected: dict[str, tuple[Any, ...]] = {
-            "positional_embedding_type": ("none", "standard"),
-            "n_key_value_heads": (None,),
-            "use_qk_norm": (False,),
-            "window": (None,),
-        }
+        expected = dict(WITHOUT_ATTENTION)
         if self.mixer == "mamba1":
             expected |= {"d_head": (1,), "n_groups": (self.n_heads,)}
         else:
             expected |= {"dt_rank": (None,)}
+        self._check_values(expected)
+        if self.n_groups is None or self.n_heads % self.n_groups:
+            raise ValueError(f"n_groups is {self.n_groups}, expected a divisor of n_heads {self.n_heads}")
+
+    def _check_values(self, expected: Mapping[str, tuple[Any, ...]]) -> None:
+        """Check fields that have only these values where the mixer is this one."""
         for name, values in expected.items():
             if getattr(self, name) not in values:
                 known = " or ".join(repr(value) for value in values)
-                raise ValueError(f"{name} is {getattr(self, name)!r}, expected {known} {mixer}")
-        if self.n_groups is None or self.n_heads % self.n_groups:
-            raise ValueError(f"n_groups is {self.n_groups}, expected a divisor of n_heads {self.n_heads}")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}, expected {known} where mixer is {self.mixer!r}"
+                )
 
     @property
     def score_scale(self) -> float:

@@ -72,12 +72,12 @@ def why_no_chain(source: Source, so: str) -> str | None:
 
 
 def why_no_value_circuit(decoder: HookedDecoder) -> str | None:
-    """Returns why no head's values say by a table of tokens what it writes, or None: of a state space."""
+    """Returns why no head's values say by a table of tokens what it writes, or None: no mixer is linear."""
     mixers: list[Any] = [block.attn for block in cast("list[Any]", decoder.blocks)]
     if any(mixer.is_linear for mixer in mixers):
         return None
     kind = type(mixers[0]).__name__
-    return f"no value circuit is a table: the values of a {kind} pass a convolution and a gate"
+    return f"no value circuit is a table: what {kind} writes is not linear in its values"
 
 
 def why_no_token_is_read(decoder: HookedDecoder) -> str | None:

@@ -20,6 +20,7 @@ from mechmarkov.sources.fresh.causal_graph import CausalGraph as CausalGraph
 from mechmarkov.sources.fresh.context_trees import ContextTrees as ContextTrees
 from mechmarkov.sources.fresh.dirichlet_chains import DirichletChains as DirichletChains
 from mechmarkov.sources.fresh.doubly_stochastic import DoublyStochastic as DoublyStochastic
+from mechmarkov.sources.fresh.relabelled_graph import RelabelledGraph as RelabelledGraph
 from mechmarkov.sources.fruit_questions import FruitQuestions as FruitQuestions
 from mechmarkov.sources.generalised_hidden_markov import (
     GeneralisedHiddenMarkov as GeneralisedHiddenMarkov,

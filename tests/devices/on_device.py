@@ -66,6 +66,7 @@ SOURCES = [
     {"kind": "hidden_mixture", "tasks": [{"transitions": r, "emissions": ROWS} for r in (ROWS, ROWS[::-1])]},
     {"kind": "lagged_chain", "lag": 2, "P": ROWS},
     {"kind": "order_k", "kernel": [[[0.9, 0.1], [0.3, 0.7]], [[0.6, 0.4], [0.2, 0.8]]]},
+    {"kind": "relabelled_graph", "graph": {"n_states": 3, "edges": [[0, 1], [1, 2]]}, "endpoint": 0, "at": 4},
     {"kind": "selective_lag", "P": ROWS, "lags": [1, 3]},
     {"kind": "switch", "lag": 2, "p": 0.2, "q": 0.3},
     {

@@ -21,12 +21,18 @@ STATE_SPACE = {
 }  # fmt: skip
 # Shape, what differs, and the probes that do not apply with what their reason says.
 NO_TABLE = "no value circuit is a table"
+UNATTENDED = dict.fromkeys(
+    ("attention", "induction", "ablation", "program", "dynamics", "degeneracy"),
+    "no layer has attention weights",
+) | {"alignment": NO_TABLE, "symmetry": NO_TABLE}
 ARCHITECTURES = {
     "Llama": ("Llama", {}, {}),
     "Qwen3": ("Qwen3", {}, {}),
     "GPT-NeoX": ("GPT-NeoX", {}, {}),
     "Gemma-like": ("Llama", {"act_fn": "gelu_new", "n_key_value_heads": None}, {}),
     "Mamba": ("LN and MLP", STATE_SPACE | {"mixer": "mamba"}, {"alignment": NO_TABLE, "symmetry": NO_TABLE}),
+    "LSTM": ("LN and MLP", {"mixer": "lstm", "positional_embedding_type": "none"}, UNATTENDED),
+    "MLP over positions": ("LN and MLP", {"mixer": "mlp", "positional_embedding_type": "none"}, UNATTENDED),
     "Mamba, then attention": ("LN and MLP", STATE_SPACE | {"mixer": "mamba_first"}, {}),
     "no attention, then attention": (
         "LN and MLP",
@@ -49,6 +55,8 @@ LEGS = {
     "Llama": (),
     "no attention, then attention": pytest.mark.system,
     "Mamba": pytest.mark.system,
+    "LSTM": pytest.mark.system,
+    "MLP over positions": pytest.mark.system,
     "Mamba, then attention": pytest.mark.system,
 }
 

@@ -29,6 +29,10 @@ SOURCES = {
     "rows alike": (mm.DirichletChains(n_states=3, rows="alike"), CHAIN | TABLE),
     "fresh order 2": (mm.DirichletChains(n_states=2, start="uniform", order=2), CHAIN | TABLE),
     "mixture": (mm.sources.ChainMixture(chains=[P3, OTHER]), CHAIN | TABLE),
+    "relabelled graph": (
+        mm.sources.RelabelledGraph(graph={"edges": [[0, 1], [1, 2]], "n_states": 3}, endpoint=0, at=4),
+        CHAIN | TABLE,
+    ),
     "trigger": (mm.sources.TriggerBigram(P3, triggers=[1]), CHAIN),
     "trigger, global": (mm.sources.TriggerBigram(P3, triggers=[1], start="global"), CHAIN),
     "selective lag": (mm.sources.SelectiveLag(P3, lags=[1, 2]), CHAIN),

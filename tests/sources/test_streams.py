@@ -34,6 +34,7 @@ SOURCES = [
     mm.sources.ContextTree(leaves=[{"context": [i], "law": row} for i, row in enumerate(P3)]),
     mm.sources.ContextTrees(n_states=2, depth=2),
     mm.sources.ChainMixture(chains=[P3, P3[::-1]]),
+    mm.sources.RelabelledGraph(graph={"edges": [[0, 1], [1, 2]], "n_states": 3}, endpoint=0, at=4),
     mm.sources.TriggerBigram(P=P3, triggers=[0]),
     mm.sources.ContextConditionedChain(P=P3),
     mm.sources.TriggerBigram(P=[[0.2, 0.5, 0.3]] * 3, triggers=[0], start="stationary"),

@@ -1,0 +1,66 @@
+"""What the studies of tasks, graphs and emergence compute, on values made by hand."""
+
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+
+from experiments.emergence.exponents import exponent, with_interval
+from experiments.emergence.lags import LAGS, WEIGHTS, P, kernel
+from experiments.graphs_in_context.geometry import energies, low_modes, overlaps
+from experiments.task_mixtures.border import border, crossing
+
+RING = np.roll(np.eye(5), 1, 1) + np.roll(np.eye(5), -1, 1)
+
+
+def test_a_border_lies_between_its_neighbours():
+    numbers = np.array([2.0, 4.0, 8.0, 16.0])
+    shares = np.tile(np.array([[0.0], [0.25], [0.75], [1.0]]), (1, 16))
+    found = border(numbers, shares)
+    assert found.value == pytest.approx(np.sqrt(32))
+    assert found.low == pytest.approx(found.value) == found.high
+    assert crossing(numbers, np.full(4, 0.4)) == np.inf
+
+
+def test_noisy_seeds_widen_the_border():
+    rng = np.random.default_rng(0)
+    numbers = 2.0 ** np.arange(1, 7)
+    steep = 1 / (1 + np.exp(-2 * (np.log2(numbers)[:, None] - 3.5 + rng.normal(size=(6, 16)))))
+    found = border(numbers, steep)
+    assert found.low < found.value < found.high
+    assert found.low < 2**3.5 < found.high
+
+
+def test_an_exponent_is_found_with_its_interval():
+    sizes = np.array([8.0, 16, 32, 64, 128])
+    times = sizes[:, None] ** 2 * np.exp(np.random.default_rng(0).normal(size=(5, 16)) / 10)
+    low, value, high = with_interval(sizes, times)
+    assert low < 2 < high
+    assert value == pytest.approx(2, abs=0.1)
+    assert exponent(sizes, np.array([1, 2, 4, np.inf, np.inf])) == pytest.approx(1)
+    assert np.isnan(exponent(sizes, np.array([1, 2, np.inf, np.inf, np.inf])))
+
+
+def test_the_kernel_mixes_rows_at_its_lags():
+    table = kernel()
+    np.testing.assert_allclose(table.sum(-1), 1, atol=1e-12)
+    for history in list(product(range(3), repeat=max(LAGS)))[::37]:
+        expected = np.zeros(3)
+        for lag, weight in zip(LAGS, WEIGHTS, strict=True):
+            expected += weight * P[history[-lag]]
+        np.testing.assert_allclose(table[history], expected, atol=1e-12)
+
+
+def test_shuffled_nodes_have_energy_one_on_average():
+    at = np.random.default_rng(0).normal(size=(5, 7))
+    every = np.stack([at[list(order)] for order in permutations(range(5))])
+    assert energies(every, RING).mean() == pytest.approx(1, abs=1e-12)
+    assert overlaps(every, low_modes(RING)).mean() == pytest.approx(0.5, abs=1e-12)
+
+
+def test_a_pentagon_is_low_and_a_pentagram_high():
+    angle = 2 * np.pi * np.arange(5) / 5
+    shapes = [np.stack([np.cos(k * angle), np.sin(k * angle)], -1)[None] for k in (1, 2)]
+    assert energies(shapes[0], RING)[0] < 1 < energies(shapes[1], RING)[0]
+    assert overlaps(shapes[0], low_modes(RING))[0] == pytest.approx(1)
+    assert overlaps(shapes[1], low_modes(RING))[0] == pytest.approx(0, abs=1e-12)
