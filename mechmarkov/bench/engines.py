@@ -53,7 +53,7 @@ def measured(
     stop = Stop()
 
     def here(task: Task) -> Found:
-        """A task, kept as it comes: in a copy of this process that ends before all is done, nothing is lost."""
+        """A task, kept as it comes: where its process ends before all is done, nothing is lost."""
         done: Found = {draw: {} for draw, _ in task}
         with threads(1):
             for draw, asked in task:

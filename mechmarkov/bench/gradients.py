@@ -3,7 +3,7 @@
 Each multiplies a change, corrupt less clean, by a gradient of the metric. They differ in where it is taken.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
@@ -105,22 +105,24 @@ def learned_mask(case: Case) -> Claims:
     tuning = case.others.under("kl")
     logits = torch.full((len(case.edges),), 2.0, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.Adam([logits], lr=MASK_RATE)
-    for _ in range(MASK_STEPS):
-        optimiser.zero_grad()
-        with ExitStack() as stack, torch.enable_grad():
+    now: dict[str, Tensor] = {}
+    with ExitStack() as stack, torch.enable_grad():
+        for name in case.edges:
+            stack.enter_context(_partly_corrupt(tuning, name, now))
+        for _ in range(MASK_STEPS):
+            optimiser.zero_grad()
             kept = logits.sigmoid()
-            for name, share in zip(case.edges, kept, strict=True):
-                stack.enter_context(_partly_corrupt(tuning, name, share))
+            now.update(zip(case.edges, kept, strict=True))
             loss = tuning.loss(tuning.model(tuning.clean)).mean() + MASK_PENALTY * kept.sum()
             torch.autograd.backward(loss)
-        optimiser.step()
+            optimiser.step()
     shares = logits.sigmoid().tolist()
     return {name: share * (share >= 0.5) for name, share in zip(case.edges, shares, strict=True)}
 
 
-def _partly_corrupt(case: Case, name: str, share: Tensor) -> Replaced:
+def _partly_corrupt(case: Case, name: str, shares: Mapping[str, Tensor]) -> Replaced:
     corrupt = case.corrupt_outputs[case.edges[name][0]]
-    return replace_path(case.model, *case.edges[name], lambda x: share * x + (1 - share) * corrupt)
+    return replace_path(case.model, *case.edges[name], lambda x: corrupt + shares[name] * (x - corrupt))
 
 
 def _added(case: Case, name: str, part: Float[Tensor, ""]) -> Replaced:
