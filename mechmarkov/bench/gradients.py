@@ -19,7 +19,7 @@ from mechmarkov.bench.method import Method
 from mechmarkov.bench.patching import corrupt_edges
 from mechmarkov.interventions.paths import replace_path
 from mechmarkov.interventions.replace import replace_component
-from mechmarkov.models.components import head_index, split_input
+from mechmarkov.models.components import head_index, mlp_index, split_input
 from mechmarkov.models.decoder import HookedDecoder
 
 Replaced = AbstractContextManager[HookedDecoder]
@@ -34,6 +34,29 @@ MASK_PENALTY = 1e-2  # nats for each edge that is kept
 def attribution_patching(case: Case) -> Claims:
     """Activation patching to first order: the gradient at the clean output times the difference."""
     return _gradients(case, case.nodes, partial(_moved, case))
+
+
+def with_dropped_gradients(case: Case) -> Claims:
+    """The size of what attribution patching claims, mean over gradients without a layer (AtP*'s GradDrop).
+
+    Where a later layer takes back what a node writes, its gradient is a difference of large parts, and may be
+    none. Without what passes through that layer it is not. Kramár et al. divide by one less than the layers,
+    as a node's own layer leaves nothing of it: here the mean is over the other layers. In a model of one
+    layer no other is left, and heads and MLPs have plain sizes.
+    """
+    depth = {name: (head_index(name) or (mlp_index(name),))[0] for name in case.nodes}
+    sizes: dict[str, list[float]] = {name: [] for name in case.nodes}
+    for layer in range(case.model.config.n_layers):
+        others = [name for name, at in depth.items() if at != layer]
+        outputs = ["attn_out", *(["mlp_out"] if case.model.config.d_mlp is not None else [])]
+        dropped = [(f"blocks.{layer}.hook_{output}", lambda x, hook: x.detach()) for output in outputs]
+        with case.model.hooks(dropped):
+            for name, value in _gradients(case, others, partial(_moved, case)).items():
+                sizes[name].append(abs(value))
+    if not all(sizes.values()):
+        plain = attribution_patching(case)
+        sizes = {name: values or [abs(plain[name])] for name, values in sizes.items()}
+    return {name: float(np.mean(values)) for name, values in sizes.items()}
 
 
 def edge_attribution(case: Case, points: Sequence[float] = (0.0,)) -> Claims:
@@ -66,7 +89,7 @@ def with_query_key_fix(case: Case) -> Claims:
 
     Where attention is saturated, the gradient of the softmax is zero and tells nothing. So for edges that
     queries or keys read, the pattern is computed anew, and only what follows it is of first order. Here that
-    takes a pass an edge. GradDrop, the other part of AtP*, gives sizes without a sign and is left out.
+    takes a pass an edge. `with_dropped_gradients` is the other part of AtP*.
     """
     claims = edge_attribution(case)
     fixed = {
@@ -161,6 +184,14 @@ KRAMAR = "Kramár et al. 2024 (arXiv 2403.00745)"
 BHASKAR = "Bhaskar et al. 2024 (arXiv 2406.16778)"
 inputs, both = (partial(edge_attribution, points=points) for points in (MIDPOINTS, (0.0, 1.0)))
 attribution = Method("attribution-patching", "nodes", attribution_patching, SYED, DIFFERENCE, passes=3)
+graddrop = Method(
+    "atp-graddrop",
+    "nodes",
+    with_dropped_gradients,
+    KRAMAR,
+    (),
+    passes=lambda case: 3 + case.model.config.n_layers,
+)
 eap = Method("eap", "edges", edge_attribution, SYED, DIFFERENCE, passes=3)
 eap_ends = Method("eap-clean-corrupt", "edges", both, f"the code of {HANNA}", DIFFERENCE, passes=4)
 eap_ig = Method("eap-ig", "edges", inputs, f"{HANNA}, inputs", INTEGRATED, passes=2 + IG_STEPS)
