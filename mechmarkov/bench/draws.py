@@ -50,7 +50,7 @@ class Draw:
 
 @dataclass
 class Cell:
-    """What one method gave in one draw: plain rows of the tables of a `Benchmark`."""
+    """The answer of one method in one draw: plain rows of the tables of a `Benchmark`."""
 
     scores: list[dict[str, Any]] = field(default_factory=list)
     effects: list[list[Any]] = field(default_factory=list)

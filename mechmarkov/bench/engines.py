@@ -27,7 +27,7 @@ def measured(
     cluster: Cluster | None,
     progress: Callable[[str], None] | None,
 ) -> Found:
-    """What every method gave in every draw: what is kept is read, the rest is measured and kept as it comes.
+    """Read what is kept of every method in every draw; measure the rest, and keep it as it comes.
 
     Args:
         draws: What to measure.
@@ -99,7 +99,7 @@ def _keep(kept: KeptCells | None, draw: Draw, method: Method, cell: Cell) -> Non
 
 
 def _packed(task: Task) -> bytes:
-    """What a node sends back: plain rows."""
+    """Returns what a node sends back: plain rows."""
     with threads(1):
         rows = [[asdict(cell) for _, cell in cells(draw, asked)] for draw, asked in task]
     return zlib.compress(json.dumps(rows).encode())

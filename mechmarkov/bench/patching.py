@@ -135,7 +135,7 @@ def losses_at(case: Case, turns: Mapping[str, int], sizes: Sequence[int]) -> Flo
 
     Args:
         case: The case.
-        turns: Of each edge, from 0: it is clean in circuits of more edges than that.
+        turns: The turn of each edge, from 0: it is clean in circuits of more edges than that.
         sizes: How many edges are clean.
     """
     of_copy = torch.tensor(sizes)[:, None, None, None]

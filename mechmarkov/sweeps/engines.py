@@ -136,7 +136,7 @@ def on_ray(tasks: Sequence[Task], work: Work, cluster: Cluster) -> Iterator[Outc
 def sent_to_ray(
     arguments: Iterable[Any], work: Callable[[Any], bytes], cluster: Cluster
 ) -> Iterator[tuple[int, bytes | Exception]]:
-    """What a function returns for each argument, on some node of a Ray cluster.
+    """Call a function with each argument, on some node of a Ray cluster.
 
     This process owns the results, and no shared folder is needed. What a node has not finished is given to
     another one when it is lost.
