@@ -38,10 +38,12 @@ def measured(
         progress: Told the name of the case for each of its draws that is done.
     """
     found: Found = {draw: {} for draw in draws}
-    for draw in draws if kept is not None else ():
-        there = kept.read(draw)
-        names = {method.name: name_of(draw, method) for method in methods}
-        found[draw] = {method: there[name] for method, name in names.items() if name in there}
+    if kept is not None:
+        for draw in draws:
+            there = kept.read(draw)
+            for method in methods:
+                if (name := name_of(draw, method)) is not None and name in there:
+                    found[draw][method.name] = there[name]
     left: Task = [(draw, [m for m in methods if m.name not in found[draw]]) for draw in draws]
     tasks: list[Task] = [
         list(some)

@@ -144,3 +144,14 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
         assert path.read_text("utf-8").splitlines()[: len(lines) - 1] == lines[:-1]  # nothing is lost
         assert len(path.read_text("utf-8").splitlines()) - len(lines) <= 6  # nothing is done twice
     equal(found, run(names, ["direct", "induction"], 3), but=["seconds"])
+
+
+@pytest.mark.system
+def test_a_cluster_gives_what_one_process_gives(tmp_path):
+    words = ["--methods", ",".join(KNOWN), "--cases", "direct,belief", "--seeds", "2", "--ray", "local"]
+    command = [sys.executable, "-m", "mechmarkov", "bench", *words, "--out", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, timeout=400)
+    before = {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()}
+    found = run(KNOWN, ["direct", "belief"], 2, out=tmp_path)
+    assert {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()} == before
+    equal(found, run(KNOWN, ["direct", "belief"], 2), but=["seconds"])
