@@ -4,7 +4,7 @@ Each multiplies a change, corrupt less clean, by a gradient of the metric. They 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
@@ -64,11 +64,8 @@ def edge_attribution(case: Case, points: Sequence[float] = (0.0,)) -> Claims:
 
     EAP takes it at the clean ones, EAP-IG (inputs) at many on the line.
     """
-    rows = []
-    for point in points:
-        with _moved(case, "embed", torch.tensor(point)):
-            rows.append(_gradients(case, case.edges, partial(_added, case)))
-    return _mean(case, rows)
+    moves = [_moved(case, "embed", torch.tensor(point)) for point in points]
+    return _gradients(case, case.edges, partial(_added, case), moves)
 
 
 def activation_gradients(case: Case) -> Claims:
@@ -76,11 +73,8 @@ def activation_gradients(case: Case) -> Claims:
     claims: Claims = {}
     for node in case.nodes:
         edges = [name for name, (sender, _) in case.edges.items() if sender == node]
-        rows = []
-        for point in MIDPOINTS:
-            with _moved(case, node, torch.tensor(point)):
-                rows.append(_gradients(case, edges, partial(_added, case)))
-        claims |= {name: float(np.mean([row[name] for row in rows])) for name in edges}
+        moves = [_moved(case, node, torch.tensor(point)) for point in MIDPOINTS]
+        claims |= _gradients(case, edges, partial(_added, case), moves)
     return {name: claims[name] for name in case.edges}
 
 
@@ -151,29 +145,34 @@ def _partly_corrupt(case: Case, name: str, shares: Mapping[str, Tensor]) -> Repl
 def _added(case: Case, name: str, part: Float[Tensor, ""]) -> Replaced:
     """A part of the sender's change, in what the receiver of an edge reads."""
     sender, receiver = case.edges[name]
-    change = part * case.differences[sender]
-    return replace_path(case.model, sender, receiver, lambda x: x + change)
+    difference = case.differences[sender]
+    return replace_path(case.model, sender, receiver, lambda x: x + part * difference)
 
 
 def _moved(case: Case, name: str, part: Float[Tensor, ""]) -> Replaced:
     """A node's output on the line from clean (0) to corrupt (1)."""
-    change = part * case.differences[name]
-    return replace_component(case.model, name, lambda x: x + change)
+    difference = case.differences[name]
+    return replace_component(case.model, name, lambda x: x + part * difference)
 
 
-def _gradients(case: Case, names: Iterable[str], add: Callable[[str, Tensor], Replaced]) -> Claims:
-    """The derivative of the metric by the part of each difference that is added, at none."""
+def _gradients(
+    case: Case,
+    names: Iterable[str],
+    add: Callable[[str, Tensor], Replaced],
+    moves: Iterable[AbstractContextManager[Any]] | None = None,
+) -> Claims:
+    """The derivative of the metric by the part of each difference that is added, at none; mean over moves."""
     parts = {name: torch.zeros((), dtype=torch.float64, requires_grad=True) for name in names}
+    rows = []
     with ExitStack() as stack, torch.enable_grad():
         for name, part in parts.items():
             stack.enter_context(add(name, part))
-        loss = case.loss(case.model(case.clean)).mean()
-        slopes = torch.autograd.grad(loss, list(parts.values()), allow_unused=True)
-    return {name: 0.0 if x is None else float(x) for name, x in zip(parts, slopes, strict=True)}
-
-
-def _mean(case: Case, rows: Sequence[Claims]) -> Claims:
-    return {name: float(np.mean([row[name] for row in rows])) for name in case.edges}
+        for move in (nullcontext(),) if moves is None else moves:
+            with move:
+                loss = case.loss(case.model(case.clean)).mean()
+            slopes = torch.autograd.grad(loss, list(parts.values()), allow_unused=True)
+            rows.append([0.0 if x is None else float(x) for x in slopes])
+    return dict(zip(parts, np.mean(rows, axis=0).tolist(), strict=True))
 
 
 DIFFERENCE = ("logit-difference",)
