@@ -54,8 +54,9 @@ def measured(
     ]
     stop = Stop()
 
-    def here(task: Task) -> Found:
-        """A task, kept as it comes: where its process ends before all is done, nothing is lost."""
+    def here(index: int) -> Found:
+        """A task by its place: methods need no pickle. It is kept as it comes, so that nothing is lost."""
+        task = tasks[index]
         done: Found = {draw: {} for draw, _ in task}
         with threads(1):
             for draw, asked in task:
@@ -73,7 +74,9 @@ def measured(
         if not asked:
             told(draw)
     if cluster is None:
-        answers = forked(here, tasks, jobs, copied=can_fork(), advice="use one job", stop=stop.set)
+        answers = forked(
+            here, range(len(tasks)), jobs, copied=can_fork(), advice="use one job", stop=stop.set
+        )
         for _, done in answers:
             for draw, of_draw in done.items():
                 found[draw] |= of_draw

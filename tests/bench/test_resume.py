@@ -59,7 +59,8 @@ def test_a_line_that_was_cut_off_is_measured_again(tmp_path):
 
 
 def test_several_processes_give_what_one_gives(tmp_path):
-    asked = ["noise-nodes", "eap", "belief-probe"], ["direct", "cancel", "belief"], 2
+    local = Method("local", "nodes", lambda case: ones(case), passes=lambda case: 3)  # no pickle has it
+    asked = ["noise-nodes", "eap-qk", local], ["direct", "cancel", "belief"], 2
     equal(run(*asked, jobs=2, out=tmp_path), run(*asked), but=["seconds"])
     assert len(list((tmp_path / "cells").iterdir())) == 6
 
