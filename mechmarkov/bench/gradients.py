@@ -3,8 +3,8 @@
 Each multiplies a change, corrupt less clean, by a gradient of the metric. They differ in where it is taken.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from mechmarkov.bench.method import Method
 from mechmarkov.bench.patching import corrupt_edges
 from mechmarkov.interventions.paths import replace_path
 from mechmarkov.interventions.replace import replace_component
-from mechmarkov.models.components import head_index, split_input
+from mechmarkov.models.components import head_index, mlp_index, split_input
 from mechmarkov.models.decoder import HookedDecoder
 
 Replaced = AbstractContextManager[HookedDecoder]
@@ -36,16 +36,36 @@ def attribution_patching(case: Case) -> Claims:
     return _gradients(case, case.nodes, partial(_moved, case))
 
 
+def with_dropped_gradients(case: Case) -> Claims:
+    """The size of what attribution patching claims, mean over gradients without a layer (AtP*'s GradDrop).
+
+    Where a later layer takes back what a node writes, its gradient is a difference of large parts, and may be
+    none. Without what passes through that layer it is not. Kramár et al. divide by one less than the layers,
+    as a node's own layer leaves nothing of it: here the mean is over the other layers. In a model of one
+    layer no other is left, and heads and MLPs have plain sizes.
+    """
+    depth = {name: (head_index(name) or (mlp_index(name),))[0] for name in case.nodes}
+    sizes: dict[str, list[float]] = {name: [] for name in case.nodes}
+    for layer in range(case.model.config.n_layers):
+        others = [name for name, at in depth.items() if at != layer]
+        outputs = ["attn_out", *(["mlp_out"] if case.model.config.d_mlp is not None else [])]
+        dropped = [(f"blocks.{layer}.hook_{output}", lambda x, hook: x.detach()) for output in outputs]
+        with case.model.hooks(dropped):
+            for name, value in _gradients(case, others, partial(_moved, case)).items():
+                sizes[name].append(abs(value))
+    if not all(sizes.values()):
+        plain = attribution_patching(case)
+        sizes = {name: values or [abs(plain[name])] for name, values in sizes.items()}
+    return {name: float(np.mean(values)) for name, values in sizes.items()}
+
+
 def edge_attribution(case: Case, points: Sequence[float] = (0.0,)) -> Claims:
     """The receivers' gradient, mean over points on the line from clean (0) to corrupt (1) embeddings.
 
     EAP takes it at the clean ones, EAP-IG (inputs) at many on the line.
     """
-    rows = []
-    for point in points:
-        with _moved(case, "embed", torch.tensor(point)):
-            rows.append(_gradients(case, case.edges, partial(_added, case)))
-    return _mean(case, rows)
+    moves = [_moved(case, "embed", torch.tensor(point)) for point in points]
+    return _gradients(case, case.edges, partial(_added, case), moves)
 
 
 def activation_gradients(case: Case) -> Claims:
@@ -53,11 +73,8 @@ def activation_gradients(case: Case) -> Claims:
     claims: Claims = {}
     for node in case.nodes:
         edges = [name for name, (sender, _) in case.edges.items() if sender == node]
-        rows = []
-        for point in MIDPOINTS:
-            with _moved(case, node, torch.tensor(point)):
-                rows.append(_gradients(case, edges, partial(_added, case)))
-        claims |= {name: float(np.mean([row[name] for row in rows])) for name in edges}
+        moves = [_moved(case, node, torch.tensor(point)) for point in MIDPOINTS]
+        claims |= _gradients(case, edges, partial(_added, case), moves)
     return {name: claims[name] for name in case.edges}
 
 
@@ -66,7 +83,7 @@ def with_query_key_fix(case: Case) -> Claims:
 
     Where attention is saturated, the gradient of the softmax is zero and tells nothing. So for edges that
     queries or keys read, the pattern is computed anew, and only what follows it is of first order. Here that
-    takes a pass an edge. GradDrop, the other part of AtP*, gives sizes without a sign and is left out.
+    takes a pass an edge. `with_dropped_gradients` is the other part of AtP*.
     """
     claims = edge_attribution(case)
     fixed = {
@@ -105,50 +122,57 @@ def learned_mask(case: Case) -> Claims:
     tuning = case.others.under("kl")
     logits = torch.full((len(case.edges),), 2.0, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.Adam([logits], lr=MASK_RATE)
-    for _ in range(MASK_STEPS):
-        optimiser.zero_grad()
-        with ExitStack() as stack, torch.enable_grad():
+    now: dict[str, Tensor] = {}
+    with ExitStack() as stack, torch.enable_grad():
+        for name in case.edges:
+            stack.enter_context(_partly_corrupt(tuning, name, now))
+        for _ in range(MASK_STEPS):
+            optimiser.zero_grad()
             kept = logits.sigmoid()
-            for name, share in zip(case.edges, kept, strict=True):
-                stack.enter_context(_partly_corrupt(tuning, name, share))
+            now.update(zip(case.edges, kept, strict=True))
             loss = tuning.loss(tuning.model(tuning.clean)).mean() + MASK_PENALTY * kept.sum()
             torch.autograd.backward(loss)
-        optimiser.step()
+            optimiser.step()
     shares = logits.sigmoid().tolist()
     return {name: share * (share >= 0.5) for name, share in zip(case.edges, shares, strict=True)}
 
 
-def _partly_corrupt(case: Case, name: str, share: Tensor) -> Replaced:
+def _partly_corrupt(case: Case, name: str, shares: Mapping[str, Tensor]) -> Replaced:
     corrupt = case.corrupt_outputs[case.edges[name][0]]
-    return replace_path(case.model, *case.edges[name], lambda x: share * x + (1 - share) * corrupt)
+    return replace_path(case.model, *case.edges[name], lambda x: corrupt + shares[name] * (x - corrupt))
 
 
 def _added(case: Case, name: str, part: Float[Tensor, ""]) -> Replaced:
     """A part of the sender's change, in what the receiver of an edge reads."""
     sender, receiver = case.edges[name]
-    change = part * case.differences[sender]
-    return replace_path(case.model, sender, receiver, lambda x: x + change)
+    difference = case.differences[sender]
+    return replace_path(case.model, sender, receiver, lambda x: x + part * difference)
 
 
 def _moved(case: Case, name: str, part: Float[Tensor, ""]) -> Replaced:
     """A node's output on the line from clean (0) to corrupt (1)."""
-    change = part * case.differences[name]
-    return replace_component(case.model, name, lambda x: x + change)
+    difference = case.differences[name]
+    return replace_component(case.model, name, lambda x: x + part * difference)
 
 
-def _gradients(case: Case, names: Iterable[str], add: Callable[[str, Tensor], Replaced]) -> Claims:
-    """The derivative of the metric by the part of each difference that is added, at none."""
+def _gradients(
+    case: Case,
+    names: Iterable[str],
+    add: Callable[[str, Tensor], Replaced],
+    moves: Iterable[AbstractContextManager[Any]] | None = None,
+) -> Claims:
+    """The derivative of the metric by the part of each difference that is added, at none; mean over moves."""
     parts = {name: torch.zeros((), dtype=torch.float64, requires_grad=True) for name in names}
+    rows = []
     with ExitStack() as stack, torch.enable_grad():
         for name, part in parts.items():
             stack.enter_context(add(name, part))
-        loss = case.loss(case.model(case.clean)).mean()
-        slopes = torch.autograd.grad(loss, list(parts.values()), allow_unused=True)
-    return {name: 0.0 if x is None else float(x) for name, x in zip(parts, slopes, strict=True)}
-
-
-def _mean(case: Case, rows: Sequence[Claims]) -> Claims:
-    return {name: float(np.mean([row[name] for row in rows])) for name in case.edges}
+        for move in (nullcontext(),) if moves is None else moves:
+            with move:
+                loss = case.loss(case.model(case.clean)).mean()
+            slopes = torch.autograd.grad(loss, list(parts.values()), allow_unused=True)
+            rows.append([0.0 if x is None else float(x) for x in slopes])
+    return dict(zip(parts, np.mean(rows, axis=0).tolist(), strict=True))
 
 
 DIFFERENCE = ("logit-difference",)
@@ -159,6 +183,14 @@ KRAMAR = "Kramár et al. 2024 (arXiv 2403.00745)"
 BHASKAR = "Bhaskar et al. 2024 (arXiv 2406.16778)"
 inputs, both = (partial(edge_attribution, points=points) for points in (MIDPOINTS, (0.0, 1.0)))
 attribution = Method("attribution-patching", "nodes", attribution_patching, SYED, DIFFERENCE, passes=3)
+graddrop = Method(
+    "atp-graddrop",
+    "nodes",
+    with_dropped_gradients,
+    KRAMAR,
+    (),
+    passes=lambda case: 3 + case.model.config.n_layers,
+)
 eap = Method("eap", "edges", edge_attribution, SYED, DIFFERENCE, passes=3)
 eap_ends = Method("eap-clean-corrupt", "edges", both, f"the code of {HANNA}", DIFFERENCE, passes=4)
 eap_ig = Method("eap-ig", "edges", inputs, f"{HANNA}, inputs", INTEGRATED, passes=2 + IG_STEPS)

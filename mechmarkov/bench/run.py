@@ -1,38 +1,24 @@
 """`mm.bench.run`: methods × metrics × cases × seeds, every claim next to its exact effect."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from pathlib import Path
 
 import pandas as pd
-import torch
-from torch import Tensor
 
-from mechmarkov.bench.beliefs import score_claim
-from mechmarkov.bench.case import Case
 from mechmarkov.bench.cases import CASES
 from mechmarkov.bench.counterfactuals import PAIRS, Pairs
-from mechmarkov.bench.degeneracy import score_coefficient
-from mechmarkov.bench.faithfulness import score_circuits
-from mechmarkov.bench.features import score_features
-from mechmarkov.bench.method import (
-    BrokenPromiseError,
-    Method,
-    checked_claims,
-    counted_passes,
-    load_method,
-    registered,
-)
+from mechmarkov.bench.draws import Draw
+from mechmarkov.bench.engines import measured
+from mechmarkov.bench.kept_cells import KeptCells
+from mechmarkov.bench.method import BrokenPromiseError, Method, load_method, registered
 from mechmarkov.bench.metrics import METRICS
-from mechmarkov.bench.patching import Effects, exact_effects
-from mechmarkov.bench.scores import SCORES, score_built, score_claims
-from mechmarkov.bench.subspaces import score_subspace
-from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.bench.scores import SCORES
+from mechmarkov.sweeps.engines import Cluster
 from mechmarkov.utils.errors import integer_of, list_of
-from mechmarkov.utils.text import error_line
-from mechmarkov.utils.threads import threads
+from mechmarkov.utils.forked import can_fork
+from mechmarkov.utils.text import shown
 
 COST = ("seconds", "passes", "declared")
 MAX_SEEDS = 10_000
@@ -40,14 +26,7 @@ HELD_OUT = 1_000_000  # the first seed of the half that nothing is tuned or show
 KEYS = ["method", "of", "metric", "own", "case", "seed"]
 CLAIMED = ["method", "metric", "case", "seed", "component", "claimed", "exact", "low", "high", "in_circuit"]
 REASONS = ["method", "metric", "case", "seed", "broken", "reason"]
-EFFECTS = ("nodes", "edges", "layers")
-# Of claims that are not numbers by component.
-SCORERS: dict[str, Callable[[Case, Any], dict[str, float]]] = {
-    "beliefs": score_claim,
-    "subspaces": score_subspace,
-    "features": score_features,
-    "coefficients": score_coefficient,
-}
+CELLS = "cells"  # of a run's folder
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +76,9 @@ def run(
     *,
     pairs: Pairs | str = "minimal",
     held_out: bool = False,
+    jobs: int = 1,
+    cluster: Cluster | None = None,
+    out: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Benchmark:
     """Score methods against circuits whose effects are known.
@@ -111,45 +93,36 @@ def run(
         seeds: How many draws of each case.
         pairs: `"minimal"` or `"resampled"` counterfactuals.
         held_out: Whether to draw from the other half of the seeds, on which no method here was made or shown.
-        progress: Told the name of each case before it is measured.
+        jobs: How many processes measure, on Linux.
+        cluster: Where to measure instead (`mm.Cluster`); its nodes need the same version of this library.
+        out: A folder in which what each method gave is kept as it comes, in `cells/`. The same call goes on
+            from there after an interruption, and one with more seeds or methods measures only these.
+        progress: Told the name of the case for each of its draws that is done.
 
     Raises:
-        TypeError: One name instead of a list.
-        ValueError: An unknown method or case, two methods of one name, no seeds, or unknown pairs.
+        TypeError: One name instead of a list, or a cluster that is none.
+        ValueError: An unknown method or case, two methods of one name, no seeds, unknown pairs, or more jobs
+            than this system allows.
+        RuntimeError: A process was killed, or a task of a cluster was lost for good.
     """
     chosen, names = _methods(methods), _cases(cases)
     integer_of("seeds", seeds, least=1, most=MAX_SEEDS)
     if pairs not in PAIRS:
         raise ValueError(f"pairs is {pairs!r}, expected one of {', '.join(map(repr, PAIRS))}")
+    _check_engine(jobs, cluster)
     first = HELD_OUT if held_out else 0
-    scores: list[dict[str, Any]] = []
-    effects: list[tuple[Any, ...]] = []
-    reasons: list[tuple[Any, ...]] = []
-    with threads(1):
-        for name, seed in product(names, range(first, first + seeds)):
-            if progress is not None:
-                progress(name)
-            case = CASES[name](seed, pairs=pairs)
-            exact = exact_effects(case)
-            under = {metric: case.under(metric) for metric in METRICS}  # what one keeps serves all methods
-            for method in chosen.values():
-                for answer in _answers(method, case):
-                    key = {"method": method.name, "of": method.of, "case": name, "seed": seed}
-                    if answer.reason:
-                        row = (method.name, answer.metric, name, seed, answer.broken, answer.reason)
-                        reasons.append(row)
-                    for scored in _scored(method, under, answer, exact):
-                        scores.append(key | scored | answer.cost)
-                    if method.of in EFFECTS and answer.metric and not answer.reason:
-                        truth = exact[method.of, answer.metric]
-                        effects += _claimed(method.name, name, seed, answer, truth)
-    columns = [*KEYS, *SCORES, *COST]
+    draws = [Draw(name, seed, pairs) for name, seed in product(names, range(first, first + seeds))]
+    kept = None if out is None else KeptCells(Path(out) / CELLS)
+    by_draw = measured(draws, list(chosen.values()), kept, jobs=jobs, cluster=cluster, progress=progress)
+    cells = [by_draw[draw][name] for draw in draws for name in chosen]
     return Benchmark(
         chosen,
         pairs,
-        pd.DataFrame(scores, columns=columns),
-        pd.DataFrame(effects, columns=CLAIMED),
-        pd.DataFrame(reasons, columns=REASONS).astype({"broken": bool}),
+        pd.DataFrame([row for cell in cells for row in cell.scores], columns=[*KEYS, *SCORES, *COST]),
+        pd.DataFrame([row for cell in cells for row in cell.effects], columns=CLAIMED),
+        pd.DataFrame([row for cell in cells for row in cell.reasons], columns=REASONS).astype(
+            {"broken": bool}
+        ),
     )
 
 
@@ -165,88 +138,12 @@ def check(method: Method, cases: Sequence[str] = ("direct", "split", "induction"
         raise BrokenPromiseError(f"method {method.name!r} in case {first['case']!r}: {first['reason']}")
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """A method's answer about a case, asked for one metric ("" for none), and what that cost."""
-
-    metric: str
-    claims: Any
-    cost: dict[str, Any]
-    scores: dict[str, float]
-    reason: str = ""
-    broken: bool = False
-
-
-def _answers(method: Method, case: Case) -> Iterator[_Answer]:
-    """One answer for each metric that a method claims in, and otherwise one."""
-    for metric in (method.metrics if method.of in EFFECTS else ()) or ("",):
-        asked = case.under(metric) if metric else replace(case)  # each pays for what a case keeps
-        began, broken, reason, claims, declared = time.process_time(), False, "", None, None
-        weights = {key: value.clone() for key, value in case.model.state_dict().items()}
-        with counted_passes() as passes:
-            try:
-                declared = method.declared(asked)
-                claims = checked_claims(method, asked)
-            except BrokenPromiseError as error:
-                broken, reason = True, str(error)
-            except Exception as error:  # of anybody's code: the run goes on
-                broken, reason = True, f"{type(error).__name__}: {error_line(error)}"
-        cost = {"seconds": time.process_time() - began, "passes": len(passes), "declared": declared}
-        if isinstance(claims, str):
-            reason = claims
-        if declared is not None and len(passes) > declared:
-            broken, reason = True, f"takes {len(passes)} forward passes, and declares at most {declared}"
-        if _restored(case.model, weights):
-            broken, reason = True, "leaves weights or hooks of the model changed"
-        scores: dict[str, float] = {}
-        if method.of in SCORERS and not broken:
-            try:
-                scores = SCORERS[method.of](case, claims)
-            except Exception as error:  # of anybody's claims
-                broken, reason = True, f"cannot be scored: {type(error).__name__}: {error_line(error)}"
-        yield _Answer(metric, claims, cost, scores, reason, broken)
-
-
-def _restored(model: HookedDecoder, weights: Mapping[str, Tensor]) -> bool:
-    """Returns whether a model had other weights or any hooks, and takes them away."""
-    changed = any(not torch.equal(value, weights[key]) for key, value in model.state_dict().items())
-    hooked = any(point.fwd_hooks or point.bwd_hooks for point in model.hook_dict.values())
-    if changed:
-        model.load_state_dict(weights)
-    if hooked:
-        model.reset_hooks()
-    return changed or hooked
-
-
-def _scored(
-    method: Method,
-    under: Mapping[str, Case],
-    answer: _Answer,
-    exact: Mapping[tuple[str, str], Effects],
-) -> Iterator[dict[str, Any]]:
-    """Rows of scores of one answer: under its own metric, and of the first also under those it is not in."""
-    claims = answer.claims
-    if method.of not in EFFECTS:
-        yield {"metric": "", "own": True, **answer.scores}
-        return
-    first = answer.metric == (method.metrics or ("",))[0]
-    for metric in METRICS:
-        case, own = under[metric], metric == answer.metric
-        if not own and (metric in method.metrics or not first):
-            continue
-        row: dict[str, Any] = {"metric": metric, "own": own}
-        if not answer.reason:
-            row |= score_claims(claims, exact[method.of, metric], metric=metric, own=own, empty=case.empty)
-            if own or not method.metrics:
-                row |= score_built(case, claims, method.of) if method.of != "layers" else {}
-            if own and method.of == "edges" and not case.empty:
-                row |= score_circuits(case, claims)
-        yield row
-
-
-def _claimed(method: str, case: str, seed: int, answer: _Answer, truth: Effects) -> Iterator[tuple[Any, ...]]:
-    for row in zip(truth.names, truth.value, truth.low, truth.high, truth.in_circuit, strict=True):
-        yield (method, answer.metric, case, seed, row[0], answer.claims[row[0]], *row[1:])
+def _check_engine(jobs: int, cluster: Cluster | None) -> None:
+    if cluster is not None and not isinstance(cluster, Cluster):
+        raise TypeError(f"cluster is {shown(cluster)}, expected mm.Cluster(address)")
+    if integer_of("jobs", jobs, least=1) > 1 and (cluster is not None or not can_fork()):
+        why = "with a cluster" if cluster is not None else "on this system"
+        raise ValueError(f"jobs is {jobs}, expected 1 {why}")
 
 
 def _methods(given: Sequence[str | Method] | None) -> dict[str, Method]:

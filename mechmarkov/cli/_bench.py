@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from mechmarkov import catalogue
-from mechmarkov.cli._options import JSON, PATH, completing, names_of, print_json, told
+from mechmarkov.cli._options import JOBS, JSON, PATH, completing, going_on, names_of, print_json, told
 from mechmarkov.utils.files import check_writable
 from mechmarkov.utils.text import counted
 
@@ -34,6 +34,8 @@ from mechmarkov.utils.text import counted
 @click.option(
     "--verify", "verified", type=PATH, default=None, help="Compute the effects of such a folder again."
 )
+@JOBS
+@click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: auto, HOST:PORT or local.")
 @JSON
 @click.option("--out", type=PATH, default="bench", help="Folder.")
 def bench(
@@ -43,21 +45,27 @@ def bench(
     pairs: str,
     held_out: bool,
     verified: Path | None,
+    jobs: int | None,
+    ray: str | None,
     out: Path,
     as_json: bool,
 ) -> None:
     """Score interpretability methods against circuits whose effects are known.
 
-    Writes bench.html, leaderboard.json, scores.csv, effects.csv and reasons.csv. With --verify it writes
-    nothing, and exits with code 1 if an effect of the folder's effects.csv is another one when it is computed
-    again.
+    Writes bench.html, leaderboard.json, scores.csv, effects.csv and reasons.csv. What each method gave is
+    kept in cells/ as it comes: called again with the same --out, it measures only what is missing. With
+    --verify it writes nothing, and exits with code 1 if an effect of the folder's effects.csv is another one
+    when it is computed again.
     """
     from mechmarkov.bench import CASES, run, save
     from mechmarkov.bench.leaderboard import leaderboard
     from mechmarkov.bench.page import FILES as BENCH_FILES
     from mechmarkov.bench.page import as_text
     from mechmarkov.bench.verify import verify
+    from mechmarkov.sweeps import Cluster
+    from mechmarkov.utils.forked import can_fork
     from mechmarkov.utils.progress import progress_bar
+    from mechmarkov.utils.threads import cores
 
     if verified is not None:
         wrong = verify(verified, pairs=pairs)
@@ -68,15 +76,20 @@ def bench(
         if len(wrong):
             click.get_current_context().exit(1)
         return
+    if jobs is not None and ray is not None:
+        raise ValueError("--jobs is for this machine, and --ray runs on a cluster: give one of them")
     check_writable(*(out / name for name in BENCH_FILES))
     names = names_of("--cases", cases)
-    with progress_bar(len(names or CASES) * seeds, "case") as progress:
+    with going_on(), progress_bar(len(names or CASES) * seeds, "case") as progress:
         found = run(
             names_of("--methods", methods),
             names,
             seeds,
             pairs=pairs,
             held_out=held_out,
+            jobs=jobs or (cores() if ray is None and can_fork() else 1),
+            cluster=None if ray is None else Cluster(ray),
+            out=out,
             progress=progress,
         )
     page = save(found, out)

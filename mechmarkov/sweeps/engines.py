@@ -7,7 +7,7 @@ import os
 import socket
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
@@ -109,12 +109,11 @@ def _carry_out(work: Work, task: Task, index: int) -> Done:
 
 
 def on_ray(tasks: Sequence[Task], work: Work, cluster: Cluster) -> Iterator[Outcome]:
-    """Each task on some node of a Ray cluster.
+    """Each task on some node of a Ray cluster (`sent_to_ray`).
 
-    This process owns the results, and no shared folder is needed. The rows of a task travel inside its reply
-    (Ray sends up to 100 KB so, far more than a fleet's rows take): what a node has finished is here, what it
-    has not is given to another node when it is lost. Kept runs are larger and are fetched at once; a node
-    that dies in between costs their task once more, and still no row is lost or there twice.
+    The rows of a task travel inside its reply (Ray sends up to 100 KB so, far more than a fleet's rows take):
+    what a node has finished is here. Kept runs are larger and are fetched at once; a node that dies in
+    between costs their task once more, and still no row is lost or there twice.
 
     Args:
         tasks: What is to be done.
@@ -130,6 +129,30 @@ def on_ray(tasks: Sequence[Task], work: Work, cluster: Cluster) -> Iterator[Outc
     """
     if not tasks:
         return
+    for index, answer in sent_to_ray(map(with_runs, tasks), lambda task: pack(work(task)), cluster):
+        yield tasks[index], answer if isinstance(answer, Exception) else unpack(answer)
+
+
+def sent_to_ray(
+    arguments: Iterable[Any], work: Callable[[Any], bytes], cluster: Cluster
+) -> Iterator[tuple[int, bytes | Exception]]:
+    """Call a function with each argument, on some node of a Ray cluster.
+
+    This process owns the results, and no shared folder is needed. What a node has not finished is given to
+    another one when it is lost.
+
+    Args:
+        arguments: What it is called with.
+        work: Gives bytes; the nodes import what it needs.
+        cluster: Where.
+
+    Yields:
+        The place of an argument with what came of it, or with why nothing did; they come as they end.
+
+    Raises:
+        ImportError: Ray is not installed.
+        ConnectionError: There is no cluster at that address.
+    """
     ray = _ray()
     _check_answers(cluster.address)
     if cluster.address == "local":  # a cluster that we start reports no usage
@@ -148,8 +171,8 @@ def on_ray(tasks: Sequence[Task], work: Work, cluster: Cluster) -> Iterator[Outc
         if cluster.gpus_per_task and not ray.cluster_resources().get("GPU"):
             warnings.warn("no node of the cluster has a GPU now: tasks wait until one does", stacklevel=2)
 
-        def remote(task: Task) -> bytes:
-            return pack(work(task))
+        def remote(argument: Any) -> bytes:
+            return work(argument)
 
         options = {
             "num_cpus": cluster.cpus_per_task,
@@ -157,16 +180,16 @@ def on_ray(tasks: Sequence[Task], work: Work, cluster: Cluster) -> Iterator[Outc
             "max_retries": cluster.retries,
         }
         submit = ray.remote(**options)(remote)
-        waiting = {submit.remote(with_runs(task)): task for task in tasks}
+        waiting = {submit.remote(argument): index for index, argument in enumerate(arguments)}
         while waiting:
             (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
-            task = waiting.pop(ready)
+            index = waiting.pop(ready)
             try:
-                yield task, unpack(ray.get(ready))
+                yield index, ray.get(ready)
             except ray.exceptions.WorkerCrashedError:
-                yield task, RuntimeError("its process died: killed, or out of memory")
+                yield index, RuntimeError("its process died: killed, or out of memory")
             except ray.exceptions.RayError as error:
-                yield task, error
+                yield index, error
     finally:
         ray.shutdown()
         printing.print_to_stdstream = ray_prints

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+import torch
 
 import mechmarkov as mm
 from mechmarkov.bench import CASES, METRICS, Change, case_of, degeneracy, gradients, lenses, methods, run
@@ -84,6 +85,41 @@ def test_the_query_key_fix_is_exact_where_logits_are_linear_in_the_pattern():
         assert fixed[edge] == pytest.approx(exact[edge], abs=1e-9)
     assert plain["L0H0→L1H0.K"] != pytest.approx(exact["L0H0→L1H0.K"], abs=0.1)
     assert fixed["embed→L1H0.V"] == plain["embed→L1H0.V"]
+
+
+def taken_back(share):
+    """A head writes the table, and one of the next layer takes a share of it back."""
+    first = CASES["head"](0).model
+    sizes = first.config.model_dump(include={"d_model", "d_head"})
+    model = HookedDecoder(handset_config(4, first.config.n_ctx, n_layers=2, **sizes)).double()
+    model.load_state_dict(first.state_dict(), strict=False)
+    with torch.no_grad():
+        second = model.blocks[1].attn
+        for name in ("W_Q", "W_K"):
+            getattr(second, name).copy_(getattr(model.blocks[0].attn, name))
+        second.W_V[0, :, :4] = model.unembed.W_U
+        second.W_O[0, :4] = -share * torch.linalg.pinv(model.unembed.W_U)
+    case = CASES["head"](0)
+    return case_of("", "", model, case.source, seed=0).under("logit-difference")
+
+
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_dropped_gradients_see_what_a_later_layer_takes_back(share):
+    case = taken_back(share)
+    direct = abs(methods.direct_logit_attribution(case)["L0H0"])
+    plain, dropped = gradients.attribution_patching(case), gradients.with_dropped_gradients(case)
+    assert plain["L0H0"] == pytest.approx((1 - share) * direct, abs=1e-6)
+    assert dropped["L0H0"] == pytest.approx(direct, rel=1e-4)  # without the second layer
+    assert dropped["L1H0"] == pytest.approx(share * direct, rel=1e-4)  # without the first
+    assert dropped["embed"] == pytest.approx(direct / 2, rel=1e-4)  # it needs the first layer
+    assert run([gradients.graddrop], ["mlp", "induction"], seeds=1).reasons.empty
+
+
+def test_of_one_layer_dropped_gradients_are_plain_sizes():
+    case = CASES["mlp"](0).under("logit-difference")
+    dropped, plain = gradients.with_dropped_gradients(case), gradients.attribution_patching(case)
+    for node in ("L0H0", "L0.mlp"):
+        assert dropped[node] == pytest.approx(abs(plain[node]), abs=1e-12)
 
 
 def test_a_learned_mask_pays_for_an_edge_what_it_gains():

@@ -1,0 +1,162 @@
+"""One draw of a case: what each method claims of it, what that costs, and how it scores."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mechmarkov.bench.beliefs import score_claim
+from mechmarkov.bench.case import Case
+from mechmarkov.bench.cases import CASES
+from mechmarkov.bench.counterfactuals import Pairs
+from mechmarkov.bench.degeneracy import score_coefficient
+from mechmarkov.bench.faithfulness import score_circuits
+from mechmarkov.bench.features import score_features
+from mechmarkov.bench.method import BrokenPromiseError, Method, checked_claims, counted_passes
+from mechmarkov.bench.metrics import METRICS
+from mechmarkov.bench.patching import Effects, exact_effects
+from mechmarkov.bench.scores import score_built, score_claims
+from mechmarkov.bench.subspaces import score_subspace
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.utils.text import error_line
+
+EFFECTS = ("nodes", "edges", "layers")
+# Of claims that are not numbers by component.
+SCORERS: dict[str, Callable[[Case, Any], dict[str, float]]] = {
+    "beliefs": score_claim,
+    "subspaces": score_subspace,
+    "features": score_features,
+    "coefficients": score_coefficient,
+}
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A case drawn with a seed.
+
+    Attributes:
+        case: The name of the case.
+        seed: What its sequences, and its chain or model, are drawn with.
+        pairs: The kind of counterfactual.
+    """
+
+    case: str
+    seed: int
+    pairs: Pairs | str
+
+
+@dataclass
+class Cell:
+    """The answer of one method in one draw: plain rows of the tables of a `Benchmark`."""
+
+    scores: list[dict[str, Any]] = field(default_factory=list)
+    effects: list[list[Any]] = field(default_factory=list)
+    reasons: list[list[Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """A method's answer about a case, asked for one metric ("" for none), and what that cost."""
+
+    metric: str
+    claims: Any
+    cost: dict[str, Any]
+    scores: dict[str, float]
+    reason: str = ""
+    broken: bool = False
+
+
+def cells(draw: Draw, methods: Iterable[Method]) -> Iterator[tuple[Method, Cell]]:
+    """Each method with what it gave in a draw, as it comes; the exact effects are computed once."""
+    case = CASES[draw.case](draw.seed, pairs=draw.pairs)
+    exact = exact_effects(case)
+    under = {metric: case.under(metric) for metric in METRICS}  # what one keeps serves all methods
+    for method in methods:
+        cell = Cell()
+        key = {"method": method.name, "of": method.of, "case": draw.case, "seed": draw.seed}
+        for answer in _answers(method, case):
+            about = [method.name, answer.metric, draw.case, draw.seed]
+            if answer.reason:
+                cell.reasons.append([*about, answer.broken, answer.reason])
+            cell.scores += [key | row | answer.cost for row in _scored(method, under, answer, exact)]
+            if method.of in EFFECTS and answer.metric and not answer.reason:
+                rows = _claimed(answer.claims, exact[method.of, answer.metric])
+                cell.effects += [[*about, *row] for row in rows]
+        yield method, cell
+
+
+def _answers(method: Method, case: Case) -> Iterator[_Answer]:
+    """One answer for each metric that a method claims in, and otherwise one."""
+    for metric in (method.metrics if method.of in EFFECTS else ()) or ("",):
+        asked = case.under(metric) if metric else replace(case)  # each pays for what a case keeps
+        began, broken, reason, claims, declared = time.process_time(), False, "", None, None
+        weights = {key: value.clone() for key, value in case.model.state_dict().items()}
+        with counted_passes() as passes:
+            try:
+                declared = method.declared(asked)
+                claims = checked_claims(method, asked)
+            except BrokenPromiseError as error:
+                broken, reason = True, str(error)
+            except Exception as error:  # of anybody's code: the run goes on
+                broken, reason = True, f"{type(error).__name__}: {error_line(error)}"
+        cost = {"seconds": time.process_time() - began, "passes": len(passes), "declared": declared}
+        if isinstance(claims, str):
+            reason = claims
+        if declared is not None and len(passes) > declared:
+            broken, reason = True, f"takes {len(passes)} forward passes, and declares at most {declared}"
+        if _restored(case.model, weights):
+            broken, reason = True, "leaves weights or hooks of the model changed"
+        scores: dict[str, float] = {}
+        if method.of in SCORERS and not broken:
+            try:
+                scores = SCORERS[method.of](case, claims)
+            except Exception as error:  # of anybody's claims
+                broken, reason = True, f"cannot be scored: {type(error).__name__}: {error_line(error)}"
+        yield _Answer(metric, claims, cost, scores, reason, broken)
+
+
+def _restored(model: HookedDecoder, weights: Mapping[str, Tensor]) -> bool:
+    """Returns whether a model had other weights or any hooks, and takes them away."""
+    changed = any(not torch.equal(value, weights[key]) for key, value in model.state_dict().items())
+    hooked = any(point.fwd_hooks or point.bwd_hooks for point in model.hook_dict.values())
+    if changed:
+        model.load_state_dict(weights)
+    if hooked:
+        model.reset_hooks()
+    return changed or hooked
+
+
+def _scored(
+    method: Method,
+    under: Mapping[str, Case],
+    answer: _Answer,
+    exact: Mapping[tuple[str, str], Effects],
+) -> Iterator[dict[str, Any]]:
+    """Rows of scores of one answer: under its own metric, and of the first also under those it is not in."""
+    claims = answer.claims
+    if method.of not in EFFECTS:
+        yield {"metric": "", "own": True, **answer.scores}
+        return
+    first = answer.metric == (method.metrics or ("",))[0]
+    for metric in METRICS:
+        case, own = under[metric], metric == answer.metric
+        if not own and (metric in method.metrics or not first):
+            continue
+        row: dict[str, Any] = {"metric": metric, "own": own}
+        if not answer.reason:
+            row |= score_claims(claims, exact[method.of, metric], metric=metric, own=own, empty=case.empty)
+            if own or not method.metrics:
+                row |= score_built(case, claims, method.of) if method.of != "layers" else {}
+            if own and method.of == "edges" and not case.empty:
+                row |= score_circuits(case, claims)
+        yield row
+
+
+def _claimed(claims: Mapping[str, float], truth: Effects) -> Iterator[tuple[Any, ...]]:
+    for name, *row, inside in zip(
+        truth.names, truth.value, truth.low, truth.high, truth.in_circuit, strict=True
+    ):
+        yield (name, claims[name], *map(float, row), bool(inside))
