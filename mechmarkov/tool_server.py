@@ -18,6 +18,9 @@ import anyio
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
+from mechmarkov.safe.json_file import read_json
+from mechmarkov.safe.plain_data import RunFileError
+
 MAX_SECONDS = 600
 MAX_OUTPUT = 4 << 20  # bytes that a command prints
 MAX_SEEDS = 256
@@ -83,14 +86,17 @@ class Commands:
 
     async def claims(self, report: str, status: str | None = None) -> dict[str, Any]:
         """The claims of a report that `probe` wrote, as data; of one status, if it is given."""
-        path = self.root / self._relative(report) / "summary.json"
-        if not path.is_file() or path.stat().st_size > MAX_OUTPUT:
-            raise ToolError(f"{report} is not a folder with a summary.json of at most {MAX_OUTPUT} bytes")
+        named = f"{self._relative(report)}/summary.json"
+        path = self.root / self._relative(named)  # which may be a link that leads outside
+        if not path.is_file():
+            raise ToolError(f"{report} is not a folder with a summary.json, expected a report of `probe`")
         try:
-            claims = json.loads(path.read_text("utf-8"))["claims"]
+            claims = read_json(path, MAX_OUTPUT, name=named)["claims"]
             return {"claims": [claim for claim in claims if status in (None, claim["status"])]}
-        except (ValueError, KeyError, TypeError) as error:
-            raise ToolError(f"{report}/summary.json is not one of a report: {error!r}") from None
+        except RunFileError as error:
+            raise ToolError(str(error)) from None
+        except (KeyError, TypeError):
+            raise ToolError(f"{named} has no list of claims, expected one of a report of `probe`") from None
 
     async def ablate(
         self, run: str, parts: Sequence[str], kind: str = "mean", seconds: float = 120

@@ -102,4 +102,4 @@ def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         main(["mcp", "--root", str(tmp_path / "none")])
     assert end.value.code == 2
-    assert capsys.readouterr().err == f"error: --root {tmp_path / 'none'} is not a folder\n"
+    assert capsys.readouterr().err == f"error: --root {tmp_path / 'none'} is not a folder, expected one\n"

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from operator import index
@@ -105,12 +106,16 @@ def _complaint(detail: Mapping[str, Any], models: Models, name: str, skip: int) 
     value, message = shown(detail["input"]), printable(detail["msg"])
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"{key} is {value}, expected a section"
-    if message.startswith("Input should be "):
-        expected = message.removeprefix("Input should be ")
-        for theirs, ours in IN_WORDS.items():
-            expected = expected.replace(theirs, ours)
-        return f"{key} is {value}, expected {expected}"
-    return f"{key} is {value}: {message[0].lower()}{message[1:]}"
+    if kind == "int_parsing_size":
+        return f"{key} is {value}, expected an integer of at most 4300 digits"
+    wish = re.fullmatch("(.+?) should (be|have|match) (.+)", message)
+    if wish is None:
+        return f"{key} is {value}: {message[0].lower()}{message[1:]}"
+    what, should, expected = wish.groups()
+    for theirs, ours in IN_WORDS.items():
+        expected = expected.replace(theirs, ours)
+    verb = "" if should == "be" else f"{what.lower()} to {should} "
+    return f"{key} is {value}, expected {verb}{expected}"
 
 
 def _wanted(holders: Models, name: str) -> str:

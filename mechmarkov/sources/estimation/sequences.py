@@ -218,7 +218,7 @@ def flat(sequence: Any, where: str) -> Symbols:
             raise ValueError(
                 f"{where} holds {shown(value)} and {shown(text)}, expected only integers or only texts"
             )
-        whole = all(isinstance(one, bool | int | float) and one == int(one) for one in listed)
+        whole = all(isinstance(one, int) or (isinstance(one, float) and one.is_integer()) for one in listed)
         advice = ": np.array(tokens).astype(int)" * whole
         raise ValueError(f"{where}[{at}] is {shown(value)}, expected an integer or a text{advice}")
     if "\0" in "".join(listed):
