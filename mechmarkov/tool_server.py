@@ -66,9 +66,10 @@ class Commands:
     async def probe(
         self, run: str, probes: Sequence[str] = (), steps: str = "last", seconds: float = 300
     ) -> dict[str, Any]:
-        """Probe a run file, or a bundled run ("example:walk"), and write its report.
+        """Probe a run file, a folder of them, or a bundled run ("example:walk"), and write its report.
 
-        Returns the folder of the report and each probe's verdict; `claims` has the claims as data.
+        Returns the folder of the report and each probe's verdict (under `runs`, of several); `claims` has the
+        claims as data.
         """
         if run.startswith("example:"):
             name = _word("run", run.removeprefix("example:"))
@@ -80,9 +81,9 @@ class Commands:
         if probes:
             words += ["--probes", ",".join(_word("probes", one) for one in probes)]
         summary = await self._json(words, seconds, may_fail=True)
-        verdicts = {name: probe["verdict"] for name, probe in summary["probes"].items()}
-        told = {key: summary[key] for key in ("skipped", "failed", "warnings")}
-        return {"report": out, "title": summary["run"]["title"], "verdicts": verdicts, **told}
+        if "runs" in summary:  # of a folder with several
+            return {"report": out, "runs": {name: _told(one) for name, one in summary["runs"].items()}}
+        return {"report": out, **_told(summary)}
 
     async def claims(self, report: str, status: str | None = None) -> dict[str, Any]:
         """The claims of a report that `probe` wrote, as data; of one status, if it is given."""
@@ -181,6 +182,13 @@ def _word(name: str, text: str, most: int = MAX_WORD) -> str:
     if not text or len(text) > most or text.startswith("-") or not text.isprintable():
         raise ToolError(f"{name} is {text[:MAX_WORD]!r}, expected up to {most} characters, the first not '-'")
     return text
+
+
+def _told(summary: dict[str, Any]) -> dict[str, Any]:
+    """What is said of a probed run: its title, verdicts, and what was not answered."""
+    verdicts = {name: probe["verdict"] for name, probe in summary["probes"].items()}
+    told = {key: summary[key] for key in ("skipped", "failed", "warnings")}
+    return {"title": summary["run"]["title"], "verdicts": verdicts, **told}
 
 
 def _named(run: str) -> str:

@@ -33,6 +33,18 @@ def called(root, calls):
     return answers
 
 
+def test_a_folder_of_runs_is_told_by_run(tmp_path):
+    for seed in (0, 1):
+        mm.example("trap").save(tmp_path / "runs" / f"seed-{seed}.pt")
+    _, (failed, text) = called(tmp_path, [("probe", {"run": "runs", "probes": ["attention"]})])
+    assert not failed, text
+    told = json.loads(text)
+    assert {name: list(run["verdicts"]) for name, run in told["runs"].items()} == {
+        "seed-0": ["attention"],
+        "seed-1": ["attention"],
+    }
+
+
 def test_a_program_trains_probes_and_certifies(tmp_path):
     mm.example("walk").save(tmp_path / "walk.pt")
     tools, *answers = called(
