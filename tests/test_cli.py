@@ -376,11 +376,12 @@ def test_a_folder_with_one_run_file_is_that_run(tmp_path, capsys):
 
 def test_each_run_of_a_folder_is_probed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
     for seed in (10, 2):
         mm.example("trap").save(f"runs/seed-{seed}.pt")
     main(["probe", "runs", "--probes", "attention", "--sequences", "4", "--out", "out", "--json"])
     assert list(json.loads(capsys.readouterr().out)["runs"]) == ["seed-2", "seed-10"]
-    assert sorted(path.name for path in Path("out").iterdir()) == ["report.html", "seed-10", "seed-2"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.html", "seed-10", "seed-2"]
 
 
 def test_a_probe_may_take_so_long_and_no_longer(trained, tmp_path, capsys):
