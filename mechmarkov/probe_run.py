@@ -172,16 +172,16 @@ def _checked_arguments(
 ) -> torch.device:
     """Refuse arguments that cannot be; the device that models run on."""
     if law_draws == 1 or isinstance(law_draws, bool) or not isinstance(law_draws, int) or law_draws < 0:
-        raise ValueError(f"law_draws is {law_draws!r}, expected 0 or at least 2")
+        raise ValueError(f"law_draws is {shown(law_draws)}, expected 0 or at least 2")
     if law_draws > MAX_LAW_DRAWS:
         raise ValueError(f"law_draws is {shown(law_draws)}, expected at most {MAX_LAW_DRAWS}")
     # Who asks for several processes has them on the processor: a copy cannot use the GPU of its parent.
     several = isinstance(jobs, int) and jobs > 1
-    place = pick_device("cpu" if device == "auto" and several else device)
+    place = pick_device("cpu" if several and isinstance(device, str) and device == "auto" else device)
     many = can_fork() and place.type == "cpu"
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1 or (jobs > 1 and not many):
         expected = "how many processes" if many else f"1 on {place.type if can_fork() else 'this system'}"
-        raise ValueError(f"jobs is {jobs!r}, expected {expected}")
+        raise ValueError(f"jobs is {shown(jobs)}, expected {expected}")
     if sequences is not None and (isinstance(sequences, bool) or not isinstance(sequences, int)):
         kind = type(sequences).__name__
         raise TypeError(f"sequences is a {kind}, expected how many to draw; your own go into tokens=…")

@@ -17,11 +17,16 @@ from typing import Any
 import anyio
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from pydantic import ValidationError
+
+from mechmarkov.utils.errors import one_line
 
 MAX_SECONDS = 600
 MAX_OUTPUT = 4 << 20  # bytes that a command prints
 MAX_SEEDS = 256
 MAX_WORD = 200  # characters of a name
+Texts = list[str]  # `Commands` has a method `list`
+NOTHING: Texts = []
 INSTRUCTIONS = """Train small transformers on Markov data, probe them, and read what is claimed of them.
 Begin with `list`. `train` a recipe, `probe` the run file that it names, then read `claims` of that report:
 each has a status (shown, excluded, open, does not apply), a value, an interval and its null. Test an
@@ -45,7 +50,7 @@ class Commands:
         return {**names, "probes": await self._json(["probes"], 60)}
 
     async def train(
-        self, recipe: str, changes: Sequence[str] = (), seeds: int = 1, seconds: float = 300
+        self, recipe: str, changes: Texts = NOTHING, seeds: int = 1, seconds: float = 300
     ) -> dict[str, Any]:
         """Train a recipe: a shipped name, or a TOML file. `changes` are KEY=VALUE, such as steps=500.
 
@@ -61,11 +66,12 @@ class Commands:
         return await self._json(words, seconds)
 
     async def probe(
-        self, run: str, probes: Sequence[str] = (), steps: str = "last", seconds: float = 300
+        self, run: str, probes: Texts = NOTHING, steps: str = "last", seconds: float = 300
     ) -> dict[str, Any]:
-        """Probe a run file, or a bundled run ("example:walk"), and write its report.
+        """Probe a run file, a folder of them, or a bundled run ("example:walk"), and write its report.
 
-        Returns the folder of the report and each probe's verdict; `claims` has the claims as data.
+        Returns the folder of the report and each probe's verdict (under `runs`, of several); `claims` has the
+        claims as data.
         """
         if run.startswith("example:"):
             name = _word("run", run.removeprefix("example:"))
@@ -77,23 +83,29 @@ class Commands:
         if probes:
             words += ["--probes", ",".join(_word("probes", one) for one in probes)]
         summary = await self._json(words, seconds, may_fail=True)
-        verdicts = {name: probe["verdict"] for name, probe in summary["probes"].items()}
-        told = {key: summary[key] for key in ("skipped", "failed", "warnings")}
-        return {"report": out, "title": summary["run"]["title"], "verdicts": verdicts, **told}
+        if "runs" in summary:  # of a folder with several
+            return {"report": out, "runs": {name: _told(one) for name, one in summary["runs"].items()}}
+        return {"report": out, **_told(summary)}
 
     async def claims(self, report: str, status: str | None = None) -> dict[str, Any]:
         """The claims of a report that `probe` wrote, as data; of one status, if it is given."""
-        path = self.root / self._relative(report) / "summary.json"
-        if not path.is_file() or path.stat().st_size > MAX_OUTPUT:
-            raise ToolError(f"{report} is not a folder with a summary.json of at most {MAX_OUTPUT} bytes")
+        from mechmarkov.safe.json_file import read_json
+        from mechmarkov.safe.plain_data import RunFileError
+
+        named = f"{self._relative(report)}/summary.json"
+        path = self.root / named
+        if not path.is_file():
+            raise ToolError(f"{report} is not a folder with a summary.json, expected a report of `probe`")
         try:
-            claims = json.loads(path.read_text("utf-8"))["claims"]
+            claims = read_json(path, MAX_OUTPUT, name=named)["claims"]
             return {"claims": [claim for claim in claims if status in (None, claim["status"])]}
-        except (ValueError, KeyError, TypeError) as error:
-            raise ToolError(f"{report}/summary.json is not one of a report: {error!r}") from None
+        except RunFileError as error:
+            raise ToolError(str(error)) from None
+        except (KeyError, TypeError):
+            raise ToolError(f"{named} has no list of claims, expected one of a report of `probe`") from None
 
     async def ablate(
-        self, run: str, parts: Sequence[str], kind: str = "mean", seconds: float = 120
+        self, run: str, parts: Texts, kind: str = "mean", seconds: float = 120
     ) -> dict[str, Any]:
         """The rise of the loss (nats) when the outputs of parts (L0H0, L0.mlp, direct …) are replaced.
 
@@ -109,9 +121,7 @@ class Commands:
         words += [] if program is None else ["--program", _word("program", program)]
         return await self._json(words, seconds)
 
-    async def bench(
-        self, methods: Sequence[str], cases: Sequence[str], seconds: float = 300
-    ) -> dict[str, Any]:
+    async def bench(self, methods: Texts, cases: Texts, seconds: float = 300) -> dict[str, Any]:
         """Score methods of attribution against circuits whose effects are known, two draws a case."""
         words = ["bench", "--seeds", "2", "--out", self._relative("bench")]
         for option, names in (("--methods", methods), ("--cases", cases)):
@@ -126,6 +136,11 @@ class Commands:
             raise ToolError(
                 f"{path!r} is not below the folder of this server, expected a relative path in it"
             )
+        # A command reads what lies in a folder, and the checkpoints that wait next to a run.
+        for folder in (place, place.with_name(f"{place.name}.steps")):
+            for entry in folder.iterdir() if folder.is_dir() else ():
+                if not entry.resolve().is_relative_to(self.root):
+                    raise ToolError(f"{path!r} holds a link that leads outside, expected files of the folder")
         return "./" + place.relative_to(self.root).as_posix()
 
     def _recipe(self, recipe: str) -> str:
@@ -177,6 +192,13 @@ def _word(name: str, text: str, most: int = MAX_WORD) -> str:
     return text
 
 
+def _told(summary: dict[str, Any]) -> dict[str, Any]:
+    """What is said of a probed run: its title, verdicts, and what was not answered."""
+    verdicts = {name: probe["verdict"] for name, probe in summary["probes"].items()}
+    told = {key: summary[key] for key in ("skipped", "failed", "warnings")}
+    return {"title": summary["run"]["title"], "verdicts": verdicts, **told}
+
+
 def _named(run: str) -> str:
     """A name for what is made of a run: that of its file, with its folder's."""
     return f"{Path(run).parent.name}-{Path(run).stem}".strip("-.") or "run"
@@ -188,9 +210,26 @@ def _count(name: str, value: int, most: int) -> int:
     return value
 
 
+class _Server(MCPServer):
+    """The SDK's server, whose complaint about arguments is one line that names one."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        """Call a tool.
+
+        Raises:
+            ToolError: What the tool raised, and arguments that do not fit.
+        """
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if isinstance(error.__cause__, ValidationError):
+                raise ToolError(one_line(error.__cause__)) from None
+            raise
+
+
 def server(root: Path) -> MCPServer:
     """The server of the tools below a folder."""
-    made = MCPServer("mechmarkov", instructions=INSTRUCTIONS, log_level="WARNING")
+    made = _Server("mechmarkov", instructions=INSTRUCTIONS, log_level="WARNING")
     commands = Commands(root)
     for name in ("list", "train", "probe", "claims", "ablate", "certify", "bench"):
         made.add_tool(getattr(commands, name))

@@ -374,6 +374,16 @@ def test_a_folder_with_one_run_file_is_that_run(tmp_path, capsys):
     assert "is a directory with seed-1.pt and seed-2.pt, expected" in fails(capsys, "show", str(folder))
 
 
+def test_each_run_of_a_folder_is_probed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for seed in (10, 2):
+        mm.example("trap").save(f"runs/seed-{seed}.pt")
+    main(["probe", "runs", "--probes", "attention", "--sequences", "4", "--out", "out", "--json"])
+    assert list(json.loads(capsys.readouterr().out)["runs"]) == ["seed-2", "seed-10"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.html", "seed-10", "seed-2"]
+
+
 def test_a_probe_may_take_so_long_and_no_longer(trained, tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         main(["probe", str(trained), "--probes", "attention", "--time-limit", "1e-6", "--out", str(tmp_path)])

@@ -161,6 +161,27 @@ def test_processes_end_with_one_that_is_killed():
         time.sleep(0.05)
 
 
+def interrupted_twice(code):
+    """The exit code of a process that is interrupted again while it waits, and its copies' numbers."""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        copies = [int(parent.stdout.readline()) for _ in range(2)]
+        parent.send_signal(signal.SIGINT)
+        assert parent.stdout.readline() == "stopping\n"
+        parent.send_signal(signal.SIGINT)
+    return parent.returncode, copies
+
+
+@pytest.mark.system
+def test_processes_end_at_the_second_interruption():
+    interrupted = WAITING.replace('advice=""', 'advice="", stop=lambda: os.write(1, b"stopping\\n")')
+    code, copies = interrupted_twice(
+        f"import signal\nsignal.signal(2, signal.default_int_handler){interrupted}"
+    )
+    assert code == -signal.SIGINT
+    assert not [pid for pid in copies if Path(f"/proc/{pid}").exists()]
+
+
 @pytest.mark.system
 def test_two_processes_say_what_one_says(tmp_path):
     """Scores, reasons, failures and pages; on the command line, in a process of its own."""

@@ -33,6 +33,19 @@ def called(root, calls):
     return answers
 
 
+def test_a_folder_of_runs_is_told_by_run(tmp_path):
+    (tmp_path / "runs").mkdir()
+    for seed in (0, 1):
+        mm.example("trap").save(tmp_path / "runs" / f"seed-{seed}.pt")
+    _, (failed, text) = called(tmp_path, [("probe", {"run": "runs", "probes": ["attention"]})])
+    assert not failed, text
+    told = json.loads(text)
+    assert {name: list(run["verdicts"]) for name, run in told["runs"].items()} == {
+        "seed-0": ["attention"],
+        "seed-1": ["attention"],
+    }
+
+
 def test_a_program_trains_probes_and_certifies(tmp_path):
     mm.example("walk").save(tmp_path / "walk.pt")
     tools, *answers = called(
@@ -75,7 +88,14 @@ REFUSED = {
     "too many seeds": ("train", {"recipe": "walk-k6-half", "seeds": 10**9}, "expected 1 to"),
     "a part that is not there": ("ablate", {"run": "walk.pt", "parts": ["L9H9"]}, "component is 'L9H9'"),
     "a report that is not there": ("claims", {"report": "reports"}, "is not a folder"),
-    "a list of numbers": ("ablate", {"run": "walk.pt", "parts": [1, 2]}, "parts"),
+    "a folder with such a link": ("probe", {"run": "links"}, "holds a link that leads outside"),
+    "checkpoints that are one": ("probe", {"run": "kept.pt"}, "holds a link that leads outside"),
+    "a report that is one": ("claims", {"report": "links"}, "holds a link that leads outside"),
+    "claims that are none": ("claims", {"report": "empty"}, "has no list of claims, expected"),
+    "a list of numbers": ("ablate", {"run": "walk.pt", "parts": [1, 2]}, "parts.0 is 1, expected a string"),
+    "a text for a list": ("bench", {"methods": "acdc", "cases": []}, "methods is 'acdc', expected a list"),
+    "a text for a number": ("train", {"recipe": "walk", "seconds": "x"}, "seconds is 'x', expected a number"),
+    "no run": ("probe", {}, "run is missing"),
     "a tool that is not there": ("delete", {}, "delete"),
 }
 
@@ -88,12 +108,18 @@ def test_a_refusal_is_an_error_and_the_server_lives(tmp_path):
     mm.example("trap").save(root / "walk.pt")
     mm.example("trap").save(tmp_path / "outside.pt")
     (root / "link.pt").symlink_to(tmp_path / "outside.pt")
+    for folder, name in {"links": "a.pt", "kept.pt.steps": "50.pt"}.items():
+        (root / folder).mkdir()
+        (root / folder / name).symlink_to(tmp_path / "outside.pt")
+    (root / "empty").mkdir()
+    (root / "empty" / "summary.json").write_text("{}", "utf-8")
     (root / "evil.pt").write_bytes(pickle.dumps(os.getcwd))
     _, *answers = called(root, [(name, given) for name, given, _ in REFUSED.values()] + [("list", {})])
     for (case, (_, _, words)), (failed, text) in zip(REFUSED.items(), answers, strict=False):
         assert failed, case
         assert words in text, (case, text)
         assert "Traceback" not in text
+        assert len(text.splitlines()) == 1, (case, text)
     assert not answers[-1][0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["outside.pt", "root"]
 
@@ -102,4 +128,4 @@ def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         main(["mcp", "--root", str(tmp_path / "none")])
     assert end.value.code == 2
-    assert capsys.readouterr().err == f"error: --root {tmp_path / 'none'} is not a folder\n"
+    assert capsys.readouterr().err == f"error: --root {tmp_path / 'none'} is not a folder, expected one\n"

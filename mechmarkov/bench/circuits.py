@@ -116,7 +116,7 @@ def tied_plateau(
     An MLP of two hidden units (relu) multiplies the stream by 10 where it is above 0, by 7 below.
     """
     config = handset_config(len(P), n_ctx, d_model=d_model, d_head=1, d_mlp=d_mlp)
-    tied = {"tied": True, "positional_embedding_type": "none", "act_fn": "relu"}
+    tied = {"tied": True, "positional_embedding_type": "none", "act_fn": None if d_mlp is None else "relu"}
     decoder = HookedDecoder(config.model_copy(update=tied))
     decoder.get_parameter("unembed.b_U").copy_(torch.from_numpy(np.linalg.matrix_power(P, 512)[0]).log())
     if d_mlp is not None:

@@ -151,6 +151,9 @@ def _methods(given: Sequence[str | Method] | None) -> dict[str, Method]:
     if isinstance(given, str):
         raise TypeError(f"methods is {given!r}, expected a list of names: [{given!r}]")
     asked = registered() if given is None else list_of("methods", given, "a list of names")
+    for each in asked:
+        if not isinstance(each, str | Method):
+            raise TypeError(f"methods has {shown(each)}, expected names or methods")
     loaded = dict.fromkeys(load_method(each) if isinstance(each, str) else each for each in asked)
     names = [method.name for method in loaded]
     for name in names:
@@ -162,8 +165,8 @@ def _methods(given: Sequence[str | Method] | None) -> dict[str, Method]:
 def _cases(given: Sequence[str] | None) -> list[str]:
     if isinstance(given, str):
         raise TypeError(f"cases is {given!r}, expected a list of names: [{given!r}]")
-    names = list(CASES) if given is None else list(dict.fromkeys(list_of("cases", given, "a list of names")))
+    names = list(CASES) if given is None else list_of("cases", given, "a list of names")
     for name in names:
-        if name not in CASES:
-            raise ValueError(f"no case is named {name!r}; there are {', '.join(CASES)}")
+        if not isinstance(name, str) or name not in CASES:
+            raise ValueError(f"no case is named {shown(name)}; there are {', '.join(CASES)}")
     return names

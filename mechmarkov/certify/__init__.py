@@ -6,7 +6,6 @@ the worst one that was seen. `verify` checks a proof of it, and shares no code w
 
 from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
 from mechmarkov.certify.certificate import Certificate, certify
-from mechmarkov.certify.checker import verify
-from mechmarkov.certify.proof import load_proof, proof_of, save_proof
+from mechmarkov.certify.proof import load_proof, proof_of, save_proof, verify
 
 __all__ = ["EXACT", "FLOAT32", "Certificate", "certify", "load_proof", "proof_of", "save_proof", "verify"]

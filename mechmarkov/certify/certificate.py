@@ -22,7 +22,8 @@ from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective, sequence_length
 from mechmarkov.runs.run import Run
 from mechmarkov.theory.kernel import FLOOR, kl
-from mechmarkov.utils.text import at_most
+from mechmarkov.utils.errors import list_of, number_of
+from mechmarkov.utils.text import at_most, shown
 
 SECONDS: Final = 120.0
 SEARCHED_TOKENS: Final = 1 << 20
@@ -123,6 +124,9 @@ def certify(
         >>> certificate.worst_kl < 1e-6  # nats, of every sequence
         True
     """
+    if not isinstance(run, Run):
+        raise TypeError(f"run is {shown(run)}, expected a Run: mm.load(path) reads one from a file")
+    number_of("seconds", seconds, "seconds above 0", least=1e-12, most=1e8)
     began = time.monotonic()
     contexts, given = Contexts.of(run.source, run.objective, run.config), _given(run, program)
     decoder = run.model(step).double() if unit == EXACT else run.model(step)
@@ -193,6 +197,8 @@ def _given(run: Run, program: str | Rows | None) -> Program | None:
     """A program that is not read off the model."""
     if program is None or (isinstance(program, str) and program in READ_OFF):
         return None
+    if not isinstance(program, str):
+        program = list_of("program", program, "a name, or a table with a row for each state")
     if isinstance(program, str):
         return from_source(program, run.source)
     return from_rows(program, run.source.n_states)

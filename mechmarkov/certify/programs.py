@@ -17,6 +17,7 @@ from mechmarkov.sources.base.rows import as_law, normalised
 from mechmarkov.theory import context_conditioned
 from mechmarkov.theory.kernel import FLOOR
 from mechmarkov.theory.predictors import NextLaws, Tokens
+from mechmarkov.utils.errors import list_of
 
 READ_OFF: Final = ("constant", "parent", "row")  # in the order of their size
 BY_SOURCE: Final = ("uniform", "unigram", "bigram")  # tables of the parent, where the source does not redraw
@@ -102,7 +103,8 @@ def from_rows(rows: Sequence[Sequence[Any]], n_states: int) -> Program:
     """
     if len(rows) != n_states:
         raise ValueError(f"program has {len(rows)} rows, expected {n_states}, one for each state")
-    for i, row in enumerate(rows):
+    for i, given in enumerate(rows):
+        row = list_of(f"program[{i}]", given, "a list of probabilities")
         if len(row) != n_states:
             raise ValueError(f"program[{i}] has {len(row)} entries, expected {n_states}, one for each state")
     table = normalised([as_law(row, f"program[{i}]") for i, row in enumerate(rows)])

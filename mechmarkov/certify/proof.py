@@ -7,8 +7,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from mechmarkov.certify import checker
 from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
 from mechmarkov.certify.certificate import Certificate
+from mechmarkov.certify.form import check_form, check_shapes
+from mechmarkov.runs.run import Run
+from mechmarkov.safe.file import check_regular, naming
+from mechmarkov.safe.json_file import read_json
+from mechmarkov.utils.errors import path_of
 from mechmarkov.utils.files import replacing
 
 FORMAT: Final = "mechmarkov.certificate"
@@ -79,17 +85,41 @@ def save_proof(proof: dict[str, Any], path: str | os.PathLike[str]) -> None:
 
 
 def load_proof(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a proof; what it holds is checked by `verify`, not here.
+    """Read a proof; its fields have the right types then, and what they say is checked by `verify`.
 
     Raises:
         ValueError: One line, for a file that is none.
     """
-    if (size := Path(path).stat().st_size) > MAX_BYTES:
-        raise ValueError(f"{path} has {size} bytes, expected a proof of at most {MAX_BYTES}")
+    path = path_of("path", path)
+    with naming(path):
+        check_regular(path)
     try:
-        proof = json.loads(Path(path).read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
+        proof = read_json(path, MAX_BYTES)
+        check_form(proof)
+    except ValueError as error:
         raise ValueError(f"{path} is not a proof: {error}") from None
-    if not isinstance(proof, dict) or (proof.get("format"), proof.get("version")) != (FORMAT, VERSION):
-        raise ValueError(f"{path} is not a proof: expected format {FORMAT!r} and version {VERSION}")
     return proof
+
+
+def verify(proof: dict[str, Any], run: Run) -> dict[str, float]:
+    """Check every inequality of a proof against a run, and return the bounds that follow (nats).
+
+    What decides is `mechmarkov.certify.checker`, which shares no code with the search.
+
+    Args:
+        proof: A proof that `load_proof` reads, or `proof_of` makes.
+        run: The run that it is about.
+
+    Returns:
+        `worst_kl`, `log_ratio_below`, `log_ratio_above` and `logit_error`.
+
+    Raises:
+        ValueError: It is not a proof of such a run, an inequality fails, or a claim is below what follows;
+            the message says which.
+    """
+    check_form(proof)
+    check_shapes(proof, run)
+    try:
+        return checker.verify(proof, run)
+    except IndexError:  # all else that an index is taken of has its shape by now
+        raise ValueError("stored.closed names a piece that is not there") from None

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from mechmarkov.utils.text import format_number
+from mechmarkov.utils.text import format_number, shown
 
 Status = Literal["shown", "excluded", "open", "does not apply"]
 # From the weakest: weights say what a part could do, recordings what it does on sequences, interventions what
@@ -160,12 +160,12 @@ class Claim:
             ("status", get_args(Status)),
             ("evidence", get_args(Evidence)),
         ):
-            if (given := getattr(self, name)) not in known:
-                raise ValueError(f"{name} is {given!r}, expected one of {', '.join(known)}")
+            if not isinstance(given := getattr(self, name), str) or given not in known:
+                raise ValueError(f"{name} is {shown(given)}, expected one of {', '.join(known)}")
         for name in ("subject", "object"):
             names = getattr(self, name)
             if not isinstance(names, tuple) or not all(isinstance(one, str) for one in names):
-                raise TypeError(f"{name} is {names!r}, expected a tuple of texts")
+                raise TypeError(f"{name} is {shown(names)}, expected a tuple of texts")
         object.__setattr__(self, "value", _finite(self.value))
         if self.interval is not None:
             ends = tuple(map(_finite, self.interval))
@@ -250,8 +250,8 @@ class Claims(Sequence[Claim]):
         Raises:
             ValueError: No relation has that name.
         """
-        if relation is not None and relation not in RELATIONS:
-            raise ValueError(f"relation is {relation!r}, expected one of {', '.join(RELATIONS)}")
+        if relation is not None and (not isinstance(relation, str) or relation not in RELATIONS):
+            raise ValueError(f"relation is {shown(relation)}, expected one of {', '.join(RELATIONS)}")
         return Claims(
             tuple(
                 claim

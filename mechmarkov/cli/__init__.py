@@ -28,6 +28,7 @@ from mechmarkov.utils.memory import is_out_of_memory
 from mechmarkov.utils.shadowed import explaining
 from mechmarkov.utils.text import printable, reason
 
+MAX_WORD = 200  # characters of a word in a long line
 MAX_FAULTS_CHARACTERS = 2000  # of a recipe or a sweep, which may have several
 OF_FILES = ("RecipeError", "SweepError")  # by their names, because importing them takes time
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
@@ -95,6 +96,12 @@ def _message(error: Exception) -> str:
 
 
 def _fail(message: str, limit: int = MAX_LINE_CHARACTERS) -> None:
-    """End with one line on stderr; names and paths in it may hold what would steer a terminal."""
-    click.echo(f"error: {printable(' '.join(message.split()), limit)}", err=True)
+    """End with one line on stderr; names and paths in it may hold what would steer a terminal.
+
+    Of a long line the longest words are cut first: what was expected stands at its end.
+    """
+    words = message.split()
+    if sum(map(len, words)) + len(words) > limit:
+        words = [word if len(word) <= MAX_WORD else f"{word[:MAX_WORD]}…" for word in words]
+    click.echo(f"error: {printable(' '.join(words), limit)}", err=True)
     sys.exit(2)

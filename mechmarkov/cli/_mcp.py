@@ -15,7 +15,7 @@ def mcp(root: Path) -> None:
     Files are read and written only below --root. It needs the extra: pip install "mechmarkov[mcp]".
     """
     if not root.is_dir():
-        raise ValueError(f"--root {root} is not a folder")
+        raise ValueError(f"--root {root} is not a folder, expected one")
     try:
         from mechmarkov.tool_server import server
     except ModuleNotFoundError as error:

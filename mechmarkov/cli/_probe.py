@@ -71,10 +71,11 @@ def probe(
 ) -> None:
     """Probe RUN and write report.html, results.nc and summary.json.
 
-    RUN is a run.pt file, a folder with one or that `save_folder` wrote, or hf://owner/name. Without RUN, a
-    bundled run is probed: a random walk on a circle that was learned. Of several runs, --out gets a report
-    with all of them side by side, and a folder for each.
+    RUN is a run.pt file, a folder with one or several or that `save_folder` wrote, or hf://owner/name.
+    Without RUN, a bundled run is probed: a random walk on a circle that was learned. Of several runs, --out
+    gets a report with all of them side by side, and a folder for each.
     """
+    runs = tuple(file for run in runs for file in _files(run))
     if runs and example is not None:
         raise ValueError("RUN and --example exclude each other")
     chosen = steps_of(steps)
@@ -144,6 +145,17 @@ def probe(
         sys.exit(130)
     if any(result.failed for result in results.values()):
         sys.exit(1)
+
+
+def _files(run: str) -> list[str]:
+    """The run files of a folder with several, as `mechmarkov train --seeds` leaves it; or what was given."""
+    files = [] if run.startswith("hf://") else sorted(Path(run).glob("*.pt"), key=_in_order)
+    return [run] if len(files) < 2 else [str(file) for file in files]
+
+
+def _in_order(file: Path) -> tuple[int, str]:
+    """The order of names that end in numbers of their own length: seed-2 before seed-10."""
+    return len(file.name), file.name
 
 
 def _rest(

@@ -7,6 +7,7 @@ import click
 
 from mechmarkov.cli._options import JSON, PATH, number, print_json, told
 from mechmarkov.utils.files import check_writable
+from mechmarkov.utils.text import shown
 
 
 @click.command()
@@ -73,7 +74,7 @@ def _score(folder: Path, key: str, answers: Path, as_json: bool) -> None:
     sheet = opened(folder)
     count = len(sheet["models"])
     if commitment(key, count) != sheet["key"]:
-        raise ValueError(f"--key {key!r} is not that of the quiz in {folder}")
+        raise ValueError(f"--key is {shown(key)}, expected the key that the quiz in {folder} was made with")
     hidden = hidden_models(key, count)
     given = read_answers(answers, {one.name: one.parts for one in hidden})
     truths = {one.name: truth(one) for one in hidden}

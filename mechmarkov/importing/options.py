@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from mechmarkov.models import DecoderConfig
-from mechmarkov.safe.folder import without_repeats
+from mechmarkov.safe.json_file import parse_json
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Observed, Source
 from mechmarkov.sources.base.registry import complaint, validated_source
@@ -49,7 +49,7 @@ def from_json(option: str, text: str, make: Callable[[dict[str, Any]], Made]) ->
         {'kind': 'binary'}
     """
     try:
-        data = json.loads(text, object_pairs_hook=without_repeats)
+        data = parse_json(text)
     except RunFileError as error:
         raise RunFileError(f"{option}: {error}") from None
     except (ValueError, RecursionError) as error:
@@ -94,10 +94,7 @@ def _made_or_read(data: dict[str, Any]) -> Source:
     for name in data:
         if name not in ("kind", *READ):
             raise RunFileError(f"--source has {shown(name)}, expected some of {', '.join(READ)}")
-    try:
-        return _read(**{name: value for name, value in data.items() if name != "kind"})
-    except TypeError as error:
-        raise RunFileError(f"--source has an option of another type: {reason(error)}") from error
+    return _read(**{name: value for name, value in data.items() if name != "kind"})
 
 
 def _read(path: str, **options: Any) -> Source:
@@ -109,8 +106,8 @@ def _read(path: str, **options: Any) -> Source:
     except OptionError as error:
         given = {"kind": "observed", "path": path, **options}
         raise RunFileError(f"--source {printable(path, 200)}: {error.on_command_line(given)}") from None
-    except ValueError as error:
-        message = str(error)
+    except (ValueError, TypeError) as error:
+        message = reason(error)
         wrong = next((name for name in READ if message.startswith(f"{name} is")), None)
         how = ""
         if wrong is not None:

@@ -12,6 +12,7 @@ from mechmarkov.models.components import check_component, head_index, head_name,
 from mechmarkov.models.decoder import HookedDecoder, check_decoder
 from mechmarkov.models.layers import causal_mask
 from mechmarkov.utils.errors import integer_of, list_of
+from mechmarkov.utils.text import shown
 
 
 @contextmanager
@@ -36,8 +37,8 @@ def override_attention(
         ValueError: For an unknown head or target, and for a head without attention weights.
     """
     check_decoder(model)
-    if to not in ("uniform", "parent"):
-        raise ValueError(f"to is {to!r}, expected 'uniform' or 'parent'")
+    if not isinstance(to, str) or to not in ("uniform", "parent"):
+        raise ValueError(f"to is {shown(to)}, expected 'uniform' or 'parent'")
 
     def on_parent(pattern: Tensor) -> Tensor:
         n_queries, length = pattern.shape[-2:]
@@ -148,10 +149,11 @@ def _by_layer(model: HookedDecoder, heads: str | Sequence[str]) -> dict[int, lis
     """The heads of each layer by index; a ValueError for one that has no attention weights."""
     by_layer: dict[int, list[int]] = {}
     for name in [heads] if isinstance(heads, str) else list_of("heads", heads, "heads, such as 'L0H0'"):
-        check_component(model.config, name)
-        index = head_index(name)
+        if isinstance(name, str):
+            check_component(model.config, name)
+        index = head_index(name) if isinstance(name, str) else None
         if index is None:
-            raise ValueError(f"heads holds {name!r}, expected heads, such as 'L0H0'")
+            raise ValueError(f"heads holds {shown(name)}, expected heads, such as 'L0H0'")
         mixer: Any = model.blocks[index[0]].attn
         if not mixer.has_attention_weights:
             raise ValueError(f"heads holds {name!r}, but a {type(mixer).__name__} has no attention weights")

@@ -15,6 +15,8 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.decoder import HookedDecoder, check_decoder
+from mechmarkov.utils.errors import choice_of
+from mechmarkov.utils.text import shown
 
 Of = Literal["residual", "heads", "mlps"]
 POINTS = {"residual": "hook_resid_pre", "heads": "attn.hook_z", "mlps": "hook_mlp_out"}
@@ -59,8 +61,12 @@ def attribution_patching(
         tensor([[0., 0., 2.]])
     """
     check_decoder(model)
-    if of not in POINTS:
-        raise ValueError(f"of is {of!r}, expected one of {', '.join(map(repr, get_args(Of)))}")
+    choice_of("of", of, get_args(Of))
+    for name, tokens in (("clean", clean), ("corrupted", corrupted)):
+        if not isinstance(tokens, Tensor):
+            raise TypeError(f"{name} is {shown(tokens)}, expected a tensor of tokens [batch, position]")
+    if not callable(metric):
+        raise TypeError(f"metric is {shown(metric)}, expected a function of logits")
     if of == "mlps" and model.config.attn_only:
         raise ValueError("of is 'mlps', but attn_only is true: there is no MLP")
     if clean.shape != corrupted.shape:

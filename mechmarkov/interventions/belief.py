@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder, check_decoder
 from mechmarkov.sources import Hidden, Source
+from mechmarkov.utils.text import shown
 
 EMBEDDING = -1  # the layer whose output the first block reads
 SEQUENCES = 256  # that `force_belief` fits its reading to
@@ -175,7 +176,8 @@ def force_belief(
     if model.n_models is not None:
         raise ValueError(f"model is a stack of {model.n_models}, expected one: stack[i] is a member")
     if not isinstance(source, Hidden):
-        raise ValueError(f"source is {source.kind!r}, expected one with something hidden")
+        given = repr(source.kind) if isinstance(source, Source) else shown(source)
+        raise ValueError(f"source is {given}, expected one with something hidden")
     if model.config.d_vocab != source.n_states:
         raise ValueError(
             f"model reads {model.config.d_vocab} tokens, expected the source's {source.n_states}"

@@ -25,6 +25,7 @@ from mechmarkov.models.components import (
 )
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.layers import member_matmul
+from mechmarkov.utils.text import shown
 
 
 def paths(model: HookedDecoder) -> list[tuple[str, str]]:
@@ -49,8 +50,8 @@ def check_path(model: HookedDecoder, sender: str, receiver: str) -> None:
         ("sender", sender, _senders(model)),
         ("receiver", receiver, _receivers(model)),
     ):
-        if name not in known:
-            raise ValueError(f"{field} is {name!r}, expected one of {', '.join(known)}")
+        if not isinstance(name, str) or name not in known:
+            raise ValueError(f"{field} is {shown(name)}, expected one of {', '.join(known)}")
     if why := _why_no_path(model, sender, receiver):
         raise ValueError(why)
 

@@ -13,6 +13,7 @@ from mechmarkov.interventions.tokens import donors
 from mechmarkov.models.components import Output, output_of
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.mixer import UNKNOWN_TOKEN
+from mechmarkov.utils.errors import choice_of
 
 Kind = Literal["zero", "mean", "resample", "same_token"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -62,8 +63,7 @@ def replacement(
         ValueError: For an unknown kind, one that would change nothing in the component, or a reference for
             another kind than `"mean"`.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind is {kind!r}, expected one of {', '.join(map(repr, KINDS))}")
+    choice_of("kind", kind, KINDS)
     if kind != "mean" and reference is not None:
         raise ValueError(f"reference is given, but kind is {kind!r}: only a mean is taken over a reference")
     if kind != "zero" and output.hook == "hook_pos_embed":

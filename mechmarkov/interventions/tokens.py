@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechmarkov.utils.errors import choice_of
+
 Shuffle = Literal["all", "all but last", "last only"]
 SHUFFLES: tuple[Shuffle, ...] = ("all", "all but last", "last only")
 
@@ -61,8 +63,7 @@ def shuffle_context(
         >>> shuffle_context(torch.tensor([[0, 1, 2, 3]]), "all but last")[0, -1].item()
         3
     """
-    if which not in SHUFFLES:
-        raise ValueError(f"which is {which!r}, expected one of {', '.join(map(repr, SHUFFLES))}")
+    choice_of("which", which, SHUFFLES)
     n, length = history.shape
     generator = torch.Generator().manual_seed(seed)
     if which == "last only":

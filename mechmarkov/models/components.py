@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig
+from mechmarkov.utils.text import shown
 
 HEAD = re.compile(r"L(\d+)H(\d+)")
 MLP = re.compile(r"L(\d+)\.mlp")
@@ -124,8 +125,8 @@ def check_component(config: DecoderConfig, name: str) -> None:
         ValueError: component is 'L1H0', expected one of embed, pos_embed, L0H0, L0.mlp, direct, bias
     """
     known = component_names(config)
-    if name not in known:
-        raise ValueError(f"component is {name!r}, expected one of {', '.join(known)}")
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(f"component is {shown(name)}, expected one of {', '.join(known)}")
 
 
 @dataclass(frozen=True)

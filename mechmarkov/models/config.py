@@ -141,8 +141,15 @@ class DecoderConfig(Fields):
             return data
         data = dict(data)
 
+        def told(name: str) -> Any:
+            given = data.get(name)  # an array or a tensor would compare with each of its numbers
+            return given if isinstance(given, bool | int | float | str) else None
+
+        def is_open(name: str) -> bool:
+            return data.get(name) is None or told(name) == -1
+
         def fill(name: str, value: Any) -> None:
-            if data.get(name) in (None, -1):
+            if is_open(name):
                 data[name] = value
 
         def width(name: str) -> int | None:
@@ -150,7 +157,7 @@ class DecoderConfig(Fields):
             return value if type(value) is int and 1 <= value <= MAX_WIDTH else None
 
         d_model, d_head = width("d_model"), width("d_head")
-        if data.get("n_heads") in (None, -1) and d_model and d_head and d_model % d_head:
+        if is_open("n_heads") and d_model and d_head and d_model % d_head:
             raise ValueError(
                 f"n_heads is not given and d_head {d_head} does not divide d_model {d_model}: give n_heads"
             )
@@ -160,14 +167,14 @@ class DecoderConfig(Fields):
         fill("d_vocab_out", width("d_vocab") or 1)
         fill("attn_scale", math.sqrt(d_head))
         fill("initializer_range", 0.8 / math.sqrt(d_model))
-        if not data.get("attn_only", False):
+        if not told("attn_only"):
             fill("d_mlp", 4 * d_model)
             data.setdefault("act_fn", "relu")
-        if data.get("positional_embedding_type") == "rotary":
+        if told("positional_embedding_type") == "rotary":
             fill("rotary_dim", d_head)
-        if data.get("mixer") in WITHOUT_SCORES:
+        if told("mixer") in WITHOUT_SCORES:
             data.setdefault("positional_embedding_type", "none")
-        if data.get("mixer") in STATE_SPACES:
+        if told("mixer") in STATE_SPACES:
             selective = data["mixer"] == "mamba1"
             data.setdefault("positional_embedding_type", "none")
             fill("d_conv", 4)

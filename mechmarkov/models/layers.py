@@ -136,7 +136,11 @@ class Embed(nn.Module):
         for listener in self.listeners:
             listener(tokens, -1)
         if self.W_E.ndim == 2:
-            return F.embedding(tokens, self.W_E)
+            try:
+                return F.embedding(tokens, self.W_E)
+            except IndexError:  # torch's names no token
+                check_tokens(tokens, len(self.W_E))
+                raise
         if self.one_hot and torch.is_grad_enabled():
             check_tokens(tokens, self.W_E.shape[-2])
             every = torch.arange(self.W_E.shape[-2], device=tokens.device)

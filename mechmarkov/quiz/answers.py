@@ -1,6 +1,5 @@
 """Answers to a quiz: claims `is_needed` in the vocabulary of results, out of a file or by a baseline."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 from mechmarkov.claims.claim import Status
 from mechmarkov.probe_run import probe
 from mechmarkov.runs.run import Run
+from mechmarkov.safe.json_file import read_json
 from mechmarkov.utils.text import first_of, shown
 
 RELATION = "is_needed"
@@ -40,17 +40,14 @@ def read_answers(file: Path, parts: Mapping[str, list[str]]) -> dict[str, dict[s
     Raises:
         ValueError: One line that begins with the file and names the model and the field.
     """
+    data = read_json(file, MAX_BYTES)
     try:
-        size = file.stat().st_size
-        if size > MAX_BYTES:
-            raise ValueError(f"it has {size} bytes, expected at most {MAX_BYTES}")
-        data = json.loads(file.read_text("utf-8"))
         if not isinstance(data, dict):
             raise ValueError(f"it is a {type(data).__name__}, expected an object of models")
         for model in data:
             _known(model, parts, "a model")
         return {model: _of_model(model, claims, parts[model]) for model, claims in data.items()}
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 
 

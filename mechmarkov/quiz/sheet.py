@@ -3,11 +3,14 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from mechmarkov.quiz.models import Hidden
+from mechmarkov.safe.json_file import read_as
+from mechmarkov.utils.config import Fields
 from mechmarkov.utils.files import made_folder, replacing
-from mechmarkov.utils.text import shown
 
 SHEET = "quiz.json"
 EXAMPLE = {"subject": ["L0H0"], "relation": "is_needed", "status": "open", "value": 0.0}
@@ -16,6 +19,23 @@ ASKED = (
     "Of every part of every model: is it needed, and by how many nats does the loss rise with its output at "
     "its mean? A part is needed above 0.01 nats. Right is a point, wrong or overclaimed costs one."
 )
+
+
+class _Model(Fields):
+    """A hidden model, and the parts that are asked for."""
+
+    file: str
+    source: str
+    parts: list[str]
+
+
+class _Sheet(Fields):
+    """`quiz.json`."""
+
+    asked: str
+    key: str
+    models: dict[Annotated[str, Field(pattern="^model-[0-9]{1,3}$")], _Model]
+    answers: dict[str, Any]
 
 
 def make(folder: Path, key: str, hidden: list[Hidden]) -> Path:
@@ -51,16 +71,10 @@ def opened(folder: Path) -> dict[str, Any]:
         ValueError: The folder has none, or what it has is none.
     """
     file = folder / SHEET
-    if not file.is_file() or file.stat().st_size > MAX_BYTES:
+    if not file.exists():
         raise ValueError(f"{folder} has no {SHEET}: mechmarkov quiz {folder} makes one")
-    try:
-        data = json.loads(file.read_text("utf-8"))
-        return {
-            "key": str(data["key"]),
-            "models": {name: one["parts"] for name, one in data["models"].items()},
-        }
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{file} is not the sheet of a quiz: {shown(str(error))}") from None
+    sheet = read_as(_Sheet, file, MAX_BYTES)
+    return {"key": sheet.key, "models": {name: one.parts for name, one in sheet.models.items()}}
 
 
 def commitment(key: str, count: int) -> str:

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -26,10 +25,12 @@ from mechmarkov.recorder.notices import Notices
 from mechmarkov.recorder.schedule import Schedule, schedule
 from mechmarkov.recorder.scores import Log, checked_probes, headline_numbers
 from mechmarkov.runs.loading import load
-from mechmarkov.runs.run import Run, check_source, checked_step
+from mechmarkov.runs.run import Run, check_source, checked_objective, checked_step
 from mechmarkov.safe.file import printable_path
 from mechmarkov.sources import Source
+from mechmarkov.utils.errors import path_of
 from mechmarkov.utils.files import check_writable
+from mechmarkov.utils.text import shown
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -100,9 +101,9 @@ class Recorder:
         resume: Resume = False,
     ) -> None:
         check_source(source)
-        self.path = Path(path)
+        self.path = path_of("path", path)
         self._next_due = schedule(at, every)
-        objective = objective or Objective()
+        objective = checked_objective(objective)
         if tokens is not None:  # the runs' source is without states that never occur and are left out
             source, tokens = vocabulary.named_states(tokens, source, objective)
         if bos is not None:
@@ -115,8 +116,8 @@ class Recorder:
         self._resumed: Resume = False  # how a file was gone on with, until the first call
         self._model: DecoderConfig | None = None  # the shape that all checkpoints have
         self._file, self._notices = GrowingFile(self.path), Notices()
-        if resume not in (False, True, "drop_later"):
-            raise ValueError(f"resume is {resume!r}, expected True, False or 'drop_later'")
+        if not isinstance(resume, bool) and not (isinstance(resume, str) and resume == "drop_later"):
+            raise ValueError(f"resume is {shown(resume)}, expected True, False or 'drop_later'")
         if _is_first_process():
             check_writable(self.path)
             if self._file.exists():

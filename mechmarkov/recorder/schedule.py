@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from mechmarkov.runs.run import checked_step
+from mechmarkov.utils.errors import list_of
+from mechmarkov.utils.text import shown
 
 Schedule = Literal["log2"] | Sequence[int]
 
@@ -25,16 +27,20 @@ def schedule(at: Schedule | None, every: int | None) -> Callable[[int], int | No
         ([0, 1, 2, 8], 10)
     """
     if at is not None and every is not None:
-        raise ValueError(f"at is {at!r} and every is {every!r}, expected one of the two")
+        raise ValueError(f"at is {shown(at)} and every is {shown(every)}, expected one of the two")
     if every is not None:
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise ValueError(f"every is {every!r}, expected an integer of at least 1")
+            raise ValueError(f"every is {shown(every)}, expected an integer of at least 1")
         return lambda after: (after // every + 1) * every
-    if at is None or at == "log2":
+    if at is None or (isinstance(at, str) and at == "log2"):
         return lambda after: after + 1 if after < 1 else 1 << after.bit_length()
-    if isinstance(at, str) or not hasattr(at, "__iter__"):
-        raise ValueError(f"at is {at!r}, expected 'log2' or a list of steps")
-    steps = sorted({checked_step(step) for step in at})
+    if isinstance(at, set | frozenset):
+        at = sorted(at)
+    try:
+        given = list_of("at", at, "'log2' or a list of steps")
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    steps = sorted({checked_step(step) for step in given})
     if not steps:
         raise ValueError("at is empty, expected 'log2' or a list of steps")
     then_none: list[int | None] = [*steps, None]

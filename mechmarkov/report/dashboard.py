@@ -1,18 +1,21 @@
 """A folder of probed runs as one page and as JSON: a row a run, with badge, loss and a link to its report."""
 
 import json
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, Strict
 
 from mechmarkov.report.first_screen.verdict import Badge
 from mechmarkov.report.html import fill
+from mechmarkov.safe.json_file import read_as
+from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.files import replacing
-from mechmarkov.utils.text import counted, error_line, format_number, shown
+from mechmarkov.utils.text import counted, format_number
 
 PAGE, DATA = "index.html", "index.json"
 SUMMARY, REPORT = "summary.json", "report.html"
@@ -57,6 +60,51 @@ class ProbedRun:
     warnings: tuple[str, ...]
 
 
+class _Part(BaseModel):
+    """Of a summary, which may come from anywhere: texts are texts and numbers are finite."""
+
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
+
+
+class _Run(_Part):
+    title: str
+    source: str = ""
+    seed: int | None = None
+
+
+class _Score(_Part):
+    value: float | None = None
+    interval: Annotated[tuple[float, float], Strict(False)] | None = None
+
+
+class _Scores(_Part):
+    excess_loss: _Score = _Score()
+
+
+class _Probe(_Part):
+    scores: _Scores = _Scores()
+
+
+class _Probes(_Part):
+    behaviour: _Probe = _Probe()
+
+
+class _Curve(_Part):
+    step: list[float]
+    loss: list[float]
+
+
+class _Summary(_Part):
+    run: _Run
+    probes: _Probes
+    steps: list[int]
+    failed: dict[str, Any]
+    warnings: list[str]
+    badge: Badge | None = None
+    headline: str | None = None
+    curve: _Curve | None = None
+
+
 @dataclass(frozen=True)
 class Dashboard:
     """The probed runs of a folder; `unread` says of each summary that is none why."""
@@ -96,8 +144,8 @@ def read_dashboard(folder: Path) -> Dashboard:
         name = file.parent.relative_to(folder).as_posix()
         try:
             runs.append(_read(file, name))
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            unread[name] = f"{SUMMARY} is not a summary of a probed run: {error_line(error)}"
+        except RunFileError as error:
+            unread[name] = str(error)
     return Dashboard(folder, tuple(runs), unread)
 
 
@@ -153,38 +201,20 @@ def sparkline(values: Sequence[float]) -> str:
 
 def _read(file: Path, name: str) -> ProbedRun:
     """A run out of its summary, which may come from anywhere: texts are texts and numbers are numbers."""
-    if file.stat().st_size > MAX_BYTES:
-        raise ValueError(f"it has {file.stat().st_size} bytes, expected at most {MAX_BYTES}")
-    try:
-        data = json.loads(file.read_text("utf-8"))
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
-    run, score = data["run"], data["probes"].get("behaviour", {}).get("scores", {}).get("excess_loss", {})
-    interval, curve, report = score.get("interval"), data.get("curve"), file.parent / REPORT
-    badge = data.get("badge") or ""
-    if badge not in ("", *get_args(Badge)):
-        raise ValueError(f"badge is {shown(badge)}, expected one of {', '.join(get_args(Badge))}")
-    seed, steps = run.get("seed"), [int(step) for step in data["steps"]]
-    numbers = {key: [_number(x) for x in curve[key]] for key in ("step", "loss")} if curve else None
+    data = read_as(_Summary, file, MAX_BYTES, name=SUMMARY)
+    score, report = data.probes.behaviour.scores.excess_loss, file.parent / REPORT
     return ProbedRun(
         folder=name,
         report=f"{name}/{REPORT}" if report.is_file() else "",
-        badge=badge,
-        headline=str(data.get("headline", "")),
-        title=str(run["title"]),
-        source=str(run.get("source", "")),
-        seed=None if seed is None else int(seed),
-        step=steps[-1] if steps else None,
-        excess=None if score.get("value") is None else _number(score["value"]),
-        interval=None if interval is None else (_number(interval[0]), _number(interval[1])),
-        curve=numbers,
-        failed=len(data["failed"]),
-        warnings=tuple(str(warning) for warning in data["warnings"]),
+        badge=data.badge or "",
+        headline=data.headline or "",
+        title=data.run.title,
+        source=data.run.source,
+        seed=data.run.seed,
+        step=data.steps[-1] if data.steps else None,
+        excess=score.value,
+        interval=score.interval,
+        curve=None if data.curve is None else data.curve.model_dump(),
+        failed=len(data.failed),
+        warnings=tuple(data.warnings),
     )
-
-
-def _number(value: Any) -> float:
-    """A finite number; JSON of other programs may hold others."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"it has {shown(value)}, expected a finite number")
-    return float(value)

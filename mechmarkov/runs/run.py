@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import index
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +26,7 @@ from mechmarkov.safe import folder as shared_folder
 from mechmarkov.safe.plain_data import RunFileError, describe
 from mechmarkov.sources import Source
 from mechmarkov.sources.base.source import check_drawn
-from mechmarkov.utils.errors import MOST, list_of, path_of
+from mechmarkov.utils.errors import MOST, integer_of, list_of, path_of
 from mechmarkov.utils.text import counted, fact_table, shown
 
 UNKNOWN_STEP = {"step": "unknown"}  # in the provenance of a run whose one checkpoint stands as step 0
@@ -113,12 +112,16 @@ class Run:
 
     def _index(self, step: int) -> int:
         held: list[int] = self.steps.tolist()
-        if step == -1:
+        try:
+            number = integer_of("step", step)
+        except TypeError:
+            number = -2  # no step either
+        if number == -1:
             return len(held) - 1
-        if step not in held:
-            shown = [*map(str, held[:8]), "…", str(held[-1])] if len(held) > 10 else [*map(str, held)]
-            raise ValueError(f"step is {step}, expected -1 (the last) or one of {', '.join(shown)}")
-        return held.index(step)
+        if number not in held:
+            some = [*map(str, held[:8]), "…", str(held[-1])] if len(held) > 10 else [*map(str, held)]
+            raise ValueError(f"step is {shown(step)}, expected -1 (the last) or one of {', '.join(some)}")
+        return held.index(number)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to a file; one that is there is replaced whole or, on any failure, not at all.
@@ -421,11 +424,15 @@ def checked_step(step: int) -> int:
         >>> checked_step(torch.tensor(8))
         8
     """
-    if isinstance(step, bool) or not hasattr(step, "__index__") or index(step) < 0:
+    try:
+        number = integer_of("step", step)
+    except TypeError:
+        number = -1
+    if number < 0:
         raise ValueError(f"step is {shown(step)}, expected an integer of at least 0")
-    if index(step) > MOST:
+    if number > MOST:
         raise ValueError(f"step is {shown(step)}, expected at most 2^63 - 1")
-    return index(step)
+    return number
 
 
 def example_tokens(config: DecoderConfig, source: Source, objective: Objective) -> Tensor:

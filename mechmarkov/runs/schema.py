@@ -84,7 +84,7 @@ def parse(data: dict[str, Any]) -> Fields:
         recipe=_recipe(data["recipe"]),
         seed=_seed(data["seed"]),
         metrics=_metrics(data["metrics"]),
-        provenance=_plain(data["provenance"], "provenance"),
+        provenance=_provenance(data["provenance"]),
         steps=steps,
         states=_states(data["states"], shapes, steps, model),
     )
@@ -170,6 +170,15 @@ def _plain(value: Any, path: str) -> dict[str, Any]:
     return _dict(value, path)
 
 
+def _check_numbers(value: Any, path: str) -> None:
+    """Refuse numbers that JSON, and so a summary, has no word for."""
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            _check_numbers(item, f"{path}.{readable(key)}" if isinstance(key, str) else f"{path}[{key}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise RunFileError(f"{path} is {value}, expected a finite number")
+
+
 def _config(kind: type[Config], value: Any, name: str) -> Config:
     try:
         return kind.model_validate(_plain(value, name), strict=True)
@@ -189,7 +198,14 @@ def _source(value: Any) -> Source:
 def _recipe(value: Any) -> dict[str, Any] | None:
     recipe = None if value is None else _plain(value, "recipe")
     check_recipe(recipe)
+    _check_numbers(recipe, "recipe")
     return recipe
+
+
+def _provenance(value: Any) -> dict[str, Any]:
+    provenance = _plain(value, "provenance")
+    _check_numbers(provenance, "provenance")
+    return provenance
 
 
 def _seed(value: Any) -> int | None:
@@ -242,7 +258,7 @@ def _states(
             raise RunFileError(f"states[{quoted(name)}] is missing")
     for name in value:
         if name not in allowed:
-            raise RunFileError(f"states[{quoted(name)}] is unknown: the model has no such parameter")
+            raise RunFileError(f"states[{quoted(name)}] is unknown, expected parameters of the model")
     for name, shape in allowed.items():
         tensor = _tensor(value[name], f"states[{quoted(name)}]", torch.float32)
         if tensor.ndim == 0 or tensor.shape[0] not in (1, n) or tuple(tensor.shape[1:]) != shape:
@@ -288,16 +304,16 @@ def _trainable(value: Any, shapes: dict[str, tuple[int, ...]]) -> Slices | None:
     for name, slices in _plain(value, "trainable").items():
         path = f"trainable[{quoted(name)}]"
         if name not in shapes:
-            raise RunFileError(f"{path} is unknown: the model has no such parameter")
+            raise RunFileError(f"{path} is unknown, expected parameters of the model")
         if slices is None:
             continue
         if type(slices) is not list or len(slices) != len(shapes[name]):
             raise RunFileError(
-                f"{path} is not a list with [start, stop] for each of its {len(shapes[name])} axes"
+                f"{path} is {shown(slices)}, expected [start, stop] for each of {len(shapes[name])} axes"
             )
         for axis, (slice_, size) in enumerate(zip(slices, shapes[name], strict=True)):
             if type(slice_) is not list or [type(end) for end in slice_] != [int, int]:
-                raise RunFileError(f"{path}[{axis}] is not [start, stop] of two integers")
+                raise RunFileError(f"{path}[{axis}] is {shown(slice_)}, expected two integers, [start, stop]")
             if not 0 <= slice_[0] < slice_[1] <= size:
                 raise RunFileError(f"{path}[{axis}] is {slice_}, expected 0 <= start < stop <= {size}")
     return _dict(value, "trainable")

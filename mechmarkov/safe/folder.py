@@ -6,7 +6,6 @@ path of its keys, as a JSON list.
 
 import hashlib
 import json
-import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -16,14 +15,14 @@ from typing import Any
 from torch import Tensor
 
 from mechmarkov.safe.file import check_regular, naming, own_copy, refusing
+from mechmarkov.safe.json_file import read_json
 from mechmarkov.safe.plain_data import RunFileError, check_loaded_tensor, check_plain, describe
 from mechmarkov.utils.files import clear_leftovers, temporary_prefix
-from mechmarkov.utils.text import is_utf8, quoted, shown
+from mechmarkov.utils.text import is_utf8, quoted
 
 RUN, WEIGHTS, CARD, PICTURE = "run.json", "weights.safetensors", "README.md", "curve.svg"
 # What huggingface_hub adds to a repository and to a copy of one.
 KNOWN = {RUN, WEIGHTS, CARD, PICTURE, ".gitattributes", ".cache", ".huggingface"}
-MAX_JSON_BYTES = 8 << 20
 HASH = "weights_sha256"
 
 
@@ -97,8 +96,10 @@ def read(folder: str | os.PathLike[str]) -> dict[str, Any]:
                 raise RunFileError(
                     f"holds {quoted(name)}, expected only {RUN}, {WEIGHTS}, {CARD} and {PICTURE}"
                 )
+    content = read_json(folder / RUN)
     with naming(folder / RUN):
-        content = _json(folder / RUN)
+        if type(content) is not dict:
+            raise RunFileError(f"is {describe(content)}, expected a dict")
         if set(content) != {"data", HASH} or type(content["data"]) is not dict:
             raise RunFileError(
                 f"has the keys {', '.join(map(quoted, sorted(content)))}, expected data and {HASH}"
@@ -141,56 +142,6 @@ def _put(data: dict[str, Any], name: str, tensor: Tensor) -> None:
     if known:
         raise RunFileError(f"holds a tensor {quoted(name)}, expected the keys of a place in {RUN}")
     place[key] = tensor
-
-
-def _json(path: Path) -> dict[str, Any]:
-    if (size := check_regular(path)) > MAX_JSON_BYTES:
-        raise RunFileError(f"has {size} bytes, expected at most {MAX_JSON_BYTES}")
-    with refusing("is not JSON", (OSError, ValueError, RecursionError)):
-        content = json.loads(
-            path.read_text(encoding="utf-8"),
-            object_pairs_hook=without_repeats,
-            parse_constant=finite,
-            parse_float=finite,
-        )
-    if type(content) is not dict:
-        raise RunFileError(f"is {describe(content)}, expected a dict")
-    return content
-
-
-def finite(text: str) -> float:
-    """Returns a finite number, for `json.loads(parse_float=finite, parse_constant=finite)`.
-
-    Raises:
-        RunFileError: Naming NaN, an infinity, or what is as large as one.
-
-    Example:
-        >>> json.loads("[1.5, NaN]", parse_constant=finite)
-        Traceback (most recent call last):
-        mechmarkov.safe.plain_data.RunFileError: holds 'NaN', expected finite numbers
-    """
-    if not math.isfinite(value := float(text)):
-        raise RunFileError(f"holds {shown(text)}, expected finite numbers")
-    return value
-
-
-def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a dict of pairs whose keys differ, for `json.loads(object_pairs_hook=without_repeats)`.
-
-    Raises:
-        RunFileError: Naming a key that is given twice.
-
-    Example:
-        >>> json.loads('{"a": 1, "a": 2}', object_pairs_hook=without_repeats)
-        Traceback (most recent call last):
-        mechmarkov.safe.plain_data.RunFileError: key 'a' is given twice, expected once
-    """
-    items: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in items:
-            raise RunFileError(f"key {shown(key)} is given twice, expected once")
-        items[key] = value
-    return items
 
 
 def _sha256(path: Path) -> str:

@@ -17,7 +17,7 @@ import torch
 from mechmarkov.sweeps.tasks import Done, Task, with_runs
 from mechmarkov.utils import forked
 from mechmarkov.utils.errors import number_of
-from mechmarkov.utils.forked import begin_spawned, without_interruptions
+from mechmarkov.utils.forked import begin_spawned, shut_down, without_interruptions
 from mechmarkov.utils.text import shown
 
 Work = Callable[..., Done]  # of a task
@@ -75,6 +75,7 @@ def in_processes(
     """
     context = multiprocessing.get_context("spawn")
     shares = context.Array("d", len(tasks) + 1, lock=False)
+    others = {*multiprocessing.active_children()}
     pool = ProcessPoolExecutor(count, context, begin_spawned, (shares,))
     try:
         with without_interruptions():
@@ -87,7 +88,7 @@ def in_processes(
             moved(sum((len(tasks[i].items) * shares[i] for i in waiting.values()), 0.0))
     finally:
         shares[STOP] = 1
-        pool.shutdown(cancel_futures=True)
+        shut_down(pool, others)
 
 
 STOP = -1  # where `shares` says whether to stop; what each task has done of its steps is before it

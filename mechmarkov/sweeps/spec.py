@@ -14,7 +14,7 @@ from tqdm import tqdm
 from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe
 from mechmarkov.utils.config import Fields, Truth
 from mechmarkov.utils.progress import watched
-from mechmarkov.utils.text import near_misses, printable
+from mechmarkov.utils.text import near_misses, printable, shown
 from mechmarkov.utils.toml import Written, is_file
 
 MAX_RUNS = 1_000_000
@@ -102,7 +102,8 @@ class Sweep(Written):
         each = list(seeds) if isinstance(seeds, list | tuple | range) else []
         whole = all(type(seed) is int and 0 <= seed < 1 << 63 for seed in each)
         if not each or not whole or len(set(each)) < len(each):
-            raise ValueError(f"expected how many, or a list of different integers from 0 on, not {seeds!r}")
+            expected = "expected how many, or a list of different integers from 0 on"
+            raise ValueError(f"seeds is {shown(seeds)}, {expected}")
         return tuple(each)
 
     @field_validator("grid", mode="before")

@@ -171,7 +171,7 @@ def _check_members(members: Sequence[Member]) -> None:
     good = all(type(seed) is int and 0 <= seed < MAX_SEED for seed in seeds)
     if not seeds or not good or len({(id(each.recipe), each.seed) for each in members}) < len(members):
         if len(seeds) == 1:
-            raise ValueError(f"seed is {seeds[0]!r}, expected an integer from 0 to 2^63 - 1")
+            raise ValueError(f"seed is {shown(seeds[0])}, expected an integer from 0 to 2^63 - 1")
         some = f"{seeds[:20]}"[:-1] + (", …]" if len(seeds) > 20 else "]")
         raise ValueError(f"seeds are {some}, expected different integers from 0 to 2^63 - 1")
 

@@ -6,6 +6,8 @@ from importlib.util import find_spec
 
 import torch
 
+from mechmarkov.utils.text import shown
+
 
 def pick_device(name: str) -> torch.device:
     """The torch device of a name; `auto` is CUDA where there is any, else the CPU.
@@ -17,8 +19,8 @@ def pick_device(name: str) -> torch.device:
         >>> pick_device("cpu")
         device(type='cpu')
     """
-    if name not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device is {name!r}, expected 'auto', 'cpu' or 'cuda'")
+    if not isinstance(name, str) or name not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device is {shown(name)}, expected 'auto', 'cpu' or 'cuda'")
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is 'cuda', but torch sees no CUDA device")
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")

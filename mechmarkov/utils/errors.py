@@ -2,8 +2,9 @@
 
 import inspect
 import os
+import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -105,12 +106,18 @@ def _complaint(detail: Mapping[str, Any], models: Models, name: str, skip: int) 
     value, message = shown(detail["input"]), printable(detail["msg"])
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"{key} is {value}, expected a section"
-    if message.startswith("Input should be "):
-        expected = message.removeprefix("Input should be ")
-        for theirs, ours in IN_WORDS.items():
-            expected = expected.replace(theirs, ours)
-        return f"{key} is {value}, expected {expected}"
-    return f"{key} is {value}: {message[0].lower()}{message[1:]}"
+    if kind == "iteration_error":
+        return f"{key} is {value}, expected a list"
+    if kind == "int_parsing_size":
+        return f"{key} is {value}, expected an integer of at most 4300 digits"
+    wish = re.fullmatch("(.+?) should (be|have|match) (.+)", message)
+    if wish is None:
+        return f"{key} is {value}: {message[0].lower()}{message[1:]}"
+    what, should, expected = wish.groups()
+    for theirs, ours in IN_WORDS.items():
+        expected = expected.replace(theirs, ours)
+    verb = "" if should == "be" else f"{what.lower()} to {should} "
+    return f"{key} is {value}, expected {verb}{expected}"
 
 
 def _wanted(holders: Models, name: str) -> str:
@@ -225,7 +232,7 @@ def list_of(name: str, value: Any, expected: str, *, most: int = MOST_ITEMS) -> 
         TypeError: seeds is 'abc', expected a list of seeds
     """
     if hasattr(value, "tolist"):  # numpy's and torch's numbers as Python's; of a single one no list
-        value = value.tolist()
+        value = nested_lists(name, value, expected)
     has_end = hasattr(value, "__len__") and hasattr(value, "__iter__")
     if not has_end or isinstance(value, str | bytes | bytearray | Mapping):
         raise TypeError(f"{name} is {shown(value)}, expected {expected}")
@@ -236,6 +243,42 @@ def list_of(name: str, value: Any, expected: str, *, most: int = MOST_ITEMS) -> 
     if count:
         raise ValueError(f"{name} are {count}, expected at most {most}")
     return list(value)
+
+
+def nested_lists(name: str, value: Any, expected: str) -> Any:
+    """An array or a tensor as nested lists of Python's numbers.
+
+    Raises:
+        TypeError: A tensor that is sparse, nested, quantised or without data.
+
+    Example:
+        >>> import torch
+        >>> nested_lists("P", torch.eye(2).to_sparse(), "rows of numbers")
+        Traceback (most recent call last):
+        TypeError: P is a tensor without plain numbers (torch.sparse_coo, cpu), expected rows of numbers
+    """
+    try:
+        return value.tolist()
+    except (RuntimeError, NotImplementedError):  # torch's, which says it in several lines
+        kind = f"{value.layout}, {value.device}"
+        raise TypeError(f"{name} is a tensor without plain numbers ({kind}), expected {expected}") from None
+
+
+def choice_of(name: str, value: Any, known: Iterable[str]) -> str:
+    """A text that is one of several.
+
+    Raises:
+        ValueError: Anything else, an array too, which equals no text and compares with each.
+
+    Example:
+        >>> choice_of("kind", 3, ["zero", "mean"])
+        Traceback (most recent call last):
+        ValueError: kind is 3, expected one of 'zero', 'mean'
+    """
+    known = list(known)
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name} is {shown(value)}, expected one of {', '.join(map(repr, known))}")
+    return value
 
 
 def integer_of(name: str, value: Any, *, least: int | None = None, most: int = MOST) -> int:
@@ -256,9 +299,12 @@ def integer_of(name: str, value: Any, *, least: int | None = None, most: int = M
         Traceback (most recent call last):
         ValueError: jobs is 0, expected at least 1
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        number = index(value)
+    except (TypeError, RuntimeError, NotImplementedError):  # of tensors with several numbers, or with none
+        number = None
+    if number is None or isinstance(value, bool):
         raise TypeError(f"{name} is {shown(value)}, expected an integer")
-    number = index(value)
     if least is not None and not least <= number <= most:
         bound = f"at least {least}" if number < least else f"at most {most}"
         raise ValueError(f"{name} is {shown(number)}, expected {bound}")
@@ -294,7 +340,7 @@ def generator_in(value: Any, depth: int = 8) -> str | None:
         >>> generator_in({"at": (i for i in range(3))}), generator_in([[0.5, 0.5], [0.5, 0.5]])
         ('.at', None)
     """
-    if isinstance(value, Iterator):
+    if isinstance(value, Iterator) or (isinstance(value, range) and value[MOST_ITEMS:]):
         return ""
     if not depth:
         return None

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -79,22 +79,38 @@ def forked(
 
         pool = ThreadPoolExecutor(jobs, "stack", torch.set_num_threads, (1,))  # a thread's own number
         call, unpack = work, lambda answer: answer
+    others = {*multiprocessing.active_children()}
     try:
-        with pool:
-            with without_interruptions():
-                waiting = {pool.submit(call, argument): argument for argument in arguments}
-            try:
-                while waiting:
-                    ready, _ = wait(waiting, timeout=0.1, return_when=FIRST_COMPLETED)
-                    meanwhile()
-                    for future in ready:
-                        yield waiting.pop(future), unpack(future.result())
-            except BaseException:
-                stop()
-                pool.shutdown(cancel_futures=True)
-                raise
+        with without_interruptions():
+            waiting = {pool.submit(call, argument): argument for argument in arguments}
+        while waiting:
+            ready, _ = wait(waiting, timeout=0.1, return_when=FIRST_COMPLETED)
+            meanwhile()
+            for future in ready:
+                yield waiting.pop(future), unpack(future.result())
     except BrokenProcessPool:
         raise RuntimeError(f"a process was killed, possibly out of memory: {advice}") from None
+    except BaseException:
+        stop()
+        raise
+    finally:
+        shut_down(pool, others)
+
+
+def shut_down(pool: Executor, others: Set[Any]) -> None:
+    """Drop work that is not begun and wait for what is under way; if that is interrupted too, end it.
+
+    Args:
+        pool: The pool, of processes or of threads; threads are waited for.
+        others: The processes of `multiprocessing.active_children()` that are not the pool's.
+    """
+    try:
+        pool.shutdown(cancel_futures=True)
+    except BaseException:
+        for process in {*multiprocessing.active_children()} - others:
+            process.kill()
+        pool.shutdown()
+        raise
 
 
 class _StoppedError(Exception):

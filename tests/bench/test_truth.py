@@ -231,6 +231,16 @@ def law(name, source, x, seed):
 
 
 @pytest.mark.parametrize("name", HAND_SET)
+def test_a_case_is_a_run_that_is_kept(name, tmp_path):
+    case = CASES[name](5, pairs="resampled")
+    case.as_run().save(tmp_path / "run.pt")
+    again = mm.load(tmp_path / "run.pt").model()
+    torch.testing.assert_close(
+        again(case.clean).double(), case.model(case.clean).double(), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("name", HAND_SET)
 def test_laws_are_those_of_counting_and_weighing_by_hand(name):
     case = CASES[name](5, pairs="resampled")
     for x, rows in zip(case.clean.tolist()[:8], case.law.numpy(), strict=False):

@@ -107,7 +107,7 @@ FAULTS = {
     one(subject=[]): "expected a list with one part",
     one(relation="reaches"): "expected 'is_needed'",
     one(status="yes"): "status is 'yes'",
-    one(value=float("nan")): "value is",
+    one(value=float("nan")): "holds 'NaN', expected finite numbers",
     "{": "Expecting",
 }
 
@@ -145,7 +145,7 @@ def test_baselines_answer_and_are_scored(folder, capsys):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--key", "wrong", "--answers", "answers.json"], "is not that of the quiz"),
+        (["--key", "wrong", "--answers", "answers.json"], "expected the key that the quiz in"),
         (["--by", "probe", "--answers", "answers.json"], "exclude each other"),
         (["--answers", "nothing.json"], "is not a file"),
         (["--by", "probe", "--models", "3"], "--models is for a new quiz"),

@@ -133,7 +133,7 @@ class Inputs(LensSurface):
             stack = "" if m is None else f" or [{m}, batch, position] for this stack"
             shape = list(tokens.shape)
             raise ValueError(f"tokens have shape {shape}, expected [batch, position], [position]{stack}")
-        if tokens.is_floating_point():
+        if tokens.dtype not in (torch.int64, torch.int32):  # a lookup takes no others
             raise ValueError(f"tokens are {tokens.dtype}, expected integers")
         self._check_length(tokens.shape[-1], earlier)
         if tokens.device != self.embed.W_E.device:

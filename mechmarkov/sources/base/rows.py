@@ -11,6 +11,7 @@ from jaxtyping import Float
 from pydantic import AfterValidator, BeforeValidator
 
 from mechmarkov.sources.base.source import Real
+from mechmarkov.utils.errors import nested_lists
 
 # A row in float32, or written with seven digits, is meant as a law; one that is off by more is a mistake.
 ROW_TOLERANCE = 1e-6
@@ -24,7 +25,12 @@ def as_lists(value: Any) -> Any:
         >>> as_lists(np.eye(2)), as_lists("uniform")
         ([[1.0, 0.0], [0.0, 1.0]], 'uniform')
     """
-    return value.tolist() if isinstance(value, np.ndarray | torch.Tensor) else value
+    if not isinstance(value, np.ndarray | torch.Tensor):
+        return value
+    try:
+        return nested_lists("it", value, "numbers")
+    except TypeError as error:  # pydantic names the field of a ValueError
+        raise ValueError(str(error)) from None
 
 
 # Plain data whatever it was given as; what the numbers must be is for the checks below.

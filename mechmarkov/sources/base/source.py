@@ -15,6 +15,7 @@ from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 from mechmarkov.utils.config import Fields
+from mechmarkov.utils.errors import integer_of
 from mechmarkov.utils.text import fact_table, shown
 
 MAX_LABELS_SHOWN = 12  # of the states, in a notebook
@@ -295,9 +296,10 @@ def check_request(batch: int, length: int, generator: Numbers, device: Device) -
         ValueError: One line that names the argument and its value.
     """
     for name, value in (("batch", batch), ("length", length)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}, expected at least 1")
-    if not hasattr(generator, "device"):
+        integer_of(name, value, least=1)
+    if isinstance(generator, torch.Tensor) or not isinstance(
+        getattr(generator, "device", None), torch.device
+    ):
         raise TypeError(f"generator is {shown(generator)}, expected torch.Generator().manual_seed(0)")
     if generator.device.type != torch.device(device).type:
         raise ValueError(

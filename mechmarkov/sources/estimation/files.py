@@ -192,7 +192,9 @@ def naming(path: Path) -> Iterator[None]:
         yield
     except (OptionError, tables.ColumnError):
         raise
-    except (ValueError, csv.Error) as error:  # those of pandas and pyarrow are ValueErrors too
+    except (ValueError, csv.Error, OSError) as error:  # those of pandas and pyarrow are among these
+        if isinstance(error, OSError) and error.errno is not None:  # of the system, and it names the file
+            raise
         cause = printable(str(error).partition("\n")[0], 150)
         raise ValueError(
             f"{printable(path.name, 60)} cannot be read: {cause}; expected a sound {path.suffix} file"

@@ -51,13 +51,15 @@ def sequences_of(tokens: Any, each: Any) -> Iterable[tuple[str, Any]]:
     if isinstance(tokens, np.ndarray):
         if tokens.ndim == 1 and tokens.dtype.kind not in "OUT":
             return [("tokens", _without(each, tokens))]
-        if tokens.ndim == 2 and tokens.dtype.kind not in "OUT":
+        if tokens.ndim == 2 and len(tokens) and tokens.dtype.kind not in "OUT":
             return [(f"tokens[{i}]", row) for i, row in enumerate(_without(each, tokens))]
         if tokens.ndim > 2:
             raise ValueError(
                 f"tokens has shape {list(tokens.shape)}, expected states [sequence, position]"
                 + ": tokens[..., 0]" * (tokens.shape[-1] == 1)
             )
+        if not len(tokens):
+            raise ValueError(f"tokens has shape {list(tokens.shape)}, expected a sequence of states")
         tokens = tokens.tolist()
     nested = [_is_nested(one) for one in tokens]
     if any(nested):
@@ -218,7 +220,7 @@ def flat(sequence: Any, where: str) -> Symbols:
             raise ValueError(
                 f"{where} holds {shown(value)} and {shown(text)}, expected only integers or only texts"
             )
-        whole = all(isinstance(one, bool | int | float) and one == int(one) for one in listed)
+        whole = all(isinstance(one, int) or (isinstance(one, float) and one.is_integer()) for one in listed)
         advice = ": np.array(tokens).astype(int)" * whole
         raise ValueError(f"{where}[{at}] is {shown(value)}, expected an integer or a text{advice}")
     if "\0" in "".join(listed):
