@@ -34,6 +34,7 @@ class Probe:
         figures: Pictures of the data.
         formula: How the headline scores are computed, a line each, in plain text; `cites` is the source.
         formulas: Those of single scores, by name or by a pattern such as `share_*`.
+        ranges: The values that single scores can take, by name or pattern, where the unit does not say it.
         records: Quantities it reads that are not in `mechmarkov.probing.recording.record.STANDARD`; all
             probes' are recorded in one pass.
         has_null: Whether fresh models say what chance gives; where not, `scores` gets None for their data.
@@ -55,6 +56,7 @@ class Probe:
     headline: Callable[[Sequence[Claim]], list[Tile]] = lambda _: []
     formula: str = ""
     formulas: Mapping[str, str] = field(default_factory=dict, hash=False)
+    ranges: Mapping[str, str] = field(default_factory=dict, hash=False)
     records: tuple[Quantity[Any], ...] = ()
     has_null: Callable[[Subject], bool] = lambda _: True
     on_request: bool = False

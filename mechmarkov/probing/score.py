@@ -11,6 +11,11 @@ from mechmarkov.utils.text import clean, counted, format_number, format_range, i
 MAX_FLOAT = sys.float_info.max
 NUMBER = (int, float, np.integer, np.floating)
 
+# Values that scores can take, for `Probe.ranges`.
+DIVERGENCE = "from 0, where the two laws are equal"
+EXCESS = "0 at the best possible; below it only by the error of sampling"
+OVER_CHANCE = "0 at chance, at most 1; below 0 where attention avoids these keys"
+
 
 @dataclass(frozen=True)
 class Score:

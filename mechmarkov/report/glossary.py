@@ -27,10 +27,6 @@ RANGES = {
     "lag": "from 1, the last known token",
     "": "a name, or yes or no",
 }
-LESS_CHANCE = ("induction_score", "repeated_score")  # probabilities less what chance gives
-DIVERGENCES = {"kl", "fidelity"}
-DIVERGENCE = "from 0, where the two laws are equal"
-EXCESS = "0 at the best possible; below it only by the error of sampling"
 
 
 @dataclass(frozen=True)
@@ -52,18 +48,11 @@ def explanation(probe: Probe, name: str, score: Score) -> Explanation:
     'from 0, where the two laws are equal'
     """
     lines = tuple(line.strip() for line in probe.formula.splitlines() if line.strip())
-    own = tuple(line for pattern, line in probe.formulas.items() if fnmatchcase(name, pattern))
+    own, ranges = (
+        tuple(text for pattern, text in given.items() if fnmatchcase(name, pattern))
+        for given in (probe.formulas, probe.ranges)
+    )
     phrase = words(name).lower()
     named = own or tuple(line for line in lines if phrase in line.replace("-", " ").lower())
-    null = score.null_kind or ""
-    return Explanation(named or lines, score.unit, _range(name, score.unit), null, probe.cites)
-
-
-def _range(name: str, unit: str) -> str:
-    if unit == "nats" and not DIVERGENCES.isdisjoint(name.split("_")):
-        return DIVERGENCE
-    if name.startswith(LESS_CHANCE):
-        return "0 at chance, at most 1; below 0 where attention avoids these keys"
-    if unit == "nats" and "excess" in name.split("_"):
-        return EXCESS
-    return RANGES.get(unit, "no bounds")
+    null, values = score.null_kind or "", next(iter(ranges), RANGES.get(score.unit, "no bounds"))
+    return Explanation(named or lines, score.unit, values, null, probe.cites)

@@ -6,7 +6,7 @@ from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import last_model, score_with_null
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.preconditions import why_no_table, why_no_value_circuit
-from mechmarkov.probing.score import Score
+from mechmarkov.probing.score import DIVERGENCE, Score
 from mechmarkov.report.figures import matched
 from mechmarkov.report.probe_figures import fitted_target, over_training
 from mechmarkov.theory import kernel as k
@@ -94,6 +94,7 @@ probe = Probe(
     "target T = log P under cross-entropy, √P under −log(score + ε), P under squared error\n"
     "kernel cosine = ⟨C, T⟩ / (|C| |T|), both double-centred · kernel KL = Σᵢ πᵢ KL(Pᵢ ‖ prediction of C "
     "only C for i)",
+    ranges={"kernel_kl": DIVERGENCE},
     formulas={
         "path": "the path whose C by itself predicts best",
         "kernel_slope": "least-squares slope of C on log P, both double-centred",

@@ -8,7 +8,7 @@ import xarray as xr
 
 from mechmarkov.probing import Probe
 from mechmarkov.probing.dataset import MIN_GAP_NATS, last_model, normal_interval, score_with_null
-from mechmarkov.probing.score import Score
+from mechmarkov.probing.score import DIVERGENCE, EXCESS, Score
 
 from . import figures, measure
 from .claims import claims, headline, nearest
@@ -76,6 +76,7 @@ probe = Probe(
     "the model\n"
     "bigram p = P(current, ·) · unigram p = π · where each sequence has its own chain: (count of "
     "the transition + 1) / (count of the state + K)",
+    ranges={"kl_*": DIVERGENCE, "excess_loss": EXCESS},
     formulas={
         "nearest_predictor": "the exact predictor with the smallest KL",
         "kl_uniform": "E[KL(1/K ‖ q)], q the model",

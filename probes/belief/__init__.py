@@ -7,7 +7,7 @@ import xarray as xr
 
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import interval_at, last_model, score_with_null
-from mechmarkov.probing.score import Score
+from mechmarkov.probing.score import DIVERGENCE, Score
 from mechmarkov.sources import Hidden
 
 from . import figures
@@ -102,6 +102,7 @@ probe = Probe(
     "beyond = 1 − error of the stream / error of reading the law of the next token and the last 8 tokens"
     "\n"
     "forced: x + (e_state − W x − b) · pattern, pattern = (Wᵀ Σ W)⁺ Wᵀ Σ, Σ the covariance of x",
+    ranges={"*_kl": DIVERGENCE},
     formulas={
         "belief_stream": "the earliest residual stream with 1 − R² ≤ 2 · the least + 0.001",
         "belief_r2": "R² at that stream",

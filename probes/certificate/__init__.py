@@ -76,6 +76,7 @@ probe = Probe(
     formula="a head's largest output in a direction f is the root of Σⱼ max_y wⱼ(y) (fⱼ(y) − λ) = 0, over "
     "allowed paths where transitions are forbidden\n"
     "log odds off by at most D: log-probabilities within D, KL ≤ its value at a corner of the odds' box",
+    ranges={"worst_kl*": DIVERGENCE, "mean_*kl*": DIVERGENCE},
     formulas={
         "worst_kl": "max over all sequences of KL(program ‖ model), an upper bound",
         "worst_kl_seen": "the largest KL(program ‖ model) of any prediction that the model was seen to make",

@@ -16,7 +16,7 @@ from mechmarkov.models.components import head_index
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import best_heads, head_name, last_model, normal_interval, score_with_null
 from mechmarkov.probing.preconditions import why_no_value_circuit
-from mechmarkov.probing.score import Score
+from mechmarkov.probing.score import DIVERGENCE, OVER_CHANCE, Score
 from mechmarkov.utils.text import format_share
 
 from . import figures, measure
@@ -199,6 +199,7 @@ probe = Probe(
     "for an ideal head\n"
     "composition of W_A into W_B = |W_A W_B| / (|W_A| |W_B|) · copying = Σλ / Σ|λ|, λ the "
     "eigenvalues of OV (Elhage et al. 2021)",
+    ranges={"fidelity": DIVERGENCE, "induction_score*": OVER_CHANCE, "repeated_score": OVER_CHANCE},
     formulas={
         "induction_head": "the head with the largest induction score that a predecessor moves",
         "induction_heads": "that head and those within its error",

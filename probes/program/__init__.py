@@ -5,7 +5,7 @@ import xarray as xr
 
 from mechmarkov.probing import Probe
 from mechmarkov.probing.dataset import last_model, normal_interval, score_with_null
-from mechmarkov.probing.score import Score
+from mechmarkov.probing.score import DIVERGENCE, Score
 
 from . import figures, measure
 from .claims import claims, nearest_predictor
@@ -48,6 +48,7 @@ probe = Probe(
     "by weights: score = base + direct[parent] + Σ over MLPs of table[parent] + Σ over heads, lags m of aₘ · "
     "table[token at lag m], aₘ fitted to the attention\n"
     "explained = 1 − KL(model ‖ program) / KL(model ‖ the model's mean prediction)",
+    ranges={"kl_*": DIVERGENCE},
     formulas={
         "kl_model_program": "E[KL(model ‖ best program found)], on fresh sequences; its interval is only "
         "theirs",
