@@ -6,6 +6,7 @@ import xarray as xr
 from mechmarkov.claims.claim import MODEL, Claim, Condition
 from mechmarkov.probing import Probe, Score
 from mechmarkov.probing.dataset import last_model
+from mechmarkov.probing.score import DIVERGENCE
 
 from . import figures, measure
 
