@@ -29,7 +29,7 @@ _MIN_BAND = 0.12  # of the axis; a narrower band has no room for its name
 _MIN_UPRIGHT = 0.04  # likewise; in a wider one the name stands upright
 _ROW = 0.048  # of the axis' height: a line of text; nearer levels share one text
 _LETTER = 6.0  # pixels of a letter
-_EVENT_LETTERS = 14  # of a row of an event's name
+_EVENT_LETTERS = 21  # of a row of an event's name
 _PLOTS = np.array([(190, 250), (520, 250), (1056, 250)])  # pixels between the axes: phone, 1280, 1920
 _HEADROOM = 0.35  # of the way from the best loss to the uniform's, above the latter
 
