@@ -90,6 +90,7 @@ def test_a_random_start_leaves_when_linear_theory_says():
     assert small.sum() > 10
     assert np.log(theory[small] / own[small]) == pytest.approx(np.zeros(small.sum()), abs=0.2)
     assert said.first("leaves_by", status="shown").condition("seen") is not None
+    assert said.first("is_at") is None or not said.first("is_at").condition("tied embeddings favour repeats")
 
 
 def test_a_large_random_start_was_never_at_the_saddle():
@@ -131,6 +132,8 @@ def test_the_tied_binary_run_is_at_a_minimum_by_its_hessian(tied):
     point = said.first("is_at", status="shown")
     assert (point.object, point.value) == (("minimum",), pytest.approx(0.5, abs=0.03))
     assert point.condition("as predicted").words == ("the unigram point",)
+    # The logit of a token after itself is |e|², and 1 - p - q is below zero.
+    assert point.condition("tied embeddings favour repeats").value == pytest.approx(-0.6)
     assert said.first("lies_in").object == ("unigram",)
     assert float(data.attrs["unigram_growth"]) == 0
     assert len(landscape.probe.figures(data)) == 4

@@ -11,6 +11,7 @@ from probing_cases import CHAIN, P3, random_run, run_of, subject_of
 import mechmarkov as mm
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.constructions.lookup_tables import direct_table
+from mechmarkov.models.constructions.n_grams import n_gram_model
 from mechmarkov.probing.source_check import overconfidence, unlikely_transition
 from mechmarkov.report import html
 
@@ -84,6 +85,15 @@ def test_a_model_of_another_chain_is_sure_of_another_law(P, doubted):
     assert ("Warning" in result._repr_html_()) == doubted
     assert len(result.summary()["warnings"]) == doubted
     assert ("<strong>Warning</strong>: the source may be" in html.render(result)) == doubted
+
+
+def test_a_model_that_is_wrong_at_one_position_is_not_doubted():
+    """Its first prediction is made with a token too few, and sure."""
+    kernel = np.random.default_rng(0).dirichlet(np.ones(3), size=(3, 3))
+    run = mm.Run.from_model(n_gram_model(kernel, 8), source=mm.OrderK(kernel.tolist()))
+    assert overconfidence(subject_of(run, sequences=256)) is None
+    another = mm.Run.from_model(n_gram_model(kernel[::-1].copy(), 8), source=mm.OrderK(kernel.tolist()))
+    assert overconfidence(subject_of(another, sequences=256)) is not None
 
 
 def test_a_fresh_model_is_not_doubted():

@@ -93,6 +93,17 @@ def test_no_text_of_a_crowded_circuit_lies_on_another():
     assert len(parts) + 4 <= len(boxes) <= len(parts) + MAX_NUMBERS  # the largest have room for theirs
 
 
+def test_the_path_between_two_named_parts_has_its_number_first():
+    """Inputs from the tokens cost more, six of them: all the numbers there are room for."""
+    inputs = {(start, f"{head}.{side}"): (1.0, 1.0 + i / 10) for i, (start, head, side) in enumerate(
+        (start, head, side) for head in ("L0H0", "L1H0") for start in ("embed", "pos_embed") for side in "QK"
+    )}  # fmt: skip
+    between = {("L0H0", "L1H0.K"): (0.31, 0.31), ("L1H0", "logits"): (1.0, 1.0)}
+    named = [Claim(("L0H0",), "feeds", ("L1H0",), 0.1), Claim(("L1H0",), "is_induction_head", (), 1.0)]
+    texts = [note.text for note in circuit(with_paths(inputs | between, induction=named)).layout.annotations]
+    assert "0.31" in texts
+
+
 def test_without_ablation_there_is_no_circuit():
     with pytest.raises(KeyError, match="ablation"):
         circuit(Result({"title": "t"}, [0], {"attention": outcome("attention", scores={})}))
