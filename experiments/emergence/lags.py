@@ -78,7 +78,7 @@ def lags(quick: bool) -> Measured:
     times = np.array([[first_time(row > HALF, kept) for row in one.T] for one in shares])  # [seed, lag]
     order = np.argsort(-WEIGHTS)
     n, heaviest = len(runs), int(np.argmax(WEIGHTS))
-    sorted_ = np.array([(np.diff(row[order][np.isfinite(row[order])]) >= 0).all() for row in times])
+    sorted_ = np.array([np.isfinite(row).all() and (np.diff(row[order]) >= 0).all() for row in times])
     found = with_interval(WEIGHTS, times.T) if not quick else (np.nan, np.nan, np.nan)
     slopes = np.array([exponent(WEIGHTS, row) for row in times])
     heads = np.stack([top_lags(run) for run in runs])  # [seed, step, head]
