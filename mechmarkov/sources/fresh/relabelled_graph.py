@@ -49,7 +49,7 @@ class RelabelledGraph(WithHidden):
     Example:
         >>> path = RelabelledGraph(graph={"edges": [[0, 1], [1, 2]], "n_states": 3})
         >>> len(path.relabelled), path.posterior(np.array([[0, 1, 2]]))[0].round(2).tolist()
-        (3, [[0.33, 0.33, 0.33], [0.4, 0.4, 0.2], [0.67, 0.0, 0.33]])
+        (3, [[0.25, 0.25, 0.5], [0.5, 0.0, 0.5], [1.0, 0.0, 0.0]])
     """
 
     takes_streams: ClassVar[bool] = True
