@@ -42,14 +42,20 @@ def recipe(steps: int) -> mm.Recipe:
 
 
 def taken_up(run: mm.Run) -> Float[np.ndarray, "step lag"]:
-    """By least squares of predictions on the rows at each lag: how much of each weight a model has."""
+    """By least squares of predictions on the rows at each lag: how much of each weight a model has.
+
+    Lag 1 and the mean over all earlier tokens are in the fit too: what a model has of those alone, without
+    attention to a lag, is correlated with the rows at lags.
+    """
     tokens = evaluation(run.source, SEQUENCES, run.config.n_ctx)
     model = predictions(run, tokens)[:, :, LATE:]
     x, last = tokens.numpy(), tokens.shape[1]
-    at = [P[x[:, LATE + 1 - lag : last - lag + 1]] - 1 / 3 for lag in LAGS]
+    at = [P[x[:, LATE + 1 - lag : last - lag + 1]] - 1 / 3 for lag in (1, *LAGS)]
+    before = P[x].cumsum(1)[:, LATE:] / np.arange(LATE + 1, last + 1)[:, None]
+    at.append(before - 1 / 3)
     features = rearrange(np.stack(at), "lag b t s -> (b t s) lag")
     values = rearrange(model - 1 / 3, "step b t s -> (b t s) step")
-    return np.asarray(np.linalg.lstsq(features, values, rcond=None)[0].T / WEIGHTS)
+    return np.asarray(np.linalg.lstsq(features, values, rcond=None)[0].T[:, 1:-1] / WEIGHTS)
 
 
 def top_lags(run: mm.Run) -> Float[np.ndarray, "step head"]:
@@ -72,7 +78,7 @@ def lags(quick: bool) -> Measured:
     times = np.array([[first_time(row > HALF, kept) for row in one.T] for one in shares])  # [seed, lag]
     order = np.argsort(-WEIGHTS)
     n, heaviest = len(runs), int(np.argmax(WEIGHTS))
-    sorted_ = np.array([(np.diff(row[order][np.isfinite(row[order])]) >= 0).all() for row in times])
+    sorted_ = np.array([np.isfinite(row).all() and (np.diff(row[order]) >= 0).all() for row in times])
     found = with_interval(WEIGHTS, times.T) if not quick else (np.nan, np.nan, np.nan)
     slopes = np.array([exponent(WEIGHTS, row) for row in times])
     heads = np.stack([top_lags(run) for run in runs])  # [seed, step, head]

@@ -18,7 +18,7 @@ GATES = ("I", "F", "G")  # of what comes in, of what is kept, of what is shown
 class LSTM(Mixer, name="lstm"):
     """Each head is an LSTM of `d_head` cells: with one head, `torch.nn.LSTM`.
 
-    With `u` the stream, a head computes for each of `V, I, F, G`, with `W_R` split into four alike,
+    With `u` the stream, a head computes for each of `V, I, F, G`, with `W_R` split into four equal parts,
 
     - `x_t = u_t W_x + b_x + h_{t-1} R_x`,
     - the cells `c_t = σ(F_t) c_{t-1} + σ(I_t) tanh(V_t)`, and `h_t = z_t = σ(G_t) tanh(c_t)`.

@@ -88,6 +88,7 @@ SOURCES = {
 
 HIDDEN = {
     "mixture",
+    "relabelled graph",
     "selective lag",
     "selective, no parent",
     "hidden",

@@ -49,7 +49,7 @@ class RelabelledGraph(WithHidden):
     Example:
         >>> path = RelabelledGraph(graph={"edges": [[0, 1], [1, 2]], "n_states": 3})
         >>> len(path.relabelled), path.posterior(np.array([[0, 1, 2]]))[0].round(2).tolist()
-        (3, [[0.33, 0.33, 0.33], [0.4, 0.4, 0.2], [0.67, 0.0, 0.33]])
+        (3, [[0.25, 0.25, 0.5], [0.5, 0.0, 0.5], [1.0, 0.0, 0.0]])
     """
 
     takes_streams: ClassVar[bool] = True
@@ -91,9 +91,9 @@ class RelabelledGraph(WithHidden):
         for names in permutations(range(self.n_states)):
             back = np.argsort(names)
             seen.setdefault(W[np.ix_(back, back)].tobytes(), names)
-        names = np.array(list(seen.values()))
-        names.setflags(write=False)
-        return names
+        found = np.array(list(seen.values()))
+        found.setflags(write=False)
+        return found
 
     @cached_property
     def matrices(self) -> Float[np.ndarray, "graph state_from state_to"]:
@@ -197,7 +197,7 @@ class RelabelledGraph(WithHidden):
         return self.predictors()["belief_over_graphs"]
 
     def _neighbours(self, tokens: Tokens) -> NextLaws:
-        """Of a token without neighbours so far, all others are equally likely."""
+        """Returns equal shares of the neighbours seen so far, or of all others where there is none."""
         predictors.check_tokens(tokens, self.n_states)
         (batch, length), n = tokens.shape, self.n_states
         laws, rows = np.empty((batch, length, n)), np.arange(batch)
