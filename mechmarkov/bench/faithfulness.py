@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from mechmarkov.bench.case import Case, seed_of
-from mechmarkov.bench.patching import losses_at
+from mechmarkov.bench.patching import corrupt_edges, losses
 
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 LEAST = 1e-6  # between the metrics of all edges and none: less is rounding
@@ -54,9 +54,10 @@ def area(values: tuple[float, ...]) -> float:
 def faithfulness(case: Case, order: tuple[str, ...]) -> tuple[float, ...] | None:
     """The faithfulness of each share of edges, the first of an order."""
     sizes = [int(share * len(order)) for share in SHARES]
-    different = sorted({0, *sizes})
-    turns = {name: turn for turn, name in enumerate(order)}
-    value = dict(zip(different, losses_at(case, turns, different).tolist(), strict=True))
+    value = {}
+    for size in {0, *sizes}:
+        with corrupt_edges(case, order[size:]):
+            value[size] = float(losses(case, [case.metric]).mean())
     whole = value[len(order)] - value[0]
     if abs(whole) < LEAST:
         return None

@@ -1,6 +1,6 @@
 """Effects by exact patching: the truth that claims are scored against, under each metric."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -126,36 +126,6 @@ def corrupt_edges(case: Case, names: Iterable[str]) -> Iterator[None]:
         for name in names:
             stack.enter_context(corrupted(*case.edges[name]))
         yield
-
-
-def losses_at(case: Case, turns: Mapping[str, int], sizes: Sequence[int]) -> Float[np.ndarray, " size"]:
-    """The metric with only some edges clean and all others corrupt, mean over the clean sequences.
-
-    All sizes are a single pass over as many copies of the sequences.
-
-    Args:
-        case: The case.
-        turns: The turn of each edge, from 0: it is clean in circuits of more edges than that.
-        sizes: How many edges are clean.
-    """
-    of_copy = torch.tensor(sizes)[:, None, None, None]
-
-    def chosen(name: str) -> Change:
-        sender, receiver = case.edges[name]
-        corrupt, is_clean = case.corrupt_outputs[sender], of_copy > turns[name]
-
-        def value(x: torch.Tensor) -> torch.Tensor:
-            copies = x.unflatten(0, (len(sizes), -1))
-            return torch.where(is_clean, copies, corrupt).flatten(0, 1)
-
-        return replace_path(case.model, sender, receiver, value)
-
-    with ExitStack() as stack, torch.no_grad():
-        for name in case.edges:
-            if turns[name] >= min(sizes):
-                stack.enter_context(chosen(name))
-        scores = case.model(case.clean.repeat(len(sizes), 1))
-    return np.array([float(case.loss(some).mean()) for some in scores.split(len(case.clean))])
 
 
 def losses(case: Case, metrics: Sequence[str]) -> Float[np.ndarray, "metric batch"]:

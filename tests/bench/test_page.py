@@ -14,6 +14,7 @@ from benchmarks.methods import with_tables
 from mechmarkov.bench import CASES, METRICS, SCORES, Method, check, run
 from mechmarkov.bench.method import GROUP
 from mechmarkov.bench.page import FILES, as_markdown, as_text, save
+from mechmarkov.bench.run import CELLS
 from mechmarkov.cli import cli
 from mechmarkov.utils.plugins import registered
 
@@ -38,7 +39,7 @@ def test_the_command_writes_its_files_and_prints_a_table(tmp_path):
     ]
     result = CliRunner().invoke(cli, [*arguments, "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
-    assert {path.name for path in tmp_path.iterdir()} == set(FILES)
+    assert {path.name for path in tmp_path.iterdir()} == {*FILES, CELLS}
     page = (tmp_path / "bench.html").read_text("utf-8")
     assert "Content-Security-Policy" in page
     assert "head, KL from the clean output: claimed against exact" in page
