@@ -35,6 +35,15 @@ def test_interventions_see_as_many_tokens_as_fit():
     assert n == 5 * 2**20 // (2 * 4 * 3 * 64) // length
 
 
+def test_a_subject_of_ones_own_keeps_no_nulls(tmp_path, monkeypatch):
+    """`mm.probe` says so where every probe is a registered one; only of these the code is in the name."""
+    monkeypatch.setenv("MECHMARKOV_CACHE", str(tmp_path))
+    subject = mm.Subject.of(mm.example("walk"), [50], sequences=16)
+    subject.null.recorded(ATTENTION)
+    assert not subject.keeps_nulls
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_query_token_is_the_last_of_the_vocabulary():
     assert tokens_of(mm.example("walk"), [0, 1] * 48)[0, -2:].tolist() == [1, 6]
 
