@@ -20,6 +20,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import ValidationError
 
 from mechmarkov.utils.errors import one_line
+from mechmarkov.utils.text import reason
 
 MAX_SECONDS = 600
 MAX_OUTPUT = 4 << 20  # bytes that a command prints
@@ -89,18 +90,18 @@ class Commands:
 
     async def claims(self, report: str, status: str | None = None) -> dict[str, Any]:
         """The claims of a report that `probe` wrote, as data; of one status, if it is given."""
-        from mechmarkov.safe.json_file import read_json
-        from mechmarkov.safe.plain_data import RunFileError
-
         named = f"{self._relative(report)}/summary.json"
         path = self.root / named
-        if not path.is_file():
-            raise ToolError(f"{report} is not a folder with a summary.json, expected a report of `probe`")
+        if not path.is_file() or path.stat().st_size > MAX_OUTPUT:
+            raise ToolError(
+                f"{report} is not a folder with a summary.json of at most {MAX_OUTPUT} bytes, expected a "
+                "report of `probe`"
+            )
         try:
-            claims = read_json(path, MAX_OUTPUT, name=named)["claims"]
+            claims = json.loads(path.read_text("utf-8"), parse_constant=_refused)["claims"]
             return {"claims": [claim for claim in claims if status in (None, claim["status"])]}
-        except RunFileError as error:
-            raise ToolError(str(error)) from None
+        except (ValueError, RecursionError) as error:
+            raise ToolError(f"{named} is not JSON: {reason(error)}, expected a report of `probe`") from None
         except (KeyError, TypeError):
             raise ToolError(f"{named} has no list of claims, expected one of a report of `probe`") from None
 
@@ -193,7 +194,7 @@ def _word(name: str, text: str, most: int = MAX_WORD) -> str:
 
 
 def _told(summary: dict[str, Any]) -> dict[str, Any]:
-    """What is said of a probed run: its title, verdicts, and what was not answered."""
+    """Returns what is said of a probed run: its title, verdicts, and what was not answered."""
     verdicts = {name: probe["verdict"] for name, probe in summary["probes"].items()}
     told = {key: summary[key] for key in ("skipped", "failed", "warnings")}
     return {"title": summary["run"]["title"], "verdicts": verdicts, **told}
@@ -202,6 +203,11 @@ def _told(summary: dict[str, Any]) -> dict[str, Any]:
 def _named(run: str) -> str:
     """A name for what is made of a run: that of its file, with its folder's."""
     return f"{Path(run).parent.name}-{Path(run).stem}".strip("-.") or "run"
+
+
+def _refused(constant: str) -> float:
+    """Refuse NaN and infinities, for which JSON has no word."""
+    raise ValueError(f"it holds {constant}")
 
 
 def _count(name: str, value: int, most: int) -> int:

@@ -57,6 +57,7 @@ CALLS = {
     "seeds/lists": lambda: mm.train(RECIPE, seeds=[[0], [1]]),
     "save_every": lambda: mm.train(RECIPE, save_every="often"),
     "save_every/NaN": lambda: mm.train(RECIPE, save_every=NAN),
+    "save_every/before": lambda: mm.train(RECIPE, save_every=-0.5),
     "memory": lambda: mm.train(RECIPE, memory="two"),
     "memory/NaN": lambda: mm.train(RECIPE, memory=NAN),
     "start": lambda: mm.train(RECIPE, start="run.pt"),

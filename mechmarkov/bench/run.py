@@ -169,4 +169,4 @@ def _cases(given: Sequence[str] | None) -> list[str]:
     for name in names:
         if not isinstance(name, str) or name not in CASES:
             raise ValueError(f"no case is named {shown(name)}; there are {', '.join(CASES)}")
-    return names
+    return list(dict.fromkeys(names))

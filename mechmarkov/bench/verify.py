@@ -9,8 +9,12 @@ from mechmarkov.bench.cases import CASES
 from mechmarkov.bench.counterfactuals import PAIRS, Pairs
 from mechmarkov.bench.metrics import METRICS
 from mechmarkov.bench.patching import exact_effects
+from mechmarkov.safe.file import check_regular, naming
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.text import shown
 
 TOLERANCE = 1e-4  # of an effect: a model that is trained again on another machine is not the same to the bit
+MAX_BYTES = 1 << 28
 COLUMNS = ["method", "metric", "case", "seed", "component", "exact"]
 
 
@@ -28,12 +32,7 @@ def verify(path: str | Path, *, pairs: Pairs | str = "minimal") -> pd.DataFrame:
         ValueError: It is not such a file, or names a case, metric or component that does not exist.
     """
     path = Path(path) / "effects.csv" if Path(path).is_dir() else Path(path)
-    try:
-        rows = pd.read_csv(path)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError):
-        raise ValueError(f"{path.name} is not a table, expected effects.csv of mechmarkov bench") from None
-    if lacking := [name for name in COLUMNS if name not in rows]:
-        raise ValueError(f"{path.name} has no column {lacking[0]!r}, expected those of mechmarkov bench")
+    rows = _read(path)
     if pairs not in PAIRS:
         raise ValueError(f"pairs is {pairs!r}, expected one of {', '.join(map(repr, PAIRS))}")
     again = pd.Series(np.nan, index=rows.index)
@@ -52,3 +51,24 @@ def verify(path: str | Path, *, pairs: Pairs | str = "minimal") -> pd.DataFrame:
                 raise ValueError(f"{path.name} has {component!r} under {metric!r}, {expected}")
             again[at] = known[metric, component]
     return rows.assign(again=again)[(rows["exact"] - again).abs() > TOLERANCE]
+
+
+def _read(path: Path) -> pd.DataFrame:
+    """The rows of a file: seeds are integers and effects finite numbers, all else is text."""
+    with naming(path):
+        if (size := check_regular(path)) > MAX_BYTES:
+            raise RunFileError(f"has {size} bytes, expected at most {MAX_BYTES}")
+    try:
+        rows = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except (ValueError, UnicodeDecodeError):  # pandas' own are ValueErrors
+        raise ValueError(f"{path.name} is not a table, expected effects.csv of mechmarkov bench") from None
+    if lacking := [name for name in COLUMNS if name not in rows]:
+        raise ValueError(f"{path.name} has no column {lacking[0]!r}, expected those of mechmarkov bench")
+    wrong = rows.index[~rows["seed"].str.fullmatch("[0-9]{1,9}")]
+    if len(wrong):
+        raise ValueError(f"{path.name} has seed {shown(rows['seed'][wrong[0]])}, expected an integer")
+    numbers = pd.to_numeric(rows["exact"], errors="coerce")
+    wrong = rows.index[~np.isfinite(numbers)]
+    if len(wrong):
+        raise ValueError(f"{path.name} has exact {shown(rows['exact'][wrong[0]])}, expected a finite number")
+    return rows.assign(seed=rows["seed"].astype(int), exact=numbers)

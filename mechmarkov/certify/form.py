@@ -24,7 +24,7 @@ class Contexts(Fields):
 
 
 class Bounds(Fields):
-    """What is claimed to be above every sequence's, in nats; None where nothing is."""
+    """Bounds that are claimed of every sequence, in nats; None where nothing is."""
 
     worst_kl: Number | None
     log_ratio_below: Number | None

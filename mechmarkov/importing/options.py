@@ -94,6 +94,9 @@ def _made_or_read(data: dict[str, Any]) -> Source:
     for name in data:
         if name not in ("kind", *READ):
             raise RunFileError(f"--source has {shown(name)}, expected some of {', '.join(READ)}")
+    if not isinstance(data["path"], str):
+        path = shown(data["path"])
+        raise RunFileError(f"--source has an option of another type: path is {path}, expected a text")
     return _read(**{name: value for name, value in data.items() if name != "kind"})
 
 

@@ -61,7 +61,7 @@ class ProbedRun:
 
 
 class _Part(BaseModel):
-    """Of a summary, which may come from anywhere: texts are texts and numbers are finite."""
+    """A part of a summary, which may come from anywhere: texts are texts and numbers are finite."""
 
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
 

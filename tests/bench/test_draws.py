@@ -109,6 +109,14 @@ def test_each_method_pays_for_its_own_passes():
     assert passes["first"] == passes["second"] > 0
 
 
+def test_methods_take_the_passes_of_their_papers():
+    """Two forward and one backward pass (Syed et al. 2023), two backward, and 2 + 10 (EAP-IG)."""
+    passes = {"attribution-patching": 3, "eap": 3, "eap-clean-corrupt": 4, "eap-ig": 12}
+    found = run(list(passes), ["direct"], seeds=1).scores.groupby("method")
+    assert found["passes"].max().to_dict() == passes
+    assert found["declared"].max().to_dict() == passes
+
+
 def test_a_method_is_asked_once_for_each_metric_it_claims():
     asked = []
 
@@ -243,7 +251,12 @@ def test_effects_are_verified_by_computing_them_again(tmp_path):
 
 @pytest.mark.parametrize(
     ("column", "value", "said"),
-    [("case", "none", "has case 'none'"), ("component", "L9H9", "has 'L9H9' under 'logit-difference'")],
+    [
+        ("case", "none", "has case 'none'"),
+        ("component", "L9H9", "has 'L9H9' under 'logit-difference'"),
+        ("seed", "1e400", "has seed '1e400', expected an integer"),
+        ("exact", "nan", "has exact 'nan', expected a finite number"),
+    ],
 )
 def test_a_file_about_something_else_is_refused(tmp_path, column, value, said):
     found = run(["eap"], ["head"], seeds=1)

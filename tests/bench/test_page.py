@@ -156,3 +156,11 @@ def test_the_document_names_every_case_score_and_method():
     ours = {entry.name for entry in registered(GROUP).values() if entry.value.startswith("mechmarkov.")}
     for name in [*CASES, *SCORES, *METRICS, *ours]:
         assert f"`{name}`" in page, name
+
+
+def test_the_least_error_stands_first():
+    table = as_text(run(["noise-layers", "logit-lens"], ["head"], seeds=1)).partition("KL from")[2]
+    lines = [
+        line.split()[0] for line in table.splitlines() if line.startswith(("logit-lens  ", "noise-layers  "))
+    ]
+    assert lines[:2] == ["logit-lens", "noise-layers"]

@@ -9,6 +9,7 @@ from scipy.special import softmax
 
 import mechmarkov as mm
 from mechmarkov.bench import CASES, METRICS, Change, case_of, methods, page, subspaces
+from mechmarkov.bench.circuits import induction_with_decoy, tied_plateau
 from mechmarkov.bench.counterfactuals import places
 from mechmarkov.bench.patching import edge_effects, layer_effects, node_effects
 from mechmarkov.bench.scores import signal_angle
@@ -238,6 +239,21 @@ def test_a_case_is_a_run_that_is_kept(name, tmp_path):
     torch.testing.assert_close(
         again(case.clean).double(), case.model(case.clean).double(), rtol=1e-5, atol=1e-5
     )
+
+
+def test_a_decoy_writes_what_nothing_reads():
+    model, tokens = induction_with_decoy(3, 8), torch.tensor([[0, 1, 2, 0, 1, 2, 0, 1]])
+    whole, cache = model.run_with_cache(tokens)
+    decoy = cache["blocks.1.attn.hook_z"][:, 4:, 1]
+    torch.testing.assert_close(decoy.sum(-1), torch.ones(1, 4), atol=1e-3, rtol=0)  # an earlier copy, one-hot
+    with mm.ablate(model, "L1H1", kind="zero"):
+        torch.testing.assert_close(model(tokens), whole)
+
+
+def test_a_plateau_with_an_mlp_multiplies_by_its_sign():
+    mlp = tied_plateau(np.full((2, 2), 0.5), 4, d_model=1, d_mlp=2).blocks[0].mlp
+    x = torch.tensor([[[-2.0], [0.0], [0.5]]])
+    torch.testing.assert_close(x + mlp(x), torch.tensor([[[-14.0], [0.0], [5.0]]]))
 
 
 @pytest.mark.parametrize("name", HAND_SET)

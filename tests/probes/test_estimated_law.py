@@ -69,6 +69,7 @@ def test_intervals_reach_around_the_bias_of_a_law_of_many_numbers(seed):
         ("probability", 0.02, (0.01, 0.04), (0.0, 1.0)),
         ("nats", 0.98, (0.96, 0.99), (0.0, 2.11)),
         ("nats", 0.0, (-0.1, 0.1), (-1.14, 1.14)),
+        ("steps", 0.98, (0.96, 0.99), (0.0, 2.11)),
     ],
 )
 def test_an_interval_ends_where_its_quantity_does(unit, value, interval, expected):

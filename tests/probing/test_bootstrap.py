@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from mechmarkov.theory import bootstrap
-from mechmarkov.theory.bootstrap import interval, ratio, resampled_means, standard_error, wilson
+from mechmarkov.theory.bootstrap import interval, mean_after, ratio, resampled_means, standard_error, wilson
 
 
 @pytest.mark.parametrize("at_a_time", [1, 3000, 1 << 30])
@@ -92,3 +92,18 @@ def test_the_error_of_a_ratio_is_that_of_small_changes_of_the_weights():
 def test_intervals_of_shares_are_scipys(hits, n):
     expected = scipy.stats.binomtest(hits, n).proportion_ci(method="wilson")
     assert wilson(hits / n, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_few_sequences_of_a_state_have_students_error():
+    """Four sequences have state 0 and two state 1: t of 3 and of 1 degrees of freedom, over the normal's."""
+    values = np.random.default_rng(0).normal(size=(4, 2))
+    parents = np.array([[0, 1], [0, 1], [0, 0], [0, 0]])
+    mean, error = mean_after(parents, values, 2)
+    zeros = [values[0, 0], values[1, 0], *values[2:].mean(1)]
+    counts = np.array([1, 1, 2, 2])
+    assert mean[0] == pytest.approx(np.average(zeros, weights=counts))
+    of_ratio = scipy.stats.sem(counts * (np.array(zeros) - mean[0])) / counts.mean()
+    quantile = scipy.stats.t.ppf(0.975, [3, 1]) / scipy.stats.norm.ppf(0.975)
+    assert error[0] == pytest.approx(of_ratio * quantile[0])
+    off = np.array([*(values[:2, 1] - mean[1]), 0, 0])
+    assert error[1] == pytest.approx(scipy.stats.sem(off) / 0.5 * quantile[1])

@@ -5,7 +5,9 @@ import math
 import os
 from copy import deepcopy
 
+import numpy as np
 import pytest
+import torch
 
 import mechmarkov as mm
 from mechmarkov.cli import main
@@ -107,3 +109,42 @@ def test_a_pipe_is_refused_at_once(name, folder, capsys, monkeypatch):
         (folder / name).write_bytes(right)
     assert end.value.code == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def made(folder, name):
+    """A file of sequences that is none, by its name."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = folder / name
+    if name == "bytes.parquet":
+        pq.write_table(pa.table({"b": [b"a", b"b"] * 50}), file)
+    elif name == "damaged.parquet":
+        pq.write_table(pa.table({"s": [0, 1] * 50}), file)
+        whole = bytearray(file.read_bytes())
+        whole[-60:-20] = bytes(40)
+        file.write_bytes(whole)
+    else:
+        np.save(file, np.full((5, 9), np.inf))
+    return file
+
+
+@pytest.mark.parametrize("name", ["bytes.parquet", "damaged.parquet", "infinite.npy"])
+def test_a_file_of_no_states_is_one_line(name, tmp_path, capsys):
+    torch.save({}, tmp_path / "m.pt")
+    with pytest.raises(SystemExit) as end:
+        main(["import", str(tmp_path / "m.pt"), "--source", str(made(tmp_path, name))])
+    said = capsys.readouterr().err
+    assert end.value.code == 2
+    assert len(said.splitlines()) == 1
+    assert name in said
+    assert "expected" in said
+
+
+def test_what_was_expected_is_said_of_a_long_name(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["probe", "--probes", "attention", "--sequences", "9" * 3000])
+    said = capsys.readouterr().err
+    assert len(said) < 1010
+    assert "x<=100000" in said

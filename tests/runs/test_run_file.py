@@ -197,6 +197,8 @@ BREACHES = [
     ("trainable", {"embed.W_E": [[0, 1]]}, "expected [start, stop] for each of 2 axes"),
     ("trainable", {"embed.W_E": [[0, 1], [2]]}, "[1] is [2], expected two integers, [start, stop]"),
     ("trainable", {"embed.W_E": [[0, 1], [0, 1.0]]}, "expected two integers, [start, stop]"),
+    ("provenance", {"wall_seconds": math.inf}, "provenance.wall_seconds is inf, expected a finite number"),
+    ("recipe", {"steps": [1, math.nan]}, "recipe.steps[1] is nan, expected a finite number"),
     ("trainable", {"embed.W_E": [[0, 1], 3]}, "expected two integers, [start, stop]"),
     (
         "trainable",

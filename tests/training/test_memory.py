@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from fitting import fit_anew
 
+from mechmarkov.models.config import DecoderConfig
+from mechmarkov.training.model_sections import _activation_bytes, _saved_bytes
 from mechmarkov.training.plan import plan_training
 from mechmarkov.training.recipe import load_recipe
 from mechmarkov.training.workload import members_of, workload_of
@@ -126,3 +128,19 @@ def test_a_member_takes_no_more_than_estimated(measured, shape):
     # A quarter for what the allocator keeps. Compiled layers keep a fifth of what is estimated, which is what
     # other devices and precisions keep; no estimate is wider than that.
     assert estimate / 6 < measured[shape] < 1.25 * estimate
+
+
+@pytest.mark.parametrize("layers", [1, 2, 4])
+def test_the_formula_is_a_few_times_what_autograd_saves(layers):
+    """Gradients are as large as activations, and are freed as they are used."""
+    config = DecoderConfig(n_layers=layers, d_model=32, n_ctx=64, d_head=8, d_vocab=5)
+    saved = _saved_bytes(config, 16)
+    assert saved < _activation_bytes(config, 16, 64) < 4 * saved
+
+
+def test_each_checkpoint_takes_its_weights():
+    section = load_recipe("in-context-k3-shortformer").model
+    config = section.decoder_config(3)
+    sizes = [section.member_bytes(config, 16, 64, checkpoints) for checkpoints in (0, 1, 2)]
+    assert sizes[2] - sizes[1] == sizes[1] - sizes[0] == section.checkpoint_bytes(config)
+    assert sizes[0] == 6 * section.checkpoint_bytes(config) + _activation_bytes(config, 16, 64)

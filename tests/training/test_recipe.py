@@ -306,3 +306,11 @@ def test_a_file_that_is_not_text_is_refused(path):
     path.write_bytes("name = 'café'".encode("latin-1"))
     with pytest.raises(RecipeError, match=r"mine.toml: is not a text in UTF-8: byte 11; expected TOML$"):
         load_recipe(path)
+
+
+def test_only_the_reduced_graph_model_must_learn_frequencies():
+    recipe = load_recipe("causal-graph")
+    with pytest.raises(RecipeError, match=r"objective\.kind is 'cross_entropy', expected 'raw_log' where"):
+        recipe.with_set(["objective.kind=cross_entropy"])
+    full = recipe.with_set(["model.form=full", "objective.kind=cross_entropy"])
+    assert full.objective.kind == "cross_entropy"

@@ -1,5 +1,6 @@
 """`train`: from a recipe to runs and files, resumed where it was interrupted."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -267,3 +268,10 @@ def test_what_is_not_a_sources_data_is_refused():
     for data in ("circle", [1]):
         with pytest.raises(TypeError, match=r"^source is .+, expected a dict such as {'kind': …}$"):
             source_from_data(data)
+
+
+@pytest.mark.parametrize("recipe", ["binary-p05-q08-tied", "walk-k20-trap"])
+def test_a_run_has_the_seconds_that_it_took(recipe):
+    began = time.perf_counter()
+    run = train(load_recipe(recipe).with_set(["steps=2", "checkpoints=[0,2]"]), device="cpu")
+    assert 0 < run.provenance["wall_seconds"] < time.perf_counter() - began

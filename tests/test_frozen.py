@@ -1,0 +1,40 @@
+"""Results are frozen: what a function returned does not change behind a reader's back."""
+
+import pkgutil
+import sys
+from contextlib import suppress
+from dataclasses import is_dataclass
+from importlib import import_module
+
+import mechmarkov
+from mechmarkov.training.plan import Stack, TrainingPlan
+
+# What is filled while something runs.
+FILLED = {
+    "mechmarkov.importing.names.weights.Renamed",
+    "mechmarkov.probing.subject.Subject",
+    "mechmarkov.safe.foreign_file._NumpyType",
+    "mechmarkov.safe.plain_data.Foreign",
+    "mechmarkov.sweeps.evaluate.Outputs",
+}
+
+
+def classes():
+    for module in pkgutil.walk_packages(mechmarkov.__path__, "mechmarkov."):
+        if module.name.endswith("__main__"):
+            continue
+        with suppress(ModuleNotFoundError):  # of an extra, such as a GPU's kernels
+            import_module(module.name)
+        for value in vars(sys.modules.get(module.name, object)).values():
+            if isinstance(value, type) and is_dataclass(value) and value.__module__ == module.name:
+                yield f"{module.name}.{value.__qualname__}", value
+
+
+def test_dataclasses_are_frozen():
+    thawed = {name for name, kind in classes() if not kind.__dataclass_params__.frozen}
+    assert thawed == FILLED
+
+
+def test_plans_of_the_same_work_are_two():
+    assert TrainingPlan(()) != TrainingPlan(())
+    assert Stack((), (), None) != Stack((), (), None)
