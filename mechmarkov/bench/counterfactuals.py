@@ -17,6 +17,7 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.batch import Batch, draw
 from mechmarkov.sources import Source
+from mechmarkov.utils.errors import integer_of, list_of
 
 Pairs = Literal["minimal", "resampled"]
 PAIRS: tuple[Pairs, ...] = get_args(Pairs)
@@ -26,23 +27,46 @@ DRAWN = 8  # sequences for each that is needed: some have no match
 
 @dataclass(frozen=True)
 class Change:
-    """The one state that a minimal pair differs in.
+    """The one state that a minimal pair differs in, for `case_of(…, change=Change("match", order=2))`.
 
     Attributes:
         which: `"parent"`: the state at one of `lags` before the predicted one; `"match"`: the last state of
             an earlier copy of the last `order` states, so that what followed it is no longer evidence;
             `"state"`: any.
-        lags: The lags of a parent, counted as everywhere: 1 is the state right before.
-        order: How many states a match has.
+        lags: The lags of a parent, at least 1: 1 is the state right before. Read for `"parent"` only.
+        order: How many states a match has, at least 1. Read for `"match"` only.
+
+    Raises:
+        TypeError: For lags or an order that are not integers.
+        ValueError: For another `which`, and for a lag or an order below 1.
+
+    Example:
+        >>> Change("parents")
+        Traceback (most recent call last):
+        ValueError: which is 'parents', expected one of 'parent', 'match', 'state'
     """
 
     which: Which = "parent"
     lags: tuple[int, ...] = (1,)
     order: int = 1
 
+    def __post_init__(self) -> None:
+        """Check the fields: another name would quietly be read as any state."""
+        if self.which not in get_args(Which):
+            raise ValueError(f"which is {self.which!r}, expected one of {str(get_args(Which))[1:-1]}")
+        lags = list_of("lags", self.lags, "integers from 1: (1,)")
+        if not lags:
+            raise ValueError("lags is empty, expected integers from 1: (1,)")
+        checked = tuple(integer_of(f"lags[{i}]", lag, least=1) for i, lag in enumerate(lags))
+        object.__setattr__(self, "lags", checked)
+        object.__setattr__(self, "order", integer_of("order", self.order, least=1))
+
 
 def places(history: Int[Tensor, "batch position"], change: Change, *, seed: int) -> Int[Tensor, " batch"]:
     """Returns where each sequence is changed; -1 where it has no match.
+
+    Raises:
+        ValueError: For a lag or an order beyond the length of a history.
 
     Example:
         >>> history = torch.tensor([[0, 1, 0, 2, 0], [0, 1, 2, 1, 0], [1, 1, 2, 2, 0]])
@@ -52,6 +76,12 @@ def places(history: Int[Tensor, "batch position"], change: Change, *, seed: int)
         tensor([3, 3, 3])
     """
     n, length = history.shape
+    reach = {"parent": ("lags", max(change.lags)), "match": ("order", change.order), "state": ("", 0)}
+    name, most = reach[change.which]
+    if most > length:
+        raise ValueError(
+            f"{name} reach {most} states back, expected at most {length}, the states of a history"
+        )
     generator = torch.Generator().manual_seed(seed)
     random = torch.rand(n, length, generator=generator, dtype=torch.float64)
     if change.which == "parent":

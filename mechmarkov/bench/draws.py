@@ -48,7 +48,7 @@ class Draw:
     pairs: Pairs | str
 
 
-@dataclass
+@dataclass(frozen=True)
 class Cell:
     """The answer of one method in one draw: plain rows of the tables of a `Benchmark`."""
 
@@ -81,10 +81,10 @@ def cells(draw: Draw, methods: Iterable[Method]) -> Iterator[tuple[Method, Cell]
             about = [method.name, answer.metric, draw.case, draw.seed]
             if answer.reason:
                 cell.reasons.append([*about, answer.broken, answer.reason])
-            cell.scores += [key | row | answer.cost for row in _scored(method, under, answer, exact)]
+            cell.scores.extend([key | row | answer.cost for row in _scored(method, under, answer, exact)])
             if method.of in EFFECTS and answer.metric and not answer.reason:
                 rows = _claimed(answer.claims, exact[method.of, answer.metric])
-                cell.effects += [[*about, *row] for row in rows]
+                cell.effects.extend([[*about, *row] for row in rows])
         yield method, cell
 
 

@@ -80,16 +80,31 @@ def exact_effects(case: Case) -> dict[tuple[str, str], Effects]:
 
 
 def node_effects(case: Case, metrics: Sequence[str]) -> dict[str, Effects]:
-    """Each node's output corrupt, wherever it is read."""
-    corrupt = case.corrupt_outputs
-    return _effects(
-        case, metrics, case.nodes, lambda name: replace_component(case.model, name, lambda _: corrupt[name])
-    )
+    """Effects of the case's nodes by activation patching: each node's output becomes its corrupt one.
+
+    Args:
+        case: A case, from `case_of`.
+        metrics: Some of `METRICS`: `"logit-difference"` (logits), `"kl"` and `"nats"` (nats).
+
+    Returns:
+        For each metric `Effects` whose `names` are `embed`, `L0H0`, … and whose `value` is `[node]`, above 0
+        where the metric got worse.
+
+    Raises:
+        TypeError: `case` is not a `Case`, or `metrics` is one text.
+        ValueError: There is no metric, or one is unknown.
+    """
+
+    def corrupt(name: str) -> Change:
+        output = case.corrupt_outputs[name]
+        return replace_component(case.model, name, lambda _: output)
+
+    return _effects(case, metrics, "nodes", corrupt)
 
 
 def edge_effects(case: Case, metrics: Sequence[str]) -> dict[str, Effects]:
     """Each sender's output corrupt in what one receiver reads, and nowhere else (path patching)."""
-    return _effects(case, metrics, case.edges, lambda name: corrupt_edges(case, [name]))
+    return _effects(case, metrics, "edges", lambda name: corrupt_edges(case, [name]))
 
 
 def layer_effects(case: Case, metrics: Sequence[str]) -> dict[str, Effects]:
@@ -105,7 +120,7 @@ def layer_effects(case: Case, metrics: Sequence[str]) -> dict[str, Effects]:
                 stack.enter_context(change)
             yield
 
-    return _effects(case, metrics, case.layers, stopped)
+    return _effects(case, metrics, "layers", stopped)
 
 
 def at_mean(case: Case, name: str) -> Change:
@@ -147,9 +162,15 @@ def rises(
 
 
 def _effects(
-    case: Case, metrics: Sequence[str], names: Iterable[str], changed: Callable[[str], Change]
+    case: Case, metrics: Sequence[str], of: str, changed: Callable[[str], Change]
 ) -> dict[str, Effects]:
-    names = list(names)
+    """Effects of the case's nodes, edges or layers, each under the change that belongs to its name."""
+    if not isinstance(case, Case):
+        raise TypeError(f"case is a {type(case).__name__}, expected a Case, as case_of returns")
+    if isinstance(metrics, str) or not metrics:
+        wrong = TypeError if metrics else ValueError
+        raise wrong(f"metrics is {metrics!r}, expected a list with some of {', '.join(METRICS)}")
+    names = list(getattr(case, of))
     values = rises(case, metrics, map(changed, names))
     return {
         metric: Effects(names, rows.mean(-1), *interval(rows))

@@ -19,17 +19,20 @@ COLUMNS = ["method", "metric", "case", "seed", "component", "exact"]
 
 
 def verify(path: str | Path, *, pairs: Pairs | str = "minimal") -> pd.DataFrame:
-    """The rows of an `effects.csv` whose exact effect is another one when it is computed again.
+    """The rows of an `effects.csv` whose `exact` differs by more than 1e-4 from the effect computed again.
+
+    Only `exact` is checked: not `claimed`, `low`, `high` or `in_circuit`.
 
     Args:
         path: The file, or the folder that `mm.bench.save` wrote it to.
-        pairs: The counterfactuals that it was made with.
+        pairs: The counterfactuals that it was made with. The file does not say: with others, rows differ.
 
     Returns:
         The file's rows that differ, with the effect as computed in `again`; empty where all agree.
 
     Raises:
-        ValueError: It is not such a file, or names a case, metric or component that does not exist.
+        RunFileError: It cannot be read.
+        ValueError: It is not such a file, has no rows, or a case, metric or component that does not exist.
     """
     path = Path(path) / "effects.csv" if Path(path).is_dir() else Path(path)
     rows = _read(path)
@@ -64,6 +67,8 @@ def _read(path: Path) -> pd.DataFrame:
         raise ValueError(f"{path.name} is not a table, expected effects.csv of mechmarkov bench") from None
     if lacking := [name for name in COLUMNS if name not in rows]:
         raise ValueError(f"{path.name} has no column {lacking[0]!r}, expected those of mechmarkov bench")
+    if rows.empty:
+        raise ValueError(f"{path.name} has no rows, expected an effect to verify")
     wrong = rows.index[~rows["seed"].str.fullmatch("[0-9]{1,9}")]
     if len(wrong):
         raise ValueError(f"{path.name} has seed {shown(rows['seed'][wrong[0]])}, expected an integer")

@@ -85,11 +85,19 @@ def _without_rounding(centred: np.ndarray, table: np.ndarray) -> Float[np.ndarra
 def cosine(a: np.ndarray, b: np.ndarray) -> Float[np.ndarray, "*lead"]:
     """Cosine of two centred tables over their last two axes, whatever their scale; 0 where one is zero.
 
+    Tables are `[..., state_from, state_to]` and are not centred here.
+
+    Raises:
+        ValueError: Their last two axes differ.
+
     Example:
         >>> table = row_centred(np.array([[0.9, 0.1], [0.2, 0.8]]))
         >>> float(cosine(table, 3 * table).round(6)), float(cosine(table, -table).round(6))
         (1.0, -1.0)
     """
+    a, b = np.asarray(a), np.asarray(b)
+    if min(a.ndim, b.ndim) < 2 or a.shape[-2:] != b.shape[-2:]:
+        raise ValueError(f"b has shape {b.shape} and a {a.shape}, expected the same two last axes in both")
     return np.asarray(np.clip((_direction(a) * _direction(b)).sum((-2, -1)), -1.0, 1.0))
 
 
@@ -104,9 +112,15 @@ def _direction(table: np.ndarray) -> np.ndarray:
 def directional_distance(a: np.ndarray, b: np.ndarray) -> Float[np.ndarray, "*lead"]:
     """`|a/|a| - b/|b||`, the Frobenius distance of directions: `sqrt(2 - 2 cosine(a, b))`, between 0 and 2.
 
+    Tables are `[..., state_from, state_to]` of one size. They are not centred here: pass `row_centred` or
+    `double_centred` ones, otherwise a mean that both have is compared too. `sqrt(2)` where one is zero.
+
+    Raises:
+        ValueError: Their last two axes differ.
+
     Example:
-        >>> table = np.array([[0.5, -0.5], [-0.5, 0.5]])
-        >>> float(directional_distance(table, -table))
+        >>> P, Q = np.array([[0.9, 0.1], [0.1, 0.9]]), np.array([[0.1, 0.9], [0.9, 0.1]])
+        >>> float(directional_distance(row_centred(P), row_centred(Q)).round(6))
         2.0
     """
     return np.asarray(np.sqrt(2 - 2 * cosine(a, b)))

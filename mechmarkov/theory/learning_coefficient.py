@@ -31,7 +31,7 @@ def of_tied_plateau(P: Matrix, pi: Float[np.ndarray, " state"], d_model: int) ->
         >>> P = np.array([[0.3, 0.7], [0.8, 0.2]])  # p + q > 1
         >>> of_tied_plateau(P, np.array([8, 7]) / 15, d_model=3)
         2.0
-        >>> of_tied_plateau(1 - P, np.array([7, 8]) / 15, d_model=3) is None
+        >>> of_tied_plateau(1 - P, np.array([0.4, 0.6]), d_model=3) is None
         True
     """
     if unigram_point(P, pi, tied=True).embedding.min() <= 0:

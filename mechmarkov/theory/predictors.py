@@ -180,10 +180,11 @@ def in_context_graph(
 
 
 def switching(tokens: Tokens) -> NextLaws:
-    """Two states: after s switches and n stays the next one differs with probability `(s + 1) / (s + n + 2)`.
+    """Returns the next laws of a two-state chain that switches with an unknown probability.
 
-    The exact posterior mean for a symmetric binary chain that switches with a probability drawn uniformly
-    from [0, 1] and starts in either state with equal probability.
+    After s switches and n stays the next state differs with probability `(s + 1) / (s + n + 2)`: the exact
+    posterior mean for a symmetric binary chain that switches with a probability drawn uniformly from [0, 1]
+    and starts in either state with equal probability.
 
     Example:
         >>> switching(np.array([[0, 1, 0]]))[0, 2].tolist()
@@ -201,13 +202,19 @@ def check_tokens(tokens: Tokens, n_states: int) -> None:
     """Refuse tokens that are not states `0 .. n_states - 1`: a negative index would silently read another.
 
     Raises:
-        ValueError: Naming the smallest and the largest token.
+        TypeError: They are not an array of integers.
+        ValueError: Naming their shape, or the smallest and the largest token.
 
     Example:
         >>> check_tokens(np.array([[0, 2]]), n_states=2)
         Traceback (most recent call last):
         ValueError: tokens run from 0 to 2, expected states from 0 to 1
     """
+    if not isinstance(tokens, np.ndarray) or tokens.dtype.kind not in "iu":
+        kind = tokens.dtype if isinstance(tokens, np.ndarray) else type(tokens).__name__
+        raise TypeError(f"tokens is {kind}, expected an array of integers, [batch, position]")
+    if tokens.ndim != 2:
+        raise ValueError(f"tokens has shape {tokens.shape}, expected [batch, position]")
     if tokens.size and not (tokens.min() >= 0 and tokens.max() < n_states):
         raise ValueError(
             f"tokens run from {tokens.min()} to {tokens.max()}, expected states from 0 to {n_states - 1}"

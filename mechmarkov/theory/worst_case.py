@@ -28,7 +28,7 @@ Contexts = Int[np.ndarray, "*lead key"]
 
 @dataclass(frozen=True, eq=False)
 class Worst:
-    """A largest value and the context that has it.
+    """The result of `largest_sum` and `largest_ratio`: a largest value and the context that has it.
 
     Attributes:
         value: The largest value; -inf where no context is allowed.
@@ -45,7 +45,10 @@ def largest_sum(gain: Gains, allowed: Allowed, transitions: Transitions | None =
     Args:
         gain: What each state adds at each key; finite.
         allowed: Which states a key may have. A state that the query knows is the only one allowed there.
-        transitions: Which state may follow which; None for all.
+        transitions: Which state may follow which, as truth values (`P > 0`); None for all.
+
+    Raises:
+        ValueError: A gain is not finite, `transitions` are not truth values over states, or shapes differ.
 
     Example:
         >>> gain = np.array([[1.0, 0.0], [0.0, 3.0]])
@@ -57,11 +60,24 @@ def largest_sum(gain: Gains, allowed: Allowed, transitions: Transitions | None =
         >>> float(worst.value), worst.context.tolist()
         (3.0, [1, 1])
     """
+    if not np.isfinite(gain).all():
+        raise ValueError(f"gain has {gain[~np.isfinite(gain)][0]}, expected finite numbers")
+    _check_states(gain.shape[-1], allowed, transitions)
     bounded = np.where(allowed, gain, -np.inf)
     if transitions is None or transitions.all():
         context = bounded.argmax(-1)
         return Worst(_total(bounded, context), context)
     return _largest_path(bounded, transitions)
+
+
+def _check_states(n_states: int, allowed: Allowed, transitions: Transitions | None) -> None:
+    if allowed.shape[-1] != n_states:
+        raise ValueError(f"allowed has shape {allowed.shape}, expected {n_states} states last")
+    if transitions is None:
+        return
+    if transitions.dtype != bool or transitions.shape != (n_states, n_states):
+        has = f"dtype {transitions.dtype} and shape {transitions.shape}"
+        raise ValueError(f"transitions has {has}, expected bool and {(n_states, n_states)}: P > 0")
 
 
 def _largest_path(bounded: Gains, transitions: Transitions) -> Worst:

@@ -31,7 +31,7 @@ class DirichletChains(FreshChains):
             smoothed counts of tokens are exact.
         order: How many states back the next one depends on, k: a chain is then a kernel with a row for each
             of the K^k histories, the oldest state first (at most 1024 of them), and the first k states are
-            uniform (Rajaraman et al. 2024). Above 1 rows are independent and the start uniform.
+            uniform (Rajaraman et al. 2024). Above 1 say `start="uniform"` and leave rows independent.
 
     Raises:
         ValueError: naming the field and what is wrong with it; with equal rows a uniform start

@@ -84,10 +84,16 @@ class Greedy(Fields):
 
 
 class Merges(Fields):
-    """Byte pairs: all symbols, and a token for each merge, which are made in turn (Sennrich et al. 2016).
+    """Byte-pair encoding (BPE): all symbols, and a token for each merge, in turn (Sennrich et al. 2016).
+
+    `a` is state 0, `b` state 1, …; tokens 0 to K-1 are the symbols, and merge i is token K+i.
 
     Args:
         merges: The two tokens of each merge, `[["a", "b"], ["ab", "a"]]`; `bpe` finds them in law.
+
+    Example:
+        >>> Merges(merges=[["a", "b"], ["ab", "a"]]).transducer(2).words
+        ((0,), (1,), (0, 1), (0, 1, 0))
     """
 
     kind: Literal["merges"] = "merges"

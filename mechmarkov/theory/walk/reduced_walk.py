@@ -35,12 +35,13 @@ Weights = Float[np.ndarray, " path"]
 
 @dataclass(frozen=True, eq=False)
 class ReducedState:
-    """The weights of the reduced walk model after `step` steps.
+    """The weights of the reduced walk model after `step` steps, made by `zero_state` and `descend`.
 
     Attributes:
-        profile: `V[y, x] = profile[(y - x) mod K]`.
+        profile: K numbers, `V[y, x] = profile[(y - x) mod K]`.
         token_logit: Every entry of `w_x`, the attention logits of states.
-        position_logits: `<p_i, w_p>`, the logits that positions give by themselves.
+        position_logits: N numbers `<p_i, w_p>`, the logits that positions give by themselves, the last that
+            of the empty position; N is the `length` of `zero_state`.
         step: How many steps of gradient descent led here.
     """
 
