@@ -1,0 +1,68 @@
+"""Wrong arguments of the theory's functions: one line that says what is expected, and no number."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from mechmarkov.bench.case import Case
+from mechmarkov.bench.counterfactuals import Change, places
+from mechmarkov.bench.patching import node_effects
+from mechmarkov.theory.kernel import cosine, directional_distance
+from mechmarkov.theory.predictors import switching
+from mechmarkov.theory.unigram_trap import unigram_point
+from mechmarkov.theory.worst_case import largest_sum
+
+P = np.array([[0.8, 0.2], [0.3, 0.7]])
+PI = np.array([0.6, 0.4])
+TRUE = np.ones((2, 2), dtype=bool)
+HISTORY = torch.tensor([[0, 1, 0, 2, 0]])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (partial(unigram_point, P, np.full(2, 0.5), tied=True), "pi is not stationary"),
+        (partial(unigram_point, P - [[1, -1], [0, 0]], PI, tied=True), r"P\[0\] is \[.*\], expected a law"),
+        (partial(unigram_point, P[:1], PI, tied=True), r"P has shape \(1, 2\)"),
+        (partial(unigram_point, P, PI, tied=True, within=TRUE[:1]), r"within\[0\] adds up to 2, expected 0"),
+        (partial(cosine, np.eye(3), np.ones((3, 1))), r"b has shape \(3, 1\) and a \(3, 3\)"),
+        (partial(directional_distance, PI, PI), r"b has shape \(2,\)"),
+        (partial(largest_sum, np.array([[np.nan, 0.0]]), TRUE[:1]), "gain has nan, expected finite numbers"),
+        (partial(largest_sum, P, TRUE, P), r"transitions has dtype float64 .* P > 0"),
+        (partial(largest_sum, P, TRUE, np.ones((3, 3), dtype=bool)), r"expected bool and \(2, 2\)"),
+        (partial(switching, np.array([0, 1])), r"tokens has shape \(2,\), expected \[batch, position\]"),
+        (partial(Change, "parents"), "which is 'parents', expected one of 'parent', 'match', 'state'"),
+        (partial(Change, lags=()), "lags is empty"),
+        (partial(Change, lags=(0,)), r"lags\[0\] is 0, expected at least 1"),
+        (partial(Change, order=0), "order is 0, expected at least 1"),
+        (partial(places, HISTORY, Change(lags=(9,)), seed=0), "lags reach 9 states back, expected at most 5"),
+        (partial(places, HISTORY, Change("match", order=6), seed=0), "order reach 6 states back"),
+    ],
+)
+def test_a_wrong_value_is_one_line(call, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (partial(switching, [[0, 1]]), "tokens is list, expected an array of integers"),
+        (partial(switching, np.array([[0.0, 1.0]])), "tokens is float64, expected an array of integers"),
+        (partial(Change, lags=1), "lags is 1, expected integers"),
+        (partial(node_effects, np.eye(2), ["kl"]), "case is a ndarray, expected a Case"),
+        (partial(node_effects, object.__new__(Case), "kl"), "metrics is 'kl', expected a list"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_one_line(call, message):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_laws_of_a_chain_that_was_written_with_few_digits_are_taken():
+    rounded = np.array([[0.3333333, 0.6666667], [0.5, 0.5]])
+    pi = np.array([0.4285714, 0.5714286])
+    assert unigram_point(rounded, pi, tied=True).growth >= 0
