@@ -5,6 +5,7 @@ Each rule takes what a page tells (its claims, badge, title and tiles) and yield
 
 from collections.abc import Callable, Iterator
 from itertools import combinations
+from math import isclose
 
 from mechmarkov.claims.claim import MODEL, Claim
 from mechmarkov.claims.tile import LEARNED, LIVES, STUCK
@@ -33,8 +34,16 @@ def one_number_each(result: Findings, screen: Headline) -> Iterator[str]:
             other.object,
             other.where,
         )
-        if same and (one.value, one.interval) != (other.value, other.interval) and one.probe != other.probe:
+        if same and one.probe != other.probe and not _is_one_number(one, other):
             yield f"{sentence(one)} / {sentence(other)}"
+
+
+def _is_one_number(one: Claim, other: Claim) -> bool:
+    """Two probes may add up the same float32 numbers in another order: six digits are one number."""
+    numbers = [[claim.value, *(claim.interval or ())] for claim in (one, other)]
+    if len(numbers[0]) != len(numbers[1]) or (one.value is None) != (other.value is None):
+        return False
+    return one.value is None or all(isclose(a, b, rel_tol=TOLERANCE) for a, b in zip(*numbers, strict=True))
 
 
 def no_sentence_twice(result: Findings, screen: Headline) -> Iterator[str]:
