@@ -52,7 +52,7 @@ class Loader:
     mutants: Callable[[bytes, int, int], Iterator[bytes]]
     read: Callable[[Path], None]
     error: type[Exception]
-    longest: int = 700
+    longest: int = 800
 
 
 def check_run(run: Run, folder: Path) -> None:

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ WANTED = (
     "blocks.N.ln2.w (b), blocks.N.mlp.W_in (b_in, W_out, b_out), ln_final.w (b), unembed.W_U (b_U)"
 )
 NAMES_SHOWN = 14
+LINE_OF_NAMES = 200  # characters; long names are shown fewer
 OURS = re.compile(
     r"embed\.W_E|pos_embed\.W_pos|ln_final\.[wb]|unembed\.[Wb]_U|"
     r"blocks\.\d+\.(ln[12]\.[wb]|mlp\.(W_in|W_gate|W_out|b_in|b_out)|attn\.(_?[Wb]_[QKVO]|W_rel|[qk]_norm\.w|"
@@ -115,8 +117,11 @@ def nothing_fits(weights: Iterable[str], begin: str) -> RunFileError:
         begin: The beginning of the message.
     """
     stems = list(dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".N", name) for name in weights))
-    shown_stems = ", ".join(printable(name, NAME_CHARACTERS) for name in stems[:NAMES_SHOWN])
-    more = f", … ({counted(len(stems) - NAMES_SHOWN, 'name')} more)" if len(stems) > NAMES_SHOWN else ""
+    texts = [printable(name, NAME_CHARACTERS) for name in stems[:NAMES_SHOWN]]
+    ends = accumulate(len(text) + 2 for text in texts)
+    texts = [text for text, end in zip(texts, ends, strict=True) if end <= LINE_OF_NAMES] or texts[:1]
+    shown_stems, rest = ", ".join(texts), len(stems) - len(texts)
+    more = f", … ({counted(rest, 'name')} more)" if rest else ""
     return RunFileError(
         f'{begin} {shown_stems}{more}: say which weight is which with names={{"…": "embed.W_E", …}} or '
         f"--names FILE ({PAGE}); wanted are {WANTED}"
