@@ -5,13 +5,14 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 from typing import Any
 
 _work: Callable[[Any], Any] | None = None  # of a copy
@@ -89,28 +90,48 @@ def forked(
             for future in ready:
                 yield waiting.pop(future), unpack(future.result())
     except BrokenProcessPool:
+        shut_down(pool, others)
         raise RuntimeError(f"a process was killed, possibly out of memory: {advice}") from None
     except BaseException:
-        stop()
+        shut_down(pool, others, stop)
         raise
-    finally:
-        shut_down(pool, others)
+    shut_down(pool, others)
 
 
-def shut_down(pool: Executor, others: Set[Any]) -> None:
-    """Drop work that is not begun and wait for what is under way; if that is interrupted too, end it.
+def shut_down(pool: Executor, others: Set[Any], stop: Callable[[], None] = lambda: None) -> None:
+    """Drop work that is not begun and wait for what is under way; an interruption meanwhile ends it.
 
     Args:
         pool: The pool, of processes or of threads; threads are waited for.
         others: The processes of `multiprocessing.active_children()` that are not the pool's.
+        stop: Called first, when an interruption is already kept from leaving processes behind.
     """
-    try:
-        pool.shutdown(cancel_futures=True)
-    except BaseException:
-        for process in {*multiprocessing.active_children()} - others:
-            process.kill()
+    with _counted_interruptions() as interruptions:
+        stop()
+        processes = {*multiprocessing.active_children()} - others
+        pool.shutdown(wait=False, cancel_futures=True)
+        while not interruptions and any(process.is_alive() for process in processes):
+            time.sleep(0.02)
+        if interruptions:
+            for process in processes:
+                process.kill()
         pool.shutdown()
-        raise
+    if interruptions:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _counted_interruptions() -> Iterator[list[int]]:
+    """Count each Ctrl-C instead of raising it; none comes to a thread, which has nothing to count."""
+    seen: list[int] = []
+    if current_thread() is not main_thread():
+        yield seen
+        return
+    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler if before is None else before)
 
 
 class _StoppedError(Exception):
