@@ -9,12 +9,12 @@ folder is safe to delete at any time.
 import hashlib
 import json
 import os
-import sys
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,8 @@ def folder() -> Path | None:
 def code() -> str:
     """A hash of the library's own code, with the versions of what computes for it."""
     digest = hashlib.sha256()
-    places = [Path(__file__).parents[1], *getattr(sys.modules.get("mechmarkov.probes"), "__path__", [])]
+    probes = find_spec("mechmarkov.probes")  # also where nothing has imported them yet
+    places = [Path(__file__).parents[1], *(probes.submodule_search_locations or () if probes else ())]
     for root in sorted({Path(place).resolve() for place in places}):
         for path in sorted(root.rglob("*.py")):
             digest.update(path.read_bytes())

@@ -148,6 +148,17 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
 
 
 @pytest.mark.system
+def test_the_library_has_one_name_whatever_was_imported():
+    import_probes = "import mechmarkov.probes.attention\n"
+    ask = "from mechmarkov.utils.kept_data import code\nprint(code())"
+    names = {
+        subprocess.run([sys.executable, "-c", begin + ask], check=True, capture_output=True).stdout
+        for begin in ("", import_probes)
+    }
+    assert len(names) == 1
+
+
+@pytest.mark.system
 def test_a_cluster_gives_what_one_process_gives(tmp_path):
     words = ["--methods", ",".join(KNOWN), "--cases", "direct,belief", "--seeds", "2", "--ray", "local"]
     command = [sys.executable, "-m", "mechmarkov", "bench", *words, "--out", str(tmp_path)]

@@ -191,10 +191,11 @@ class Fused(torch.autograd.Function):
     """Scaled dot product attention, one launch forward and three backward: it cannot be split into others."""
 
     @staticmethod
-    def forward(ctx, query, key, value, options):
+    def forward(ctx, query, key, value, mask, options):
         COUNTS["launches"] += 1
+        given = [x for x in (query, key, value, mask) if x is not None]
         with torch.enable_grad():
-            ctx.leaves = [x.values_here.detach().requires_grad_(x.requires_grad) for x in (query, key, value)]
+            ctx.leaves = [x.values_here.detach().requires_grad_(x.requires_grad) for x in given]
             ctx.out = attention_here(*ctx.leaves, **options)
         return OnDevice(ctx.out.detach())
 
@@ -203,7 +204,8 @@ class Fused(torch.autograd.Function):
         COUNTS["launches"] += 3
         wanted = [leaf for leaf in ctx.leaves if leaf.requires_grad]
         found = iter(torch.autograd.grad(ctx.out, wanted, here(gradient)))
-        return (*(OnDevice(next(found)) if leaf.requires_grad else None for leaf in ctx.leaves), None)
+        slopes = [OnDevice(next(found)) if leaf.requires_grad else None for leaf in ctx.leaves]
+        return (*slopes, *[None] * (5 - len(slopes)))  # of the mask, where there is none, and of the options
 
 
 attention_here = F.scaled_dot_product_attention
@@ -214,7 +216,7 @@ def attention(query, key, value, attn_mask=None, **options):
         return attention_here(query, key, value, attn_mask=attn_mask, **options)
     if attn_mask is not None and not isinstance(attn_mask, OnDevice):
         raise RuntimeError("scaled_dot_product_attention: the mask is on the host")
-    return Fused.apply(query, key, value, {"attn_mask": here(attn_mask), **options})
+    return Fused.apply(query, key, value, attn_mask, options)
 
 
 GeneratorHere = torch.Generator

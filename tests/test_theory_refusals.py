@@ -26,7 +26,10 @@ HISTORY = torch.tensor([[0, 1, 0, 2, 0]])
         (partial(unigram_point, P, np.full(2, 0.5), tied=True), "pi is not stationary"),
         (partial(unigram_point, P - [[1, -1], [0, 0]], PI, tied=True), r"P\[0\] is \[.*\], expected a law"),
         (partial(unigram_point, P[:1], PI, tied=True), r"P has shape \(1, 2\)"),
-        (partial(unigram_point, P, PI, tied=True, within=TRUE[:1]), r"within\[0\] adds up to 2, expected 0"),
+        (
+            partial(unigram_point, P, PI, tied=True, within=np.ones((1, 2))),
+            r"within\[0\] adds up to 2, expected 0",
+        ),
         (partial(cosine, np.eye(3), np.ones((3, 1))), r"b has shape \(3, 1\) and a \(3, 3\)"),
         (partial(directional_distance, PI, PI), r"b has shape \(2,\)"),
         (partial(largest_sum, np.array([[np.nan, 0.0]]), TRUE[:1]), "gain has nan, expected finite numbers"),
