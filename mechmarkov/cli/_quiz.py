@@ -14,7 +14,9 @@ from mechmarkov.utils.text import shown
 @click.argument("folder", type=PATH)
 @number("--models", 64, "How many.  [8]")
 @click.option("--key", default="public", help="Which models; whoever has it has the answers.")
-@click.option("--by", type=click.Choice(["probe", "random"]), help="Write the answers of a baseline.")
+@click.option(
+    "--by", type=click.Choice(["probe", "random", "acdc", "eap-ig"]), help="Write the answers of a baseline."
+)
 @click.option("--answers", type=PATH, metavar="FILE", help="Score answers.")
 @JSON
 def quiz(
@@ -22,8 +24,9 @@ def quiz(
 ) -> None:
     """Make a quiz of hidden circuits in FOLDER, answer it by a baseline, or score answers.
 
-    Writes a run file a model and quiz.json, which says what is asked. Answers are JSON: for each model a list
-    of claims. --by writes answers-BY.json. --answers scores each as right, wrong, overclaimed or open.
+    Writes a run file a model and quiz.json, which says what is asked: which parts are needed, where heads
+    attend, which paths carry, which laws are imitated. Answers are JSON: for each model a list of claims.
+    --by writes answers-BY.json. --answers scores each as right, wrong, overclaimed or open.
     """
     if by is not None and answers is not None:
         raise ValueError("--by and --answers exclude each other: one writes answers, the other scores them")
@@ -41,55 +44,60 @@ def quiz(
     hidden = hidden_models(key, models or 8)
     make(folder, key, hidden)
     if as_json:
-        return print_json({"folder": str(folder), "models": {one.name: one.parts for one in hidden}})
+        questions = {one.name: [question.to_data() for question in one.questions] for one in hidden}
+        return print_json({"folder": str(folder), "models": questions})
     for one in hidden:
-        click.echo(f"{one.name}: {one.case.source.title()}; parts {', '.join(one.parts) or 'none'}")
+        click.echo(f"{one.name}: {one.case.source.title()}; {len(one.questions)} questions")
     click.echo(told(folder / "quiz.json"))
     return None
 
 
 def _answer(folder: Path, by: str, as_json: bool) -> None:
     from mechmarkov.quiz import answers_by, opened
+    from mechmarkov.quiz.answers import to_data
     from mechmarkov.runs import load
     from mechmarkov.utils.files import replacing
 
     sheet, file = opened(folder), folder / f"answers-{by}.json"
     check_writable(file)
-    found = {
-        name: answers_by(by, load(folder / f"{name}.pt"), parts, seed)  # type: ignore[arg-type]  # click's choice
-        for seed, (name, parts) in enumerate(sheet["models"].items())
+    answers = {
+        name: to_data(answers_by(by, load(folder / f"{name}.pt"), asked, seed))  # type: ignore[arg-type]  # click's
+        for seed, (name, asked) in enumerate(sheet.questions.items())
     }
     with replacing(file) as temporary:
-        temporary.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        temporary.write_text(json.dumps(answers, indent=1) + "\n", "utf-8")
     if as_json:
-        return print_json({"file": str(file), "answers": found})
+        return print_json({"file": str(file), "answers": answers})
     click.echo(told(file))
     return None
 
 
 def _score(folder: Path, key: str, answers: Path, as_json: bool) -> None:
-    from mechmarkov.quiz import hidden_models, opened, read_answers, score, truth
+    from mechmarkov.quiz import RULES, hidden_models, opened, read_answers, score
     from mechmarkov.quiz.sheet import commitment
 
     sheet = opened(folder)
-    count = len(sheet["models"])
-    if commitment(key, count) != sheet["key"]:
+    if commitment(key, len(sheet.questions)) != sheet.key:
         raise ValueError(f"--key is {shown(key)}, expected the key that the quiz in {folder} was made with")
-    hidden = hidden_models(key, count)
-    given = read_answers(answers, {one.name: one.parts for one in hidden})
-    truths = {one.name: truth(one) for one in hidden}
+    hidden = hidden_models(key, len(sheet.questions))
+    given = read_answers(answers, {one.name: one.questions for one in hidden})
+    truths = {one.name: one.truth() for one in hidden}
     scores = score(given, truths)
     if as_json:
+        truth = {
+            name: [question.to_data() | {"value": value} for question, value in values.items()]
+            for name, values in truths.items()
+        }
         kinds = {one.name: one.kind for one in hidden}
-        told_scores = {name: found.to_data() for name, found in scores.items()}
-        return print_json({"scores": told_scores, "truth": truths, "kinds": kinds})
-    click.echo(f"{'model':<10} {'kind':<12} points right wrong overclaimed open  nats off")
-    for one in [*hidden, None]:
-        name, kind = ("all", "") if one is None else (one.name, one.kind)
-        found = scores[name]
-        off = "-" if found.nats is None else f"{found.nats:.3g}"
+        return print_json(
+            {"scores": {name: one.to_data() for name, one in scores.items()}, "truth": truth, "kinds": kinds}
+        )
+    kinds = {one.name: one.kind for one in hidden}
+    click.echo(f"{'':<11}{'':<12}  score right wrong overclaimed  open  hold  off")
+    for name, one in scores.items():
+        off = "" if one.off is None else f"{one.off:.3g} {RULES[name].unit}"  # type: ignore[index]  # a relation
         click.echo(
-            f"{name:<10} {kind:<12} {found.points:>6} {found.right:>5} {found.wrong:>5} "
-            f"{found.overclaimed:>11} {found.open:>4}  {off}"
+            f"{name:<11}{kinds.get(name, ''):<12} {one.balanced:>6.2f} {one.right:>5} {one.wrong:>5} "
+            f"{one.overclaimed:>11} {one.open:>5} {one.holding:>5}  {off}".rstrip()
         )
     return None

@@ -1,17 +1,22 @@
 """Models whose circuit is hidden, for people and programs to explain, and the exact truth to score them by.
 
 A key decides the models: whoever has it can make them and the truth again, so that a set whose key is told is
-public, and any other is private.
+public, and any other is private. What is asked are relations of the claims' vocabulary.
 """
 
-from mechmarkov.quiz.answers import answers_by, read_answers
+from mechmarkov.quiz.answers import Answer, read_answers
+from mechmarkov.quiz.baselines import answers_by
 from mechmarkov.quiz.models import KEY, Hidden, hidden_models
-from mechmarkov.quiz.scores import Score, score, truth
+from mechmarkov.quiz.questions import RULES, Question
+from mechmarkov.quiz.scores import Score, score
 from mechmarkov.quiz.sheet import make, opened
 
 __all__ = [
     "KEY",
+    "RULES",
+    "Answer",
     "Hidden",
+    "Question",
     "Score",
     "answers_by",
     "hidden_models",
@@ -19,5 +24,4 @@ __all__ = [
     "opened",
     "read_answers",
     "score",
-    "truth",
 ]

@@ -10,10 +10,10 @@ import torch
 
 from mechmarkov.bench.case import Case, case_of
 from mechmarkov.bench.cases import CASES
-from mechmarkov.models.components import head_index, mlp_index
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.init import initialise
+from mechmarkov.quiz.questions import Question, questions_of, truth_of
 from mechmarkov.sources import Chain
 from mechmarkov.utils.errors import integer_of
 
@@ -23,7 +23,7 @@ MAX_KEY = 200  # characters
 
 SET_BY_HAND = ("direct", "head", "mlp", "split", "cancel", "backup", "induction", "order-2", "trigram")
 DECOYS = ("plateau", "trap")  # heads or tables that are not used
-TRAINED = ("trained-walk",)
+TRAINED = ("trained-walk", "trained-trigram", "trained-lagged", "trained-selective", "trained-induction")
 EMPTY = "fresh"  # never trained
 KINDS: dict[str, Sequence[str]] = {
     "set by hand": SET_BY_HAND,
@@ -41,7 +41,7 @@ class Hidden:
     Attributes:
         name: What it is called in the quiz: `model-1`, ….
         kind: How it was made: set by hand, a decoy, trained, or empty.
-        case: The model, its source and the sequences that the truth is measured on.
+        case: The model, its source and how its outputs are read.
     """
 
     name: str
@@ -49,9 +49,13 @@ class Hidden:
     case: Case
 
     @property
-    def parts(self) -> list[str]:
-        """The parts that are asked for: every head and MLP."""
-        return [name for name in self.case.nodes if head_index(name) or mlp_index(name) is not None]
+    def questions(self) -> list[Question]:
+        """Everything that is asked of it."""
+        return questions_of(self.case.model, self.case.source, self.case.objective)
+
+    def truth(self) -> dict[Question, float]:
+        """The value of every question (nats, or a probability)."""
+        return truth_of(self.case.model, self.case.source, self.case.objective)
 
 
 def hidden_models(key: str, count: int) -> list[Hidden]:

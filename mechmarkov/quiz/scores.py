@@ -1,87 +1,103 @@
-"""The truth about hidden models, and how far answers are from it."""
+"""How far answers are from the truth: right, wrong, overclaimed or open, and how far off the values are."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
-from mechmarkov.interventions.ablate import ablate
 from mechmarkov.quiz.answers import Answer, Answers
-from mechmarkov.quiz.models import Hidden
-
-NEEDED = 0.01  # nats: a part whose loss rises by more is needed
+from mechmarkov.quiz.questions import Question, holds
 
 
 @dataclass(frozen=True)
 class Score:
-    """The result of a set of answers, or of those about one model.
+    """The result of some answers.
 
     Attributes:
-        right: Parts that were said to be needed and are, or not to be and are not.
-        wrong: Parts that were said not to be needed, and are.
-        overclaimed: Parts that were said to be needed, and are not.
-        open: Parts of which nothing was said, or that it is open.
-        nats: How far the values are from the truth, on average over the parts with one; None without any.
+        right: Relations that were said to hold and do, or not to hold and do not.
+        wrong: Relations that were said not to hold, and do.
+        overclaimed: Relations that were said to hold, and do not.
+        open: Questions of which nothing was said, or that it is open.
+        holding: How many of the relations hold.
+        seen: How many of these were said to hold.
+        off: How far the values are from the truth, on average over those that were given, in the unit of the
+            relation; None without any, and over several relations.
     """
 
     right: int
     wrong: int
     overclaimed: int
     open: int
-    nats: float | None
+    holding: int
+    seen: int
+    off: float | None = None
 
     @property
-    def points(self) -> int:
-        """Returns one for each right answer, less one for each that is wrong or overclaimed."""
-        return self.right - self.wrong - self.overclaimed
+    def balanced(self) -> float:
+        """Returns the score: 1 where all is right, 0 for one answer to everything, for none, and for coins.
+
+        It is the mean of two shares, of what holds and of what does not: right less false answers. Where
+        there is only one of the two kinds it is that share. Coins have 0 on average.
+        """
+        failing = self.right + self.wrong + self.overclaimed + self.open - self.holding
+        shares = []
+        if self.holding:
+            shares.append((self.seen - self.wrong) / self.holding)
+        if failing:
+            shares.append((self.right - self.seen - self.overclaimed) / failing)
+        return sum(shares) / len(shares) if shares else 0.0
 
     def to_data(self) -> dict[str, Any]:
         """Everything as plain data."""
-        return {**asdict(self), "points": self.points}
+        return {**asdict(self), "score": self.balanced}
 
 
-@torch.no_grad()
-def truth(hidden: Hidden) -> dict[str, float]:
-    """By how much the loss rises with each part at its mean (nats), by intervention.
+Truths = Mapping[str, Mapping[Question, float]]  # the value of each question about each model
+ALL = "all"
 
-    The loss is its expectation under the exact law of each next state; the mean is over other sequences of
-    the source.
+
+def score(answers: Answers, truths: Truths) -> dict[str, Score]:
+    """The score of the answers about each model, of those about each relation, and of `all`.
+
+    >>> asked = Question("is_needed", ("L0H0",))
+    >>> score({"model-1": {asked: Answer("shown", 0.3)}}, {"model-1": {asked: 0.2}})["is_needed"].right
+    1
     """
-    case = hidden.case
-    whole = case.loss(case.model(case.clean)).mean()
-    rises = {}
-    for part in hidden.parts:
-        with ablate(case.model, part, kind="mean", reference=case.corrupt):
-            rises[part] = float(case.loss(case.model(case.clean)).mean() - whole)
-    return rises
-
-
-def score(answers: Answers, truths: Mapping[str, Mapping[str, float]]) -> dict[str, Score]:
-    """The score of the answers about each model, and of all under the name `all`."""
-    judged = {
-        model: [_judged(answers.get(model, {}).get(part), rise) for part, rise in rises.items()]
-        for model, rises in truths.items()
+    judged = [
+        (model, question, answers.get(model, {}).get(question, Answer("open")), value)
+        for model, values in truths.items()
+        for question, value in values.items()
+    ]
+    relations: list[str] = [*dict.fromkeys(question.relation for _, question, _, _ in judged)]
+    of_models = {model: _summed(each[1:] for each in judged if each[0] == model) for model in truths}
+    of_relations = {
+        relation: _summed((each[1:] for each in judged if each[1].relation == relation), with_values=True)
+        for relation in relations
     }
-    named = {model: _summed(parts) for model, parts in judged.items()}
-    return {**named, "all": _summed([part for parts in judged.values() for part in parts])}
+    return {**of_models, **of_relations, ALL: _summed(each[1:] for each in judged)}
 
 
-def _judged(answer: Answer | None, rise: float) -> tuple[str, float | None]:
-    """A word for an answer, and how far its value is from the truth."""
-    if answer is None:
-        return "open", None
-    far = None if answer.value is None else abs(answer.value - rise)
-    if answer.status not in ("shown", "excluded"):
-        return "open", far
-    if (answer.status == "shown") == (rise > NEEDED):
-        return "right", far
-    return ("overclaimed" if answer.status == "shown" else "wrong"), far
+def _summed(judged: Iterable[tuple[Question, Answer, float]], with_values: bool = False) -> Score:
+    rows = list(judged)
+    true = [(answer, value) for question, answer, value in rows if holds(question, value)]
+    outcomes = [_outcome(answer, holds(question, value)) for question, answer, value in rows]
+    off = [abs(answer.value - value) for _, answer, value in rows if answer.value is not None]
+    return Score(
+        right=outcomes.count("right"),
+        wrong=outcomes.count("wrong"),
+        overclaimed=outcomes.count("overclaimed"),
+        open=outcomes.count("open"),
+        holding=len(true),
+        seen=sum(answer.status == "shown" for answer, _ in true),
+        off=float(np.mean(off)) if with_values and off else None,
+    )
 
 
-def _summed(parts: list[tuple[str, float | None]]) -> Score:
-    words = [word for word, _ in parts]
-    far = [value for _, value in parts if value is not None]
-    counts = {word: words.count(word) for word in ("right", "wrong", "overclaimed", "open")}
-    return Score(**counts, nats=float(np.mean(far)) if far else None)
+def _outcome(answer: Answer, is_true: bool) -> str:
+    match answer.status:
+        case "shown":
+            return "right" if is_true else "overclaimed"
+        case "excluded":
+            return "wrong" if is_true else "right"
+    return "open"

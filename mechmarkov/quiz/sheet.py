@@ -2,40 +2,58 @@
 
 import hashlib
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from mechmarkov.quiz.models import Hidden
+from mechmarkov.quiz.questions import RULES, Question
 from mechmarkov.safe.json_file import read_as
 from mechmarkov.utils.config import Fields
 from mechmarkov.utils.files import made_folder, replacing
 
 SHEET = "quiz.json"
-EXAMPLE = {"subject": ["L0H0"], "relation": "is_needed", "status": "open", "value": 0.0}
 MAX_BYTES = 1 << 20
 ASKED = (
-    "Of every part of every model: is it needed, and by how many nats does the loss rise with its output at "
-    "its mean? A part is needed above 0.01 nats. Right is a point, wrong or overclaimed costs one."
+    "Which of these relations hold? Answer with claims: status shown, excluded or open, and the value in the "
+    "unit of the relation. Right counts for you, wrong or overclaimed against you; open is neither."
 )
 
 
+class _Question(Fields):
+    """A claim without an answer."""
+
+    relation: Literal["is_needed", "attends_to", "carries", "imitates"]
+    subject: list[str]
+    object: list[str]
+
+
 class _Model(Fields):
-    """A hidden model, and the parts that are asked for."""
+    """A hidden model, and what is asked of it."""
 
     file: str
     source: str
-    parts: list[str]
+    questions: list[_Question]
 
 
 class _Sheet(Fields):
     """`quiz.json`."""
 
     asked: str
+    relations: dict[str, dict[str, str]]
     key: str
     models: dict[Annotated[str, Field(pattern="^model-[0-9]{1,3}$")], _Model]
     answers: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A sheet that was read: the hash of its key, and the questions about each model."""
+
+    key: str
+    questions: dict[str, list[Question]]
 
 
 def make(folder: Path, key: str, hidden: list[Hidden]) -> Path:
@@ -47,14 +65,19 @@ def make(folder: Path, key: str, hidden: list[Hidden]) -> Path:
     sheet = folder / SHEET
     asked = {
         "asked": ASKED,
+        "relations": {name: {"holds where": rule.words, "unit": rule.unit} for name, rule in RULES.items()},
         "key": commitment(key, len(hidden)),
         "models": {
-            one.name: {"file": f"{one.name}.pt", "source": one.case.source.title(), "parts": one.parts}
+            one.name: {
+                "file": f"{one.name}.pt",
+                "source": one.case.source.title(),
+                "questions": [question.to_data() for question in one.questions],
+            }
             for one in hidden
         },
-        "answers": {hidden[0].name: [EXAMPLE]},
+        "answers": {hidden[0].name: [hidden[0].questions[0].to_data() | {"status": "open", "value": 0.0}]},
     }
-    if sheet.exists() and opened(folder)["key"] != asked["key"]:
+    if sheet.exists() and opened(folder).key != asked["key"]:
         raise ValueError(f"{folder} holds the quiz of another key: choose another folder")
     with made_folder(folder, OSError):
         for one in hidden:
@@ -64,7 +87,7 @@ def make(folder: Path, key: str, hidden: list[Hidden]) -> Path:
     return folder
 
 
-def opened(folder: Path) -> dict[str, Any]:
+def opened(folder: Path) -> Opened:
     """The sheet of a quiz.
 
     Raises:
@@ -74,7 +97,13 @@ def opened(folder: Path) -> dict[str, Any]:
     if not file.exists():
         raise ValueError(f"{folder} has no {SHEET}: mechmarkov quiz {folder} makes one")
     sheet = read_as(_Sheet, file, MAX_BYTES)
-    return {"key": sheet.key, "models": {name: one.parts for name, one in sheet.models.items()}}
+    return Opened(
+        sheet.key,
+        {
+            name: [Question(each.relation, tuple(each.subject), tuple(each.object)) for each in one.questions]
+            for name, one in sheet.models.items()
+        },
+    )
 
 
 def commitment(key: str, count: int) -> str:

@@ -1,4 +1,4 @@
-"""Hidden circuits: a key makes them again, shuffled heads change nothing, and truth is an intervention."""
+"""Hidden circuits: a key makes them again, shuffled heads change nothing, and truth is a measurement."""
 
 import json
 
@@ -8,12 +8,16 @@ import torch
 
 from mechmarkov.bench.cases import CASES
 from mechmarkov.cli import main
-from mechmarkov.quiz import Hidden, Score, hidden_models, read_answers, score, truth
-from mechmarkov.quiz.answers import Answer
+from mechmarkov.probing.batch import draw
+from mechmarkov.quiz import Answer, Hidden, Question, Score, answers_by, hidden_models, read_answers, score
+from mechmarkov.quiz.baselines import BASELINES
 from mechmarkov.quiz.models import KINDS, _shuffled
+from mechmarkov.quiz.questions import SEED, SEQUENCES, holds
 from mechmarkov.runs import load
 
-TRUTHS = {"model-1": {"L0H0": 0.5, "L0H1": 0.0, "L0.mlp": 0.2}}
+NEEDED = [Question("is_needed", (part,)) for part in ("L0H0", "L0H1", "L0.mlp")]
+READS = Question("attends_to", ("L0H0",), ("previous token",))
+TRUTHS = {"model-1": dict(zip(NEEDED, (0.5, 0.0, 0.2), strict=True))}
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +38,19 @@ def told(words, capsys):
     return json.loads(capsys.readouterr().out)
 
 
+def truth_of(case):
+    return Hidden("model-1", "set by hand", case).truth()
+
+
 def test_a_key_makes_the_same_models_again(hidden):
     again, other = hidden_models("a test", 4), hidden_models("another", 4)
     for one, same in zip(hidden, again, strict=True):
         assert one.kind == same.kind
         for name, value in one.case.model.state_dict().items():
             torch.testing.assert_close(value, same.case.model.state_dict()[name], rtol=0, atol=0)
-    assert [one.kind for one in hidden] != [one.kind for one in other] or truth(hidden[0]) != truth(other[0])
+    assert [one.kind for one in hidden] != [one.kind for one in other] or (
+        hidden[0].truth() != other[0].truth()
+    )
 
 
 def test_each_kind_comes_before_one_comes_twice(hidden):
@@ -50,47 +60,98 @@ def test_each_kind_comes_before_one_comes_twice(hidden):
 def test_shuffled_heads_predict_the_same():
     case = CASES["induction"](0)
     all_turned = [_shuffled(case, np.random.default_rng(seed)) for seed in range(6)]
+    needed = []
     for turned in all_turned:
         torch.testing.assert_close(turned.predicted(case.clean), case.predicted(case.clean))
-        assert sorted(truth_of(case).values()) == pytest.approx(sorted(truth_of(turned).values()))
-    orders = {tuple(truth_of(turned)) for turned in all_turned}
-    assert len(orders) == 1  # names stay, and what they are of does not
-    assert len({tuple(round(rise, 6) for rise in truth_of(turned).values()) for turned in all_turned}) > 1
+        truth = truth_of(turned)
+        needed.append(tuple(round(truth[each], 6) for each in truth if each.relation == "is_needed"))
+    assert len({tuple(sorted(each)) for each in needed}) == 1
+    assert len(set(needed)) > 1  # names stay, and what they are of does not
 
 
-def truth_of(case):
-    return truth(Hidden("model-1", "set by hand", case))
-
-
-def test_the_truth_is_the_loss_without_the_part():
+def test_a_needed_part_is_one_whose_loss_rises():
     case = CASES["head"](0)
+    batch = draw(case.source, case.objective, case.model.config, seed=SEED, sequences=2 * SEQUENCES)
+    here, others = batch.tokens[:SEQUENCES], batch.tokens[SEQUENCES:]
+    law = torch.tensor(case.source.P, dtype=torch.float64)[here]
     z = {}
     with torch.no_grad():
         case.model.run_with_hooks(
-            case.corrupt, fwd_hooks=[("blocks.0.attn.hook_z", lambda x, hook: z.update(mean=x.mean(0)))]
+            others, fwd_hooks=[("blocks.0.attn.hook_z", lambda x, hook: z.update(mean=x.mean(0)))]
         )
         cut = case.model.run_with_hooks(
-            case.clean, fwd_hooks=[("blocks.0.attn.hook_z", lambda x, hook: z["mean"].expand_as(x))]
+            here, fwd_hooks=[("blocks.0.attn.hook_z", lambda x, hook: z["mean"].expand_as(x))]
         )
-        by_hand = [
-            float(-(case.law * scores[:, case.read].log_softmax(-1)).sum(-1).mean())
-            for scores in (cut, case.model(case.clean))
-        ]
-    assert truth_of(case)["L0H0"] == pytest.approx(by_hand[0] - by_hand[1], abs=1e-9)
+        by_hand = [-float((law * s.log_softmax(-1)).sum(-1).mean()) for s in (cut, case.model(here))]
+    assert truth_of(case)[Question("is_needed", ("L0H0",))] == pytest.approx(
+        by_hand[0] - by_hand[1], abs=1e-9
+    )
+
+
+def test_heads_set_by_hand_attend_where_they_were_set():
+    truth = truth_of(CASES["trigram"](0))
+    at = {
+        each.object[0]
+        for each, value in truth.items()
+        if each.relation == "attends_to" and each.object != ("first token",) and holds(each, value)
+    }
+    assert at == {"current token", "previous token"}
+
+
+def test_a_walk_is_read_behind_its_query_token():
+    truth = truth_of(CASES["trained-walk"](0))
+    shares = {each.object[0]: value for each, value in truth.items() if each.relation == "attends_to"}
+    assert shares["previous token"] > 0.99
+    assert sum(value for token, value in shares.items() if token != "first token") == pytest.approx(
+        1, abs=0.01
+    )
+
+
+def test_a_circuit_is_carried_by_its_path():
+    case = CASES["induction"](0)
+    truth = truth_of(case)
+    built = {(one, to.rpartition(".")[0]) for one, to in (case.edges[name] for name in case.circuit)}
+    carried = {
+        each.subject for each, value in truth.items() if each.relation == "carries" and holds(each, value)
+    }
+    assert carried == {pair for pair in built if pair[0].startswith("L0H") and pair[1].startswith("L1H")}
+
+
+def test_a_table_imitates_its_chain_exactly():
+    truth = truth_of(CASES["direct"](0))
+    nats = {each.object[0]: value for each, value in truth.items() if each.relation == "imitates"}
+    assert nats["bigram"] < 1e-9
+    assert [law for law, value in nats.items() if value < 0.01] == ["bigram"]
 
 
 def test_decoys_and_empty_models_need_nothing(hidden):
     for one in hidden:
-        needed = [rise > 0.01 for rise in truth(one).values()]
+        needed = [holds(each, value) for each, value in one.truth().items() if each.relation == "is_needed"]
         assert any(needed) == (one.kind in ("set by hand", "trained")), one.kind
 
 
 def test_answers_are_right_wrong_overclaimed_or_open():
-    said = {"L0H0": Answer("excluded", 0.1), "L0H1": Answer("shown"), "L0.mlp": Answer("shown", 0.3)}
-    given = {"model-1": said}
-    assert score(given, TRUTHS)["all"] == Score(1, 1, 1, 0, pytest.approx(0.25))
-    assert score({}, TRUTHS)["all"] == Score(0, 0, 0, 3, None)
-    assert score(given, TRUTHS)["model-1"].points == -1
+    answers = dict(zip(NEEDED, (Answer("excluded", 0.1), Answer("shown"), Answer("shown", 0.3)), strict=True))
+    scores = score({"model-1": answers}, TRUTHS)
+    assert scores["is_needed"] == Score(1, 1, 1, 0, 2, 1, pytest.approx(0.25))
+    assert scores["all"] == scores["model-1"] == Score(1, 1, 1, 0, 2, 1)
+    assert scores["all"].balanced == -0.5  # (1 - 1) / 2 of what holds, (0 - 1) / 1 of what does not
+    assert score({}, TRUTHS)["all"] == Score(0, 0, 0, 3, 2, 0)
+
+
+@pytest.mark.parametrize("status", ["shown", "excluded", "open"])
+def test_one_answer_to_everything_scores_nothing(status):
+    everything = {"model-1": dict.fromkeys(NEEDED, Answer(status))}
+    assert score(everything, TRUTHS)["all"].balanced == 0
+
+
+def test_the_truth_scores_one():
+    told = {
+        each: Answer("shown" if holds(each, value) else "excluded", value)
+        for each, value in TRUTHS["model-1"].items()
+    }
+    best = score({"model-1": told}, TRUTHS)["is_needed"]
+    assert (best.balanced, best.off) == (1, 0)
 
 
 def one(**changes):
@@ -103,11 +164,19 @@ FAULTS = {
     "[]": "it is a list, expected an object of models",
     '{"model-9": []}': "'model-9' is not a model, expected model-1",
     '{"model-1": {}}': "model-1 is a dict, expected a list of claims",
-    one(subject=["L9H9"]): "'L9H9' is not a part",
-    one(subject=[]): "expected a list with one part",
-    one(relation="reaches"): "expected 'is_needed'",
+    '{"model-1": [3]}': "model-1[0] is a int, expected a claim",
+    one(subject=["L9H9"]): "model-1[0].subject is ['L9H9'], expected ['L0H0'], ['L0H1'], ['L0.mlp']",
+    one(subject="L0H0"): "model-1[0].subject is 'L0H0'",
+    one(relation="reaches"): "model-1[0].relation is 'reaches', expected is_needed, attends_to",
+    one(
+        relation="attends_to", object=["parent"]
+    ): "model-1[0].object is ['parent'], expected ['previous token']",
+    one(relation="attends_to"): "model-1[0].object is []",
     one(status="yes"): "status is 'yes'",
+    one(status=["shown"]): "status is ['shown']",
+    one(value=True): "value is True, expected a finite number",
     one(value=float("nan")): "holds 'NaN', expected finite numbers",
+    json.dumps({"model-1": json.loads(one())["model-1"] * 2}): "model-1[1] answers what was answered already",
     "{": "Expecting",
 }
 
@@ -117,7 +186,7 @@ def test_a_bad_answer_is_one_line(text, tmp_path):
     file = tmp_path / "answers.json"
     file.write_text(text, "utf-8")
     with pytest.raises(ValueError, match=r"answers\.json") as error:
-        read_answers(file, {"model-1": ["L0H0", "L0H1"]})
+        read_answers(file, {"model-1": [*NEEDED, READS]})
     assert FAULTS[text] in str(error.value)
 
 
@@ -130,16 +199,37 @@ def test_the_sheet_tells_no_answer(folder):
 
 
 def test_baselines_answer_and_are_scored(folder, capsys):
-    for by in ("random", "probe"):
+    scores = {}
+    for by in BASELINES:
         told([folder, "--by", by], capsys)
-    scores = {
-        by: told([folder, "--answers", folder / f"answers-{by}.json", "--key", "a test"], capsys)["scores"]
-        for by in ("random", "probe")
-    }
-    assert scores["probe"]["all"]["points"] > scores["random"]["all"]["points"]
-    assert scores["probe"]["all"]["overclaimed"] == 0
-    assert scores["probe"]["all"]["nats"] < 0.1
-    assert scores["random"]["all"]["nats"] is None
+        words = [folder, "--answers", folder / f"answers-{by}.json", "--key", "a test"]
+        scores[by] = told(words, capsys)["scores"]
+    assert scores["probe"]["all"]["score"] > scores["random"]["all"]["score"]
+    assert scores["probe"]["all"]["overclaimed"] == scores["probe"]["all"]["wrong"] == 0
+    assert scores["probe"]["is_needed"]["off"] < 0.1
+    assert scores["probe"]["attends_to"]["off"] < 0.01
+    assert scores["random"]["is_needed"]["off"] is None
+    for published in ("acdc", "eap-ig"):
+        assert scores[published]["is_needed"]["score"] > 0.5
+        assert scores[published]["imitates"]["right"] == scores[published]["attends_to"]["right"] == 0
+
+
+def test_published_recipes_see_the_path_of_a_circuit():
+    one = Hidden("model-1", "set by hand", CASES["induction"](0))
+    for recipe in ("acdc", "eap-ig"):
+        scores = score(
+            {"model-1": answers_by(recipe, one.case.as_run(), one.questions)}, {"model-1": one.truth()}
+        )
+        assert scores["carries"].wrong == 0, recipe
+        assert scores["carries"].holding == 1
+
+
+def test_a_claim_about_some_positions_answers_nothing():
+    one = Hidden("model-1", "set by hand", CASES["trigram"](0))
+    answers = answers_by("probe", one.case.as_run(), one.questions)
+    assert (
+        answers[Question("imitates", ("model",), ("order_2",))].status == "open"
+    )  # all but the first position
 
 
 @pytest.mark.parametrize(
