@@ -1,8 +1,11 @@
 """`mechmarkov recipe NAME`, `recipe new`, `recipe fields` and `recipe schema`: recipes of one's own."""
 
 import json
+import tomllib
 
 import click
+
+from mechmarkov.cli._options import JSON, print_json
 
 
 class Recipes(click.Group):
@@ -14,12 +17,21 @@ class Recipes(click.Group):
 
 
 def _printing(name: str) -> click.Command:
-    def run() -> None:
+    @click.command(name)
+    @JSON
+    def run(as_json: bool) -> None:
         from mechmarkov.catalogue import text
 
-        click.echo(text("recipe", name), nl=False)
+        _print(text("recipe", name), as_json)
 
-    return click.Command(name, callback=run)
+    return run
+
+
+def _print(toml: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"recipe": tomllib.loads(toml)})
+    else:
+        click.echo(toml, nl=False)
 
 
 @click.group(cls=Recipes, subcommand_metavar="NAME | COMMAND [ARGS]…")
@@ -47,7 +59,16 @@ def recipe() -> None:
     help="Tokens to read.  [64, or the source's]",
 )
 @click.option("--steps", type=click.IntRange(1), default=1000, metavar="N", help="Steps of the training.")
-def new(source: str, layers: int | None, heads: int, width: int, context: int | None, steps: int) -> None:
+@JSON
+def new(
+    source: str,
+    layers: int | None,
+    heads: int,
+    width: int,
+    context: int | None,
+    steps: int,
+    as_json: bool,
+) -> None:
     """Print a commented recipe for a decoder on a small example of a source; it trains as it is."""
     from mechmarkov.catalogue import check_source
 
@@ -57,7 +78,7 @@ def new(source: str, layers: int | None, heads: int, width: int, context: int | 
     from mechmarkov.training.new_recipe import new_recipe
 
     made = new_recipe(source, layers=layers, heads=heads, width=width, context=context, steps=steps)
-    click.echo(made, nl=False)
+    _print(made, as_json)
 
 
 @recipe.command()
