@@ -9,14 +9,24 @@ import torch
 from mechmarkov.bench.case import Case
 from mechmarkov.bench.counterfactuals import Change, places
 from mechmarkov.bench.patching import node_effects
+from mechmarkov.sources import Chain
+from mechmarkov.sources.tokens.tokenisers import Merges
 from mechmarkov.theory.kernel import cosine, directional_distance
 from mechmarkov.theory.predictors import switching
 from mechmarkov.theory.unigram_trap import unigram_point
+from mechmarkov.theory.walk.reduced_walk import (
+    accuracy,
+    deterministic_displacements,
+    forward,
+    loss,
+    zero_state,
+)
 from mechmarkov.theory.worst_case import largest_sum
 
 P = np.array([[0.8, 0.2], [0.3, 0.7]])
 PI = np.array([0.6, 0.4])
 TRUE = np.ones((2, 2), dtype=bool)
+ONE_PATH = deterministic_displacements(n_states=3, length=4)
 HISTORY = torch.tensor([[0, 1, 0, 2, 0]])
 
 
@@ -35,6 +45,15 @@ HISTORY = torch.tensor([[0, 1, 0, 2, 0]])
         (partial(largest_sum, np.array([[np.nan, 0.0]]), TRUE[:1]), "gain has nan, expected finite numbers"),
         (partial(largest_sum, P, TRUE, P), r"transitions has dtype float64 .* P > 0"),
         (partial(largest_sum, P, TRUE, np.ones((3, 3), dtype=bool)), r"expected bool and \(2, 2\)"),
+        (partial(forward, zero_state(3, 5), ONE_PATH), "displacements has 3 columns, expected 4"),
+        (partial(forward, zero_state(2, 4), ONE_PATH), "displacements has 2, expected 0 to 1"),
+        (
+            partial(loss, zero_state(3, 4), ONE_PATH, np.ones(2) / 2, 0.1),
+            r"weights has shape \(2,\), expected",
+        ),
+        (partial(accuracy, zero_state(3, 4), ONE_PATH, np.ones((1, 1))), r"weights has shape \(1, 1\)"),
+        (partial(Merges, merges=[["a", "b", "c"]]), r"merges\[0\]"),
+        (partial(Chain, Q=[[1.0]]), "P is missing, expected a list; unknown key Q"),
         (partial(switching, np.array([0, 1])), r"tokens has shape \(2,\), expected \[batch, position\]"),
         (partial(Change, "parents"), "which is 'parents', expected one of 'parent', 'match', 'state'"),
         (partial(Change, lags=()), "lags is empty"),

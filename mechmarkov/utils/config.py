@@ -1,4 +1,4 @@
-"""Frozen models of plain values, whose constructor says in one line which field is wrong."""
+"""Frozen models of plain values, whose constructor says in one line which fields are wrong."""
 
 import inspect
 from typing import Annotated, Any
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict, ValidationError
 from pydantic_core import PydanticCustomError
 
-from mechmarkov.utils.errors import generator_in, one_line
+from mechmarkov.utils.errors import all_faults, generator_in
 
 
 def _integer(value: Any) -> Any:
@@ -22,7 +22,7 @@ Truth = Annotated[bool, Strict()]
 
 
 class FieldError(ValueError):
-    """The first complaint of a constructor, in one line: class, field, value and what was expected."""
+    """The complaints of a constructor, in one line: class, field, value and what was expected."""
 
 
 class Fields(BaseModel):
@@ -53,7 +53,7 @@ class Fields(BaseModel):
         try:
             return super().__init__(**data)
         except ValidationError as error:
-            message = one_line(error, type(self))
+            message = all_faults(error, type(self))
         field, _, rest = message.partition(": ")
         # Outside of `except`, so that there is no second traceback above.
         raise FieldError(f"{name}: {rest if rest.startswith(field) else message}")

@@ -6,7 +6,7 @@ A symbol is a letter here: `a` is state 0, `b` is state 1, and so on; a token is
 import string
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator
 
 from mechmarkov.sources.base.rows import as_lists
 from mechmarkov.sources.base.source import Count
@@ -99,6 +99,14 @@ class Merges(Fields):
     kind: Literal["merges"] = "merges"
     merges: Annotated[tuple[Texts, ...], BeforeValidator(as_lists)]
 
+    @field_validator("merges")
+    @classmethod
+    def _pairs(cls, merges: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+        for i, merge in enumerate(merges):
+            if len(merge) != 2:
+                raise ValueError(f"merges[{i}] is {list(merge)}, expected two tokens")
+        return merges
+
     def title(self) -> str:
         """`3 merges of byte pairs`."""
         return f"{len(self.merges)} merge{'s' * (len(self.merges) != 1)} of byte pairs"
@@ -113,7 +121,7 @@ class Merges(Fields):
         number = {letter: token for token, letter in enumerate(LETTERS[:n_symbols])}
         pairs = []
         for i, merge in enumerate(self.merges):
-            if len(merge) != 2 or not set(merge) <= set(number):
+            if not set(merge) <= set(number):
                 known = first_of(list(number), SHOWN)
                 raise ValueError(
                     f"tokeniser.merges[{i}] is {list(merge)}, expected two of the tokens before it: {known}"

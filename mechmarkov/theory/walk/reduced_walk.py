@@ -115,6 +115,9 @@ def forward(state: ReducedState, displacements: Displacements) -> Forward:
         state: The weights.
         displacements: The array that `displacements` returns, a path a row.
 
+    Raises:
+        ValueError: Paths of another length than the weights are for, or displacements that are not below K.
+
     Example:
         >>> one = deterministic_displacements(n_states=3, length=4)  # three tokens and the label
         >>> forward(zero_state(3, 4), one).attention.tolist()
@@ -122,6 +125,13 @@ def forward(state: ReducedState, displacements: Displacements) -> Forward:
     """
     n_paths, n_tokens = displacements.shape
     n_states = len(state.profile)
+    if n_tokens + 1 != len(state.position_logits):
+        expected = f"{len(state.position_logits) - 1}, one fewer than position_logits"
+        raise ValueError(f"displacements has {n_tokens} columns, expected {expected}")
+    if displacements.size and not 0 <= displacements.min() <= displacements.max() < n_states:
+        raise ValueError(
+            f"displacements has {displacements.max()}, expected 0 to {n_states - 1}, as `profile` has"
+        )
     logits = state.position_logits + np.append(np.full(n_tokens, state.token_logit), 0.0)
     attention = np.exp(logits - logits.max())
     attention /= attention.sum()
@@ -143,6 +153,7 @@ def loss(state: ReducedState, displacements: Displacements, weights: Weights, ep
         >>> round(loss(zero_state(3, 4), paths, np.ones(1), eps=0.1), 4)  # all scores are zero
         2.3026
     """
+    _check_weights(weights, displacements)
     return float(-(weights * np.log(forward(state, displacements).scores[:, 0] + eps)).sum())
 
 
@@ -154,9 +165,17 @@ def accuracy(state: ReducedState, displacements: Displacements, weights: Weights
         >>> accuracy(zero_state(4, 5), paths, np.ones(1))
         0.25
     """
+    _check_weights(weights, displacements)
     scores = forward(state, displacements).scores
     highest = scores == scores.max(axis=1, keepdims=True)
     return float((weights * highest[:, 0] / highest.sum(axis=1)).sum())
+
+
+def _check_weights(weights: Weights, displacements: Displacements) -> None:
+    if weights.shape != displacements.shape[:1]:
+        raise ValueError(
+            f"weights has shape {weights.shape}, expected a number for each of {len(displacements)} paths"
+        )
 
 
 def descend(
