@@ -64,7 +64,11 @@ def edge_attribution(case: Case, points: Sequence[float] = (0.0,)) -> Claims:
 
     EAP takes it at the clean ones, EAP-IG (inputs) at many on the line.
     """
-    moves = [_moved(case, "embed", torch.tensor(point)) for point in points]
+    return edge_gradients(case, [_moved(case, "embed", torch.tensor(point)) for point in points])
+
+
+def edge_gradients(case: Case, moves: Iterable[AbstractContextManager[Any]]) -> Claims:
+    """The receivers' gradient times what senders change, mean over changes of the model, one by one."""
     return _gradients(case, case.edges, partial(_added, case), moves)
 
 
