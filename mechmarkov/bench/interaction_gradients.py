@@ -9,7 +9,7 @@ Edin et al. 2025 (arXiv 2505.17630) change the backward pass in three places and
   both factors of a gated MLP a half.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from torch import Tensor
@@ -41,7 +41,7 @@ def changed_gradients(model: HookedDecoder, temperature: float = TEMPERATURE) ->
         share = SHARES[str(hook.name).rpartition(".")[2]]
         return x.detach() + share * (x - x.detach())
 
-    hooks = []
+    hooks: list[tuple[str, Callable[..., Tensor]]] = []
     for name in model.hook_dict:
         last = name.rpartition(".")[2]
         if last == "hook_attn_scores":
