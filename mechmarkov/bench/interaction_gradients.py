@@ -5,8 +5,8 @@ Edin et al. 2025 (arXiv 2505.17630) change the backward pass in three places and
 - the softmax of attention is differentiated at temperature 2, `J(softmax(s / 2))` for `J(softmax(s))`, since
   a saturated softmax has no gradient, and one weight's fall is another's rise;
 - the scale of a norm is frozen;
-- where two parts are multiplied each gets half, so that claims are shares of an effect: queries and keys a quarter of the gradient, values a half,
-  both factors of a gated MLP a half.
+- where two parts are multiplied each gets half, so that claims are shares of an effect: queries and keys get
+  a quarter of the gradient, values a half, both factors of a gated MLP a half.
 """
 
 from collections.abc import Callable, Iterator
