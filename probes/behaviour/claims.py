@@ -249,8 +249,9 @@ def _bars(laws: Sequence[Claim], known: Sequence[Claim], best: str | None) -> di
         known: Claims of what holds over all predictions: of the closest law, of the best one.
         best: The best law.
     """
-    values = {c.object[0]: c.value for c in laws if c.value is not None and c.where == Where()}
-    values |= {c.object[0]: c.value for c in known if c.value is not None}
+    # What the loss is above the best is KL only where the best law is exact, so that KL itself comes last.
+    values = {c.object[0]: c.value for c in known if c.value is not None}
+    values |= {c.object[0]: c.value for c in laws if c.value is not None and c.where == Where()}
     nearest = sorted(values, key=lambda name: values[name])[:MAX_BARS]
     if best in values and best not in nearest:
         nearest[-1] = best

@@ -12,7 +12,7 @@ from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import _reading_one_token, direct_table, value_table
 from mechmarkov.objectives import Objective
 from mechmarkov.report.compare import render
-from mechmarkov.report.first_screen.headline import headline
+from mechmarkov.report.first_screen.headline import chosen_tiles, headline
 from mechmarkov.report.first_screen.readings import notes
 from mechmarkov.report.first_screen.verdict import badge
 from mechmarkov.report.words.title import title
@@ -65,6 +65,14 @@ def test_two_induction_heads_that_cancel_are_no_circuit():
     result, shown, _ = screen(model, asked, source=DirichletChains(n_states=3))
     assert "feeds" not in shown.title
     assert "without effect" not in notes(result.claims, "L1H0") + notes(result.claims, "L1H1")
+
+
+def test_a_bar_is_the_distance_that_is_told_where_no_best_law_is_exact():
+    """Of a stationary start the loss above the best is not KL from the in-context bigram."""
+    model, source = induction_pair(3, 24), DirichletChains(n_states=3)
+    result, _, _ = screen(model, ["behaviour"], source=source)
+    (learned,) = (tile for tile in chosen_tiles(result) if tile.picture == "kl")
+    assert learned.bars["in_context_bigram"] == learned.number.value
 
 
 def test_an_induction_head_that_does_harm_is_not_said_to_have_no_effect():

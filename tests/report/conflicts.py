@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import combinations
 from math import isclose
 
-from mechmarkov.claims.claim import MODEL, Claim
+from mechmarkov.claims.claim import MODEL, Claim, Where
 from mechmarkov.claims.tile import LEARNED, LIVES, STUCK
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.first_screen.headline import Headline, chosen_tiles, headline
@@ -158,6 +158,22 @@ def a_picture_is_of_its_answer(result: Findings, screen: Headline) -> Iterator[s
             yield f"{sentence(says)} / {tile.bars}"
 
 
+def a_number_is_its_bar(result: Findings, screen: Headline) -> Iterator[str]:
+    """KL from the law that is told is the length of that law's bar."""
+    del screen
+    for tile in chosen_tiles(result):
+        number = tile.number
+        if tile.picture != "kl" or number is None or number.relation not in ("imitates", "is_closest_to"):
+            continue
+        bar = tile.bars.get(number.object[0])
+        if (
+            bar is not None
+            and number.where == Where()
+            and not isclose(bar, number.value or 0.0, rel_tol=TOLERANCE)
+        ):
+            yield f"{sentence(number)} / {tile.bars}"
+
+
 def what_is_named_is_told(result: Findings, screen: Headline) -> Iterator[str]:
     """Every part that the first screen names is the subject of a claim that is not excluded."""
     for name in screen.named:
@@ -177,5 +193,6 @@ RULES: tuple[Rule, ...] = (
     intervals_hold_what_is_said,
     stuck_tile_is_the_badge,
     a_picture_is_of_its_answer,
+    a_number_is_its_bar,
     what_is_named_is_told,
 )

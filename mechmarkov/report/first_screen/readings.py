@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from mechmarkov.claims.claim import Claim, Claims
+from mechmarkov.claims.claim import COPIES, Claim, Claims
 from mechmarkov.probing.outcome import Findings, Outcome
 from mechmarkov.report.words.names import share
 from mechmarkov.report.words.tiles import in_order
@@ -105,10 +105,11 @@ def notes(claims: Claims, name: str, named: Sequence[str] = ()) -> list[str]:
         aside = ", does harm" if harm else ", without effect" if idle else ""
         told.append(f"induction head{'' if name in named else aside}")
         return told
+    reads = claims.where("attends_to", subject=name, status="shown")
     looks = {
         claim.object[-1]: claim.value
-        for object_ in ("parent", "previous token")
-        if (claim := claims.first("attends_to", subject=name, object=object_, status="shown")) is not None
+        for claim in reads
+        if not {*claim.object} & {"matches", COPIES}
     }
     if (graph := claims.first("recovers", subject=name, status="shown")) is not None:
         told.append(
