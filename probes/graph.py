@@ -109,7 +109,10 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("probability", per_head, parent_attention=(mean * true).sum(-1)[..., has].mean(-1)),
         coords={subject.axis: subject.coordinates}
         | dict(zip(("layer", "head", "query", "key"), map(np.arange, mean.shape[1:]), strict=True)),
-        attrs={"uniform": float((parents / np.arange(1, n + 1))[has].mean())},
+        attrs={
+            "uniform": float((parents / np.arange(1, n + 1))[has].mean()),
+            "beyond": int(adjacency(subject.source)[n:].sum()),
+        },
     )
 
 
@@ -186,6 +189,7 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     beside = [
         Condition("edges of the head", value=counted),
         Condition("edges of the graph", value=edges),
+        Condition("edges to the predicted token", value=int(last.attrs["beyond"])),
         Condition("edges of all such heads", value=_together(last)),
         Condition("edges from roots", value=others),
         Condition("chance of as many", value=float(best["chance"]), unit="probability"),

@@ -64,7 +64,8 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
             or list(by_token(last, _heads(last)))
         ),
     ]
-    return [*(reads or _none_stands_out(data, last, known, beside)), evenly]
+    told = list(reads or _none_stands_out(data, last, known, beside))
+    return [*told, evenly, *_spread(last, {claim.subject[0] for claim in told}, beside)]
 
 
 def _heads(last: xr.Dataset) -> list[Head]:
@@ -167,6 +168,20 @@ def _none_stands_out(
             (head_name(head),), "attends_to", _names(last, at), float(value), None, uniform, "probability",
             "excluded", because=(tokens, Condition("tokens", value=known), *beside),
         )  # fmt: skip
+
+
+def _spread(last: xr.Dataset, told: set[str], beside: tuple[Condition, ...]) -> Iterator[Claim]:
+    """Yields the token that each other head attends to most, which is not what it attends to by and large."""
+    over_all = (last["lag_mass"] * last["reach"]).sel(lag=slice(1, None))
+    for head in _heads(last):
+        if head_name(head) not in told:
+            lag = int(over_all.isel(head).idxmax("lag"))
+            mass, uniform = last["lag_mass"].isel(head).sel(lag=lag), last["uniform_mass"].sel(lag=lag)
+            tokens = Condition("effective tokens", value=float(last["effective_tokens"].isel(head)))
+            yield Claim(
+                (head_name(head),), "attends_to", _names(last, lag), float(mass), None, float(uniform),
+                "probability", "excluded", because=(tokens, *beside),
+            )  # fmt: skip
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:

@@ -102,3 +102,13 @@ def feeders_of(reader: xr.Dataset) -> list[dict[str, int]]:
         return []
     feeds = reader["feeds"].transpose("from_layer", "from_head").values
     return [{"layer": int(layer), "head": int(head)} for layer, head in np.argwhere(feeds > 0)]
+
+
+def askers_of(reader: xr.Dataset) -> list[dict[str, int]]:
+    """The heads that feed a head by its queries: cutting any of them there clearly takes most of the score.
+
+    Args:
+        reader: What was measured of the head: `last_induction_head(data)[0]`.
+    """
+    feeds = reader["feeds_queries"].transpose("from_layer", "from_head").values
+    return [{"layer": int(layer), "head": int(head)} for layer, head in np.argwhere(feeds > 0)]

@@ -15,6 +15,7 @@ from mechmarkov.probing.score import Score, standing
 from .circuit import (
     MAX_SHARE_LEFT,
     MIN_MOVED_SHARE,
+    askers_of,
     feeders_of,
     is_moved,
     last_induction_head,
@@ -52,11 +53,12 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     heads = tuple(head_name({"layer": layer, "head": index}) for layer, index in tied_heads(last)) or (name,)
     feeders = tuple(head_name(feeder) for feeder in feeders_of(head))
     feeds = _feeds(last, head, heads, feeders)
-    circuit = [feeds, *_carries(data, head, heads, feeders)] if feeders else []
+    asked = list(_feeds_queries(head, heads))
+    circuit = [feeds, *asked, *_carries(data, head, heads, feeders)] if feeders else []
     return [
         *circuit,
         _is_head(data, head, heads, scores),
-        *([] if circuit else [feeds]),
+        *([] if circuit else [feeds, *asked]),
         *_partial(data, head, heads),
     ]
 
@@ -129,6 +131,16 @@ def _feeds(last: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...], feeders: 
     status: Status = "open" if low <= MAX_SHARE_LEFT else "excluded"
     ends = (max(0.0, low), min(1.0, high))
     return Claim((), "feeds", heads, None, ends, 1.0, "share", status, INTERVENED, because=(through,))
+
+
+def _feeds_queries(head: xr.Dataset, heads: tuple[str, ...]) -> Iterator[Claim]:
+    """The earlier heads by which a head knows what to look for; most heads see that in their own token."""
+    if askers := tuple(head_name(asker) for asker in askers_of(head)):
+        value, low, high = (float(head["query_left"].sel(estimate=end)) for end in ESTIMATE)
+        through = Condition("through", words=("queries",))
+        yield Claim(
+            askers, "feeds", heads, value, (low, high), 1.0, "share", "shown", INTERVENED, because=(through,)
+        )
 
 
 def _carries(
@@ -213,7 +225,8 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     most = everything.first("is_needed_most", status="shown")
     inside = {name for claim in circuit for name in (*claim.subject, *claim.object)}
     outside = () if most is None or set(most.subject) <= inside else (most,)
-    return [Tile(LIVES, (*circuit[:1], *outside), circuit, most or circuit[0], bars, "effect")]
+    first = tuple(claim for claim in circuit if claim.relation == "feeds") or circuit[:1]
+    return [Tile(LIVES, (*first, *outside), circuit, most or circuit[0], bars, "effect")]
 
 
 def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:
@@ -222,9 +235,7 @@ def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:
     They need it where they get worse without the path, or without a head itself; where predictions are a law
     at another temperature, also where they get better.
     """
-    head, feeds, carries = (
-        claims.first(name, probe="induction") for name in ("is_induction_head", "feeds", "carries")
-    )
+    head, carries = (claims.first(name, probe="induction") for name in ("is_induction_head", "carries"))
     if head is None or not head.is_shown or head.object:
         return None
     if carries is not None and carries.status == "excluded":
@@ -248,4 +259,5 @@ def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:
     )
     acting = acting or head.subject  # of heads that tie in what they look at, those that something comes of
     head = replace(head, subject=acting)
-    return (replace(feeds, object=acting), head) if feeds is not None and feeds.is_shown else (head,)
+    fed = claims.where("feeds", status="shown", probe="induction")
+    return (*(replace(claim, object=acting) for claim in fed), head)

@@ -43,6 +43,8 @@ MEASURED: dict[str, tuple[str, tuple[str, ...]]] = {
     "cut": ("probability", ("input",)),
     "key_left": ("of the score", ("estimate",)),
     "earlier_left": ("of the score", ("estimate",)),
+    "feeds_queries": ("yes or no", ("from_layer", "from_head")),
+    "query_left": ("of the score", ("estimate",)),
     "kl_intact": ("nats", ()),
     "simpler_error": ("nats", ()),
     "kl_cut": ("nats", ("input",)),
@@ -223,7 +225,7 @@ def trace(
     exact: Float[np.ndarray, "batch read state"],
     simpler: Float[np.ndarray, "batch read state"],
 ) -> xr.Dataset:
-    """Cut every earlier head from the keys of each model's induction head, and what feeds it from all inputs.
+    """Cut earlier heads from the keys and queries of each model's induction head, and what feeds it from all.
 
     Args:
         subject: The models.
@@ -246,6 +248,9 @@ def trace(
         that stand in for each other); else the feeder;
         `key_left` [.., estimate] (share): `cut` of the keys over `intact`, with its 95 % interval;
         `earlier_left`: that with all earlier heads cut from the keys, where no head is seen to feed it;
+        `feeds_queries` [.., from_layer, from_head]: 1 for each head whose own cut from the queries clearly
+        takes half of the score; `query_left` [.., estimate]: what is left with all of these cut there, or
+        with all earlier heads where none does;
         `kl_intact`, `kl_cut` [.., input] (nats): KL from `exact` to the model, intact and with what feeds it
         cut; `kl_error`: the standard error over sequences of the difference; `kl_simpler`: KL from `exact` to
         `simpler`, and `simpler_error`: the standard error of that less `kl_intact`;
@@ -285,6 +290,7 @@ def _no_row(trial: _Trial) -> dict[str, np.ndarray]:
         "feeder_layer": np.array(-1),
         "feeder_head": np.array(-1),
         "feeds": np.zeros(shapes["feeds"], int),
+        "feeds_queries": np.zeros(shapes["feeds"], int),
     }
     return {name: np.full(shape, np.nan) for name, shape in shapes.items()} | none
 
@@ -332,6 +338,15 @@ def _row(
             row["key_left"] = share_left(score, intact)
         change = trial.nats(out) - clean
         row["kl_cut"][i], row["kl_error"][i] = clean.mean() + change.mean(), standard_error(change)
+    row["query_left"] = share_left(cut(earlier, "Q", readers)[0], intact)
+    if row["query_left"][-1] < MAX_SHARE_LEFT:  # else no head can take half by itself
+        asking = [
+            one for one in earlier if share_left(cut([one], "Q", readers)[0], intact)[-1] < MAX_SHARE_LEFT
+        ]
+        for head in asking:
+            row["feeds_queries"][head] = 1
+        if asking:
+            row["query_left"] = share_left(cut(asking, "Q", readers)[0], intact)
     window, n_states = subject.config.window, subject.source.n_states
     return row | {
         "intact": np.asarray(intact.mean()),

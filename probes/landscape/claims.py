@@ -117,6 +117,8 @@ def _of_kind(data: xr.Dataset, kind: str, why: str) -> Iterator[Condition]:
         at_least = "spectrum" not in data and count >= data.sizes["low"]
         yield Condition("growing directions", not at_least, count)
         yield Condition("directions", value=int(data.attrs["outside"]))
+    if kind == "minimum" and data.attrs["projected"]:
+        yield Condition("directions", value=int(data.attrs["outside"]))
     if _is_tied_trap(data):
         value = float(data.attrs["binary_eigenvalue"])
         yield Condition("tied embeddings favour repeats", value=value, words=("1 − p − q",))

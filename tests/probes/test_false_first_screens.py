@@ -1,5 +1,7 @@
 """What the first screen does not say: models whose parts cancel or tie, probes not asked, few sequences."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,13 +12,14 @@ import mechmarkov as mm
 from mechmarkov.claims.claim import Claim, Claims, Condition
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import _reading_one_token, direct_table, value_table
+from mechmarkov.models.constructions.n_grams import n_gram_model
 from mechmarkov.objectives import Objective
 from mechmarkov.report.compare import render
 from mechmarkov.report.first_screen.headline import chosen_tiles, headline
 from mechmarkov.report.first_screen.readings import notes
 from mechmarkov.report.first_screen.verdict import badge
 from mechmarkov.report.words.title import title
-from mechmarkov.sources import Chain, DirichletChains
+from mechmarkov.sources import Chain, DirichletChains, OrderK
 
 STAYING = Chain([[0.8, 0.2], [0.2, 0.8]])
 LAST = Objective(read="last")
@@ -170,3 +173,40 @@ def test_the_page_of_several_runs_says_that_a_verdict_is_undecided():
     result, shown, _ = screen(direct_table(torch.zeros(2, 2), 8), ["behaviour"], source=weak)
     assert shown.badge is None
     assert shown.title in render({"a": result, "b": result})
+
+
+def test_one_step_cannot_tell_whether_a_model_is_stuck_but_where_it_lacks():
+    kernel = np.random.default_rng(0).dirichlet(np.ones(3), size=(3, 3))
+    model, source = n_gram_model(kernel, 8), OrderK(kernel.tolist())
+    result, shown, tiles = screen(model, ["behaviour", "attention", "ablation", "dynamics"], source=source)
+    assert tiles["Is it stuck?"].answer == "One step cannot tell"
+    assert "nearly all of it at position 0" in tiles["Is it stuck?"].sentence
+    reads = {notes(result.claims, name, shown.named)[0] for name in ("L0H0", "L0H1")}
+    assert reads == {"current token: 100%", "previous token: 100%"}
+
+
+def test_a_model_with_losses_in_many_places_is_not_said_to_lack_one():
+    _, _, tiles = screen(direct_table(0.5 * LOG_P, 8), ["behaviour", "dynamics"])
+    assert "nearly all of it" not in tiles["Is it stuck?"].sentence
+
+
+def test_a_circuit_of_a_loss_on_scores_is_measured_by_how_often_it_is_right():
+    result = probe_quickly(mm.example("walk"), ["behaviour", "attention", "alignment", "dynamics"])
+    tiles = {tile.question: tile for tile in headline(result).tiles}
+    questions = ("What has it learned?", "How did it get there?", "Is it stuck?")
+    learned, came, stuck = (tiles[question] for question in questions)
+    assert {bar.label: bar.text for bar in learned.bars} == {
+        "this model": "50%", "bigram": "50%", "unigram": "17%", "uniform law": "17%"
+    }  # fmt: skip
+    assert learned.score is None
+    assert "bigram" not in {bar.label for bar in came.bars}
+    assert stuck.bars == ()
+
+
+def test_a_named_head_that_reads_nothing_in_particular_says_so():
+    spread = Claim(("L0H0",), "attends_to", ("2 tokens back",), 0.11, status="excluded")
+    claims = Claims((spread,))
+    assert notes(claims, "L0H0", ("L0H0",)) == ["attention spread"]
+    assert notes(claims, "L0H0") == []
+    most = Claims((replace(spread, value=0.43),))
+    assert notes(most, "L0H0", ("L0H0",)) == ["2 tokens back: 43%"]

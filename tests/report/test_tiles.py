@@ -115,6 +115,34 @@ def test_a_circuit_of_another_loss_is_judged_by_how_often_it_is_right():
     assert "which it was not trained on" in shown["Is it stuck?"].sentence
 
 
+def at_a_minimum(**premises):
+    """At a local minimum, with 0.25 nats left."""
+    because = [Condition("near the best", False, 0.25, "nats")]
+    because += [Condition(name.replace("_", " "), value) for name, value in premises.items()]
+    return Claim(
+        (MODEL,), "is_at", ("minimum",), 0.5, unit="nats / weight²", evidence="law", because=tuple(because)
+    )
+
+
+def test_a_model_that_a_minimum_holds_is_titled_as_stuck():
+    said = {"behaviour": behaviour(0.0, closest=("unigram",))}
+    held = headline(result_of((50,), **said, landscape=[at_a_minimum()]))
+    assert held.title == "Stuck at the unigram, at a local minimum"
+    second = headline(result_of((50,), **said, landscape=[at_a_minimum(to_second_order_only=True)]))
+    assert second.title == "At the unigram: 0% of the way to the bigram"
+
+
+def test_eigenvalues_say_which_directions_they_are_of():
+    apart = at_a_minimum(outside_the_symmetric_subspace=True)
+    largest, count = Condition("largest eigenvalue", value=0.6), Condition("directions", value=9)
+    point = replace(apart, because=(*apart.because, largest, count))
+    stuck = tiles(behaviour=behaviour(0.0), landscape=[point])["Is it stuck?"]
+    assert stuck.picture == "Hessian eigenvalues (nats / weight²) in 9 directions that tell states apart"
+    everywhere = replace(point, because=(at_a_minimum().because[0], largest))
+    stuck = tiles(behaviour=behaviour(0.0), landscape=[everywhere])["Is it stuck?"]
+    assert stuck.picture.endswith("below zero the loss falls that way")
+
+
 def test_the_home_of_the_bigram_is_not_that_of_a_better_law():
     stores = Claim(("L0H0",), "stores", ("bigram",), 0.95, unit="share")
     better = behaviour(0.95, closest=("forward filter",), best="forward filter")

@@ -36,6 +36,7 @@ _NAMED: dict[str, Any] = {"bordercolor": PALETTE[1], "borderwidth": 3}
 _OTHER: dict[str, Any] = {"bordercolor": GREY, "borderwidth": 1}
 _CAPTION = "Nats lost when only that path {}. Colour: the named circuit; grey: others that cost some."
 _SHARPER = " A head with a cut input reads the wrong tokens, which can cost more than losing it."
+_OF_A_STATE = " Queries, keys and values are C, B and x of the state space."
 _CUT, _RESAMPLED = "is cut", "carries another sequence (of positions: nothing)"
 _NO_CAPTION = "All measured paths, faintly: none is clearly worth 0.01 nats."
 Key = TypeVar("Key")
@@ -52,6 +53,8 @@ def circuit_figures(results: Mapping[Key, Findings]) -> dict[Key, Figure]:
         caption = _CAPTION.format(_RESAMPLED if is_resampled(data[key]) else _CUT)
         sharper = not is_resampled(data[key]) and _costs_more_than_its_head(results[key].claims, worth)
         caption += _SHARPER if sharper else ""
+        head = results[key].claims.first("is_induction_head")
+        caption += _OF_A_STATE if head is not None and head.condition("its own convolution") else ""
         caption = caption if largest_effect(worth) >= MIN_EFFECT_NATS else _NO_CAPTION
         figures[key] = Figure("The circuit", caption, "plotly", circuit(results[key], scale))
     return figures

@@ -55,7 +55,7 @@ def learning_curve(result: Findings) -> Figure | None:
     figure.update_traces(line={"width": 3}, marker={"size": 7}, name="loss" if drawn.of_loss else y_title)
     end = float(symlog(steps[-1])) or 1.0
     for level in levels.values():
-        figure.add_hline(level, line={"color": GREY, "width": 1, "dash": "dot"})
+        figure.add_hline(level, line={"color": GREY, "width": 1, "dash": "dash"})
     for names, level in _joined(levels, _ROW * (high - low + 2 * room)):
         annotate(figure, 1.0, level, names, xref="paper", xanchor="left", xshift=4, align="left")
     if len(steps) > 1:
@@ -77,13 +77,13 @@ def learning_curve(result: Findings) -> Figure | None:
     margin = {"l": 8, "r": 122, "t": 34, "b": 8}  # at the top are the names of what is shaded
     figure.update_layout(height=_HEIGHT, margin=margin, showlegend=False, dragmode=False)
     what = "Cross-entropy of the predictions" if drawn.of_loss else "How often the likeliest state is next"
-    caption = f"{what}. Dotted: exact predictors."
+    caption = f"{what}. Dashed: exact predictors."
     if len(steps) > 1:
         caption += " Shaded: the closest by KL, from its first step." if bands else ""
         n_phases = len(result.claims.where("passed", probe="dynamics"))
         caption += " Unshaded: open." if drawn.of_loss and len(bands) < n_phases else ""
         caption += " Arrows: a head is halfway to the ideal." if heads else ""
-        caption += " Steps: symlog."
+        caption += " Training steps: symlog."
     if float(values.max()) > high + room:
         caption += f" It begins at {format_number(float(values[0]))} nats."
     what = "loss" if drawn.of_loss else "accuracy"

@@ -126,7 +126,8 @@ def ideal_keys(now: Findings, name: str, tokens: Sequence[str]) -> tuple[str, Bo
         before = np.array([None, *tokens[:-1]], dtype=object)
         return "induction head", np.tril(before[None] == np.array(tokens, dtype=object)[:, None])
     reads = claims.first("attends_to", subject=name, status="shown")
-    if claims.first("feeds", subject=name, status="shown") or (reads and reads.object == ("previous token",)):
+    feeds = claims.first("feeds", subject=name, status="shown")
+    if (feeds and feeds.condition("previous token")) or (reads and reads.object == ("previous token",)):
         return "previous-token head", np.eye(n, k=-1, dtype=bool)
     if reads is None or "parent" not in reads.object:
         return "", np.zeros((n, n), dtype=bool)

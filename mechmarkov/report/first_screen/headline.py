@@ -7,10 +7,11 @@ from mechmarkov.claims.claim import Claims, said_by
 from mechmarkov.claims.tile import LIVES, QUESTIONS, STUCK, Tile
 from mechmarkov.models.components import head_index, mlp_index
 from mechmarkov.probing.outcome import Findings
+from mechmarkov.report.first_screen.readings import accuracies
 from mechmarkov.report.first_screen.verdict import Badge, badge, is_as_right, is_exact, is_exactly_as_right
 from mechmarkov.report.words import title as words
 from mechmarkov.report.words.outcomes import consistent
-from mechmarkov.report.words.tiles import WordedTile, of_a_circuit, of_a_part, one_step, worded
+from mechmarkov.report.words.tiles import WordedTile, of_a_circuit, of_a_part, of_one_step, one_step, worded
 
 # Probes whose claims are the whole run's, or the last step's; the others are asked again at each step.
 OF_THE_RUN = ("dynamics",)
@@ -77,11 +78,14 @@ def headline(result: Findings) -> Headline:
         pairs = list(zip(tiles, shown, strict=True))
         if word == "solved" and not reaches.is_shown:
             right = f"{'' if is_exactly_as_right(claims) else 'nearly '}right as often as possible"
-            shown = [of_a_circuit(tile, one, reaches, right) for tile, one in pairs]
+            known = accuracies(result)
+            shown = [of_a_circuit(tile, one, reaches, right, known) for tile, one in pairs]
         else:
             closest = claims.first("is_closest_to", probe="behaviour", status="shown")
             learned = (reaches if closest is None else closest).object[0]
             shown = [of_a_part(tile, one, learned) for tile, one in pairs]
+        if len(result.steps) == 1 and "dynamics" in result.skipped:
+            shown = [of_one_step(tile, one, claims) for tile, one in zip(tiles, shown, strict=True)]
     if "dynamics" in result.skipped and len(result.steps) == 1:
         shown.insert(min(2, len(shown)), one_step(int(result.metadata.get("kept steps", 0))))
     return Headline(step, word, title, shown, note, judged, named_parts(tiles))

@@ -7,11 +7,13 @@ import numpy as np
 from jaxtyping import Float
 
 from mechmarkov.claims.claim import COPIES, Claim, Claims
+from mechmarkov.models.components import head_index
 from mechmarkov.probing.outcome import Findings, Outcome
-from mechmarkov.report.words.names import share
+from mechmarkov.report.words.names import bare_law, share
 from mechmarkov.report.words.tiles import in_order
 
 MIN_EFFECT_NATS = 0.01  # below, a path is not part of a circuit
+MIN_ATTENTION = 0.25  # on one token; a head that gives none as much is spread
 MIN_SHARE = 0.02  # of the bigram; below, it is not told of a part
 
 
@@ -71,6 +73,17 @@ def course(behaviour: Outcome) -> Course:
     return Course(data["accuracy"].values.astype(float), known | {"best": best}, of_loss=False)
 
 
+def accuracies(result: Findings) -> dict[str, float]:
+    """Returns how often the model and each exact predictor are right; nothing of a model that has losses."""
+    behaviour = losses_of(result)
+    if behaviour is None or (drawn := course(behaviour)).of_loss:
+        return {}
+    attrs = behaviour.data.attrs
+    laws = [attrs[key] for key in ("best", "bigram", "unigram") if key in attrs]
+    named = {bare_law(name): drawn.levels[name] for name in (*laws, "uniform") if name in drawn.levels}
+    return {"this model": float(drawn.values[-1])} | named
+
+
 def came(result: Findings) -> list[Claim]:
     """Returns what the tile "How did it get there?" answers with: laws and heads, with their steps."""
     outcome = result.outcomes.get("dynamics")
@@ -106,11 +119,7 @@ def notes(claims: Claims, name: str, named: Sequence[str] = ()) -> list[str]:
         told.append(f"induction head{'' if name in named else aside}")
         return told
     reads = claims.where("attends_to", subject=name, status="shown")
-    looks = {
-        claim.object[-1]: claim.value
-        for claim in reads
-        if not {*claim.object} & {"matches", COPIES}
-    }
+    looks = {claim.object[-1]: claim.value for claim in reads if not {*claim.object} & {"matches", COPIES}}
     if (graph := claims.first("recovers", subject=name, status="shown")) is not None:
         told.append(
             f"{graph.number('edges of the head'):.0f} of {graph.number('edges of the graph'):.0f} edges"
@@ -119,7 +128,13 @@ def notes(claims: Claims, name: str, named: Sequence[str] = ()) -> list[str]:
     if "previous token" not in looks and feeds is not None:
         seen = [one for one in feeds.because if one.name == "previous token" and name in one.words]
         looks |= {"previous token": seen[0].value} if seen else {}
-    return told + [f"{token}: {share(mass)}" for token, mass in looks.items()]
+    told += [f"{token}: {share(mass)}" for token, mass in looks.items()]
+    if told or name not in named or head_index(name) is None:
+        return told
+    spread = claims.first("attends_to", subject=name, status="excluded")
+    if spread is None or (spread.value or 0.0) < MIN_ATTENTION:
+        return ["attention spread"]
+    return [f"{spread.object[-1]}: {share(spread.value)}"]
 
 
 def _is_bigram_learned(claims: Claims) -> bool:

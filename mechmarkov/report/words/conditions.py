@@ -129,7 +129,7 @@ SILENT: dict[str, tuple[str, ...]] = {
     "dynamics": ("the parent", "probed steps", "from the first probed step", "lost again", "gradient of its largest"),
     "program": ("constant predictions", "numbers", "leaves", "of", "term"),
     "belief": ("hidden states", "hidden states have one law", "clean"),
-    "graph": ("edges of the head", "edges of the graph", "edges of all such heads"),
+    "graph": ("edges of the head", "edges to the predicted token", "edges of the graph", "edges of all such heads"),
     "degeneracy": ("parameters", "estimate of a bigram table", "exact for that table"),
     "certificate": ("certified program", "no bound"),
 }  # fmt: skip

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mechmarkov.claims.claim import MODEL, Claim
+from mechmarkov.claims.claim import MODEL, Claim, Claims
 from mechmarkov.claims.tile import CAME, LEARNED, LIVES, STUCK, Tile
 from mechmarkov.probing.score import Score
 from mechmarkov.report.score_picture import DIGITS, MIN_SHOWN_SHARE
@@ -21,6 +21,7 @@ from mechmarkov.report.words.names import (
     law,
     nats,
     parts,
+    share,
     token,
     upper,
     within,
@@ -38,6 +39,8 @@ MAX_STEPS = 6  # rows of what came at a step
 MAX_ANSWER_WORDS, MAX_TILE_WORDS = 12, 40
 SIMPLE = ("uniform", "unigram")  # laws that no part needs to hold
 FILTER = "forward_filter"
+DEFINED = {"in_context_graph": "That law counts which state followed which along the edges so far."}
+MOST_OF_IT = 0.95  # of what is left; it is told where it is
 MAX_CAME = 3  # laws that an answer lists
 # What an exact null of a tile's number is; that of others is chance.
 NULLS = {"is_at": "predicted by theory", "attends_to": "even attention", "is_trapped_by": "none"}
@@ -46,7 +49,7 @@ PICTURES = {
     "effect": "rise of the loss with its output at its mean, nats",
     "share": "share of the bigram",
     "excess": "nats above the best possible",
-    "eigenvalues": "Hessian eigenvalues; below zero the loss falls that way",
+    "right": "how often the likeliest state is next",
     "steps": "first kept step at which a law is the closest",
 }
 
@@ -86,25 +89,43 @@ class WordedTile:
     where: str = ""
 
 
-def of_a_circuit(tile: Tile, shown: WordedTile, reaches: Claim, right: str) -> WordedTile:
+def of_a_circuit(
+    tile: Tile, shown: WordedTile, reaches: Claim, right: str, accuracies: Mapping[str, float]
+) -> WordedTile:
     """Returns a tile of a circuit that a loss on scores made: all of a law's, with other probabilities.
+
+    Nats and laws that are nearer by KL say little of it, so that it is measured by how often it is right.
 
     Args:
         tile: The tile as data.
         shown: The tile in words.
         reaches: How far the model is from the best law.
         right: How often the model is right, in words.
+        accuracies: How often this model is right, and exact laws are, by names for people.
     """
     if tile.question == LEARNED:
-        number, score = _number(reaches)
         answer = f"{upper(law(reaches.object[0]))}'s circuit, not its probabilities"
-        return replace(shown, answer=answer, number=number, score=score)
-    if tile.question == CAME and tile.picture == "steps":  # when laws are nearer by KL says little of it
-        return replace(shown, answer=_came(tile.answer, heads_first=True))
+        rows = bars_from_zero(dict(sorted(accuracies.items(), key=lambda item: -item[1])))
+        bars = tuple(replace(row, text=share(accuracies[row.label])) for row in rows)
+        meaning = DEFINED.get(reaches.object[0], "")
+        return replace(
+            shown,
+            answer=answer,
+            sentence=f"{shown.sentence} {meaning}".strip(),
+            number="",
+            score=None,
+            picture=PICTURES["right"],
+            bars=bars,
+        )
+    if tile.question == CAME and tile.picture == "steps":
+        heads = tuple(claim for claim in tile.answer if claim.relation == "came_by")
+        rows = _on_steps(heads) if heads else shown.bars
+        picture = "first kept step at which a head is halfway to the ideal" if heads else shown.picture
+        return replace(shown, answer=_came(heads or tile.answer), picture=picture if rows else "", bars=rows)
     if tile.question == STUCK and tile.answer[0].relation == "reaches":
         away = f"{nats(reaches.value)} from the best{within(reaches)}"
         sentence = f"In cross-entropy, which it was not trained on, it is {away}."
-        return replace(shown, answer=f"No: {right}", sentence=sentence)
+        return replace(shown, answer=f"No: {right}", sentence=sentence, picture="", bars=())
     return shown
 
 
@@ -121,6 +142,33 @@ def of_a_part(tile: Tile, shown: WordedTile, learned: str) -> WordedTile:
     return replace(shown, answer=answer, sentence=f"{shown.sentence} {rest}")
 
 
+def of_one_step(tile: Tile, shown: WordedTile, claims: Claims) -> WordedTile:
+    """Returns whether it is stuck, of one step that is not at the best: that it cannot tell, and what is left.
+
+    Args:
+        tile: The tile as data.
+        shown: The tile in words.
+        claims: The claims of all probes; one that tells of a place where a law fails may tell all that is left.
+    """
+    reaches = tile.answer[0]
+    if tile.question != STUCK or reaches.relation != "reaches" or shown.answer != upper(_reaches(reaches)):
+        return shown
+    if reaches.is_shown or reaches.holds("no step was made") or reaches.holds("loss on scores"):
+        return shown
+    away = f"{nats(reaches.value)} from the best possible{within(reaches)}"
+    fails = claims.first("fails_at", object=reaches.object[0], status="shown")
+    rest = f", nearly all of it {where(fails)}" if fails is not None and _is_all_there(fails, reaches) else ""
+    return replace(shown, answer="One step cannot tell", sentence=f"It is {away}{rest}.")
+
+
+def _is_all_there(fails: Claim, reaches: Claim) -> bool:
+    """Returns whether what a model lacks of the best law it lacks at one position."""
+    places = fails.condition("share of places")
+    if len(fails.where.positions) != 1 or places is None or reaches.value is None:
+        return False
+    return (fails.value or 0.0) * (places.value or 0.0) >= MOST_OF_IT * reaches.value
+
+
 def one_step(kept: int) -> WordedTile:
     """Returns the tile of a run of which one step was probed; `kept` is how many it has."""
     more = "Probe all kept steps to see when it came: --steps all."
@@ -134,6 +182,8 @@ def worded(tile: Tile) -> WordedTile:
     picture = PICTURES.get(tile.picture, tile.picture)
     if tile.picture == "steps" and any(claim.relation == "came_by" for claim in tile.answer):
         picture += ", a head halfway to the ideal"
+    if tile.picture == "eigenvalues":
+        picture = _eigenvalues(tile.answer[0])
     rows = _on_steps(tile.answer) if tile.picture == "steps" else bars_from_zero(_named(tile))
     where = "over the whole run" if tile.of_run and not rows else ""
     is_told = tile.number is not None and tile.number.relation in IN_SENTENCES
@@ -264,7 +314,7 @@ _SHORT: dict[str, Callable[[Claim], str]] = {
 }
 
 
-def _came(claims: Sequence[Claim], heads_first: bool = False) -> str:
+def _came(claims: Sequence[Claim]) -> str:
     """Returns the laws that were closest, each by its first step; otherwise the heads that came."""
     passed, heads = (
         [one for one in in_order(claims) if one.relation == name] for name in ("passed", "came_by")
@@ -272,7 +322,7 @@ def _came(claims: Sequence[Claim], heads_first: bool = False) -> str:
     laws = [one for one in passed if one.is_shown]
     undecided = [f"undecided from step {one.value:.0f}" for one in passed if not one.is_shown]
     seen = [[one for one in group if not was_there(one)] for group in (laws, heads)]
-    told = (seen[1] or seen[0]) if heads_first else (seen[0] or seen[1])
+    told = seen[0] or seen[1]
     if not told and laws:
         return ", ".join([f"From the start closest to {_coinciding(laws[0].object)}", *undecided])
     if not told and undecided:
@@ -340,7 +390,7 @@ def _number(claim: Claim | None) -> tuple[str, Score | None]:
         ),
         "attends_to": "of its attention",
         "is_trapped_by": "of the first gradient tells labels apart",
-        "is_at": f"smallest Hessian eigenvalue, {claim.unit}",
+        "is_at": "smallest Hessian eigenvalue",
         "moves": f"{claim.unit} from the stationary point",
         "came_by": f"steps until halfway to {event(claim.object[0], claim)}" if claim.object else "steps",
         "carries_belief": "R² of the belief",
@@ -348,6 +398,16 @@ def _number(claim: Claim | None) -> tuple[str, Score | None]:
     null = claim.null if claim.relation != "feeds" else None
     kind = NULLS.get(claim.relation, "by chance")
     return words.get(claim.relation, claim.unit), Score(claim.value, claim.unit, null, claim.interval, kind)
+
+
+def _eigenvalues(point: Claim) -> str:
+    """Returns of which directions eigenvalues are: weights that treat states alike may be left out."""
+    count = int(point.number("directions"))
+    apart = count and point.condition("outside the symmetric subspace")
+    which = (
+        f" in {count} directions that tell states apart" if apart else "; below zero the loss falls that way"
+    )
+    return f"Hessian eigenvalues ({point.unit}){which}"
 
 
 def _named(tile: Tile) -> dict[str, float]:

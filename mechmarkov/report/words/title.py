@@ -45,6 +45,8 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
         return _with(f"{share(progress(claims)[0])} of the way to the {best}", how(claims, lives))
     if word == "trapped":
         return "Trapped by symmetry: no gradient tells one state from another"
+    if word == "at the unigram" and _is_held(claims):
+        return "Stuck at the unigram, at a local minimum"
     if word == "at the unigram":
         at = f"At the unigram: {_hardly(progress(claims)[2])} of the way"
         told = f"{at} to the {best}"
@@ -56,6 +58,18 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     if claims.first("is_on_the_way_to") is not None:
         return "Undecided: too few sequences tell it from the unigram"
     return f"The unigram and the {best} coincide within 0.01 nats"
+
+
+def _is_held(claims: Claims) -> bool:
+    """Returns whether a model far from the best is at a minimum, beyond what the second order shows."""
+    point = claims.first("is_at", object="minimum", status="shown")
+    near = None if point is None else point.condition("near the best")
+    return (
+        point is not None
+        and near is not None
+        and near.holds is False
+        and not point.holds("to second order only")
+    )
 
 
 def _hardly(most: float) -> str:

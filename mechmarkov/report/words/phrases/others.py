@@ -61,7 +61,9 @@ def _recovers(claim: Claim) -> str:
     of = int(claim.number("edges of the head"))
     if claim.is_shown:
         if has == of == all_:
-            return f"{heads(claim.subject)} attends along the graph: along all {all_} edges between its tokens, and no other"
+            last = int(claim.number("edges to the predicted token"))
+            rest = f" ({last} more {'leads' if last == 1 else 'lead'} to the predicted one)" if last else ""
+            return f"{heads(claim.subject)} attends along the graph: along all {all_} edges between its tokens{rest}, and no other"
         return (
             f"{heads(claim.subject)} attends along {has} of the graph's {all_} edges, and {of - has} others"
         )

@@ -84,7 +84,7 @@ def _induction_head(claim: Claim) -> str:
         )
         return f"{strong}: a predecessor moves attention by {effect} of the ideal{within(claim)}"
     if claim.condition("its own convolution"):  # of a state space, whose weights on tokens are no attention
-        return f"{who} is an induction head by itself: a token's predecessor moves its weight by {share(claim.value)} of the ideal"
+        return f"{who} is an induction head by itself: a token's predecessor moves how much that token counts by {share(claim.value)} of the ideal"
     are = verb(claim.subject, "is an induction head", "are induction heads")
     return f"{who} {are}: changing a token's predecessor moves its attention by {share(claim.value)} of the ideal"
 
