@@ -82,7 +82,7 @@ def learning_curve(result: Findings) -> Figure | None:
         caption += " Shaded: the closest by KL, from its first step." if bands else ""
         n_phases = len(result.claims.where("passed", probe="dynamics"))
         caption += " Unshaded: open." if drawn.of_loss and len(bands) < n_phases else ""
-        caption += " Arrows: a head is halfway to the ideal." if heads else ""
+        caption += " Arrows: a head is halfway to an exact one." if heads else ""
         caption += " Training steps: symlog."
     if float(values.max()) > high + room:
         caption += f" It begins at {format_number(float(values[0]))} nats."

@@ -120,7 +120,7 @@ def of_a_circuit(
     if tile.question == CAME and tile.picture == "steps":
         heads = tuple(claim for claim in tile.answer if claim.relation == "came_by")
         rows = _on_steps(heads) if heads else shown.bars
-        picture = "first kept step at which a head is halfway to the ideal" if heads else shown.picture
+        picture = "first kept step at which a head is halfway to an exact one" if heads else shown.picture
         return replace(shown, answer=_came(heads or tile.answer), picture=picture if rows else "", bars=rows)
     if tile.question == STUCK and tile.answer[0].relation == "reaches":
         away = f"{nats(reaches.value)} from the best{within(reaches)}"
@@ -181,7 +181,7 @@ def worded(tile: Tile) -> WordedTile:
     sentences = " ".join(dict.fromkeys(sentence(claim) for claim in claims[:2]))
     picture = PICTURES.get(tile.picture, tile.picture)
     if tile.picture == "steps" and any(claim.relation == "came_by" for claim in tile.answer):
-        picture += ", a head halfway to the ideal"
+        picture += ", a head halfway to an exact one"
     if tile.picture == "eigenvalues":
         picture = _eigenvalues(tile.answer[0])
     rows = _on_steps(tile.answer) if tile.picture == "steps" else bars_from_zero(_named(tile))
