@@ -180,7 +180,7 @@ def _spread(last: xr.Dataset, told: set[str], beside: tuple[Condition, ...]) -> 
             tokens = Condition("effective tokens", value=float(last["effective_tokens"].isel(head)))
             yield Claim(
                 (head_name(head),), "attends_to", _names(last, lag), float(mass), None, float(uniform),
-                "probability", "excluded", because=(tokens, *beside),
+                "probability", "excluded", because=(Condition("of one head"), tokens, *beside),
             )  # fmt: skip
 
 

@@ -100,7 +100,7 @@ SILENT: dict[str, tuple[str, ...]] = {
     ),
     "attention": (
         "one token to attend to", "tokens", "at every prediction", "effective tokens", "within its null",
-        "modulo",
+        "modulo", "of one head",
     ),
     "alignment": ("law",),
     "induction": (

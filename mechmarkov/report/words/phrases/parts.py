@@ -14,6 +14,8 @@ def _attends_to(claim: Claim) -> str:
         why = {True: "not", None: "not surely"}[premise(claim, "not for their predecessors").holds or None]
         return f"{who} looks at tokens after copies ({number(value_in(claim))} beyond chance), but {why} for their sake"
     what = COPIES if claim.object == (COPIES,) else token(claim.object)
+    if claim.condition("of one head"):
+        return f"{who} spreads its attention: {mass} on {what}"
     if claim.status == "excluded":
         if claim.object[0] == "parent":
             return f"No head reads {what}, which the next state depends on: {who} gives it {mass}"
