@@ -1,16 +1,20 @@
 """Does a head attend along the source's causal graph: which edges does its mean attention recover?"""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
+import torch
 import xarray as xr
+from einops import einsum
 from jaxtyping import Bool, Float, Int
 from scipy.stats import hypergeom
+from torch import Tensor
 
-from mechmarkov.claims.claim import Claim, Claims, Condition, Status
+from mechmarkov.claims.claim import ALIKE, Claim, Claims, Condition, Status
 from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.probing import Probe, Subject
+from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.dataset import best_heads, head_name, last_model, variables
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.preconditions import why_no_token_is_read
@@ -23,6 +27,7 @@ from mechmarkov.sources import CausalGraph
 
 ROUNDING = 1e-6  # of a float32 mean: uniform attention on a token and k before it has no edge
 CHANCE = 0.01  # of as many true edges by chance, all heads considered, below which a head is named
+MIN_MATCHED = 0.5  # of what attention that is not even could put on matches
 MORE = "more than half of its attention (with k parents: more than 1 / (k + 1))"
 NULL_KIND = "each edge moved to an earlier position drawn at random: 2.5, 50 and 97.5 % points"
 
@@ -40,6 +45,48 @@ def _start(scope: Scope) -> PerLayer[np.ndarray]:
 
 # Mean attention over sequences, [member, layer, head, query, key], without a query token.
 MEAN_ATTENTION: Quantity[np.ndarray] = Quantity("mean attention", _start, reads_attention=True)
+
+
+Parents = tuple[tuple[int, ...], ...]
+
+
+def matches(batch: Batch, parents: Parents) -> Bool[Tensor, "batch read known_position"]:
+    """Returns which tokens have parents in the same states as the token to be predicted.
+
+    The law of the next token is counted from these (Nichani et al. 2024, arXiv 2402.14735, section 3).
+
+    Args:
+        batch: The sequences.
+        parents: The parents of each position, of the predicted ones too.
+    """
+    states, length = batch.history, batch.history.shape[1]
+    same = torch.zeros(len(states), len(batch.known), length, dtype=torch.bool)
+    for i, known in enumerate(batch.known.tolist()):
+        asked = list(parents[known + 1])
+        for j in range(known + 1):
+            if asked and len(parents[j]) == len(asked):
+                same[:, i, j] = (states[:, list(parents[j])] == states[:, asked]).all(-1)
+    return same
+
+
+@cache
+def match_mass(parents: Parents) -> Quantity[np.ndarray]:
+    """The share of attention on matches, mean over predictions that have one, [member, layer, head]."""
+
+    def start(scope: Scope) -> PerLayer[np.ndarray]:
+        batch, same = scope.batch, matches(scope.batch, parents)
+        queries = int(same.any(-1).sum()) or np.nan
+
+        def mass_of(pattern: Tensor, _: Batch, sequences: slice) -> Float[Tensor, "model head"]:
+            rows = pattern[..., batch.read, batch.keys]
+            return einsum(rows, same[sequences].to(rows), "m b h read key, b read key -> m h").double()
+
+        def of_layer(at: str) -> HookSums[Arrays]:
+            return HookSums({"mass": (f"{at}.hook_pattern", mass_of)}, dict)
+
+        return PerLayer(scope.model, of_layer, lambda mass: mass / queries)
+
+    return Quantity("matches of parents", start, reads_attention=True)
 
 
 def applies(subject: Subject) -> str | None:
@@ -80,7 +127,9 @@ def measure(subject: Subject) -> xr.Dataset:
         parents, and how many are true (a softmax puts a root's attention somewhere too, which tells nothing);
         `parent_attention` [axis, layer, head] (probability): on parents, mean over positions that have any;
         `at_least` [axis, layer, head] (probability): of as many true edges where each is moved to an earlier
-        position drawn at random, exactly.
+        position drawn at random, exactly;
+        `match_mass` [axis, layer, head] (probability): on tokens whose parents are in the states of those of
+        the predicted token, mean over predictions that have such tokens.
 
     Example:
         >>> import mechmarkov as mm
@@ -100,17 +149,22 @@ def measure(subject: Subject) -> xr.Dataset:
     for at, least in np.ndenumerate(recovered):
         at_least[at] = _hits(parents, edge[at].sum(-1))[least:].sum()
     per_head = (subject.axis, "layer", "head")
+    same = matches(subject.batch, subject.source.parents).double()
+    has_match = same.any(-1)
+    even = same.sum(-1) / (subject.batch.known + 1)
     return xr.Dataset(
         variables("probability", (*per_head, "query", "key"), mean_attention=mean)
         | variables("yes or no", (*per_head, "query", "key"), edge=edge)
         | variables("", ("query", "key"), true_edge=true)
         | variables("edges", per_head, found=n_edges, recovered=recovered)
         | variables("probability", per_head, at_least=at_least.clip(0, 1))
+        | variables("probability", per_head, match_mass=subject.recorded(match_mass(subject.source.parents)))
         | variables("probability", per_head, parent_attention=(mean * true).sum(-1)[..., has].mean(-1)),
         coords={subject.axis: subject.coordinates}
         | dict(zip(("layer", "head", "query", "key"), map(np.arange, mean.shape[1:]), strict=True)),
         attrs={
             "uniform": float((parents / np.arange(1, n + 1))[has].mean()),
+            "even": float(even[has_match].mean()) if has_match.any() else np.nan,
             "beyond": int(adjacency(subject.source)[n:].sum()),
         },
     )
@@ -206,8 +260,17 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
             unit="edges",
             status=status,
             because=tuple(beside),
-        )
+        ),
+        *_matching(last),
     ]
+
+
+def _matching(last: xr.Dataset) -> Iterator[Claim]:
+    """Yields the head that looks for the tokens which the law of the next one is counted from."""
+    head, even = best_heads(last["match_mass"]), float(last.attrs["even"])
+    mass = float(last["match_mass"].isel(head))
+    if mass - even > MIN_MATCHED * (1 - even):
+        yield Claim((head_name(head),), "attends_to", (ALIKE,), mass, null=even, unit="probability")
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:
@@ -218,7 +281,10 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
         return []
     relied = everything.where("is_relied_on", probe="ablation", status="shown")
     others = tuple(claim for claim in relied if not set(claim.subject) & set(recovers.subject))
-    return [Tile(LIVES, (recovers, *others), (recovers, *others), None, rank=0)]
+    matching = tuple(everything.where("attends_to", object=ALIKE, status="shown", probe="graph"))
+    named = {name for claim in others for name in claim.subject}
+    more = (recovers, *(claim for claim in matching if set(claim.subject) <= named), *others)
+    return [Tile(LIVES, (recovers, *others), more, None, rank=0)]
 
 
 def figures(data: xr.Dataset) -> list[Figure]:

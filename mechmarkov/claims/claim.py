@@ -24,6 +24,7 @@ MODEL = "model"  # the subject of what is said of the whole
 TABLES = "tables read from the weights"
 RISE = "rise of the learning coefficient"
 COPIES = "copies of the current token"
+ALIKE = "tokens with the same parent"
 VALUES = ("value", "interval", "null")  # of a claim
 
 # Every relation and its definition: `S` is the subject, `O` the object, `v` the value with its interval.

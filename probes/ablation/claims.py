@@ -137,7 +137,11 @@ def _group_needed(data: xr.Dataset, effects: dict[str, float], single: Interval)
         most = max(names, key=effects.__getitem__)
         one_by_one = sum(max(effects[name], 0.0) for name in names)
         if low > max(MIN_EFFECT_NATS, single[1]) and one_by_one <= MAX_ONE_BY_ONE * worth[at]:
-            beside = (Condition("group"), Condition("largest of them", None, effects[most], "nats", (most,)))
+            beside = (
+                Condition("group"),
+                Condition("one by one", value=one_by_one, unit="nats"),
+                Condition("largest of them", None, effects[most], "nats", (most,)),
+            )
             claim = Claim(
                 names, "is_needed_most", (), float(worth[at]), (low, high), 0.0, "nats", "shown",
                 "intervention", because=beside,

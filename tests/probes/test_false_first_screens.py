@@ -16,7 +16,7 @@ from mechmarkov.models.constructions.n_grams import n_gram_model
 from mechmarkov.objectives import Objective
 from mechmarkov.report.compare import render
 from mechmarkov.report.first_screen.headline import chosen_tiles, headline
-from mechmarkov.report.first_screen.readings import notes
+from mechmarkov.report.first_screen.readings import drawn_losses, notes
 from mechmarkov.report.first_screen.verdict import badge
 from mechmarkov.report.words.title import title
 from mechmarkov.sources import Chain, DirichletChains, OrderK
@@ -180,7 +180,7 @@ def test_one_step_cannot_tell_whether_a_model_is_stuck_but_where_it_lacks():
     model, source = n_gram_model(kernel, 8), OrderK(kernel.tolist())
     result, shown, tiles = screen(model, ["behaviour", "attention", "ablation", "dynamics"], source=source)
     assert tiles["Is it stuck?"].answer == "One step cannot tell"
-    assert "nearly all of it at position 0" in tiles["Is it stuck?"].sentence
+    assert "nearly all of it at position 0, where it has seen one token" in tiles["Is it stuck?"].sentence
     reads = {notes(result.claims, name, shown.named)[0] for name in ("L0H0", "L0H1")}
     assert reads == {"current token: 100%", "previous token: 100%"}
 
@@ -199,6 +199,7 @@ def test_a_circuit_of_a_loss_on_scores_is_measured_by_how_often_it_is_right():
         "this model": "50%", "bigram": "50%", "unigram": "17%", "uniform law": "17%"
     }  # fmt: skip
     assert learned.score is None
+    assert "sqrt P" in learned.sentence
     assert "bigram" not in {bar.label for bar in came.bars}
     assert stuck.bars == ()
 
@@ -210,3 +211,10 @@ def test_a_named_head_that_reads_nothing_in_particular_says_so():
     assert notes(claims, "L0H0") == []
     most = Claims((replace(spread, value=0.43),))
     assert notes(most, "L0H0", ("L0H0",)) == ["2 tokens back: 43%"]
+
+
+def test_the_uniform_law_is_drawn_at_the_logarithm_of_the_states():
+    result = probe_quickly(run_of(direct_table(LOG_P, 8)), ["behaviour"])
+    loss, levels = drawn_losses(result["behaviour"])
+    assert levels["uniform"] == pytest.approx(np.log(3), abs=1e-12)
+    assert loss[-1] == pytest.approx(levels["best"], abs=1e-6)

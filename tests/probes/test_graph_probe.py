@@ -9,9 +9,11 @@ from mechmarkov.probes.graph import _hits, adjacency
 from probing_cases import probe_quickly, randomise, run_of
 
 import mechmarkov as mm
+from mechmarkov.claims.claim import ALIKE
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.disentangled import graph_heads
 from mechmarkov.models.constructions.induction_heads import duplicate_token_head
+from mechmarkov.report.first_screen.headline import headline
 
 # 14 positions that have parents, few of them the position before.
 PARENTS = [[], [0], [0], [1], [], [2], [3], [0], [5], [4], [6], [2], [8], [1], [10], [9], [], [16]]
@@ -167,3 +169,34 @@ def test_a_head_that_is_named_comes_before_one_with_more_edges_and_half_of_them_
     assert found.scores["graph_head"].value == "L0H1"
     recovers = found.claims.first("recovers", subject="L0H1", status="shown")
     assert [recovers.value, recovers.condition("edges of the graph").value] == [4, 30]
+
+
+def test_the_head_that_looks_for_the_same_parent_is_named():
+    run = mm.example("graph")
+    result = probe_quickly(run, ["graph", "ablation"], nulls=2)
+    subject = mm.Subject.of(run, steps=[int(run.steps[-1])], sequences=64)
+    tokens, parents = subject.batch.tokens, run.source.parents
+    with torch.no_grad():
+        _, cache = run.model().run_with_cache(tokens)
+    rows = cache["blocks.1.attn.hook_pattern"][:, 0, -1]
+    asked_for, n = parents[-1], tokens.shape[1]
+    masses = []
+    for states, row in zip(tokens.tolist(), rows.tolist(), strict=True):
+        like = [
+            j for j in range(n)
+            if len(parents[j]) == len(asked_for)
+            and [states[i] for i in parents[j]] == [states[i] for i in asked_for]
+        ]  # fmt: skip
+        if like:
+            masses.append(sum(row[j] for j in like))
+    claim = result.claims.first("attends_to", object=ALIKE, probe="graph")
+    assert claim.subject == ("L1H0",)
+    assert claim.value == pytest.approx(np.mean(masses), abs=1e-5)
+    assert "tokens with the same parent" in headline(result).tiles[0].sentence
+
+
+def test_heads_that_do_not_look_for_parents_are_not_said_to():
+    random = HookedDecoder(graph_heads(3, PARENTS[:-1]).config)
+    randomise(random)
+    for model in (random, duplicate_token_head(3, len(PARENTS) - 1, n_layers=2)):
+        assert asked(model).claims.first("attends_to", object=ALIKE) is None

@@ -79,7 +79,8 @@ def headline(result: Findings) -> Headline:
         if word == "solved" and not reaches.is_shown:
             right = f"{'' if is_exactly_as_right(claims) else 'nearly '}right as often as possible"
             known = accuracies(result)
-            shown = [of_a_circuit(tile, one, reaches, right, known) for tile, one in pairs]
+            table = claims.first("matches", status="shown", probe="alignment")
+            shown = [of_a_circuit(tile, one, reaches, right, known, table) for tile, one in pairs]
         else:
             closest = claims.first("is_closest_to", probe="behaviour", status="shown")
             learned = (reaches if closest is None else closest).object[0]

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from mechmarkov.claims.claim import COPIES, Claim, Claims
+from mechmarkov.claims.claim import ALIKE, COPIES, Claim, Claims
 from mechmarkov.models.components import head_index
 from mechmarkov.probing.outcome import Findings, Outcome
 from mechmarkov.report.words.names import bare_law, share
 from mechmarkov.report.words.tiles import in_order
 
 MIN_EFFECT_NATS = 0.01  # below, a path is not part of a circuit
+IN_A_BOX = {ALIKE: "same parent"}
 MIN_ATTENTION = 0.25  # on one token; a head that gives none as much is spread
 MIN_SHARE = 0.02  # of the bigram; below, it is not told of a part
 
@@ -33,12 +34,13 @@ def best_loss(behaviour: Outcome) -> float:
 def drawn_losses(behaviour: Outcome) -> tuple[Float[np.ndarray, " step"], dict[str, float]]:
     """Returns the loss at each step and of each exact predictor (nats), the best among them as `best`.
 
-    Where there is a Bayes-optimal predictor they stand as far above it as is expected under the exact law:
-    losses on the sampled next states would stand elsewhere than in the tiles.
+    Where there is a Bayes-optimal predictor they are expected under the exact law, as in the tiles: the
+    uniform law's is ln K, which says where the best is.
     """
     data, best = behaviour.data, best_loss(behaviour)
     loss, levels = data["loss"], data["predictor_loss"]
     if "predictor_excess" in data:
+        best = float(np.log(data.attrs["n_states"]) - data["predictor_excess"].sel(predictor="uniform"))
         loss, levels = best + data["excess"], best + data["predictor_excess"]
     known = {str(name): float(value) for name, value in levels.to_series().items() if np.isfinite(value)}
     return loss.values.astype(float), known | {"best": best}
@@ -128,7 +130,7 @@ def notes(claims: Claims, name: str, named: Sequence[str] = ()) -> list[str]:
     if "previous token" not in looks and feeds is not None:
         seen = [one for one in feeds.because if one.name == "previous token" and name in one.words]
         looks |= {"previous token": seen[0].value} if seen else {}
-    told += [f"{token}: {share(mass)}" for token, mass in looks.items()]
+    told += [f"{IN_A_BOX.get(token, token)}: {share(mass)}" for token, mass in looks.items()]
     if told or name not in named or head_index(name) is None:
         return told
     spread = claims.first("attends_to", subject=name, status="excluded")

@@ -109,7 +109,7 @@ SILENT: dict[str, tuple[str, ...]] = {
     ),
     "ablation": (
         "loss", "least of them", "no single parent", "all parents have one law", "cut from the logits only",
-        "worth together", "group", "clearly needed",
+        "worth together", "group", "one by one", "clearly needed",
     ),
     "storage": (
         "worth of all paths", "what there is of it", "positions", "full rank", "too little to share", "the mean is it",

@@ -90,7 +90,12 @@ class WordedTile:
 
 
 def of_a_circuit(
-    tile: Tile, shown: WordedTile, reaches: Claim, right: str, accuracies: Mapping[str, float]
+    tile: Tile,
+    shown: WordedTile,
+    reaches: Claim,
+    right: str,
+    accuracies: Mapping[str, float],
+    table: Claim | None = None,
 ) -> WordedTile:
     """Returns a tile of a circuit that a loss on scores made: all of a law's, with other probabilities.
 
@@ -102,12 +107,13 @@ def of_a_circuit(
         reaches: How far the model is from the best law.
         right: How often the model is right, in words.
         accuracies: How often this model is right, and exact laws are, by names for people.
+        table: What the circuit has in its weights for the law's probabilities.
     """
     if tile.question == LEARNED:
         answer = f"{upper(law(reaches.object[0]))}'s circuit, not its probabilities"
         rows = bars_from_zero(dict(sorted(accuracies.items(), key=lambda item: -item[1])))
         bars = tuple(replace(row, text=share(accuracies[row.label])) for row in rows)
-        meaning = DEFINED.get(reaches.object[0], "")
+        meaning = sentence(table) if table is not None else DEFINED.get(reaches.object[0], "")
         return replace(
             shown,
             answer=answer,
@@ -124,8 +130,8 @@ def of_a_circuit(
         return replace(shown, answer=_came(heads or tile.answer), picture=picture if rows else "", bars=rows)
     if tile.question == STUCK and tile.answer[0].relation == "reaches":
         away = f"{nats(reaches.value)} from the best{within(reaches)}"
-        sentence = f"In cross-entropy, which it was not trained on, it is {away}."
-        return replace(shown, answer=f"No: {right}", sentence=sentence, picture="", bars=())
+        told = f"In cross-entropy, which it was not trained on, it is {away}."
+        return replace(shown, answer=f"No: {right}", sentence=told, picture="", bars=())
     return shown
 
 
@@ -158,6 +164,11 @@ def of_one_step(tile: Tile, shown: WordedTile, claims: Claims) -> WordedTile:
     away = f"{nats(reaches.value)} from the best possible{within(reaches)}"
     fails = claims.first("fails_at", object=reaches.object[0], status="shown")
     rest = f", nearly all of it {where(fails)}" if fails is not None and _is_all_there(fails, reaches) else ""
+    rest += (
+        ", where it has seen one token"
+        if rest and fails is not None and fails.where.positions == (0,)
+        else ""
+    )
     return replace(shown, answer="One step cannot tell", sentence=f"It is {away}{rest}.")
 
 

@@ -86,7 +86,7 @@ def _induction_head(claim: Claim) -> str:
         )
         return f"{strong}: a predecessor moves attention by {effect} of the ideal{within(claim)}"
     if claim.condition("its own convolution"):  # of a state space, whose weights on tokens are no attention
-        return f"{who} is an induction head by itself: a token's predecessor moves how much that token counts by {share(claim.value)} of the ideal"
+        return f"{who} is an induction head by itself: its convolution sees each token's predecessor, which moves how much that token counts"
     are = verb(claim.subject, "is an induction head", "are induction heads")
     return f"{who} {are}: changing a token's predecessor moves its attention by {share(claim.value)} of the ideal"
 
@@ -162,7 +162,9 @@ def _needed_most(claim: Claim) -> str:
     if (least := claim.condition("least of them")) is not None and least.value is not None:
         return f"{cap(who)} are needed most: without one the loss rises by {format_range(least.value, value_in(claim), 3)} nats"
     if claim.holds("group"):
-        return f"{cap(who)} together are needed most: without them the loss rises by {nats(claim.value)}{within(claim)}"
+        singly = claim.condition("one by one")
+        rest = "" if singly is None or singly.value is None else f", but singly by {nats(singly.value)} in all"
+        return f"{cap(who)} together are needed most: without them the loss rises by {nats(claim.value)}{within(claim)}{rest}"
     are = verb(claim.subject, "is", "are")
     return f"{cap(who)} {are} needed most: without {'it' if are == 'is' else 'them'} the loss rises by {nats(claim.value)}{within(claim)}"
 
