@@ -172,7 +172,7 @@ REFUSED = {
     },
     "in-context-k3-shortformer": {
         "steps=100000000; checkpoints={every=1}": "which keeps 100,000,000 steps, expected at most 100,000",
-        "steps=100000; checkpoints={every=1}; model.d_model=512": "keep 100,001 steps of 0.4 MB",
+        "steps=100000; checkpoints={every=1}; model.d_model=512": "keep 100,001 steps of 422 kB",
     },
 }
 
