@@ -200,6 +200,12 @@ def test_replace_is_set_on_the_command_line(path):
         assert str(by_name.value) == str(by_text.value)
 
 
+def test_a_change_writes_only_its_own_table(path):
+    changed = load_recipe(path).replace(**{"data.batch": 8})
+    path.write_text(MINIMAL + "[data]\nbatch = 8\n", "utf-8")
+    assert changed == load_recipe(path)
+
+
 def test_a_kind_brings_its_own_defaults(path):
     assert load_recipe(path).with_set(["optimiser.kind=gd"]).optimiser.lr == 1.0
 
