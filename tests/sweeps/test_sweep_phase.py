@@ -100,6 +100,21 @@ def test_a_facet_has_a_panel_a_value():
     assert "&lt;i&gt;title" in picture.layout.title.text
 
 
+def test_each_panel_has_the_line_of_independence():
+    """At the places of the axes' values, which are unevenly far apart; named once."""
+    p, q = [0.2, 0.4, 0.8], [0.3, 0.6, 0.7]
+    cells = [(one, other, facet) for facet in (1, 2, 3) for one in p for other in q]
+    first, second, facets = zip(*cells, strict=True)
+    data = pa.table({"p": first, "q": second, "seen": facets, "stuck": [True] * len(cells)})
+    phase = Phase(x="p", y="q", facet="seen")
+    lines = [trace for trace in figure(counts(data, phase), phase).data if trace.type == "scatter"]
+    assert [line.showlegend for line in lines] == [True, False, False]
+    for line in lines:
+        one, other = (np.interp(place, range(3), values) for place, values in ((line.x, p), (line.y, q)))
+        assert one + other == pytest.approx(1)
+        assert (min(one), max(one)) == pytest.approx((0.3, 0.7))
+
+
 def test_other_events_are_columns_of_booleans():
     data = outcomes({(0.1, 0.2): [True, False]})
     data = data.append_column("symmetry.trapped", pa.array([True, True]))
