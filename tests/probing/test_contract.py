@@ -186,8 +186,11 @@ def test_outputs_that_are_not_finite_are_refused_before_any_probe():
 def test_outputs_too_large_are_refused_before_probes(objective, most, words):
     run = random_run(objective=objective)
     run.states["unembed.W_U"].zero_()
-    data = xr.Dataset({"entropy": ("step", [0.0])}, coords={"step": [0]})
-    blind = replace(GOOD, measure=lambda subject: data)
+    zero = xr.Dataset({"entropy": 0.0})
+    blind = replace(
+        GOOD,
+        measure=lambda subject: zero.expand_dims({subject.axis: subject.coordinates}),
+    )
     # The last float32 that is allowed, and the first that is not.
     last = np.float32(most) if np.float32(most) <= most else np.nextafter(np.float32(most), np.float32(0))
     for size, refused in ((last, False), (np.nextafter(last, np.float32(np.inf)), True)):
