@@ -157,5 +157,5 @@ def test_json_may_have_eight_megabytes(tmp_path):
     path.write_text("1" + " " * (8 * 1024 * 1024 - 1), "utf-8")
     assert read_json(path) == 1
     path.write_text("1" + " " * (8 * 1024 * 1024), "utf-8")
-    with pytest.raises(RunFileError, match=r"x.json has 8388609 bytes, expected at most 8388608$"):
+    with pytest.raises(RunFileError, match=r"x.json: has 8388609 bytes, expected at most 8388608$"):
         read_json(path)
