@@ -158,6 +158,16 @@ def test_a_lagged_parent_is_changed_where_it_stands():
     assert set(places(history.repeat(20, 1), Change(lags=(1, 2)), seed=0).tolist()) == {4, 5}
 
 
+@pytest.mark.parametrize(("order", "length"), [(k, n) for k in (1, 2, 3) for n in range(k, 7)])
+def test_a_match_is_a_copy_that_does_not_overlap(order, length):
+    histories = torch.cartesian_prod(*[torch.arange(2)] * length).reshape(-1, length)
+    found = [places(histories, Change("match", order=order), seed=seed).tolist() for seed in range(20)]
+    for number, row in enumerate(histories.tolist()):
+        ends = range(order - 1, length - order)
+        copies = {t for t in ends if row[t + 1 - order : t + 1] == row[length - order :]}
+        assert {some[number] for some in found} <= (copies or {-1})
+
+
 def test_sequences_without_a_match_are_left_out():
     change = Change("match", order=5)
     with pytest.raises(ValueError, match="0 of 1024 sequences can be changed at a match"):
