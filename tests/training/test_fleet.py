@@ -176,6 +176,12 @@ def test_stacks_at_once_give_the_same_bits(in_parallel):
         same_run(one, other)
 
 
+@pytest.mark.parametrize("at_once", [0, -1])
+def test_at_least_one_stack_trains_at_once(at_once):
+    with pytest.raises(ValueError, match=f"^at_once is {at_once}, expected .*at least 1$"):
+        plan_training(members_of(BASE, [0]), device="cpu", at_once=at_once)
+
+
 def test_stacks_at_once_train_where_they_should(in_parallel, before_stacks):
     here = []
     before_stacks(here.append)
