@@ -88,7 +88,9 @@ def test_a_cells_number_and_place_agree():
 def test_an_undecided_cell_has_a_dash():
     picture = figure(counts(outcomes({(0.5, 0.5): [None], (0.6, 0.5): [True]}), PHASE), PHASE)
     assert math.isnan(np.array(picture.data[0].z, dtype=float)[0, 0])
-    assert [(note.x, note.y, note.text) for note in picture.layout.annotations] == [(0, 0, "–")]
+    assert [(note.x, note.y, note.text, note.showarrow) for note in picture.layout.annotations] == [
+        (0, 0, "–", False)
+    ]
 
 
 def test_a_facet_has_a_panel_a_value():
