@@ -4,6 +4,8 @@ import importlib.util
 import itertools
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numba
@@ -88,6 +90,40 @@ def test_code_for_other_arguments_is_not_taken_whatever_its_file_is_called(kept)
     other.write_bytes(between)
     assert not hits(process(kept))
     assert not hits(process(kept), np.int64)
+
+
+COMPUTE = """
+import sys, numpy as np
+sys.path.insert(0, sys.argv[1])
+from doubling import double
+out = np.zeros(3)
+sys.stdin.readline()
+double(np.arange(3.0), out)
+print(out.tolist(), sum(double.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.system
+def test_two_processes_compile_at_once(kept):
+    """Both begin with an empty folder and are right; a third reads what they left."""
+
+    def begun():
+        return subprocess.Popen(
+            [sys.executable, "-c", COMPUTE, str(kept.parent / "code")],
+            env=os.environ | {"NUMBA_CACHE_DIR": str(kept)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    both = [begun(), begun()]
+    for each in both:
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    said = [each.communicate()[0] for each in both]
+    assert all(one.startswith("[0.0, 2.0, 4.0]") for one in said)
+    assert [each.returncode for each in both] == [0, 0]
+    assert begun().communicate("go\n")[0] == "[0.0, 2.0, 4.0] 1\n"
 
 
 def test_another_processor_compiles_again_and_both_are_kept(kept, monkeypatch):

@@ -3,8 +3,12 @@
 import pkgutil
 import sys
 from contextlib import suppress
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from importlib import import_module
+
+import jaxtyping
+import numpy as np
+import torch
 
 import mechmarkov
 from mechmarkov.training.plan import Stack, TrainingPlan
@@ -33,6 +37,24 @@ def classes():
 def test_dataclasses_are_frozen():
     thawed = {name for name, kind in classes() if not kind.__dataclass_params__.frozen}
     assert thawed == FILLED
+
+
+def test_dataclasses_of_arrays_are_not_compared_by_value():
+    """Equality of arrays is an array, which is neither true nor false, and has no hash."""
+    compared = {
+        name
+        for name, kind in classes()
+        if kind.__dataclass_params__.eq and any(is_array(field.type) for field in fields(kind))
+    }
+    assert not compared
+
+
+def is_array(kind: object) -> bool:
+    if isinstance(kind, str):
+        return kind.startswith(("Float[", "Int[", "Bool[", "Tensor", "np.ndarray"))
+    return isinstance(kind, type) and (
+        issubclass(kind, jaxtyping.AbstractArray) or kind in (np.ndarray, torch.Tensor)
+    )
 
 
 def test_plans_of_the_same_work_are_two():

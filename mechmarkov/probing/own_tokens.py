@@ -73,7 +73,7 @@ def tokens_of(run: Run, states: Sequence[int | str]) -> Int[Tensor, "1 position"
 
 
 @torch.no_grad()
-def own_tokens(run: Run, states: Sequence[int | str], *, step: int = -1) -> xr.Dataset:
+def own_tokens(run: Run, states: Sequence[int | str], *, step: int) -> xr.Dataset:
     """Everything about one sequence: laws, attention, logit lens, and patches of one position.
 
     A patch: a state of the sequence is changed to the one that moves the last prediction most. Then the

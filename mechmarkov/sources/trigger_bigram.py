@@ -39,7 +39,7 @@ def _outputs(value: Any) -> Any:
 Outputs = Annotated[Literal["uniform"] | tuple[float, ...], BeforeValidator(_outputs)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Draws:
     """Every draw of the outputs, the last trigger's changing fastest.
 

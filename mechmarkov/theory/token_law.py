@@ -23,7 +23,7 @@ State = tuple[int, Hashable]
 """The memory of the source, and the tokeniser's pending symbols."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokenUnigram:
     """Frequencies of tokens in the long run.
 
@@ -41,7 +41,7 @@ class TokenUnigram:
         return float(entr(self.law).sum()) / self.symbols_per_token
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokenChain:
     """Tokens as a function of a Markov chain, which takes a step a token.
 

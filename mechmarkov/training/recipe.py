@@ -20,7 +20,7 @@ from mechmarkov.training.model_sections import Model
 from mechmarkov.training.sections import AdamW, Checkpoints, Data, Init, Optimiser
 from mechmarkov.utils.config import Integer, Truth
 from mechmarkov.utils.errors import generator_in, list_of
-from mechmarkov.utils.text import fact_table, shown
+from mechmarkov.utils.text import fact_table, format_bytes, shown
 from mechmarkov.utils.toml import Written
 
 MAX_STATES = 1 << 28  # of one batch: 2 GB of tokens, and far more of activations
@@ -133,8 +133,8 @@ class Recipe(Written):
         count, each = len(self.checkpoint_steps), self.model.checkpoint_bytes(self.decoder_config)
         if count * each > MAX_KEPT_BYTES:
             raise ValueError(
-                f"checkpoints keep {count:,} steps of {each / 1e6:.1f} MB, expected at most "
-                f"{MAX_KEPT_BYTES / 1e9:.1f} GB together"
+                f"checkpoints keep {count:,} steps of {format_bytes(each)}, expected at most "
+                f"{format_bytes(MAX_KEPT_BYTES)} together"
             )
         if self.grad_scaler and self.precision != "float16":
             raise ValueError(f"grad_scaler is true, expected false where precision is {self.precision!r}")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from mechmarkov.training.workload import Workload
+from mechmarkov.utils.text import format_bytes
 
 MEMORY = 2_000_000_000  # bytes, for all stacks at once; on a GPU a share of what is free
 SHARE_OF_GPU = 0.7
@@ -64,8 +65,8 @@ def split_fleet(
         first = works[group[0]]
         if first.bytes > budget:
             raise ValueError(
-                f"memory is {budget / 1e6:.0f} MB, but one model of recipe {first.recipe.name!r} needs about "
-                f"{first.bytes / 1e6:.0f} MB"
+                f"memory is {format_bytes(budget)}, but one model of recipe {first.recipe.name!r} needs "
+                f"about {format_bytes(first.bytes)}"
             )
         room = max(1, budget // at_once // first.bytes)
         if most is not None:

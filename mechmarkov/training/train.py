@@ -18,6 +18,7 @@ from mechmarkov.utils.errors import list_of, path_of
 from mechmarkov.utils.files import made_folder
 from mechmarkov.utils.memory import with_less_memory
 from mechmarkov.utils.progress import Told
+from mechmarkov.utils.text import format_bytes
 
 MAX_SEEDS = 100_000
 
@@ -200,4 +201,4 @@ def train_members(
 
 
 def _told(plan: TrainingPlan) -> str:
-    return f": again in stacks of at most {plan.memory / 1e6:.0f} MB"
+    return f": again in stacks of at most {format_bytes(plan.memory)}"

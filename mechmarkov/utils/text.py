@@ -135,6 +135,20 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
+def format_bytes(size: int) -> str:
+    """Returns a size with three digits, in the unit that leaves it below a thousand.
+
+    >>> [format_bytes(size) for size in (1, 100, 2_345, 999_999, 2_000_000_000)]
+    ['1 byte', '100 bytes', '2.35 kB', '1 MB', '2 GB']
+    """
+    if size < 1000:
+        return counted(size, "byte")
+    scaled, units = size / 1000, ["kB", "MB", "GB", "TB"]
+    while scaled >= 999.5 and len(units) > 1:
+        scaled, units = scaled / 1000, units[1:]
+    return f"{scaled:.3g} {units[0]}"
+
+
 def clean(text: str) -> str:
     r"""Returns text in which every character that could mislead or break the page is shown by its code.
 

@@ -80,6 +80,21 @@ def test_a_broken_promise_is_said_and_the_run_goes_on(method, said):
         check(method, ["direct"])
 
 
+@pytest.mark.parametrize("change", [hooked, rewritten])
+def test_the_next_method_sees_the_model_unchanged(change):
+    def first_logit(case):
+        with torch.no_grad():
+            return dict.fromkeys(case.nodes, float(case.model(case.clean)[0, -1, 0]))
+
+    reads = Method("reads", "nodes", first_logit, passes=1)
+    before, after = (
+        run([*some, reads], ["direct"], seeds=1) for some in ([], [Method("bad", "nodes", change)])
+    )
+    claimed = [found.effects.query("method == 'reads'")["claimed"].tolist() for found in (before, after)]
+    assert claimed[0] == claimed[1] != []
+    assert claimed[0][0] != 0
+
+
 def test_a_method_that_keeps_its_promises_passes_the_check():
     check(Method("zeros", "nodes", partial(zeros, passes=3), passes=3))
 

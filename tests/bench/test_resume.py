@@ -167,3 +167,11 @@ def test_a_cluster_gives_what_one_process_gives(tmp_path):
     found = run(KNOWN, ["direct", "belief"], 2, out=tmp_path)
     assert {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()} == before
     equal(found, run(KNOWN, ["direct", "belief"], 2), but=["seconds"])
+
+
+def test_each_draw_is_told_once_kept_or_not(tmp_path):
+    told: list[list[str]] = []
+    for methods in (["difference-norm"], ["difference-norm"], ["difference-norm", "zero-ablation"]):
+        told.append([])
+        run(methods, ["direct", "head"], 2, out=tmp_path, progress=told[-1].append)
+    assert [sorted(cases) for cases in told] == [["direct", "direct", "head", "head"]] * 3

@@ -168,6 +168,11 @@ def test_claims_of_another_metric_have_order_and_sign():
     assert own["error"] == pytest.approx((29.7 + 0.8 + 39.6) / 0.9)
 
 
+def test_claiming_nothing_has_an_error_of_one():
+    nothing = score_claims(dict.fromkeys("abcd", 0.0), FOUR, metric="nats", own=True)
+    assert nothing["error"] == SCORES["error"][1] == 1
+
+
 def test_under_kl_claims_of_another_metric_are_sizes():
     """An effect on KL has no sign: what lowers another metric raises it too."""
     kl = Effects(list("abcd"), np.abs(VALUE), np.abs(VALUE) - 0.01, np.abs(VALUE) + 0.01)

@@ -13,7 +13,7 @@ from mechmarkov.bench.circuits import induction_with_decoy, tied_plateau
 from mechmarkov.bench.counterfactuals import places
 from mechmarkov.bench.patching import edge_effects, layer_effects, node_effects
 from mechmarkov.bench.scores import signal_angle
-from mechmarkov.bench.trained import random_weights, shuffled_weights, trained_model
+from mechmarkov.bench.trained import FLEETS, random_weights, shuffled_weights, trained_model
 
 HAND_SET = [name for name in CASES if not name.startswith(("bundled", "trained", "random", "shuffled"))]
 
@@ -156,6 +156,16 @@ def test_a_lagged_parent_is_changed_where_it_stands():
     history = torch.arange(12).reshape(2, 6)
     assert places(history, Change(lags=(3,)), seed=0).tolist() == [3, 3]
     assert set(places(history.repeat(20, 1), Change(lags=(1, 2)), seed=0).tolist()) == {4, 5}
+
+
+@pytest.mark.parametrize(("order", "length"), [(k, n) for k in (1, 2, 3) for n in range(k, 7)])
+def test_a_match_is_a_copy_that_does_not_overlap(order, length):
+    histories = torch.cartesian_prod(*[torch.arange(2)] * length).reshape(-1, length)
+    found = [places(histories, Change("match", order=order), seed=seed).tolist() for seed in range(20)]
+    for number, row in enumerate(histories.tolist()):
+        ends = range(order - 1, length - order)
+        copies = {t for t in ends if row[t + 1 - order : t + 1] == row[length - order :]}
+        assert {some[number] for some in found} <= (copies or {-1})
 
 
 def test_sequences_without_a_match_are_left_out():
@@ -310,3 +320,17 @@ def test_a_subspace_that_changes_nothing_is_not_claimed():
 def test_scores_have_two_digits_below_ten_and_none_from_there_on():
     shown = ["–", "-9.99", "9.99", "10", "123"]
     assert [page._number(value) for value in (np.nan, -9.99, 9.994, 10.0, 123.4)] == shown
+
+
+@pytest.mark.parametrize("name", FLEETS)
+def test_every_fleet_has_a_recipe(name):
+    shipped, changes = FLEETS[name]
+    recipe = mm.load_recipe(shipped)
+    assert recipe.replace(**changes).steps == changes.get("steps", recipe.steps)
+
+
+def test_the_kernel_of_trigrams_is_laws():
+    law = np.array(FLEETS["trigram"][1]["source"]["kernel"])
+    assert law.shape == (3, 3, 3)
+    assert law.min() >= 0
+    assert law.sum(-1) == pytest.approx(1, abs=1e-12)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from mechmarkov.probes.attention.by_token import _most_attended
+import xarray as xr
+from mechmarkov.probes.attention.by_token import _most_attended, by_token
 from probing_cases import RAW_LOG, parent_logits, random_run, run_of, subject_of, walk_run
 
 import mechmarkov as mm
@@ -149,3 +150,15 @@ def test_an_untrained_model_has_no_parent_head():
 )
 def test_a_key_token_is_named_too_if_it_gets_more_than_half_of_what_the_most_attended_gets(attention, named):
     assert _most_attended(np.log(attention), ["x", "y", "z"]) == named
+
+
+@pytest.mark.parametrize(("share", "spread", "told"), [(0.51, 0.51, 1), (0.49, 0.51, 0), (0.51, 0.49, 0)])
+def test_half_the_variance_and_half_a_nat_are_tokens(share, spread, told):
+    """Both in logits as a softmax takes them, in nats: the table's entries are `spread` from their mean."""
+    table = spread * np.array([[1.0, -1.0], [-1.0, 1.0]])
+    data = xr.Dataset(
+        {"token_pair_share": (("layer", "head"), [[share]]),
+         "token_scores": (("layer", "head", "state_from", "state_to"), table[None, None])},
+        attrs={"labels": ["x", "y"]},
+    )  # fmt: skip
+    assert len(list(by_token(data, [{"layer": 0, "head": 0}]))) == told

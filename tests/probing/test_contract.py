@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from probing_cases import random_run
+from probing_cases import RAW_LOG, random_run
 
 import mechmarkov as mm
 from mechmarkov.claims.claim import Claim
+from mechmarkov.objectives import Objective
 from mechmarkov.probing import Probe
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.recording import Quantity
@@ -176,6 +177,29 @@ def test_outputs_that_are_not_finite_are_refused_before_any_probe():
     huge.states["unembed.W_U"][-1] = 3e38
     with pytest.raises(ValueError, match="outputs at step 0 are not finite"):
         mm.probe(huge, [GOOD], sequences=4)
+
+
+@pytest.mark.parametrize(
+    ("objective", "most", "words"),
+    [(Objective(), 2.0**24, "logits at step 0 reach 1.68e"), (RAW_LOG, 1e18, "outputs at step 0 reach 1e")],
+)
+def test_outputs_too_large_are_refused_before_probes(objective, most, words):
+    run = random_run(objective=objective)
+    run.states["unembed.W_U"].zero_()
+    zero = xr.Dataset({"entropy": 0.0})
+    blind = replace(
+        GOOD,
+        measure=lambda subject: zero.expand_dims({subject.axis: subject.coordinates}),
+    )
+    # The last float32 that is allowed, and the first that is not.
+    last = np.float32(most) if np.float32(most) <= most else np.nextafter(np.float32(most), np.float32(0))
+    for size, refused in ((last, False), (np.nextafter(last, np.float32(np.inf)), True)):
+        run.states["unembed.b_U"].fill_(-float(size))
+        if refused:
+            with pytest.raises(ValueError, match=words):
+                mm.probe(run, [GOOD], sequences=4)
+        else:
+            assert not mm.probe(run, [blind], sequences=4).failed
 
 
 def test_a_limit_is_disarmed_wherever_its_alarm_comes():

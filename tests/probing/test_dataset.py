@@ -1,12 +1,14 @@
 """What all probes read their scores with."""
 
 import numpy as np
+import pytest
 import xarray as xr
 
 from mechmarkov.probing.dataset import (
     best_heads,
     head_name,
     head_names,
+    imitates,
     interval_at,
     last_model,
     model_axis,
@@ -55,3 +57,13 @@ def test_a_score_stands_beside_the_same_quantity_of_the_null_models():
 def test_a_normal_interval_stops_at_the_smallest_value_there_is():
     assert np.allclose(normal_interval(1.0, 0.5), (0.02, 1.98))
     assert normal_interval(0.1, 0.5, least=0.0)[0] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("nearest", "next_one", "answer"),
+    [(0.009, 0.05, True), (0.011, 0.05, False), (0.049, 0.5, True), (0.051, 0.5, False)],
+)
+def test_a_hundredth_of_a_nat_or_a_tenth(nearest, next_one, answer):
+    """Of the distance to the next predictor, whichever is more."""
+    kl = xr.DataArray([next_one, nearest], dims="predictor")
+    assert imitates(kl, 1e-6 + 0 * kl) is answer

@@ -44,6 +44,20 @@ def test_the_law_is_the_models_and_the_sources(induction: mm.Run) -> None:
     np.testing.assert_allclose(data["divergence"], kl, atol=1e-9)
 
 
+def test_a_query_is_answered_at_the_end() -> None:
+    run = mm.example("walk")
+    source = run.source
+    assert isinstance(source, mm.Circle)
+    states = [(3 * i + i // 5) % 6 for i in range(run.config.n_ctx - 1)]
+    data = mm.tokens(run, states).data
+    assert data["read_position"].values.tolist() == [run.config.n_ctx - 1]
+    with torch.no_grad():
+        logits = run.model()(torch.tensor([[*states, 6]]))[0, -1]
+    expected = run.objective.predict(logits.double()).numpy()
+    np.testing.assert_allclose(data["model"].values, expected[None], atol=1e-6)
+    np.testing.assert_allclose(data["law"].sel(predictor="bigram").values, source.P[states[-1:]], atol=1e-12)
+
+
 def test_the_last_depth_of_the_lens_is_the_model(induction: mm.Run) -> None:
     data = mm.tokens(induction, SEQUENCE).data
     np.testing.assert_allclose(data["lens"][-1], data["model"], atol=1e-6)

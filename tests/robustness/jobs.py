@@ -133,6 +133,36 @@ JOBS: dict[str, Callable[[Path], None]] = {
 }
 
 
+def do_record(folder: Path) -> None:
+    """A training loop of somebody's own, from its first step on: what the last one left is dropped."""
+    model = mm.HookedDecoder(
+        mm.DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
+    )
+    mm.models.initialise(model, [0])
+    source = mm.Binary(p=0.5, q=0.8)
+    recorder = mm.Recorder(folder / "run.pt", source=source, every=1, resume="drop_later")
+    for step in range(8):
+        recorder(step, model)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(0.9)
+    recorder.finish(8, model)
+
+
+def do_bench(folder: Path) -> None:
+    asked = ["--methods", "eap,difference-norm", "--cases", "direct", "--seeds", "1", "--jobs", "1"]
+    main(["bench", *asked, "--out", str(folder)])
+
+
+def do_certify(folder: Path) -> None:
+    trap = Path(mm.__file__).parent / "runs" / "examples" / "trap.pt"
+    main(["certify", str(trap), "--program", "constant", "--out", str(folder / "proof.json")])
+
+
+# What is killed too; a recorder never stops a training, so that a full disk is a warning.
+KILLED = JOBS | {"record": do_record, "bench": do_bench, "certify": do_certify}
+
+
 def check_whole(folder: Path) -> None:
     """Whatever has a name of its own can be read to its end; only hidden temporary files may be broken."""
     for path in folder.rglob("*"):
@@ -153,6 +183,12 @@ def check_whole(folder: Path) -> None:
                     tree.load()
             case ".html":
                 assert path.read_text("utf-8").rstrip().endswith("</html>")
+            case ".csv":
+                import pandas as pd
+
+                pd.read_csv(path)
+            case ".jsonl":
+                pass  # lines of cells: one that was cut off is measured again
             case ".parquet":
                 import pyarrow.parquet as pq
 
@@ -169,6 +205,10 @@ def found(folder: Path) -> dict[str, Any]:
         if path.suffix == ".pt":
             run = load(path)
             content[name] = {key: value.tolist() for key, value in run.states.items()}
+        elif path.suffix == ".csv":
+            import pandas as pd
+
+            content[name] = pd.read_csv(path).drop(columns="seconds", errors="ignore").to_csv()
         elif path.suffix == ".json":
             content[name] = _timeless(json.loads(path.read_text("utf-8")))
         elif path.is_file() and path.suffix != ".tmp":
@@ -179,7 +219,7 @@ def found(folder: Path) -> dict[str, Any]:
 def _timeless(data: Any) -> Any:
     if isinstance(data, dict):
         return {key: _timeless(value) for key, value in data.items() if key not in ("seconds", "provenance")}
-    return data
+    return [_timeless(one) for one in data] if isinstance(data, list) else data
 
 
 @dataclass(frozen=True)
@@ -217,7 +257,7 @@ def carry_out(name: str, folder: Path, said: Path, harm: Harm, events: Any, seco
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(count)
-    JOBS[name](folder)
+    KILLED[name](folder)
     seconds.value = time.perf_counter() - began
 
 

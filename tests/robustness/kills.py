@@ -1,6 +1,6 @@
 """Jobs killed at random moments: an existing file is never damaged, and a last call finishes.
 
-    python tests/robustness/kills.py --times 100 [train] [import] [probe] [sweep]
+    python tests/robustness/kills.py --times 100 [train] [import] [probe] [sweep] [record] …
 
 Stops with an error at the first file that is damaged and at the first result that is another than that of a
 job nobody killed.
@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "runs"))
 
-from jobs import JOBS, Finished, Harm, check_whole, finish, found, start
+from jobs import KILLED, Finished, Harm, check_whole, finish, found, start
 from watch import MEMORY
 
 Unhurt = tuple[Finished, dict]
@@ -77,7 +77,7 @@ def unhurt_job(name: str, parent: Path) -> Unhurt:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("jobs", nargs="*", default=list(JOBS), metavar="JOB")
+    parser.add_argument("jobs", nargs="*", default=list(KILLED), metavar="JOB")
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

@@ -168,10 +168,11 @@ def test_a_fleet_is_halved_until_it_fits(monkeypatch, capsys, tmp_path):
     assert max(stacks[-2:]) <= 8  # how soon it fits depends on what the process had freed before
     said = capsys.readouterr().err.splitlines()
     assert len(said) == stacks.index(stacks[-1])
-    budgets = [float(line.removeprefix(SMALLER).removesuffix(" MB")) for line in said]
+    sizes = [line.removeprefix(SMALLER).split() for line in said]
+    budgets = [float(number) * {"kB": 1e3, "MB": 1e6}[unit] for number, unit in sizes]
     fleet_bytes = 16 * workload_of(recipe).bytes
-    assert budgets[0] == pytest.approx(fleet_bytes / 2e6, abs=0.5)
-    assert all(after == pytest.approx(before / 2, abs=0.5) for before, after in pairwise(budgets))
+    assert budgets[0] == pytest.approx(fleet_bytes / 2, rel=5e-3)  # of three digits
+    assert all(after == pytest.approx(before / 2, rel=1e-2) for before, after in pairwise(budgets))
     for one, other in zip(whole, found, strict=True):
         for name, value in one.states.items():
             torch.testing.assert_close(other.states[name], value, rtol=1e-4, atol=1e-5)

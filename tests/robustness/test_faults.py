@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jobs
 import pytest
-from jobs import JOBS, Harm, check_whole, finish, found
+from jobs import JOBS, KILLED, Harm, check_whole, finish, found
 from kills import kill_and_repeat, new_folder, unhurt_job
 
 from mechmarkov.runs import load
@@ -23,17 +23,17 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def unhurt(tmp_path_factory):
     """How each job ends when nothing befalls it, and what it leaves."""
-    return {name: unhurt_job(name, tmp_path_factory.mktemp("unhurt")) for name in JOBS}
+    return {name: unhurt_job(name, tmp_path_factory.mktemp("unhurt")) for name in KILLED}
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", KILLED)
 def test_killed_five_times_it_still_finishes(tmp_path, unhurt, name):
     kill_and_repeat(name, tmp_path, unhurt[name], 5, seed=3)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", KILLED)
 def test_killed_a_hundred_times(tmp_path, unhurt, name):
     kill_and_repeat(name, tmp_path, unhurt[name], 100, seed=100)
 

@@ -11,6 +11,8 @@ import torch
 
 import mechmarkov as mm
 from mechmarkov.cli import main
+from mechmarkov.safe.json_file import read_json
+from mechmarkov.safe.plain_data import RunFileError
 
 DROPPED = object()
 VALUES = [None, True, -1, 10**30, math.nan, "", "\x1b[31m\ud800", [], [[]], {}, {"a": 1}, "9" * 5000, DROPPED]
@@ -148,3 +150,12 @@ def test_what_was_expected_is_said_of_a_long_name(tmp_path, capsys, monkeypatch)
     said = capsys.readouterr().err
     assert len(said) < 1010
     assert "x<=100000" in said
+
+
+def test_json_may_have_eight_megabytes(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text("1" + " " * (8 * 1024 * 1024 - 1), "utf-8")
+    assert read_json(path) == 1
+    path.write_text("1" + " " * (8 * 1024 * 1024), "utf-8")
+    with pytest.raises(RunFileError, match=r"x.json: has 8388609 bytes, expected at most 8388608$"):
+        read_json(path)

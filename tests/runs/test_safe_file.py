@@ -184,6 +184,17 @@ def test_keys_are_checked_before_writing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("put_in", [lambda x: {"a": x}, lambda x: [x]], ids=["dicts", "lists"])
+def test_sixteen_levels_are_kept_and_no_more(tmp_path, put_in):
+    value = 1
+    for _ in range(15):
+        value = put_in(value)
+    safe_file.write(tmp_path / "run.pt", {"a": value})
+    assert safe_file.read(tmp_path / "run.pt") == {"a": value}
+    with pytest.raises(RunFileError, match="is nested deeper than 16 levels"):
+        safe_file.write(tmp_path / "deeper.pt", {"a": put_in(value)})
+
+
 def test_depth_is_bounded_and_a_structure_that_holds_itself_ends(tmp_path):
     deep: list = []
     for _ in range(50):

@@ -154,6 +154,17 @@ def test_a_storage_that_claims_another_size_is_refused(tmp_path, claimed):
     assert ("damaged" if claimed < 0 else f"12 bytes of data, expected {4 * claimed}") in refusal(path)
 
 
+@pytest.mark.parametrize(
+    ("honest", "other"),
+    [(text("storage"), text("savings")), (b"ctorch\nFloatStorage\n", b"ctorch._utils\n_rebuild_tensor_v2\n")],
+    ids=["another tag", "another kind"],
+)
+def test_only_a_storage_is_taken_for_one(tmp_path, honest, other):
+    path = saved(tmp_path / "run.pt", {"a": torch.zeros(3)})
+    repack(path, {"data.pkl": lambda pickled: pickled.replace(honest, other)})
+    assert "damaged" in refusal(path)
+
+
 def test_a_storage_that_is_not_there_is_refused(tmp_path):
     path = saved(tmp_path / "run.pt", {"a": torch.zeros(3)})
     assert refusal(repack(path, {"data/0": None})) == "a has no data in the file"

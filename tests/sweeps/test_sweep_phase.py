@@ -88,7 +88,9 @@ def test_a_cells_number_and_place_agree():
 def test_an_undecided_cell_has_a_dash():
     picture = figure(counts(outcomes({(0.5, 0.5): [None], (0.6, 0.5): [True]}), PHASE), PHASE)
     assert math.isnan(np.array(picture.data[0].z, dtype=float)[0, 0])
-    assert [(note.x, note.y, note.text) for note in picture.layout.annotations] == [(0, 0, "–")]
+    assert [(note.x, note.y, note.text, note.showarrow) for note in picture.layout.annotations] == [
+        (0, 0, "–", False)
+    ]
 
 
 def test_a_facet_has_a_panel_a_value():
@@ -98,6 +100,21 @@ def test_a_facet_has_a_panel_a_value():
     assert [note.text for note in picture.layout.annotations] == ["&lt;b&gt; = true", "&lt;b&gt; = false"]
     assert [trace.z[0][0] for trace in picture.data] == [1.0, 0.0]
     assert "&lt;i&gt;title" in picture.layout.title.text
+
+
+def test_each_panel_has_the_line_of_independence():
+    """At the places of the axes' values, which are unevenly far apart; named once."""
+    p, q = [0.2, 0.4, 0.8], [0.3, 0.6, 0.7]
+    cells = [(one, other, facet) for facet in (1, 2, 3) for one in p for other in q]
+    first, second, facets = zip(*cells, strict=True)
+    data = pa.table({"p": first, "q": second, "seen": facets, "stuck": [True] * len(cells)})
+    phase = Phase(x="p", y="q", facet="seen")
+    lines = [trace for trace in figure(counts(data, phase), phase).data if trace.type == "scatter"]
+    assert [line.showlegend for line in lines] == [True, False, False]
+    for line in lines:
+        one, other = (np.interp(place, range(3), values) for place, values in ((line.x, p), (line.y, q)))
+        assert one + other == pytest.approx(1)
+        assert (min(one), max(one)) == pytest.approx((0.3, 0.7))
 
 
 def test_other_events_are_columns_of_booleans():

@@ -9,12 +9,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from sweep_cases import tiny, two_points
 
-from mechmarkov.sweeps import Cluster, engines, sweep
+from mechmarkov.sweeps import Cluster, engines, run, sweep
+from mechmarkov.sweeps.board import Board
 from mechmarkov.sweeps.engines import in_processes
 from mechmarkov.sweeps.spec import SweepError
-from mechmarkov.sweeps.tasks import Done, Task
+from mechmarkov.sweeps.tasks import Done, Item, Task
+from mechmarkov.training import load_recipe
+from mechmarkov.training.workload import Member
 
 
 @pytest.mark.system
@@ -155,6 +159,54 @@ def test_an_interruption_while_processes_begin_is_told_once(tmp_path):
         process.kill()
     assert said.count("Traceback") == 1
     wait_for(lambda: not any(alive(int(pid)) for pid in begun))
+
+
+def test_processes_share_cores_and_memory(monkeypatch, tmp_path):
+    """Four processes take a core each, and a quarter of the memory of one call."""
+    asked = []
+
+    def stopped(tasks, work, count, moved):
+        asked.append((count, work.keywords["settings"]))
+        raise RuntimeError
+
+    monkeypatch.setattr(run, "in_processes", stopped)
+    with pytest.raises(RuntimeError):
+        sweep(two_points(), tmp_path, fleet=1, jobs=4, device="cpu")
+    ((count, settings),) = asked
+    assert (count, settings.cores, settings.memory) == (4, 1, 500_000_000)
+
+
+def test_a_task_says_how_far_it_is_until_stopped(monkeypatch):
+    """To the process that waits: its share of the steps, from nothing on."""
+    shares, seen = [0.5, 0.5, 0.0], []
+    monkeypatch.setattr(engines.forked, "shared", shares)
+
+    def work(task: Task, progress) -> Done:
+        seen.append(shares[1])
+        progress(1, 4)
+        seen.append(shares[1])
+        shares[engines.STOP] = 1
+        progress(2, 4)
+        return Done((), {})
+
+    threads = torch.get_num_threads()
+    try:
+        with pytest.raises(engines._StoppedError):
+            engines._carry_out(work, Task(1, ()), 1)
+    finally:
+        torch.set_num_threads(threads)
+    assert seen == [0, 0.25]
+    assert shares == [0.5, 0.25, 1]
+
+
+def test_a_task_that_ends_is_drawn_at_once(capsys):
+    task = Task(
+        0, tuple(Item(str(number), Member(load_recipe("walk-k6-half"), number)) for number in range(2))
+    )
+    board = Board([task], show=True)
+    board.done(task, Done(tuple({"stuck": None, "status": "ok", "seconds": 1.0} for _ in range(2)), {}))
+    assert "2.0/2 " in capsys.readouterr().err.rpartition("\r")[2] + " "
+    board.close()
 
 
 @pytest.mark.parametrize(("jobs", "cluster"), [(0, None), (2, Cluster("auto"))])

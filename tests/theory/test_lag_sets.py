@@ -42,6 +42,9 @@ def test_kernels_over_a_window_read_their_lags_alone():
         over_window(kernels, (3, 1), 3)
     with pytest.raises(ValueError, match=r"^lags are \[1, 4\], expected 2"):
         over_window(kernels, (1, 4), 3)
+    for lags in ((2,), (1, 2, 3)):
+        with pytest.raises(ValueError, match=r"^lags are \[.*\], expected 2 ascending lags from 1 to 3$"):
+            over_window(kernels, lags, 3)
 
 
 def test_scores_are_their_definition():

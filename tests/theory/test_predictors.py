@@ -216,6 +216,8 @@ def test_tokens_that_are_no_states_are_refused(predict):
         predict(np.array([[0, -1, 1]]))
     with pytest.raises(ValueError, match="tokens run from 0 to 2, expected states from 0 to 1"):
         predict(np.array([[0, 2, 1]]))
+    with pytest.raises(ValueError, match="tokens run from 0 to 3, expected states from 0 to 1"):
+        predict(np.array([[0, 3, 1]]))
 
 
 def test_a_lag_of_zero_is_refused():

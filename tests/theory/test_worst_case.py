@@ -89,6 +89,17 @@ def test_what_is_asked_at_once_is_what_is_asked_one_by_one():
         assert np.array_equal(whole.context[at], one.context)
 
 
+def test_wherever_it_begins_it_ends_alike():
+    rng, everything = np.random.default_rng(2), np.ones((6, 4), dtype=bool)
+    for _ in range(50):
+        weight, value = rng.exponential(size=(6, 4)), rng.normal(size=(6, 4))
+        contexts = every_context(6, 4)
+        mean = (weight * value)[range(6), contexts].sum(1) / weight[range(6), contexts].sum(1)
+        for begin in (contexts[mean.argmin()], contexts[mean.argmax()], rng.integers(0, 4, 6)):
+            worst = largest_ratio(weight * value, weight, everything, begin=begin)
+            assert float(worst.value) == pytest.approx(mean.max(), rel=1e-12)
+
+
 def test_a_head_that_attends_to_nothing_has_no_mean():
     weight = np.array([[0.0, 1.0], [0.0, 1.0]])
     with pytest.raises(ValueError, match=r"^the weights of a context sum to 0, expected a sum above 0"):

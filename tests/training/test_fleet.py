@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -175,6 +176,12 @@ def test_stacks_at_once_give_the_same_bits(in_parallel):
         same_run(one, other)
 
 
+@pytest.mark.parametrize("at_once", [0, -1])
+def test_at_least_one_stack_trains_at_once(at_once):
+    with pytest.raises(ValueError, match=f"^at_once is {at_once}, expected .*at least 1$"):
+        plan_training(members_of(BASE, [0]), device="cpu", at_once=at_once)
+
+
 def test_stacks_at_once_train_where_they_should(in_parallel, before_stacks):
     here = []
     before_stacks(here.append)
@@ -276,8 +283,16 @@ def test_a_fleet_is_split_to_its_budget():
     assert sizes(4 * EACH) == [4, 4, 2]
     assert sizes(4 * EACH, at_once=2) == [2] * 5
     assert sizes(10**12, most=5 * 4 * 12) == [5, 5]  # tokens
-    with pytest.raises(ValueError, match=r"memory is 0 MB, but one model of recipe 'base' needs about \d MB"):
-        split_fleet(works, 100)
+
+
+@pytest.mark.parametrize(
+    ("memory", "words"), [(1, "1 byte"), ("999", "999 bytes"), ("1.5kB", "1.5 kB"), (123_456, "123 kB")]
+)
+def test_too_small_a_memory_is_named_as_given(memory, words):
+    assert 100_000 < EACH < 1_000_000
+    message = f"memory is {words}, but one model of recipe 'base' needs about {EACH / 1e3:.0f} kB"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        plan_training(members_of(BASE, [0]), device="cpu", memory=memory)
 
 
 def test_one_that_diverges_spares_the_others(tmp_path):

@@ -172,7 +172,7 @@ REFUSED = {
     },
     "in-context-k3-shortformer": {
         "steps=100000000; checkpoints={every=1}": "which keeps 100,000,000 steps, expected at most 100,000",
-        "steps=100000; checkpoints={every=1}; model.d_model=512": "keep 100,001 steps of 0.4 MB",
+        "steps=100000; checkpoints={every=1}; model.d_model=512": "keep 100,001 steps of 422 kB",
     },
 }
 
@@ -198,6 +198,12 @@ def test_replace_is_set_on_the_command_line(path):
         with pytest.raises(RecipeError) as by_text:
             recipe.with_set([f"{key}={str(value).lower()}"])
         assert str(by_name.value) == str(by_text.value)
+
+
+def test_a_change_writes_only_its_own_table(path):
+    changed = load_recipe(path).replace(**{"data.batch": 8})
+    path.write_text(MINIMAL + "[data]\nbatch = 8\n", "utf-8")
+    assert changed == load_recipe(path)
 
 
 def test_a_kind_brings_its_own_defaults(path):

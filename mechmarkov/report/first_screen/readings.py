@@ -46,7 +46,7 @@ def drawn_losses(behaviour: Outcome) -> tuple[Float[np.ndarray, " step"], dict[s
     return loss.values.astype(float), known | {"best": best}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Course:
     """Values that the first picture draws over training, and the lines of exact predictors.
 
