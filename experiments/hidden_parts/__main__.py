@@ -1,4 +1,4 @@
-"""What is hidden: factors (Shai et al. 2026), a task and a state (Hao et al. 2025), a qubit (Riechers et al. 2025)."""
+"""What is hidden: factors (Shai et al. 2026), a task (Hao et al. 2025), a qubit (Riechers et al. 2025)."""
 
 from pathlib import Path
 

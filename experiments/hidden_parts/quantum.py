@@ -20,7 +20,7 @@ CASES = ("one layer", "two layers")
 
 
 def by_last_tokens(source: mm.sources.GeneralisedHiddenMarkov, length: int) -> Float[np.ndarray, " k"]:
-    """Held-out R² of the belief as read from which k tokens came last: a hidden chain of `n_states**k` states.
+    """Held-out R² of the belief as read from which k tokens came last: `n_states**k` classical states.
 
     Returns:
         R² for k = 1 to `LONGEST`; before k tokens there are fewer.
@@ -94,7 +94,8 @@ def of_models(
     }
     setting = (
         "a qubit measured with strength 0.8 and turned by 1, three dimensions, 2 tokens; "
-        f"{case} of two heads, width 32, an MLP of 64, contexts of {n_ctx}, {steps} steps of AdamW on 64 sequences"
+        f"{case} of two heads, width 32, an MLP of 64, contexts of {n_ctx}, {steps} steps of AdamW on 64 "
+        "sequences"
     )
     return [
         Finding(

@@ -69,9 +69,9 @@ def depths(quick: bool) -> Measured:
             "mlp_helps": (nats[2, with_mlp] < nats[2, attention], told(attention, with_mlp)),
         }
     setting = (
-        "2 symbols, trees of depth 2 at most, each node split with probability 1/2, laws from Dirichlet(1/2); "
-        f"two heads a layer, width 16, an MLP of 32 or none, contexts of {N_CTX}, {steps} steps of AdamW on "
-        "32 sequences"
+        "2 symbols, trees of depth 2 at most, each node split with probability 1/2, laws from "
+        f"Dirichlet(1/2); two heads a layer, width 16, an MLP of 32 or none, contexts of {N_CTX}, "
+        f"{steps} steps of AdamW on 32 sequences"
     )
     findings = [
         Finding(
@@ -84,7 +84,9 @@ def depths(quick: bool) -> Measured:
         )
         for key, (true, text) in hits.items()
     ]
-    return Measured(findings, {"depths": by_layers(layers, nats, of_rules), "positions": places(found, best, laws)})
+    return Measured(
+        findings, {"depths": by_layers(layers, nats, of_rules), "positions": places(found, best, laws)}
+    )
 
 
 def of(kind: str, kinds: tuple[str, ...]) -> str:

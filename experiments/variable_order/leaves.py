@@ -45,7 +45,7 @@ def laws_of(model: mm.HookedDecoder, tokens: Tensor) -> Float[np.ndarray, "batch
 def changes(
     model: mm.HookedDecoder, tokens: Tensor, leaf: Int[np.ndarray, " batch"]
 ) -> Float[np.ndarray, "leaf lag"]:
-    """KL (nats) that another state at a lag makes in the last prediction, by leaf; lag 1 is the current one."""
+    """KL (nats) that another state at a lag makes in the last prediction; lag 1 is the current one."""
     clean, rows = laws_of(model, tokens)[:, -1], []
     for lag in range(1, ORDER + 2):
         other = tokens.clone()
@@ -92,8 +92,8 @@ def leaves(quick: bool) -> Measured:
     names = ["".join(map(str, context)) for context in LEAVES]
     each = ", ".join(f"{name} {over_seeds(apart['with an MLP'][:, i])}" for i, name in enumerate(names))
     setting = (
-        "one tree on 2 symbols with the leaves 1, 10, 100 and 000; one layer of two heads, width 16, an MLP of "
-        f"32, contexts of {N_CTX}, {steps} steps of AdamW on 32 sequences"
+        "one tree on 2 symbols with the leaves 1, 10, 100 and 000; one layer of two heads, width 16, an MLP "
+        f"of 32, contexts of {N_CTX}, {steps} steps of AdamW on 32 sequences"
     )
     parts = ", ".join(f"{part} {over_seeds(values)}" for part, values in lost.items())
     hits = {
