@@ -17,6 +17,7 @@ from mechmarkov.theory.kernel import kl
 
 SEQUENCES = 2000
 N_CTX = 24
+LATE = 8  # positions at the end of a context
 EXACT = "context_tree_weighting"
 NAMES = {
     "in_context_unigram": "unigram in context",
@@ -62,7 +63,15 @@ def depths(quick: bool) -> Measured:
     fails = nats[1, with_mlp] > least
     hits = {"one_layer_fails": (fails, told(with_mlp))}
     if not quick:
+        late = {text: float(over_sequences(kl(best, laws[name])[:, -LATE:])) for name, text in NAMES.items()}
+        deep = np.array([one[1][-LATE:].mean() for one in found[2, with_mlp]])
+        in_last = ", ".join(f"{text} {value:.3g}" for text, value in late.items())
         hits |= {
+            "late_in_a_context": (
+                deep < min(late.values()),
+                f"excess in nats at the last {LATE} positions: two layers with an MLP {over_seeds(deep)}; "
+                f"{in_last}",
+            ),
             "two_layers_succeed": (nats[2, with_mlp] < least, told(with_mlp)),
             "more_layers_help": (nats[3, with_mlp] < nats[2, with_mlp], told(with_mlp)),
             "attention_is_not_enough": (nats[2, attention] > least, told(attention)),
