@@ -1,4 +1,4 @@
-"""Twenty reports, their certificates and the glossary: `python docs/guide/gallery.py build/gallery`."""
+"""Eighteen reports, their certificates and the glossary: `python docs/guide/gallery.py build/gallery`."""
 
 import html
 import json
@@ -105,10 +105,6 @@ RUNS: dict[str, tuple[str, Callable[[], mm.Run]]] = {
         "Tokens of a qubit that is measured weakly and turned. What is known has three dimensions.",
         trained("measured-qubit", "steps=600", "data.batch=64"),
     ),
-    "factors": (
-        "Two hidden chains side by side, whose tokens are read as one. Each has a belief of its own.",
-        trained("factored-chains", "steps=600", "data.batch=64"),
-    ),
     "hidden-mixture": (
         "One of three hidden chains a sequence. Which chain it is, and its state, are both hidden.",
         trained("hidden-mixture", "steps=400", "data.batch=32"),
@@ -120,10 +116,6 @@ RUNS: dict[str, tuple[str, Callable[[], mm.Run]]] = {
     "context-trees": (
         "A context tree a sequence. How far back the next state depends on varies with the past.",
         trained("context-trees", "steps=600", "data.batch=32"),
-    ),
-    "tokens": (
-        "Tokens of a chain, cut by an LZW dictionary. The losses are per token and per symbol of the chain.",
-        trained("tokens-lzw", "steps=300"),
     ),
     "graph-in-context": (
         "A walk on a graph whose nodes are named anew each sequence. The context tells the graph.",
@@ -187,7 +179,7 @@ def certificate(run: mm.Run, folder: Path, name: str) -> dict[str, Any]:
     return data
 
 
-HEAD = "Twenty runs, each with its report and its certificate. A report is one file that opens anywhere."
+HEAD = "Eighteen runs, each with its report and its certificate. A report is one file that opens anywhere."
 
 
 def listed(rows: list[dict[str, Any]]) -> str:
