@@ -1,4 +1,4 @@
-"""The gallery: twelve runs, each with two sentences, a certificate, and a row for people and for programs."""
+"""The gallery: eighteen runs, each with two sentences, a certificate, and a row for people and for programs."""
 
 import importlib.util
 import json
@@ -19,8 +19,8 @@ def gallery():
     return module
 
 
-def test_twelve_runs_have_two_sentences_each(gallery):
-    assert len(gallery.RUNS) == 12
+def test_eighteen_runs_have_two_sentences_each(gallery):
+    assert len(gallery.RUNS) == 18
     assert all(said.count(". ") == 1 and said.endswith(".") for said, _ in gallery.RUNS.values())
 
 

@@ -1,4 +1,4 @@
-"""Twelve reports, their certificates and the glossary: `python docs/guide/gallery.py build/gallery`."""
+"""Eighteen reports, their certificates and the glossary: `python docs/guide/gallery.py build/gallery`."""
 
 import html
 import json
@@ -97,6 +97,30 @@ RUNS: dict[str, tuple[str, Callable[[], mm.Run]]] = {
         "A hidden Markov source. The residual stream carries the belief over what is hidden.",
         trained("mess3", "steps=600"),
     ),
+    "lstm": (
+        "The same source, without attention. An LSTM carries what is known from token to token.",
+        trained("mess3-lstm", "steps=300"),
+    ),
+    "qubit": (
+        "Tokens of a qubit that is measured weakly and turned. What is known has three dimensions.",
+        trained("measured-qubit", "steps=600", "data.batch=64"),
+    ),
+    "hidden-mixture": (
+        "One of three hidden chains a sequence. Which chain it is, and its state, are both hidden.",
+        trained("hidden-mixture", "steps=400", "data.batch=32"),
+    ),
+    "tasks": (
+        "One of a few chains a sequence. A model can recognise the chain, or count pairs.",
+        trained("task-mixture", "steps=600"),
+    ),
+    "context-trees": (
+        "A context tree a sequence. How far back the next state depends on varies with the past.",
+        trained("context-trees", "steps=600", "data.batch=32"),
+    ),
+    "graph-in-context": (
+        "A walk on a graph whose nodes are named anew each sequence. The context tells the graph.",
+        trained("graph-tracing", "steps=300"),
+    ),
     "by-hand": (
         "An induction circuit set by hand. A decoy attends as sharply as its heads, and is not read.",
         by_hand,
@@ -155,7 +179,7 @@ def certificate(run: mm.Run, folder: Path, name: str) -> dict[str, Any]:
     return data
 
 
-HEAD = "Twelve runs, each with its report and its certificate. A report is one file that opens anywhere."
+HEAD = "Eighteen runs, each with its report and its certificate. A report is one file that opens anywhere."
 
 
 def listed(rows: list[dict[str, Any]]) -> str:

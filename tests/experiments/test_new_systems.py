@@ -1,14 +1,17 @@
-"""What the studies of tasks, graphs and emergence compute, on values made by hand."""
+"""What the studies of tasks, graphs, emergence, trees and qubits compute, on values made by hand."""
 
 from itertools import permutations, product
 
 import numpy as np
 import pytest
 
+import mechmarkov as mm
 from experiments.emergence.exponents import exponent, with_interval
 from experiments.emergence.lags import LAGS, WEIGHTS, P, kernel
 from experiments.graphs_in_context.geometry import energies, low_modes, overlaps
+from experiments.hidden_parts.quantum import by_last_tokens
 from experiments.task_mixtures.border import border, crossing
+from experiments.variable_order.leaves import LEAVES, leaf_of
 
 RING = np.roll(np.eye(5), 1, 1) + np.roll(np.eye(5), -1, 1)
 
@@ -64,3 +67,19 @@ def test_a_pentagon_is_low_and_a_pentagram_high():
     assert energies(shapes[0], RING)[0] < 1 < energies(shapes[1], RING)[0]
     assert overlaps(shapes[0], low_modes(RING))[0] == pytest.approx(1)
     assert overlaps(shapes[1], low_modes(RING))[0] == pytest.approx(0, abs=1e-12)
+
+
+def test_every_past_ends_with_its_leaf():
+    pasts = np.array(list(product(range(2), repeat=4)))
+    contexts = list(LEAVES)
+    for past, leaf in zip(pasts, leaf_of(pasts)[:, -1], strict=True):
+        assert tuple(past[-len(contexts[leaf]) :]) == contexts[leaf]
+    assert (leaf_of(pasts)[:, :2] == -1).all()
+
+
+def test_a_projected_qubit_is_its_last_token():
+    from_one = by_last_tokens(mm.sources.GeneralisedHiddenMarkov.qubit(turn=1.0, strength=1.0), 8)
+    assert from_one[:4] == pytest.approx(1, abs=1e-9)  # longer words may be new to a reading
+    weakly = by_last_tokens(mm.sources.GeneralisedHiddenMarkov.qubit(turn=1.0, strength=0.8), 8)
+    assert (np.diff(weakly) > 0).all()
+    assert weakly[0] < 0.9

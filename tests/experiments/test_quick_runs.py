@@ -23,6 +23,7 @@ SMOKE = {
     "task_mixtures": set(),
     "tokenised": {"blocks", "ties", "one_text", "windows"},
     "unigram_trap": {"points"},
+    "variable_order": set(),
     "where_is_the_bigram": {"first_step"},
     "which_parents": {"criterion"},
 }

@@ -207,6 +207,14 @@ def test_a_run_is_untrained_at_its_step_0_whatever_else_is_probed(name: str, ste
     assert headline(at_step(result, 0)).badge == "untrained"
 
 
+@pytest.mark.parametrize("steps", [[1], [0, 1]])
+def test_only_a_lone_step_cannot_tell(steps: list[int]) -> None:
+    result = mm.probe(mm.example("walk"), ["behaviour"], steps=steps, sequences=64)
+    of_an_lstm = replace(result, skipped={"dynamics": "its mixer is 'lstm'"})
+    answers = [tile.answer for tile in headline(at_step(of_an_lstm, len(steps) - 1)).tiles]
+    assert ("One step cannot tell" in answers) == (len(steps) == 1)
+
+
 def test_a_lone_checkpoint_whose_step_is_not_known_is_not_called_untrained() -> None:
     walk = mm.example("walk")
     told = {"source": walk.source, "objective": walk.objective}

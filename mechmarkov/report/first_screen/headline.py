@@ -16,6 +16,7 @@ from mechmarkov.report.words.tiles import WordedTile, of_a_circuit, of_a_part, o
 # Probes whose claims are the whole run's, or the last step's; the others are asked again at each step.
 OF_THE_RUN = ("dynamics",)
 OF_THE_LAST_STEP = ("landscape", "program", "belief", "degeneracy")
+PROBED = "probed steps"  # in the metadata of one step's findings: of how many it is one
 CIRCUIT_PROBES = ("alignment", "attention")  # that judge whether a circuit is exact
 
 
@@ -44,8 +45,9 @@ class Headline:
 
 def at_step(result: Findings, i: int) -> Findings:
     """The findings of one step, by its index; of probes that tell of other steps, only those of the run."""
+    metadata = result.metadata | {PROBED: len(result.steps)}
     if i == len(result.steps) - 1:
-        return replace(result, steps=result.steps[-1:])
+        return replace(result, steps=result.steps[-1:], metadata=metadata)
     outcomes = {}
     for name, outcome in result.outcomes.items():
         if name in OF_THE_RUN:
@@ -55,7 +57,7 @@ def at_step(result: Findings, i: int) -> Findings:
             scores = outcome.probe.scores(data, outcome.null)
             claims = Claims(said_by(name, outcome.probe.claims(data, scores)))
             outcomes[name] = replace(outcome, data=data, scores=scores, claims=claims)
-    return replace(result, steps=[result.steps[i]], outcomes=consistent(outcomes))
+    return replace(result, steps=[result.steps[i]], outcomes=consistent(outcomes), metadata=metadata)
 
 
 def headline(result: Findings) -> Headline:
@@ -74,6 +76,7 @@ def headline(result: Findings) -> Headline:
     note = words.not_judged(missing_probes(result), dict(result.failed)) if _would_count(result, word) else ""
     shown = [worded(tile) for tile in tiles]
     reaches = claims.first("reaches", probe="behaviour")
+    is_one_step = "dynamics" in result.skipped and result.metadata.get(PROBED, len(result.steps)) == 1
     if reaches is not None:
         pairs = list(zip(tiles, shown, strict=True))
         if word == "solved" and not reaches.is_shown:
@@ -85,9 +88,9 @@ def headline(result: Findings) -> Headline:
             closest = claims.first("is_closest_to", probe="behaviour", status="shown")
             learned = (reaches if closest is None else closest).object[0]
             shown = [of_a_part(tile, one, learned) for tile, one in pairs]
-        if len(result.steps) == 1 and "dynamics" in result.skipped:
+        if is_one_step:
             shown = [of_one_step(tile, one, claims) for tile, one in zip(tiles, shown, strict=True)]
-    if "dynamics" in result.skipped and len(result.steps) == 1:
+    if is_one_step:
         shown.insert(min(2, len(shown)), one_step(int(result.metadata.get("kept steps", 0))))
     return Headline(step, word, title, shown, note, judged, named_parts(tiles))
 
