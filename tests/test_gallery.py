@@ -1,4 +1,4 @@
-"""The gallery: eighteen runs, each with two sentences, a certificate, and a row for people and for programs."""
+"""The gallery: each run with two sentences, a certificate, and a row for people and for programs."""
 
 import importlib.util
 import json

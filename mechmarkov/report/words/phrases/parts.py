@@ -163,7 +163,9 @@ def _needed_most(claim: Claim) -> str:
         return f"{cap(who)} are needed most: without one the loss rises by {format_range(least.value, value_in(claim), 3)} nats"
     if claim.holds("group"):
         singly = claim.condition("one by one")
-        rest = "" if singly is None or singly.value is None else f", but singly by {nats(singly.value)} in all"
+        rest = (
+            "" if singly is None or singly.value is None else f", but singly by {nats(singly.value)} in all"
+        )
         return f"{cap(who)} together are needed most: without them the loss rises by {nats(claim.value)}{within(claim)}{rest}"
     are = verb(claim.subject, "is", "are")
     return f"{cap(who)} {are} needed most: without {'it' if are == 'is' else 'them'} the loss rises by {nats(claim.value)}{within(claim)}"
