@@ -180,7 +180,7 @@ def _path_effect(head: xr.Dataset, last: xr.Dataset) -> Score:
     change = float(head["kl_cut"].sel(input="K") - head["kl_intact"])
     if not np.isfinite(change):
         why = "no head is before it" if is_moved(head) else _no_head(last)
-        return Score(None, "nats", reason=f"there is no path to cut: {why}")
+        return Score(None, "nats", reason=f"no path to cut: {why}")
     interval = normal_interval(change, float(head["kl_error"].sel(input="K")))
     return Score(change, "nats", 0.0, interval, null_kind="a path that carries nothing")
 

@@ -72,7 +72,7 @@ def test_one_layer_that_counts_pairs_is_named_as_an_induction_head(counting):
     assert "no OV circuit" in induction["copying_score"].reason
     head = counting["induction"].claims.first("is_induction_head", status="shown")
     assert head.condition("its own convolution") is not None
-    assert induction["path_effect"].reason == "there is no path to cut: no head is before it"
+    assert induction["path_effect"].reason == "no path to cut: no head is before it"
 
 
 def test_its_predictions_program_and_ablation_are_those_of_counts(counting):
