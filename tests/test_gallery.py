@@ -1,4 +1,4 @@
-"""The gallery: eighteen runs, each with two sentences, a certificate, a row for people and one for programs."""
+"""The gallery: eighteen runs, each with two sentences, a certificate, rows for people and for programs."""
 
 import importlib.util
 import json
