@@ -164,7 +164,7 @@ notebooks: install
 $(EXECUTED): $(wildcard docs/tutorials/*.py)
 	$(MAKE) notebooks
 
-# Eighteen reports that open in a browser, and the glossary of their scores.
+# Twenty reports that open in a browser, and the glossary of their scores.
 GALLERY := build/gallery/glossary.md
 gallery: $(GALLERY)
 $(GALLERY): docs/guide/gallery.py $(wildcard mechmarkov/report/*.py mechmarkov/report/*/* probes/*.py probes/*/*.py)

@@ -1,4 +1,4 @@
-"""Eighteen reports, their certificates and the glossary: `python docs/guide/gallery.py build/gallery`."""
+"""Twenty reports, their certificates and the glossary: `python docs/guide/gallery.py build/gallery`."""
 
 import html
 import json
@@ -109,6 +109,14 @@ RUNS: dict[str, tuple[str, Callable[[], mm.Run]]] = {
         "One of three hidden chains a sequence. Which chain it is, and its state, are both hidden.",
         trained("hidden-mixture", "steps=400", "data.batch=32"),
     ),
+    "factors": (
+        "Two hidden chains side by side, read as one token. The stream holds a sum of both beliefs.",
+        trained("factored-chains", "steps=300"),
+    ),
+    "tokens": (
+        "A chain of order 2 in 16 tokens. A token is several symbols, and the next one is predicted.",
+        trained("tokens-lzw", "steps=300"),
+    ),
     "tasks": (
         "One of a few chains a sequence. A model can recognise the chain, or count pairs.",
         trained("task-mixture", "steps=600"),
@@ -179,7 +187,7 @@ def certificate(run: mm.Run, folder: Path, name: str) -> dict[str, Any]:
     return data
 
 
-HEAD = "Eighteen runs, each with its report and its certificate. A report is one file that opens anywhere."
+HEAD = "Twenty runs, each with its report and its certificate. A report is one file that opens anywhere."
 
 
 def listed(rows: list[dict[str, Any]]) -> str:

@@ -108,7 +108,8 @@ def certify(
         program: `constant`, `parent` or `row`, read off the model, an exact predictor of the source by its
             name, or a table with the law after each state. None for the smallest that is near the model.
         step: The step of the run.
-        seconds: Budget of the bounds.
+        seconds: Budget of the bounds; of what is left of it a search for the worst sequence, where there are
+            none. Each tries something once.
         unit: Which evaluations of the model are covered: those in float32 and those in exact arithmetic
             (`ball.FLOAT32`), or the latter only (`ball.EXACT`).
         tokens: Budget of the search for the worst sequence, where there are no bounds.
@@ -149,7 +150,9 @@ def certify(
             raise ValueError(f"program is 'row', but {why}")
         chosen = given or _by_samples(run, decoder, contexts, drawn, program)
         judge = Judge(decoder, run.objective, contexts, chosen)
-        seen, every = search(judge, drawn, tokens), largest_of_all(judge, tokens)
+        seen, every = search(judge, drawn, tokens, began + seconds), None
+        if time.monotonic() < began + seconds:
+            every = largest_of_all(judge, tokens)
         softmax = run.objective.kind == "cross_entropy"
         by_norm = norm_bound.largest_kl(run.config, weights, unit) if softmax else None
         kl_at = np.full(len(contexts.reads), np.nan if by_norm is None else by_norm)

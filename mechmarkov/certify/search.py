@@ -4,6 +4,8 @@ No search is a bound; only where all contexts are few they are all run. Coordina
 stretches of tokens, from several starts at once; each sequence that is tried is one that the source can give.
 """
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -121,13 +123,14 @@ def largest_of_all(judge: Judge, tokens: int) -> WorstSeen | None:
     return replace(seen, history=contexts.completed(seen.history[None], judge.length)[0])
 
 
-def search(judge: Judge, starts: Histories, tokens: int) -> WorstSeen:
+def search(judge: Judge, starts: Histories, tokens: int, end: float = math.inf) -> WorstSeen:
     """The worst prediction that coordinate ascent finds.
 
     Args:
         judge: The model and the program.
         starts: Sequences to start from; those that are worst already are taken.
         tokens: How many tokens may go through the model.
+        end: The time of `time.monotonic` after which nothing more is tried.
     """
     rng, contexts = np.random.default_rng(0), judge.contexts
     histories = np.unique(np.concatenate([starts, contexts.plain(judge.length)]), axis=0)
@@ -135,7 +138,7 @@ def search(judge: Judge, starts: Histories, tokens: int) -> WorstSeen:
     at, order = nats.max(0), nats.max(1).argsort(kind="stable")[::-1][:BEAM]
     histories, worst, reads = histories[order], nats[order].max(1), nats[order].argmax(1)
     spent, idle = len(starts) * judge.length, 0
-    while spent < tokens and idle < PATIENCE:
+    while spent < tokens and idle < PATIENCE and time.monotonic() < end:
         tried, of = _changed(histories, reads, contexts, rng)
         spent, idle = spent + max(tried.size, judge.length), idle + 1
         if not len(tried):

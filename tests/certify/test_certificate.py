@@ -334,3 +334,17 @@ def test_nothing_seen_is_above_what_a_float32_certificate_says():
         assert found.worst_log_ratio[0] <= ratios.min()
         assert ratios.max() <= found.worst_log_ratio[1]
         assert kl(found.program.table, found.program.table).max() < 1e-12
+
+
+def test_a_search_ends_with_its_time(monkeypatch):
+    """Without bounds a search has what is left of the seconds, and tries its starts in any case."""
+    run = example("induction")
+    tried = []
+    judged = Judge.nats
+    monkeypatch.setattr(
+        Judge, "nats", lambda self, histories: tried.append(len(histories)) or judged(self, histories)
+    )
+    certificate = certify(run, seconds=1e-9)
+    assert len(tried) == 1
+    assert certificate.exhausted == 0
+    assert certificate.seen.nats > 0

@@ -120,7 +120,9 @@ def bounds(layer: Layer, contexts: Contexts, softmax: bool, seconds: float = np.
         envelopes[i, parent] = bound(i, parent, COARSE)
     if basis is not None:
         while time.monotonic() < end and (deciding := _deciding(envelopes)):
-            envelopes |= {(i, parent): bound(i, parent, FINE) for i, parent in deciding}
+            for i, parent in deciding:
+                if time.monotonic() < end:
+                    envelopes[i, parent] = bound(i, parent, FINE)
     log_odds = np.zeros((*shape, contexts.n_states, contexts.n_states))
     for where, one in envelopes.items():
         log_odds[where] = one.log_odds

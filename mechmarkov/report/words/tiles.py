@@ -412,7 +412,7 @@ def _number(claim: Claim | None) -> tuple[str, Score | None]:
 
 
 def _eigenvalues(point: Claim) -> str:
-    """Returns of which directions eigenvalues are: weights that treat states alike may be left out."""
+    """Returns of which directions eigenvalues are: weights that treat all states the same may be left out."""
     count = int(point.number("directions"))
     apart = count and point.condition("outside the symmetric subspace")
     which = (
