@@ -1,6 +1,6 @@
 """Sentences of parts: where heads look, what they match, which are needed, and for what."""
 
-from mechmarkov.claims.claim import COPIES, Claim
+from mechmarkov.claims.claim import ALIKE, COPIES, Claim
 from mechmarkov.report.words.names import heads, law, nats, number, parts, share, some, token, verb, within
 from mechmarkov.report.words.phrases.premises import Phrase, cap, negated, premise, reason_in, value_in
 from mechmarkov.utils.text import format_range, listed
@@ -13,6 +13,8 @@ def _attends_to(claim: Claim) -> str:
     if claim.object == ("matches",):
         why = {True: "not", None: "not surely"}[premise(claim, "not for their predecessors").holds or None]
         return f"{who} looks at tokens after copies ({number(value_in(claim))} beyond chance), but {why} for their sake"
+    if claim.object == (ALIKE,):
+        return f"{who} looks for tokens whose parent is in the same state as the predicted one's: {mass} of its attention"
     what = COPIES if claim.object == (COPIES,) else token(claim.object)
     if claim.condition("of one head"):
         return f"{who} spreads its attention: {mass} on {what}"
@@ -163,9 +165,7 @@ def _needed_most(claim: Claim) -> str:
         return f"{cap(who)} are needed most: without one the loss rises by {format_range(least.value, value_in(claim), 3)} nats"
     if claim.holds("group"):
         singly = claim.condition("one by one")
-        rest = (
-            "" if singly is None or singly.value is None else f", but singly by {nats(singly.value)} in all"
-        )
+        rest = "" if singly is None or singly.value is None else f", singly {nats(singly.value)}: redundant"
         return f"{cap(who)} together are needed most: without them the loss rises by {nats(claim.value)}{within(claim)}{rest}"
     are = verb(claim.subject, "is", "are")
     return f"{cap(who)} {are} needed most: without {'it' if are == 'is' else 'them'} the loss rises by {nats(claim.value)}{within(claim)}"
