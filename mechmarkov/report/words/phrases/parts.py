@@ -14,7 +14,7 @@ def _attends_to(claim: Claim) -> str:
         why = {True: "not", None: "not surely"}[premise(claim, "not for their predecessors").holds or None]
         return f"{who} looks at tokens after copies ({number(value_in(claim))} beyond chance), but {why} for their sake"
     if claim.object == (ALIKE,):
-        return f"{who} looks for tokens whose parent is in the same state as the predicted one's: {mass} of its attention"
+        return f"{who} looks for tokens whose parent has the state of the predicted one's: {mass} of its attention"
     what = COPIES if claim.object == (COPIES,) else token(claim.object)
     if claim.condition("of one head"):
         return f"{who} spreads its attention: {mass} on {what}"
