@@ -39,7 +39,7 @@ def drawn_losses(behaviour: Outcome) -> tuple[Float[np.ndarray, " step"], dict[s
     """
     data, best = behaviour.data, best_loss(behaviour)
     loss, levels = data["loss"], data["predictor_loss"]
-    if "predictor_excess" in data:
+    if "predictor_excess" in data and "uniform" in data["predictor"]:
         best = float(np.log(data.attrs["n_states"]) - data["predictor_excess"].sel(predictor="uniform"))
         loss, levels = best + data["excess"], best + data["predictor_excess"]
     known = {str(name): float(value) for name, value in levels.to_series().items() if np.isfinite(value)}

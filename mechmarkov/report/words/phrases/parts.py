@@ -14,7 +14,9 @@ def _attends_to(claim: Claim) -> str:
         why = {True: "not", None: "not surely"}[premise(claim, "not for their predecessors").holds or None]
         return f"{who} looks at tokens after copies ({number(value_in(claim))} beyond chance), but {why} for their sake"
     if claim.object == (ALIKE,):
-        return f"{who} looks for tokens whose parent has the state of the predicted one's: {mass} of its attention"
+        return (
+            f"{who} gives {mass} of its attention to tokens whose parent has the state of the predicted one's"
+        )
     what = COPIES if claim.object == (COPIES,) else token(claim.object)
     if claim.condition("of one head"):
         return f"{who} spreads its attention: {mass} on {what}"
@@ -165,7 +167,7 @@ def _needed_most(claim: Claim) -> str:
         return f"{cap(who)} are needed most: without one the loss rises by {format_range(least.value, value_in(claim), 3)} nats"
     if claim.holds("group"):
         singly = claim.condition("one by one")
-        rest = "" if singly is None or singly.value is None else f", singly {nats(singly.value)}: redundant"
+        rest = "" if singly is None or singly.value is None else f", singly {nats(singly.value)} in all"
         return f"{cap(who)} together are needed most: without them the loss rises by {nats(claim.value)}{within(claim)}{rest}"
     are = verb(claim.subject, "is", "are")
     return f"{cap(who)} {are} needed most: without {'it' if are == 'is' else 'them'} the loss rises by {nats(claim.value)}{within(claim)}"
