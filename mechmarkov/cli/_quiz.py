@@ -95,7 +95,7 @@ def _score(folder: Path, key: str, answers: Path, as_json: bool) -> None:
     kinds = {one.name: one.kind for one in hidden}
     click.echo(f"{'':<11}{'':<12}  score right wrong overclaimed  open  hold  off")
     for name, one in scores.items():
-        off = "" if one.off is None else f"{one.off:.3g} {RULES[name].unit}"  # type: ignore[index]  # a relation
+        off = "" if one.off is None else f"{one.off:.3g} {RULES[name].unit}"
         click.echo(
             f"{name:<11}{kinds.get(name, ''):<12} {one.balanced:>6.2f} {one.right:>5} {one.wrong:>5} "
             f"{one.overclaimed:>11} {one.open:>5} {one.holding:>5}  {off}".rstrip()

@@ -41,7 +41,7 @@ class Rule:
     unit: str
 
 
-RULES: dict[Relation, Rule] = {
+RULES: dict[str, Rule] = {
     "is_needed": Rule(
         f"the loss rises by more than {NATS} nats with the subject's output at its mean", "nats"
     ),

@@ -4,12 +4,12 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from mechmarkov.quiz.models import Hidden
-from mechmarkov.quiz.questions import RULES, Question
+from mechmarkov.quiz.questions import RULES, Question, Relation
 from mechmarkov.safe.json_file import read_as
 from mechmarkov.utils.config import Fields
 from mechmarkov.utils.files import made_folder, replacing
@@ -25,7 +25,7 @@ ASKED = (
 class _Question(Fields):
     """A claim without an answer."""
 
-    relation: Literal["is_needed", "attends_to", "carries", "imitates"]
+    relation: Relation
     subject: list[str]
     object: list[str]
 
