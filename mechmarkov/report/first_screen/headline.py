@@ -11,7 +11,8 @@ from mechmarkov.report.first_screen.readings import accuracies
 from mechmarkov.report.first_screen.verdict import Badge, badge, is_as_right, is_exact, is_exactly_as_right
 from mechmarkov.report.words import title as words
 from mechmarkov.report.words.outcomes import consistent
-from mechmarkov.report.words.tiles import WordedTile, of_a_circuit, of_a_part, of_one_step, one_step, worded
+from mechmarkov.report.words.tiles import WordedTile, worded
+from mechmarkov.report.words.whole_model import of_a_circuit, of_a_part, of_one_step, one_step
 
 # Probes whose claims are the whole run's, or the last step's; the others are asked again at each step.
 OF_THE_RUN = ("dynamics",)

@@ -1,12 +1,12 @@
 """Tiles in words: the answer, a sentence or two, what the number counts, and the bars of the small picture."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from mechmarkov.claims.claim import MODEL, Claim, Claims
-from mechmarkov.claims.tile import CAME, LEARNED, LIVES, STUCK, Tile
+from mechmarkov.claims.claim import MODEL, Claim
+from mechmarkov.claims.tile import Tile
 from mechmarkov.probing.score import Score
 from mechmarkov.report.score_picture import DIGITS, MIN_SHOWN_SHARE
 from mechmarkov.report.symlog import symlog
@@ -21,10 +21,8 @@ from mechmarkov.report.words.names import (
     law,
     nats,
     parts,
-    share,
     token,
     upper,
-    within,
 )
 from mechmarkov.report.words.phrases.laws import where
 from mechmarkov.report.words.sentences import phrase, sentence
@@ -37,10 +35,7 @@ OF_PARTS = ("is_needed", "is_needed_most", "is_induction_head", "recovers", "is_
 MAX_BARS = 5
 MAX_STEPS = 6  # rows of what came at a step
 MAX_ANSWER_WORDS, MAX_TILE_WORDS = 12, 40
-SIMPLE = ("uniform", "unigram")  # laws that no part needs to hold
 FILTER = "forward_filter"
-DEFINED = {"in_context_graph": "That law counts which state followed which along the edges so far."}
-MOST_OF_IT = 0.95  # of what is left; it is told where it is
 MAX_CAME = 3  # laws that an answer lists
 # What an exact null of a tile's number is; that of others is chance.
 NULLS = {"is_at": "predicted by theory", "attends_to": "even attention", "is_trapped_by": "none"}
@@ -89,103 +84,6 @@ class WordedTile:
     where: str = ""
 
 
-def of_a_circuit(
-    tile: Tile,
-    shown: WordedTile,
-    reaches: Claim,
-    right: str,
-    accuracies: Mapping[str, float],
-    table: Claim | None = None,
-) -> WordedTile:
-    """Returns a tile of a circuit that a loss on scores made: all of a law's, with other probabilities.
-
-    Nats and laws that are nearer by KL say little of it, so that it is measured by how often it is right.
-
-    Args:
-        tile: The tile as data.
-        shown: The tile in words.
-        reaches: How far the model is from the best law.
-        right: How often the model is right, in words.
-        accuracies: How often this model is right, and exact laws are, by names for people.
-        table: What the circuit has in its weights for the law's probabilities.
-    """
-    if tile.question == LEARNED:
-        answer = f"{upper(law(reaches.object[0]))}'s circuit, not its probabilities"
-        rows = bars_from_zero(dict(sorted(accuracies.items(), key=lambda item: -item[1])))
-        bars = tuple(replace(row, text=share(accuracies[row.label])) for row in rows)
-        meaning = sentence(table) if table is not None else DEFINED.get(reaches.object[0], "")
-        return replace(
-            shown,
-            answer=answer,
-            sentence=f"{shown.sentence} {meaning}".strip(),
-            number="",
-            score=None,
-            picture=PICTURES["right"],
-            bars=bars,
-        )
-    if tile.question == CAME and tile.picture == "steps":
-        heads = tuple(claim for claim in tile.answer if claim.relation == "came_by")
-        rows = _on_steps(heads) if heads else shown.bars
-        picture = "first kept step at which a head is halfway to an exact one" if heads else shown.picture
-        return replace(shown, answer=_came(heads or tile.answer), picture=picture if rows else "", bars=rows)
-    if tile.question == STUCK and tile.answer[0].relation == "reaches":
-        away = f"{nats(reaches.value)} from the best{within(reaches)}"
-        told = f"In cross-entropy, which it was not trained on, it is {away}."
-        return replace(shown, answer=f"No: {right}", sentence=told, picture="", bars=())
-    return shown
-
-
-def of_a_part(tile: Tile, shown: WordedTile, learned: str) -> WordedTile:
-    """Returns the tile of where the bigram lives in a model whose law is another one."""
-    home = tile.answer[0]
-    if tile.question != LIVES or home.relation != "stores" or learned in (*SIMPLE, *home.object):
-        return shown
-    if not home.is_shown:
-        return replace(shown, answer=f"Where {law(learned)} lives is not known")
-    rest = f"Where the rest of {law(learned)} lives is not measured."
-    told = f"Of {law(home.object[0])}: {short(home)}"
-    answer = told if _has_room(told) else f"Of {law(home.object[0])}: {len(home.subject)} parts"
-    return replace(shown, answer=answer, sentence=f"{shown.sentence} {rest}")
-
-
-def of_one_step(tile: Tile, shown: WordedTile, claims: Claims) -> WordedTile:
-    """Returns whether it is stuck, of one step that is not at the best: that it cannot tell, and what is left.
-
-    Args:
-        tile: The tile as data.
-        shown: The tile in words.
-        claims: The claims of all probes; one that tells of a place where a law fails may tell all that is left.
-    """
-    reaches = tile.answer[0]
-    if tile.question != STUCK or reaches.relation != "reaches" or shown.answer != upper(_reaches(reaches)):
-        return shown
-    if reaches.is_shown or reaches.holds("no step was made") or reaches.holds("loss on scores"):
-        return shown
-    away = f"{nats(reaches.value)} from the best possible{within(reaches)}"
-    fails = claims.first("fails_at", object=reaches.object[0], status="shown")
-    rest = f", nearly all of it {where(fails)}" if fails is not None and _is_all_there(fails, reaches) else ""
-    rest += (
-        ", where it has seen one token"
-        if rest and fails is not None and fails.where.positions == (0,)
-        else ""
-    )
-    return replace(shown, answer="One step cannot tell", sentence=f"It is {away}{rest}.")
-
-
-def _is_all_there(fails: Claim, reaches: Claim) -> bool:
-    """Returns whether what a model lacks of the best law it lacks at one position."""
-    places = fails.condition("share of places")
-    if len(fails.where.positions) != 1 or places is None or reaches.value is None:
-        return False
-    return (fails.value or 0.0) * (places.value or 0.0) >= MOST_OF_IT * reaches.value
-
-
-def one_step(kept: int) -> WordedTile:
-    """Returns the tile of a run of which one step was probed; `kept` is how many it has."""
-    more = "Probe all kept steps to see when it came: --steps all."
-    return WordedTile(CAME, "One step cannot tell", "Only one was kept." if kept == 1 else more)
-
-
 def worded(tile: Tile) -> WordedTile:
     """Returns a tile in words."""
     claims = tile.more or tile.answer
@@ -195,7 +93,7 @@ def worded(tile: Tile) -> WordedTile:
         picture += ", a head halfway to an exact one"
     if tile.picture == "eigenvalues":
         picture = _eigenvalues(tile.answer[0])
-    rows = _on_steps(tile.answer) if tile.picture == "steps" else bars_from_zero(_named(tile))
+    rows = on_steps(tile.answer) if tile.picture == "steps" else bars_from_zero(_named(tile))
     where = "over the whole run" if tile.of_run and not rows else ""
     is_told = tile.number is not None and tile.number.relation in IN_SENTENCES
     number = None if is_told else tile.number
@@ -207,7 +105,7 @@ def worded(tile: Tile) -> WordedTile:
 def _answer(tile: Tile) -> str:
     """The answer in a few words: the short forms of its claims."""
     if tile.picture == "steps":
-        return _came(tile.answer)
+        return came_in_words(tile.answer)
     if len(tile.answer) > 1 and {claim.relation for claim in tile.answer} <= {*OF_PARTS, "feeds"}:
         return upper(_named_once(tile.answer))
     return upper(listed(list(dict.fromkeys(short(claim) for claim in tile.answer))))
@@ -220,10 +118,10 @@ def _named_once(claims: Sequence[Claim]) -> str:
     names = list(dict.fromkeys(name for claim in claims for name in claim.subject if name not in inside))
     rest = parts(names) if len(names) <= MAX_NAMED or feeds else f"spread over {parts(names)}"
     told = listed([*map(short, feeds), *[rest] * bool(names)])
-    return told if _has_room(told) else listed([*map(short, feeds), f"{len(names)} parts"])
+    return told if has_room(told) else listed([*map(short, feeds), f"{len(names)} parts"])
 
 
-def _has_room(answer: str) -> bool:
+def has_room(answer: str) -> bool:
     return len(answer.split()) <= MAX_ANSWER_WORDS
 
 
@@ -286,7 +184,7 @@ def _stores(claim: Claim) -> str:
         if len(claim.subject) > MAX_NAMED:
             return f"spread over {len(claim.subject)} parts"
         told = f"{'spread over ' if claim.condition('not stable') else ''}{parts(claim.subject)}"
-        return told if _has_room(told) else f"spread over {len(claim.subject)} parts"
+        return told if has_room(told) else f"spread over {len(claim.subject)} parts"
     if claim.condition("the mean is it"):
         return "no part needs to: the mean is the bigram"
     if claim.condition("too little to share"):
@@ -297,7 +195,7 @@ def _stores(claim: Claim) -> str:
 def _most(claim: Claim) -> str:
     if claim.is_shown:
         told = parts(claim.subject)
-        return told if _has_room(told) else f"{len(claim.subject)} parts"
+        return told if has_room(told) else f"{len(claim.subject)} parts"
     if claim.condition("within its null"):
         return "no more than in untrained models"
     if (clear := claim.condition("clearly needed")) is not None:
@@ -325,7 +223,7 @@ _SHORT: dict[str, Callable[[Claim], str]] = {
 }
 
 
-def _came(claims: Sequence[Claim]) -> str:
+def came_in_words(claims: Sequence[Claim]) -> str:
     """Returns the laws that were closest, each by its first step; otherwise the heads that came."""
     passed, heads = (
         [one for one in in_order(claims) if one.relation == name] for name in ("passed", "came_by")
@@ -455,7 +353,7 @@ def bars_from_zero(values: Mapping[str, float], most: int = MAX_BARS) -> tuple[B
     )
 
 
-def _on_steps(claims: Sequence[Claim]) -> tuple[Bar, ...]:
+def on_steps(claims: Sequence[Claim]) -> tuple[Bar, ...]:
     """A bar for what came at a step, from the last step before it to the first at which it is there."""
     last = max((claim.where.steps[1] for claim in claims if claim.where.steps), default=1)
     end = float(symlog(max(last, 1)))

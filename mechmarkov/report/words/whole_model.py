@@ -1,0 +1,113 @@
+"""Tiles told in view of the whole model: a circuit that scores made, a law that is not the best, one step."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mechmarkov.claims.claim import Claim, Claims
+from mechmarkov.claims.tile import CAME, LEARNED, LIVES, STUCK, Tile
+from mechmarkov.report.words.names import law, nats, share, upper, within
+from mechmarkov.report.words.phrases.laws import where
+from mechmarkov.report.words.sentences import sentence
+from mechmarkov.report.words.tiles import (
+    PICTURES,
+    WordedTile,
+    bars_from_zero,
+    came_in_words,
+    has_room,
+    on_steps,
+    short,
+)
+
+SIMPLE = ("uniform", "unigram")  # laws that no part needs to hold
+MOST_OF_IT = 0.95  # of what is left; it is told where it is
+DEFINED = {"in_context_graph": "That law counts which state followed which along the edges so far."}
+
+
+def of_a_circuit(
+    tile: Tile,
+    shown: WordedTile,
+    reaches: Claim,
+    right: str,
+    accuracies: Mapping[str, float],
+    table: Claim | None = None,
+) -> WordedTile:
+    """Returns a tile of a circuit that a loss on scores made: all of a law's, with other probabilities.
+
+    Nats and laws that are nearer by KL say little of it, so that it is measured by how often it is right.
+
+    Args:
+        tile: The tile as data.
+        shown: The tile in words.
+        reaches: How far the model is from the best law.
+        right: How often the model is right, in words.
+        accuracies: How often this model is right, and exact laws are, by names for people.
+        table: What the circuit has in its weights for the law's probabilities.
+    """
+    if tile.question == LEARNED:
+        answer = f"{upper(law(reaches.object[0]))}'s circuit, not its probabilities"
+        rows = bars_from_zero(dict(sorted(accuracies.items(), key=lambda item: -item[1])))
+        bars = tuple(replace(row, text=share(accuracies[row.label])) for row in rows)
+        meaning = sentence(table) if table is not None else DEFINED.get(reaches.object[0], "")
+        told, picture = f"{shown.sentence} {meaning}".strip(), PICTURES["right"] if bars else ""
+        return replace(shown, answer=answer, sentence=told, number="", score=None, picture=picture, bars=bars)
+    if tile.question == CAME and tile.picture == "steps":
+        heads = tuple(claim for claim in tile.answer if claim.relation == "came_by")
+        rows = on_steps(heads) if heads else shown.bars
+        picture = "first kept step at which a head is halfway to an exact one" if heads else shown.picture
+        return replace(
+            shown, answer=came_in_words(heads or tile.answer), picture=picture if rows else "", bars=rows
+        )
+    if tile.question == STUCK and tile.answer[0].relation == "reaches":
+        away = f"{nats(reaches.value)} from the best{within(reaches)}"
+        told = f"In cross-entropy, which it was not trained on, it is {away}."
+        return replace(shown, answer=f"No: {right}", sentence=told, picture="", bars=())
+    return shown
+
+
+def of_a_part(tile: Tile, shown: WordedTile, learned: str) -> WordedTile:
+    """Returns the tile of where the bigram lives in a model whose law is another one."""
+    home = tile.answer[0]
+    if tile.question != LIVES or home.relation != "stores" or learned in (*SIMPLE, *home.object):
+        return shown
+    if not home.is_shown:
+        return replace(shown, answer=f"Where {law(learned)} lives is not known")
+    rest = f"Where the rest of {law(learned)} lives is not measured."
+    told = f"Of {law(home.object[0])}: {short(home)}"
+    answer = told if has_room(told) else f"Of {law(home.object[0])}: {len(home.subject)} parts"
+    return replace(shown, answer=answer, sentence=f"{shown.sentence} {rest}")
+
+
+def of_one_step(tile: Tile, shown: WordedTile, claims: Claims) -> WordedTile:
+    """Returns whether it is stuck, of one step that is not at the best: that it cannot tell, and what is left.
+
+    Args:
+        tile: The tile as data.
+        shown: The tile in words.
+        claims: The claims of all probes; one that tells of a place where a law fails may tell all that is left.
+    """
+    reaches = tile.answer[0]
+    if tile.question != STUCK or reaches.relation != "reaches":
+        return shown
+    if reaches.is_shown or reaches.holds("no step was made") or reaches.holds("loss on scores"):
+        return shown
+    away = f"{nats(reaches.value)} from the best possible{within(reaches)}"
+    fails = claims.first("fails_at", object=reaches.object[0], status="shown")
+    rest = ""
+    if fails is not None and _is_all_there(fails, reaches):
+        first = ", where it has seen one token" if fails.where.positions == (0,) else ""
+        rest = f", nearly all of it {where(fails)}{first}"
+    return replace(shown, answer="One step cannot tell", sentence=f"It is {away}{rest}.")
+
+
+def _is_all_there(fails: Claim, reaches: Claim) -> bool:
+    """Returns whether what a model lacks of the best law it lacks at one position."""
+    places = fails.condition("share of places")
+    if len(fails.where.positions) != 1 or places is None or reaches.value is None:
+        return False
+    return (fails.value or 0.0) * (places.value or 0.0) >= MOST_OF_IT * reaches.value
+
+
+def one_step(kept: int) -> WordedTile:
+    """Returns the tile of a run of which one step was probed; `kept` is how many it has."""
+    more = "Probe all kept steps to see when it came: --steps all."
+    return WordedTile(CAME, "One step cannot tell", "Only one was kept." if kept == 1 else more)
