@@ -12,6 +12,8 @@ from probing_cases import CHAIN, P3, RAW_LOG, walk_run
 
 import mechmarkov as mm
 from mechmarkov.certify import EXACT, certify, proof_of, verify
+from mechmarkov.certify.bounds import envelope
+from mechmarkov.certify.bounds import every as every_position
 from mechmarkov.certify.contexts import Contexts
 from mechmarkov.certify.expectation import empirical_bernstein, mean_kl
 from mechmarkov.certify.nats import MOST
@@ -348,3 +350,20 @@ def test_a_search_ends_with_its_time(monkeypatch):
     assert len(tried) == 1
     assert certificate.exhausted == 0
     assert certificate.seen.nats > 0
+
+
+def test_refinement_ends_with_its_time(monkeypatch):
+    """A clock that passes the budget at the first position that is refined: no other is."""
+    refined, fine = [], envelope.of_relaxed
+    now = [0.0]
+
+    def counted(*args, close, **named):
+        refined.append(close)
+        now[0] += 10.0 * close
+        return fine(*args, close=close, **named)
+
+    monkeypatch.setattr(envelope, "of_relaxed", counted)
+    monkeypatch.setattr(every_position.time, "monotonic", lambda: now[0])
+    run = one_layer("plain", d_mlp=8, attn_only=False, act_fn="relu", scale=1.0)
+    certify(run, "parent", seconds=1.0, tokens=1 << 12)
+    assert sum(refined) == 1
