@@ -6,11 +6,13 @@ import pytest
 from claim_cases import behaviour, result_of
 from mechmarkov.probes.landscape.claims import REMEDIES
 
-from mechmarkov.claims.claim import MODEL, Claim, Condition, Where
+from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Where
+from mechmarkov.claims.tile import STUCK, Tile
 from mechmarkov.probes import dynamics
 from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.report.words.differences import settings
 from mechmarkov.report.words.tiles import worded
+from mechmarkov.report.words.whole_model import of_one_step
 
 STEPS = Where(steps=(0, 100))
 
@@ -113,6 +115,21 @@ def test_a_circuit_of_another_loss_is_judged_by_how_often_it_is_right():
     assert shown["What has it learned?"].answer == "The bigram's circuit, not its probabilities"
     assert shown["Is it stuck?"].answer == "No: right as often as possible"
     assert "which it was not trained on" in shown["Is it stuck?"].sentence
+
+
+@pytest.mark.parametrize(
+    ("positions", "value", "share", "told"),
+    [((0,), 2.0, 0.125, True), ((0,), 1.0, 0.125, False), ((0, 1), 2.0, 0.125, False)],
+)
+def test_what_is_left_is_placed_only_where_it_is(positions, value, share, told):
+    said = behaviour(0.5)
+    reaches = next(claim for claim in said if claim.relation == "reaches")  # 0.25 nats are left
+    places = (Condition("share of places", True, share, "share"),)
+    fails = Claim((MODEL,), "fails_at", ("bigram",), value, where=Where(positions=positions), because=places)
+    tile = Tile(STUCK, (reaches,))
+    shown = of_one_step(tile, worded(tile), Claims((fails,)))
+    assert shown.answer == "One step cannot tell"
+    assert ("nearly all of it at position 0" in shown.sentence) == told
 
 
 def at_a_minimum(**premises):
