@@ -68,7 +68,7 @@ def quantum(quick: bool) -> Measured:
 def of_models(
     found: list[xr.Dataset], words: Float[np.ndarray, " k"], case: str, steps: int, n_ctx: int
 ) -> list[Finding]:
-    """What models of one depth show: the belief, what last tokens tell of it, and that it is used."""
+    """Findings of models of one depth: the belief, how much last tokens tell of it, and its use."""
     r2, n = np.array([data["r2"].values for data in found]), len(found)
     clean, random, forced = np.array([mean_kls(data.isel(step=-1)) for data in found]).T
     last, untrained = r2[:, -1, -1], r2[:, 0].max(-1)

@@ -37,7 +37,7 @@ def leaf_of(tokens: Int[np.ndarray, "batch position"]) -> Int[np.ndarray, "batch
 
 
 def laws_of(model: mm.HookedDecoder, tokens: Tensor) -> Float[np.ndarray, "batch position state"]:
-    """What one model predicts: probabilities."""
+    """Probabilities that one model predicts."""
     with torch.no_grad():
         return np.asarray(model(tokens).double().softmax(-1).numpy())
 

@@ -1,4 +1,4 @@
-"""What a quiz asks of a model: a relation of the claims' vocabulary, whether it holds, and its value.
+"""Questions of a quiz about a model: a relation of the claims' vocabulary, whether it holds, and its value.
 
 `truth` answers every question by measurement: an intervention, the attention itself, or exact laws.
 """

@@ -1,4 +1,4 @@
-"""How far answers are from the truth: right, wrong, overclaimed or open, and how far off the values are."""
+"""Scores of answers: right, wrong, overclaimed or open, and how far off the values are."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""What the studies of tasks, graphs, emergence, trees and qubits compute, on values made by hand."""
+"""Studies of tasks, graphs, emergence, trees and qubits, on values made by hand."""
 
 from itertools import permutations, product
 

@@ -71,7 +71,7 @@ def test_two_induction_heads_that_cancel_are_no_circuit():
 
 
 def test_a_bar_is_the_distance_that_is_told_where_no_best_law_is_exact():
-    """Of a stationary start the loss above the best is not KL from the in-context bigram."""
+    """With a stationary start the loss above the best is not KL from the in-context bigram."""
     model, source = induction_pair(3, 24), DirichletChains(n_states=3)
     result, _, _ = screen(model, ["behaviour"], source=source)
     (learned,) = (tile for tile in chosen_tiles(result) if tile.picture == "kl")

@@ -64,6 +64,6 @@ def test_a_normal_interval_stops_at_the_smallest_value_there_is():
     [(0.009, 0.05, True), (0.011, 0.05, False), (0.049, 0.5, True), (0.051, 0.5, False)],
 )
 def test_a_hundredth_of_a_nat_or_a_tenth(nearest, next_one, answer):
-    """Of the distance to the next predictor, whichever is more."""
+    """It is a share of the distance to the next predictor, whichever is more."""
     kl = xr.DataArray([next_one, nearest], dims="predictor")
     assert imitates(kl, 1e-6 + 0 * kl) is answer

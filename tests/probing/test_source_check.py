@@ -69,7 +69,7 @@ def test_a_pair_is_doubted_where_chance_gives_it_to_one_of_all_pairs_once_in_ten
 
 @pytest.mark.parametrize(("times", "doubted"), [(24, False), (25, True)])
 def test_a_rare_pair_is_judged_from_thirty_events(times, doubted):
-    """Of 500 visits 5.05 are expected to go on to state 1: with 25 there are 30.05 events, 9 errors off."""
+    """From 500 visits 5.05 are expected to go on to state 1: with 25 there are 30.05 events, 9 errors off."""
     often = (500 - times) // 2
     after = np.repeat(np.arange(3), [500 - times - often, times, often])
     source = mm.Chain([[0.49495, 0.0101, 0.49495], [0.2, 0.3, 0.5], [0.3, 0.4, 0.3]])
