@@ -7,6 +7,8 @@ What was measured is a `Finding`, made by code. A `Claim` joins them, and its ve
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+from jaxtyping import Bool
 from scipy.stats import binomtest
 
 from experiments.statements import Kind, Statement, check_one_of
@@ -154,6 +156,17 @@ class Finding:
         if self.number or self.direction == "untested":
             return self.number or "–"
         return self.measured if self.count is None else share(*self.count)
+
+
+def of_seeds(
+    key: str, hits: Bool[np.ndarray, " seed"], text: str, our_setting: str, *, case: str = ""
+) -> Finding:
+    """The finding of a statement about trained models: in which seeds it is true, and what was measured."""
+    count = int(hits.sum()), len(hits)
+    measured = f"{share(*count)} seeds; {text}"
+    return Finding(
+        key, measured, holds(hits.all()), our_setting, "trained at another", count=count, case=case
+    )
 
 
 def verdict(kind: Kind, finding: Finding, has_a_measure: bool = True) -> Verdict:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from mechmarkov.probes.belief.measure import held_out, mean_kls, measure
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds, share
+from experiments.claims import Finding, of_seeds
 from experiments.figures import REFERENCE, marker, ranges, titled
 from experiments.harness import Measured, evaluation, over_seeds, trained
 
@@ -69,7 +69,7 @@ def of_models(
     found: list[xr.Dataset], words: Float[np.ndarray, " k"], case: str, steps: int, n_ctx: int
 ) -> list[Finding]:
     """Findings of models of one depth: the belief, how much last tokens tell of it, and its use."""
-    r2, n = np.array([data["r2"].values for data in found]), len(found)
+    r2 = np.array([data["r2"].values for data in found])
     clean, random, forced = np.array([mean_kls(data.isel(step=-1)) for data in found]).T
     last, untrained = r2[:, -1, -1], r2[:, 0].max(-1)
     at_end = f"R² {over_seeds(last)} after the last block"
@@ -98,14 +98,5 @@ def of_models(
         "sequences"
     )
     return [
-        Finding(
-            key,
-            f"{share(int(true.sum()), n)} seeds; {text}",
-            holds(true.all()),
-            f"{setting}; {rule}",
-            "trained at another",
-            count=(int(true.sum()), n),
-            case=case,
-        )
-        for key, (true, text, rule) in hits.items()
+        of_seeds(key, true, text, f"{setting}; {rule}", case=case) for key, (true, text, rule) in hits.items()
     ]

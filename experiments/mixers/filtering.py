@@ -6,7 +6,7 @@ from jaxtyping import Float
 from mechmarkov.probes.belief.measure import measure as belief
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds, share
+from experiments.claims import of_seeds
 from experiments.figures import bands, log_reference, marker, ranges, titled
 from experiments.harness import Measured, evaluation, exact, over_seeds, predictions, trained
 from experiments.sampling_error import over_sequences
@@ -47,7 +47,7 @@ def filtering(quick: bool) -> Measured:
         ]
         for mixer, group in runs.items()
     }
-    pairs, n = found["attention"][0][2], len(seeds)
+    pairs = found["attention"][0][2]
     sizes = {mixer: sum(x.numel() for x in group[0].model().parameters()) for mixer, group in runs.items()}
     told = "; ".join(f"{mixer} {over_seeds(bits[mixer], 2)}" for mixer in MIXERS)
     setting = (
@@ -67,14 +67,7 @@ def filtering(quick: bool) -> Measured:
         ),
     }
     findings = [
-        Finding(
-            key,
-            f"{share(int(hits.sum()), n)} seeds; {'' if key == 'belief_is_read' else 'bits: '}{text}",
-            holds(hits.all()),
-            setting,
-            "trained at another",
-            count=(int(hits.sum()), n),
-        )
+        of_seeds(key, hits, f"{'' if key == 'belief_is_read' else 'bits: '}{text}", setting)
         for key, (hits, text) in each.items()
     ]
     figure = go.Figure()

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds, share
+from experiments.claims import of_seeds
 from experiments.figures import bands, log_reference, marker, ranges, titled
 from experiments.harness import Measured, evaluation, exact, over_seeds, predictions, trained
 from experiments.sampling_error import over_sequences
@@ -48,7 +48,7 @@ def depths(quick: bool) -> Measured:
         shape: [excess(run, tokens, best) for run in group] for shape, group in zip(shapes, runs, strict=True)
     }
     nats = {shape: np.array([one[0] for one in group]) for shape, group in found.items()}
-    n, least = len(seeds), min(of_rules.values())
+    least = min(of_rules.values())
     rules = ", ".join(f"{text} {value:.3g}" for text, value in of_rules.items())
 
     def told(*kinds: str) -> str:
@@ -82,17 +82,7 @@ def depths(quick: bool) -> Measured:
         f"Dirichlet(1/2); two heads a layer, width 16, an MLP of 32 or none, contexts of {N_CTX}, "
         f"{steps} steps of AdamW on 32 sequences"
     )
-    findings = [
-        Finding(
-            key,
-            f"{share(int(true.sum()), n)} seeds; {text}",
-            holds(true.all()),
-            setting,
-            "trained at another",
-            count=(int(true.sum()), n),
-        )
-        for key, (true, text) in hits.items()
-    ]
+    findings = [of_seeds(key, true, text, setting) for key, (true, text) in hits.items()]
     return Measured(
         findings, {"depths": by_layers(layers, nats, of_rules), "positions": places(found, best, laws)}
     )

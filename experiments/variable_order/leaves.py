@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds, share
+from experiments.claims import of_seeds, share
 from experiments.figures import fill, titled
 from experiments.harness import Measured, evaluation, exact, over_seeds, trained
 from experiments.sampling_error import over_sequences
@@ -112,17 +112,7 @@ def leaves(quick: bool) -> Measured:
             f"no further: below {NO_FURTHER:g} of it at every leaf",
         ),
     }
-    findings = [
-        Finding(
-            key,
-            f"{share(int(true.sum()), n)} seeds; {text}",
-            holds(true.all()),
-            f"{setting}; {rule}",
-            "trained at another",
-            count=(int(true.sum()), n),
-        )
-        for key, (true, text, rule) in hits.items()
-    ]
+    findings = [of_seeds(key, true, text, f"{setting}; {rule}") for key, (true, text, rule) in hits.items()]
     figure = go.Figure()
     for lag in range(ORDER + 1):
         figure.add_bar(x=names, y=np.median(moved[..., lag], 0), name=f"lag {lag + 1}", marker=fill(lag))
