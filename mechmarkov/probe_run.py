@@ -1,8 +1,9 @@
 """`mm.probe`: put every question to a run."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -144,8 +145,10 @@ def probe(
     answers: dict[str, Answer] = {}
     interrupted = False
     try:
-        for name, one in _answers(names, answer, jobs, progress):
+        for name, one in _answers(names, answer, _waiting(names, find), jobs, progress):
             answers[name] = one
+            if one.kind == "measured":
+                subject.take(name, one.content[0])
     except KeyboardInterrupt:
         if not answers:
             raise
@@ -232,6 +235,15 @@ def _records(
     return records
 
 
+def _waiting(names: list[str], find: Callable[[str], Probe]) -> set[str]:
+    """The names of those probes that read the data of others."""
+    waiting = set()
+    for name in names:
+        with suppress(Exception, SystemExit):  # one that cannot be found is reported in its turn
+            waiting |= {name} if find(name).after_others else set()
+    return waiting
+
+
 class Answer(NamedTuple):
     """The answer of a probe, without the probe: it can pass between processes."""
 
@@ -267,10 +279,15 @@ def _answer(
 def _answers(
     names: list[str],
     answer: Callable[[str], Answer],
+    waiting: Set[str],
     jobs: int,
     progress: bool | Callable[[str], None] | None,
 ) -> Iterator[tuple[str, Answer]]:
-    """Yields all probes' answers, one after the other or from several processes."""
+    """Yields all probes' answers, one after the other or from several processes.
+
+    What waits for others' data is answered here, once they are. The last of the others begin first: they
+    take longest.
+    """
     done: set[str] = set()
     drawn = watched() if progress is None else progress is True
     with tqdm(names, unit="probe", delay=2.0, leave=False, disable=not drawn) as bar:
@@ -281,7 +298,10 @@ def _answers(
                     progress(name)
                 yield name, answer(name)
         else:
-            for name, given in forked(answer, names, jobs, copied=True, advice="use one job"):
+            first = [name for name in reversed(names) if name not in waiting]
+            others = ((name, answer(name)) for name in names if name in waiting)
+            copies = forked(answer, first, jobs, copied=True, advice="use one job")
+            for name, given in chain(copies, others):
                 yield name, given
                 done.add(name)
                 bar.set_description(", ".join([one for one in names if one not in done][:jobs]))

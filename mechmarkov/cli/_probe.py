@@ -118,7 +118,10 @@ def probe(
             results[name].metadata.update(file=file, name=on_page)
             if left:
                 break
-    save_all({folder: results[name] for name, folder in zip(called, folders, strict=True) if name in results})
+    by_folder = {
+        folder: results[name] for name, folder in zip(called, folders, strict=True) if name in results
+    }
+    save_all(by_folder, jobs=jobs)
     if len(results) > 1:
         write_comparison(results, out / "report.html")
     _warn_of_earlier(out, folders)

@@ -38,6 +38,7 @@ class Probe:
         records: Quantities it reads that are not in `mechmarkov.probing.recording.record.STANDARD`; all
             probes' are recorded in one pass.
         has_null: Whether fresh models say what chance gives; where not, `scores` gets None for their data.
+        after_others: Whether it reads the data of other probes: several processes measure those first.
         on_request: Whether it is put to a run only if it is named, because it takes long.
         with_bos: Whether it measures models whose sequences begin with a token that is not a state
             (`Objective.bos`); where not, it does not apply to them.
@@ -59,6 +60,7 @@ class Probe:
     ranges: Mapping[str, str] = field(default_factory=dict, hash=False)
     records: tuple[Quantity[Any], ...] = ()
     has_null: Callable[[Subject], bool] = lambda _: True
+    after_others: bool = False
     on_request: bool = False
     with_bos: bool = False
 

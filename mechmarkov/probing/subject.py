@@ -339,6 +339,10 @@ class Subject:
                 self._under_way.remove(name)
         return self._results[name]
 
+    def take(self, name: str, data: xr.Dataset) -> None:
+        """Keep as `result(name)` what a copy of this process measured on this subject."""
+        self._results[name] = data
+
     def _null_name(self, probe: str) -> str:
         """The name of the file that keeps what a probe measured on these null models."""
         run, tensors = self.run, {**self.decoder.state_dict(), **_sequences(self)}

@@ -65,8 +65,8 @@ class ProbeCard:
         return "within" if set(known) == {"within"} else "outside"
 
 
-def probe_card(number: int, name: str, outcome: Outcome, steps: Sequence[int]) -> ProbeCard:
-    """The card of a probe; one that fails to draw says so, and the report is otherwise whole.
+def probe_figures(number: int, outcome: Outcome, steps: Sequence[int]) -> tuple[list[FigureCard], str]:
+    """The figures of a probe; of one that fails to draw none, and why: the report is otherwise whole.
 
     A figure drawn over training stays and has the slider's step marked. Any other moves with the slider,
     bound by its key; where a step has no figure of that key, the page says so.
@@ -84,8 +84,8 @@ def probe_card(number: int, name: str, outcome: Outcome, steps: Sequence[int]) -
             moves = not marks and any(moving)
             cards.append(figure_card(f"figure-{number}-{i}", figure, moving if moves else (), marks))
     except Exception as error:  # a probe from anywhere may fail to draw; the page is otherwise whole
-        return ProbeCard(name, outcome, [], text.error_line(error))
-    return ProbeCard(name, outcome, cards, "")
+        return [], text.error_line(error)
+    return cards, ""
 
 
 def step_marks(figure: Figure, steps: Sequence[int], shown: Sequence[int]) -> list[float]:

@@ -8,7 +8,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
@@ -17,21 +16,19 @@ from mechmarkov.probing import notebook
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.probing.score import format_null
 from mechmarkov.report import bundles
-from mechmarkov.report.cards import FigureCard, figure_card, probe_card
-from mechmarkov.report.first_screen.circuit import circuit_figures
-from mechmarkov.report.first_screen.curve import learning_curve
-from mechmarkov.report.first_screen.head_panels import head_panels
-from mechmarkov.report.first_screen.headline import Headline, at_step, headline
+from mechmarkov.report.cards import FigureCard, ProbeCard, probe_figures
+from mechmarkov.report.first_screen.headline import Headline
+from mechmarkov.report.first_screen.screen import FirstScreen, first_screen
 from mechmarkov.report.glossary import explanation
 from mechmarkov.report.own_tokens import panel
 from mechmarkov.report.payload import script_json
 from mechmarkov.report.score_picture import DIGITS, rounded, score_picture
-from mechmarkov.report.symlog import symlog
 from mechmarkov.report.words.sentences import rest
 from mechmarkov.report.words.tiles import WordedTile
 from mechmarkov.utils import text
 from mechmarkov.utils.files import replacing
 
+FIRST = "first screen"  # of the parts of a page; the others have the names of probes, which are one word
 _OPTION = "--steps all"  # the one that sentences advise: a text of a file with dashes makes no tag
 _MAX_TITLE = 200
 _MAX_ROWS = 12  # of a formula
@@ -44,24 +41,27 @@ def render(result: Findings) -> str:
     page's own scripts by their hashes and forbids every connection, should escaping ever fail. Plotly.js and
     CircuitsVis are in the page once each, packed to 2 MB, where a figure needs them.
     """
+    return page(result, {name: make() for name, make in parts(result).items()})
+
+
+def parts(result: Findings) -> dict[str, Callable[[], Any]]:
+    """Returns what makes each part of a page, in any order: the first screen, and each probe's figures."""
     numbered = enumerate(result.outcomes.items(), start=1)
-    cards = [probe_card(number, name, outcome, result.steps) for number, (name, outcome) in numbered]
-    shown = range(len(result.steps)) if len(result.steps) > 1 else []
-    states = [at_step(result, i) for i in shown or [len(result.steps) - 1]]
-    screens = [headline(now) for now in states]
-    curve = learning_curve(result)
-    places = symlog(np.array([float(result.steps[i]) for i in shown])).tolist()
-    hero = [figure_card("figure-curve", curve, marks=places)] if curve else []
-    drawn = list(circuit_figures(dict(enumerate(states))).values())
-    if drawn:
-        everywhere = len(drawn) == len(states) > 1
-        hero.append(figure_card("figure-circuit", drawn[-1], drawn if everywhere else ()))
-    panels = head_panels(states)
+    figures = {name: partial(probe_figures, i, one, result.steps) for i, (name, one) in numbered}
+    return {FIRST: partial(first_screen, result), **figures}
+
+
+def page(result: Findings, made: Mapping[str, Any]) -> str:
+    """The report of a result, of what its `parts` made."""
+    first: FirstScreen = made[FIRST]
+    cards = [ProbeCard(name, outcome, *made[name]) for name, outcome in result.outcomes.items()]
     own = None if result.sequence is None else panel(result.sequence, moving=False)
-    of_own = [] if own is None else own.figures
-    figures = list(chain(hero, of_own, *(card.figures for card in cards), *(panel.cards for panel in panels)))
+    of_probes = chain.from_iterable(card.figures for card in cards)
+    of_heads = chain.from_iterable(panel.cards for panel in first.panels)
+    figures = [*first.hero, *([] if own is None else own.figures), *of_probes, *of_heads]
     named = str(result.metadata.get("name") or "")
-    moves = any(figure.moves for figure in figures)
+    screens = first.headlines
+    moves = len(result.steps) > 1 and any(figure.moves for figure in figures)
     scores = [score for outcome in result.outcomes.values() for score in outcome.scores.values()]
     nulls = [score.null_kind for score in scores if score.null is not None and score.null_kind]
     return fill(
@@ -74,13 +74,13 @@ def render(result: Findings) -> str:
         cards=cards,
         screens=screens,
         tiles=_tiles(screens),
-        hero=hero,
+        hero=first.hero,
         named=(screens[-1].named or ("",))[-1],
-        panels=panels,
+        panels=first.panels,
         own=own,
         command=_command(result),
         usual_null=max(nulls, key=nulls.count, default=""),  # which is said once
-        steps=[result.steps[i] for i in shown] if moves else [],
+        steps=result.steps if moves else [],
     )
 
 

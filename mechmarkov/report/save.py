@@ -1,8 +1,9 @@
 """The three files of a probed run: report.html, results.nc and summary.json."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,30 +11,45 @@ import numpy as np
 import xarray as xr
 
 from mechmarkov.probing.outcome import Findings
-from mechmarkov.report.html import render
+from mechmarkov.report.html import page, parts
 from mechmarkov.utils.files import made_folder, replacing
+from mechmarkov.utils.forked import can_fork, forked
+
+FILES = ("report.html", "results.nc", "summary.json")
 
 
-def save_all(results: Mapping[Path, Findings]) -> None:
+def save_all(results: Mapping[Path, Findings], *, jobs: int = 1) -> None:
     """Write the files of several runs, each into its folder: all files of all runs, or none.
+
+    Args:
+        results: What was measured, by folder.
+        jobs: How many processes write arrays and draw pages, where processes can be copied.
 
     Raises:
         OSError: If a folder cannot be made or written.
     """
     with ExitStack() as files:
+        pages: dict[Path, Path] = {}
+        tasks: dict[tuple[Path, str], Callable[[], Any]] = {}
         for folder, result in results.items():
             files.enter_context(made_folder(folder, OSError))
-            page, arrays, summary = (
-                files.enter_context(replacing(folder / name))
-                for name in ("report.html", "results.nc", "summary.json")
-            )
-            page.write_text(render(result), encoding="utf-8")
-            outcomes = result.outcomes.items()
-            tree = {f"/{name}": _plain(one.data) for name, one in outcomes}
-            tree |= {f"/null/{name}": _plain(one.null) for name, one in outcomes if one.null is not None}
-            xr.DataTree.from_dict(tree or {"/": xr.Dataset()}).to_netcdf(str(arrays), engine="h5netcdf")
+            pages[folder], arrays, summary = (files.enter_context(replacing(folder / name)) for name in FILES)
             text = json.dumps(result.summary(), indent=2, ensure_ascii=False, allow_nan=False)
             summary.write_text(text + "\n", encoding="utf-8")
+            tasks |= {(folder, name): make for name, make in parts(result).items()}
+            tasks[folder, arrays.name] = partial(_write_arrays, result, arrays)
+        several = jobs if can_fork() else 1
+        made = dict(forked(lambda task: tasks[task](), [*tasks], several, copied=True, advice="use one job"))
+        for folder, path in pages.items():
+            own = {name: part for (place, name), part in made.items() if place == folder}
+            path.write_text(page(results[folder], own), encoding="utf-8")
+
+
+def _write_arrays(result: Findings, path: Path) -> None:
+    outcomes = result.outcomes.items()
+    tree = {f"/{name}": _plain(one.data) for name, one in outcomes}
+    tree |= {f"/null/{name}": _plain(one.null) for name, one in outcomes if one.null is not None}
+    xr.DataTree.from_dict(tree or {"/": xr.Dataset()}).to_netcdf(str(path), engine="h5netcdf")
 
 
 def _plain(data: xr.Dataset) -> xr.Dataset:

@@ -1,7 +1,7 @@
 """Functions that numba compiles, and what it keeps of them on disk.
 
 Numba comes with the extra `fast`. Without it nothing is compiled: who calls these functions looks at
-`CAN_COMPILE` first, and computes in torch.
+`extras.CAN_COMPILE` first, and computes in torch. Importing this module loads numba (0.1 to 0.25 s).
 """
 
 import os
@@ -13,16 +13,14 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-try:
+from mechmarkov.utils.extras import CAN_COMPILE
+
+if CAN_COMPILE:
     from numba import config, njit
     from numba.core.caching import FunctionCache, IndexDataCacheFile
-except ModuleNotFoundError as error:
-    if error.name != "numba":
-        raise
+else:
     config = njit = None
     FunctionCache = IndexDataCacheFile = object
-
-CAN_COMPILE = njit is not None
 
 
 @cache

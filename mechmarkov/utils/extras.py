@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 EXTRAS = {
     "numba": "fast",
@@ -11,6 +12,21 @@ EXTRAS = {
     "mcp": "mcp",
     "devinterp": "devinterp",
 }
+
+
+def is_there(package: str) -> bool:
+    """Returns whether a package can be imported, without importing it.
+
+    >>> is_there("torch"), is_there("no_such_package")
+    (True, False)
+    """
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+CAN_COMPILE = is_there("numba")
 
 
 def missing(error: BaseException) -> str | None:

@@ -23,7 +23,7 @@ import platformdirs
 import xarray as xr
 from torch import Tensor
 
-from mechmarkov.utils.compiled import CAN_COMPILE
+from mechmarkov.utils.extras import CAN_COMPILE
 from mechmarkov.utils.files import replacing
 
 # A folder for the files instead of the user's cache directory, or "off" for none.

@@ -104,5 +104,6 @@ probe = Probe(
         "halfway from uniform attention's to 1",
         "first": "the earliest of these events",
     },
+    after_others=True,
     with_bos=True,
 )  # fmt: skip

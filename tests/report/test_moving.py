@@ -14,7 +14,7 @@ from selenium.webdriver.common.keys import Keys
 from window import Browser
 
 from mechmarkov.probing.figure import Figure
-from mechmarkov.report.cards import probe_card
+from mechmarkov.report.cards import probe_figures
 from mechmarkov.report.figures import bars, heatmap
 from mechmarkov.report.html import write
 from mechmarkov.report.scales import share_scales
@@ -26,14 +26,14 @@ NUMBERS = f"return {LABELS}.map((e) => Number(e.textContent))"
 
 def test_what_is_drawn_over_all_steps_does_not_move_and_the_rest_shares_one_scale() -> None:
     result = moving_result()
-    card = probe_card(1, "moving", result.outcomes["moving"], result.steps)
-    assert card.problem == ""
-    assert [(figure.title, figure.moves) for figure in card.figures] == [
+    figures, problem = probe_figures(1, result.outcomes["moving"], result.steps)
+    assert problem == ""
+    assert [(figure.title, figure.moves) for figure in figures] == [
         ("Matrix", True),
         ("Pattern", True),
         ("Rise", False),
     ]
-    assert [figure.sequences for figure in card.figures] == [1, 2, 1]
+    assert [figure.sequences for figure in figures] == [1, 2, 1]
     outcome = result.outcomes["moving"]
     figures = [outcome.probe.figures(outcome.data.isel(step=[i])) for i in range(3)]
     maps = [drawn[0].content for drawn in figures]
@@ -69,14 +69,14 @@ def test_bars_lie_in_all_figures_where_they_lie_in_one() -> None:
 
 def test_a_figure_is_bound_by_its_key_and_its_title_is_its_own_at_each_step() -> None:
     result = renamed_result()
-    card = probe_card(1, "renamed", result.outcomes["renamed"], result.steps)
-    assert card.problem == ""
-    assert [(figure.title, figure.moves) for figure in card.figures] == [
+    figures, problem = probe_figures(1, result.outcomes["renamed"], result.steps)
+    assert problem == ""
+    assert [(figure.title, figure.moves) for figure in figures] == [
         ("Head L0H1", True),
         ("Last only", True),
         ("First only", True),
     ]
-    head, last, first = (json.loads(figure.json)["at_step"] for figure in card.figures)
+    head, last, first = (json.loads(figure.json)["at_step"] for figure in figures)
     assert [drawn["title"] for drawn in head] == ["Head L0H0", "Head L0H1"]
     assert {drawn["figure"]["data"][0]["zmax"] for drawn in head} == {4.0}
     assert [drawn is None for drawn in last] == [True, False]

@@ -31,8 +31,8 @@ from mechmarkov.models.fast.fused_norm import layer_norm, norm_fused
 from mechmarkov.models.fast.gpu_attention import attend_on_gpu
 from mechmarkov.models.fast.relu_mlp import relu_mlp_fused
 from mechmarkov.models.layers import Norm
-from mechmarkov.utils.compiled import CAN_COMPILE
 from mechmarkov.utils.device import can_compile_kernels
+from mechmarkov.utils.extras import CAN_COMPILE
 
 MAX_SMALL_HEAD = 16  # d_head
 MIN_POSITIONS = 4  # for each number of such a head

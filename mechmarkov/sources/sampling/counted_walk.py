@@ -8,9 +8,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from mechmarkov.sources.sampling.compiled_walk import fill_by_counts_compiled
-from mechmarkov.sources.sampling.paths import cumulative, draw
-from mechmarkov.utils.compiled import CAN_COMPILE
+from mechmarkov.sources.sampling.paths import cumulative, draw, loops_for
 
 
 def walk_by_counts(
@@ -26,7 +24,8 @@ def walk_by_counts(
         [[1, 0, 1, 1]]
     """
     path = torch.cat([first, torch.empty_like(u, dtype=torch.int64)], 1)
-    fill = fill_by_counts_compiled if u.device.type == "cpu" and CAN_COMPILE else fill_by_counts
+    loops = loops_for(u.device, u.numel() * len(base))
+    fill = fill_by_counts if loops is None else loops.fill_by_counts_compiled
     fill(base, u, path)
     return path
 

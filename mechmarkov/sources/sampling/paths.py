@@ -2,21 +2,25 @@
 
 `F` are the rows of cumulative probabilities. On a processor a compiled loop goes step by step
 (`compiled_walk`). On a GPU each step would be launches. There a number is a map of all states, and maps are
-composed: that is associative, so that all prefixes come in log(length) rounds. Both give the same paths.
+composed: that is associative, so that all prefixes come in log(length) rounds. So it is on a processor until
+many numbers are drawn: loading numba takes longer than that. Both give the same paths.
 """
 
 from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
 
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from mechmarkov.sources.sampling.compiled_walk import emit_compiled, walk_compiled
 from mechmarkov.sources.sampling.streams import Numbers, Sequences, uniform
-from mechmarkov.utils.compiled import CAN_COMPILE
+from mechmarkov.utils.extras import CAN_COMPILE
 
 MAX_ENTRIES_GPU = 1 << 27  # of the maps that are composed at once: 1 GB
+FEW_ENTRIES = 1 << 22  # of all maps of this process: they take 0.1 s, and loading numba 0.6 s
+_entries_so_far = 0
 
 
 def cumulative(law: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch state"]:
@@ -95,8 +99,21 @@ def walk(
         >>> walk(turn, torch.rand(1, 3, dtype=torch.float64), torch.tensor([0])).tolist()
         [[0, 1, 0, 1]]
     """
-    go = walk_compiled if u.device.type == "cpu" and CAN_COMPILE else scan
+    loops = loops_for(u.device, u.numel() * cdf.shape[1])
+    go = scan if loops is None else loops.walk_compiled
     return go(cdf, u, start, always, placed)
+
+
+def loops_for(device: torch.device, entries: int) -> Any:
+    """Returns the module `compiled_walk`, which loads numba, on a processor once maps have had many entries.
+
+    Otherwise None.
+    """
+    global _entries_so_far
+    _entries_so_far += entries
+    if device.type != "cpu" or not CAN_COMPILE or _entries_so_far <= FEW_ENTRIES:
+        return None
+    return import_module("mechmarkov.sources.sampling.compiled_walk")
 
 
 def emit(laws: Float64[Tensor, "source state"], path: Sequences, generator: Numbers) -> Sequences:
@@ -113,8 +130,9 @@ def emit(laws: Float64[Tensor, "source state"], path: Sequences, generator: Numb
         [[1, 1, 0]]
     """
     u, cdf = uniform(generator, path.device, *path.shape), cumulative(laws)
-    if path.device.type == "cpu" and CAN_COMPILE:
-        return emit_compiled(cdf, u, path)
+    if (loops := loops_for(path.device, path.numel() * len(laws))) is not None:
+        emitted: Sequences = loops.emit_compiled(cdf, u, path)
+        return emitted
     chunk = max(1, MAX_ENTRIES_GPU // (path.shape[1] * len(laws)))
     drawn = [
         _maps(cdf[None], numbers).gather(2, some[..., None])[..., 0]

@@ -1,0 +1,86 @@
+"""What a command does besides measuring: what it loads, who measures, and how files are written."""
+
+import gc
+import subprocess
+import sys
+
+import pytest
+import xarray as xr
+
+import mechmarkov as mm
+from mechmarkov.cli import main
+from mechmarkov.probing import Probe
+from mechmarkov.report.save import save_all
+from mechmarkov.utils.forked import can_fork
+
+copies = pytest.mark.skipif(not can_fork(), reason="processes are copied on Linux alone")
+
+
+def counting(folder):
+    """A probe that leaves a file each time it measures, and one that reads its data."""
+
+    def count(subject):
+        (folder / str(len(list(folder.iterdir())))).touch()
+        return xr.Dataset({"times": (subject.axis, [1.0])}, {subject.axis: subject.coordinates})
+
+    def read(subject):
+        return subject.result("count").rename(times="read")
+
+    of_run = {"cites": "", "has_null": lambda _: False}
+    return [
+        Probe("read", "What was counted?", measure=read, after_others=True, **of_run),
+        Probe("count", "How often?", measure=count, **of_run),
+    ]
+
+
+@copies
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_others_read_is_measured_once(jobs, tmp_path):
+    result = mm.probe(mm.example("walk"), [*counting(tmp_path), "attention"], sequences=8, jobs=jobs)
+    assert float(result["read"].data["read"][-1]) == 1.0
+    assert len(list(tmp_path.iterdir())) == 1
+    assert list(result.outcomes) == ["read", "count", "attention"]
+
+
+@copies
+@pytest.mark.usefixtures("few_nulls")
+def test_two_processes_tell_the_same_times():
+    asked = {"probes": ["behaviour", "attention", "dynamics"], "steps": "all", "sequences": 8}
+    one, two = (mm.probe(mm.example("walk"), jobs=jobs, **asked) for jobs in (1, 2))
+    xr.testing.assert_identical(one["dynamics"].data, two["dynamics"].data)
+    assert one.summary() == two.summary()
+
+
+@copies
+@pytest.mark.usefixtures("few_nulls")
+def test_two_processes_write_the_same_files(tmp_path):
+    result = mm.probe(mm.example("walk"), ["behaviour", "attention"], steps=[0, 50], sequences=8)
+    for jobs in (1, 2):
+        save_all({tmp_path / f"{jobs}-{run}": result for run in "ab"}, jobs=jobs)
+    for run in "ab":
+        first, second = (tmp_path / f"{jobs}-{run}" for jobs in (1, 2))
+        assert (first / "report.html").read_bytes() == (second / "report.html").read_bytes()
+        assert (first / "summary.json").read_bytes() == (second / "summary.json").read_bytes()
+        arrays = [xr.open_datatree(one / "results.nc", engine="h5netcdf").load() for one in (first, second)]
+        assert arrays[0].identical(arrays[1])
+
+
+def lines_of(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.system
+def test_a_probe_of_few_sequences_loads_no_compiler():
+    probe = "mm.probe(mm.example('induction'), ['behaviour'], sequences=64)"
+    assert lines_of(f"import sys, mechmarkov as mm; {probe}; print('numba' in sys.modules)") == ["False"]
+
+
+@pytest.mark.system
+def test_only_a_process_of_our_own_collects_seldom():
+    code = "import gc, sys; from mechmarkov.cli import main; sys.argv[1:] = ['probes']; main()"
+    assert lines_of(f"{code}; print(gc.get_threshold())")[-1] == "(100000, 20, 50)"
+    before = gc.get_threshold()
+    main(["probes"])
+    assert gc.get_threshold() == before
