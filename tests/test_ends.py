@@ -1,13 +1,16 @@
 """What a command does besides measuring: what it loads, who measures, and how files are written."""
 
 import gc
+import os
 import subprocess
 import sys
 
 import pytest
 import xarray as xr
+from distributions import install
 
 import mechmarkov as mm
+from mechmarkov.catalogue.probes import GROUP
 from mechmarkov.cli import main
 from mechmarkov.probing import Probe
 from mechmarkov.report.save import save_all
@@ -69,6 +72,30 @@ def lines_of(code):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
+
+
+KILLS = """
+import os, signal
+import xarray as xr
+from mechmarkov.probing import Probe
+
+def measure(subject):
+    if os.getpid() != {parent}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return xr.Dataset(coords={{subject.axis: subject.coordinates}})
+
+probe = Probe("kills", "Does it die?", "", measure=measure, has_null=lambda _: False)
+"""
+
+
+@copies
+def test_a_killed_process_says_what_to_do(tmp_path, monkeypatch, capsys):
+    install(tmp_path, "killing", GROUP, "kills = kills:probe", kills=KILLS.format(parent=os.getpid()))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(["probe", "--probes", "kills,attention", "--jobs", "2", "--out", str(tmp_path / "out")])
+    assert capsys.readouterr().err == "error: a process was killed, possibly out of memory: use one job\n"
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.system

@@ -26,7 +26,7 @@ from mechmarkov.cli._runs import import_, show
 from mechmarkov.cli._sweep import sweep
 from mechmarkov.cli._tokens import tokens_
 from mechmarkov.cli._train import train
-from mechmarkov.utils.memory import is_out_of_memory
+from mechmarkov.utils.memory import ProcessKilledError, is_out_of_memory
 from mechmarkov.utils.shadowed import explaining
 from mechmarkov.utils.text import printable, reason
 
@@ -84,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _message(error),
             MAX_FAULTS_CHARACTERS if type(error).__name__ in OF_FILES else MAX_LINE_CHARACTERS,
         )
+    except ProcessKilledError as error:
+        _fail(str(error))
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

@@ -15,6 +15,8 @@ from pathlib import Path
 from threading import Thread, current_thread, main_thread
 from typing import Any
 
+from mechmarkov.utils.memory import ProcessKilledError
+
 _work: Callable[[Any], Any] | None = None  # of a copy
 shared: Any = None  # of a process that was not copied: what its pool shares with it
 
@@ -60,7 +62,7 @@ def forked(
             waited for.
 
     Raises:
-        RuntimeError: A process was ended from outside, for instance where memory ran out.
+        ProcessKilledError: A process was ended from outside, for instance where memory ran out.
 
     Example:
         >>> sorted(forked(lambda n: n**2, [1, 2, 3], jobs=1, copied=False, advice="use fewer"))
@@ -91,7 +93,7 @@ def forked(
                 yield waiting.pop(future), unpack(future.result())
     except BrokenProcessPool:
         shut_down(pool, others)
-        raise RuntimeError(f"a process was killed, possibly out of memory: {advice}") from None
+        raise ProcessKilledError(f"a process was killed, possibly out of memory: {advice}") from None
     except BaseException:
         shut_down(pool, others, stop)
         raise

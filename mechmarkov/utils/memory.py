@@ -18,6 +18,10 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
 MESSAGES = ("allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
+class ProcessKilledError(RuntimeError):
+    """A process that worked for this one was ended from outside, possibly for the memory it took."""
+
+
 @contextmanager
 def freed_memory_kept(largest: int = 1 << 25) -> Iterator[None]:
     """Let this process keep up to a gigabyte that it frees in the block, and give it back afterwards.

@@ -163,6 +163,38 @@ def do_certify(folder: Path) -> None:
 KILLED = JOBS | {"record": do_record, "bench": do_bench, "certify": do_certify}
 
 
+def do_probe_together(folder: Path) -> None:
+    main(
+        [
+            "probe",
+            str(GOLDEN),
+            "--probes",
+            "behaviour,attention,ablation",
+            "--jobs",
+            "2",
+            "--out",
+            str(folder),
+        ]
+    )
+
+
+def do_sweep_together(folder: Path) -> None:
+    main(["sweep", f"{folder}.toml", "--out", str(folder), "--fleet", "1", "--jobs", "2", "--device", "cpu"])
+
+
+def do_sweep_on_ray(folder: Path) -> None:
+    main(["sweep", f"{folder}.toml", "--out", str(folder), "--fleet", "1", "--ray", "local"])
+
+
+# Jobs of several processes: none of which may be left, whoever is killed.
+TOGETHER = {
+    "probe of two processes": do_probe_together,
+    "sweep of two processes": do_sweep_together,
+    "sweep on Ray": do_sweep_on_ray,
+}
+MARK = "MECHMARKOV_KILLED_JOB"  # in the environment of every process that a job starts
+
+
 def check_whole(folder: Path) -> None:
     """Whatever has a name of its own can be read to its end; only hidden temporary files may be broken."""
     for path in folder.rglob("*"):
@@ -257,7 +289,9 @@ def carry_out(name: str, folder: Path, said: Path, harm: Harm, events: Any, seco
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(count)
-    KILLED[name](folder)
+    os.setsid()
+    os.environ[MARK] = str(folder)
+    (KILLED | TOGETHER)[name](folder)
     seconds.value = time.perf_counter() - began
 
 
@@ -333,11 +367,26 @@ def start(name: str, folder: Path, harm: Harm = Harm()) -> Started:
     """Begin a job."""
     Path(f"{folder}.toml").write_text(SWEEP, "utf-8")
     said, events, seconds = Path(f"{folder}.said"), _context.Value("i", 0), _context.Value("d", 0.0)
-    process = _context.Process(
-        target=carry_out, args=(name, folder, said, harm, events, seconds), daemon=True
-    )
+    arguments = (name, folder, said, harm, events, seconds)
+    # A daemon may have no processes of its own.
+    process = _context.Process(target=carry_out, args=arguments, daemon=name not in TOGETHER)
     process.start()
     return Started(process, said, events, seconds)
+
+
+def left_behind(started: Started, folder: Path) -> list[str]:
+    """The processes of a job that has ended, of its session or with its mark: their numbers and commands."""
+    left = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, _, session = (process / "stat").read_text("utf-8").rpartition(")")[2].split()[:4]
+            marked = f"{MARK}={folder}\0".encode() in (process / "environ").read_bytes()
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:  # it has ended meanwhile
+            continue
+        if state != "Z" and (marked or int(session) == started.process.pid):
+            left.append(f"{process.name} {command[:80]}")
+    return left
 
 
 @dataclass(frozen=True)
