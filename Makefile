@@ -10,7 +10,7 @@ export MKL_NUM_THREADS ?= 1
 # Every worker imports all of it: compiled once and kept, collecting takes half the time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: audit bench demo docs examples gallery gpu house notebooks phase install lint types clean fuzz mutants sbom \
+.PHONY: audit bench demo docs examples gallery gpu house marimo notebooks phase install lint types clean fuzz mutants sbom \
 	test test-experiments test-machines test-outside test-shapes test-slow test-system test-tl3 test-tools \
 	test-triton test-versions wheel-check
 
@@ -28,7 +28,7 @@ define IN_FRONT_OF
 	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
 	$(2)/bin/python -c 'import site; print("import site; site.addsitedir(%r)" % site.getsitepackages()[0])' \
 		> $$($(1)/bin/python -c 'import site; print(site.getsitepackages()[0])')/behind.pth
-	grep -v '^transformer-lens' constraints.txt > $(1)/constraints.txt
+	grep -v -e '^transformer-lens' -e '^pymdown-extensions' constraints.txt > $(1)/constraints.txt
 	$(1)/bin/python -m pip install --quiet --disable-pip-version-check -c $(1)/constraints.txt $(3)
 endef
 
@@ -160,6 +160,19 @@ notebooks: install
 		$(BIN)/jupytext --quiet --to ipynb --output build/notebooks/tutorials/$$(basename $$path .py).ipynb $$path; done
 	PYTHONPATH=$(CURDIR) $(BIN)/python -m pytest -n $(WORKERS) --nbmake --overwrite --nbmake-timeout=120 build/notebooks
 	@touch $(EXECUTED)
+
+# The tutorials once more, as marimo runs them: cell after cell as their names depend on each other.
+marimo: $(VENV)-marimo/installed
+	rm -rf build/marimo && mkdir -p build/marimo
+	set -e; for path in docs/tutorials/*.py; do name=build/marimo/$$(basename $$path .py); \
+		$(BIN)/jupytext --quiet --to ipynb --output $$name.ipynb $$path; \
+		$(VENV)-marimo/bin/marimo -q convert $$name.ipynb -o $$name.py; \
+		PYTHONPATH=$(CURDIR) $(VENV)-marimo/bin/marimo -q export html $$name.py -o $$name.html > $$name.log 2>&1 \
+			|| { cat $$name.log; exit 1; }; done
+
+$(VENV)-marimo/installed: $(VENV)/installed
+	$(call IN_FRONT_OF,$(@D),$(VENV),marimo==0.25.2)
+	@touch $@
 
 $(EXECUTED): $(wildcard docs/tutorials/*.py)
 	$(MAKE) notebooks
