@@ -2,7 +2,7 @@
 
     python tests/robustness/kills.py --times 100 [train] [import] [probe] [sweep] [record] …
 
-Stops with an error at the first file that is damaged, at the first process that is left a minute after, and
+Stops with an error at the first file that is damaged, at the first process that is left 90 seconds after, and
 at the first result that is another than that of a job nobody killed.
 """
 
@@ -21,7 +21,7 @@ from watch import MEMORY
 
 Unhurt = tuple[Finished, dict]
 ONE_KILLED = "a process was killed"
-END_SECONDS = 60.0  # in which all that a killed job has started must have ended: Ray's agents are slow
+END_SECONDS = 90.0  # in which all that a killed job has started must have ended: Ray's agents take a minute
 
 
 def new_folder(parent: Path, name: str) -> Path:
