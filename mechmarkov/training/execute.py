@@ -171,6 +171,7 @@ def _run(plan: TrainingPlan, stack: Stack, fitted: Fitted, index: int) -> Run:
         provenance={
             **provenance(fitted.device, wall_seconds=fitted.seconds),
             "trained_together": len(stack.members),
+            "computed_by": fitted.computed_by,
             **({} if plan.start is None else {"started_from": plan.start.title()}),
         },
     )

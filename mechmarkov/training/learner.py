@@ -11,7 +11,7 @@ from torch import Tensor
 from mechmarkov.models.config import DecoderConfig, Slices
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.init import initialise
-from mechmarkov.models.kernels import use_fast_kernels
+from mechmarkov.models.kernels import kernels_of, use_fast_kernels
 from mechmarkov.objectives import Objective, mean_over
 from mechmarkov.training.sections import Init
 
@@ -77,11 +77,13 @@ class Learner(Protocol):
         parameters: What the optimiser moves, by name, `[stack, ...]`.
         masks: For parameters of which a part stays as it is: true where they may move, `[stack, ...]`.
         frozen: Tensors of the exported decoder that no step can change, without the stack axis.
+        computed_by: What its steps are computed by, for the run's provenance.
     """
 
     parameters: dict[str, Tensor]
     masks: dict[str, Tensor]
     frozen: dict[str, Tensor]
+    computed_by: str
 
     def measure(
         self,
@@ -145,6 +147,7 @@ class DecoderLearner(Learner):
             parameter.requires_grad_(job.trainable is None or name in job.trainable)
         self.parameters: dict[str, Tensor] = {n: p for n, p in parameters.items() if p.requires_grad}
         self.frozen: dict[str, Tensor] = {}
+        self.computed_by = "torch.compile" if job.compile else kernels_of(self.decoder)
 
     def measure(
         self,

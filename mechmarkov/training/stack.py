@@ -32,6 +32,7 @@ class Fitted:
     metrics: dict[str, Tensor]  # name to `[recorded step, stack]`; entry i is of the weights after i steps
     seconds: float  # wall time, of only this session where training was resumed
     device: str  # where it was trained
+    computed_by: str  # what its steps were computed by
 
     def member(self, index: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Returns one member's weights and metrics by name.
@@ -188,10 +189,9 @@ class StackInTraining:
     def fitted(self) -> Fitted:
         """Returns the result, once all steps are taken."""
         seconds = time.perf_counter() - self._began
-        metrics = self.all_metrics()
-        return Fitted(
-            self.stack.members, self.checkpoints, self.learner.frozen, metrics, seconds, str(self.device)
-        )
+        metrics, learner, device = self.all_metrics(), self.learner, str(self.device)
+        by = learner.computed_by
+        return Fitted(self.stack.members, self.checkpoints, learner.frozen, metrics, seconds, device, by)
 
     def all_metrics(self) -> dict[str, Tensor]:
         """Returns metrics `[step, stack]` by name; on a fixed training set, those of the last weights too."""
@@ -258,4 +258,5 @@ def solved(stack: Stack) -> Fitted:
         for step, states in checkpoints.items()
     }
     values = {name: value[:, None].expand(-1, count) for name, value in metrics.items()}
-    return Fitted(stack.members, stacked, frozen, values, time.perf_counter() - began, "cpu")
+    seconds = time.perf_counter() - began
+    return Fitted(stack.members, stacked, frozen, values, seconds, "cpu", "an integrated flow")

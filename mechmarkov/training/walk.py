@@ -47,6 +47,7 @@ class WalkLearner(Learner):
         self.parameters: dict[str, Tensor] = dict(self.model.named_parameters())
         self.masks: dict[str, Tensor] = {}
         self.frozen = walk_frozen_state(self.shape, dtype)
+        self.computed_by = "the reduced walk"
         self._last: tuple[Tensor, Tensor] | None = None  # tokens and their one-hot form
 
     def measure(

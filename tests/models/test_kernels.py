@@ -16,7 +16,7 @@ from mechmarkov.models.fast.fused_layer import attention_layer_fused
 from mechmarkov.models.fast.fused_norm import layer_norm, norm_fused
 from mechmarkov.models.fast.panels import TOKENS
 from mechmarkov.models.fast.relu_mlp import relu_mlp_fused
-from mechmarkov.models.kernels import use_fast_kernels
+from mechmarkov.models.kernels import kernels_of, use_fast_kernels
 
 
 def attention(q, k, v, scale, window=None):
@@ -325,6 +325,15 @@ def test_other_precisions_and_devices_keep_torchs_kernels():
     use_fast_kernels(model)
     assert model.ln_final.fused is layer_norm
     assert all(b.attn.fused_layer is b.attn.fused is b.mlp.fused is None for b in model.blocks)
+
+
+@pytest.mark.parametrize(("d_mlp", "kernel"), [(512, relu_mlp_fused), (513, None)])
+def test_large_matrices_of_an_mlp_are_left_to_blas(d_mlp, kernel):
+    shape = {"n_layers": 1, "d_model": 64, "n_heads": 8, "d_head": 8, "n_ctx": 32, "d_vocab": 3}
+    model = HookedDecoder(DecoderConfig(**shape, d_mlp=d_mlp, act_fn="relu"), n_models=2)
+    use_fast_kernels(model)
+    assert model.blocks[0].mlp.fused is kernel
+    assert ("relu_mlp_fused" in kernels_of(model)) is (kernel is not None)
 
 
 def test_attention_is_for_small_heads_and_many_positions():

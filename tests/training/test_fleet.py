@@ -172,6 +172,7 @@ def test_stacks_at_once_give_the_same_bits(in_parallel):
         for n in (1, 2)
     )
     assert {run.provenance["trained_together"] for run in one_by_one + at_once} == {2}
+    assert all(run.provenance["computed_by"] for run in one_by_one + at_once)
     for one, other in zip(one_by_one, at_once, strict=True):
         same_run(one, other)
 

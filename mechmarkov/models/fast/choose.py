@@ -4,7 +4,8 @@ On a CPU:
 
 - `fused_attention`: attention of heads of up to 16 numbers.
 - `fused_layer`: the same with its four projections, where nothing looks at what is between.
-- `relu_mlp`: the hidden units of some tokens stay in a core's cache from the first product to the last.
+- `relu_mlp`: the hidden units of some tokens stay in a core's cache from the first product to the last; of
+  matrices with up to 2^15 numbers.
 - `fused_norm`: LayerNorm and RMSNorm in one pass; LayerNorm by torch's own on other devices.
 
 On a CPU and on CUDA:
@@ -37,6 +38,7 @@ from mechmarkov.utils.extras import CAN_COMPILE
 MAX_SMALL_HEAD = 16  # d_head
 MIN_POSITIONS = 4  # for each number of such a head
 MAX_ONE_HOT_TOKENS = 16
+MAX_MLP_WEIGHTS = 1 << 15  # of a matrix: 128 kB; above BLAS is as fast, and from twice that on faster
 
 
 def install(model: HookedDecoder) -> None:
@@ -54,7 +56,8 @@ def install(model: HookedDecoder) -> None:
             block.attn.fused_layer = attention_layer_fused if whole else None
         if block.mlp is not None:
             is_relu = config.act_fn == "relu" and not config.gated_mlp
-            block.mlp.fused = relu_mlp_fused if is_cpu and is_relu else None
+            is_small = block.mlp.W_in.shape[-2:].numel() <= MAX_MLP_WEIGHTS
+            block.mlp.fused = relu_mlp_fused if is_cpu and is_relu and is_small else None
     for norm in (module for module in model.modules() if isinstance(module, Norm)):
         one_pass = norm_fused if is_cpu else layer_norm if norm.centred else None
         norm.fused = one_pass if is_stack else None
