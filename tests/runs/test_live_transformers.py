@@ -106,13 +106,13 @@ def test_a_bridge_around_one_becomes_a_run_live_and_saved(tmp_path, family, make
 
 @pytest.mark.tl
 @pytest.mark.skipif(version("transformer-lens") < "4", reason="a bridge of version 3 has other names")
-def test_a_bridge_that_does_not_tell_its_window_is_refused(around):
+def test_a_bridge_that_does_not_tell_its_window_is_refused(make_bridge):
     with pytest.raises(ValueError, match=r"cfg.architecture is 'MistralForCausalLM', expected"):
-        Run.from_model(around(live("Mistral", sliding_window=3)), source=SOURCE)
+        Run.from_model(make_bridge.around(live("Mistral", sliding_window=3)), source=SOURCE)
     mixed = {"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 0}
     for family in ("Qwen2", "Qwen3"):
         with pytest.raises(ValueError, match=r"cfg.layer_types is \['sliding_attention'"):
-            Run.from_model(around(live(family, **mixed)), source=SOURCE)
+            Run.from_model(make_bridge.around(live(family, **mixed)), source=SOURCE)
 
 
 def test_a_mixed_sliding_window_is_refused_before_anything_runs():
