@@ -9,7 +9,7 @@ import torch
 import mechmarkov as mm
 from mechmarkov.certify import certify
 from mechmarkov.claims.claim import Claims
-from mechmarkov.runs.run import checked_step
+from mechmarkov.runs.given import checked_step
 
 RUN = mm.example("walk")
 MODEL, SOURCE = RUN.model(), RUN.source

@@ -19,8 +19,8 @@ Table = Float[Tensor, "state_from state_to"]
 
 
 @torch.no_grad()
-def split_table(table: Table, n_ctx: int, *, share: float = 0.5) -> HookedDecoder:
-    """A part of the table in the head, on its own token, and the rest in the MLP.
+def split_table(table: Table, n_ctx: int) -> HookedDecoder:
+    """Half of the table in the head, on its own token, and half in the MLP.
 
     Example:
         >>> table = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
@@ -28,8 +28,8 @@ def split_table(table: Table, n_ctx: int, *, share: float = 0.5) -> HookedDecode
         [[[0.0, 1.0], [2.0, 3.0]]]
     """
     decoder = _head_and_mlp(table, n_ctx, flag=0)
-    decoder.get_parameter("blocks.0.attn.W_O").mul_(share)
-    decoder.get_parameter("blocks.0.mlp.W_out").mul_(1 - share)
+    decoder.get_parameter("blocks.0.attn.W_O").mul_(0.5)
+    decoder.get_parameter("blocks.0.mlp.W_out").mul_(0.5)
     return decoder
 
 
@@ -81,14 +81,14 @@ def induction_with_decoy(n_states: int, n_ctx: int) -> HookedDecoder:
 
 
 @torch.no_grad()
-def contrary_induction(n_ctx: int, *, gain: float = 4.0) -> HookedDecoder:
+def contrary_induction(n_ctx: int) -> HookedDecoder:
     """Build induction for two states: what follows either, less what follows the other one, is predicted.
 
     One head of the second layer attends to the keys whose previous token is the other state, and lowers what
     stands there. A second head attends to all keys, and raises it twice as much. Trained two-symbol models
     have the first one.
     """
-    decoder = _widened(induction_pair(2, n_ctx, gain=gain), n_heads=2)
+    decoder = _widened(induction_pair(2, n_ctx, gain=4.0), n_heads=2)
     second: Any = decoder.blocks[1].attn
     second.W_Q[0, :2, :2] = second.W_Q[0, :2, :2].flip(1)
     second.W_O[0].mul_(-1)

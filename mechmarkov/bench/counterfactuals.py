@@ -16,7 +16,7 @@ from mechmarkov.interventions.tokens import swap_parent
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.batch import Batch, draw
-from mechmarkov.sources import Source
+from mechmarkov.sources import Predictor, Source
 from mechmarkov.utils.errors import integer_of, list_of
 
 Pairs = Literal["minimal", "resampled"]
@@ -100,6 +100,12 @@ def places(history: Int[Tensor, "batch position"], change: Change, *, seed: int)
     return chosen.indices.where(chosen.values >= 0, -1)
 
 
+def check_pairs(pairs: str) -> None:
+    """Raise ValueError for what is not a way to make pairs."""
+    if pairs not in PAIRS:
+        raise ValueError(f"pairs is {pairs!r}, expected one of {', '.join(map(repr, PAIRS))}")
+
+
 def draw_pairs(
     source: Source,
     objective: Objective,
@@ -115,8 +121,7 @@ def draw_pairs(
     Raises:
         ValueError: For unknown `pairs`, and where too few sequences can be changed.
     """
-    if pairs not in PAIRS:
-        raise ValueError(f"pairs is {pairs!r}, expected one of {', '.join(map(repr, PAIRS))}")
+    check_pairs(pairs)
     if pairs == "resampled":
         batch = draw(source, objective, config, seed=seed, sequences=2 * sequences)
         return batch.part(slice(sequences)), batch.part(slice(sequences, None))
@@ -150,7 +155,16 @@ def law_of(source: Source, batch: Batch) -> Float[Tensor, "batch read state"]:
     Raises:
         ValueError: The source has none.
     """
+    return torch.from_numpy(batch.in_context(known_best(source).probabilities(batch.history.numpy())))
+
+
+def known_best(source: Source) -> Predictor:
+    """Returns the best predictor of a source.
+
+    Raises:
+        ValueError: The source has none.
+    """
     best = source.best()
     if isinstance(best, str):
         raise ValueError(f"source is {source.title()}, expected one whose best predictor is known: {best}")
-    return torch.from_numpy(batch.in_context(best.probabilities(batch.history.numpy())))
+    return best

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from mechmarkov.bench.cases import CASES
-from mechmarkov.bench.counterfactuals import PAIRS, Pairs
+from mechmarkov.bench.counterfactuals import Pairs, check_pairs
 from mechmarkov.bench.draws import Draw
 from mechmarkov.bench.engines import measured
 from mechmarkov.bench.kept_cells import KeptCells
@@ -107,8 +107,7 @@ def run(
     """
     chosen, names = _methods(methods), _cases(cases)
     integer_of("seeds", seeds, least=1, most=MAX_SEEDS)
-    if pairs not in PAIRS:
-        raise ValueError(f"pairs is {pairs!r}, expected one of {', '.join(map(repr, PAIRS))}")
+    check_pairs(pairs)
     _check_engine(jobs, cluster)
     first = HELD_OUT if held_out else 0
     draws = [Draw(name, seed, pairs) for name, seed in product(names, range(first, first + seeds))]

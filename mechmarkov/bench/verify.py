@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from mechmarkov.bench.cases import CASES
-from mechmarkov.bench.counterfactuals import PAIRS, Pairs
+from mechmarkov.bench.counterfactuals import Pairs, check_pairs
 from mechmarkov.bench.metrics import METRICS
 from mechmarkov.bench.patching import exact_effects
 from mechmarkov.safe.file import check_regular, naming
@@ -36,8 +36,7 @@ def verify(path: str | Path, *, pairs: Pairs | str = "minimal") -> pd.DataFrame:
     """
     path = Path(path) / "effects.csv" if Path(path).is_dir() else Path(path)
     rows = _read(path)
-    if pairs not in PAIRS:
-        raise ValueError(f"pairs is {pairs!r}, expected one of {', '.join(map(repr, PAIRS))}")
+    check_pairs(pairs)
     again = pd.Series(np.nan, index=rows.index)
     for (name, seed), of_case in rows.groupby(["case", "seed"]):
         if name not in CASES:

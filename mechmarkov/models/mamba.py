@@ -94,7 +94,7 @@ class Mamba(Mixer, name="mamba"):
         super().__init__(config, stack)
         heads, width = config.n_heads, config.d_head
         if config.use_gate:
-            self._read("G", stack, width)
+            self.add_input("G", stack, width)
         self._build_selection(stack)
         self.D = parameter(stack, heads)
         if config.use_gate_norm:
@@ -113,15 +113,8 @@ class Mamba(Mixer, name="mamba"):
 
     def _build_selection(self, stack: tuple[int, ...]) -> None:
         """Build what Δ and the decay are computed by."""
-        self._read("dt", stack, 1)
+        self.add_input("dt", stack, 1)
         self.A_log = parameter(stack, self.config.n_heads, 1)
-
-    def _read(self, side: str, stack: tuple[int, ...], width: int) -> None:
-        """One more input of each head, for `project`."""
-        heads = self.config.n_heads
-        self.register_parameter(f"W_{side}", parameter(stack, heads, self.config.d_model, width))
-        self.register_parameter(f"b_{side}", parameter(stack, heads, width))
-        self.add_module(f"hook_{side.lower()}", HookPoint())
 
     def read_shape(self, side: str) -> tuple[int, int]:
         """Queries and keys are `d_state` wide, one for each group of heads."""

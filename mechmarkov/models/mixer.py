@@ -97,6 +97,13 @@ class Mixer(nn.Module):
             self.add_module(f"hook_{side.lower()}", HookPoint())
         self.hook_z = HookPoint()
 
+    def add_input(self, side: str, stack: tuple[int, ...], width: int) -> None:
+        """Build one more input of each head, for `project`: weight, bias and hook."""
+        heads = self.config.n_heads
+        self.register_parameter(f"W_{side}", parameter(stack, heads, self.config.d_model, width))
+        self.register_parameter(f"b_{side}", parameter(stack, heads, width))
+        self.add_module(f"hook_{side.lower()}", HookPoint())
+
     def read_shape(self, side: str) -> tuple[int, int]:
         """Returns how many heads, or groups, have their own input (`side` Q, K or V), and its width."""
         heads = self.config.n_heads if side == "Q" else self.config.n_key_value_heads or self.config.n_heads

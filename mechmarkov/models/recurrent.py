@@ -41,9 +41,7 @@ class LSTM(Mixer, name="lstm"):
         super().__init__(config, stack)
         heads, width = config.n_heads, config.d_head
         for side in GATES:
-            self.register_parameter(f"W_{side}", parameter(stack, heads, config.d_model, width))
-            self.register_parameter(f"b_{side}", parameter(stack, heads, width))
-            self.add_module(f"hook_{side.lower()}", HookPoint())
+            self.add_input(side, stack, width)
         self.W_R = parameter(stack, heads, width, 4 * width)
         self.hook_state = HookPoint()
 

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from scipy.special import rel_entr
 
+from mechmarkov.bench.counterfactuals import known_best
 from mechmarkov.claims.claim import MODEL
 from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.interventions.paths import paths
@@ -21,7 +22,7 @@ from mechmarkov.models.components import head_index, mlp_index
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.batch import Batch, draw
-from mechmarkov.sources import Predictor, Source
+from mechmarkov.sources import Source
 
 SEQUENCES = 512  # that values are measured on, and as many others for means
 SEED = 1 << 21
@@ -85,7 +86,7 @@ def questions_of(model: HookedDecoder, source: Source, objective: Objective) -> 
     parts = [name for name in senders if head_index(name) or mlp_index(name) is not None]
     pairs = [pair for pair in product(heads, heads) if _inputs(model, *pair)]
     tokens = [*_distances(objective), FIRST]
-    best = _best(source)
+    best = known_best(source)
     return [
         *(Question("is_needed", (part,)) for part in parts),
         *(Question("attends_to", (head,), (token,)) for head in heads for token in tokens),
@@ -101,7 +102,7 @@ def truth_of(model: HookedDecoder, source: Source, objective: Objective) -> dict
     Losses are expectations under the exact law of each next state, so that only contexts are sampled. Means
     are over other sequences of the source.
     """
-    asked, best = questions_of(model, source, objective), _best(source)
+    asked, best = questions_of(model, source, objective), known_best(source)
     batch = draw(source, objective, model.config, seed=SEED, sequences=2 * SEQUENCES)
     here, others = batch.part(slice(SEQUENCES)), batch.part(slice(SEQUENCES, None)).tokens
     laws = {
@@ -149,13 +150,6 @@ def holds(question: Question, value: float) -> bool:
     if question.relation == "imitates":
         return value < NATS
     return value > (MOST if question.relation == "attends_to" else NATS)
-
-
-def _best(source: Source) -> Predictor:
-    best = source.best()
-    if isinstance(best, str):
-        raise ValueError(f"source is {source.title()}, expected one whose best predictor is known: {best}")
-    return best
 
 
 def _inputs(model: HookedDecoder, one: str, other: str) -> list[str]:

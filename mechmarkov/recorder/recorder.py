@@ -24,8 +24,9 @@ from mechmarkov.recorder.growing_file import GrowingFile
 from mechmarkov.recorder.notices import Notices
 from mechmarkov.recorder.schedule import Schedule, schedule
 from mechmarkov.recorder.scores import Log, checked_probes, headline_numbers
+from mechmarkov.runs.given import check_source, checked_objective, checked_step
 from mechmarkov.runs.loading import load
-from mechmarkov.runs.run import Run, check_source, checked_objective, checked_step
+from mechmarkov.runs.run import Run
 from mechmarkov.safe.file import printable_path
 from mechmarkov.sources import Source
 from mechmarkov.utils.errors import path_of

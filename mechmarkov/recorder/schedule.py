@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from mechmarkov.runs.run import checked_step
+from mechmarkov.runs.given import checked_step
 from mechmarkov.utils.errors import list_of
 from mechmarkov.utils.text import shown
 

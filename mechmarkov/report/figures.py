@@ -271,32 +271,12 @@ def bars(
     ticks = _ticks(names, len(names) if lie else _MAX_TICKS)
     layout[f"{along}axis"] |= {"showgrid": False, "range": (high, low) if lie else (low, high), **ticks}
     if lie:
-        layout["height"] = _lying_height(len(values))
+        layout["height"] = lying_height(len(values))
     return go.Figure([bar, *_references(references, low, high, lie)], layout)
 
 
-def lay_down(figure: go.Figure) -> None:
-    """Make a figure's standing bars horizontal, in place, the first at the top, and fit its height.
-
-    Levels drawn as scatter traces turn too, as `bars` draws references; layout shapes do not. Call it once: a
-    second call swaps the axes again.
-
-    Raises:
-        ValueError: If the figure has no bars; it is changed by then.
-    """
-    standing, levels = ([*figure.select_traces(kind)] for kind in ("bar", "scatter"))
-    for bar in standing:
-        hover = bar.hovertemplate and bar.hovertemplate.replace("%{y", "%{x")
-        bar.update(orientation="h", hovertemplate=hover, error_x=bar.error_y.to_plotly_json(), error_y=None)
-    for trace in (*standing, *levels):
-        trace.update(x=trace.y, y=trace.x)
-    values, names = (figure.layout[axis].to_plotly_json() for axis in ("yaxis", "xaxis"))
-    names |= {"range": names["range"][::-1]} if "range" in names else {"autorange": "reversed"}
-    figure.layout.update(xaxis=values, yaxis=names, overwrite=True)
-    figure.layout.height = _lying_height(max(len(bar.x) for bar in standing))
-
-
-def _lying_height(count: int) -> int:
+def lying_height(count: int) -> int:
+    """Returns how many pixels high a figure of that many lying bars is."""
     return max(_HEIGHT // 2, 90 + _BAR_HEIGHT * count)
 
 

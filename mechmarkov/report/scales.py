@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from mechmarkov.report.figures import lay_down
+from mechmarkov.report.figures import lying_height
 
 
 def share_scales(figures: Sequence[Any]) -> None:
@@ -29,7 +29,7 @@ def share_scales(figures: Sequence[Any]) -> None:
     if any("h" in _orientations(plot) for plot in plots):
         for plot in plots:
             if _orientations(plot) == {"v"}:
-                lay_down(plot)
+                _lay_down(plot)
     along = ["x" if "h" in _orientations(plot) else "y" for plot in plots]
     axes = [plot.layout[f"{name}axis"] for plot, name in zip(plots, along, strict=True)]
     drawn = zip(plots, along, strict=True)
@@ -40,6 +40,23 @@ def share_scales(figures: Sequence[Any]) -> None:
         for axis in axes:
             if axis.range is None:
                 axis.range = [low - room * (low < 0), high + room]
+
+
+def _lay_down(figure: go.Figure) -> None:
+    """Make a figure's standing bars horizontal, in place, the first at the top, and fit its height.
+
+    Levels drawn as scatter traces turn too, as `bars` draws references; layout shapes do not.
+    """
+    standing, levels = ([*figure.select_traces(kind)] for kind in ("bar", "scatter"))
+    for bar in standing:
+        hover = bar.hovertemplate and bar.hovertemplate.replace("%{y", "%{x")
+        bar.update(orientation="h", hovertemplate=hover, error_x=bar.error_y.to_plotly_json(), error_y=None)
+    for trace in (*standing, *levels):
+        trace.update(x=trace.y, y=trace.x)
+    values, names = (figure.layout[axis].to_plotly_json() for axis in ("yaxis", "xaxis"))
+    names |= {"range": names["range"][::-1]} if "range" in names else {"autorange": "reversed"}
+    figure.layout.update(xaxis=values, yaxis=names, overwrite=True)
+    figure.layout.height = lying_height(max(len(bar.x) for bar in standing))
 
 
 def _orientations(plot: go.Figure) -> set[str | None]:

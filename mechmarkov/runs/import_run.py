@@ -16,8 +16,9 @@ from mechmarkov.importing.names.table import Names
 from mechmarkov.importing.training_steps import checkpoints, steps_of
 from mechmarkov.objectives import Objective, evaluated_length, sequence_length
 from mechmarkov.runs import schema
+from mechmarkov.runs.given import check_source, checked_objective, example_tokens
 from mechmarkov.runs.provenance import provenance
-from mechmarkov.runs.run import UNKNOWN_STEP, Run, check_source, checked_objective, example_tokens
+from mechmarkov.runs.run import UNKNOWN_STEP, Run
 from mechmarkov.safe import file as safe_file
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Observed, Source

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, PydanticUserError, TypeAdapter
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from mechmarkov.models.config import FOLLOWING
@@ -23,6 +22,7 @@ from mechmarkov.training.model_sections import (
 )
 from mechmarkov.training.recipe import Recipe
 from mechmarkov.training.sections import AdamW, Checkpoints, Data, GradientDescent, Init
+from mechmarkov.utils.errors import schema_of
 from mechmarkov.utils.plugins import registered
 
 SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
@@ -86,7 +86,7 @@ def fields_of(model: type[BaseModel]) -> Iterator[RecipeField]:
             continue
         default = ... if field.is_required() else field.get_default(call_default_factory=True)
         default = default.model_dump(mode="json") if isinstance(default, BaseModel) else default
-        yield RecipeField(name, _type(field), default, meanings.get(name, ""))
+        yield RecipeField(name, _words(schema_of(field)), default, meanings.get(name, ""))
 
 
 def models() -> Iterator[tuple[str, str, type[BaseModel]]]:
@@ -126,16 +126,8 @@ def _meanings(model: type[BaseModel]) -> dict[str, str]:
     return meanings
 
 
-def _type(field: FieldInfo) -> str:
-    """Words for what a field takes, as its JSON schema says."""
-    try:
-        schema = TypeAdapter(field.rebuild_annotation()).json_schema()
-    except PydanticUserError:  # a type that JSON has no name for
-        return ""
-    return _words(schema)
-
-
 def _words(schema: dict[str, Any]) -> str:
+    """Words for what a field takes, as its JSON schema says."""
     if "$ref" in schema or "properties" in schema or "discriminator" in schema:
         return "section"
     if "anyOf" in schema:

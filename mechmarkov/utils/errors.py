@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from mechmarkov.utils.text import near_misses, printable, shown
 
@@ -128,13 +129,18 @@ def _wanted(holders: Models, name: str) -> str:
     field = fields[0]
     if _models(field.annotation):
         return ", expected a section"
-    try:
-        schema = TypeAdapter(field.rebuild_annotation()).json_schema()
-    except PydanticUserError:  # a type that JSON has no name for, as a plugin's may be
-        return ""
+    schema = schema_of(field)
     words = TYPES.get(schema.get("type", ""), "")
     least = f" of at least {schema['minimum']}" if "minimum" in schema else ""
     return f", expected {words}{least}" if words else ""
+
+
+def schema_of(field: FieldInfo) -> dict[str, Any]:
+    """Returns a field's JSON schema, empty for a type that JSON has no name for, as a plugin's may be."""
+    try:
+        return TypeAdapter(field.rebuild_annotation()).json_schema()
+    except PydanticUserError:
+        return {}
 
 
 def _models_of(holders: Models, name: str) -> list[type[BaseModel]]:

@@ -85,29 +85,26 @@ def test_a_claim_below_what_follows_is_refused(walk):
             verify(lower, run)
 
 
-@pytest.mark.parametrize("name", ["multipliers", "floor", "ceiling"])
-def test_a_multiplier_that_is_too_small_is_refused(walk, name):
-    run, stored = walk
+TOO_SMALL = r"^a multiplier at position %s after state %s is too small"
+AT_THE_LAST = TOO_SMALL % (96, 0)
+
+
+@pytest.mark.parametrize(
+    ("which", "name", "change", "why"),
+    [
+        ("walk", "multipliers", lambda x: x - 1e-3, AT_THE_LAST),
+        ("walk", "floor", lambda x: x - 1e-3, AT_THE_LAST),
+        ("walk", "ceiling", lambda x: x - 1e-3, AT_THE_LAST),
+        # The inequality of a smaller ratio does not hold, so its odds have no bound.
+        ("walk", "ratio", lambda x: 0.999 * x, r"too small|is claimed to be at most"),
+        ("behind", "multipliers", lambda x: x - 1e-2, TOO_SMALL % (r"\d", r"\d")),
+    ],
+)
+def test_a_smaller_number_is_refused(request, which, name, change, why):
+    run, stored = request.getfixturevalue(which)
     lower = deepcopy(stored)
-    lower["stored"][name] = (np.array(stored["stored"][name]) - 1e-3).tolist()
-    with pytest.raises(ValueError, match=r"^a multiplier at position 96 after state 0 is too small"):
-        verify(lower, run)
-
-
-def test_a_smaller_ratio_shows_less(walk):
-    """The inequality of a smaller ratio does not hold, so its odds have no bound."""
-    run, stored = walk
-    lower = deepcopy(stored)
-    lower["stored"]["ratio"] = (0.999 * np.array(stored["stored"]["ratio"])).tolist()
-    with pytest.raises(ValueError, match=r"too small|is claimed to be at most"):
-        verify(lower, run)
-
-
-def test_a_box_that_is_too_small_is_refused(behind):
-    run, stored = behind
-    lower = deepcopy(stored)
-    lower["stored"]["multipliers"] = (np.array(stored["stored"]["multipliers"]) - 1e-2).tolist()
-    with pytest.raises(ValueError, match=r"^a multiplier at position \d after state \d is too small"):
+    lower["stored"][name] = change(np.array(stored["stored"][name])).tolist()
+    with pytest.raises(ValueError, match=why):
         verify(lower, run)
 
 
@@ -116,7 +113,7 @@ def test_a_closing_that_claims_too_much_is_refused(behind):
     lower = deepcopy(stored)
     for row in lower["stored"]["closed"]:
         row[-run.config.n_heads :] = [mu - 1e-2 for mu in row[-run.config.n_heads :]]
-    with pytest.raises(ValueError, match=r"^a multiplier at position \d after state \d is too small"):
+    with pytest.raises(ValueError, match=TOO_SMALL % (r"\d", r"\d")):
         verify(lower, run)
 
 

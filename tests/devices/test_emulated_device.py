@@ -1,18 +1,13 @@
 """Training, sources and interventions on an emulated GPU: same numbers, and as few launches."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from device_cases import MISTAKES, differing, tried
 
 import mechmarkov as mm
 from mechmarkov.sources.base.registry import GROUP
 from mechmarkov.utils.plugins import registered
 
 pytestmark = pytest.mark.system
-SCRIPT = Path(__file__).with_name("on_device.py")
 EXACT = (
     "source",
     "counted",
@@ -22,13 +17,6 @@ EXACT = (
 # Losses of three steps. Kernels of the CPU that are fast sum in another order; half precision rounds to 8 or
 # 11 bits, and a sum in another order may round to the next one.
 HALF = {"trained with bfloat16": 1e-3, "trained with float16, scaled": 1e-4}
-MISTAKES = (
-    "mixed devices",
-    "numpy",
-    "generator of the host",
-    "training set on the host",
-    "token out of range",
-)
 LAUNCHES = {
     "launches of a step": 103,
     "launches of a step of two layers": 191,
@@ -38,24 +26,12 @@ LAUNCHES = {
 
 @pytest.fixture(scope="module")
 def found():
-    """What every case gave; torch is changed for the whole process, so that it has one of its own."""
-    process = subprocess.run(
-        [sys.executable, SCRIPT], capture_output=True, text=True, timeout=500, check=False
-    )
-    assert process.returncode == 0, process.stderr[-4000:]
-    lines = map(json.loads, process.stdout.splitlines())
-    return {line.pop("case"): line for line in lines}
+    return tried()
 
 
 def test_the_device_gives_what_the_processor_gives(found):
     assert len(found) > 50
-    assert {case: line for case, line in found.items() if case not in MISTAKES and "error" in line} == {}
-    differences = {case: line["difference"] for case, line in found.items() if case not in MISTAKES}
-    assert {case: value for case, value in differences.items() if value > tolerance(case)} == {}
-
-
-def tolerance(case):
-    return 0 if case.startswith(EXACT) else HALF.get(case, 1e-5)
+    assert differing(found, EXACT, HALF, 1e-5) == {}
 
 
 def test_a_mistake_that_a_gpu_refuses_is_noticed(found):

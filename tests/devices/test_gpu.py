@@ -1,15 +1,12 @@
 """The cases of the emulated device on a real one: `make gpu`, where there is a GPU."""
 
-import json
 import operator
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from test_emulated_device import MISTAKES, SCRIPT
+from device_cases import MISTAKES, differing, tried
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 from fitting import start_of, take_step
@@ -31,29 +28,12 @@ IN_STACKS = [name for name in mm.recipes() if mm.load_recipe(name).model.shares_
 
 @pytest.fixture(scope="module")
 def found():
-    """What every case gave on the device."""
-    process = subprocess.run(
-        [sys.executable, SCRIPT, "--cuda"],
-        capture_output=True,
-        text=True,
-        timeout=540,
-        check=False,
-        env=os.environ | WORKSPACE,
-    )
-    assert process.returncode == 0, process.stderr[-4000:]
-    lines = map(json.loads, process.stdout.splitlines())
-    return {line.pop("case"): line for line in lines}
+    return tried("--cuda", env=WORKSPACE)
 
 
 def test_the_device_gives_what_the_processor_gives(found):
     assert len(found) > 40
-    assert {case: line for case, line in found.items() if case not in MISTAKES and "error" in line} == {}
-    differences = {case: line["difference"] for case, line in found.items() if case not in MISTAKES}
-    assert {case: value for case, value in differences.items() if value > tolerance(case)} == {}
-
-
-def tolerance(case):
-    return 0 if case.startswith(EXACT) else HALF.get(case, 1e-4)
+    assert differing(found, EXACT, HALF, 1e-4) == {}
 
 
 def test_mistakes_end_in_an_error(found):

@@ -3,23 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from intervention_cases import LONG
-from probing_cases import config_of, randomise
+from intervention_cases import LONG, decoder_of, tokens_of
 
 from mechmarkov.interventions.ablate import ablate, ablate_path
-from mechmarkov.models import HookedDecoder
 from mechmarkov.models.components import component_names, output_of
 
 N = 6  # sequences
-
-
-def decoder_of(shape, n_models=None):
-    return randomise(HookedDecoder(config_of(shape), n_models), 0).double()
-
-
-def tokens_of(model, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(3, (N, model.config.n_ctx), generator=generator)
 
 
 def by_hand(model, tokens, name, chosen, value):
@@ -38,7 +27,7 @@ def by_hand(model, tokens, name, chosen, value):
 @pytest.mark.parametrize("n_models", [None, 3])
 @pytest.mark.parametrize("shape", LONG)
 def test_chosen_positions_of_chosen_components(shape, n_models):
-    model = decoder_of(shape, n_models)
+    model = decoder_of(shape, n_models=n_models).double()
     tokens, length = tokens_of(model), model.config.n_ctx
     chosen = torch.zeros(length, dtype=torch.bool)
     chosen[[1, length - 2]] = True
@@ -64,7 +53,7 @@ def test_chosen_positions_of_chosen_components(shape, n_models):
 @pytest.mark.parametrize("n_models", [None, 3])
 @pytest.mark.parametrize("kind", ["zero", "mean", "resample", "same_token"])
 def test_every_position_is_no_choice(kind, n_models):
-    model = decoder_of("LN and MLP", n_models)
+    model = decoder_of("LN and MLP", n_models=n_models).double()
     tokens = tokens_of(model)
     name = component_names(model.config)[2]
     with ablate(model, name, kind=kind):
@@ -75,7 +64,7 @@ def test_every_position_is_no_choice(kind, n_models):
 
 
 def test_positions_count_from_the_start_of_sequences_of_which_some_are_read():
-    model = decoder_of("LN and MLP")
+    model = decoder_of("LN and MLP").double()
     tokens, last = tokens_of(model), model.config.n_ctx - 1
     heads = [name for name in component_names(model.config) if "H" in name]
     read = torch.tensor([last - 2, last])
@@ -86,7 +75,7 @@ def test_positions_count_from_the_start_of_sequences_of_which_some_are_read():
 
 
 def test_a_path_is_cut_at_positions_of_its_sender():
-    model = decoder_of("LN and MLP")
+    model = decoder_of("LN and MLP").double()
     tokens, names = tokens_of(model), component_names(model.config)
     head = next(name for name in names if "H" in name)
     one, others = [2], [i for i in range(model.config.n_ctx) if i != 2]
@@ -108,7 +97,7 @@ def test_a_path_is_cut_at_positions_of_its_sender():
 
 
 def test_several_components_have_the_same_positions_and_nest_with_others():
-    model = decoder_of("LN and MLP")
+    model = decoder_of("LN and MLP").double()
     tokens = tokens_of(model)
     heads = [name for name in component_names(model.config) if "H" in name][:2]
     with ablate(model, heads, positions=[1, 3]):
@@ -133,7 +122,7 @@ WRONG = {
 
 @pytest.mark.parametrize("message", WRONG)
 def test_positions_that_are_not_there(message):
-    model = decoder_of("LN and MLP")
+    model = decoder_of("LN and MLP").double()
     name = next(name for name in component_names(model.config) if "H" in name)
     with ablate(model, name, positions=WRONG[message]), pytest.raises(ValueError, match=message):
         model(tokens_of(model))
@@ -150,7 +139,7 @@ def test_positions_that_are_not_there(message):
 @pytest.mark.parametrize("n_models", [None, 2])
 @pytest.mark.parametrize("shape", ["plain", "LN and MLP", "shortformer", "rotary"])
 def test_ablations_of_later_layers_begin_where_activations_are_stored(shape, n_models):
-    model = decoder_of(shape, n_models)
+    model = decoder_of(shape, n_models=n_models).double()
     tokens = tokens_of(model)
     residual = model(tokens, stop_at_layer=1)
     for name in component_names(model.config):
@@ -170,7 +159,7 @@ def test_ablations_of_later_layers_begin_where_activations_are_stored(shape, n_m
 
 
 def test_an_ablation_before_the_pass_begins_is_refused():
-    model = decoder_of("LN and MLP")
+    model = decoder_of("LN and MLP").double()
     tokens = tokens_of(model)
     residual = model(tokens, stop_at_layer=1)
     names = [name for name in component_names(model.config) if name.startswith("L0") or name == "embed"]

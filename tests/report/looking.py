@@ -58,3 +58,11 @@ def violations(browser: Browser, **options: object) -> list[str]:
         if violation["impact"] in ("serious", "critical")
         for node in violation["nodes"]
     ]
+
+
+def assert_nothing_is_wrong(browser: Browser, width: int) -> None:
+    """That a page scrolls only down and cuts nothing, and that neither axe-core nor the console complains."""
+    assert browser.js("return document.documentElement.scrollWidth") <= width
+    assert browser.js(CUT) == []
+    assert violations(browser) == []
+    assert browser.said() == []

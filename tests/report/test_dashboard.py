@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from looking import CUT, violations
+from looking import assert_nothing_is_wrong
 from report_examples import PAYLOADS
 from selenium.webdriver.common.by import By
 from window import Browser
@@ -107,7 +107,4 @@ def test_filters_and_headings_work(browser: Browser, folder: Path, width: int, s
     assert len(losses) == 2
     link = browser.driver.find_element(By.LINK_TEXT, "walk").get_attribute("href")
     assert link == (folder / "walk" / "report.html").as_uri()
-    assert browser.js("return document.documentElement.scrollWidth") <= width
-    assert browser.js(CUT) == []
-    assert violations(browser) == []
-    assert browser.said() == []
+    assert_nothing_is_wrong(browser, width)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from looking import CUT, violations
+from looking import CUT, assert_nothing_is_wrong
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
@@ -150,10 +150,7 @@ def test_the_page_shows_each_change(browser: Browser, tmp_path: Path, width: int
     follows = "return document.querySelector('#own-patch .caption').textContent.startsWith(arguments[0])"
     wanted = choice.options[2].text
     WebDriverWait(browser.driver, 60).until(lambda driver: driver.execute_script(follows, wanted))
-    assert browser.js("return document.documentElement.scrollWidth") <= width
-    assert browser.js(CUT) == []
-    assert violations(browser) == []
-    assert browser.said() == []
+    assert_nothing_is_wrong(browser, width)
     assert browser.requests() == [path.as_uri()]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from looking import CUT, violations
+from looking import assert_nothing_is_wrong
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -109,10 +109,7 @@ def test_a_cell_opens_its_runs_and_their_curves(
     choice.send_keys(Keys.ARROW_UP)
     assert Select(choice).first_selected_option.text == "p = 0.2, q = 0.3"
     assert "runs/b.pt" in shown(browser)
-    assert browser.js("return document.documentElement.scrollWidth") <= width
-    assert browser.js(CUT) == []
-    assert violations(browser) == []
-    assert browser.said() == []
+    assert_nothing_is_wrong(browser, width)
     assert browser.requests() == [page.as_uri()]
 
 

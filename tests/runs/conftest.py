@@ -1,5 +1,6 @@
 """What the tests of runs share: a process that reads files with little memory."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -7,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
+FOREIGN = Path(__file__).parent / "golden" / "foreign"
 READER = Path(__file__).parent / "limited_reader.py"
+
+
+@pytest.fixture
+def make_bridge(monkeypatch):
+    """The script that wrote the golden files of bridges, for those it makes."""
+    monkeypatch.syspath_prepend(FOREIGN)
+    return importlib.import_module("make_bridge")
 
 
 @pytest.fixture(scope="session")

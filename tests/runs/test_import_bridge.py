@@ -1,8 +1,6 @@
 """Live TransformerBridges become runs: TransformerLens 4."""
 
-import sys
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,20 +17,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def make():
-    """The script that wrote the golden files, for the bridges it makes."""
-    folder = str(Path(__file__).parent / "golden" / "foreign")
-    sys.path.insert(0, folder)
-    import make_bridge
-
-    sys.path.remove(folder)
-    return make_bridge
-
-
 @pytest.mark.parametrize("name", ["native_mlp", "native_attn_only", "native_rotary", "gpt2"])
-def test_a_live_bridge_becomes_a_run(make, name):
-    bridge = make.around_gpt2() if name == "gpt2" else make.native(**make.CASES[name])
+def test_a_live_bridge_becomes_a_run(make_bridge, name):
+    bridge = make_bridge.around_gpt2() if name == "gpt2" else make_bridge.native(**make_bridge.CASES[name])
     bridge.train()
     run = Run.from_model(bridge, source=SOURCE)
     assert bridge.training

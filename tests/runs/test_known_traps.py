@@ -1,11 +1,10 @@
 """What goes silently wrong with models of elsewhere, and does not here."""
 
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 import torch
-from golden_files import ASCII
+from golden_files import ASCII, FOREIGN, assert_its_own_logits
 from public_codes import SOURCE
 from torch.func import functional_call
 
@@ -13,7 +12,6 @@ from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.runs import Run, RunFileError
 from mechmarkov.runs.import_run import import_run
 
-FOREIGN = Path(__file__).parent / "golden" / "foreign"
 four = [
     pytest.mark.tl,
     pytest.mark.skipif(version("transformer-lens") < "4", reason="TransformerLens 3 has no native bridge"),
@@ -45,8 +43,7 @@ def test_attention_that_is_not_scaled_stays_so(name):
     """TransformerLens' converter scales it."""
     run = import_run([FOREIGN / name], source=SOURCE).run
     assert not run.config.use_attn_scale
-    original = torch.load(FOREIGN / f"{name.removesuffix('.pt')}.logits.pt", weights_only=True)
-    torch.testing.assert_close(run.model()(original["tokens"]), original["logits"], rtol=1e-5, atol=1e-5)
+    assert_its_own_logits(run, name)
 
 
 @pytest.mark.parametrize("name", ["tl2_rotary.pt", "tl3_rotary.pt"])
@@ -54,8 +51,7 @@ def test_rotary_in_halves_stays_in_halves(name):
     """TransformerLens' converter reads it as adjacent pairs."""
     run = import_run([FOREIGN / name], source=SOURCE).run
     assert not run.config.rotary_adjacent_pairs
-    original = torch.load(FOREIGN / f"{name.removesuffix('.pt')}.logits.pt", weights_only=True)
-    torch.testing.assert_close(run.model()(original["tokens"]), original["logits"], rtol=1e-5, atol=1e-5)
+    original = assert_its_own_logits(run, name)
     changed = run.config.model_copy(update={"rotary_adjacent_pairs": True})
     wrong = HookedDecoder(changed)
     wrong.load_state_dict({key: value[-1] for key, value in run.states.items()})

@@ -33,18 +33,6 @@ def test_what_wraps_a_model_is_taken_off():
         assert run.provenance["logit_difference"] <= 1e-5
 
 
-def test_a_model_that_computes_something_else_than_its_names_say():
-    class Louder(NanoGPT):
-        def forward(self, tokens, targets=None):
-            logits, loss = super().forward(tokens, targets)
-            return 1.001 * logits, loss
-
-    with pytest.raises(
-        RunFileError, match=r"Louder and its conversion disagree: logits differ by up to 0\.0"
-    ):
-        Run.from_model(drawn(Louder(Config())), source=SOURCE)
-
-
 TRANSFORMERS = [
     {},
     {"activation_function": "relu", "n_inner": 12},

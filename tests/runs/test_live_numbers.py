@@ -12,7 +12,7 @@ from public_codes import tokens as sequences
 from torch import nn
 
 import mechmarkov as mm
-from mechmarkov.runs import Run
+from mechmarkov.runs import Run, RunFileError
 
 HALVES = [torch.bfloat16, torch.float16]
 
@@ -94,14 +94,15 @@ def test_autocast_in_a_models_own_forward_pass_is_kept_out_in_float64(kind):
     assert run.config.act_fn == "gelu"
 
 
-@pytest.mark.parametrize("kind", [AutocastInside, AutocastAround])
-def test_autocast_hides_no_wrong_conversion(kind):
+@pytest.mark.parametrize("kind", [NanoGPT, AutocastInside, AutocastAround])
+def test_a_wrong_conversion_is_noticed_with_autocast_too(kind):
     class Louder(kind):
         def forward(self, tokens, targets=None):
             logits, loss = super().forward(tokens, targets)
             return 1.001 * logits, loss
 
-    with pytest.raises(ValueError, match="Louder and its conversion disagree: logits differ by up to"):
+    why = r"Louder and its conversion disagree: logits differ by up to 0\.0"
+    with pytest.raises(RunFileError, match=why):
         Run.from_model(drawn(Louder(Config())), source=SOURCE)
 
 

@@ -2,9 +2,7 @@
 
 import json
 import random
-import sys
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 import torch
@@ -86,25 +84,14 @@ def test_a_saved_folder_becomes_a_run_with_its_logits(tmp_path, family, safe):
     assert f"{model.config.model_type} of transformers" in imported.notes[0]
 
 
-@pytest.fixture
-def around():
-    """What puts a bridge around a model of transformers."""
-    folder = str(Path(__file__).parent / "golden" / "foreign")
-    sys.path.insert(0, folder)
-    import make_bridge
-
-    sys.path.remove(folder)
-    return make_bridge.around
-
-
 @pytest.mark.tl
 @pytest.mark.skipif(version("transformer-lens") < "4", reason="a bridge of version 3 has other names")
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "Mistral"])
-def test_a_bridge_around_one_becomes_a_run_live_and_saved(tmp_path, family, around):
+def test_a_bridge_around_one_becomes_a_run_live_and_saved(tmp_path, family, make_bridge):
     biased = {"attention_bias": True} if family == "GPTNeoX" else {}  # TransformerLens 4.3 knows no other
     model = live(family, seed=5, **biased)
     expected = logits_of(model)
-    bridge = around(model)
+    bridge = make_bridge.around(model)
     assert_close(Run.from_model(bridge, source=SOURCE), expected)
     torch.save({"cfg": bridge.cfg.to_dict(), "model": bridge.state_dict()}, tmp_path / "bridge.pt")
     assert_close(import_run([tmp_path / "bridge.pt"], source=SOURCE).run, expected)
@@ -119,13 +106,13 @@ def test_a_bridge_around_one_becomes_a_run_live_and_saved(tmp_path, family, arou
 
 @pytest.mark.tl
 @pytest.mark.skipif(version("transformer-lens") < "4", reason="a bridge of version 3 has other names")
-def test_a_bridge_that_does_not_tell_its_window_is_refused(around):
+def test_a_bridge_that_does_not_tell_its_window_is_refused(make_bridge):
     with pytest.raises(ValueError, match=r"cfg.architecture is 'MistralForCausalLM', expected"):
-        Run.from_model(around(live("Mistral", sliding_window=3)), source=SOURCE)
+        Run.from_model(make_bridge.around(live("Mistral", sliding_window=3)), source=SOURCE)
     mixed = {"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 0}
     for family in ("Qwen2", "Qwen3"):
         with pytest.raises(ValueError, match=r"cfg.layer_types is \['sliding_attention'"):
-            Run.from_model(around(live(family, **mixed)), source=SOURCE)
+            Run.from_model(make_bridge.around(live(family, **mixed)), source=SOURCE)
 
 
 def test_a_mixed_sliding_window_is_refused_before_anything_runs():
