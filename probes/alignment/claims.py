@@ -83,6 +83,8 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     unit = "" if score is None else score.unit
     is_another = unit == "cosine" and value is not None and value < MIN_COSINE
     status: Status = "shown" if holds and not is_another else "excluded"
+    if not constant and unit == "cosine" and not is_another and not holds:
+        conditions.append(Condition("only its direction"))
     return [
         Claim(
             names, "matches", (target,), value, None, null, unit, status, "weights", because=tuple(conditions)

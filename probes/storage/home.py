@@ -191,12 +191,12 @@ def is_changed(last: xr.Dataset) -> bool:
 
 
 def held_alone(last: xr.Dataset) -> list[str]:
-    """The path that by itself would be nearest to the bigram, if nearer than all paths and than none.
+    """The path that by itself would be nearest to the bigram, if nearer than all paths, none and the unigram.
 
     Args:
         last: What `measure` returned, of one model: `data.isel(step=-1)`.
     """
-    only, ends = last["kl_only"], min(float(last["kl_empty"]), float(last["kl_full"]))
+    only, ends = last["kl_only"], min(float(last[name]) for name in ("kl_empty", "kl_full", "kl_unigram"))
     nearest = str(only["path"].values[int(only.argmin("path"))])
     return [nearest] * (float(only.min()) <= ends - MIN_GAIN_NATS)
 

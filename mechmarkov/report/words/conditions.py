@@ -102,13 +102,13 @@ SILENT: dict[str, tuple[str, ...]] = {
         "one token to attend to", "tokens", "at every prediction", "effective tokens", "within its null",
         "modulo", "of one head",
     ),
-    "alignment": ("law",),
+    "alignment": ("law", "only its direction"),
     "induction": (
         "no match", "no key to edit", "no strong circuit", "through", "from", "to", "does harm",
         "not the law's", "some of it", "most of what there is", "finds after", "not for their predecessors",
     ),
     "ablation": (
-        "loss", "least of them", "no single parent", "all parents have one law", "cut from the logits only",
+        "loss", "least of them", "no single parent", "all parents have one law", "all stay as they are", "cut from the logits only",
         "worth together", "group", "one by one", "clearly needed",
     ),
     "storage": (
@@ -122,8 +122,9 @@ SILENT: dict[str, tuple[str, ...]] = {
         "states divide the length",
     ),
     "landscape": (
-        "tied embeddings favour repeats", "steps of L-BFGS", "stationary below", "growing directions", "directions", "to second order only",
+        "tied embeddings favour repeats", "beyond the best possible", "steps of L-BFGS", "stationary below", "growing directions", "directions", "to second order only",
         "no growing pattern", "on the subspace to the last bit", "already away", "seen", "by linear theory",
+        "the law has zeros",
         "e", "w",
     ),
     "dynamics": ("the parent", "probed steps", "from the first probed step", "lost again", "gradient of its largest"),
@@ -204,7 +205,6 @@ CONDITIONS: dict[str, Template] = {
     "outside the symmetric subspace": "This is judged outside the symmetric subspace",
     "at a kink": "A ReLU is exactly at zero, where the loss has no second derivative",
     "states that sequences hardly show": "States that sequences hardly show add {nats} to its KL",
-    "the law has zeros": "The law has zeros, which no softmax reaches",
     "gradient": "The gradient is {number} {unit}",
     "largest eigenvalue": "The largest eigenvalue is {number}",
     "flat directions": ("Some directions are flat", ""),

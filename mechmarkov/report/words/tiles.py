@@ -12,6 +12,7 @@ from mechmarkov.report.score_picture import DIGITS, MIN_SHOWN_SHARE
 from mechmarkov.report.symlog import symlog
 from mechmarkov.report.words.names import (
     MAX_NAMED,
+    TINY,
     bare_event,
     bare_law,
     bare_part,
@@ -257,7 +258,8 @@ def was_there(claim: Claim) -> bool:
 
 
 def _when(claim: Claim, place: int) -> str:
-    lost = " (lost again)" if claim.condition("lost again") else ""
+    away = claim.condition("lost again")
+    lost = "" if away is None else " (lost again)" if away.holds is not False else " (not always)"
     step = "from the start" if was_there(claim) else f"{'by step ' if place == 0 else ''}{claim.value:.0f}"
     return f"{step}{lost}"
 
@@ -347,7 +349,7 @@ def bars_from_zero(values: Mapping[str, float], most: int = MAX_BARS) -> tuple[B
             name,
             round(100 * (min(value, 0.0) - low) / width, 2),
             round(100 * (max(value, 0.0) - low) / width, 2),
-            format_number(0.0 if abs(value) < MIN_SHOWN_SHARE * width else value, DIGITS),
+            format_number(0.0 if abs(value) < max(TINY, MIN_SHOWN_SHARE * width) else value, DIGITS),
         )
         for name, value in shown.items()
     )

@@ -25,9 +25,10 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     reaches = claims.where("reaches", probe="behaviour")[0]
     best = bare_law(reaches.object[0])
     closest, fails = (claims.first(name, probe="behaviour") for name in ("is_closest_to", "fails_at"))
-    if fails is not None and (few := fails.condition("share of places")) is not None and not few.holds:
-        fails = None  # a tile says where
+    few = None if fails is None else fails.condition("share of places")
     if word == "solved":
+        if few is not None and not few.holds:
+            fails = None  # a tile says where
         if not reaches.is_shown:
             nearly = "" if is_exactly_as_right(claims) else ", right nearly as often as possible"
             return _with(f"Learned the {best}'s circuit{nearly}", how(claims, lives))
@@ -57,7 +58,10 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
         return "Untrained: no step was made"
     if claims.first("is_on_the_way_to") is not None:
         return "Undecided: too few sequences tell it from the unigram"
-    return f"The unigram and the {best} coincide within 0.01 nats"
+    other = "unigram"
+    if reaches.holds("the best is the unigram") and closest is not None:
+        other = next((bare_law(name) for name in closest.object if name not in reaches.object), other)
+    return f"The {other} and the {best} coincide within 0.01 nats"
 
 
 def _is_held(claims: Claims) -> bool:

@@ -5,6 +5,8 @@ from mechmarkov.report.words.names import MAX_NAMED, law, nats, number, share, s
 from mechmarkov.report.words.phrases.premises import Phrase, reason_in, value_in
 from mechmarkov.utils.text import format_range, listed
 
+ROUNDING = 1e-6  # of a share of a way, computed from predictions in float32
+
 
 def _imitates(claim: Claim) -> str:
     does = {"shown": "predicts like", "open": "may predict like", "excluded": "does not predict like"}.get(
@@ -34,10 +36,13 @@ def _reaches(claim: Claim) -> str:
 
 
 def _on_the_way(claim: Claim) -> str:
-    to = law(claim.object[0])
-    if value_in(claim) < 0:
+    to, high = law(claim.object[0]), value_in(claim) if claim.interval is None else claim.interval[1]
+    if high < -ROUNDING:
         return "Its expected loss is above the unigram's"
-    return f"It has come {share(claim.value)} of the way from the unigram to {to}{within(claim)}"
+    if value_in(claim) < -ROUNDING:
+        return f"Its expected loss is perhaps above the unigram's{within(claim)}"
+    come = 0.0 if value_in(claim) < ROUNDING else claim.value
+    return f"It has come {share(come)} of the way from the unigram to {to}{within(claim)}"
 
 
 def _is_right(claim: Claim) -> str:

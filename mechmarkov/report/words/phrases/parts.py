@@ -5,6 +5,7 @@ from mechmarkov.report.words.names import heads, law, nats, number, parts, share
 from mechmarkov.report.words.phrases.premises import Phrase, cap, negated, premise, reason_in, value_in
 from mechmarkov.utils.text import format_range, listed
 
+MOST_COSINE = 0.95  # with the target, from which on a table is told as all of it
 LEAST_LEFT = (-0.05, 0.005)  # of a score, which are told as none
 
 
@@ -53,24 +54,35 @@ def _attends_by(claim: Claim) -> str:
 def _matches(claim: Claim) -> str:
     lag = int(claim.number("law"))
     target = claim.object[0]
-    if lag > 1:
+    lagged = (law_read := claim.condition("law")) is not None and "lagged" in law_read.words
+    if lag > 1 or lagged:
         target = f"{target} of the {lag}-step law"
+    what = f"the {lag}-step law" if lag > 1 and not lagged else "the transition matrix"
     if claim.holds("constant"):
-        return f"No weights hold the transition matrix: the circuit of {parts(claim.subject)} is constant"
+        return f"No weights hold {what}: the circuit of {parts(claim.subject)} is constant"
     how = ""
     if claim.value is not None:
         names = {"cosine": "cosine {} with", "1 is exact": "slope {} on", "probability": "recall {} of"}
         how = f" ({names.get(claim.unit, '{} of').format(number(claim.value))} {target})"
+    who, has = parts(claim.subject), verb(claim.subject, "has", "have")
+    if claim.holds("only its direction"):
+        return f"{cap(who)} {has} the direction of {what}, but by itself it is hardly better than the unigram, if at all{how}"
     if claim.status == "excluded":
-        return f"No weights hold the transition matrix: {parts(claim.subject)} {verb(claim.subject, 'comes', 'come')} nearest{how}"
+        where = "at the token they read: " if lagged else ": "
+        return f"No weights hold {what}{' ' * lagged}{where}{who} {verb(claim.subject, 'comes', 'come')} nearest{how}"
     if claim.status == "open":
-        return f"By weights {parts(claim.subject)} would hold the transition matrix{how}{reason_in(claim)}"
-    return f"{parts(claim.subject)} {verb(claim.subject, 'has', 'have')} the transition matrix in the weights{how}"
+        return f"By weights {who} would hold {what}{how}{reason_in(claim)}"
+    much = "most of " if claim.unit == "cosine" and value_in(claim) < MOST_COSINE else ""
+    return f"{who} {has} {much}{what} in the weights{how}"
 
 
 def _induction_head(claim: Claim) -> str:
     who = heads(claim.subject)
     if claim.status == "does not apply":
+        if claim.condition("no key to edit"):
+            return (
+                "No key has a predecessor to edit without another match, so nothing can be said of induction"
+            )
         return "No query has a key that could match it, so nothing can be said of induction"
     if claim.object:
         finds = premise(claim, "finds after").words
@@ -104,10 +116,10 @@ def _feeds(claim: Claim) -> str:
         low, high = claim.interval
         ends = " to ".join(dict.fromkeys((share(low), share(high))))
         if claim.status == "open":
-            return f"Whether an earlier head feeds {inputs} is open: cutting all leaves {ends} of the score"
-        return f"No earlier head feeds {inputs}: cutting all leaves {ends} of the score"
+            return f"Whether an earlier head feeds {inputs} directly is open: cutting all leaves {ends} of the score"
+        return f"No earlier head feeds {inputs} directly: cutting all leaves {ends} of the score"
     return (
-        f"No earlier head feeds {inputs}"
+        f"No earlier head feeds {inputs} directly"
         if claim.status == "excluded"
         else f"Cuts cannot tell which head feeds {inputs}"
     )
@@ -192,6 +204,8 @@ def _follows(claim: Claim) -> str:
         if claim.condition("no single parent"):
             return "The next state depends on no single token, so there is no parent to swap"
         return "All parents have one law here, so a swap tells nothing"
+    if claim.condition("all stay as they are"):
+        return "Predictions do not follow another parent: it changes none of them"
     does = {"shown": "follow", "open": "may follow", "excluded": "do not follow"}[claim.status]
     return f"Predictions {does} another parent: in {share(claim.value)} of cases{within(claim)}, by chance in 50%"
 
@@ -199,6 +213,10 @@ def _follows(claim: Claim) -> str:
 def _order(claim: Claim) -> str:
     if claim.status == "excluded":
         return "The order of what came before the last token is worth less than 0.001 nats"
+    if claim.condition("does harm"):
+        return f"The order of what came before the last token does harm: another costs {nats(-value_in(claim))} less{negated(claim)}"
+    if claim.status == "open":
+        return f"Whether the order of what came before the last token is of use is open: {nats(claim.value)}{within(claim)}"
     return f"The order of what came before the last token is worth {nats(claim.value)}{within(claim)}"
 
 
