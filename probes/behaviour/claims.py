@@ -278,7 +278,8 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
         has = reaches is not None and reaches.is_shown and reaches.object[0] in closest.object
         if like is not None and closest.is_shown and closest.condition("coincide"):
             like = replace(like, object=closest.object)
-        if fails is not None and reaches is not None and fails.object == reaches.object and not tempered:
+        told = [claim.object for claim in (reaches, like) if claim is not None]
+        if fails is not None and reaches is not None and fails.object in told and not tempered:
             many = fails.condition("share of places")
             if many is not None and (many.holds or not reaches.is_shown):
                 like, has = fails, True

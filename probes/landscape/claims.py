@@ -38,9 +38,10 @@ def _point(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
     beside = (*_where(data), *_theory(data), *_unigram(data), *_drift(data))
     if kind == "not stationary":
         nats = float(data["descent"]) if why == "descent" else float(data["nats_away"])
-        moving = (*_moving(data, why), *_beyond(data, nats), *beside)
+        beyond = () if why == "descent" else tuple(_beyond(data, nats))  # a step that was made is a fact
+        moving = (*_moving(data, why), *beyond, *beside)
         return Claim(
-            (MODEL,), "moves", (), None if any(one.name == BEYOND for one in moving) else nats,
+            (MODEL,), "moves", (), None if beyond else nats,
             unit=str(data.attrs["loss_unit"]), evidence=LAW, because=moving,
         )  # fmt: skip
     names = (kind,) if kind in ("minimum", "saddle") else ("minimum", "saddle")

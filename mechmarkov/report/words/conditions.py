@@ -102,7 +102,7 @@ SILENT: dict[str, tuple[str, ...]] = {
         "one token to attend to", "tokens", "at every prediction", "effective tokens", "within its null",
         "modulo", "of one head",
     ),
-    "alignment": ("law", "only its direction"),
+    "alignment": ("law", "lag of the source", "only its direction"),
     "induction": (
         "no match", "no key to edit", "no strong circuit", "through", "from", "to", "does harm",
         "not the law's", "some of it", "most of what there is", "finds after", "not for their predecessors",

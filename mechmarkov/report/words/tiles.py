@@ -302,7 +302,7 @@ def _number(claim: Claim | None) -> tuple[str, Score | None]:
         "attends_to": "of its attention",
         "is_trapped_by": "of the first gradient tells labels apart",
         "is_at": "smallest Hessian eigenvalue",
-        "moves": f"{claim.unit} from the stationary point",
+        "moves": f"{claim.unit} {'lower' if claim.number('steps of L-BFGS') else 'from the stationary point'}",
         "came_by": f"steps until halfway to {event(claim.object[0], claim)}" if claim.object else "steps",
         "carries_belief": "R² of the belief",
     }

@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from mechmarkov.claims.claim import Claim, Claims
 from mechmarkov.claims.tile import Tile
 from mechmarkov.report.first_screen.verdict import Badge, is_exactly_as_right, progress
-from mechmarkov.report.words.names import MAX_NAMED, bare_law, heads, law, parts, share, token, verb
+from mechmarkov.report.words.names import (
+    MAX_NAMED,
+    bare_law,
+    heads,
+    law,
+    nats,
+    parts,
+    share,
+    token,
+    verb,
+)
 from mechmarkov.report.words.phrases.laws import where
 from mechmarkov.utils.text import listed
 
@@ -85,6 +95,9 @@ def _another(claims: Claims, best: str, closest: Claim | None) -> str:
     """Neither unigram nor best; the law that it is closest to, and whether its loss is above the unigram's."""
     value, _, high = progress(claims)
     if claims.first("is_on_the_way_to") is None:
+        reaches = claims.where("reaches", probe="behaviour")[0]
+        if reaches.holds("the best is the unigram"):
+            return f"Not the {best}: {nats(reaches.value)} away"
         return f"Not the {best}, nor the unigram, which nearly coincide"
     named = f"Not the {best}"
     if closest is not None and closest.is_shown:

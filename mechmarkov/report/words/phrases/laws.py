@@ -41,8 +41,9 @@ def _on_the_way(claim: Claim) -> str:
         return "Its expected loss is above the unigram's"
     if value_in(claim) < -ROUNDING:
         return f"Its expected loss is perhaps above the unigram's{within(claim)}"
-    come = 0.0 if value_in(claim) < ROUNDING else claim.value
-    return f"It has come {share(come)} of the way from the unigram to {to}{within(claim)}"
+    if value_in(claim) < ROUNDING:
+        return f"It has come 0% of the way from the unigram to {to}"
+    return f"It has come {share(claim.value)} of the way from the unigram to {to}{within(claim)}"
 
 
 def _is_right(claim: Claim) -> str:

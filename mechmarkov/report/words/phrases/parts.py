@@ -54,12 +54,12 @@ def _attends_by(claim: Claim) -> str:
 def _matches(claim: Claim) -> str:
     lag = int(claim.number("law"))
     target = claim.object[0]
-    lagged = (law_read := claim.condition("law")) is not None and "lagged" in law_read.words
+    lagged = claim.condition("lag of the source") is not None
     if lag > 1 or lagged:
         target = f"{target} of the {lag}-step law"
     what = f"the {lag}-step law" if lag > 1 and not lagged else "the transition matrix"
     if claim.holds("constant"):
-        return f"No weights hold {what}: the circuit of {parts(claim.subject)} is constant"
+        return f"No path's own weights hold {what}: the circuit of {parts(claim.subject)} is constant"
     how = ""
     if claim.value is not None:
         names = {"cosine": "cosine {} with", "1 is exact": "slope {} on", "probability": "recall {} of"}
@@ -68,8 +68,8 @@ def _matches(claim: Claim) -> str:
     if claim.holds("only its direction"):
         return f"{cap(who)} {has} the direction of {what}, but by itself it is hardly better than the unigram, if at all{how}"
     if claim.status == "excluded":
-        where = "at the token they read: " if lagged else ": "
-        return f"No weights hold {what}{' ' * lagged}{where}{who} {verb(claim.subject, 'comes', 'come')} nearest{how}"
+        where = " at the token that they read" if lagged else ""
+        return f"No path's own weights hold {what}{where}: {who} {verb(claim.subject, 'comes', 'come')} nearest{how}"
     if claim.status == "open":
         return f"By weights {who} would hold {what}{how}{reason_in(claim)}"
     much = "most of " if claim.unit == "cosine" and value_in(claim) < MOST_COSINE else ""
@@ -211,10 +211,10 @@ def _follows(claim: Claim) -> str:
 
 
 def _order(claim: Claim) -> str:
-    if claim.status == "excluded":
-        return "The order of what came before the last token is worth less than 0.001 nats"
     if claim.condition("does harm"):
         return f"The order of what came before the last token does harm: another costs {nats(-value_in(claim))} less{negated(claim)}"
+    if claim.status == "excluded":
+        return "The order of what came before the last token is worth less than 0.001 nats"
     if claim.status == "open":
         return f"Whether the order of what came before the last token is of use is open: {nats(claim.value)}{within(claim)}"
     return f"The order of what came before the last token is worth {nats(claim.value)}{within(claim)}"
