@@ -26,6 +26,7 @@ REACHED = 0.9  # of the way from the unigram's loss to the best: a tenth is left
 ALIKE = 1e-3  # of that way; a law that is nearly the best may be nearer still
 FAR_NATS = 0.05  # after a state or at a position from which a law is not imitated there
 FEW = 0.1  # of the positions: a law that fails in so few is named without them
+ROUNDING = 1e-9
 MOST = 0.5  # of the predictions: a law that holds in fewer is not told as holding somewhere
 MAX_BARS = 5  # of the picture on the first screen
 COLDEST_TOLD, HOTTEST_TOLD = 1 / 8, 8.0  # beyond, predictions are nearly certain, or nearly uniform
@@ -165,7 +166,7 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
                 holds = value + NORMAL_95 * error < IMITATION_NATS
                 nearer = last[variable].sel(predictor=closest).values < IMITATION_NATS
             known, part = np.isfinite(value), parts[axis]
-            if not fails.any() or part[holds].sum() <= MOST * part[known].sum():
+            if not fails.any() or part[holds].sum() <= MOST * part[known].sum() + ROUNDING:
                 continue
             if best not in (closest, *equals) and name == best and nearer[holds].all():
                 continue  # where it holds it is the nearest law too: these places do not show it

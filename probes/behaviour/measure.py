@@ -12,7 +12,7 @@ from mechmarkov.probing import Subject
 from mechmarkov.probing.dataset import Variables, variables
 from mechmarkov.probing.preconditions import has_one_parent, parent_lag, predictor_of
 from mechmarkov.probing.rare_states import rare_states
-from mechmarkov.sources import ChainMixture, Tokenised
+from mechmarkov.sources import ChainMixture, Stationary, Tokenised
 from mechmarkov.theory.bootstrap import mean_after, ratio, standard_error
 from mechmarkov.theory.kernel import FLOOR, kl
 
@@ -249,7 +249,9 @@ def _components(subject: Subject) -> np.ndarray | None:
 
 
 def _shares_after(subject: Subject) -> np.ndarray:
-    """Returns which share of the predictions comes after each parent state, `[state_from]`."""
+    """Returns which share of predictions comes after each parent state: `pi` where there is one chain."""
+    if isinstance(subject.source, Stationary):
+        return np.array(subject.source.pi)
     parents = subject.batch.parents.numpy().ravel()
     return np.bincount(parents, minlength=subject.source.n_states) / parents.size
 
