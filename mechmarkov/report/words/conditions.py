@@ -184,7 +184,7 @@ CONDITIONS: dict[str, Template] = {
     "not stable": "Which of them hold nine tenths changes with the sequences",
     "at the whole model's norm scale": "These are at the whole model's norm scale",
     "positions that follow the parent": "Predictions follow the parent at {positions} only",
-    "positions that change with the parent": "Setting the parent changes predictions at {positions}",
+    "positions that change with the parent": "Setting the parent moves predictions by 0.01 nats or more at {positions}",
     "rank that keeps 90 %": "Rank {whole} of {name} keeps 90% of the bigram part",
     "half is stored": "Whether half of it is stored, not read from the context, is open ({share})",
     # symmetry

@@ -104,7 +104,7 @@ def _induction_head(claim: Claim) -> str:
     if claim.condition("its own convolution"):  # of a state space, whose weights on tokens are no attention
         return f"{who} is an induction head by itself: its convolution sees each token's predecessor, which moves how much that token counts"
     are = verb(claim.subject, "is an induction head", "are induction heads")
-    return f"{who} {are}: changing a token's predecessor moves its attention by {share(claim.value)} of the ideal"
+    return f"{who} {are}: changing a token's predecessor moves {verb(claim.subject, 'its', 'their')} attention by {share(claim.value)} of the ideal"
 
 
 def _feeds(claim: Claim) -> str:
