@@ -25,7 +25,7 @@ from mechmarkov.report.words.names import (
     token,
     upper,
 )
-from mechmarkov.report.words.phrases.laws import where
+from mechmarkov.report.words.phrases.laws import but_not
 from mechmarkov.report.words.sentences import phrase, sentence
 from mechmarkov.utils.text import format_number, listed
 
@@ -207,7 +207,7 @@ def _most(claim: Claim) -> str:
 _SHORT: dict[str, Callable[[Claim], str]] = {
     "imitates": lambda claim: _coinciding(claim.object),
     "is_closest_to": _closest,
-    "fails_at": lambda claim: f"{law(claim.object[0])}, but not {where(claim)}",
+    "fails_at": lambda claim: but_not(law(claim.object[0]), claim, MAX_ANSWER_WORDS),
     "tempers": lambda claim: f"{law(claim.object[0])}, {'less' if (claim.value or 1) < 1 else 'more'} sure",
     "reaches": _reaches,
     "is_trapped_by": _trapped,

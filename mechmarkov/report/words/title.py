@@ -17,7 +17,7 @@ from mechmarkov.report.words.names import (
     token,
     verb,
 )
-from mechmarkov.report.words.phrases.laws import where
+from mechmarkov.report.words.phrases.laws import but_not
 from mechmarkov.utils.text import listed
 
 MAX_TITLE_WORDS = 12
@@ -44,14 +44,14 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
             return _with(f"Learned the {best}'s circuit{nearly}", how(claims, lives))
         name = best if closest is None else bare_law(closest.object[0])
         if fails is not None:
-            return f"Learned the {name}, but not {where(fails)}"
+            return but_not(f"Learned the {name}", fails, MAX_TITLE_WORDS)
         return _with(f"Learned the {name}", how(claims, lives))
     tempered = claims.first("tempers")
     if tempered is not None and word != "untrained":
         sure = "less" if (tempered.value or 1.0) < 1 else "more"
         return f"Has {law(tempered.object[0])}, but is {sure} sure than it should be"
     if fails is not None and word in ("partly", "another law") and fails.object[0] == reaches.object[0]:
-        return f"Has {law(fails.object[0])}, but not {where(fails)}"
+        return but_not(f"Has {law(fails.object[0])}", fails, MAX_TITLE_WORDS)
     if word == "partly":
         return _with(f"{share(progress(claims)[0])} of the way to the {best}", how(claims, lives))
     if word == "trapped":

@@ -72,6 +72,16 @@ def where(claim: Claim) -> str:
     return f"at {'position' if len(positions) == 1 else 'positions'} {some([str(at) for at in positions])}"
 
 
+def but_not(start: str, claim: Claim, most: int) -> str:
+    """Returns a few words, and where they do not hold: by names, or only how many places if that is too long."""
+    told = f"{start}, but not {where(claim)}"
+    if len(told.split()) <= most:
+        return told
+    states = claim.where.states
+    many = f"after {len(states)} states" if states else f"at {len(claim.where.positions)} positions"
+    return f"{start}, but not {many}"
+
+
 LAWS: dict[str, Phrase] = {
     "imitates": _imitates,
     "is_closest_to": _closest,

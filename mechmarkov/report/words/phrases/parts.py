@@ -55,8 +55,10 @@ def _matches(claim: Claim) -> str:
     lag = int(claim.number("law"))
     target = claim.object[0]
     lagged = claim.condition("lag of the source") is not None
-    if lag > 1 or lagged:
+    if lagged:
         target = f"{target} of the {lag}-step law"
+    elif lag > 1:
+        target = f"its {target}"
     what = f"the {lag}-step law" if lag > 1 and not lagged else "the transition matrix"
     if claim.holds("constant"):
         return f"No path's own weights hold {what}: the circuit of {parts(claim.subject)} is constant"
@@ -65,11 +67,14 @@ def _matches(claim: Claim) -> str:
         names = {"cosine": "cosine {} with", "1 is exact": "slope {} on", "probability": "recall {} of"}
         how = f" ({names.get(claim.unit, '{} of').format(number(claim.value))} {target})"
     who, has = parts(claim.subject), verb(claim.subject, "has", "have")
+    nearest = f"{who} {verb(claim.subject, 'comes', 'come')} nearest{how}"
     if claim.holds("only its direction"):
-        return f"{cap(who)} {has} the direction of {what}, but by itself it is hardly better than the unigram, if at all{how}"
+        points, is_ = verb(claim.subject, "points", "point"), verb(claim.subject, "is", "are")
+        return f"{cap(who)} {points} along {what}{how}, but {is_} at best hardly better than the unigram"
+    if claim.status == "excluded" and lagged:
+        return f"No path has the law of the token it reads: {nearest}"
     if claim.status == "excluded":
-        where = " at the token that they read" if lagged else ""
-        return f"No path's own weights hold {what}{where}: {who} {verb(claim.subject, 'comes', 'come')} nearest{how}"
+        return f"No path's own weights hold {what}: {nearest}"
     if claim.status == "open":
         return f"By weights {who} would hold {what}{how}{reason_in(claim)}"
     much = "most of " if claim.unit == "cosine" and value_in(claim) < MOST_COSINE else ""
