@@ -102,9 +102,9 @@ def _another(claims: Claims, best: str, closest: Claim | None) -> str:
     named = f"Not the {best}"
     if closest is not None and closest.is_shown:
         named = f"Closest to {law(closest.object[0])}"
-    if value >= -0.1:
-        return f"{named}, with a loss near the unigram's"
-    return f"{named}, with a loss {'above' if high < 0 else 'perhaps above'} the unigram's"
+    where = "near" if value >= -0.1 else "above" if high < 0 else "perhaps above"
+    told = (f"{named}{link} a loss {where} the unigram's" for link in (", with", ":"))
+    return next((text for text in told if len(text.split()) <= MAX_TITLE_WORDS), named)
 
 
 def _with(short: str, ways: Sequence[str]) -> str:
