@@ -204,6 +204,8 @@ def _tempered(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
         limit = min(limit, (1 - REACHED) * float(data["gap"]))
         within = nats + NORMAL_95 * error < limit
         told = COLDEST_TOLD < float(one["temperature"]) < HOTTEST_TOLD
+        if float(last["kl"].min()) < nats:  # a law as it is fits better than this one at another temperature
+            continue
         if told and within and own - NORMAL_95 * own_error > IMITATION_NATS:
             left = Condition("left at that temperature", value=nats, unit="nats")
             at_own = Condition("at its own temperature", value=own, unit="nats")

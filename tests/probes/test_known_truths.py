@@ -18,7 +18,7 @@ from mechmarkov.models.constructions.lookup_tables import (
 )
 from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.report.words.phrases import PHRASES
-from mechmarkov.sources import Chain, ChainMixture, DirichletChains, TriggerBigram
+from mechmarkov.sources import Chain, ChainMixture, DirichletChains, SelectiveLag, TriggerBigram
 
 N = 12
 SWITCHING = Chain([[0.3, 0.7], [0.85, 0.15]])
@@ -102,6 +102,14 @@ def test_a_copy_of_the_likeliest_state_is_not_the_bigram_made_sharp():
     assert told(direct_table(4 * torch.eye(3), N), ["behaviour"], sticky).claims.first("tempers") is None
     sharp = torch.tensor(3 * np.log(np.array(sticky.P))).float()
     assert told(direct_table(sharp, N), ["behaviour"], sticky).claims.first("tempers").is_shown
+
+
+def test_a_law_as_it_is_comes_before_another_made_sharp():
+    rows = [[0.8, 0.1, 0.1], [0.15, 0.7, 0.15], [0.1, 0.2, 0.7]]
+    model = value_table(torch.tensor(rows).log(), N)
+    claims = told(model, ["behaviour"], SelectiveLag(rows, [1, 3])).claims
+    assert claims.first("imitates", object="lag_1").is_shown
+    assert claims.first("tempers") is None
 
 
 def test_between_two_chains_few_draws_decide_nothing():

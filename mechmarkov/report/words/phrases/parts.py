@@ -86,7 +86,7 @@ def _induction_head(claim: Claim) -> str:
     if claim.status == "does not apply":
         if claim.condition("no key to edit"):
             return (
-                "No key has a predecessor to edit without another match, so nothing can be said of induction"
+                "Too few sequences have a key whose predecessor can be edited, so nothing can be said of induction"
             )
         return "No query has a key that could match it, so nothing can be said of induction"
     if claim.object:
