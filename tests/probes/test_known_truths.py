@@ -9,7 +9,7 @@ from models_by_hand import LOG_P
 from probing_cases import P3, probe_quickly, run_of
 
 import mechmarkov as mm
-from mechmarkov.models.constructions.induction_heads import induction_pair
+from mechmarkov.models.constructions.induction_heads import duplicate_token_head, induction_pair
 from mechmarkov.models.constructions.lookup_tables import (
     cancelling_tables,
     direct_table,
@@ -212,6 +212,15 @@ def test_a_relay_is_a_table_through_the_first_head():
     assert tables.value == pytest.approx(1.0, abs=1e-3)
     assert tables.condition("looks up matches") is None
     assert tables.condition("looks up").words[:2] == ("L1H0", "L0H0")
+
+
+def test_a_head_that_looks_by_content_reads_no_lag():
+    tables = told(duplicate_token_head(3, 40), ["program"], DirichletChains(n_states=3)).claims.where(
+        "explains"
+    )
+    premises = [one.name for claim in tables for one in claim.because]
+    assert "looks up no lag" in premises
+    assert "looks up" not in premises
 
 
 def test_a_bias_by_position_is_told_as_one():

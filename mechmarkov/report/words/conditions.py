@@ -231,6 +231,7 @@ CONDITIONS: dict[str, Template] = {
     "looks up": _looks_up,
     "looks up matches": lambda c: f"Its tables look up tokens after copies of the current one, in the table of {part(c.words[0])}"
     + ("" if c.value is None else f" (favoured {number(c.value)} to 1)"),
+    "looks up no lag": "Its tables look up no lag in particular in the table of {part} (weights up to {number})",
     "looks up many alike": "Its tables look up {whole} tokens alike in the table of {part}",
     # belief
     "tokens and predictions give": "The next law and the last tokens give R² {number}",
