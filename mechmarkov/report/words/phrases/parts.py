@@ -85,9 +85,7 @@ def _induction_head(claim: Claim) -> str:
     who = heads(claim.subject)
     if claim.status == "does not apply":
         if claim.condition("no key to edit"):
-            return (
-                "Too few sequences have a key whose predecessor can be edited, so nothing can be said of induction"
-            )
+            return "Too few sequences have a key whose predecessor can be edited, so nothing can be said of induction"
         return "No query has a key that could match it, so nothing can be said of induction"
     if claim.object:
         finds = premise(claim, "finds after").words
