@@ -191,10 +191,11 @@ def _follows(data: xr.Dataset) -> Claim:
     if not isinstance(score.value, float):
         why = "no single parent" if not data.attrs["one_parent"] else "all parents have one law"
         return Claim((MODEL,), "follows", status="does not apply", because=(Condition(why),))
-    status = decided(score.interval, 0.5, score.value)
+    stays = float(last_model(data)["swaps_that_stay"]) == 1
+    status = "excluded" if stays else decided(score.interval, 0.5, score.value)
     return Claim(
         (MODEL,), "follows", ("parent",), score.value, score.interval, 0.5, "probability", status,
-        "intervention",
+        "intervention", because=(Condition("all stay as they are"),) * stays,
     )  # fmt: skip
 
 
@@ -203,14 +204,20 @@ def _order(data: xr.Dataset) -> Claim:
     value = float(last_model(data)["shuffle_effect"].sel(ORDER_LOSS))
     interval = interval_at(data, "shuffle_effect", **ORDER_LOSS)
     little = max(map(abs, interval)) < MIN_EFFECT_NATS
-    status: Status = "excluded" if little else "shown" if interval[0] > 0 else "open"
-    return Claim((MODEL,), "uses_order", (), value, interval, 0.0, "nats", status, "intervention")
+    harm = interval[1] < 0 and not little
+    status: Status = "excluded" if little or harm else "shown" if interval[0] > 0 else "open"
+    return Claim(
+        (MODEL,), "uses_order", (), value, interval, 0.0, "nats", status, "intervention",
+        because=(Condition("does harm"),) * harm,
+    )  # fmt: skip
 
 
 def _repairs(data: xr.Dataset) -> Iterator[Claim]:
     """The part that later parts make up for most."""
-    if part := _most(data, "self_repair", "part", of="direct_effect"):
-        last = last_model(data)
+    last = last_model(data)
+    # What is worth nothing by itself is repaired by nobody: where later parts do harm with it, its cut helps.
+    worth = [part for part in map(str, data["part"].values) if _is_worth(data, "direct_effect", part=part)]
+    if part := _most(data.sel(part=worth), "self_repair", "part", of="direct_effect"):
         value, direct = (float(last[name].sel(part=part)) for name in ("self_repair", "direct_effect"))
         cut = Condition("cut from the logits only", value=direct, unit="nats")
         yield Claim(
@@ -231,6 +238,7 @@ def _stand_in(data: xr.Dataset) -> Iterator[Claim]:
         pair
         for pair, both in members.items()
         if max(single[part] for part in both) <= MAX_ALONE_SHARE * worth[pair]
+        and _is_worth(data, "joint_effect", pair=pair)
     ]
     if pair := _most(data.sel(pair=stand_in), "redundancy", "pair", of="joint_effect"):
         together = Condition("worth together", value=float(worth[pair]), unit="nats")
@@ -239,6 +247,11 @@ def _stand_in(data: xr.Dataset) -> Iterator[Claim]:
             interval_at(data, "redundancy", pair=pair), 0.0, "nats", "shown", "intervention",
             because=(together,),
         )  # fmt: skip
+
+
+def _is_worth(data: xr.Dataset, name: str, **where: str) -> bool:
+    """Returns whether cutting something clearly costs the last model nats."""
+    return interval_at(data, name, **where)[0] > 0
 
 
 def _most(data: xr.Dataset, name: str, dim: str, *, of: str) -> str | None:

@@ -239,7 +239,8 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
         parent ("swapped") and behind the true one ("original"), in the mean over sequences;
         `swap_followed` [axis] (probability): how often the other parent moves the prediction from the true
         parent's law towards its own, and nearer to its own; half where the prediction stays as it is;
-        `swap_followed_at` [axis, position], and how many `swaps` [axis] there are. Sequences whose two
+        `swap_followed_at` [axis, position], how many `swaps` [axis] there are, and of them the share
+        `swaps_that_stay` [axis] after which the prediction stays as it is. Sequences whose two
         parents have one law tell nothing and are left out; NaN where all are.
 
     Example:
@@ -281,7 +282,8 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
         variables("nats", (axis, "row"), swap_kl=kl[..., differs].mean(-1) if some else kl.mean(-1))
         | variables("probability", axis, swap_followed=followed[:, differs if some else slice(None)].mean(-1))
         | variables("probability", (axis, "position"), swap_followed_at=by_position)
-        | variables("predictions", axis, swaps=np.full(len(followed), differs.sum())),
+        | variables("predictions", axis, swaps=np.full(len(followed), differs.sum()))
+        | variables("share", axis, swaps_that_stay=stays[:, differs if some else slice(None)].mean(-1)),
         coords={axis: subject.coordinates, "row": ["swapped", "original"], "position": batch.read.numpy()},
     )
 

@@ -69,6 +69,8 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         Condition("by mean output", mlp_index(path) is not None),
         Condition("norm's scale at its mean", bool(data.attrs["has_norm"])),
     ]
+    if int(data.attrs["source_lag"]) > 1:
+        conditions.append(Condition("lag of the source", value=int(data.attrs["source_lag"])))
     if constant:
         conditions.insert(0, Condition("constant"))
     if head_index(path) is not None and not constant:
@@ -83,6 +85,8 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     unit = "" if score is None else score.unit
     is_another = unit == "cosine" and value is not None and value < MIN_COSINE
     status: Status = "shown" if holds and not is_another else "excluded"
+    if not constant and unit == "cosine" and not is_another and not holds:
+        conditions.append(Condition("only its direction"))
     return [
         Claim(
             names, "matches", (target,), value, None, null, unit, status, "weights", because=tuple(conditions)

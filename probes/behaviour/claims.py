@@ -26,6 +26,7 @@ REACHED = 0.9  # of the way from the unigram's loss to the best: a tenth is left
 ALIKE = 1e-3  # of that way; a law that is nearly the best may be nearer still
 FAR_NATS = 0.05  # after a state or at a position from which a law is not imitated there
 FEW = 0.1  # of the positions: a law that fails in so few is named without them
+ROUNDING = 1e-9
 MOST = 0.5  # of the predictions: a law that holds in fewer is not told as holding somewhere
 MAX_BARS = 5  # of the picture on the first screen
 COLDEST_TOLD, HOTTEST_TOLD = 1 / 8, 8.0  # beyond, predictions are nearly certain, or nearly uniform
@@ -38,6 +39,9 @@ _SUBJECT = (MODEL,)
 def nearest(data: xr.Dataset) -> tuple[str, list[str]]:
     """Returns the nearest predictor at the last step, the simplest of equals, and those it equals."""
     closest = data["predictor"].values[is_nearest(last_model(data)["kl"])].tolist()
+    best, simple = data.attrs.get("best"), ("uniform", data.attrs.get("unigram"), data.attrs.get("bigram"))
+    if best in closest and closest[0] not in simple:  # the source's own law, which a law of steps may be
+        closest = [best, *(name for name in closest if name != best)]
     return closest[0], closest[1:]
 
 
@@ -147,6 +151,7 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
     """Yields where the best or nearest law is imitated and where it clearly is not, by state or position."""
     closest, equals = nearest(data)
     best = str(data.attrs.get("best", closest))
+    parts = {"states": last["share_after"].values, "positions": np.ones(data.sizes["position"])}
     # Of a model that is another law everywhere, the places where that is the best law say nothing.
     is_another = best not in (closest, *equals) and imitates(last["kl"], last["kl_error"]) is True
     names = dict.fromkeys([closest] if is_another else [best, closest])
@@ -159,9 +164,12 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
             with np.errstate(invalid="ignore"):
                 fails = value - NORMAL_95 * error > FAR_NATS
                 holds = value + NORMAL_95 * error < IMITATION_NATS
-            known = np.isfinite(value)
-            if not fails.any() or holds.sum() <= MOST * known.sum():
+                nearer = last[variable].sel(predictor=closest).values < IMITATION_NATS
+            known, part = np.isfinite(value), parts[axis]
+            if not fails.any() or part[holds].sum() <= MOST * part[known].sum() + ROUNDING:
                 continue
+            if best not in (closest, *equals) and name == best and nearer[holds].all():
+                continue  # where it holds it is the nearest law too: these places do not show it
             bad, good = (Where(**{axis: _chosen(places, which)}) for which in (fails, holds))
             worst, most = (int(np.where(which, value, -np.inf).argmax()) for which in (fails, holds))
             share = float(fails.sum() / known.sum())
@@ -192,8 +200,12 @@ def _tempered(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
         nats, error = float(one["kl_tempered"]), float(one["kl_tempered_error"])
         own, own_error = float(one["kl"]), float(one["kl_error"])
         limit = min(FAR_NATS, IMITATION_SHARE * own)
+        # A copy of the likeliest state is the law at some temperature but for what is a good part of its way.
+        limit = min(limit, (1 - REACHED) * float(data["gap"]))
         within = nats + NORMAL_95 * error < limit
         told = COLDEST_TOLD < float(one["temperature"]) < HOTTEST_TOLD
+        if float(last["kl"].min()) < nats:  # a law as it is fits better than this one at another temperature
+            continue
         if told and within and own - NORMAL_95 * own_error > IMITATION_NATS:
             left = Condition("left at that temperature", value=nats, unit="nats")
             at_own = Condition("at its own temperature", value=own, unit="nats")
@@ -269,12 +281,15 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
         has = reaches is not None and reaches.is_shown and reaches.object[0] in closest.object
         if like is not None and closest.is_shown and closest.condition("coincide"):
             like = replace(like, object=closest.object)
-        if fails is not None and reaches is not None and fails.object == reaches.object and not tempered:
+        told = [claim.object for claim in (reaches, like) if claim is not None]
+        if fails is not None and reaches is not None and fails.object in told and not tempered:
             many = fails.condition("share of places")
-            if many is not None and many.holds:
+            if many is not None and (many.holds or not reaches.is_shown):
                 like, has = fails, True
         tempered = None if has and like is not fails else tempered
-        answer = tempered or (like if like is not None and (has or like.is_shown) else closest)
+        # Of laws that are not told apart none is named by itself, though the model is near all of them.
+        is_told = has or (like is not None and like.is_shown and closest.is_shown)
+        answer = tempered or (like if like is not None and is_told else closest)
         known = [claim for claim in (closest, reaches) if claim is not None]
         bars = _bars(ours.where("imitates"), known, None if reaches is None else reaches.object[0])
         order = (fails, right) if like is fails else (right, fails)

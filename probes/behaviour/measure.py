@@ -12,7 +12,7 @@ from mechmarkov.probing import Subject
 from mechmarkov.probing.dataset import Variables, variables
 from mechmarkov.probing.preconditions import has_one_parent, parent_lag, predictor_of
 from mechmarkov.probing.rare_states import rare_states
-from mechmarkov.sources import ChainMixture, Tokenised
+from mechmarkov.sources import ChainMixture, Stationary, Tokenised
 from mechmarkov.theory.bootstrap import mean_after, ratio, standard_error
 from mechmarkov.theory.kernel import FLOOR, kl
 
@@ -48,7 +48,7 @@ def measure(subject: Subject) -> xr.Dataset:
         `implied` [axis, state_from, state_to] (probability): the mean prediction after each parent state;
         `kl_after` and its standard error `kl_after_error` [axis, state_from, predictor] (nats), `loss_after`
         [axis, state_from] (nats) and `accuracy_after` [axis, state_from] (probability): the same scores after
-        each parent state;
+        each parent state, which the share `share_after` [state_from] of the predictions follows;
         `kernel` [state_from, state_to] (probability): P, for a source with one chain;
         of tokens `loss_per_symbol` [axis], its standard error and `least_per_symbol` (nats a symbol of their
         source; NaN where its entropy rate has no closed form).
@@ -108,6 +108,7 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("probability", "predictor", predictor_accuracy=predictor_right)
         | variables("probability", (*after, "state_to"), implied=_after(subject, model))
         | _after_states(subject, per_sequence, rare)
+        | variables("share", "state_from", share_after=_shares_after(subject))
         | variables("nats", after, loss_after=_after(subject, losses[..., None])[..., 0])
         | variables("probability", after, accuracy_after=_after(subject, right[..., None])[..., 0]),
         coords={axis: subject.coordinates, "predictor": list(exact), "position": batch.read.numpy()},
@@ -245,6 +246,14 @@ def _components(subject: Subject) -> np.ndarray | None:
     if not isinstance(subject.source, ChainMixture):
         return None
     return np.asarray(subject.source.posterior(subject.batch.history.numpy())[:, -1].argmax(-1))
+
+
+def _shares_after(subject: Subject) -> np.ndarray:
+    """Returns which share of predictions comes after each parent state: `pi` where there is one chain."""
+    if isinstance(subject.source, Stationary):
+        return np.array(subject.source.pi)
+    parents = subject.batch.parents.numpy().ravel()
+    return np.bincount(parents, minlength=subject.source.n_states) / parents.size
 
 
 def _after(subject: Subject, values: np.ndarray) -> np.ndarray:

@@ -60,7 +60,9 @@ def _came(data: xr.Dataset, name: str, event: Event) -> Claim:
     if name in NO_ERROR:
         beside.append(Condition("without its sampling error"))
     if not event.kept:
-        beside.append(Condition("lost again"))
+        beside.append(
+            Condition("lost again", {"shown": True, "excluded": False}.get(_lost(data, name).status))
+        )
     status: Status = "shown" if event.sure else "open"
     return Claim(
         (MODEL,), "came_by", (name,), event.step, (event.after, event.by), unit="step", status=status,
@@ -118,13 +120,17 @@ def _phases(data: xr.Dataset) -> Iterator[Claim]:
     for phase in (data.isel(phase=i) for i in range(data.sizes["phase"])):
         start, stop, plateau = (int(phase[name]) for name in ("phase_start", "phase_stop", "plateau"))
         first, equal = int(phase["phase_predictor"]), near.sel(step=plateau).values
-        others = [name for i, name in enumerate(predictors) if equal[i] and i != first]
+        names = [str(predictors[first])]
+        names += [str(name) for i, name in enumerate(predictors) if equal[i] and i != first]
+        if names[0] not in data.attrs["simple_laws"] and data.attrs["better_law"] in names:
+            # The source's own law, which a law of steps may be.
+            names.sort(key=lambda name: name != data.attrs["better_law"])
         slope = float(data["scaled_gradient"].sel(step=plateau))
         beside = [Condition("gradient of its largest", value=slope, unit="share")]
         if before is None:
             beside.append(Condition("from the first probed step", value=float(start)))
         yield Claim(
-            (MODEL,), "passed", tuple(map(str, (predictors[first], *others))), float(start),
+            (MODEL,), "passed", tuple(names), float(start),
             (float(start if before is None else before), float(start)), unit="step",
             status="shown" if bool(phase["phase_clear"]) else "open",
             where=Where(steps=(start, stop)), because=tuple(beside),

@@ -26,6 +26,7 @@ from .gradients import gradient_norms
 from .trajectory import score_trajectory, segments
 
 EVENTS = ("unigram", "selection", "bigram")
+ROUNDING_NATS = 1e-9
 BEST = "best"  # another event, where a better law than the bigram is known
 # Events by attention, which is not measured by sequence.
 NO_ERROR = ("selection", "previous_token_head", "graph_head")
@@ -91,7 +92,11 @@ def measure(subject: Subject) -> xr.Dataset:
             | {"score_value": scores}
         )
         .assign_coords(predictor=behaviour["predictor"].values)
-        .assign_attrs(score_units=units)
+        .assign_attrs(
+            score_units=units,
+            better_law=_better_law(subject) or "",
+            simple_laws=["uniform", *(predictor_of(subject.source, name) for name in ("unigram", "bigram"))],
+        )
     )
 
 
@@ -133,7 +138,8 @@ def _progress(
         else:
             before = "uniform law" if name == "unigram" else "unigram"
             called = "best law" if name == BEST else name
-            reasons[name] = f"the {called} is no better than the {before} here: it cannot be seen to come"
+            much = "no" if whole.mean() < ROUNDING_NATS else "hardly"
+            reasons[name] = f"the {called} is {much} better than the {before} here: it cannot be seen to come"
     # Whoever has the bigram has the unigram, and whoever has the best law has both.
     for name, better_one in (("bigram", BEST), ("unigram", "bigram"), ("unigram", BEST)):
         if name not in reasons and better_one in events:

@@ -22,6 +22,7 @@ REMEDIES = {"untied embeddings": 24, "two layers or more": 12}
 
 STARTED_AWAY = "the first kept step is already away from the saddle"
 NO_CURVATURE = "a ReLU is exactly at zero, where the loss has no second derivative"
+BEYOND = "beyond the best possible"  # the quadratic model's stationary point
 LAW: Evidence = "law"
 
 
@@ -36,9 +37,12 @@ def _point(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
     value = score.value if isinstance(score.value, float) else None
     beside = (*_where(data), *_theory(data), *_unigram(data), *_drift(data))
     if kind == "not stationary":
+        nats = float(data["descent"]) if why == "descent" else float(data["nats_away"])
+        beyond = () if why == "descent" else tuple(_beyond(data, nats))  # a step that was made is a fact
+        moving = (*_moving(data, why), *beyond, *beside)
         return Claim(
-            (MODEL,), "moves", (), float(data["descent"]) if why == "descent" else float(data["nats_away"]),
-            unit=str(data.attrs["loss_unit"]), evidence=LAW, because=(*_moving(data, why), *beside),
+            (MODEL,), "moves", (), None if beyond else nats,
+            unit=str(data.attrs["loss_unit"]), evidence=LAW, because=moving,
         )  # fmt: skip
     names = (kind,) if kind in ("minimum", "saddle") else ("minimum", "saddle")
     status: Status = "shown" if len(names) == 1 else "open"
@@ -106,6 +110,13 @@ def _moving(data: xr.Dataset, why: str) -> Iterator[Condition]:
         yield Condition("stationary below", value=limit(float(data["sampling_nats"])), unit=unit)
 
 
+def _beyond(data: xr.Dataset, nats: float) -> Iterator[Condition]:
+    """Yields that the quadratic model leads further down than the best law is: there is no such point."""
+    best = float(data["excess"])
+    if data.attrs.get("objective") == "cross_entropy" and nats > best:
+        yield Condition(BEYOND, value=nats, unit=str(data.attrs["loss_unit"]))
+
+
 def _of_kind(data: xr.Dataset, kind: str, why: str) -> Iterator[Condition]:
     """Yields what stands next to a minimum, a saddle or what may be either."""
     largest = float(data["largest"].sel(end="value"))
@@ -128,9 +139,9 @@ def _of_kind(data: xr.Dataset, kind: str, why: str) -> Iterator[Condition]:
         yield Condition("to second order only", not nothing_lower)
     if kind not in ("minimum", "saddle") and why != "kink":
         yield Condition("flat within", value=float(data["flat_limit"]), unit=unit)
-    yield Condition(
-        "from the stationary point", value=float(data["nats_away"]), unit=str(data.attrs["loss_unit"])
-    )
+    away = float(data["nats_away"])
+    if kind == "minimum" or not any(_beyond(data, away)):
+        yield Condition("from the stationary point", value=away, unit=str(data.attrs["loss_unit"]))
 
 
 def is_flat(data: xr.Dataset) -> bool:

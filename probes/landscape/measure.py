@@ -97,6 +97,7 @@ def measure(subject: Subject) -> xr.Dataset:
             "outside": outside_size(symmetry, surface.coordinates.size),
             "projected": not symmetry.trivial,
             "loss_unit": subject.objective.unit,
+            "objective": subject.objective.kind,
         },
     )
     if axis != "step":

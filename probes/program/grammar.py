@@ -28,7 +28,8 @@ MAX_BACK = 8  # tokens: tables of single tokens
 MAX_HEAD_LAGS = 16  # with a weight of their own; all farther ones share one
 MAX_PAIR_ROWS = 512
 MAX_STATES = 64  # of a table of states by states that is fitted
-POSITION_PARTS = 12
+EXACT_POSITIONS = 16  # of a context with a bias for each position
+POSITION_PARTS = 12  # of a longer one
 
 Parameters = list[Tensor]
 Scores = Float[Tensor, "batch read state"]
@@ -105,8 +106,16 @@ class Context:
         return at_lags, self.counts(1) - at_lags.sum(2)
 
     @property
+    def parts_of_context(self) -> int:
+        """Returns how many parts a context has: positions, if they are few."""
+        positions = self.history.shape[1]
+        return positions if positions <= EXACT_POSITIONS else POSITION_PARTS
+
+    @property
     def part_of_context(self) -> Int[Tensor, " read"]:
-        """The part of the context that each position is in, parts growing by half."""
+        """The part of the context that each position is in: itself, or parts growing by half."""
+        if self.history.shape[1] <= EXACT_POSITIONS:
+            return self.known
         return (torch.log2(self.known.double() + 1) * 2).long().clamp_max(POSITION_PARTS - 1)
 
 
@@ -181,7 +190,7 @@ class Position(Term):
     def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
         """The biases that fit by themselves."""
         cell = context.part_of_context.expand(len(context.history), -1)
-        return [_proportional(cell, POSITION_PARTS, law, now)]
+        return [_proportional(cell, context.parts_of_context, law, now)]
 
     def scores(self, context: Context, parameters: Parameters) -> Scores:
         """A look-up."""

@@ -20,6 +20,7 @@ from .match_mass import MATCH_MASS, MAX_PAIRS, MIN_SEQUENCES
 LAG_ROUNDS = 60  # of the lag fit: exact from the first for attention that is a softmax over lags
 MATCH_ROUNDS = 8
 MATCH_SEQUENCES = 32  # for the fit of two kinds of numbers, not for a measurement
+NO_CHOICE = 1e-6  # of the mass on matches: where no bonus moves it by more, attention tells of none
 MAX_LOG_ODDS = 25.0  # e^-25 of a softmax is nothing, and 1 less that is not 1 in float64
 MAX_STATES_AT_ONCE = 8  # of more states so few pairs of tokens match that they are added one by one
 
@@ -174,12 +175,15 @@ def _fitted_to(batch: Batch) -> Batch:
 
 
 def _solve(share: np.ndarray, mass: float) -> float:
-    """The bonus at which selectors with this share on matches have that mean mass there."""
+    """The bonus at which selectors with this share on matches have that mean mass there; 0 if any has it."""
 
     def beyond(bonus: float) -> float:
         lifted = share * np.exp(bonus)
         return float((lifted / (lifted + (1 - share))).mean()) - mass
 
-    if beyond(-MAX_LOG_ODDS) >= 0:
+    least, most = beyond(-MAX_LOG_ODDS), beyond(MAX_LOG_ODDS)
+    if most - least < NO_CHOICE:  # each prediction has matches only, or none: no attention tells the bonus
+        return 0.0
+    if least >= 0:
         return -MAX_LOG_ODDS
-    return MAX_LOG_ODDS if beyond(MAX_LOG_ODDS) <= 0 else float(brentq(beyond, -MAX_LOG_ODDS, MAX_LOG_ODDS))
+    return MAX_LOG_ODDS if most <= 0 else float(brentq(beyond, -MAX_LOG_ODDS, MAX_LOG_ODDS))

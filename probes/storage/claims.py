@@ -55,7 +55,7 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     share = _without_rounding(share)
     conditions = [
         *worth,
-        Condition("what there is of it", full > 0.5 * empty),
+        Condition("what there is of it", full > MIN_GAIN_SHARE * empty),
         *_alone(data, last, homes[0]),
         *_by_position(last),
         *_rank(data, homes[0]),

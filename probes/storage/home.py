@@ -34,6 +34,9 @@ MIN_GAIN_SHARE = 0.1
 # Of what the home gives at the whole model's norm scale, at least so much is left at its own.
 MIN_RESCALED_SHARE = 0.5
 
+# A path that by itself is farther from the bigram than this share of what the unigram is holds another law.
+MAX_HELD_SHARE = 0.5
+
 MIN_KEPT_SHARE = 0.9  # of the bigram part of the loss, at `rank_90`
 
 
@@ -191,12 +194,13 @@ def is_changed(last: xr.Dataset) -> bool:
 
 
 def held_alone(last: xr.Dataset) -> list[str]:
-    """The path that by itself would be nearest to the bigram, if nearer than all paths and than none.
+    """The path that by itself would be nearest to the bigram, if nearer than all and than the unigram.
 
     Args:
         last: What `measure` returned, of one model: `data.isel(step=-1)`.
     """
     only, ends = last["kl_only"], min(float(last["kl_empty"]), float(last["kl_full"]))
+    ends = min(ends, MAX_HELD_SHARE * float(last["kl_unigram"]))
     nearest = str(only["path"].values[int(only.argmin("path"))])
     return [nearest] * (float(only.min()) <= ends - MIN_GAIN_NATS)
 

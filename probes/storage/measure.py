@@ -17,7 +17,7 @@ from mechmarkov.probing.effects import (
 from mechmarkov.probing.recording import PATHS, SCORES
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import interval, ratio, resampled_means
-from mechmarkov.theory.kernel import FLOOR, kernel_kl
+from mechmarkov.theory.kernel import FLOOR, kernel_kl, kl
 
 from .game import MIN_GAIN_NATS, Shares, ends, share_out
 from .home import resampled_sets, smallest_set
@@ -166,7 +166,8 @@ def shares(subject: Subject) -> xr.Dataset:
     Returns:
         `kl_empty`, `kl_full`, `gain`, `gain_low`, `gain_high` [axis] (nats): with every path removed, with
         none, and the difference, which is what there is to share (with a 95 % bootstrap interval);
-        `kl_only`, `kl_without` [axis, path] (nats): sufficiency and necessity;
+        `kl_only`, `kl_without` [axis, path] (nats): sufficiency and necessity; `kl_unigram` (nats): how far
+        the unigram is;
         `worth`, `worth_error` [axis, path] (nats): Shapley values (exact up to 10 paths, else from 2 000
         sampled orders with their standard error);
         `share`, `share_low`, `share_high` [axis, path]: of the gain, with 95 % bootstrap intervals over
@@ -199,6 +200,7 @@ def shares(subject: Subject) -> xr.Dataset:
         | variables("share", per_path, **share, home_frequency=[often for often, _ in homes])
         | variables("share", subject.axis, home_stable=[same for _, same in homes])
         | variables("path", per_path, cancels=[g.group for g in games])
+        | variables("nats", (), kl_unigram=kl(subject.exact["bigram"], subject.exact["unigram"]).mean())
     ).assign_coords(path=list(subject.recorded(PATHS).names))
 
 

@@ -170,7 +170,7 @@ def test_a_law_better_than_the_bigram_is_an_event_of_its_own():
     assert times(found.scores) == {"unigram": 20, "selection": 0, "bigram": None}
     assert came(found.claims)["best"] == ("shown", (10, 20))
     tile = next(tile for tile in headline(result).tiles if tile.question == "How did it get there?")
-    assert tile.answer == "2-step law by step 20"
+    assert tile.answer == "Law of lag 2 by step 20"
     on_chain = probe_quickly(story((), ("bigram",)), ["dynamics"], steps="all")["dynamics"]
     assert "t_best" not in on_chain.scores
 

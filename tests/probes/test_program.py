@@ -193,6 +193,13 @@ def term_by_hand(term, own, x: list[int], n: int) -> np.ndarray:
     return read @ own[1] / read.sum()
 
 
+def test_a_short_context_has_a_bias_for_each_position():
+    context = grammar.Context.of(subject_of(random_run("plain", n_ctx=9), sequences=4).batch, 3)
+    assert context.part_of_context.tolist() == list(range(context.parts_of_context))
+    scores = grammar.Position().scores(context, [torch.arange(27.0).reshape(9, 3)])
+    assert scores[0, :, 0].tolist() == [3.0 * at for at in range(9)]
+
+
 @pytest.mark.parametrize("term", grammar.terms(3, 20), ids=lambda term: term.name)
 def test_every_term_of_the_grammar_is_a_loop_over_tokens(term):
     subject = subject_of(random_run("plain", n_ctx=20), sequences=6)

@@ -65,6 +65,8 @@ def handset() -> Models:
             "direct, uniform": partial(direct_table, uniform, 12),
             "value": partial(value_table, table, 12),
             "value, two back": partial(value_table, table, 12, lag=2),
+            "value, every other position": partial(value_table, table, 12, every=2),
+            "copy of the current state": partial(direct_table, 4 * torch.eye(len(table)), 12),
             "content": partial(content_table, table, 12),
             "MLP": partial(mlp_table, table, 12),
             "cancelling": partial(cancelling_tables, table, 12),
@@ -75,6 +77,7 @@ def handset() -> Models:
         redrawn = mm.DirichletChains(n_states=n)
         circuits: dict[str, Callable[[], torch.nn.Module]] = {
             "induction pair": partial(induction_pair, n, 24),
+            "induction pair, opposite": partial(induction_pair, n, 24, gain=-4.0),
             "duplicate tokens": partial(duplicate_token_head, n, 24),
             "pair counter": partial(k_gram_counter, n, 24, order=1),
             "counting Mamba": partial(counting_mamba, n, 24),

@@ -214,8 +214,14 @@ def test_where_a_better_law_lives_is_told_by_what_is_needed():
 def test_where_another_law_lives_is_not_known_without_a_reason_to_name_a_part():
     third = behaviour(0.0, closest=("step_3",))
     nowhere = Claim((), "stores", ("bigram",), status="excluded", because=(Condition("nothing to share"),))
-    lives = tiles(behaviour=third, storage=[nowhere])["Where does it live?"]
+    like = Claim((MODEL,), "imitates", ("step_3",), 0.001, unit="nats")
+    lives = tiles(behaviour=[*third, like], storage=[nowhere])["Where does it live?"]
     assert lives.answer == "Where the 3-step law lives is not known"
+    only_nearest = tiles(behaviour=third, storage=[nowhere])["Where does it live?"]
+    assert only_nearest.answer == "No part holds the bigram"
+    table = Claim(("L0H1",), "matches", ("log P",), 0.99, unit="cosine", because=(Condition("law", value=3),))
+    by_weights = tiles(behaviour=[*third, like], storage=[nowhere], alignment=[table])["Where does it live?"]
+    assert by_weights.answer == "L0H1, by weights"
     unigram = tiles(behaviour=behaviour(0.0, closest=("unigram",)), storage=[nowhere])["Where does it live?"]
     assert unigram.answer == "No part holds the bigram"
 

@@ -88,7 +88,7 @@ def headline(result: Findings) -> Headline:
         else:
             closest = claims.first("is_closest_to", probe="behaviour", status="shown")
             learned = (reaches if closest is None else closest).object[0]
-            shown = [of_a_part(tile, one, learned) for tile, one in pairs]
+            shown = [of_a_part(tile, one, learned, claims) for tile, one in pairs]
         if is_one_step:
             shown = [of_one_step(tile, one, claims) for tile, one in zip(tiles, shown, strict=True)]
     if is_one_step:

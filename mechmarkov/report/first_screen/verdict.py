@@ -25,8 +25,8 @@ def badge(claims: Claims) -> Badge | None:
     if reaches is None:
         return None
     apart, same_law = map(reaches.holds, ("unigram is told from the best", "the best is the unigram"))
-    alike = not apart and reaches.status != "excluded" and not same_law
     reached = reaches.is_shown and reaches.holds("the nearest law is the best")
+    alike = not apart and reaches.status != "excluded" and not (same_law and reached)
     exact = is_exact(claims)
     learned = reached or exact
     if learned and not alike:
@@ -35,13 +35,16 @@ def badge(claims: Claims) -> Badge | None:
         return "untrained"
     if alike:
         return None
-    value, _, high = progress(claims)
+    value, low, high = progress(claims)
+    is_wide = low < -UNIGRAM_PROGRESS <= value and high > UNIGRAM_PROGRESS  # on either side of the unigram
     # The best law but for its temperature or some states is a part of it too.
-    if value > UNIGRAM_PROGRESS or learned or has_but_for(claims):
+    if (value > UNIGRAM_PROGRESS and not is_wide) or learned or has_but_for(claims):
         return "partly"
     trapped = claims.first("is_trapped_by", status="shown")
     if trapped is not None:
         return "trapped"
+    if is_wide:
+        return None
     if high > UNIGRAM_PROGRESS and value > 0:
         return "partly"
     gap, away = map(reaches.number, ("unigram is told from the best", "the nearest law is the unigram"))
@@ -59,9 +62,7 @@ def has_but_for(claims: Claims) -> bool:
     if reaches is None:
         return False
     tempered = tempers is not None and tempers.is_shown and tempers.object == reaches.object
-    return tempered or (
-        fails is not None and fails.object == reaches.object and fails.holds("share of places")
-    )
+    return tempered or (fails is not None and fails.object == reaches.object)
 
 
 def progress(claims: Claims) -> tuple[float, float, float]:

@@ -12,6 +12,7 @@ from mechmarkov.report.score_picture import DIGITS, MIN_SHOWN_SHARE
 from mechmarkov.report.symlog import symlog
 from mechmarkov.report.words.names import (
     MAX_NAMED,
+    TINY,
     bare_event,
     bare_law,
     bare_part,
@@ -24,7 +25,7 @@ from mechmarkov.report.words.names import (
     token,
     upper,
 )
-from mechmarkov.report.words.phrases.laws import where
+from mechmarkov.report.words.phrases.laws import but_not
 from mechmarkov.report.words.sentences import phrase, sentence
 from mechmarkov.utils.text import format_number, listed
 
@@ -206,7 +207,7 @@ def _most(claim: Claim) -> str:
 _SHORT: dict[str, Callable[[Claim], str]] = {
     "imitates": lambda claim: _coinciding(claim.object),
     "is_closest_to": _closest,
-    "fails_at": lambda claim: f"{law(claim.object[0])}, but not {where(claim)}",
+    "fails_at": lambda claim: but_not(law(claim.object[0]), claim, MAX_ANSWER_WORDS),
     "tempers": lambda claim: f"{law(claim.object[0])}, {'less' if (claim.value or 1) < 1 else 'more'} sure",
     "reaches": _reaches,
     "is_trapped_by": _trapped,
@@ -257,7 +258,8 @@ def was_there(claim: Claim) -> bool:
 
 
 def _when(claim: Claim, place: int) -> str:
-    lost = " (lost again)" if claim.condition("lost again") else ""
+    away = claim.condition("lost again")
+    lost = "" if away is None else " (lost again)" if away.holds is not False else " (not always)"
     step = "from the start" if was_there(claim) else f"{'by step ' if place == 0 else ''}{claim.value:.0f}"
     return f"{step}{lost}"
 
@@ -300,7 +302,7 @@ def _number(claim: Claim | None) -> tuple[str, Score | None]:
         "attends_to": "of its attention",
         "is_trapped_by": "of the first gradient tells labels apart",
         "is_at": "smallest Hessian eigenvalue",
-        "moves": f"{claim.unit} from the stationary point",
+        "moves": f"{claim.unit} {'lower' if claim.number('steps of L-BFGS') else 'from the stationary point'}",
         "came_by": f"steps until halfway to {event(claim.object[0], claim)}" if claim.object else "steps",
         "carries_belief": "R² of the belief",
     }
@@ -347,7 +349,7 @@ def bars_from_zero(values: Mapping[str, float], most: int = MAX_BARS) -> tuple[B
             name,
             round(100 * (min(value, 0.0) - low) / width, 2),
             round(100 * (max(value, 0.0) - low) / width, 2),
-            format_number(0.0 if abs(value) < MIN_SHOWN_SHARE * width else value, DIGITS),
+            format_number(0.0 if abs(value) < max(TINY, MIN_SHOWN_SHARE * width) else value, DIGITS),
         )
         for name, value in shown.items()
     )

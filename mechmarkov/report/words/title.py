@@ -6,8 +6,18 @@ from collections.abc import Mapping, Sequence
 from mechmarkov.claims.claim import Claim, Claims
 from mechmarkov.claims.tile import Tile
 from mechmarkov.report.first_screen.verdict import Badge, is_exactly_as_right, progress
-from mechmarkov.report.words.names import MAX_NAMED, bare_law, heads, law, parts, share, token, verb
-from mechmarkov.report.words.phrases.laws import where
+from mechmarkov.report.words.names import (
+    MAX_NAMED,
+    bare_law,
+    heads,
+    law,
+    nats,
+    parts,
+    share,
+    token,
+    verb,
+)
+from mechmarkov.report.words.phrases.laws import but_not
 from mechmarkov.utils.text import listed
 
 MAX_TITLE_WORDS = 12
@@ -25,22 +35,23 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     reaches = claims.where("reaches", probe="behaviour")[0]
     best = bare_law(reaches.object[0])
     closest, fails = (claims.first(name, probe="behaviour") for name in ("is_closest_to", "fails_at"))
-    if fails is not None and (few := fails.condition("share of places")) is not None and not few.holds:
-        fails = None  # a tile says where
+    few = None if fails is None else fails.condition("share of places")
     if word == "solved":
+        if few is not None and not few.holds:
+            fails = None  # a tile says where
         if not reaches.is_shown:
             nearly = "" if is_exactly_as_right(claims) else ", right nearly as often as possible"
             return _with(f"Learned the {best}'s circuit{nearly}", how(claims, lives))
         name = best if closest is None else bare_law(closest.object[0])
         if fails is not None:
-            return f"Learned the {name}, but not {where(fails)}"
+            return but_not(f"Learned the {name}", fails, MAX_TITLE_WORDS)
         return _with(f"Learned the {name}", how(claims, lives))
     tempered = claims.first("tempers")
     if tempered is not None and word != "untrained":
         sure = "less" if (tempered.value or 1.0) < 1 else "more"
         return f"Has {law(tempered.object[0])}, but is {sure} sure than it should be"
     if fails is not None and word in ("partly", "another law") and fails.object[0] == reaches.object[0]:
-        return f"Has {law(fails.object[0])}, but not {where(fails)}"
+        return but_not(f"Has {law(fails.object[0])}", fails, MAX_TITLE_WORDS)
     if word == "partly":
         return _with(f"{share(progress(claims)[0])} of the way to the {best}", how(claims, lives))
     if word == "trapped":
@@ -57,7 +68,10 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
         return "Untrained: no step was made"
     if claims.first("is_on_the_way_to") is not None:
         return "Undecided: too few sequences tell it from the unigram"
-    return f"The unigram and the {best} coincide within 0.01 nats"
+    other = "unigram"
+    if reaches.holds("the best is the unigram") and closest is not None:
+        other = next((bare_law(name) for name in closest.object if name not in reaches.object), other)
+    return f"The {other} and the {best} coincide within 0.01 nats"
 
 
 def _is_held(claims: Claims) -> bool:
@@ -81,13 +95,16 @@ def _another(claims: Claims, best: str, closest: Claim | None) -> str:
     """Neither unigram nor best; the law that it is closest to, and whether its loss is above the unigram's."""
     value, _, high = progress(claims)
     if claims.first("is_on_the_way_to") is None:
+        reaches = claims.where("reaches", probe="behaviour")[0]
+        if reaches.holds("the best is the unigram"):
+            return f"Not the {best}: {nats(reaches.value)} away"
         return f"Not the {best}, nor the unigram, which nearly coincide"
     named = f"Not the {best}"
     if closest is not None and closest.is_shown:
         named = f"Closest to {law(closest.object[0])}"
-    if value >= -0.1:
-        return f"{named}, with a loss near the unigram's"
-    return f"{named}, with a loss {'above' if high < 0 else 'perhaps above'} the unigram's"
+    where = "near" if value >= -0.1 else "above" if high < 0 else "perhaps above"
+    told = (f"{named}{link} a loss {where} the unigram's" for link in (", with", ":"))
+    return next((text for text in told if len(text.split()) <= MAX_TITLE_WORDS), named)
 
 
 def _with(short: str, ways: Sequence[str]) -> str:

@@ -64,12 +64,25 @@ def of_a_circuit(
     return shown
 
 
-def of_a_part(tile: Tile, shown: WordedTile, learned: str) -> WordedTile:
-    """Returns the tile of where the bigram lives in a model whose law is another one."""
+def of_a_part(tile: Tile, shown: WordedTile, learned: str, claims: Claims) -> WordedTile:
+    """Returns the tile of where the bigram lives in a model whose law is another one.
+
+    Args:
+        tile: The tile as data.
+        shown: The tile in words.
+        learned: The law that the model is closest to.
+        claims: The claims of all probes.
+    """
     home = tile.answer[0]
     if tile.question != LIVES or home.relation != "stores" or learned in (*SIMPLE, *home.object):
         return shown
     if not home.is_shown:
+        like = claims.first("imitates", object=learned, status="shown", probe="behaviour")
+        if like is None:  # it has no part of a law that it is only the closest to
+            return shown
+        table = claims.first("matches", status="shown", probe="alignment")
+        if table is not None and learned == f"step_{int(table.number('law'))}":
+            return replace(shown, answer=upper(short(table)), sentence=sentence(table), bars=())
         return replace(shown, answer=f"Where {law(learned)} lives is not known")
     rest = f"Where the rest of {law(learned)} lives is not measured."
     told = f"Of {law(home.object[0])}: {short(home)}"

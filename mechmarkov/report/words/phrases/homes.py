@@ -4,16 +4,19 @@ from mechmarkov.claims.claim import Claim
 from mechmarkov.report.words.names import MAX_NAMED, nats, parts, share, verb, within
 from mechmarkov.report.words.phrases.premises import Phrase, cap, value_in
 
+ALL_OF_IT = 1.05  # from which share on others are said to take away
+
 
 def _stores(claim: Claim) -> str:
     if claim.is_shown:
-        what = "what there is of the bigram" if claim.holds("what there is of it") else "the bigram"
+        is_some = claim.holds("what there is of it") and value_in(claim) <= ALL_OF_IT
+        what = "what there is of the bigram" if is_some else "the bigram"
         if len(claim.subject) > MAX_NAMED or claim.condition("not stable"):
             return f"{cap(what)} is spread over {parts(claim.subject)}, which hold {share(claim.value)} of it"
         together = "together " if len(claim.subject) > 1 else ""
         much = (
             f"{share(claim.value)} of it"
-            if value_in(claim) <= 1.05
+            if value_in(claim) <= ALL_OF_IT
             else "more than all of it: others take away"
         )
         return f"{cap(parts(claim.subject))} {together}{verb(claim.subject, 'holds', 'hold')} {what} ({much})"

@@ -5,6 +5,8 @@ from mechmarkov.report.words.names import MAX_NAMED, law, nats, number, share, s
 from mechmarkov.report.words.phrases.premises import Phrase, reason_in, value_in
 from mechmarkov.utils.text import format_range, listed
 
+ROUNDING = 1e-6  # of a share of a way, computed from predictions in float32
+
 
 def _imitates(claim: Claim) -> str:
     does = {"shown": "predicts like", "open": "may predict like", "excluded": "does not predict like"}.get(
@@ -34,9 +36,13 @@ def _reaches(claim: Claim) -> str:
 
 
 def _on_the_way(claim: Claim) -> str:
-    to = law(claim.object[0])
-    if value_in(claim) < 0:
+    to, high = law(claim.object[0]), value_in(claim) if claim.interval is None else claim.interval[1]
+    if high < -ROUNDING:
         return "Its expected loss is above the unigram's"
+    if value_in(claim) < -ROUNDING:
+        return f"Its expected loss is perhaps above the unigram's{within(claim)}"
+    if value_in(claim) < ROUNDING:
+        return f"It has come 0% of the way from the unigram to {to}"
     return f"It has come {share(claim.value)} of the way from the unigram to {to}{within(claim)}"
 
 
@@ -64,6 +70,16 @@ def where(claim: Claim) -> str:
     if states:
         return f"after {'state' if len(states) == 1 else 'states'} {some(states)}"
     return f"at {'position' if len(positions) == 1 else 'positions'} {some([str(at) for at in positions])}"
+
+
+def but_not(start: str, claim: Claim, most: int) -> str:
+    """Returns a few words, and where they do not hold: by names, or only how many places if that is too long."""
+    told = f"{start}, but not {where(claim)}"
+    if len(told.split()) <= most:
+        return told
+    states = claim.where.states
+    many = f"after {len(states)} states" if states else f"at {len(claim.where.positions)} positions"
+    return f"{start}, but not {many}"
 
 
 LAWS: dict[str, Phrase] = {

@@ -5,6 +5,7 @@ from mechmarkov.report.words.names import heads, law, nats, number, parts, share
 from mechmarkov.report.words.phrases.premises import Phrase, cap, negated, premise, reason_in, value_in
 from mechmarkov.utils.text import format_range, listed
 
+MOST_COSINE = 0.95  # with the target, from which on a table is told as all of it
 LEAST_LEFT = (-0.05, 0.005)  # of a score, which are told as none
 
 
@@ -53,24 +54,38 @@ def _attends_by(claim: Claim) -> str:
 def _matches(claim: Claim) -> str:
     lag = int(claim.number("law"))
     target = claim.object[0]
-    if lag > 1:
+    lagged = claim.condition("lag of the source") is not None
+    if lagged:
         target = f"{target} of the {lag}-step law"
+    elif lag > 1:
+        target = f"its {target}"
+    what = f"the {lag}-step law" if lag > 1 and not lagged else "the transition matrix"
     if claim.holds("constant"):
-        return f"No weights hold the transition matrix: the circuit of {parts(claim.subject)} is constant"
+        return f"No path's own weights hold {what}: the circuit of {parts(claim.subject)} is constant"
     how = ""
     if claim.value is not None:
         names = {"cosine": "cosine {} with", "1 is exact": "slope {} on", "probability": "recall {} of"}
         how = f" ({names.get(claim.unit, '{} of').format(number(claim.value))} {target})"
+    who, has = parts(claim.subject), verb(claim.subject, "has", "have")
+    nearest = f"{who} {verb(claim.subject, 'comes', 'come')} nearest{how}"
+    if claim.holds("only its direction"):
+        points, is_ = verb(claim.subject, "points", "point"), verb(claim.subject, "is", "are")
+        return f"{cap(who)} {points} along {what}{how}, but {is_} at best hardly better than the unigram"
+    if claim.status == "excluded" and lagged:
+        return f"No path has the law of the token it reads: {nearest}"
     if claim.status == "excluded":
-        return f"No weights hold the transition matrix: {parts(claim.subject)} {verb(claim.subject, 'comes', 'come')} nearest{how}"
+        return f"No path's own weights hold {what}: {nearest}"
     if claim.status == "open":
-        return f"By weights {parts(claim.subject)} would hold the transition matrix{how}{reason_in(claim)}"
-    return f"{parts(claim.subject)} {verb(claim.subject, 'has', 'have')} the transition matrix in the weights{how}"
+        return f"By weights {who} would hold {what}{how}{reason_in(claim)}"
+    much = "most of " if claim.unit == "cosine" and value_in(claim) < MOST_COSINE else ""
+    return f"{who} {has} {much}{what} in the weights{how}"
 
 
 def _induction_head(claim: Claim) -> str:
     who = heads(claim.subject)
     if claim.status == "does not apply":
+        if claim.condition("no key to edit"):
+            return "Too few sequences have a key whose predecessor can be edited, so nothing can be said of induction"
         return "No query has a key that could match it, so nothing can be said of induction"
     if claim.object:
         finds = premise(claim, "finds after").words
@@ -92,7 +107,7 @@ def _induction_head(claim: Claim) -> str:
     if claim.condition("its own convolution"):  # of a state space, whose weights on tokens are no attention
         return f"{who} is an induction head by itself: its convolution sees each token's predecessor, which moves how much that token counts"
     are = verb(claim.subject, "is an induction head", "are induction heads")
-    return f"{who} {are}: changing a token's predecessor moves its attention by {share(claim.value)} of the ideal"
+    return f"{who} {are}: changing a token's predecessor moves {verb(claim.subject, 'its', 'their')} attention by {share(claim.value)} of the ideal"
 
 
 def _feeds(claim: Claim) -> str:
@@ -104,10 +119,10 @@ def _feeds(claim: Claim) -> str:
         low, high = claim.interval
         ends = " to ".join(dict.fromkeys((share(low), share(high))))
         if claim.status == "open":
-            return f"Whether an earlier head feeds {inputs} is open: cutting all leaves {ends} of the score"
-        return f"No earlier head feeds {inputs}: cutting all leaves {ends} of the score"
+            return f"Whether an earlier head feeds {inputs} directly is open: cutting all leaves {ends} of the score"
+        return f"No earlier head feeds {inputs} directly: cutting all leaves {ends} of the score"
     return (
-        f"No earlier head feeds {inputs}"
+        f"No earlier head feeds {inputs} directly"
         if claim.status == "excluded"
         else f"Cuts cannot tell which head feeds {inputs}"
     )
@@ -192,13 +207,19 @@ def _follows(claim: Claim) -> str:
         if claim.condition("no single parent"):
             return "The next state depends on no single token, so there is no parent to swap"
         return "All parents have one law here, so a swap tells nothing"
+    if claim.condition("all stay as they are"):
+        return "Predictions do not follow another parent: it changes none of them"
     does = {"shown": "follow", "open": "may follow", "excluded": "do not follow"}[claim.status]
     return f"Predictions {does} another parent: in {share(claim.value)} of cases{within(claim)}, by chance in 50%"
 
 
 def _order(claim: Claim) -> str:
+    if claim.condition("does harm"):
+        return f"The order of what came before the last token does harm: another costs {nats(-value_in(claim))} less{negated(claim)}"
     if claim.status == "excluded":
         return "The order of what came before the last token is worth less than 0.001 nats"
+    if claim.status == "open":
+        return f"Whether the order of what came before the last token is of use is open: {nats(claim.value)}{within(claim)}"
     return f"The order of what came before the last token is worth {nats(claim.value)}{within(claim)}"
 
 

@@ -10,7 +10,7 @@ Phrase = Callable[[Claim], str]
 
 def reason_in(claim: Claim) -> str:
     """Returns what contradicts a claim that is open though its own measurement is not."""
-    if claim.against is None:
+    if claim.against is None or claim.against.probe == claim.probe:
         return ""
     return f", as {claim.against.probe or 'another probe'} says otherwise"
 

@@ -7,6 +7,11 @@ from mechmarkov.report.words.names import event, law, nats, number, within
 from mechmarkov.report.words.phrases.premises import Phrase, cap, reason_in, value_in
 from mechmarkov.utils.text import clean, listed
 
+LOST = {
+    True: ", and was lost again",
+    False: ", was lost later, and came back",
+    None: ", and was lost later, perhaps for good",
+}
 HEADS = ("previous_token_head", "induction_head", "graph_head")  # events
 
 
@@ -57,6 +62,8 @@ def _moves(claim: Claim) -> str:
         return (
             f"It still moves: {int(steps)} steps of L-BFGS lower the loss by {nats(claim.value, claim.unit)}"
         )
+    if claim.value is None:
+        return "It still moves: its gradient is not zero, and how far down it leads is open"
     return f"It still moves: the nearest stationary point is {nats(claim.value, claim.unit)} away"
 
 
@@ -110,7 +117,8 @@ def _came_by(claim: Claim) -> str:
         if claim.object[0] in HEADS:
             return f"No head got halfway to {to} (steps {first} to {last})"
         return f"It never got halfway to {to} (steps {first} to {last})"
-    lost = ", and was lost again" if claim.condition("lost again") else ""
+    away = claim.condition("lost again")
+    lost = "" if away is None else LOST[away.holds]
     if claim.condition("from the first probed step"):
         return f"{what} was there at step {int(claim.number('from the first probed step'))}, the first probed{lost}"
     low, high = claim.interval or (0, 0)
