@@ -206,7 +206,7 @@ def test_a_cell_of_a_terminal_has_sixty_characters():
     fits = Method("b" * 60, "nodes", lambda case: dict.fromkeys(case.nodes, 1.0))
     lines = as_text(run([long, fits], ["head"], seeds=1)).splitlines()
     assert WIDEST == 60
-    assert {line[:62] for line in lines if line[:2] == "aa"} == {f"{'a' * 59}…  "}
+    assert {line[:62] for line in lines if line[:2] == "aa"} == {f"{'a' * 60}… "}
     assert {line[:62] for line in lines if line[:2] == "bb"} == {f"{'b' * 60}  "}
 
 
