@@ -3,11 +3,15 @@
 A case is a standard: with other sizes its scores are not those that were published.
 """
 
+import json
+import runpy
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+import mechmarkov.bench.leaderboard
 from mechmarkov.bench import CASES, Method, run
 from mechmarkov.bench.case import case_of, seed_of
 from mechmarkov.bench.counterfactuals import Change, draw_pairs, places
@@ -246,3 +250,11 @@ def test_an_effect_is_verified_to_a_ten_thousandth(found, tmp_path):
     pd.DataFrame(rows).iloc[:0].to_csv(tmp_path / "effects.csv", index=False)
     with pytest.raises(ValueError, match="has no rows"):
         verify(tmp_path)
+
+
+def test_a_schema_is_printed_only_where_asked(capsys):
+    file = mechmarkov.bench.leaderboard.__file__
+    runpy.run_path(file, run_name="imported")
+    assert capsys.readouterr().out == ""
+    runpy.run_path(file, run_name="__main__")
+    assert json.loads(capsys.readouterr().out)["type"] == "object"
