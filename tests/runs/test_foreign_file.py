@@ -153,3 +153,18 @@ def test_safetensors_of_every_type_are_planned(tmp_path):
     }
     assert file.sizes == {str(kind): 6 * kind.itemsize for kind in kinds}
     assert (file.notes, file.types["torch.bfloat16"]) == ({"a": "b"}, "BF16")
+
+
+@pytest.mark.parametrize("name", ["torch FloatStorage", "numpy dtype", "_codecs encode"])
+def test_a_call_of_nothing_makes_nothing(tmp_path, name):
+    path = saved(tmp_path / "model.pt", {"a": 1})
+    module, attribute = name.split()
+    repack(path, {"data.pkl": b"\x80\x02}" + text("a") + f"c{module}\n{attribute}\n)Rs.".encode()})
+    assert "its pickle is damaged" in said(read_foreign, path)
+
+
+@pytest.mark.parametrize(("name", "made"), [("Counter", {}), ("defaultdict", {}), ("OrderedDict", {})])
+def test_an_empty_mapping_is_a_dict(tmp_path, name, made):
+    path = saved(tmp_path / "model.pt", {"a": 1})
+    repack(path, {"data.pkl": b"\x80\x02}" + text("a") + f"ccollections\n{name}\n)Rs.".encode()})
+    assert read_foreign(path).content == {"a": made}
