@@ -56,7 +56,7 @@ def test_scores_of_lags_are_counted_five_times():
 
 
 def test_a_state_space_takes_what_it_saves_and_more():
-    config = load_recipe("in-context-k3-mamba").decoder_config
+    config = load_recipe("in-context-k3-mamba").with_set(["model.n_ctx=8"]).decoder_config
     assert _activation_bytes(config, 2, config.n_ctx) == int(2.5 * _saved_bytes(config, 2))
 
 
