@@ -12,11 +12,12 @@ import pandas as pd
 import pytest
 import torch
 
-from mechmarkov.bench import CASES, Method, run
+from mechmarkov.bench import CASES, SCORES, Method, run
 from mechmarkov.bench.case import case_of, seed_of
 from mechmarkov.bench.counterfactuals import Change, draw_pairs, places
 from mechmarkov.bench.leaderboard import Estimate
-from mechmarkov.bench.page import WIDEST, _heat_map, _number, _scatter, as_text
+from mechmarkov.bench.page import COLUMNS, WIDEST, _heat_map, _number, _scatter, as_text, sections
+from mechmarkov.bench.run import Benchmark
 from mechmarkov.bench.trained import FLEETS
 from mechmarkov.bench.verify import verify
 from mechmarkov.models.constructions.lookup_tables import value_table
@@ -258,3 +259,37 @@ def test_a_schema_is_printed_only_where_asked(capsys):
     assert capsys.readouterr().out == ""
     runpy.run_path(file, run_name="__main__")
     assert json.loads(capsys.readouterr().out)["type"] == "object"
+
+
+@pytest.mark.parametrize(("metrics", "sign"), [(("kl", "nats"), 1.0), (("nats", "kl"), 0.0)])
+def test_another_metric_is_scored_by_the_first(metrics, sign):
+    """Under a logit difference every node of a table is for the clean answer; only claims in KL say so."""
+
+    def claims(case):
+        return dict.fromkeys(case.nodes, 1.0 if case.metric == "kl" else -1.0)
+
+    method = Method("two", "nodes", claims, metrics=metrics)
+    rows = run([method], ["direct"], seeds=1).scores.set_index("metric")
+    assert rows.loc["logit-difference", "sign"] == sign
+    assert rows["own"].to_dict() == {"kl": True, "nats": True, "logit-difference": False}
+    assert len(rows) == 3
+
+
+LESS_IS_BETTER = ("error", "belief_error", "angle", "llc_error")
+
+
+@pytest.mark.parametrize("of", COLUMNS)
+def test_the_best_of_each_kind_stands_first(of):
+    """By the first of its columns: errors and angles from the least, all else from the largest."""
+    score, metric = COLUMNS[of][0], "nats" if of in ("edges", "nodes", "layers") else ""
+    methods = {name: Method(name, of, dict, reference=name == "r") for name in ("low", "high", "r")}
+    row = {"of": of, "metric": metric, "own": True, "case": "head", "seed": 0, "seconds": 1.0, "passes": 1}
+    values = {"low": 0.25, "high": 0.75, "r": 0.5}
+    rows = [{**row, "method": name, "declared": 1, score: value} for name, value in values.items()]
+    scores = pd.DataFrame(rows, columns=[*row, "method", "declared", *SCORES]).astype(
+        dict.fromkeys(SCORES, float)
+    )
+    reasons = pd.DataFrame(columns=["method", "metric", "case", "seed", "broken", "reason"])
+    (section,) = sections(Benchmark(methods, "minimal", scores, pd.DataFrame(), reasons))
+    first = ["low", "high"] if score in LESS_IS_BETTER else ["high", "low"]
+    assert [line[0] for line in section.tables[0].rows] == [*first, "r"]
