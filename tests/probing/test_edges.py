@@ -96,6 +96,16 @@ def test_a_wider_interval_stays_where_values_are(score, drawn, interval):
     assert interval is None or low == interval[0]
 
 
+@pytest.mark.parametrize("bias", [-3.0, 0.0, 3.0])
+def test_an_interval_reaches_against_its_bias(bias):
+    """Draws that lie higher push the lower end down, and lower ones the upper end up; no end moves in."""
+    score = Score(50.0, "nats", interval=(46.0, 54.0))
+    low, high = _widened(score, [Score(50.0 + bias + off, "nats") for off in (-0.1, 0.1)]).interval
+    reach = math.hypot(4.0, 12.706204736174698 * 0.1 * math.sqrt(2))
+    assert low == pytest.approx(50 - reach - max(bias, 0))
+    assert high == pytest.approx(50 + reach + max(-bias, 0))
+
+
 def test_a_bias_is_told_beyond_half_the_error():
     def law(shift):
         score = Score(0.5, "nats", interval=(0.4, 0.6))

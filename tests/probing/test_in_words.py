@@ -32,7 +32,6 @@ from mechmarkov.probing.preconditions import (
 )
 from mechmarkov.probing.subject import OF_BOS, why_not
 from mechmarkov.sources import DirichletChains, HiddenMarkov, LaggedChain
-from mechmarkov.sweeps.engines import Cluster
 
 SHAPE = {"n_layers": 1, "d_model": 8, "d_head": 4, "n_heads": 2, "n_ctx": 6, "d_vocab": 2}
 COIN = mm.Chain(P=[[0.5, 0.5], [0.5, 0.5]])
@@ -230,23 +229,3 @@ def test_a_beginning_is_not_taken_for_a_state():
     assert why_not(mm.probing.probe.load_probe("symmetry"), begun) == OF_BOS
     with pytest.raises(ValueError, match="a null has no null"):
         _ = subject.null.null
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({}, ""),
-        ({"gpus_per_task": 0.5}, ""),
-        ({"gpus_per_task": -0.1}, "gpus_per_task"),
-        ({"cpus_per_task": 1}, ""),
-        ({"cpus_per_task": 0}, "cpus_per_task"),
-        ({"retries": 0}, ""),
-        ({"retries": -1}, "retries"),
-    ],
-)
-def test_a_cluster_has_sensible_numbers(settings, words):
-    if words:
-        with pytest.raises(ValueError, match=f"^{words} is "):
-            Cluster("auto", **settings)
-    else:
-        assert Cluster("auto", **settings).device == ("cuda" if "gpus_per_task" in settings else "cpu")

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mechmarkov.sweeps import SweepError, load_sweep
-from mechmarkov.sweeps.engines import pack, unpack
+from mechmarkov.sweeps.engines import Cluster, pack, unpack
 from mechmarkov.sweeps.spec import Point
 from mechmarkov.sweeps.store import Store
 from mechmarkov.sweeps.table import column, table
@@ -167,3 +167,28 @@ def test_columns_stand_where_they_came_first():
     assert found.schema.field("stuck.excess").metadata == {b"unit": b"nats"}
     assert found.schema.field("seed").metadata is None
     assert json.loads(json.dumps(found.to_pylist()))[0]["a.two"] is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, ""),
+        ({"gpus_per_task": 0.5}, ""),
+        ({"gpus_per_task": -0.1}, "gpus_per_task"),
+        ({"cpus_per_task": 1}, ""),
+        ({"cpus_per_task": 0}, "cpus_per_task"),
+        ({"retries": 0}, ""),
+        ({"retries": -1}, "retries"),
+    ],
+)
+def test_a_cluster_has_sensible_numbers(settings, words):
+    if words:
+        with pytest.raises(ValueError, match=f"^{words} is "):
+            Cluster("auto", **settings)
+    else:
+        assert Cluster("auto", **settings).device == ("cuda" if "gpus_per_task" in settings else "cpu")
+
+
+@pytest.mark.parametrize(("gpus", "share"), [(0, 1.0), (0.25, 0.25), (1, 1.0), (2, 1.0)])
+def test_a_task_has_a_share_of_a_gpu(gpus, share):
+    assert Cluster("auto", gpus_per_task=gpus).gpu_share == share
