@@ -281,6 +281,13 @@ def test_states_are_numbers_or_labels():
             states_of(source, [wrong])
 
 
+def test_twelve_states_are_named():
+    with pytest.raises(ValueError, match=r"'x', expected states: 0, 1, .*, 10, 11, …$"):
+        states_of(mm.Circle(n_states=13, p=0.5), ["x"])
+    with pytest.raises(ValueError, match=r"'x', expected states: 0, 1, .*, 10, 11$"):
+        states_of(mm.Circle(n_states=12, p=0.5), ["x"])
+
+
 def test_a_sequence_is_as_long_as_is_read():
     run = mm.Run.from_model(HookedDecoder(config(4)), source=COIN)
     assert tokens_of(run, [0] * 4).shape == (1, 4)
