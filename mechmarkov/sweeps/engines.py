@@ -58,6 +58,16 @@ class Cluster:
         """Returns where a task trains."""
         return "cuda" if self.gpus_per_task else "cpu"
 
+    @property
+    def gpu_share(self) -> float:
+        """Returns the part of a GPU that is a task's own: 1 where it has whole ones, or none.
+
+        Example:
+            >>> [Cluster("auto", gpus_per_task=gpus).gpu_share for gpus in (0, 0.5, 2)]
+            [1.0, 0.5, 1.0]
+        """
+        return min(1.0, self.gpus_per_task or 1.0)
+
 
 def in_processes(
     tasks: Sequence[Task], work: Work, count: int, moved: Callable[[float], None]

@@ -139,8 +139,12 @@ def sweep(
             if cluster is None:
                 engine = _local_engine(tasks, replace(settings, scratch=store.scratch), jobs, board)
             else:
-                gpus = min(1.0, cluster.gpus_per_task or 1.0)
-                share = replace(settings, device=cluster.device, cores=cluster.cpus_per_task, gpu_share=gpus)
+                share = replace(
+                    settings,
+                    device=cluster.device,
+                    cores=cluster.cpus_per_task,
+                    gpu_share=cluster.gpu_share,
+                )
                 engine = on_ray(tasks, partial(carry_out, settings=share), cluster)
             for task, outcome in engine:
                 if isinstance(outcome, Done):

@@ -43,6 +43,8 @@ QUICK = "not slow and not experiments and not system and not browser and not rep
 LEFT_OUT = ["experiments", "models", "devices", "interventions", "robustness/test_fuzz_files.py"]
 LEFT_OUT += ["robustness/test_fuzz_report.py", "test_arguments.py"]
 LEFT_OUT += [f"test_{name}.py" for name in ("house", "docs", "readme", "wheel")]
+# These look at every module, at lines that run when it is imported: the map names them of no line.
+OF_ALL = ("tests/test_frozen.py", "tests/test_settings.py")
 
 
 def copy_checkout() -> None:
@@ -115,7 +117,10 @@ class Tests:
             self.seconds[f"{file}::{case.attrib['name']}"] = float(case.attrib["time"])
 
     def of(self, module: Path, line: int) -> list[str]:
-        """The tests of a statement; of one that runs at import, those that run anything of its module."""
+        """The tests of a statement; of one that runs at import, those that run anything of its module.
+
+        Last come the module's examples, and what looks at all modules.
+        """
         by_line = self.data.contexts_by_lineno(str(TREE / module))
         lines = set(statement_of(module, line))
         found = self._named(by_line, lines) or self._named(by_line, set(by_line))
@@ -127,7 +132,8 @@ class Tests:
             if chosen and spent > BUDGET:
                 break
             chosen.append(test)
-        return chosen
+        name = ".".join(module.with_suffix("").parts).removesuffix(".__init__")
+        return [*chosen, f"tests/test_doctests.py::test_examples[{name}]", *OF_ALL]
 
     def _named(self, by_line: dict[int, list[str]], lines: set[int]) -> set[str]:
         contexts = {context for line in lines for context in by_line.get(line, []) if context}
@@ -176,15 +182,14 @@ def run(count: int, seed: int, only: str | None) -> None:
         (HOME / "tests.txt").write_text("\n".join(chosen) + "\n", encoding="utf-8")
         command = shlex.join(pytest_command("-x", f"@{HOME / 'tests.txt'}"))
         began = time.monotonic()
-        # pytest that is given no test would run them all.
-        found = mutate_and_test([mutation], command if chosen else "true", TIMEOUT)
+        found = mutate_and_test([mutation], command, TIMEOUT)
         before, after = changed_lines(found.diff or "")
         row = {
             **dict(zip(("file", "operator", "occurrence"), key, strict=True)),
             "line": mutation.start_pos[0],
             "before": before,
             "after": after,
-            "outcome": str(found.test_outcome.value) if chosen else "survived",
+            "outcome": str(found.test_outcome.value),
             "tests": len(chosen),
             "seconds": round(time.monotonic() - began, 1),
             "last": (found.output or "").strip().splitlines()[-1:],
