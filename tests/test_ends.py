@@ -90,7 +90,13 @@ probe = Probe("kills", "Does it die?", "", measure=measure, has_null=lambda _: F
 
 @copies
 def test_a_killed_process_says_what_to_do(tmp_path, monkeypatch, capsys):
-    install(tmp_path, "killing", GROUP, "kills = kills:probe", kills=KILLS.format(parent=os.getpid()))
+    install(
+        tmp_path,
+        "killing",
+        GROUP,
+        "kills = kills_itself:probe",
+        kills_itself=KILLS.format(parent=os.getpid()),
+    )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(SystemExit, match="2"):
         main(["probe", "--probes", "kills,attention", "--jobs", "2", "--out", str(tmp_path / "out")])

@@ -107,8 +107,6 @@ COMPUTED = ("CANCELS", "SADDLE_ENERGY", "MIDPOINTS")
 
 DEFAULTS = {
     "bench.run.run": {"seeds": 3, "pairs": "minimal", "held_out": False, "jobs": 1},
-    "bench.circuits.split_table": {"share": 0.5},
-    "bench.circuits.contrary_induction": {"gain": 4.0},
     "bench.circuits.hidden_belief": {"carries": True, "reads": True},
     "bench.counterfactuals.Change": {"order": 1},
     "bench.cases.in_context_case": {"order": 1},
