@@ -19,10 +19,9 @@ from mechmarkov.theory.kernel import (
 )
 from mechmarkov.theory.lag_sets import over_window
 from mechmarkov.theory.learning_coefficient import of_canonical_line, of_tied_plateau
-from mechmarkov.theory.predictors import check_tokens, histories, in_context_order, k_step, switching
+from mechmarkov.theory.predictors import histories, in_context_order, k_step, switching
 from mechmarkov.theory.shapley import coalitions, exact, sampled
 from mechmarkov.theory.unigram_trap import unigram_point
-from mechmarkov.theory.walk.reduced_walk import descend
 from mechmarkov.theory.walk.trap_spectrum import trap_spectrum
 from mechmarkov.theory.worst_case import largest_sum
 
@@ -31,29 +30,6 @@ PI = np.array([0.6, 0.4])
 
 
 # -- predictors ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("tokens", "error"),
-    [
-        (np.array([[0, 1]]), None),
-        (np.array([[0, 1]], dtype=np.uint8), None),
-        (np.zeros((0, 3), int), None),
-        (np.array([[0, 2]]), ValueError),
-        (np.array([[-1, 0]]), ValueError),
-        (np.array([0, 1]), ValueError),
-        (np.array([[[0]]]), ValueError),
-        (np.array([[0.0]]), TypeError),
-        (np.array([[True]]), TypeError),
-        ([[0, 1]], TypeError),
-    ],
-)
-def test_tokens_are_states_of_sequences(tokens, error):
-    if error is None:
-        check_tokens(tokens, 2)
-    else:
-        with pytest.raises(error, match=r"^tokens "):
-            check_tokens(tokens, 2)
 
 
 def test_a_lag_beyond_the_sequence_leaves_the_unigram():
@@ -182,31 +158,6 @@ def test_orders_come_in_pairs(permutations, pairs):
 
 
 # -- models --------------------------------------------------------------------------------------------------
-
-
-def descended(displacements, weights, **changes):
-    given = {"n_states": 3, "position_norm_sq": 1.0, "eta": 0.1, "eps": 0.1, "steps": 1}
-    return descend(np.array(displacements), np.array(weights), **given | changes)
-
-
-def test_weights_add_up_to_a_billionth():
-    one = [[0, 1, 2]]
-    for off in (0.9e-9, -0.9e-9):
-        assert [state.step for state in descended(one, [1 + off])] == [0, 1]
-    for wrong in ([1 + 1.1e-9], [1 - 1.1e-9], [math.nan], [0.5, 0.5], [-1.0]):
-        with pytest.raises(ValueError, match=r"^weights are . numbers .*, expected 1 probabilities"):
-            descended(one, wrong)
-    for wrong, ends in ([0, 1, 3], "0 to 3"), ([0, 1, -1], "-1 to 1"):
-        with pytest.raises(ValueError, match=f"^displacements run from {ends}, expected 0 to 2$"):
-            descended([wrong], [1.0])
-    with pytest.raises(ValueError, match=r"^displacements are 0 paths of 3 tokens, expected at least one$"):
-        descended(np.zeros((0, 3), int), [1.0])
-    for name in ("position_norm_sq", "eta", "eps"):
-        with pytest.raises(ValueError, match=f"^{name} is 0, expected above 0$"):
-            descended(one, [1.0], **{name: 0})
-    assert len(descended(one, [1.0], steps=0)) == 1
-    with pytest.raises(ValueError, match=r"^steps is -1, expected at least 0$"):
-        descended(one, [1.0], steps=-1)
 
 
 def test_a_law_adds_up_to_a_millionth():
