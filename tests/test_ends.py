@@ -46,6 +46,7 @@ def test_what_others_read_is_measured_once(jobs, tmp_path):
 
 
 @copies
+@pytest.mark.system
 @pytest.mark.usefixtures("few_nulls")
 def test_two_processes_tell_the_same_times():
     asked = {"probes": ["behaviour", "attention", "dynamics"], "steps": "all", "sequences": 8}
@@ -55,6 +56,7 @@ def test_two_processes_tell_the_same_times():
 
 
 @copies
+@pytest.mark.system
 @pytest.mark.usefixtures("few_nulls")
 def test_two_processes_write_the_same_files(tmp_path):
     result = mm.probe(mm.example("walk"), ["behaviour", "attention"], steps=[0, 50], sequences=8)

@@ -55,7 +55,7 @@ def probe(*words):
 
 
 @pytest.mark.usefixtures("_stops", "few_nulls")
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.system)])
 def test_what_had_finished_is_written(jobs, tmp_path, capsys):
     out = tmp_path / "out"
     names = "attention,stops,dynamics"

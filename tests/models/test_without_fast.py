@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import mechmarkov
 
 ROOT = Path(mechmarkov.__file__).parents[1]
@@ -29,6 +31,7 @@ def run_in(folder):
     return done.stdout
 
 
+@pytest.mark.system
 def test_it_trains_and_probes_without_fast_kernels(tmp_path):
     for name in ("mechmarkov", "probes"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "fast"))

@@ -42,6 +42,7 @@ def truth_of(case):
     return Hidden("model-1", "set by hand", case).truth()
 
 
+@pytest.mark.system
 def test_a_key_makes_the_same_models_again(hidden):
     again, other = hidden_models("a test", 4), hidden_models("another", 4)
     for one, same in zip(hidden, again, strict=True):
@@ -57,6 +58,7 @@ def test_each_kind_comes_before_one_comes_twice(hidden):
     assert {one.kind for one in hidden} == {*KINDS}
 
 
+@pytest.mark.system
 def test_shuffled_heads_predict_the_same():
     case = CASES["induction"](0)
     all_turned = [_shuffled(case, np.random.default_rng(seed)) for seed in range(6)]
@@ -198,6 +200,7 @@ def test_the_sheet_tells_no_answer(folder):
     assert "imported" not in run.title()
 
 
+@pytest.mark.system
 def test_baselines_answer_and_are_scored(folder, capsys):
     scores = {}
     for by in BASELINES:
@@ -214,6 +217,7 @@ def test_baselines_answer_and_are_scored(folder, capsys):
         assert scores[published]["imitates"]["right"] == scores[published]["attends_to"]["right"] == 0
 
 
+@pytest.mark.system
 def test_published_recipes_see_the_path_of_a_circuit():
     one = Hidden("model-1", "set by hand", CASES["induction"](0))
     for recipe in ("acdc", "eap-ig"):
@@ -239,7 +243,7 @@ def test_a_claim_about_some_positions_answers_nothing():
         (["--by", "probe", "--answers", "answers.json"], "exclude each other"),
         (["--answers", "nothing.json"], "is not a file"),
         (["--by", "probe", "--models", "3"], "--models is for a new quiz"),
-        (["--key", "another"], "holds the quiz of another key"),
+        pytest.param(["--key", "another"], "holds the quiz of another key", marks=pytest.mark.system),
     ],
 )
 def test_bad_calls_are_one_line(words, expected, folder, monkeypatch, capsys):
