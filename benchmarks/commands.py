@@ -1,4 +1,4 @@
-"""What a user waits for: whole commands, with imports, files and page, each in a process of its own.
+"""Whole commands, as a user waits for them: imports, files and page, each in a process of its own.
 
     python -m benchmarks.commands [--repeats 5] [--before CHECKOUT]
 

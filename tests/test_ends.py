@@ -1,11 +1,13 @@
-"""What a command does besides measuring: what it loads, who measures, and how files are written."""
+"""The ends of a command: modules that are loaded, processes that measure, files that are written."""
 
 import gc
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
+import torch
 import xarray as xr
 from distributions import install
 
@@ -13,7 +15,10 @@ import mechmarkov as mm
 from mechmarkov.catalogue.probes import GROUP
 from mechmarkov.cli import main
 from mechmarkov.probing import Probe
+from mechmarkov.probing.probe import load_probe
 from mechmarkov.report.save import save_all
+from mechmarkov.sources.sampling import paths
+from mechmarkov.utils.extras import CAN_COMPILE
 from mechmarkov.utils.forked import can_fork
 
 copies = pytest.mark.skipif(not can_fork(), reason="processes are copied on Linux alone")
@@ -43,6 +48,39 @@ def test_what_others_read_is_measured_once(jobs, tmp_path):
     assert float(result["read"].data["read"][-1]) == 1.0
     assert len(list(tmp_path.iterdir())) == 1
     assert list(result.outcomes) == ["read", "count", "attention"]
+
+
+@copies
+@pytest.mark.usefixtures("few_nulls")
+def test_the_times_of_events_wait_for_others(tmp_path):
+    behaviour = load_probe("behaviour")
+
+    def counted(subject):
+        (tmp_path / f"{subject.axis} in {os.getpid()}").touch()
+        return behaviour.measure(subject)
+
+    asked = [replace(behaviour, measure=counted), "attention", "dynamics"]
+    mm.probe(mm.example("walk"), asked, steps=[0, 50], sequences=8, jobs=2)
+    assert len([*tmp_path.glob("step in *")]) == 1
+
+
+def test_a_probe_may_have_any_name(tmp_path):
+    def measure(subject):
+        return xr.Dataset({"one": (subject.axis, [1.0])}, {subject.axis: subject.coordinates})
+
+    names = ["first screen", "results.nc"]
+    probes = [Probe(name, "Is it shown?", "", measure=measure, has_null=lambda _: False) for name in names]
+    save_all({tmp_path / "out": mm.probe(mm.example("walk"), probes, sequences=8)}, jobs=2)
+    page = (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert all(name in page for name in names)
+
+
+def test_many_numbers_are_drawn_by_the_loop(monkeypatch):
+    monkeypatch.setattr(paths, "_entries_so_far", 0)
+    cpu = torch.device("cpu")
+    assert paths.loops_for(cpu, paths.FEW_ENTRIES) is None
+    assert paths.loops_for(torch.device("meta"), 1) is None
+    assert (paths.loops_for(cpu, 1) is not None) is CAN_COMPILE
 
 
 @copies
@@ -80,6 +118,7 @@ KILLS = """
 import os, signal
 import xarray as xr
 from mechmarkov.probing import Probe
+from mechmarkov.probing.probe import load_probe
 
 def measure(subject):
     if os.getpid() != {parent}:

@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _collect_seldom() -> None:
     """Look for unreachable cycles every 100 000 objects, and not at the end of the process.
 
-    What is imported makes 600 000 objects that stay. Python would look at all of them some twenty times.
+    What is imported makes 360 000 objects that stay. Looking for cycles among them takes a second in all.
     """
     gc.set_threshold(100_000, 20, 50)
     atexit.register(gc.freeze)

@@ -28,7 +28,8 @@ from mechmarkov.report.words.tiles import WordedTile
 from mechmarkov.utils import text
 from mechmarkov.utils.files import replacing
 
-FIRST = "first screen"  # of the parts of a page; the others have the names of probes, which are one word
+FIRST = None  # the first screen among the parts of a page; the others have the names of probes, any text
+Parts = dict[str | None, Callable[[], Any]]
 _OPTION = "--steps all"  # the one that sentences advise: a text of a file with dashes makes no tag
 _MAX_TITLE = 200
 _MAX_ROWS = 12  # of a formula
@@ -44,14 +45,14 @@ def render(result: Findings) -> str:
     return page(result, {name: make() for name, make in parts(result).items()})
 
 
-def parts(result: Findings) -> dict[str, Callable[[], Any]]:
+def parts(result: Findings) -> Parts:
     """Returns what makes each part of a page, in any order: the first screen, and each probe's figures."""
     numbered = enumerate(result.outcomes.items(), start=1)
     figures = {name: partial(probe_figures, i, one, result.steps) for i, (name, one) in numbered}
     return {FIRST: partial(first_screen, result), **figures}
 
 
-def page(result: Findings, made: Mapping[str, Any]) -> str:
+def page(result: Findings, made: Mapping[str | None, Any]) -> str:
     """The report of a result, of what its `parts` made."""
     first: FirstScreen = made[FIRST]
     cards = [ProbeCard(name, outcome, *made[name]) for name, outcome in result.outcomes.items()]

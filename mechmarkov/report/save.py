@@ -30,18 +30,18 @@ def save_all(results: Mapping[Path, Findings], *, jobs: int = 1) -> None:
     """
     with ExitStack() as files:
         pages: dict[Path, Path] = {}
-        tasks: dict[tuple[Path, str], Callable[[], Any]] = {}
+        tasks: dict[tuple[Path, str | Path | None], Callable[[], Any]] = {}
         for folder, result in results.items():
             files.enter_context(made_folder(folder, OSError))
             pages[folder], arrays, summary = (files.enter_context(replacing(folder / name)) for name in FILES)
             text = json.dumps(result.summary(), indent=2, ensure_ascii=False, allow_nan=False)
             summary.write_text(text + "\n", encoding="utf-8")
             tasks |= {(folder, name): make for name, make in parts(result).items()}
-            tasks[folder, arrays.name] = partial(_write_arrays, result, arrays)
+            tasks[folder, arrays] = partial(_write_arrays, result, arrays)
         several = jobs if can_fork() else 1
         made = dict(forked(lambda task: tasks[task](), [*tasks], several, copied=True, advice="use one job"))
         for folder, path in pages.items():
-            own = {name: part for (place, name), part in made.items() if place == folder}
+            own = {name: made[folder, name] for name in parts(results[folder])}
             path.write_text(page(results[folder], own), encoding="utf-8")
 
 

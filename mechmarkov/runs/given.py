@@ -1,4 +1,4 @@
-"""What is given with a model that was trained elsewhere: its source, objective and step, checked."""
+"""Checks of what comes with a model that was trained elsewhere: its source, objective and step."""
 
 import torch
 from torch import Tensor

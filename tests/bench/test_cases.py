@@ -1,4 +1,4 @@
-"""What each case is made of, what the pictures of the page show, and the limits of a run.
+"""The parts of each case, the pictures of the page and the limits of a run.
 
 A case is a standard: with other sizes its scores are not those that were published.
 """

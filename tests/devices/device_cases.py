@@ -20,7 +20,7 @@ Lines = dict[str, dict[str, Any]]
 
 
 def tried(*options: str, env: Mapping[str, str] | None = None) -> Lines:
-    """What every case gave; torch is changed for the whole process, so that it has one of its own."""
+    """The results of every case, from a process of its own: torch is changed for all of it."""
     process = subprocess.run(
         [sys.executable, SCRIPT, *options],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What probing takes, says and refuses, each exactly at its edge."""
+"""Limits of probing: accepted, told and refused exactly at the edge."""
 
 import math
 
@@ -242,7 +242,7 @@ def test_positions_are_taken_in_turn():
     ],
 )
 def test_chunks_hold_so_many_elements(elements, shapes):
-    """Of 8 tokens, each of 8 elements: 64 for a sequence of a model."""
+    """A config of 8 tokens with 8 elements each: 64 for a sequence of a model."""
     stack = HookedDecoder(config(8), n_models=3)
     tokens = torch.zeros(4, 8, dtype=torch.long)
     chunks = list(chunked(stack, tokens, elements, per_token=8))

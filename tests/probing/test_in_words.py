@@ -1,4 +1,4 @@
-"""What a run, a token, a law and a nearest predictor are called, and what a subject takes."""
+"""Names of runs, tokens, laws and nearest predictors, and the arguments of a subject."""
 
 from dataclasses import replace
 

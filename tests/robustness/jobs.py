@@ -374,21 +374,6 @@ def start(name: str, folder: Path, harm: Harm = Harm()) -> Started:
     return Started(process, said, events, seconds)
 
 
-def left_behind(started: Started, folder: Path) -> list[str]:
-    """The processes of a job that has ended, of its session or with its mark: their numbers and commands."""
-    left = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            state, _, _, session = (process / "stat").read_text("utf-8").rpartition(")")[2].split()[:4]
-            marked = f"{MARK}={folder}\0".encode() in (process / "environ").read_bytes()
-            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except OSError:  # it has ended meanwhile
-            continue
-        if state != "Z" and (marked or int(session) == started.process.pid):
-            left.append(f"{process.name} {command[:80]}")
-    return left
-
-
 @dataclass(frozen=True)
 class Finished:
     """What came of a job: its exit code, what it said, its changes of files and its seconds."""

@@ -13,7 +13,7 @@ FOREIGN = Path(__file__).parent / "golden" / "foreign"
 
 
 def assert_its_own_logits(run: Run, name: str) -> dict[str, torch.Tensor]:
-    """What the library that wrote a file computed: `tokens` and `logits`, which the run gives too."""
+    """The `tokens` and `logits` of the library that wrote a file, which the run gives too."""
     original = torch.load(FOREIGN / f"{name.removesuffix('.pt')}.logits.pt", weights_only=True)
     # float32 arithmetic in another order: 1e-5 of the largest logit is the house's bound.
     torch.testing.assert_close(run.model()(original["tokens"]), original["logits"], rtol=1e-5, atol=1e-5)

@@ -40,6 +40,15 @@ def refusal(path: Path, read: Callable[[Path], object] = safe_file.read) -> str:
     return message.removeprefix(f"{path}: ")
 
 
+def message_of(call: Callable[..., object], *arguments: object) -> str:
+    """The message of a refusal as it is, or nothing where a call goes through."""
+    try:
+        call(*arguments)
+    except RunFileError as error:
+        return str(error)
+    return ""
+
+
 def payloads(marker: Path) -> dict[str, object]:
     return {
         "plain": {"a": touch(marker)},

@@ -8,21 +8,12 @@ import numpy as np
 import pytest
 import torch
 from run_files import repack, saved, text
+from safe_file_cases import message_of
 from safetensors.torch import save_file
 
-from mechmarkov.runs import RunFileError
 from mechmarkov.safe.foreign_file import ForeignFile, plain_config
 from mechmarkov.safe.foreign_file import read as read_foreign
 from mechmarkov.safe.pickle_scan import TensorPlan
-
-
-def said(call, *arguments) -> str:
-    """The message of a refusal, or nothing."""
-    try:
-        call(*arguments)
-    except RunFileError as error:
-        return str(error)
-    return ""
 
 
 def plan(room: int, key: str = "0", shape: tuple[int, ...] = (1,), dtype=torch.float32) -> TensorPlan:
@@ -37,17 +28,17 @@ def of_storages(tmp_path: Path, *rooms: int, item: int = 4) -> ForeignFile:
 def test_weights_take_a_quarter_of_a_gigabyte_at_most(tmp_path):
     room = 2**28 // 4
     at_limit = {"a": plan(room), "same": plan(room)}
-    assert said(of_storages(tmp_path, room).tensors, at_limit).startswith("is damaged: No such file")
-    message = said(of_storages(tmp_path, room + 1).tensors, {"a": plan(room + 1)})
+    assert message_of(of_storages(tmp_path, room).tensors, at_limit).startswith("is damaged: No such file")
+    message = message_of(of_storages(tmp_path, room + 1).tensors, {"a": plan(room + 1)})
     assert message == "its weights take 268435460 bytes, expected at most 268435456: a toy model"
     both = {"a": plan(room), "b": plan(1, "1")}
-    assert said(of_storages(tmp_path, room, 1).tensors, both) == message
+    assert message_of(of_storages(tmp_path, room, 1).tensors, both) == message
 
 
 def test_training_steps_are_a_hundred_thousand_at_most(tmp_path):
     def message(count, room):
         file = of_storages(tmp_path, room, item=8)
-        return said(file.integers, plan(room, shape=(count,), dtype=torch.int64))
+        return message_of(file.integers, plan(room, shape=(count,), dtype=torch.int64))
 
     assert message(100_000, 100_000).startswith("is damaged: No such file")
     words = "holds a tensor of torch.int64 [100001], expected a few integers"
@@ -63,10 +54,10 @@ def test_a_mask_may_be_of_integers_and_infinite(tmp_path):
     assert [value.tolist() for value in tensors.values()] == [[0.0, -7.0], [0.0, -torch.inf]]
     assert {value.dtype for value in tensors.values()} == {torch.float32}
     assert (
-        said(file.tensors, file.content, ["open"])
+        message_of(file.tensors, file.content, ["open"])
         == '"mask" is a tensor of torch.int64, expected floating point'
     )
-    assert said(file.tensors, file.content, ["mask"]) == '"open" holds NaN or infinite values'
+    assert message_of(file.tensors, file.content, ["mask"]) == '"open" holds NaN or infinite values'
 
 
 def test_a_config_has_a_thousand_entries_at_most():
@@ -75,7 +66,7 @@ def test_a_config_has_a_thousand_entries_at_most():
 
     assert plain_config(config(1000), "config") == config(1000)
     words = "config has 1001 entries, expected at most 1000"
-    assert said(plain_config, config(1001), "config") == words
+    assert message_of(plain_config, config(1001), "config") == words
     assert plain_config({"a": config(1000), "b": (1,) * 1000}, "config")["b"] == [1] * 1000
     longer = {"a": config(1001), "b": (1,) * 1001}
     assert plain_config(longer, "config") == {"a": "a nested dict", "b": "a nested tuple"}
@@ -84,9 +75,9 @@ def test_a_config_has_a_thousand_entries_at_most():
 def test_a_loose_config_tells_what_it_leaves_out():
     value = {"a": {1}, 2: "b", "c": [{3}], "d": None}
     assert plain_config(value, "config", is_loose=True) == {"a": "a set", "c": "a nested list", "d": None}
-    assert said(plain_config, {"a": {1}}, "config") == "config.a is a set, expected a plain value"
-    assert said(plain_config, {2: 1}, "config") == "config has a key that is an int, expected names"
-    assert said(plain_config, [], "config") == "config is a list, expected a dict of plain values"
+    assert message_of(plain_config, {"a": {1}}, "config") == "config.a is a set, expected a plain value"
+    assert message_of(plain_config, {2: 1}, "config") == "config has a key that is an int, expected names"
+    assert message_of(plain_config, [], "config") == "config is a list, expected a dict of plain values"
 
 
 NUMBERS = [
@@ -107,11 +98,11 @@ def test_numpy_numbers_are_read(tmp_path, code):
 def test_numbers_of_another_byte_order_are_refused(tmp_path):
     path = saved(tmp_path / "model.pt", {"a": np.float64(0.5)})
     repack(path, {"data.pkl": lambda old: old.replace(text("<"), text(">"))})
-    assert said(read_foreign, path) == "it holds numpy numbers of another byte order"
+    assert message_of(read_foreign, path) == "it holds numpy numbers of another byte order"
     path = saved(tmp_path / "model.pt", {"a": torch.ones(2)})
     repack(path, {"byteorder": b"big"})
     file = read_foreign(path)
-    assert said(file.tensors, file.content) == "was written on a machine of another byte order"
+    assert message_of(file.tensors, file.content) == "was written on a machine of another byte order"
 
 
 def test_a_changed_bit_is_told_by_its_checksum(tmp_path):
@@ -121,7 +112,7 @@ def test_a_changed_bit_is_told_by_its_checksum(tmp_path):
     raw[raw.index(values.numpy().tobytes())] ^= 1
     path.write_bytes(raw)
     file = read_foreign(path)
-    assert said(file.tensors, file.content) == 'is damaged: wrong checksum of "model/data/0"'
+    assert message_of(file.tensors, file.content) == 'is damaged: wrong checksum of "model/data/0"'
 
 
 def safetensors_file(path: Path, header: bytes, data: bytes = b"") -> Path:
@@ -137,7 +128,7 @@ def test_safetensors_are_told_by_their_beginning(tmp_path):
     assert read_foreign(safetensors_file(tmp_path / "none.bin", b"{}")).content == {}
     claims_more = named.read_bytes()[:8] + header[:-1]
     named.write_bytes(claims_more)
-    assert "is not a file written by torch.save" in said(read_foreign, named)
+    assert "is not a file written by torch.save" in message_of(read_foreign, named)
 
 
 def test_safetensors_of_every_type_are_planned(tmp_path):
@@ -160,7 +151,7 @@ def test_a_call_of_nothing_makes_nothing(tmp_path, name):
     path = saved(tmp_path / "model.pt", {"a": 1})
     module, attribute = name.split()
     repack(path, {"data.pkl": b"\x80\x02}" + text("a") + f"c{module}\n{attribute}\n)Rs.".encode()})
-    assert "its pickle is damaged" in said(read_foreign, path)
+    assert "its pickle is damaged" in message_of(read_foreign, path)
 
 
 @pytest.mark.parametrize(("name", "made"), [("Counter", {}), ("defaultdict", {}), ("OrderedDict", {})])

@@ -6,7 +6,7 @@ from collections import OrderedDict
 import pytest
 import torch
 from run_files import Call, repack, saved, storage_of, text
-from safe_file_cases import refusal
+from safe_file_cases import message_of, refusal
 
 from mechmarkov.runs import RunFileError
 from mechmarkov.safe import file as safe_file
@@ -24,15 +24,6 @@ from mechmarkov.safe.plain_data import (
 PICKLED = b"\x80\x02"
 
 
-def said(call, *arguments) -> str:
-    """The message of a refusal, or nothing."""
-    try:
-        call(*arguments)
-    except RunFileError as error:
-        return str(error)
-    return ""
-
-
 # -- pickles -------------------------------------------------------------------------------------------------
 
 
@@ -40,14 +31,14 @@ def test_a_pickle_has_250000_instructions_at_most():
     # PROTO, EMPTY_LIST, BINPUT, pairs of NONE and APPEND, STOP.
     assert scan(PICKLED + b"]q\x00" + b"Na" * 124_998 + b".")[0] == [None] * 124_998
     longer = PICKLED + b"]q\x00q\x00" + b"Na" * 124_998 + b"."
-    assert said(scan, longer) == "its pickle has more than 250000 instructions"
+    assert message_of(scan, longer) == "its pickle has more than 250000 instructions"
 
 
 def test_a_stack_holds_10000_values_at_most():
     fits = PICKLED + b"(" + b"N" * 9_999 + b"t."
     assert scan(fits)[0] == (None,) * 9_999
     words = "its pickle holds more than 10000 unfinished values at once"
-    assert said(scan, PICKLED + b"(" + b"N" * 10_000 + b"t.") == words
+    assert message_of(scan, PICKLED + b"(" + b"N" * 10_000 + b"t.") == words
 
 
 def test_a_key_is_a_tuple_of_sixteen_at_most():
@@ -55,7 +46,7 @@ def test_a_key_is_a_tuple_of_sixteen_at_most():
         return PICKLED + b"}(" + b"K\x01" * count + b"tNs."
 
     assert scan(keyed(16))[0] == {(1,) * 16: None}
-    assert said(scan, keyed(17)) == "it has a key that is a long or nested tuple, expected str keys"
+    assert message_of(scan, keyed(17)) == "it has a key that is a long or nested tuple, expected str keys"
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["bare", "in a tuple"])
@@ -66,13 +57,13 @@ def test_a_key_has_integers_of_64_bits_at_most(inside):
 
     largest = 2**64 - 1
     assert scan(keyed(largest))[0] == {((largest,) if inside else largest): None}
-    assert said(scan, keyed(2**64)) == "it has a key with an integer of over 64 bits, expected str keys"
+    assert message_of(scan, keyed(2**64)) == "it has a key with an integer of over 64 bits, expected str keys"
 
 
 def test_a_scanned_key_has_1000_characters_at_most():
     assert scan(PICKLED + b"}" + text("a" * 1000) + b"Ns.")[0] == {"a" * 1000: None}
     words = "it has a key of 1001 characters, expected at most 1000"
-    assert said(scan, PICKLED + b"}" + text("a" * 1001) + b"Ns.") == words
+    assert message_of(scan, PICKLED + b"}" + text("a" * 1001) + b"Ns.") == words
 
 
 @pytest.mark.parametrize("place", range(3))
@@ -138,7 +129,7 @@ def test_a_zip_directory_has_four_megabytes_at_most(tmp_path):
     pickled, sizes = safe_file.read_archive(path, with_directory(limit))
     assert (pickled, sizes) == (PICKLED + b"}.", {})
     size = with_directory(limit + 1)
-    assert said(safe_file.read_archive, path, size) == "has a zip directory of more than 4194304 bytes"
+    assert message_of(safe_file.read_archive, path, size) == "has a zip directory of more than 4194304 bytes"
 
 
 def test_entries_may_not_fill_more_than_their_file(tmp_path):
@@ -147,7 +138,7 @@ def test_entries_may_not_fill_more_than_their_file(tmp_path):
         data = sum(entry.file_size for entry in archive.infolist())
         assert safe_file._check_directory(archive, data)[1] == {"0": 12}
         words = "claims more data than the file is long"
-        assert said(safe_file._check_directory, archive, data - 1) == words
+        assert message_of(safe_file._check_directory, archive, data - 1) == words
 
 
 def test_what_is_shorter_than_an_end_is_truncated(tmp_path):
@@ -161,8 +152,11 @@ def test_what_is_shorter_than_an_end_is_truncated(tmp_path):
 
 def test_half_a_million_values_are_kept_and_no_more():
     # The dict and the list count too.
-    assert said(check_plain, {"a": [None] * 499_998}, check_loaded_tensor) == ""
-    assert said(check_plain, {"a": [None] * 499_999}, check_loaded_tensor) == "holds more than 500000 values"
+    assert message_of(check_plain, {"a": [None] * 499_998}, check_loaded_tensor) == ""
+    assert (
+        message_of(check_plain, {"a": [None] * 499_999}, check_loaded_tensor)
+        == "holds more than 500000 values"
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,14 +169,14 @@ def test_half_a_million_values_are_kept_and_no_more():
     ],
 )
 def test_an_integer_has_64_bits_at_most(number, words):
-    assert said(check_plain, {"a": number}, check_loaded_tensor) == words
+    assert message_of(check_plain, {"a": number}, check_loaded_tensor) == words
 
 
 def test_a_deep_place_is_named_in_80_characters():
     value = 1
     for _ in range(16):
         value = {"abcdefgh": value}
-    message = said(check_plain, {"a": value}, check_loaded_tensor)
+    message = message_of(check_plain, {"a": value}, check_loaded_tensor)
     path = "a" + '["abcdefgh"]' * 16
     assert message == f"{path[:80]} is nested deeper than 16 levels"
 
@@ -210,7 +204,7 @@ def test_a_deep_place_is_named_in_80_characters():
     ],
 )
 def test_elements_lie_apart_and_inside_their_storage(shape, stride, offset, room, words):
-    assert said(check_strides, "W", shape, stride, offset, room) == words
+    assert message_of(check_strides, "W", shape, stride, offset, room) == words
 
 
 @pytest.mark.parametrize(
@@ -225,7 +219,7 @@ def test_elements_lie_apart_and_inside_their_storage(shape, stride, offset, room
     ],
 )
 def test_a_loaded_tensor_is_dense_and_real(tensor, words):
-    message = said(check_loaded_tensor, tensor, "W")
+    message = message_of(check_loaded_tensor, tensor, "W")
     assert message.startswith(words)
     assert bool(message) == bool(words)
 
@@ -259,7 +253,7 @@ def test_a_folder_is_whole_readable_and_new(tmp_path):
     assert made.stat().st_mode & 0o777 == 0o755
     assert (made / "x").read_bytes() == "é".encode()
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    assert "exists, expected a new folder" in said(safe_folder.write, tmp_path / "run", {}, {})
+    assert "exists, expected a new folder" in message_of(safe_folder.write, tmp_path / "run", {}, {})
     with pytest.raises(RunFileError, match=r'holds "x", expected only run\.json'):
         safe_folder.read(made)
     (made / "x").unlink()
@@ -269,8 +263,8 @@ def test_a_folder_is_whole_readable_and_new(tmp_path):
 def test_json_nests_as_deep_as_python_reads_it(tmp_path):
     path = tmp_path / "x.json"
     path.write_text("[" * 200_000, "utf-8")
-    assert said(read_json, path).startswith(f"{path}: is not JSON: ")
+    assert message_of(read_json, path).startswith(f"{path}: is not JSON: ")
     path.write_bytes(b"\xef\xbb\xbf[1]")
     assert read_json(path) == [1]
-    assert said(read_json, path, 5) == f"{path}: has 6 bytes, expected at most 5"
-    assert said(read_json, path, 5, "it") == "it: has 6 bytes, expected at most 5"
+    assert message_of(read_json, path, 5) == f"{path}: has 6 bytes, expected at most 5"
+    assert message_of(read_json, path, 5, "it") == "it: has 6 bytes, expected at most 5"

@@ -1,4 +1,4 @@
-"""How large a sweep may be, and what its picture and its page show."""
+"""The largest sweep, and the contents of its picture and its page."""
 
 import re
 

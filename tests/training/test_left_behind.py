@@ -1,4 +1,4 @@
-"""What an interrupted training left, where it does not fit; and what a written recipe and a board say."""
+"""Left files that do not fit a training; words of a written recipe and of a board."""
 
 import copy
 import tomllib
@@ -137,7 +137,7 @@ def test_a_board_counts_what_has_ended(capsys):
     board.moved(9.0)
     assert board.bar.n == 6
     board.close()
-    said = capsys.readouterr().err
-    assert HEAD in said
-    assert "      1/2      3         1      1 of 1      2.3           3/6" in said
+    shown = capsys.readouterr().err
+    assert HEAD in shown
+    assert "      1/2      3         1      1 of 1      2.3           3/6" in shown
     assert Board(tasks, show=False).progress_of(tasks[0]) is None

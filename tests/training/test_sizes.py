@@ -1,4 +1,4 @@
-"""What a training takes and how it is split: each estimate written out by hand, each limit at its edge."""
+"""The memory of a training and its split: estimates by hand, limits at their edges."""
 
 import re
 

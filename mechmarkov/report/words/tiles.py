@@ -123,6 +123,7 @@ def _named_once(claims: Sequence[Claim]) -> str:
 
 
 def has_room(answer: str) -> bool:
+    """Returns whether an answer is short enough for a tile."""
     return len(answer.split()) <= MAX_ANSWER_WORDS
 
 
