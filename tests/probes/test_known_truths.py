@@ -171,6 +171,26 @@ def test_what_does_harm_is_neither_repaired_nor_stood_in_for():
     assert (order.status, bool(order.condition("does harm"))) == ("excluded", True)
 
 
+@pytest.fixture(scope="module")
+def measured():
+    """The ablations of a trained induction circuit, and their scores."""
+    outcome = probe_quickly(mm.example("induction"), ["ablation"], sequences=16)["ablation"]
+    return outcome.probe, outcome.data, outcome.scores
+
+
+@pytest.mark.parametrize(
+    ("relation", "effect", "by_others"),
+    [("repairs", "direct_effect", "self_repair"), ("stands_in_for", "joint_effect", "redundancy")],
+)
+@pytest.mark.parametrize(("worth", "claimed"), [(0.5, True), (-0.5, False)])
+def test_nobody_makes_up_for_what_is_worthless(relation, effect, by_others, worth, claimed, measured):
+    probe, data, scores = measured
+    alone = {"effect": 0 * data["effect"] - 1.0}  # no part is worth anything by itself
+    given = {effect: worth, by_others: 0.3} | {f"{by_others}_low": 0.2, f"{effect}_low": worth - 0.1}
+    edited = data.assign(alone | {name: 0 * data[name] + value for name, value in given.items()})
+    assert (relation in {claim.relation for claim in probe.claims(edited, scores)}) is claimed
+
+
 def test_constant_predictions_do_not_follow_a_parent():
     follows = told(direct_table(torch.tensor([[1.0, 0.0, 0.5]]).tile(3, 1), N), ["ablation"]).claims.first(
         "follows"
