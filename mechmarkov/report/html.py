@@ -48,8 +48,8 @@ def render(result: Findings) -> str:
 def parts(result: Findings) -> Parts:
     """Returns what makes each part of a page, in any order: the first screen, and each probe's figures."""
     numbered = enumerate(result.outcomes.items(), start=1)
-    figures = {name: partial(probe_figures, i, one, result.steps) for i, (name, one) in numbered}
-    return {FIRST: partial(first_screen, result), **figures}
+    made: Parts = {FIRST: partial(first_screen, result)}
+    return made | {name: partial(probe_figures, i, one, result.steps) for i, (name, one) in numbered}
 
 
 def page(result: Findings, made: Mapping[str | None, Any]) -> str:
