@@ -4,6 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
+from traceback import extract_tb
+from types import FunctionType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -258,12 +261,14 @@ def _answer(
     find: Callable[[], Probe], subject: Subject, law_draws: int, time_limit: float | None, is_asked: bool
 ) -> Answer:
     """Ask one probe; its failure, to be found among others, is its own, and is reported."""
+    probe: Probe | None = None
     try:
         with limited_to(time_limit), unchanged(subject):
             probe = find()
             why = why_not(probe, subject)
             if not is_asked and probe.on_request:
-                why = why or f"it takes long, and runs where it is named: probes {probe.name}"
+                named = f"--probes {probe.name}, or mm.probe(run, [{probe.name!r}])"
+                why = why or f"it takes long, and runs only if named: {named}"
             if not isinstance(why, str | None) or why == "":
                 raise TypeError(f"what applies returned is {shown(why)}, expected None or a reason")
             if why is not None:
@@ -273,7 +278,15 @@ def _answer(
     except DoesNotApplyError as error:
         return Answer("skipped", printable(str(error)))
     except (Exception, SystemExit) as error:
-        return Answer("failed", error_line(error))
+        return Answer("failed", error_line(error) + ("" if probe is None else _place(error, probe)))
+
+
+def _place(error: BaseException, probe: Probe) -> str:
+    """Returns the line of the probe's own file that an error came from, for whoever writes it."""
+    parts = (probe.applies, probe.measure, probe.scores, probe.claims, probe.figures)
+    files = {part.__code__.co_filename for part in parts if isinstance(part, FunctionType)}
+    frames = [frame for frame in extract_tb(error.__traceback__) if frame.filename in files]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def _answers(

@@ -151,7 +151,7 @@ def test_a_probe_that_never_ends_is_ended():
 
     bad = replace(GOOD, name="bad", measure=endless)
     result = mm.probe(RUN, [bad, GOOD], sequences=4, time_limit=0.3)
-    assert result.failed == {"bad": "TimeoutError: took longer than the limit of 0.3 s"}
+    assert result.failed["bad"].startswith("TimeoutError: took longer than the limit of 0.3 s")
     assert list(result) == ["good"]
 
 
@@ -167,7 +167,7 @@ def test_a_quantity_that_cannot_be_recorded_fails_its_probe_alone():
     broken = Quantity("broken", begin)
     bad = replace(GOOD, name="bad", records=(broken,), measure=lambda subject: subject.recorded(broken))
     result = mm.probe(RUN, [bad, GOOD], sequences=4)
-    assert result.failed == {"bad": "RuntimeError: no such hook"}
+    assert result.failed["bad"].startswith("RuntimeError: no such hook (test_contract.py, line ")
     assert result["good"].scores == mm.probe(RUN, [GOOD], sequences=4)["good"].scores
 
 
