@@ -21,7 +21,8 @@ def _stores(claim: Claim) -> str:
         )
         return f"{cap(parts(claim.subject))} {together}{verb(claim.subject, 'holds', 'hold')} {what} ({much})"
     start, end = (nats(claim.number(name)) for name in ("from", "to"))
-    moved = f"bring it from {start} to {end}" if start != end else f"leave it {end} away"
+    none = f", {start} with none" if start != end else " and with none"
+    moved = f"the model is {end} from it with all parts{none}"
     return NO_HOME[_no_home(claim)].format(
         who=parts(claim.subject), share=share(claim.value), ends=within(claim), moved=moved
     )
@@ -33,10 +34,10 @@ def _no_home(claim: Claim) -> str:
 
 NO_HOME = {
     "the mean is it": "No part needs to hold the bigram: the mean prediction is the bigram",
-    "too little to share": "Which part holds the bigram is open: all together {moved}",
+    "too little to share": "Which part holds the bigram is open: {moved}",
     "others undo it": "Nothing is left of the bigram: {who} would hold it, and the other parts undo it",
-    "the paths lead away": "No part holds the bigram: all together {moved}",
-    "nothing to share": "No part holds the bigram: all together {moved}",
+    "the paths lead away": "No part holds the bigram: {moved}",
+    "nothing to share": "No part holds the bigram: {moved}",
     "only at another scale": "No part holds the bigram by itself: {who} would at the norm's scale that others set",
     "stored or from the context": "Whether the bigram is stored or read from the context is open: {share}{ends} is left without it",
     "some from the context": "Which part holds the bigram is open: {share}{ends} of it needs no transitions in the context",

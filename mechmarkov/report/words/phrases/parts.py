@@ -210,7 +210,7 @@ def _follows(claim: Claim) -> str:
     if claim.condition("all stay as they are"):
         return "Predictions do not follow another parent: it changes none of them"
     does = {"shown": "follow", "open": "may follow", "excluded": "do not follow"}[claim.status]
-    return f"Predictions {does} another parent: in {share(claim.value)} of cases{within(claim)}, by chance in 50%"
+    return f"Predictions {does} another parent put in its place: in {share(claim.value)} of cases{within(claim)}, by chance in 50%"
 
 
 def _order(claim: Claim) -> str:

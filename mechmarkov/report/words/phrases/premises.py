@@ -12,7 +12,7 @@ def reason_in(claim: Claim) -> str:
     """Returns what contradicts a claim that is open though its own measurement is not."""
     if claim.against is None or claim.against.probe == claim.probe:
         return ""
-    return f", as {claim.against.probe or 'another probe'} says otherwise"
+    return f": {claim.against.probe or 'another probe'} says otherwise"
 
 
 def value_in(claim: Claim) -> float:
