@@ -58,3 +58,7 @@ def test_a_claim_has_its_number(objects):
 
 def test_pictures_are_all_that_show_lists():
     assert dir(mm.show) == ["attention", "circuit", "kernel", "trajectory"]
+
+
+def test_a_printed_source_is_its_title():
+    assert str(mm.Circle(n_states=6, p=0.5)) == "Circle walk on 6 states, p = 0.5"

@@ -1,5 +1,7 @@
 """`Observed` against chains whose law is known: kernel, order, held-out blocks, files and refusals."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -336,7 +338,9 @@ def test_options_that_make_no_sense(tmp_path):
         Observed.read(tmp_path / "a.dat")
     pd.DataFrame({"a": [1], "b": [2]}).to_csv(tmp_path / "a.csv", index=False)
     with pytest.raises(
-        ValueError, match=r'^column is None, expected one of a, b: column="b" takes that one$'
+        ValueError,
+        match=r'^column is None, expected one of a, b: column="b" takes that one; '
+        r'column="b", sequence="a" takes it with a sequence for each a$',
     ):
         Observed.read(tmp_path / "a.csv")
     for lines in (["A", "B"], ["0", "1"]):
@@ -374,3 +378,20 @@ BROKEN = [
 def test_a_file_that_lies_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         mm.sources.source_from_data({**DATA, **change})
+
+
+def test_a_path_is_not_read_as_a_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("s.txt").write_text("01" * 99)
+    with pytest.raises(ValueError, match=r"at least 100; of the file of this name: Observed.read\('s.txt'\)"):
+        Observed("s.txt")
+    with pytest.raises(ValueError, match=r"a path: Observed.read\(path\) reads a file$"):
+        Observed(Path("s.txt"))
+
+
+def test_a_wide_table_offers_its_lines(tmp_path):
+    table = tmp_path / "a.csv"
+    pd.DataFrame(np.tile([0, 1], (20, 10)), columns=[f"t{i}" for i in range(20)]).to_csv(table, index=False)
+    with pytest.raises(ValueError, match=r"lines=True takes each line as a sequence"):
+        Observed.read(table)
+    assert len(Observed.read(table, lines=True, order=1).tokens) == 20

@@ -124,6 +124,10 @@ class Source(Fields, ABC):
         {'kind': 'circle', 'n_states': 6, 'p': 0.5}
     """
 
+    def __str__(self) -> str:
+        """The title; `repr` has the fields."""
+        return self.title()
+
     kind: str
     example: ClassVar[Mapping[str, Any]] = {}
     """Fields of a small one, which a new recipe is written with; none for what is not made without data."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,9 @@ def encode(
         )
     transitions = sum(length - 1 for length in lengths)
     if transitions < MIN_TRANSITIONS:
-        raise ValueError(f"tokens hold {transitions} transitions, expected at least {MIN_TRANSITIONS}")
+        file = isinstance(tokens, str) and Path(tokens).suffix and Path(tokens).is_file()
+        path = f"; of the file of this name: Observed.read({shown(tokens)})" if file else ""
+        raise ValueError(f"tokens hold {transitions} transitions, expected at least {MIN_TRANSITIONS}{path}")
     if len(present := np.unique(states)) < 2:
         raise ValueError(f"tokens hold one state, {shown(known[present[0]])}, expected at least 2")
     return Encoded(states, lengths, known)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from pathlib import PurePath
 from typing import Any, Literal
 
 import numpy as np
@@ -43,6 +44,8 @@ def sequences_of(tokens: Any, each: Any) -> Iterable[tuple[str, Any]]:
     """
     if each not in (None, "state", "character", "word"):
         raise ValueError(f"each is {shown(each)}, expected 'state', 'character' or 'word'")
+    if isinstance(tokens, PurePath):
+        raise ValueError(f"tokens is {shown(tokens)}, a path: Observed.read(path) reads a file")
     tokens = plain(tokens, "tokens")
     if isinstance(tokens, str):
         if each == "state":

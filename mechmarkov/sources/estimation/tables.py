@@ -79,7 +79,11 @@ def _which(names: Sequence[str], example: str | None, is_text: bool) -> ValueErr
     single = [one for one in names if names.count(one) == 1][-1:] if len(names) <= MAX_NAMES else names[-1:]
     chosen = [example] if example else single
     ways: list[tuple[dict[str, Any], str]] = [({"column": one}, "takes that one") for one in chosen]
-    if is_text and are_numbers(names):
+    others = [one for one in names if one not in chosen and names.count(one) == 1]
+    if is_text and chosen and others and len(names) <= NAMED:
+        options = {"column": chosen[0], "sequence": others[0]}
+        ways.append((options, f"takes it with a sequence for each {printable(others[0], 30)}"))
+    if is_text and (are_numbers(names) or len(names) > NAMED):
         ways.insert(0, ({"lines": True}, "takes each line as a sequence"))
     return OptionError(f"column is None, expected one of {_listed(names)}", *ways)
 
