@@ -20,7 +20,7 @@ from mechmarkov.importing.live.settings import configs
 from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.importing.names import plan as named
 from mechmarkov.importing.names.table import Names
-from mechmarkov.importing.names.weights import ADVICE, nothing_fits
+from mechmarkov.importing.names.weights import advice_for, nothing_fits
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.decoder import is_derived
 from mechmarkov.models.layers import ACTIVATIONS
@@ -63,7 +63,7 @@ def converted(
         reading = _reading(live, n_ctx, given)
     else:
         fields = given if n_ctx is None else {**given, "n_ctx": n_ctx}
-        reading = Reading(lambda _: named.of_live_model(live.model, names, fields), advice=ADVICE)
+        reading = Reading(lambda _: named.of_live_model(live.model, names, fields), advice=advice_for(fields))
     choices = list(reading.all_choices())
     decoders = (_decoder(live.kind(), reading, choice, n_ctx) for choice in choices)
     if len(choices) == 1:

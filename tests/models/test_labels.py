@@ -73,3 +73,9 @@ def test_what_has_no_label(run):
     for message, call in calls.items():
         with pytest.raises(AssertionError, match=message):
             call()
+
+
+def test_an_array_is_told_to_be_a_tensor(run):
+    for tokens in ([0, 1], np.array([0, 1])):
+        with pytest.raises(TypeError, match=r"expected a tensor: torch.as_tensor\(input\)$"):
+            run.model()(tokens)

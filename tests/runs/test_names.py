@@ -76,7 +76,9 @@ def test_a_square_weight_that_lies_otherwise_than_its_name_says_is_told_by_the_l
     shape = Shape("conv1d")
     names = {key: value["to"] if isinstance(value, dict) else value for key, value in names_of(shape).items()}
     with pytest.raises(
-        RunFileError, match=r"^Own and its conversion disagree: .*; look at the order of axes, at `split`,"
+        RunFileError,
+        match=r"^Own and its conversion disagree: .*; look at the order of axes, at `split`, "
+        r"at what is given \(.*n_heads = 2",
     ):
         brought(shape, names)
 

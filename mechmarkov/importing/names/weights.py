@@ -16,7 +16,6 @@ from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import NAME_CHARACTERS, counted, printable, quoted, shown
 
 PAGE = "https://github.com/mechmarkov/mechmarkov/blob/main/docs/my-model-has-names-of-its-own.md"
-ADVICE = f"; look at the order of axes, at `split`, and at fields of given that have a default ({PAGE})"
 WANTED = (
     "embed.W_E, pos_embed.W_pos, blocks.N.ln1.w (b), blocks.N.attn.W_Q (W_K, W_V, W_O, b_Q, b_K, b_V, b_O), "
     "blocks.N.ln2.w (b), blocks.N.mlp.W_in (b_in, W_out, b_out), ln_final.w (b), unembed.W_U (b_U)"
@@ -107,6 +106,20 @@ def renamed(
         ordered = [each[index] for index in range(len(each))]
         translated.put(target, torch.stack([part for _, part in ordered]), [name for name, _ in ordered])
     return translated
+
+
+def advice_for(given: Mapping[str, Any]) -> str:
+    """Returns what to look at where logits differ: settings that were given, and those with a default.
+
+    Example:
+        >>> advice_for({"n_heads": 2})[:73]
+        '; look at the order of axes, at `split`, at what is given (n_heads = 2), '
+    """
+    settings = ", ".join(f"{name} = {shown(value)}" for name, value in given.items())
+    said = f"at what is given ({settings}), " if given else ""
+    return (
+        f"; look at the order of axes, at `split`, {said}and at fields of given that have a default ({PAGE})"
+    )
 
 
 def nothing_fits(weights: Iterable[str], begin: str) -> RunFileError:

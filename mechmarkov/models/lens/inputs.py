@@ -11,6 +11,7 @@ from mechmarkov.models.layers import is_hooked
 from mechmarkov.models.lens.errors import LensError, NoTokenizerError
 from mechmarkov.models.lens.surface import LensSurface
 from mechmarkov.models.mixer import UNKNOWN_TOKEN, Context
+from mechmarkov.utils.text import shown
 
 Embedded = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
@@ -127,7 +128,9 @@ class Inputs(LensSurface):
     def _checked(self, tokens: Tensor, earlier: int = 0) -> Tensor:
         """Tokens `[*stack, batch, position]` on the model's device, after those of earlier passes."""
         if not isinstance(tokens, Tensor):
-            raise NoTokenizerError(f"input is a {type(tokens).__name__}")
+            if isinstance(tokens, str):
+                raise NoTokenizerError("input is a str")
+            raise TypeError(f"input is {shown(tokens)}, expected a tensor: torch.as_tensor(input)")
         m, tokens = self.n_models, _batched(tokens)
         if tokens.ndim != 2 and (m is None or tokens.ndim != 3 or tokens.shape[0] != m):
             stack = "" if m is None else f" or [{m}, batch, position] for this stack"
