@@ -14,7 +14,7 @@ from tqdm import tqdm
 from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe
 from mechmarkov.utils.config import Fields, Truth
 from mechmarkov.utils.progress import watched
-from mechmarkov.utils.text import near_misses, printable, shown
+from mechmarkov.utils.text import printable, shown
 from mechmarkov.utils.toml import Written, is_file
 
 MAX_RUNS = 1_000_000
@@ -65,6 +65,7 @@ class Sweep(Written):
 
     error = SweepError
     shipped = Path(__file__).parent / "examples"
+    other = ("model", "recipe", "train")
 
     name: str = Field(min_length=1, max_length=100)
     title: str = Field(default="", max_length=1000)
@@ -247,7 +248,7 @@ def _check_axes(phase: Phase, fields: tuple[str, ...]) -> None:
     used = {"x": phase.x, "y": phase.y} | ({} if phase.facet is None else {"facet": phase.facet})
     for axis, field in used.items():
         if field not in fields:
-            misses = near_misses(field, fields) if fields else ", and no field is varied"
+            misses = f", expected one of: {', '.join(fields)}" if fields else ", and no field is varied"
             raise SweepError(f"phase.{axis} is {field!r}, which is not varied{misses}")
     if len({*used.values()}) < len(used):
         raise SweepError(f"phase has {', '.join(used.values())}, expected different fields")

@@ -64,6 +64,7 @@ class Recipe(Written):
 
     error = RecipeError
     shipped = Path(__file__).parent / "recipes"
+    other = ("recipe", "sweep", "sweep")
 
     name: str = Field(min_length=1, max_length=200)
     title: str = Field(default="", max_length=1000)

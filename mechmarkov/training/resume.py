@@ -1,6 +1,6 @@
 """What a training leaves in its folder: finished runs, and all it needs to go on to the same bits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from mechmarkov.safe import file as safe_file
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.training.recipe import Recipe, RecipeError
 from mechmarkov.training.workload import Member
+from mechmarkov.utils.text import shown
 
 FORMAT, VERSION = "mechmarkov.partial", 2
 
@@ -42,10 +43,19 @@ def earlier_runs(paths: Sequence[Path], members: Sequence[Member]) -> dict[int, 
             ) from None
         same = theirs == member.recipe.to_data()
         if not same or run.seed != member.seed:
-            what = f"seed ({run.seed})" if same else "recipe"
-            raise RunFileError(f"{path} is of another {what}: delete it or choose another folder")
+            what = f"seed ({run.seed})" if same else f"recipe{_unlike(theirs or {}, member.recipe.to_data())}"
+            raise RunFileError(f"{path} is of another {what}: delete it or choose another folder (--out)")
         runs[place] = run
     return runs
+
+
+def _unlike(there: Any, here: Any, name: str = "") -> str:
+    """The first field in which the recipe of a file differs from the one to be trained."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        keys = dict.fromkeys([*here, *there])
+        fields = (_unlike(there.get(key), here.get(key), f"{name}.{key}".lstrip(".")) for key in keys)
+        return next(filter(None, fields), "")
+    return "" if there == here else f" ({name} is {shown(there)} there, {shown(here)} here)"
 
 
 def partial_path(folder: Path, stack: int, stacks: int) -> Path:

@@ -62,11 +62,13 @@ def _check_depth(data: dict[str, Any]) -> None:
 class Written(Fields):
     """Fields that are a TOML file of their own; `shipped` is the folder of those that come with the library.
 
-    Whatever is wrong with one is an `error` of one line.
+    Whatever is wrong with one is an `error` of one line. A file with the key of the `other` kind is of that
+    kind, which another command takes.
     """
 
     error: ClassVar[type[ValueError]]
     shipped: ClassVar[Path]
+    other: ClassVar[tuple[str, str, str]] = ("", "", "")
 
     @classmethod
     def from_data(cls: type[W], data: Mapping[str, Any]) -> W:
@@ -89,8 +91,12 @@ class Written(Fields):
         Raises:
             ValueError: The class's `error`, one line that begins with the path.
         """
+        key, kind, command = cls.other
         try:
-            return cls.from_data(read_toml(path))
+            data = read_toml(path)
+            if key in data and key not in cls.model_fields:
+                raise ValueError(f"is a {kind}, as it has {key!r}: mechmarkov {command} FILE")
+            return cls.from_data(data)
         except ValueError as error:  # the file or what it says
             raise cls.error(printable(f"{path}: {error}", MESSAGE_CHARACTERS)) from None
 

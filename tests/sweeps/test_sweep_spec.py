@@ -9,7 +9,7 @@ import pytest
 import mechmarkov as mm
 from mechmarkov.sweeps import Sweep, SweepError, load_sweep
 from mechmarkov.sweeps.spec import points, seeds_of, varied
-from mechmarkov.training import load_recipe
+from mechmarkov.training import RecipeError, load_recipe
 
 BASE = {"name": "a", "recipe": "walk-k6-half"}
 
@@ -135,7 +135,14 @@ def test_a_wrong_point_is_named_first():
             {"grid": {"source.p": [0.5]}, "set": {"source.p": 0.1}},
             "set.source.p is given, but that field is varied",
         ),
-        ({"grid": {"source.p": [0.5]}, "phase": {"x": "source.q", "y": "source.p"}}, "phase.x is 'source.q'"),
+        (
+            {"grid": {"source.p": [0.5]}, "phase": {"x": "source.q", "y": "source.p"}},
+            "phase.x is 'source.q', which is not varied, expected one of: source.p",
+        ),
+        (
+            {"grid": {"source.p": [0.5]}, "phase": {"x": "source.p", "y": "optimiser.lr"}},
+            "phase.y is 'optimiser.lr', which is not varied, expected one of: source.p",
+        ),
         (
             {"grid": {"source.p": [0.5]}, "phase": {"x": "source.p", "y": "source.p"}},
             "expected different fields",
@@ -196,3 +203,17 @@ def test_the_example_of_the_guide_is_a_sweep():
     assert len(found) == 10
     assert found[9].values == {"source.p": 0.9, "model.n_layers": 1, "source.q": 0.1}
     assert found[5].recipe.model.n_layers == 4
+
+
+def test_a_recipe_is_not_a_sweep(tmp_path):
+    recipe, sweep = tmp_path / "mine.toml", tmp_path / "many.toml"
+    recipe.write_text('name = "a"\nsteps = 3\n[model]\nn_layers = 1\n')
+    sweep.write_text('name = "a"\nrecipe = "binary-p05-q08-tied"\nseeds = 2\n')
+    with pytest.raises(
+        SweepError, match=r"mine.toml: is a recipe, as it has 'model': mechmarkov train FILE$"
+    ):
+        mm.load_sweep(recipe)
+    with pytest.raises(
+        RecipeError, match=r"many.toml: is a sweep, as it has 'recipe': mechmarkov sweep FILE$"
+    ):
+        mm.load_recipe(sweep)
