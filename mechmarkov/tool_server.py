@@ -20,7 +20,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import ValidationError
 
 from mechmarkov.utils.errors import one_line
-from mechmarkov.utils.text import reason
+from mechmarkov.utils.text import near_misses, reason, shown
 
 MAX_SECONDS = 600
 MAX_OUTPUT = 4 << 20  # bytes that a command prints
@@ -225,6 +225,13 @@ class _Server(MCPServer):
         Raises:
             ToolError: What the tool raised, and arguments that do not fit.
         """
+        known = next(
+            (list(tool.input_schema["properties"]) for tool in await self.list_tools() if tool.name == name),
+            None,
+        )
+        unknown = [] if known is None else [key for key in arguments if key not in known]
+        if known is not None and unknown:
+            raise ToolError(f"{name} has no argument {shown(unknown[0])}{near_misses(unknown[0], known)}")
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:

@@ -129,3 +129,12 @@ def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
         main(["mcp", "--root", str(tmp_path / "none")])
     assert end.value.code == 2
     assert capsys.readouterr().err == f"error: --root {tmp_path / 'none'} is not a folder, expected one\n"
+
+
+def test_an_argument_that_is_unknown_is_refused(tmp_path):
+    calls = [("train", {"recipe": "walk-k6-half", "out": "w"}), ("probe", {"run": "x.pt", "step": "all"})]
+    _, (failed, text), (also_failed, other) = called(tmp_path, calls)
+    assert failed
+    assert also_failed
+    assert "train has no argument 'out', expected one of: recipe, changes, seeds, seconds" in text
+    assert "probe has no argument 'step', did you mean steps?" in other
