@@ -54,7 +54,7 @@ def _detail(claim: Claim) -> str:
         "Trained on": found.data,
         "What differs": said.differs,
         "Evidence": found.evidence + (f" ({found.proof})" if found.proof else ""),
-        "What holds instead": said.equation if said.kind == "paper" else "",
+        "What holds instead": said.equation if said.kind == "paper" and claim.verdict != "holds" else "",
         "A defender would answer": said.defence,
         "Measure again": f"`{claim.command}`",
     }
