@@ -141,6 +141,24 @@ def nothing_fits(weights: Iterable[str], begin: str) -> RunFileError:
     )
 
 
+def blank_table(weights: Mapping[str, Tensor]) -> str:
+    r"""Returns a table of names in TOML to be filled in: a line for one weight of all layers, with its shape.
+
+    Args:
+        weights: The model's, as `model.state_dict()` and `torch.load` give them.
+
+    Example:
+        >>> print(blank_table({"h.0.q": torch.zeros(4, 2), "h.1.q": torch.zeros(4, 2)}))
+        'h\.(\d+)\.q' = ''  # [4, 2]
+    """
+    lines: dict[str, str] = {}
+    for name, value in weights.items():
+        pattern = re.sub(r"(?<=\.)\d+(?=\\|$)", r"(\\d+)", re.escape(name))
+        key = pattern if "(" in pattern else name
+        lines.setdefault(key, f"'{key}' = ''  # {list(value.shape)}")
+    return "\n".join(lines.values())
+
+
 def _width(weights: Mapping[str, Tensor], table: Table) -> int | None:
     """`d_model`, from the weight that is the embedding."""
     for name, value in weights.items():
