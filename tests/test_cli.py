@@ -1,6 +1,7 @@
 """The command line, in-process: what it prints, writes and refuses."""
 
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -82,7 +83,9 @@ def test_train_seeds_as_one_stack(tmp_path, capsys):
         ]
     )
     assert sorted(file.name for file in tmp_path.iterdir()) == ["seed-0.pt", "seed-1.pt"]
-    assert "seed-1.pt" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "seed-1.pt" in told
+    assert re.search(r"seed 1\nloss -?\d", told)
 
 
 def test_probe_writes_the_three_files(trained, tmp_path, capsys):

@@ -8,7 +8,7 @@ from mechmarkov.probing.probe import load_probe
 
 
 @pytest.fixture(scope="module")
-def objects():
+def objects(tmp_path_factory):
     run = mm.example("walk")
     result = mm.probe(run, ["attention"], sequences=64)
     return {
@@ -28,6 +28,7 @@ def objects():
         "source": run.source,
         "cluster": mm.Cluster("local"),
         "config": run.config,
+        "recorder": mm.Recorder(tmp_path_factory.mktemp("recorded") / "run.pt", source=run.source),
     }
 
 

@@ -67,5 +67,6 @@ def train(
         rows = [{"file": str(path), "title": run.title(), **run.contents()} for path, run in made.items()]
         return print_json({"runs": rows})
     for path, run in made.items():
-        errors = [f"{name} {text}" for name, text in run.sampling_errors().items()]
-        click.echo("\n".join([run.title(), *errors, told(path)]))
+        told_of = {"loss": run.contents().get("loss"), **run.sampling_errors()}
+        numbers = [f"{name} {text}" for name, text in told_of.items() if text is not None]
+        click.echo("\n".join([run.title(), *numbers, told(path)]))

@@ -211,6 +211,11 @@ class Recorder:
 
         return RecorderCallback()
 
+    def __repr__(self) -> str:
+        """The file, and the last step that was recorded."""
+        last = "nothing yet" if self._kept < 0 else f"kept up to step {self._kept}"
+        return f"Recorder({str(self.path)!r}, {last})"
+
     def _take(self, step: int, model: nn.Module) -> None:
         """Record the model if its step is due, or is the first after one that was."""
         goes_back, called = step <= self._called, self._called
