@@ -1,8 +1,9 @@
 """The tables of `docs/bench.md`, measured: every method on every case, and EAP's gradient of each metric.
 
-python -m benchmarks.methods        # ten minutes of processor time, without devinterp
+python -m benchmarks.methods FOLDER        # it goes on where it stopped; the folder keeps what is measured
 """
 
+import sys
 import time
 from itertools import product
 from pathlib import Path
@@ -17,7 +18,7 @@ from mechmarkov.theory.bootstrap import interval
 
 PAGE = Path(__file__).parents[1] / "docs" / "bench.md"
 BEGIN, END = "<!-- measured by benchmarks/methods.py -->", "<!-- end of what is measured -->"
-SEEDS = 3
+SEEDS = 16
 CLEAN, CORRUPT = (0.0,), (1.0,)
 NAMES = [*CASES]
 FIRST = [*NAMES[: NAMES.index("trigram") + 1], "bundled-walk", "bundled-induction"]
@@ -63,7 +64,7 @@ def with_tables(page: str, found: Benchmark, more: str = "") -> str:
 
 
 if __name__ == "__main__":
-    found = run(seeds=SEEDS, progress=print)
+    found = run(seeds=SEEDS, out=sys.argv[1], progress=print)
     parts = []
     for pairs, names in (("resampled", FIRST), ("minimal", FIRST), ("minimal", TRAINED)):
         title = f"**EAP on {len(names)} models, {pairs} pairs.** {names[0]} to {names[-1]}, {SEEDS} seeds."

@@ -79,7 +79,7 @@ def lags(quick: bool) -> Measured:
     order = np.argsort(-WEIGHTS)
     n, heaviest = len(runs), int(np.argmax(WEIGHTS))
     sorted_ = np.array([np.isfinite(row).all() and (np.diff(row[order]) >= 0).all() for row in times])
-    found = with_interval(WEIGHTS, times.T) if not quick else (np.nan, np.nan, np.nan)
+    (found,) = with_interval(WEIGHTS[:, None], times.T) if not quick else np.full((1, 3), np.nan)
     slopes = np.array([exponent(WEIGHTS, row) for row in times])
     heads = np.stack([top_lags(run) for run in runs])  # [seed, step, head]
     dominant = (heads == LAGS[heaviest]).sum(-1)

@@ -1,4 +1,4 @@
-"""Attention, Mamba, an LSTM and an MLP over positions on one hidden chain: filtering error in bits."""
+"""Attention, Mamba, an LSTM and an MLP over positions on three hidden chains: filtering error in bits."""
 
 from pathlib import Path
 

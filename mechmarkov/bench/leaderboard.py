@@ -22,6 +22,11 @@ SCHEMA_VERSION = 1
 MIN_SEEDS = 3  # of an interval over them
 # What methods are ranked by, and whether more of it is better. Every claim is scored by its order.
 RANKED_BY = {"nodes": ("rank", True), "edges": ("rank", True), "layers": ("error", False)}
+OF_OTHER_CASES = (
+    "built",
+    "alarms",
+)  # what a model was set by hand for, and cases in which nothing has an effect
+RANKED_ON_SHARED = [name for name in SCORES if name not in OF_OTHER_CASES]
 
 
 @dataclass(frozen=True)
@@ -94,15 +99,30 @@ def places(benchmark: Benchmark) -> Iterator[Placed]:
 
 
 def summary(benchmark: Benchmark) -> pd.DataFrame:
-    """The mean of each score over the cases where it applies, a row a method, metric and kind of claim.
+    """The mean of each score over cases, a row a method, metric and kind of claim.
 
-    What a claim costs is a mean over the draws that it has a score in.
+    Scores of ranked methods and of references are over the cases that they are ranked on, so that a table's
+    rows compare. `built` and `alarms`, those of other methods and of other claims are over the cases where
+    they apply. What a claim costs is a mean over the draws that it has a score in. `cases` says how many
+    cases the score has that methods of this kind are ranked by.
     """
     keys = ["of", "metric", "method", "own"]
     scored = benchmark.scores[[*SCORES]].notna().any(axis=1)
     costs = benchmark.scores[[*COST]].astype(float).where(scored)
     by_case = benchmark.scores.assign(**costs).groupby([*keys, "case"], sort=False)[[*SCORES, *COST]].mean()
-    return by_case.groupby(keys, sort=False).mean()
+    of, metric, method, _, case = (by_case.index.get_level_values(level) for level in range(5))
+    references = {name for name, each in benchmark.methods.items() if each.reference}
+    for each in places(benchmark):
+        same = (of == each.of) & (metric == each.metric) & method.isin(references.union(each.methods))
+        by_case.loc[same & ~case.isin(each.cases), [*RANKED_ON_SHARED]] = np.nan
+    groups = by_case.groupby(keys, sort=False)
+    counts = groups.count()
+    ranked_by = [RANKED_BY[key[0]][0] if key[0] in RANKED_BY else None for key in counts.index]
+    cases = [
+        math.nan if score is None else row[score]
+        for score, (_, row) in zip(ranked_by, counts.iterrows(), strict=True)
+    ]
+    return groups.mean().assign(cases=cases)
 
 
 def leaderboard(benchmark: Benchmark) -> dict[str, Any]:

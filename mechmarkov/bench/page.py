@@ -11,9 +11,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from mechmarkov.bench.cases import QUESTIONS
-from mechmarkov.bench.leaderboard import leaderboard, places, summary
+from mechmarkov.bench.leaderboard import Estimate, leaderboard, places, summary
 from mechmarkov.bench.metrics import METRICS
-from mechmarkov.bench.run import Benchmark
+from mechmarkov.bench.run import COST, Benchmark
 from mechmarkov.bench.scores import SCORES
 from mechmarkov.probing.figure import Figure
 from mechmarkov.report.cards import figure_card
@@ -44,6 +44,7 @@ COLUMNS = {  # of each table, by what its methods claim; the first orders it
 }
 MEANINGS = {name: words for name, (_, _, words) in SCORES.items()} | {
     "claims in": "whether the claims are in this metric; others are scored by order and sign",
+    "cases": "how many the first score is a mean of: all that every ranked method answers, if it is ranked",
     "passes": "forward passes that a case takes",
     "declared": "the most that the method says it takes",
     "seconds": "of processor, for a case",
@@ -56,6 +57,10 @@ WHY = {  # orders differ between metrics
     "nats": "At an optimum the gradient of the expected loss is zero: methods of first order are run with a "
     "logit difference, and scored here by order and sign.",
 }
+PLACES = (
+    "Place and score of each ranked method under each metric, with its 95 % interval over seeds. "
+    "Methods of one kind are on the same cases."
+)
 WIDEST = 60  # characters of a cell in a terminal
 PAIRED = {
     "minimal": "Clean and corrupt sequences differ in one state, and the last prediction is read.",
@@ -164,9 +169,9 @@ def as_markdown(benchmark: Benchmark) -> str:
 
 
 def sections(benchmark: Benchmark) -> list[Section]:
-    """Scores under each metric and of other claims; what methods say nothing of, and what they broke."""
+    """Places, scores under each metric and of other claims; where methods are silent, and what they broke."""
     means = summary(benchmark).reset_index()
-    found = []
+    found = [Section("Places.", PLACES, _places(benchmark))]
     for metric, words in METRICS.items():
         tables = [_table(benchmark, means, of, metric) for of in ("edges", "nodes", "layers")]
         pairs = PAIRED[str(benchmark.pairs)]
@@ -187,6 +192,23 @@ def sections(benchmark: Benchmark) -> list[Section]:
     ]
 
 
+def _places(benchmark: Benchmark) -> list[Table]:
+    """The place of each ranked method under each metric, and the score that it has it by."""
+    cells: dict[str, dict[str, dict[str, str]]] = {}
+    for each in places(benchmark):
+        for place, (name, score) in enumerate(each.methods.items(), 1):
+            by_method = cells.setdefault(each.of, {}).setdefault(name, {})
+            by_method[each.metric] = f"{place}: {_with_interval(score)}"
+    return [
+        Table(
+            of,
+            [of, *METRICS],
+            [[Code(name), *(by.get(m, "–") for m in METRICS)] for name, by in rows.items()],
+        )
+        for of, rows in cells.items()
+    ]
+
+
 def _titled(metric: str) -> str:
     return {"kl": "KL from the clean output", "nats": "Loss in nats"}.get(metric, "Logit difference")
 
@@ -197,19 +219,25 @@ def _table(benchmark: Benchmark, means: pd.DataFrame, of: str, metric: str) -> T
     best, _, _ = SCORES[columns[0]]
     rows = means[(means["of"] == of) & (means["metric"] == metric)]
     shown = [column for column in columns if rows[column].notna().any()]
+    placed = next((each.methods for each in places(benchmark) if (each.of, each.metric) == (of, metric)), {})
     rows = rows.assign(
-        reference=[benchmark.methods[name].reference for name in rows["method"]],
+        group=[
+            2 if benchmark.methods[name].reference else int(name not in placed) for name in rows["method"]
+        ],
         by=rows[columns[0]] * (1 if best == 0 else -1),
-    ).sort_values(["reference", "by"], kind="stable")
-    head = [of, *(["claims in"] if metric else []), *shown, "passes", "declared", "seconds", "tunes"]
+    ).sort_values(["group", "by"], kind="stable")
+    head = [of, *(["claims in"] if metric else []), *shown, *(["cases"] if metric else []), *COST, "tunes"]
     cells = []
     for _, row in rows.iterrows():
         method = benchmark.methods[row["method"]]
         claims = "this metric" if row["own"] else ", ".join(method.metrics) or "a unit of its own"
         claims += f" ({REFERENCE})" * method.reference
-        costs = [_number(row[name]) for name in ("passes", "declared", "seconds")]
-        scores = [_number(row[name]) for name in shown]
-        cells.append([Code(method.name), *([claims] if metric else []), *scores, *costs, method.tunes or "–"])
+        scores = {name: _number(row[name]) for name in shown}
+        if method.name in placed:
+            scores[columns[0]] = _with_interval(placed[method.name])
+        costs = [_number(row[name]) for name in COST]
+        about = ([claims], [_whole(row["cases"])]) if metric else ([], [])
+        cells.append([Code(method.name), *about[0], *scores.values(), *about[1], *costs, method.tunes or "–"])
     return Table(of, head, cells)
 
 
@@ -229,8 +257,20 @@ def _reasons(benchmark: Benchmark, *, broken: bool) -> list[list[str]]:
     return rows
 
 
+def _with_interval(score: Estimate) -> str:
+    if np.isnan(score.low):
+        return _number(score.value)
+    return f"{_number(score.value)} ({_number(score.low)} to {_number(score.high)})"
+
+
+def _whole(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.0f}"
+
+
 def _number(value: float) -> str:
-    return "–" if np.isnan(value) else f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}"
+    if np.isnan(value):
+        return "–"
+    return f"{round(value, 2) + 0.0:.2f}" if abs(value) < 10 else f"{value:.0f}"  # no minus before a 0
 
 
 def _cell(text: str) -> str:

@@ -12,8 +12,9 @@ from click.testing import CliRunner
 
 from benchmarks.methods import with_tables
 from mechmarkov.bench import CASES, METRICS, SCORES, Method, check, run
-from mechmarkov.bench.method import GROUP
-from mechmarkov.bench.page import FILES, as_markdown, as_text, save
+from mechmarkov.bench.leaderboard import places, summary
+from mechmarkov.bench.method import GROUP, load_method
+from mechmarkov.bench.page import FILES, as_markdown, as_text, save, sections
 from mechmarkov.bench.run import CELLS
 from mechmarkov.cli import cli
 from mechmarkov.utils.plugins import registered
@@ -53,7 +54,7 @@ def test_the_command_writes_its_files_and_prints_a_table(tmp_path):
     table = [
         line for line in result.output.splitlines() if line.startswith(("edges  ", "eap  ", "noise-edges  "))
     ]
-    assert len(table) == 3 * len(METRICS)
+    assert len(table) == 3 * (1 + len(METRICS))  # of the places and of each metric
     assert "|" not in "".join(table)
     for head, first, _ in zip(*[iter(table)] * 3, strict=True):  # columns stand under one another
         for column in re.finditer(r"\S+(?: \S+)*", head):
@@ -164,3 +165,20 @@ def test_the_least_error_stands_first():
         line.split()[0] for line in table.splitlines() if line.startswith(("logit-lens  ", "noise-layers  "))
     ]
     assert lines[:2] == ["logit-lens", "noise-layers"]
+
+
+def test_a_table_has_the_places_of_its_sentence():
+    """One number for each method, also where it answers more cases than others do."""
+    noise = load_method("noise-edges")
+    few = Method("few", "edges", lambda case: "not here" if case.name == "direct" else noise.claims(case))
+    found = run([few, "eap", "noise-edges"], ["direct", "head", "cancel"], seeds=3)
+    means = summary(found).reset_index(["own"], drop=True)
+    for each in places(found):
+        assert set(each.cases) == {"head", "cancel"}
+        for name, score in each.methods.items():
+            row = means.loc[each.of, each.metric, name]
+            assert (row[each.score], row["cases"]) == (pytest.approx(score.value), 2)
+    tables = [table for section in sections(found) for table in section.tables if table.title == "edges"]
+    assert len(tables) == 1 + len(METRICS)
+    for each, table in zip(places(found), tables[1:], strict=True):
+        assert [str(row[0]) for row in table.rows] == [*each.methods]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mechmarkov as mm
-from experiments.emergence.exponents import exponent, with_interval
+from experiments.emergence.exponents import exponent, fitted, with_interval
 from experiments.emergence.lags import LAGS, WEIGHTS, P, kernel
 from experiments.graphs_in_context.geometry import energies, low_modes, overlaps
 from experiments.hidden_parts.quantum import by_last_tokens
@@ -37,11 +37,23 @@ def test_noisy_seeds_widen_the_border():
 def test_an_exponent_is_found_with_its_interval():
     sizes = np.array([8.0, 16, 32, 64, 128])
     times = sizes[:, None] ** 2 * np.exp(np.random.default_rng(0).normal(size=(5, 16)) / 10)
-    low, value, high = with_interval(sizes, times)
+    ((low, value, high),) = with_interval(sizes[:, None], times)
     assert low < 2 < high
     assert value == pytest.approx(2, abs=0.1)
     assert exponent(sizes, np.array([1, 2, 4, np.inf, np.inf])) == pytest.approx(1)
     assert np.isnan(exponent(sizes, np.array([1, 2, np.inf, np.inf, np.inf])))
+
+
+def test_two_exponents_are_found_at_once():
+    """Cells in which the event did not come are left out."""
+    cells = np.array(list(product([4.0, 8, 16], [10.0, 20, 40])))
+    times = 100 * cells[:, 0] ** -0.5 * cells[:, 1] ** 1.5
+    missing = np.where(np.arange(9) == 4, np.inf, times)
+    exponents, again = fitted(cells, missing)
+    np.testing.assert_allclose(exponents, [-0.5, 1.5])
+    np.testing.assert_allclose(again, times)
+    found = with_interval(cells, np.tile(missing[:, None], 5))
+    np.testing.assert_allclose(found, np.repeat([[-0.5], [1.5]], 3, axis=1))
 
 
 def test_the_kernel_mixes_rows_at_its_lags():
