@@ -115,8 +115,7 @@ def compare(
         ValueError: The model gives no logits, or others; one line.
 
     Example:
-        >>> from mechmarkov.importing.live.agreeing import agreeing
-from mechmarkov.importing.live.inside import inside
+        >>> from mechmarkov.importing.live.inside import inside
         >>> from mechmarkov.models import DecoderConfig
         >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
         >>> compare(inside(HookedDecoder(config)), HookedDecoder(config), torch.zeros(1, 6, dtype=torch.long))
