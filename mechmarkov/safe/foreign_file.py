@@ -45,7 +45,8 @@ COMPLEX = {"torch ComplexFloatStorage", "torch ComplexDoubleStorage"}  # of tabl
 PASSED_OVER = {
     *ARRAYS, *PATHS, "numpy ndarray", "torch Size",
     "datetime date", "datetime datetime", "datetime timedelta",
-    *COMPLEX, *(f"__builtin__ {kind}" for kind in ("set", "frozenset", "complex", "bytearray", "xrange", "slice")),
+    *COMPLEX,
+    *(f"__builtin__ {kind}" for kind in ("set", "frozenset", "complex", "bytearray", "xrange", "slice")),
 }  # fmt: skip
 FACTORIES = {f"__builtin__ {kind}" for kind in ("dict", "list", "int", "float")}  # of default dicts
 # The types of a safetensors file that are read.
@@ -288,7 +289,7 @@ class _ForeignMachine(Machine):
             super().build(state)
 
     def settings(self, state: Any, kind: Foreign) -> None:
-        """An object that keeps plain values becomes a dict of them; any other stays what it is."""
+        """Make a dict of an object that keeps plain values; any other stays what it is."""
         state = state.get("__dict__", state) if type(state) is dict else state  # pydantic's
         is_plain = LENS not in kind.verb and type(state) is dict and _is_plain(state)
         if is_plain:
@@ -300,12 +301,12 @@ class _ForeignMachine(Machine):
         self.foreign = next(iter(self.unknown), None)
 
     def make_foreign(self, verb: str) -> Foreign:
-        """What stands for a thing that is not plain; all are remembered."""
+        """Returns what stands for a thing that is not plain; all are remembered."""
         self.unknown.append(super().make_foreign(verb))
         return self.unknown[-1]
 
     def storage(self, saved: Any) -> Any:
-        """A storage; complex numbers are passed over."""
+        """Returns a storage; complex numbers are passed over."""
         kind = saved[1]
         is_complex = isinstance(kind, Known) and kind.name in COMPLEX
         return _PassedOver() if is_complex else super().storage(saved)
@@ -358,7 +359,7 @@ class _ForeignMachine(Machine):
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is of plain types throughout, or of those that are passed over."""
+    """Returns whether a value is of plain types throughout, or of those that are passed over."""
     if type(value) in (dict, list, tuple):
         return all(_is_plain(item) for item in (value.values() if type(value) is dict else value))
     return type(value) in PLAIN_TYPES or isinstance(value, _PassedOver)

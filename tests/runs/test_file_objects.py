@@ -15,8 +15,6 @@ import mechmarkov as mm
 from mechmarkov.safe.foreign_file import read as read_foreign
 
 
-
-
 class Node:
     """minGPT's CfgNode: attributes, some of them nodes."""
 

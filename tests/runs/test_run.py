@@ -248,7 +248,10 @@ def test_a_module_with_the_surface_becomes_a_run():
 def test_a_model_that_computes_something_else_is_refused():
     model = Elsewhere(randomised(HookedDecoder(CONFIG)))
     model.offset = 2e-4
-    with pytest.raises(ValueError, match=r"Elsewhere and its conversion disagree: .* 0\.0002, 0\.0002 of their size, expected"):
+    with pytest.raises(
+        ValueError,
+        match=r"Elsewhere and its conversion disagree: .* 0\.0002, 0\.0002 of their size, expected",
+    ):
         Run.from_model(model, source=SOURCE)
     model.offset = float("nan")
     with pytest.raises(ValueError, match="logits differ by up to nan"):

@@ -159,7 +159,9 @@ def check_settings(config: Mapping[str, Any], where: str, given: Mapping[str, An
         fields = {field, "use_attn_scale"} if field == "attn_scale" else {field}
         example = layout.EXAMPLES.get(field, "VALUE")
         if field == "window" and type(value) is int and value > 1:  # codes differ in whether a query counts
-            example = f"{value} if a query sees itself and {value} tokens before it, {value - 1} if {value} in all"
+            example = (
+                f"{value} if a query sees itself and {value} tokens before it, {value - 1} if {value} in all"
+            )
         if not fields & set(given):
             raise RunFileError(
                 f"{setting}, which no weight shows: say what it means with --set {field}={example}"

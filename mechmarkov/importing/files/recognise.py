@@ -172,8 +172,9 @@ def of_names(
     saved_configs = configs.configs_of(around)
     for where, config in saved_configs.items():
         configs.check_settings(config, where, given)
-        heads = {"n_heads": config[name] for name in HEADS if type(config.get(name)) is int}
-        fields = {**heads, **configs.numbers(config), **configs.activation(config), **fields}
+        heads = [config[name] for name in HEADS if type(config.get(name)) is int]
+        fields |= {"n_heads": heads[0]} if heads and "n_heads" not in fields else {}
+        fields = {**configs.numbers(config), **configs.activation(config), **fields}
     idle = ["act_fn"] * (given.get("act_fn") is not None)  # what a name such as "gelu" means the caller knows
     idle += ["n_heads"] * (given.get("mixer") in STATE_SPACES)
     idle += ["rotary_base"] * (given.get("positional_embedding_type") != "rotary")

@@ -29,7 +29,7 @@ class Difference:
 
     Attributes:
         largest: The largest absolute difference.
-        scaled: The largest over the logit's size: its own, or that of the largest logit where this is below 1.
+        scaled: The largest over the logit's size: its own, or the largest logit's where that is below 1.
     """
 
     largest: float
@@ -82,7 +82,7 @@ def _disagree(apart: Difference, who: str, bound: float, advice: str) -> RunFile
 
 
 def _bound(answers: Sequence[Answer]) -> float:
-    """How much of their size logits may differ by.
+    """Returns how much of their size logits may differ by.
 
     Two answers are of a model in float32 and in float64. Where it rounds to float32 in both, as some norms
     do, they show how much rounding makes: a wrong activation makes more than that.
@@ -211,12 +211,12 @@ def _least(answer: Answer, ours: Float[Tensor, "batch position d_vocab_out"]) ->
 
 
 def _are_log_probabilities(logits: Tensor) -> bool:
-    """Whether a forward pass ends in `log_softmax`, which changes no law."""
+    """Returns whether a forward pass ends in `log_softmax`, which changes no law."""
     return bool((logits.logsumexp(-1).abs() <= LOG_OF_ONE).all())
 
 
 def _random(model: nn.Module, tokens: Int[Tensor, "batch position"], width: int) -> str:
-    """Advice where a model gives other logits each time."""
+    """Returns advice where a model gives other logits each time, else nothing."""
     with suppress(ValueError):
         one, two = (ask(model, tokens, width, torch.float32).candidates[0] for _ in range(2))
         if not difference(one, two.to(one)).is_below(SURELY_ROUNDING):
