@@ -151,7 +151,7 @@ def _bare(path: Path, dtype: Any, limit: int | None) -> np.ndarray:
 
 
 def _has_header(path: Path, size: int, item_bytes: int) -> bool:
-    """Returns whether a file begins with 256 integers: a date, a version, how many tokens follow, and then zeros."""
+    """Returns whether a file begins with 256 integers: a date, a version, how many tokens follow, zeros."""
     head = np.fromfile(path, "<i4", count=LLMC_BYTES // 4)
     if len(head) * 4 < LLMC_BYTES or head[0] not in LLMC_DATES or head[3:].any():
         return False
