@@ -43,9 +43,8 @@ COUNTER, DEFAULT_DICT = "collections Counter", "collections defaultdict"  # read
 COMPLEX = {"torch ComplexFloatStorage", "torch ComplexDoubleStorage"}  # of tables of rotations
 # Nobody asks for their values: of these only the kind is known, and none is made.
 PASSED_OVER = {
-    *ARRAYS, *PATHS, "numpy ndarray", "torch Size",
+    *ARRAYS, *PATHS, *COMPLEX, "numpy ndarray", "torch Size",
     "datetime date", "datetime datetime", "datetime timedelta",
-    *COMPLEX,
     *(f"__builtin__ {kind}" for kind in ("set", "frozenset", "complex", "bytearray", "xrange", "slice")),
 }  # fmt: skip
 FACTORIES = {f"__builtin__ {kind}" for kind in ("dict", "list", "int", "float")}  # of default dicts
@@ -253,7 +252,8 @@ class _ForeignMachine(Machine):
         super().__init__()
         self.namespaces: dict[int, dict[str, Any]] = {}  # by identity
         self.objects: dict[int, Foreign] = {}  # the classes of those that are not built yet, likewise
-        self.unknown: list[Foreign] = []  # what is foreign so far
+        self.unknown: dict[int, Foreign] = {}  # what is foreign so far, likewise
+        self.walked: dict[int, Any] = {}  # what `_is_plain` has seen, so that nothing is walked twice
 
     def step(self, name: str, argument: Any) -> None:
         """One instruction; a namespace and a path are made without a call."""
@@ -291,31 +291,29 @@ class _ForeignMachine(Machine):
     def settings(self, state: Any, kind: Foreign) -> None:
         """Make a dict of an object that keeps plain values; any other stays what it is."""
         state = state.get("__dict__", state) if type(state) is dict else state  # pydantic's
-        is_plain = LENS not in kind.verb and type(state) is dict and _is_plain(state)
-        if is_plain:
-            self.unknown = [one for one in self.unknown if one is not kind]
+        if LENS not in kind.verb and type(state) is dict and _is_plain(state, self.walked):
+            self.unknown.pop(id(kind), None)
             self.add(dict, [part for pair in state.items() for part in pair])
         else:
-            self.unknown += [kind] * (kind not in self.unknown)
-            self.stack[-1] = kind
-        self.foreign = next(iter(self.unknown), None)
+            self.unknown[id(kind)] = self.stack[-1] = kind
+        if self.foreign is None or self.foreign is kind:
+            self.foreign = next(iter(self.unknown.values()), None)
 
     def make_foreign(self, verb: str) -> Foreign:
         """Returns what stands for a thing that is not plain; all are remembered."""
-        self.unknown.append(super().make_foreign(verb))
-        return self.unknown[-1]
+        made = super().make_foreign(verb)
+        self.unknown[id(made)] = made
+        return made
 
     def storage(self, saved: Any) -> Any:
         """Returns a storage; complex numbers are passed over."""
-        kind = saved[1]
-        is_complex = isinstance(kind, Known) and kind.name in COMPLEX
+        is_complex = isinstance(saved[1], Known) and saved[1].name in COMPLEX
         return _PassedOver() if is_complex else super().storage(saved)
 
     def namespace(self) -> dict[str, Any]:
         """Returns a new dict that stands for an object; it is kept, so that no other has its identity."""
-        made: dict[str, Any] = {}
-        self.namespaces[id(made)] = made
-        return made
+        made = dict[str, Any]()
+        return self.namespaces.setdefault(id(made), made)
 
     def call(self, function: Any, arguments: Any) -> Any:
         """A call of one of the few functions that make data."""
@@ -358,11 +356,18 @@ class _ForeignMachine(Machine):
         return type(hooks) is dict and not hooks
 
 
-def _is_plain(value: Any) -> bool:
-    """Returns whether a value is of plain types throughout, or of those that are passed over."""
-    if type(value) in (dict, list, tuple):
-        return all(_is_plain(item) for item in (value.values() if type(value) is dict else value))
-    return type(value) in PLAIN_TYPES or isinstance(value, _PassedOver)
+def _is_plain(value: Any, walked: dict[int, Any]) -> bool:
+    """Returns whether a value is plain throughout, but for containers that were seen, by their identity."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if type(item) in (dict, list, tuple):
+            if id(item) not in walked:
+                walked[id(item)] = item
+                waiting += item.values() if type(item) is dict else item
+        elif type(item) not in PLAIN_TYPES and not isinstance(item, _PassedOver):
+            return False
+    return True
 
 
 def _stored(archive: BinaryIO, entry: zipfile.ZipInfo) -> bytearray:

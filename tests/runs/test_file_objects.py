@@ -99,3 +99,15 @@ def test_a_weight_of_complex_numbers_is_one_that_is_not_there(tmp_path):
     path = saved(tmp_path / "a.pt", {**weights, name: weights[name].to(torch.complex64)})
     with pytest.raises(ValueError, match="c_fc"):
         mm.import_run([path], source=SOURCE, given={"act_fn": "gelu", "n_heads": 2})
+
+
+def test_settings_that_share_their_parts_are_walked_once(tmp_path):
+    """Eighty lists, each of which holds what is before it twice: 2^80 paths."""
+    parts: list = [1]
+    for _ in range(40):
+        parts = [parts, parts]
+    node = Node(a=parts)
+    for _ in range(40):
+        node = Node(a=[node, node])
+    read = content(tmp_path / "a.pt", node=node)
+    assert type(read["node"]["a"]) is list
