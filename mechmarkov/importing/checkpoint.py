@@ -13,7 +13,7 @@ from mechmarkov.importing import layout
 from mechmarkov.importing.files import folders, recognise, state_dicts, steps
 from mechmarkov.importing.files.state_dicts import Found, StateDict
 from mechmarkov.importing.layout import ImportPlan
-from mechmarkov.importing.names.plan import LAYOUT, plan_import
+from mechmarkov.importing.names.plan import LAYOUT
 from mechmarkov.importing.names.table import Names
 from mechmarkov.safe import folder as shared_folder
 from mechmarkov.safe import foreign_file, formats
@@ -160,7 +160,7 @@ def _checkpoint(
     if names is None:
         name, plan, unused = recognise.planned(shapes, [*one.around, outside], given, one.called)
     else:
-        name, plan, unused = LAYOUT, plan_import(shapes, names, given), list[str]()
+        name, (plan, unused) = LAYOUT, recognise.of_names(shapes, [*one.around, outside], names, given)
     _check_head(one, plan, without)
     remarks = [*notes]
     if one.prefix:

@@ -202,7 +202,7 @@ def from_shapes(shapes: Shapes, called: Called = str) -> dict[str, Any]:
     }
     if "unembed.W_U" in shapes:
         fields["d_vocab_out"] = layout.shape_of(shapes, "unembed.W_U", 2, called)[1]
-    attn, mlp = "blocks.0.attn.", "blocks.0.mlp."
+    attn, first = "blocks.0.attn.", next((name for name in shapes if name.endswith(".mlp.W_in")), None)
     for name, axis in ((f"{attn}W_Q", 2), (f"{attn}W_O", 1), (f"{attn}W_K", 2), (f"{attn}W_V", 2)):
         if "n_heads" not in fields and name in shapes:
             shape = layout.shape_of(shapes, name, 3, called)
@@ -211,9 +211,9 @@ def from_shapes(shapes: Shapes, called: Called = str) -> dict[str, Any]:
         fields["n_key_value_heads"] = layout.shape_of(shapes, f"{attn}_W_V", 3, called)[0]
     if f"{attn}q_norm.w" in shapes:
         fields["use_qk_norm"] = True
-    if f"{mlp}W_in" in shapes:
-        fields["d_mlp"] = layout.shape_of(shapes, f"{mlp}W_in", 2, called)[1]
-        fields["gated_mlp"] = f"{mlp}W_gate" in shapes
+    if first is not None:  # a table of names may leave the first layer's out
+        fields["d_mlp"] = layout.shape_of(shapes, first, 2, called)[1]
+        fields["gated_mlp"] = first.replace("W_in", "W_gate") in shapes
     if "blocks.0.ln1.w" in shapes:
         fields["normalization_type"] = "LN" if "blocks.0.ln1.b" in shapes else "RMS"
     if "pos_embed.W_pos" in shapes:

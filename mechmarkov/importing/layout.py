@@ -128,7 +128,7 @@ def assumptions(config: DecoderConfig, known: Container[str]) -> dict[str, Any]:
     Example:
         >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
         >>> assumptions(config, ("eps", "window", "attn_scale", "norms"))
-        {'attn_scores_soft_cap': None, 'output_logits_soft_cap': None}
+        {'attn_scores_soft_cap': None, 'output_logits_soft_cap': None, 'use_qk_norm': False}
     """
     if config.mixer != "attention":
         return {}
@@ -140,6 +140,7 @@ def assumptions(config: DecoderConfig, known: Container[str]) -> dict[str, Any]:
         if config.use_attn_scale and "use_attn_scale" not in known:
             settings["attn_scale"] = config.attn_scale
     settings |= {"window": config.window, "attn_scores_soft_cap": None, "output_logits_soft_cap": None}
+    settings |= {} if config.use_qk_norm else {"use_qk_norm": False}  # one without gains has no weight
     settings |= {"parallel_attn_mlp": config.parallel_attn_mlp} if mlp else {}
     settings |= {"rotary_base": config.rotary_base, "rotary_dim": config.rotary_dim} if rotary else {}
     settings |= {"norms": NORMS if mlp else "before attention"} if norm else {}

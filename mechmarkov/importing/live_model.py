@@ -94,7 +94,7 @@ def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
     if is_of(model, TRANSFORMERS) or layout.recognises((*hugging_face.MARKS, *mamba.MARKS), state):
         return _of_transformers(live, state, n_ctx, given)
     if layout.recognises(gpt2.MARKS, state):
-        return gpt2_names.reading(live, state, given)
+        return gpt2_names.reading(live, state, given, n_ctx)
     if cfg is not None and is_of(cfg, LENS):
         layout.agree(vars(cfg), given, "in its cfg")
         if layout.recognises(transformer_bridge.MARKS, state):

@@ -217,7 +217,7 @@ class Run:
         Raises:
             ValueError: For a config a `HookedDecoder` cannot express (the field is named), parameters that
                 do not fit, a vocabulary that is not the source's states, and logits that differ by more
-                than 1e-4 · max(1, |logit|).
+                than rounding, 1e-5 of their size.
 
         Example:
             >>> import torch

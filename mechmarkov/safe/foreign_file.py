@@ -2,8 +2,9 @@
 
 The checks are those of `safe.file`: the archive from the outside in, and a pickle that is scanned, never
 executed. Beyond plain values, such files hold ordered dicts, parameters, tuples, namespaces, numpy numbers
-and torch's dtypes and devices, which become plain values; arrays of numpy, paths, sets and dates are passed
-over. No unpickler runs: tensors are made from their storage's bytes.
+and torch's dtypes and devices, which become plain values, as do objects of classes that nobody here knows and
+that keep plain values only: a dataclass of settings. Arrays of numpy, complex tensors, paths, sets and dates
+are passed over. No unpickler runs: tensors are made from their storage's bytes.
 """
 
 import math
@@ -21,8 +22,8 @@ from torch import Tensor
 
 from mechmarkov.safe import formats
 from mechmarkov.safe.file import check_regular, read_archive, refusing
-from mechmarkov.safe.pickle_scan import ORDERED_DICT, Known, Machine, TensorPlan, check_plan, scan
-from mechmarkov.safe.plain_data import FLOATS, INTEGERS, ITEM_BYTES, RunFileError, describe
+from mechmarkov.safe.pickle_scan import ORDERED_DICT, REBUILD, Known, Machine, TensorPlan, check_plan, scan
+from mechmarkov.safe.plain_data import FLOATS, INTEGERS, ITEM_BYTES, Foreign, RunFileError, describe
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, quoted
 
 MAX_WEIGHT_BYTES = 1 << 28  # hundreds of times any model this library is for
@@ -39,9 +40,10 @@ NAMESPACES = {"argparse Namespace", "types SimpleNamespace"}  # read as dicts
 ARRAYS = {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}
 PATHS = {f"pathlib{inner} {kind}" for inner in ("", "._local") for kind in ("PosixPath", "WindowsPath")}
 COUNTER, DEFAULT_DICT = "collections Counter", "collections defaultdict"  # read as dicts
+COMPLEX = {"torch ComplexFloatStorage", "torch ComplexDoubleStorage"}  # of tables of rotations
 # Nobody asks for their values: of these only the kind is known, and none is made.
 PASSED_OVER = {
-    *ARRAYS, *PATHS, "numpy ndarray", "torch Size",
+    *ARRAYS, *PATHS, *COMPLEX, "numpy ndarray", "torch Size",
     "datetime date", "datetime datetime", "datetime timedelta",
     *(f"__builtin__ {kind}" for kind in ("set", "frozenset", "complex", "bytearray", "xrange", "slice")),
 }  # fmt: skip
@@ -54,6 +56,7 @@ SAFETENSORS = {
 }
 DEVICE = "torch device"
 ENCODE = "_codecs encode"
+LENS = "transformer_lens"  # its configs hold more than plain values
 GIT_LFS = b"version https://git-lfs"
 # Looked up once: asking torch for a name that a file gives could import something.
 DTYPE_NAMES = {
@@ -73,7 +76,7 @@ class _NumpyType:
 
 
 class _PassedOver:
-    """An object of a file that nobody here asks for: an array of numpy, a path, a set, a date."""
+    """An object of a file that nobody here asks for: an array of numpy, a path, a set, a date, a rotation."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +196,7 @@ def read(path: Path) -> ForeignFile:
     content, foreign = scan(pickled, _ForeignMachine())
     if foreign is not None:
         advice = f"where it was saved, {formats.SAVE_PLAIN}"
-        if "transformer_lens" in foreign.verb:
+        if LENS in foreign.verb:
             advice = "save model.cfg.to_dict() in place of model.cfg, with the version that made it"
         raise RunFileError(f"something in it {foreign.verb}: {advice}")
     if type(content) not in (dict, list, tuple):
@@ -248,6 +251,9 @@ class _ForeignMachine(Machine):
     def __init__(self) -> None:
         super().__init__()
         self.namespaces: dict[int, dict[str, Any]] = {}  # by identity
+        self.objects: dict[int, Foreign] = {}  # the classes of those that are not built yet, likewise
+        self.unknown: dict[int, Foreign] = {}  # what is foreign so far, likewise
+        self.walked: dict[int, Any] = {}  # what `_is_plain` has seen, so that nothing is walked twice
 
     def step(self, name: str, argument: Any) -> None:
         """One instruction; a namespace and a path are made without a call."""
@@ -255,6 +261,9 @@ class _ForeignMachine(Machine):
         if isinstance(made, Known) and made.name in KNOWN:
             arguments = self.stack.pop()
             self.stack[-1] = self.call(made, arguments)
+        elif isinstance(made, Foreign) and made.verb.startswith("refers to ") and self.stack[-1] == ():
+            self.stack[-2:] = [self.namespace()]
+            self.objects[id(self.stack[-1])] = made
         else:
             super().step(name, argument)
 
@@ -269,13 +278,42 @@ class _ForeignMachine(Machine):
         target = self.stack[-1]
         if isinstance(target, _PassedOver):
             return
-        if id(target) in self.namespaces:
+        if id(target) in self.objects:
+            self.settings(state, self.objects.pop(id(target)))
+        elif id(target) in self.namespaces:
             self.add(dict, [part for pair in dict(state).items() for part in pair])
         elif isinstance(target, _NumpyType):
             if type(state) is not tuple or state[1] not in ("<", "|"):
                 raise RunFileError("it holds numpy numbers of another byte order")
         elif type(target) is not dict:
             super().build(state)
+
+    def settings(self, state: Any, kind: Foreign) -> None:
+        """Make a dict of an object that keeps plain values; any other stays what it is."""
+        state = state.get("__dict__", state) if type(state) is dict else state  # pydantic's
+        if LENS not in kind.verb and type(state) is dict and _is_plain(state, self.walked):
+            self.unknown.pop(id(kind), None)
+            self.add(dict, [part for pair in state.items() for part in pair])
+        else:
+            self.unknown[id(kind)] = self.stack[-1] = kind
+        if self.foreign is None or self.foreign is kind:
+            self.foreign = next(iter(self.unknown.values()), None)
+
+    def make_foreign(self, verb: str) -> Foreign:
+        """Returns what stands for a thing that is not plain; all are remembered."""
+        made = super().make_foreign(verb)
+        self.unknown[id(made)] = made
+        return made
+
+    def storage(self, saved: Any) -> Any:
+        """Returns a storage; complex numbers are passed over."""
+        is_complex = isinstance(saved[1], Known) and saved[1].name in COMPLEX
+        return _PassedOver() if is_complex else super().storage(saved)
+
+    def namespace(self) -> dict[str, Any]:
+        """Returns a new dict that stands for an object; it is kept, so that no other has its identity."""
+        made = dict[str, Any]()
+        return self.namespaces.setdefault(id(made), made)
 
     def call(self, function: Any, arguments: Any) -> Any:
         """A call of one of the few functions that make data."""
@@ -287,10 +325,8 @@ class _ForeignMachine(Machine):
         if name == DEVICE:
             return "a torch device"
         if name in NAMESPACES and arguments == ():
-            made: dict[str, Any] = {}
-            self.namespaces[id(made)] = made
-            return made
-        if name in PASSED_OVER:
+            return self.namespace()
+        if name in PASSED_OVER or (name == REBUILD and isinstance(arguments[0], _PassedOver)):
             return _PassedOver()
         if name == DEFAULT_DICT or (name == COUNTER and arguments == ()):
             return {}
@@ -318,6 +354,20 @@ class _ForeignMachine(Machine):
     def no_hooks(self, hooks: Any) -> bool:
         """Returns whether a tensor has no hooks; this machine reads an ordered dict as a dict."""
         return type(hooks) is dict and not hooks
+
+
+def _is_plain(value: Any, walked: dict[int, Any]) -> bool:
+    """Returns whether a value is plain throughout, but for containers that were seen, by their identity."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if type(item) in (dict, list, tuple):
+            if id(item) not in walked:
+                walked[id(item)] = item
+                waiting += item.values() if type(item) is dict else item
+        elif type(item) not in PLAIN_TYPES and not isinstance(item, _PassedOver):
+            return False
+    return True
 
 
 def _stored(archive: BinaryIO, entry: zipfile.ZipInfo) -> bytearray:

@@ -138,7 +138,7 @@ def test_a_config_is_held_in_the_run():
 
 
 def test_what_is_not_said_is_told():
-    no_caps = {"attn_scores_soft_cap": None, "output_logits_soft_cap": None}
+    no_caps = {"attn_scores_soft_cap": None, "output_logits_soft_cap": None, "use_qk_norm": False}
     run = import_run([FOREIGN / "tl2_bare_attn_only.pt"], source=SOURCE, given=BARE).run
     assert run.provenance["assumed"] == {"use_attn_scale": True, "attn_scale": 2.0, "window": None, **no_caps}
     given = {"act_fn": "gelu", "window": 3, "attn_scale": 1.0, "eps": 1e-6}

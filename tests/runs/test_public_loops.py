@@ -99,9 +99,7 @@ def test_a_window_that_nobody_says_is_one_warning_that_names_given(tmp_path):
             value.copy_(
                 0.5 * torch.randn(value.shape, generator=torch.Generator().manual_seed(value.numel()))
             )
-    with pytest.warns(
-        UserWarning, match=r'window \(None\): say what is otherwise, given=\{"window": 8\}'
-    ) as told:
+    with pytest.warns(UserWarning, match=r"with given=\{'window': 3\} they agree") as told:
         recorder(0, model)
     assert len(told) == 1
 

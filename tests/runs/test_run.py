@@ -248,13 +248,16 @@ def test_a_module_with_the_surface_becomes_a_run():
 def test_a_model_that_computes_something_else_is_refused():
     model = Elsewhere(randomised(HookedDecoder(CONFIG)))
     model.offset = 2e-4
-    with pytest.raises(ValueError, match=r"Elsewhere and its conversion disagree: .* 0\.000\d+, expected"):
+    with pytest.raises(
+        ValueError,
+        match=r"Elsewhere and its conversion disagree: .* 0\.0002, 0\.0002 of their size, expected",
+    ):
         Run.from_model(model, source=SOURCE)
     model.offset = float("nan")
     with pytest.raises(ValueError, match="logits differ by up to nan"):
         Run.from_model(model, source=SOURCE)
-    model.offset = 5e-5
-    assert Run.from_model(model, source=SOURCE).provenance["logit_difference"] == pytest.approx(5e-5, rel=0.1)
+    model.offset = 5e-6
+    assert Run.from_model(model, source=SOURCE).provenance["logit_difference"] == pytest.approx(5e-6, rel=0.1)
 
 
 @pytest.mark.parametrize(

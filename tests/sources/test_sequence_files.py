@@ -34,6 +34,20 @@ def test_bare_numbers_are_read_by_their_type(tmp_path, dtype):
     assert Observed.read(str(tmp_path / "tokens"), dtype=dtype, order=1) == OBSERVED
 
 
+@pytest.mark.parametrize(("date", "dtype"), [(20240520, "uint16"), (20240801, "uint32")])
+def test_the_header_of_llmc_is_no_token(tmp_path, date, dtype):
+    """256 integers that llm.c, and modded-nanogpt after it, write before their tokens."""
+    path, header = tmp_path / "train.bin", np.zeros(256, np.int32)
+    header[:3] = date, 1, ONE.size
+    path.write_bytes(header.tobytes() + ONE.astype(dtype).tobytes())
+    assert Observed.read(path, dtype=dtype, order=1) == OBSERVED
+    assert Observed.read(path, dtype=dtype, order=1, limit=200) == Observed(ONE[:200], order=1)
+    header[2] += 1  # what does not fit the file is no header
+    path.write_bytes(header.tobytes() + ONE.astype(dtype).tobytes())
+    with pytest.raises(OptionError, match=r"tokens go up to|every second number|which no vocabulary does"):
+        Observed.read(path, dtype=dtype, order=1)
+
+
 def test_bare_numbers_are_never_read_as_a_text(tmp_path):
     ONE.astype(np.uint16).tofile(tmp_path / "train.bin")
     with pytest.raises(

@@ -96,6 +96,7 @@ MEANINGS: dict[str, str | None] = {
         "normalization_type",
     ),
     **dict.fromkeys(("post_norm", "postnorm", "norm_first", "pre_norm", "post_ln", "pre_ln"), None),
+    **dict.fromkeys(("scale_attn_by_inverse_layer_idx", "rope_scaling", "window_pattern"), None),
     **dict.fromkeys(("qk_norm", "use_qk_norm", "qk_layernorm"), "use_qk_norm"),
     **dict.fromkeys(
         ("n_kv_head", "n_kv_heads", "n_query_groups", "num_key_value_heads"), "n_key_value_heads",
@@ -118,7 +119,7 @@ ACTIVATIONS = {
 }
 # What says that such a setting is at its usual value, by its field.
 USUAL: dict[str | None, tuple[Any, ...]] = {
-    None: (0, -1),
+    None: (0, -1, "L", {}, {"rope_type": "default"}, {"type": "default"}),
     "positional_embedding_type": ("learned", "learnt", "absolute", "standard", "wpe"),
     "normalization_type": ("LN", "LayerNorm", "layernorm", "layer_norm", "ln"),
 }
@@ -156,10 +157,14 @@ def check_settings(config: Mapping[str, Any], where: str, given: Mapping[str, An
         if field is None:
             raise RunFileError(f"{setting}: a HookedDecoder cannot express it")
         fields = {field, "use_attn_scale"} if field == "attn_scale" else {field}
+        example = layout.EXAMPLES.get(field, "VALUE")
+        if field == "window" and type(value) is int and value > 1:  # codes differ in whether a query counts
+            example = (
+                f"{value} if a query sees itself and {value} tokens before it, {value - 1} if {value} in all"
+            )
         if not fields & set(given):
             raise RunFileError(
-                f"{setting}, which no weight shows: say what it means with "
-                f"--set {field}={layout.EXAMPLES.get(field, 'VALUE')}"
+                f"{setting}, which no weight shows: say what it means with --set {field}={example}"
             )
 
 

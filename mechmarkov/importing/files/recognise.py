@@ -7,8 +7,10 @@ from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, layout,
 from mechmarkov.importing.files import configs, folders, relative_transformer
 from mechmarkov.importing.files.state_dicts import Layouts
 from mechmarkov.importing.layout import Called, ImportPlan, Shapes
+from mechmarkov.importing.names.plan import plan_import
 from mechmarkov.importing.names.table import Names, table_of
 from mechmarkov.importing.names.weights import nothing_fits
+from mechmarkov.models.config import STATE_SPACES
 from mechmarkov.safe.pickle_scan import TensorPlan
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import NAME_CHARACTERS, first_of, printable, shown
@@ -16,6 +18,7 @@ from mechmarkov.utils.text import NAME_CHARACTERS, first_of, printable, shown
 OF_LENS = {"HookedTransformer": hooked_transformer, "TransformerBridge": transformer_bridge}
 OF_GPT = {"nanoGPT": gpt2, "Relative_Transformer": relative_transformer}
 MAX_NAMES = 12  # in a note
+HEADS = [theirs for theirs, ours in gpt2.NANOGPT.items() if ours == "n_heads"]
 # Fields of a HookedTransformerConfig that mean the same in anybody's settings.
 PLAIN_FIELDS = {
     "n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "d_vocab_out", "n_ctx", "act_fn", "eps",
@@ -145,6 +148,39 @@ def _of_gpt(
     if "act_fn" in fields:
         notes.insert(0, f"act_fn is {fields['act_fn']}, as a setting in the file says")
     return plan, notes
+
+
+def of_names(
+    shapes: Shapes, around: Sequence[Mapping[Any, Any]], names: Names, given: Mapping[str, Any]
+) -> tuple[ImportPlan, list[str]]:
+    """Work out a model whose names a table tells; what the file's settings say of it counts too.
+
+    Args:
+        shapes: The shapes of its weights.
+        around: The dicts that they lie in, from inside out, with settings among their entries.
+        names: The table.
+        given: Fields of a `DecoderConfig` that the caller says.
+
+    Returns:
+        The plan, and lines on settings that are not used.
+
+    Raises:
+        ValueError: As of the plan, for settings that no weight shows and nobody explains, and for those that
+            contradict `given`.
+    """
+    fields: dict[str, Any] = {}
+    saved_configs = configs.configs_of(around)
+    for where, config in saved_configs.items():
+        configs.check_settings(config, where, given)
+        heads = [config[name] for name in HEADS if type(config.get(name)) is int]
+        fields |= {"n_heads": heads[0]} if heads and "n_heads" not in fields else {}
+        fields = {**configs.numbers(config), **configs.activation(config), **fields}
+    idle = ["act_fn"] * (given.get("act_fn") is not None)  # what a name such as "gelu" means the caller knows
+    idle += ["n_heads"] * (given.get("mixer") in STATE_SPACES)
+    idle += ["rotary_base"] * (given.get("positional_embedding_type") != "rotary")
+    fields = {name: value for name, value in fields.items() if name not in idle}
+    plan = plan_import(shapes, names, layout.agree(fields, given, "in the file"))
+    return plan, _unused(saved_configs, {*gpt2.NANOGPT, *gpt2.NANOGPT_HARMLESS}, plan, given)
 
 
 def _unused(

@@ -1,6 +1,6 @@
 """How far the logits of a model and of its conversion are apart."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from mechmarkov.importing.live.agreeing import agreeing
 from mechmarkov.importing.live.inside import Inside, attribute, is_parallel
 from mechmarkov.importing.live.logits import Answer, ask
 from mechmarkov.importing.live.untouched import our_own_numbers
@@ -16,7 +17,9 @@ from mechmarkov.models import HookedDecoder
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import listed
 
-MAX_LOGIT_DIFFERENCE = 1e-4  # times max(1, |logit|)
+MAX_LOGIT_DIFFERENCE = 1e-4  # of the logits' size: what rounding to float32 may make
+SURELY_ROUNDING = 1e-5  # what is above this in float32 is compared in float64, where that can be computed
+LOG_OF_ONE = 1e-4  # probabilities of a forward pass that ends in `log_softmax` add up to one as closely
 DTYPES = (torch.float32, torch.float64)
 
 
@@ -26,16 +29,15 @@ class Difference:
 
     Attributes:
         largest: The largest absolute difference.
-        scaled: The largest, each over max(1, |logit|).
+        scaled: The largest over the logit's size: its own, or the largest logit's where that is below 1.
     """
 
     largest: float
     scaled: float
 
-    @property
-    def is_rounding(self) -> bool:
-        """Returns whether it is small enough to be rounding; NaN is not."""
-        return self.scaled <= MAX_LOGIT_DIFFERENCE
+    def is_below(self, bound: float) -> bool:
+        """Returns whether it is at most a share of the logits' size; NaN is not."""
+        return self.scaled <= bound
 
 
 def difference(logits: Float[Tensor, "*axes"], ours: Float[Tensor, "*axes"]) -> Difference:
@@ -47,11 +49,13 @@ def difference(logits: Float[Tensor, "*axes"], ours: Float[Tensor, "*axes"]) -> 
     """
     theirs = logits.cpu().double()
     apart = (theirs - ours.cpu().double()).abs()
-    return Difference(float(apart.max()), float((apart / theirs.abs().clamp_min(1)).max()))
+    # Logits of an untrained model may all be 0.01, and a window that is not read changes 1e-4 of them.
+    size = theirs.abs().clamp_min(min(1.0, max(float(theirs.abs().max()), 1e-300)))
+    return Difference(float(apart.max()), float((apart / size).max()))
 
 
 def check_difference(apart: Difference, who: str, advice: str = "") -> None:
-    """Refuse logits that differ by more than rounding, `1e-4 max(1, |logit|)`.
+    """Refuse logits that differ by more than rounding, 1e-4 of their size.
 
     Args:
         apart: The distance, from `difference`.
@@ -66,11 +70,28 @@ def check_difference(apart: Difference, who: str, advice: str = "") -> None:
         Traceback (most recent call last):
         mechmarkov.safe.plain_data.RunFileError: the two disagree: logits differ by up to 0.5, ...
     """
-    if not apart.is_rounding:
-        raise RunFileError(
-            f"{who} logits differ by up to {apart.largest:.3g}, "
-            f"expected at most {MAX_LOGIT_DIFFERENCE} · max(1, |logit|){advice}"
-        )
+    if not apart.is_below(MAX_LOGIT_DIFFERENCE):
+        raise _disagree(apart, who, MAX_LOGIT_DIFFERENCE, advice)
+
+
+def _disagree(apart: Difference, who: str, bound: float, advice: str) -> RunFileError:
+    return RunFileError(
+        f"{who} logits differ by up to {apart.largest:.3g}, {apart.scaled:.1g} of their size, "
+        f"expected at most {bound:.0e}{advice}"
+    )
+
+
+def _bound(answers: Sequence[Answer]) -> float:
+    """Returns how much of their size logits may differ by.
+
+    Two answers are of a model in float32 and in float64. Where it rounds to float32 in both, as some norms
+    do, they show how much rounding makes: a wrong activation makes more than that.
+    """
+    if len(answers) < 2:
+        return MAX_LOGIT_DIFFERENCE
+    pairs = zip(answers[0].candidates, answers[1].candidates, strict=False)
+    own = max(difference(exact, rounded).scaled for rounded, exact in pairs)
+    return min(MAX_LOGIT_DIFFERENCE, max(SURELY_ROUNDING, 4 * own))
 
 
 def compare(
@@ -78,8 +99,8 @@ def compare(
 ) -> dict[str, Any]:
     """Compare a live model with its conversion, on the same tokens.
 
-    Both compute in float32, without autocast. Where that fails, or differs by more than rounding (a forward
-    pass with autocast of its own, TF32), both compute in float64, which is free of these.
+    Both compute in float32, without autocast. Where that fails, or differs by more than 1e-5 of the logits'
+    size (a forward pass with autocast of its own, TF32), both compute in float64, which is free of these.
 
     Args:
         live: The model, from `inside`. What holds it is asked, where that gives logits too.
@@ -113,21 +134,29 @@ def compare(
             failure = failure or error
             continue
         tried.append((dtype, answer, _least(answer, _ours(decoder, tokens, dtype))))
-        if tried[-1][2].is_rounding:
+        if tried[-1][2].is_below(SURELY_ROUNDING):
             break
     if not tried:
         raise failure or AssertionError
-    dtype, answer, least = tried[-1] if tried[-1][2].is_rounding else tried[0]
-    who = f"{live.kind()} and its conversion disagree:"
-    if asked is not live.model:
-        who = f"{type(asked).__name__} and the conversion of the {live.kind()} that it holds disagree:"
-        advice = f"; if that {live.kind()} is meant, pass {attribute(live.path)}{advice}"
-    check_difference(least, who, _rounded_buffers(asked) or advice)
+    dtype, answer, least = tried[-1]
+    bound = _bound([answer for _, answer, _ in tried])
+    if not least.is_below(bound):
+        who = f"{live.kind()} and its conversion disagree:"
+        if asked is not live.model:
+            who = f"{type(asked).__name__} and the conversion of the {live.kind()} that it holds disagree:"
+            advice = f"; if that {live.kind()} is meant, pass {attribute(live.path)}{advice}"
+        why = _random(asked, tokens, width) or _rounded_buffers(asked)
+        if not why:
+            field = agreeing(decoder, lambda x: _least(answer, _ours(x, tokens, dtype)).is_below(bound))
+            why = f"; with given={field} they agree" if field else advice
+        raise _disagree(tried[0][2], who, bound, why)
     provenance: dict[str, Any] = {"logit_difference": least.largest}
     if dtype is torch.float64:
         provenance["compared_in"] = "float64"
         if len(tried) > 1:  # what its own forward pass makes of float32 weights
             provenance["logit_difference_of_its_forward"] = tried[0][2].largest
+    if any(map(_are_log_probabilities, answer.candidates)):
+        provenance["compared_as"] = "log probabilities"
     if answer.last:
         provenance["compared_at"] = "the last position"
     if live.path:
@@ -165,14 +194,37 @@ def nearest(live: Inside, decoders: Iterable[HookedDecoder]) -> tuple[int, int |
             sorted(nearest_two, key=scaled.__getitem__)[:2] if len(nearest_two) > 1 else (number, number)
         )
         nearest_two = {one: nearest_two[one] for one in (best, runner_up)}
-    is_tie = scaled[runner_up] <= min(10 * scaled[best], MAX_LOGIT_DIFFERENCE)
+    is_tie = scaled[runner_up] <= min(10 * scaled[best], SURELY_ROUNDING)
     return best, runner_up if is_tie else None, nearest_two[best]
 
 
 def _least(answer: Answer, ours: Float[Tensor, "batch position d_vocab_out"]) -> Difference:
     """The difference of the tensor that is nearest: one that agrees by chance is not to be feared."""
     ours = ours[:, -1:] if answer.last else ours
-    return min((difference(one, ours) for one in answer.candidates), key=lambda distance: distance.scaled)
+    return min(
+        (
+            difference(one, ours.log_softmax(-1) if _are_log_probabilities(one) else ours)
+            for one in answer.candidates
+        ),
+        key=lambda distance: distance.scaled,
+    )
+
+
+def _are_log_probabilities(logits: Tensor) -> bool:
+    """Returns whether a forward pass ends in `log_softmax`, which changes no law."""
+    return bool((logits.logsumexp(-1).abs() <= LOG_OF_ONE).all())
+
+
+def _random(model: nn.Module, tokens: Int[Tensor, "batch position"], width: int) -> str:
+    """Returns advice where a model gives other logits each time, else nothing."""
+    with suppress(ValueError):
+        one, two = (ask(model, tokens, width, torch.float32).candidates[0] for _ in range(2))
+        if not difference(one, two.to(one)).is_below(SURELY_ROUNDING):
+            return (
+                "; it gives other logits each time, in evaluation mode too: is a dropout left on, "
+                "`dropout_p=self.dropout` for `dropout_p=self.dropout if self.training else 0.0`?"
+            )
+    return ""
 
 
 def _ours(

@@ -16,13 +16,14 @@ from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import listed
 
 
-def reading(live: Inside, state: Mapping[str, Tensor], given: Fields) -> Reading:
+def reading(live: Inside, state: Mapping[str, Tensor], given: Fields, n_ctx: int | None = None) -> Reading:
     """Returns how such a model is read.
 
     Args:
         live: The model.
         state: Its weights and buffers.
         given: Fields of the config that the caller says.
+        n_ctx: The length of its context; where it has a table of positions, that says it.
 
     Raises:
         RunFileError: Naming a weight or a setting that a `HookedDecoder` cannot express.
@@ -32,6 +33,10 @@ def reading(live: Inside, state: Mapping[str, Tensor], given: Fields) -> Reading
     modules = {layout.plain_name(name): module for name, module in live.model.named_modules()}
     norms = [module for name, module in modules.items() if name.endswith(("ln_1", "ln_2", "ln_f"))]
     fields, choices = {**_norms(norms, given), **given}, dict[str, Sequence[Any]]()
+    if n_ctx is not None and not any(name.endswith("wpe.weight") for name in shapes):
+        fields["n_ctx"] = n_ctx
+    if fields.get("positional_embedding_type") == "rotary" and "rotary_adjacent_pairs" not in fields:
+        choices["rotary_adjacent_pairs"] = [False, True]
     if "n_heads" not in fields:
         heads = n_heads(live)
         if len(heads) > 1:

@@ -111,8 +111,10 @@ def _calls(model: nn.Module, tokens: Tokens) -> list[Call]:
         for name, x in parameters.items()
         if x.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     ]
-    read: Call = ((tokens,), {}) if positional or not keywords else ((), {keywords[0]: tokens})
     needed = [name for name, x in parameters.items() if "mask" in name and x.default is Parameter.empty]
+    by_name = keywords if not positional else positional if positional[0] in needed else []
+    by_name = [name for name in by_name if name not in needed]
+    read: Call = ((), {by_name[0]: tokens}) if by_name else ((tokens,), {})
     read[1].update(dict.fromkeys(needed, torch.ones_like(tokens)))  # nothing is masked
     targets = {name: tokens for name in TARGETS if name in parameters}
     switches = {name: True for name, x in parameters.items() if "logits" in name and x.default is False}

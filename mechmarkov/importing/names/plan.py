@@ -76,6 +76,7 @@ def plan_import(
     if translated.by_name:
         assumed["axes"] = "a square weight called weight is [d_out, d_in], any other [d_in, d_out]"
     config = layout.make_config({**fields, "tied": False})
+    assumed = {**layout.assumptions(config, given), **assumed}
     expected = parameter_shapes(config)
     _check(inner, expected, translated, table)
 
@@ -163,6 +164,11 @@ def _check(inner: Shapes, expected: Shapes, translated: Renamed, table: Table) -
     if lacking:
         biases = all(kind_of(name).startswith("b") for name in lacking)
         advice = '"missing": "zeros" where the model has no such biases' if biases else "add their lines"
+        if all(".mlp." in name for name in lacking):
+            layer = re.escape(lacking[0].partition(".mlp.")[0])
+            advice = (
+                rf'add their lines, or "missing": {{r"{layer}\.mlp\..*": "zeros"}} where the layer has no MLP'
+            )
         if "unembed.W_U" in lacking:
             advice = f"add their lines; {TIED}"
         if lacking[0].startswith("ln_final"):

@@ -34,6 +34,7 @@ LARGEST_TOKEN = 1 << 20  # of any vocabulary
 MAX_TEXT_BYTES = 1 << 26  # of words; characters stop at four bytes for each state
 MAX_HEADER_BYTES = 10_000  # of .npy, as numpy itself allows
 MAX_ITEM_BYTES = 1 << 10  # of an array of texts
+LLMC_BYTES, LLMC_DATES = 1024, (20240520, 20240801)  # of llm.c's data: tokens of two bytes, or of four
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 ASKED_TYPE = ({"dtype": "uint16"}, "reads numbers of two bytes, as nanoGPT writes them")
 
@@ -126,7 +127,7 @@ def _text(path: Path, name: str, unit: str | None, limit: int | None) -> str:
 
 
 def _bare(path: Path, dtype: Any, limit: int | None) -> np.ndarray:
-    """The numbers in a file without a header, as `ndarray.tofile` writes them."""
+    """The numbers in a file, as `ndarray.tofile` writes them, and llm.c behind a header."""
     name = printable(path.name, 60)
     try:
         kind = np.dtype(dtype)
@@ -137,15 +138,24 @@ def _bare(path: Path, dtype: Any, limit: int | None) -> np.ndarray:
     size = path.stat().st_size
     if size % kind.itemsize or not size:
         raise ValueError(f"{name} has {size} bytes, expected a multiple of {kind.itemsize} for {kind.name}")
-    count = size // kind.itemsize
+    begin = LLMC_BYTES * _has_header(path, size, kind.itemsize)
+    count = (size - begin) // kind.itemsize
     if limit is None and count > MAX_TOKENS:
         raise OptionError(
             f"{name} holds {count} states, expected at most {MAX_TOKENS}",
             ({"limit": MAX_TOKENS}, f"takes the first {MAX_TOKENS}"),
         )
-    numbers = np.fromfile(path, kind, count=-1 if limit is None else min(limit, count))
+    numbers = np.fromfile(path, kind, count=-1 if limit is None else min(limit, count), offset=begin)
     _check_width(numbers, name)
     return numbers
+
+
+def _has_header(path: Path, size: int, item_bytes: int) -> bool:
+    """Returns whether a file begins with 256 integers: a date, a version, how many tokens follow, zeros."""
+    head = np.fromfile(path, "<i4", count=LLMC_BYTES // 4)
+    if len(head) * 4 < LLMC_BYTES or head[0] not in LLMC_DATES or head[3:].any():
+        return False
+    return bool(int(head[2]) * item_bytes == size - LLMC_BYTES)
 
 
 def _check_width(numbers: Integer[np.ndarray, " token"], name: str) -> None:

@@ -1,0 +1,51 @@
+"""Why a live model and its conversion have other logits: a setting that no weight shows, or chance."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from mechmarkov.importing.live.untouched import our_own_numbers
+from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.models.decoder import is_derived
+from mechmarkov.models.layers import ACTIVATIONS
+
+MAX_WINDOW = 16  # of those that are tried
+
+
+def agreeing(decoder: HookedDecoder, agrees: Callable[[HookedDecoder], bool]) -> dict[str, Any] | None:
+    """Search for one field of the config, of those that no weight shows, whose change makes the logits agree.
+
+    Args:
+        decoder: The conversion that does not agree.
+        agrees: Whether another one does.
+
+    Returns:
+        The field and its value, or None where no single change is enough.
+
+    Example:
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
+        >>> agreeing(HookedDecoder(config), lambda other: other.config.window == 3)
+        {'window': 3}
+    """
+    weights = decoder.state_dict()
+    for name, value in _others(decoder.config):
+        with our_own_numbers(), suppress(ValueError, RuntimeError):  # not all fields fit together
+            config = DecoderConfig(**{**decoder.config.model_dump(), name: value})
+            other = HookedDecoder(config)
+            kept = {key: x for key, x in weights.items() if not is_derived(key, config)}
+            if not other.load_state_dict(kept, strict=False).unexpected_keys and agrees(other):
+                return {name: value}
+    return None
+
+
+def _others(config: DecoderConfig) -> Iterator[tuple[str, Any]]:
+    """Yields fields that change what is computed and no shape, each with another value."""
+    if not config.attn_only:
+        yield "parallel_attn_mlp", not config.parallel_attn_mlp
+        yield from (("act_fn", name) for name in ACTIVATIONS if name != config.act_fn)
+    if config.positional_embedding_type == "rotary":
+        yield "rotary_adjacent_pairs", not config.rotary_adjacent_pairs
+    yield "use_attn_scale", not config.use_attn_scale
+    yield from (("attn_scale", scale) for scale in (config.d_model**0.5, float(config.d_head)))
+    yield from (("eps", eps) for eps in (1e-5, 1e-6, 1e-8, 1e-12) if eps != config.eps)
+    yield from (("window", n) for n in range(1, min(config.n_ctx - 1, MAX_WINDOW + 1)) if n != config.window)
