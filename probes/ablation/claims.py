@@ -1,5 +1,6 @@
 """Claims of interventions: what the loss needs, what repairs, what stands in, what the context is worth."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
@@ -58,21 +59,21 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
 
 
 def _cancel(data: xr.Dataset) -> Iterator[Claim]:
-    """Yields pairs that cancel: each is worth much while the other is there, and both together nothing."""
-    last, single, seen = last_model(data), ranked(data), set[str]()
-    pairs = {
-        str(pair): (
-            str(data["pair_first"].sel(pair=pair).item()),
-            str(data["pair_second"].sel(pair=pair).item()),
-        )
-        for pair in data["pair"].values
-    }
-    for pair in sorted(pairs, key=lambda one: -min(single[part] for part in pairs[one])):
-        both, around = pairs[pair], interval_at(data, "joint_effect", pair=pair)
-        least = min(interval_at(data, "effect", component=part, **MEAN_LOSS)[0] for part in both)
-        if least > MIN_EFFECT_NATS and max(map(abs, around)) < MAX_LEFT_SHARE * least and not seen & {*both}:
-            seen |= {*both}
-            worth = float(last["joint_effect"].sel(pair=pair))
+    """Yields pairs that cancel: each is worth much while the other is there, and both together nothing.
+
+    Which of several undoes a part is arbitrary where more than one would: then none is told.
+    """
+    names = zip(data["pair"].values, data["pair_first"].values, data["pair_second"].values, strict=True)
+    found = []
+    for pair, *both in names:
+        around = interval_at(data, "joint_effect", pair=str(pair))
+        least = min(interval_at(data, "effect", component=str(part), **MEAN_LOSS)[0] for part in both)
+        if least > MIN_EFFECT_NATS and max(map(abs, around)) < MAX_LEFT_SHARE * least:
+            worth = float(last_model(data)["joint_effect"].sel(pair=pair))
+            found.append((tuple(map(str, both)), worth, around))
+    count = Counter(part for both, *_ in found for part in both)
+    for both, worth, around in found:
+        if all(count[part] == 1 for part in both):
             yield Claim(both, "cancels", (), worth, around, 0.0, "nats", "shown", "intervention")
 
 

@@ -179,6 +179,8 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
                 continue  # where it holds it is the nearest law too: these places do not show it
             if held < MOST - ROUNDING:
                 shows = holds & ~by_chance
+                if axis == "positions" and not shows[1:].any():
+                    continue  # where one token is seen, what reads any token reads the current one
                 away = (value * part)[fails].sum() / part[fails].sum()
                 clear = part[holds | fails].sum() >= (1 - UNCLEAR) * part[known].sum()
                 if not (shows.any() and clear and away >= WRONG * float(data["gap"])):

@@ -31,6 +31,7 @@ MIN_ATTENTION = 0.5
 MIN_EFFECT_NATS = 0.01
 # A head that writes at most this share of the law's log-odds backwards does not write against it.
 MIN_AGAINST = 0.01
+MIN_ALONG = 0.25  # and one that writes this share of them writes along it
 
 # A head finds matches after a state if its score there is more than this share of an ideal head's, and misses
 # them if less than the other: and so its log odds of a match, as a share of the best state's. That score
@@ -71,6 +72,12 @@ def _writing_against(last: xr.Dataset, heads: tuple[str, ...]) -> tuple[str, ...
     most = last["along"] + NORMAL_95 * last["along_error"]
     at = {name: head_index(name) for name in heads}
     return tuple(name for name, where in at.items() if where and float(most[where]) < -MIN_AGAINST)
+
+
+def _writing_along(last: xr.Dataset, heads: tuple[str, ...]) -> bool:
+    """Returns whether all of the heads clearly write the law's log-odds."""
+    least = last["along"] - NORMAL_95 * last["along_error"]
+    return all(where is not None and float(least[where]) > MIN_ALONG for where in map(head_index, heads))
 
 
 def _is_head(
@@ -186,7 +193,9 @@ def _carries(
             status = "excluded"
             beside.append(Condition("takes from the law"))
         elif simpler - intact <= max(apart, MIN_EFFECT_NATS):
-            beside.append(Condition("not the law's", intact >= simpler + apart))
+            along = _writing_along(last_model(data), heads)  # the law's, and too sure of it
+            other = Condition("not the law's", intact >= simpler + apart)
+            beside.append(Condition("some of it") if along else other)
         elif low <= MAX_SHARE_LEFT * (simpler - intact):
             beside.append(Condition("some of it"))
         elif intact + apart >= MAX_SHARE_LEFT * simpler:

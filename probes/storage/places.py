@@ -74,6 +74,8 @@ def held_somewhere(last: xr.Dataset, labels: list[str]) -> Iterator[tuple[str, f
         if place == "position" and not last.attrs["determined"]:
             with np.errstate(invalid="ignore"):
                 there &= last["parent_gain_at"].values >= MIN_GAIN_NATS
+        if place == "position" and not there[1:].any():
+            continue  # where one token is seen, what reads any token reads the current one
         if not (there.any() and (full > FAR_NATS).any()):
             continue
         only = last[f"place_only_{name}"].transpose("path", place).values[:, there].mean(-1)

@@ -3,27 +3,26 @@
 import numpy as np
 import pytest
 import torch
+from mixed_models import (
+    NEVER,
+    beside,
+    by_position,
+    heads_that_cancel,
+    induction_within,
+    lag,
+    log_of,
+    reading,
+)
 from models_by_hand import LOG_P
 from probing_cases import P3, probe_quickly, run_of
 
 from mechmarkov.models.constructions.induction_heads import induction_pair
-from mechmarkov.models.constructions.lookup_tables import (
-    direct_table,
-    embedding_frame,
-    handset_config,
-    mlp_table,
-    value_table,
-)
-from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
 from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.sources import Chain, DirichletChains, SelectiveLag
 
 N = 12
-SLOW = [[0.75, 0.15, 0.1], [0.1, 0.65, 0.25], [0.2, 0.15, 0.65]]
-
-
-def log_of(rows):
-    return torch.tensor(np.log(np.array(rows))).float()
+SLOW = np.array([[0.75, 0.15, 0.1], [0.1, 0.65, 0.25], [0.2, 0.15, 0.65]])
 
 
 def told(model, probes, source=None, sequences=64):
@@ -31,51 +30,6 @@ def told(model, probes, source=None, sequences=64):
     result = probe_quickly(run, probes, sequences=sequences)
     screen = headline(result)
     return result, screen, {tile.question: tile.answer for tile in screen.tiles}
-
-
-@torch.no_grad()
-def by_position(*tables, n_ctx=N):
-    """An MLP that applies one of several tables of the current token, in turn over positions."""
-    n, k = len(tables[0]), len(tables)
-    model = HookedDecoder(handset_config(n, n_ctx, d_model=2 * n + k, d_head=n, d_mlp=n * k))
-    model.embed.W_E[:, :n] = torch.eye(n)
-    at = torch.arange(n_ctx)
-    model.get_parameter("pos_embed.W_pos")[at, 2 * n + at % k] = 1.0
-    mlp = model.blocks[0].mlp
-    mlp.b_in.fill_(-1.0)
-    for turn, table in enumerate(tables):
-        units = turn * n + torch.arange(n)
-        mlp.W_in[torch.arange(n), units] = 1.0
-        mlp.W_in[2 * n + turn, units] = 1.0
-        mlp.W_out[units, n : 2 * n] = table
-    model.get_parameter("unembed.W_U")[n : 2 * n] = torch.eye(n)
-    return model
-
-
-@torch.no_grad()
-def beside(model, table):
-    """The same model with a table of the current token in the direct path."""
-    model.get_parameter("unembed.W_U")[: len(table)] = table
-    return model
-
-
-@torch.no_grad()
-def with_heads_that_cancel(n, n_ctx, table, gain):
-    """An induction pair, and two heads of its second layer of which one takes back what the other writes."""
-    base = induction_pair(n, n_ctx, gain=gain)
-    written = 2 * n + n_ctx
-    shape = {"n_layers": 2, "n_heads": 3, "d_model": written + n, "d_head": base.config.d_head}
-    model = embedding_frame(n, n_ctx, positions=n, output=written, **shape)
-    for old, new in zip(base.blocks, model.blocks, strict=True):
-        for name in ("W_Q", "W_K", "W_V", "W_O"):
-            getattr(new.attn, name)[:1] = getattr(old.attn, name)
-    second, at = model.blocks[1].attn, torch.arange(n_ctx)
-    for head, sign in ((1, 1.0), (2, -1.0)):
-        second.W_Q[head, n + at, at] = 60.0
-        second.W_K[head, n + at, at] = 1.0
-        second.W_V[head, :n, :n] = torch.eye(n)
-        second.W_O[head, :n, written:] = sign * table
-    return model
 
 
 # 1: where a law holds, whatever the share of places
@@ -192,11 +146,11 @@ def test_what_a_context_adds_to_a_table_is_told():
 # 5: each token tells all others
 
 
-@pytest.mark.parametrize("lag", [2, 3, 4])
-def test_tokens_of_a_cycle_tell_each_other(lag):
+@pytest.mark.parametrize("back", [2, 3, 4])
+def test_tokens_of_a_cycle_tell_each_other(back):
     cycle = np.roll(np.eye(5), 2, axis=1)
-    table = torch.tensor(12 * np.linalg.matrix_power(cycle, lag)).float()
-    model = value_table(table, N, lag=lag)
+    table = torch.tensor(12 * np.linalg.matrix_power(cycle, back)).float()
+    model = value_table(table, N, lag=back)
     result, screen, answers = told(model, ["behaviour", "attention", "storage", "ablation"], Chain(cycle))
     reads = result.claims.first("attends_to", probe="attention")
     assert reads.condition("any token tells the next")
@@ -218,7 +172,7 @@ def test_only_cycles_are_determined():
 @pytest.mark.parametrize("gain", [2.0, 4.0])
 def test_a_head_that_undoes_another_is_no_part(gain):
     table = 2 * torch.tensor(np.random.default_rng(4).normal(size=(3, 3))).float()
-    model = with_heads_that_cancel(3, 24, table, gain)
+    model = heads_that_cancel(table, gain)
     result, screen, answers = told(
         model, ["behaviour", "ablation", "induction"], DirichletChains(n_states=3), sequences=128
     )
@@ -233,6 +187,13 @@ def test_heads_of_one_circuit_do_not_cancel():
     assert result.claims.first("cancels") is None
 
 
+def test_of_two_that_one_undoes_none_is_chosen():
+    table = log_of(SLOW)
+    result, _, _ = told(reading([table, table, -table], [lag(1)] * 3), ["ablation"], Chain(SLOW))
+    assert result.claims.first("cancels") is None
+    assert result.claims.first("is_needed_most").subject == ("L0H0", "L0H1", "L0H2")
+
+
 # 7: where a law lives that is not the bigram
 
 
@@ -240,9 +201,63 @@ def test_heads_of_one_circuit_do_not_cancel():
     ("make", "home"), [(value_table, "L0H0"), (direct_table, "direct"), (mlp_table, "L0.mlp")]
 )
 def test_the_law_of_one_lag_has_a_home(make, home):
-    result, screen, _ = told(make(log_of(SLOW), 16), ["behaviour", "storage"], SelectiveLag(SLOW, [1, 2]))
+    result, screen, _ = told(
+        make(log_of(SLOW), 16), ["behaviour", "storage"], SelectiveLag(SLOW.tolist(), [1, 2])
+    )
     stores = result.claims.first("stores", object="lag_1")
     assert (stores.status, stores.subject) == ("shown", (home,))
     assert stores.value == pytest.approx(1.0, abs=1e-3)
     assert screen.named == (home,)
     assert "Undecided" not in screen.title
+
+
+# Of other kinds
+
+
+@pytest.mark.parametrize("seen", [None, [0] * N])
+def test_one_token_seen_shows_no_bigram(seen):
+    """At position 0 a bag of tokens, or the first token, is the current one."""
+    result, screen, _ = told(reading([log_of(SLOW)], [seen]), ["behaviour", "storage"], Chain(SLOW))
+    assert "position 0" not in screen.title
+    assert not result.claims.first("stores").where.positions
+
+
+def test_a_table_of_a_state_that_never_comes_is_not_asked():
+    table = log_of(NEVER)
+    table[2] = torch.tensor([0.0, 0.0, 9.0])
+    result, screen, _ = told(direct_table(table, N), ["behaviour", "alignment"], Chain(NEVER))
+    assert screen.title.startswith("Learned the bigram")
+    assert result.claims.first("matches").is_shown
+    assert result["alignment"].scores["kernel_cosine"].value == pytest.approx(1.0, abs=1e-4)
+
+
+def test_a_law_that_grew_too_sure_is_not_lost():
+    steps = [direct_table(sureness * log_of(SLOW), N) for sureness in (0.0, 1.0, 2.0)]
+    claims = probe_quickly(run_of(*steps, source=Chain(SLOW)), ["behaviour", "dynamics"], steps="all").claims
+    assert claims.first("tempers").is_shown
+    assert claims.first("was_lost") is None
+    assert claims.first("came_by", object="bigram").condition("lost again") is None
+
+
+@pytest.mark.parametrize(("least", "most"), [(0, 6), (6, 24)])
+def test_a_circuit_that_is_too_sure_carries_some_of_the_law(least, most):
+    model = induction_within(3, 24, least, most, gain=2.5)
+    result, _, answers = told(model, ["behaviour", "induction", "ablation"], DirichletChains(n_states=3))
+    carries = result.claims.first("carries")
+    assert carries.condition("not the law's") is None
+    assert answers["Where does it live?"] == "L0H0 → L1H0"
+
+
+def test_a_table_that_is_far_too_sure_is_found_by_its_direction():
+    model = beside(induction_pair(3, 24, gain=-0.5), 3 * log_of(SLOW))
+    matches = told(model, ["alignment"], Chain(SLOW))[0].claims.first("matches")
+    assert (matches.status, matches.subject) == ("excluded", ("direct",))
+    assert matches.condition("only its direction")
+
+
+def test_a_clear_law_is_named_though_its_loss_is_not():
+    _, screen, _ = told(
+        direct_table(log_of(SLOW), 16), ["behaviour"], SelectiveLag(SLOW.tolist(), [1, 3]), 32
+    )
+    assert screen.badge in (None, "partly", "another law")
+    assert screen.title.startswith("Closest to the law of lag 1")

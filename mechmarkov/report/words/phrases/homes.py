@@ -39,7 +39,7 @@ def _no_home(claim: Claim) -> str:
 NO_HOME = {
     "the mean is it": "No part needs to hold the bigram: the mean prediction is the bigram",
     "too little to share": "Which part holds the bigram is open: all together {moved}",
-    "others undo it": "Nothing is left of the bigram: {who} would hold it, and the other parts undo it",
+    "others undo it": "No part holds the bigram: {who} would by itself, and with the others nothing is left of that",
     "the paths lead away": "No part holds the bigram: all together {moved}",
     "nothing to share": "No part holds the bigram: all together {moved}",
     "only at another scale": "No part holds the bigram by itself: {who} would at the norm's scale that others set",
