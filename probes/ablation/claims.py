@@ -64,17 +64,18 @@ def _cancel(data: xr.Dataset) -> Iterator[Claim]:
     Which of several undoes a part is arbitrary where more than one would: then none is told.
     """
     names = zip(data["pair"].values, data["pair_first"].values, data["pair_second"].values, strict=True)
-    found = []
-    for pair, *both in names:
+    found: list[tuple[tuple[str, str], float, Interval]] = []
+    for pair, first, second in names:
+        both = str(first), str(second)
         around = interval_at(data, "joint_effect", pair=str(pair))
-        least = min(interval_at(data, "effect", component=str(part), **MEAN_LOSS)[0] for part in both)
+        least = min(interval_at(data, "effect", component=part, **MEAN_LOSS)[0] for part in both)
         if least > MIN_EFFECT_NATS and max(map(abs, around)) < MAX_LEFT_SHARE * least:
             worth = float(last_model(data)["joint_effect"].sel(pair=pair))
-            found.append((tuple(map(str, both)), worth, around))
-    count = Counter(part for both, *_ in found for part in both)
-    for both, worth, around in found:
-        if all(count[part] == 1 for part in both):
-            yield Claim(both, "cancels", (), worth, around, 0.0, "nats", "shown", "intervention")
+            found.append((both, worth, around))
+    count = Counter(part for pair, *_ in found for part in pair)
+    for parts, worth, around in found:
+        if all(count[part] == 1 for part in parts):
+            yield Claim(parts, "cancels", (), worth, around, 0.0, "nats", "shown", "intervention")
 
 
 def largest_effect(data: xr.Dataset) -> tuple[str, float, Interval]:

@@ -10,7 +10,7 @@ from mechmarkov.probing.dataset import NORMAL_95, is_nearest
 from mechmarkov.probing.score import Score
 
 from .measure import BEST, NO_ERROR
-from .trajectory import Event, first_time, may_hold
+from .trajectory import EVENT_PROGRESS, Event, first_time, may_hold
 
 LAWS = ("unigram", "bigram", BEST)  # events of laws; others are of heads
 
@@ -72,7 +72,9 @@ def _came(data: xr.Dataset, name: str, event: Event) -> Claim:
 
 def _went_away(data: xr.Dataset, name: str, event: Event) -> bool:
     """Returns whether it was away after it came; a law that grew too sure, or less so, is still there."""
-    return not event.kept and not bool(data["at_another_temperature"].sel(event=name))
+    at_last = data.sel(event=name).isel(step=-1)
+    is_there = bool(at_last["at_another_temperature"]) and float(at_last["progress"]) < EVENT_PROGRESS
+    return not event.kept and not is_there
 
 
 def _parent(data: xr.Dataset, *names: str) -> tuple[Condition, ...]:

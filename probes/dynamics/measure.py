@@ -106,7 +106,7 @@ def measure(subject: Subject) -> xr.Dataset:
 
 
 def _tempered(subject: Subject, behaviour: xr.Dataset, events: list[str]) -> list[bool]:
-    """Returns whether the last step has each event's law, or a better one, at the temperature that fits it."""
+    """Returns whether the last step has each event's law, or a better one, at the temperature that fits."""
     left = behaviour["kl_tempered"].isel(step=-1)
     names = {"bigram": predictor_of(subject.source, "bigram"), BEST: _better_law(subject)}
     has = []

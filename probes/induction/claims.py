@@ -57,8 +57,9 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     feeders = tuple(head_name(feeder) for feeder in feeders_of(head))
     feeds = _feeds(last, head, heads, feeders)
     asked = list(_feeds_queries(head, heads))
-    against = _writing_against(last, heads)
-    circuit = [feeds, *asked, *_carries(data, head, heads, feeders, against)] if feeders else []
+    against, along = _writing_against(last, heads), _writing_along(last, heads)
+    carries = list(_carries(data, head, heads, feeders, against, along)) if feeders else []
+    circuit = [feeds, *asked, *carries] if feeders else []
     return [
         *circuit,
         _is_head(data, head, heads, scores, against),
@@ -74,10 +75,11 @@ def _writing_against(last: xr.Dataset, heads: tuple[str, ...]) -> tuple[str, ...
     return tuple(name for name, where in at.items() if where and float(most[where]) < -MIN_AGAINST)
 
 
-def _writing_along(last: xr.Dataset, heads: tuple[str, ...]) -> bool:
-    """Returns whether all of the heads clearly write the law's log-odds."""
+def _writing_along(last: xr.Dataset, heads: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the heads that clearly write the law's log-odds."""
     least = last["along"] - NORMAL_95 * last["along_error"]
-    return all(where is not None and float(least[where]) > MIN_ALONG for where in map(head_index, heads))
+    at = {name: head_index(name) for name in heads}
+    return tuple(name for name, where in at.items() if where and float(least[where]) > MIN_ALONG)
 
 
 def _is_head(
@@ -173,7 +175,8 @@ def _carries(
     head: xr.Dataset,
     heads: tuple[str, ...],
     feeders: tuple[str, ...],
-    against: tuple[str, ...],
+    against: tuple[str, ...] = (),
+    along: tuple[str, ...] = (),
 ) -> Iterator[Claim]:
     """Yields what KL from the reference gains when the path from the feeders to the keys is cut."""
     intact, cut = float(head["kl_intact"]), float(head["kl_cut"].sel(input="K"))
@@ -193,9 +196,9 @@ def _carries(
             status = "excluded"
             beside.append(Condition("takes from the law"))
         elif simpler - intact <= max(apart, MIN_EFFECT_NATS):
-            along = _writing_along(last_model(data), heads)  # the law's, and too sure of it
             other = Condition("not the law's", intact >= simpler + apart)
-            beside.append(Condition("some of it") if along else other)
+            # Heads that write along the law have some of it, and are too sure of it.
+            beside.append(Condition("some of it") if set(along) == set(heads) else other)
         elif low <= MAX_SHARE_LEFT * (simpler - intact):
             beside.append(Condition("some of it"))
         elif intact + apart >= MAX_SHARE_LEFT * simpler:

@@ -96,6 +96,8 @@ def a_home_is_of_use(result: Findings, screen: Headline) -> Iterator[str]:
             continue
         if claim.where != Where() or claim.condition("held at temperature"):
             continue  # it is of use there, and may do harm at the rest; or it is too sure for its loss
+        if claim.relation == "stores" and claim.object != ("bigram",):
+            continue  # the model's law, which need not be one that is of use
         for needed in result.claims.where("is_needed", probe="ablation"):
             if needed.subject == claim.subject and needed.condition("does harm"):
                 yield f"{sentence(claim)} / {sentence(needed)}"

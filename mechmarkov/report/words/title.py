@@ -21,6 +21,7 @@ from mechmarkov.report.words.phrases.laws import but_not, sureness
 from mechmarkov.utils.text import listed
 
 MAX_TITLE_WORDS = 12
+NO_PARTS = ("uniform", "unigram", "in_context_unigram")  # laws near which a loss says nothing
 CLOSE = 0.25  # of what the part is worth that is needed most, from which on it is not named without the next
 
 
@@ -75,7 +76,7 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
 
 def _undecided(closest: Claim | None) -> str:
     """A model whose loss is the unigram's or not, within its error; its law may be clear all the same."""
-    if closest is not None and closest.is_shown and not {*closest.object} & {"unigram", "in_context_unigram"}:
+    if closest is not None and closest.is_shown and not {*closest.object} & {*NO_PARTS}:
         for rest in (", with a loss not told from the unigram's", ": perhaps the unigram's loss"):
             told = f"Closest to {law(closest.object[0])}{rest}"
             if len(told.split()) <= MAX_TITLE_WORDS:
