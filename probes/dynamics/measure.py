@@ -31,7 +31,7 @@ BEST = "best"  # another event, where a better law than the bigram is known
 # Events by attention, which is not measured by sequence.
 NO_ERROR = ("selection", "previous_token_head", "graph_head")
 
-# A law is there at another temperature if this share of its way is left at that one, and so many nats.
+# A law is there at another temperature if this share of its way is left at that one, and these nats at most.
 MAX_LEFT, FAR_NATS = 0.1, 0.05
 
 # Probes whose scores are followed; those that do not apply are left out.

@@ -103,7 +103,7 @@ def measure(subject: Subject) -> xr.Dataset:
 
 
 def _along(subject: Subject, law: Float[np.ndarray, "batch read state"]) -> Variables:
-    """How much of a law's log-odds each head writes to the logits, and its standard error over sequences.
+    """Returns how much of a law's log-odds each head writes to the logits, and its standard error.
 
     Below 0 of one that writes against them: it may look where an induction head does, and say the opposite.
     """

@@ -16,6 +16,7 @@ from .game import MIN_GAIN_NATS, ROUNDING_NATS
 from .home import (
     MIN_GAIN_SHARE,
     MIN_NAMED_SHARE,
+    MIN_NAMED_STORED_SHARE,
     cancelling,
     held_alone,
     homes_of,
@@ -87,7 +88,9 @@ def somewhere(last: xr.Dataset) -> list[Claim]:
 
 def _is_elsewhere(last: xr.Dataset) -> bool:
     """Returns whether what is right somewhere may come from the context, or from others' scale."""
-    return needs_others_scale(last) or (reads_parent(last) and float(last["gain"]) >= MIN_GAIN_NATS)
+    from_context = float(last["stored_share"][2]) < MIN_NAMED_STORED_SHARE
+    elsewhere = reads_parent(last) and float(last["gain"]) >= MIN_GAIN_NATS
+    return needs_others_scale(last) or from_context or elsewhere
 
 
 def _of_another_law(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:

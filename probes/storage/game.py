@@ -161,7 +161,7 @@ class Coalitions:
         return np.stack([self._each(self.base + torch.tensordot(row, self.moves, 1)).numpy() for row in rows])
 
     def along(self) -> Float[np.ndarray, " path"]:
-        """How much of the law's log-odds each path writes: below 0 for one that writes against them.
+        """Returns how much of the law's log-odds each path writes: below 0 for one that writes against them.
 
         The slope of what it adds on the logarithm of the law, both without their means over predictions and
         over states.

@@ -14,7 +14,7 @@ from .home import smallest_set
 
 SIMPLE = ("uniform", "unigram", "bigram")  # laws that no part needs to hold, or that `shares` tells of
 NUMBERED = ("step", "lag", "order")  # what names of laws of tokens at fixed distances begin with
-MOST = 0.5  # of the positions: at so many the model has the law
+MOST = 0.5  # of the positions, at which the model has the law
 
 
 def of_another_law(subject: Subject) -> xr.Dataset:

@@ -14,7 +14,7 @@ from mixed_models import (
     reading,
 )
 from models_by_hand import LOG_P
-from probing_cases import P3, probe_quickly, run_of
+from probing_cases import P3, claims_of, probe_quickly, run_of
 
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
@@ -81,6 +81,13 @@ def test_a_part_holds_it_where_the_model_has_it(wrong):
     assert stores.where.positions == tuple(range(0, N, 2))
     assert result["storage"].scores["bigram_home"].value == "L0.mlp"
     assert answers["Where does it live?"] == "The MLP of layer 0, at positions 0, 2, …, 10"
+
+
+def test_what_the_context_tells_somewhere_is_held_nowhere():
+    outcome = told(by_position(LOG_P, LOG_P.flip(1)), ["storage"])[0]["storage"]
+    read = outcome.data.assign(stored_share=0 * outcome.data["stored_share"] + 0.3)
+    assert claims_of(outcome.probe, outcome.data).where("stores", status="shown")
+    assert not claims_of(outcome.probe, read).where("stores", status="shown")
 
 
 def test_what_is_wrong_everywhere_is_held_nowhere():
