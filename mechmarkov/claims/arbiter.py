@@ -92,6 +92,7 @@ RULES: dict[str, Contradiction] = {
     ),
     "one part holds the bigram by intervention, and by weights another one": lambda one, other: (
         _both(one, other, "stores", "matches")
+        and one.object == ("bigram",)
         and _is_of_one_step(other)
         and not set(one.subject) & set(other.subject)
     ),

@@ -117,6 +117,21 @@ def has_one_parent(source: Source) -> bool:
     return source.redraws and not isinstance(source, CausalGraph) if order is None else bool(order == 1)
 
 
+def is_determined(source: Source) -> bool:
+    """Returns whether any token of a sequence determines all others: each state has one next and one before.
+
+    Example:
+        >>> from mechmarkov.sources import Chain, Circle
+        >>> is_determined(Chain([[0, 1], [1, 0]])), is_determined(Circle(n_states=3, p=0.5))
+        (True, False)
+    """
+    if not isinstance(source, FixedChain):
+        return False
+    seen = source.pi > 0
+    certain = source.P[np.ix_(seen, seen)] == 1
+    return bool((certain.sum(0) == 1).all() and (certain.sum(1) == 1).all())
+
+
 def predictor_of(source: Source, name: str) -> str:
     """The name of the exact "unigram" or "bigram" of a source: in context where sequences have own chains.
 

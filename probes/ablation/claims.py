@@ -1,7 +1,9 @@
 """Claims of interventions: what the loss needs, what repairs, what stands in, what the context is worth."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import xarray as xr
@@ -33,6 +35,8 @@ MAX_ALONE_SHARE = 0.1
 # of n equal parts of a logit costs 1 / n² of what all of them do.
 MAX_ONE_BY_ONE = 0.5
 
+MAX_LEFT_SHARE = 0.25  # of what either of two parts is worth, that is left of both together where they cancel
+
 MEAN_LOSS = {"kind": "mean", "measure": "loss"}
 ORDER_LOSS = {"shuffle": "all but last", "measure": "loss"}
 Interval = tuple[float, float]
@@ -40,15 +44,38 @@ Interval = tuple[float, float]
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     """Returns what each part is worth, which are needed most, and what the prediction owes to the context."""
+    cancelling = list(_cancel(data))
+    undone = {one: other for claim in cancelling for one, other in permutations(claim.subject)}
     return [
-        _needed_most(data, scores),
+        _needed_most(data, scores, undone),
+        *cancelling,
         _follows(data),
         *_repairs(data),
         *_stand_in(data),
         _order(data),
-        *_of_parts(data),
+        *_of_parts(data, undone),
         *_relied_on(data),
     ]
+
+
+def _cancel(data: xr.Dataset) -> Iterator[Claim]:
+    """Yields pairs that cancel: each is worth much while the other is there, and both together nothing.
+
+    Which of several undoes a part is arbitrary where more than one would: then none is told.
+    """
+    names = zip(data["pair"].values, data["pair_first"].values, data["pair_second"].values, strict=True)
+    found: list[tuple[tuple[str, str], float, Interval]] = []
+    for pair, first, second in names:
+        both = str(first), str(second)
+        around = interval_at(data, "joint_effect", pair=str(pair))
+        least = min(interval_at(data, "effect", component=part, **MEAN_LOSS)[0] for part in both)
+        if least > MIN_EFFECT_NATS and max(map(abs, around)) < MAX_LEFT_SHARE * least:
+            worth = float(last_model(data)["joint_effect"].sel(pair=pair))
+            found.append((both, worth, around))
+    count = Counter(part for pair, *_ in found for part in pair)
+    for parts, worth, around in found:
+        if all(count[part] == 1 for part in parts):
+            yield Claim(parts, "cancels", (), worth, around, 0.0, "nats", "shown", "intervention")
 
 
 def largest_effect(data: xr.Dataset) -> tuple[str, float, Interval]:
@@ -87,18 +114,27 @@ def swap_followed(data: xr.Dataset) -> Score:
     return Score(followed, "probability", 0.5, interval, null_kind, reason=reason)
 
 
-def _needed_most(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
-    """The part whose mean costs the most, with those that tie; open or excluded if none clearly matters."""
+def _needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str, str]) -> Claim:
+    """The part whose mean costs the most, with those that tie; open or excluded if none clearly matters.
+
+    Of two that only undo each other neither is asked.
+    """
+    effects, score = (
+        {part: nats for part, nats in ranked(data).items() if part not in undone},
+        scores["largest_effect"],
+    )
     name, value, interval = largest_effect(data)
-    effects, score = ranked(data), scores["largest_effect"]
+    if name in undone:
+        name = max(effects, key=effects.__getitem__)
+        value, interval = effects[name], interval_at(data, "effect", component=name, **MEAN_LOSS)
     clean = Condition("loss", value=float(last_model(data)["clean"].sel(measure="loss")), unit="nats")
-    if (group := _group_needed(data, effects, interval)) is not None:
+    if (group := _group_needed(data, ranked(data), interval)) is not None:
         return replace(group, because=(clean, *group.because))
     ends = {part: interval_at(data, "effect", component=part, **MEAN_LOSS) for part in effects}
     ends[name] = interval  # of the largest of them, one effect has one interval
     clear = [part for part, (low, _) in ends.items() if low > 0 and effects[part] > MIN_EFFECT_NATS]
     if matters(value, interval):
-        most = {name, *set(tied(data, name, value, interval)) & set(clear)}
+        most = {name, *set(effects) & set(tied(data, name, value, interval)) & set(clear)}
         names = tuple(part for part in effects if part in most)  # in the order in which they are computed
         status: Status = "open" if standing(score) == "within" else "shown"
         beside = [clean, *[Condition("within its null")] * (status == "open")]
@@ -152,7 +188,7 @@ def _group_needed(data: xr.Dataset, effects: dict[str, float], single: Interval)
     return best
 
 
-def _of_parts(data: xr.Dataset) -> Iterator[Claim]:
+def _of_parts(data: xr.Dataset, undone: Mapping[str, str]) -> Iterator[Claim]:
     """Yields what each part is worth; of one that does harm less than nothing."""
     effects = ranked(data)
     largest, _, of_largest = largest_effect(data)
@@ -163,6 +199,8 @@ def _of_parts(data: xr.Dataset) -> Iterator[Claim]:
         value = effects[name]
         status = decided((low, high), MIN_EFFECT_NATS, value)
         harm = (Condition("does harm"),) if high < 0 and value < -MIN_EFFECT_NATS else ()
+        if name in undone:
+            harm = (*harm, Condition("only undoes", words=(undone[name],)))
         yield Claim(
             (name,), "is_needed", (), value, (low, high), 0.0, "nats", status, "intervention", because=harm
         )
@@ -193,6 +231,9 @@ def _follows(data: xr.Dataset) -> Claim:
         return Claim((MODEL,), "follows", status="does not apply", because=(Condition(why),))
     stays = float(last_model(data)["swaps_that_stay"]) == 1
     status = "excluded" if stays else decided(score.interval, 0.5, score.value)
+    if data.attrs.get("determined") and status != "shown":
+        against = (Condition("a swap contradicts the rest"),)
+        return Claim((MODEL,), "follows", status="does not apply", because=against)
     return Claim(
         (MODEL,), "follows", ("parent",), score.value, score.interval, 0.5, "probability", status,
         "intervention", because=(Condition("all stay as they are"),) * stays,
@@ -273,12 +314,13 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     most = ours.first("is_needed_most")
     if most is None:
         return []
-    bars = {claim.subject[0]: claim.value for claim in ours.where("is_needed") if claim.value is not None}
+    needed = Claims(tuple(one for one in ours.where("is_needed") if not one.condition("only undoes")))
+    bars = {claim.subject[0]: claim.value for claim in needed if claim.value is not None}
     if not most.is_shown:
         return [Tile(LIVES, (most,), (), most, bars, "effect", rank=7)]
     # What is needed a little less is part of the answer: a circuit is seldom one part.
     least = max(MIN_TOLD_NATS, MIN_TOLD_SHARE * max(bars.values(), default=0.0))
-    singles = [one for one in ours.where("is_needed", status="shown") if (one.value or 0.0) >= least]
+    singles = [one for one in needed.where(status="shown") if (one.value or 0.0) >= least]
     others = sorted(
         (one for one in singles if one.subject[0] not in most.subject), key=lambda one: -(one.value or 0.0)
     )

@@ -6,6 +6,8 @@ from functools import partial
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
 
 from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.interventions.attention import limit_window, override_attention
@@ -27,11 +29,12 @@ from mechmarkov.probing.effects import (
     predictions,
 )
 from mechmarkov.probing.names import in_words
-from mechmarkov.probing.preconditions import has_one_parent, parent_lag, predictor_of
+from mechmarkov.probing.preconditions import has_one_parent, is_determined, parent_lag, predictor_of
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import Predictor
 from mechmarkov.theory.bootstrap import interval
 from mechmarkov.theory.kernel import FLOOR
+from mechmarkov.theory.temperature import best_temperature
 
 from .groups import groups_of, of_groups
 from .joint import of_pairs, resampled_interval
@@ -238,7 +241,8 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
         `swap_kl` [axis, row] (nats): with another parent, KL to the model from the exact law behind that
         parent ("swapped") and behind the true one ("original"), in the mean over sequences;
         `swap_followed` [axis] (probability): how often the other parent moves the prediction from the true
-        parent's law towards its own, and nearer to its own; half where the prediction stays as it is;
+        parent's law towards its own, and nearer to its own, at the temperature that fits the true law best;
+        half where the prediction stays as it is;
         `swap_followed_at` [axis, position], how many `swaps` [axis] there are, and of them the share
         `swaps_that_stay` [axis] after which the prediction stays as it is. Sequences whose two
         parents have one law tell nothing and are left out; NaN where all are.
@@ -264,14 +268,12 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
     tokens = (batch.tokens, batch.with_history(edited))
     for chunk in model_chunks(subject, batch):
         runs = [predictions(subject, chunk.model, batch, one)[:, every, at] for one in tokens]
-        before, after = (run.clamp_min(FLOOR).log() for run in runs)
-        pairs = ((laws[0], after), (laws[1], after), (laws[0], before), (laws[1], before))
-        nats = [torch.special.xlogy(p, p).sum(-1) - (p * logs).sum(-1) for p, logs in pairs]
+        nats = [_kl_of(law, runs[1]) for law in laws]
+        nats += [_kl_of(law, run) for run in _at_best_temperature(runs, laws[1])[::-1] for law in laws]
         stays = (runs[1] - runs[0]).abs().amax(-1) < SAME_PREDICTION
         by_chunk.append(torch.stack([*nats, stays.double()], 1))
     apart = np.where(differs, torch.cat(by_chunk).numpy(), np.nan)
-    new, old, new_before, old_before, stays = apart.swapaxes(0, 1)
-    kl = np.stack([new, old], 1)  # member, row, sequence
+    kl, (new, old, new_before, old_before, stays) = apart[:, :2], apart[:, 2:].swapaxes(0, 1)
     # Not only by `new`: a blunter prediction is nearer to both laws.
     towards = new - old < new_before - old_before
     followed = np.where(stays == 1, 0.5, towards & (new < old)) + 0 * new
@@ -286,6 +288,24 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
         | variables("share", axis, swaps_that_stay=stays[:, differs if some else slice(None)].mean(-1)),
         coords={axis: subject.coordinates, "row": ["swapped", "original"], "position": batch.read.numpy()},
     )
+
+
+def _kl_of(
+    law: Float[Tensor, "sequence state"], run: Float[Tensor, "member sequence state"]
+) -> Float[Tensor, "member sequence"]:
+    return torch.special.xlogy(law, law).sum(-1) - (law * run.clamp_min(FLOOR).log()).sum(-1)
+
+
+def _at_best_temperature(
+    runs: Sequence[Float[Tensor, "member sequence state"]], law: Float[Tensor, "sequence state"]
+) -> list[Float[Tensor, "member sequence state"]]:
+    """Predictions at the temperature at which the first of them are nearest to a law, each member's own.
+
+    Of nearly uniform predictions, whichever law is nearer says little: that is the blunter one.
+    """
+    heat = [best_temperature(law[:, None].numpy(), one[:, None].numpy())[0] for one in runs[0].double()]
+    power = 1 / torch.tensor(heat, dtype=torch.float64)[:, None, None]
+    return [(power * run.double().clamp_min(FLOOR).log()).softmax(-1) for run in runs]
 
 
 def _law_of_parent(subject: Subject) -> Predictor:
@@ -362,4 +382,5 @@ def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
         end[-1] = value
     one_parent = int(has_one_parent(parts[-1][0].source))
     data = data.assign(variables("nats", axis, largest_low=ends[0], largest_high=ends[1]))
-    return data.assign_attrs(by_path.attrs, one_parent=one_parent)
+    determined = int(is_determined(parts[-1][0].source))
+    return data.assign_attrs(by_path.attrs, one_parent=one_parent, determined=determined)

@@ -20,6 +20,7 @@ MIN_GAIN_SHARE = 0.05
 
 # A table that is further from the target's direction is another one.
 MIN_COSINE = 0.8
+MIN_ALONG = 0.99  # that of one at another scale
 
 # Of a head with less of its attention at its lag, most of the output is left at its mean.
 MIN_ATTENDED_MASS = 0.5
@@ -55,13 +56,19 @@ def target_of(best: xr.Dataset) -> tuple[str, np.ndarray]:
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     """Returns which paths have the target in their weights, or come nearest to it."""
-    best = of_best_path(data)
+    score, best = _deciding(data, scores), of_best_path(data)
+    least = MIN_GAIN_SHARE * float(data["unigram_kl"])
+    names = (str(best["path"].item()),) if bool(best["constant"]) else tuple(alike(data))
+    if score is not None and score.unit == "cosine" and not float(best["gain"]) >= least:
+        along = _along_the_target(data)  # of a table that is far too sure no prediction is good
+        if along is not None and str(along["path"].item()) not in names:
+            best, names = along, (str(along["path"].item()),)
+            score = Score(float(best["kernel_cosine"]), "cosine")
     path, lag = str(best["path"].item()), int(best["attended_lag"])
     target, _ = target_of(best)
     gain, nats = float(best["gain"]), float(best["kernel_kl"])
     constant = bool(best["constant"])
-    names = (path,) if constant else tuple(alike(data))
-    holds = not constant and gain >= MIN_GAIN_SHARE * float(data["unigram_kl"])
+    holds = not constant and gain >= least
     conditions = [
         Condition("law", value=lag, words=() if data.attrs["first_order"] else ("lagged",)),
         Condition("predicts by itself", value=nats, unit="nats"),
@@ -79,7 +86,6 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         conditions.append(Condition("attends", mass >= MIN_ATTENDED_MASS, mass, "probability", words))
         if int(best["lags_alike"]) > 1:
             conditions.append(Condition("lags alike"))
-    score = _deciding(data, scores)
     value = score.value if score is not None and isinstance(score.value, float) else None
     null = None if score is None else score.null
     unit = "" if score is None else score.unit
@@ -92,6 +98,14 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
             names, "matches", (target,), value, None, null, unit, status, "weights", because=tuple(conditions)
         )
     ]
+
+
+def _along_the_target(data: xr.Dataset) -> xr.Dataset | None:
+    """The last model's path that points along the target, at whatever scale; None where none does."""
+    last = last_model(data)
+    cosine = last["kernel_cosine"].where(last["constant"] == 0, -1.0).fillna(-1.0)
+    best = int(cosine.argmax("path"))
+    return last.isel(path=best) if float(cosine[best]) >= MIN_ALONG else None
 
 
 def _deciding(data: xr.Dataset, scores: dict[str, Score]) -> Score | None:

@@ -120,10 +120,15 @@ def _compare(
     kind, softmax = subject.objective.kind, subject.objective.kind == "cross_entropy"
     assert isinstance(subject.source, Stationary)
     pi = np.array(subject.source.pi)
+    seen = pi > 0  # a table says what it likes of states that never come
     predicted = _predictions(subject, circuit, lag, mass, max(powers))
     values = {name: np.full(circuit.shape[:2], np.nan) for name in UNITS}
     for where in np.ndindex(circuit.shape[:2]):
         table, law, alone = circuit[where], powers[int(lag[where])], predicted[where]
+        nats = k.kernel_kl(alone, law, pi)
+        values["kernel_kl"][where] = nats
+        values["gain"][where] = k.kernel_kl(np.broadcast_to(pi, law.shape), law, pi) - nats
+        table, law, alone = table[seen], law[seen], alone[seen]
         name, target = k.target_for(kind, law)
         compared = alone if softmax and name == "P" else table
         centred = k.double_centred(target)
@@ -132,13 +137,10 @@ def _compare(
         values["directional_distance"][where] = np.sqrt(2 - 2 * cosine)  # cosines are clipped
         if name == "log P":
             values["kernel_slope"][where] = k.slope(k.double_centred(mass[where] * table), centred)
-        nats = k.kernel_kl(alone, law, pi)
-        values["kernel_kl"][where] = nats
-        values["gain"][where] = k.kernel_kl(np.broadcast_to(pi, law.shape), law, pi) - nats
         values["recall"][where] = k.chance_recall(law) if constant[where] else k.recall(table, law)
         if not constant[where]:
             lags = sorted({*first, int(lag[where])})
-            distances = _distances(table, alone, [powers[m] for m in lags], kind, pi)
+            distances = _distances(table, alone, [powers[m][seen] for m in lags], kind, pi[seen])
             nearest = int((distances <= distances.min() + TIE).argmax())  # the first: P^m may repeat
             distinct = distances[np.abs(distances - distances[nearest]) > TIE]
             values["best_lag"][where] = lags[nearest]

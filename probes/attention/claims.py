@@ -107,7 +107,8 @@ def _at_lags(last: xr.Dataset, scores: dict[str, Score], beside: tuple[Condition
         at_parent = lag == last.attrs["source_lag"]
         conditions = [Condition("effective tokens", value=float(last["effective_tokens"].isel(head)))]
         if last.attrs["one_parent"] and not at_parent:
-            conditions.append(Condition("not the parent"))
+            determined = last.attrs.get("determined")
+            conditions.append(Condition("any token tells the next" if determined else "not the parent"))
         if reach < MOST_REACH:
             conditions.append(Condition("reach", value=reach, unit="share"))
         within = at_parent and parent.value == mass and standing(parent) == "within"
@@ -158,7 +159,7 @@ def _none_stands_out(
     lag = best_lag(data)
     mass = last["lag_mass"].sel(lag=lag)
     places = {lag: best_heads(mass)}
-    if last.attrs["one_parent"]:
+    if last.attrs["one_parent"] and not last.attrs.get("determined"):
         places |= {int(last.attrs["source_lag"]): best_heads(parent_score(last))}
     for at, head in places.items():
         value = last["lag_mass"].reindex(lag=[at], fill_value=0.0).isel(lag=0, drop=True).isel(head)

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from mechmarkov.probing import Subject
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.dataset import variables
-from mechmarkov.probing.preconditions import has_one_parent, parent_lag, why_no_value_circuit
+from mechmarkov.probing.preconditions import has_one_parent, is_determined, parent_lag, why_no_value_circuit
 from mechmarkov.probing.recording import ATTENTION
 
 from .by_token import explained_by_tokens, qk_tables
@@ -78,6 +78,7 @@ def measure(subject: Subject) -> xr.Dataset:
             "begins": batch.first,
             "source_lag": parent_lag(subject.source),
             "one_parent": int(has_one_parent(subject.source)),
+            "determined": int(is_determined(subject.source)),
             "predictions": len(batch.read),
             "uniform_first": uniform_first,
             "uniform_tokens": uniform_tokens,

@@ -27,9 +27,11 @@ ALIKE = 1e-3  # of that way; a law that is nearly the best may be nearer still
 FAR_NATS = 0.05  # after a state or at a position from which a law is not imitated there
 FEW = 0.1  # of the positions: a law that fails in so few is named without them
 ROUNDING = 1e-9
-MOST = 0.5  # of the predictions: a law that holds in fewer is not told as holding somewhere
+MOST = 0.5  # of the predictions: a law that holds in fewer is told as holding at those only
+WRONG = 0.5  # of what the unigram is away: where it holds in few places, it is that far away elsewhere
+UNCLEAR = 0.1  # of the predictions at most, then, are neither right nor wrong
 MAX_BARS = 5  # of the picture on the first screen
-COLDEST_TOLD, HOTTEST_TOLD = 1 / 8, 8.0  # beyond, predictions are nearly certain, or nearly uniform
+COLDEST_TOLD, HOTTEST_TOLD = 1 / 128, 8.0  # beyond, what differs is near rounding, or predictions are certain
 MAX_ERROR_SHARE = 0.25  # of the way from chance to the best: a wider interval cannot say "at chance"
 
 _STATUS: dict[bool | None, Status] = {True: "shown", None: "open", False: "excluded"}
@@ -53,11 +55,12 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     there = {claim.object: claim for claim in somewhere if claim.relation == "imitates"}
     everywhere = [_imitates(last, scores, str(name)) for name in data["predictor"].values]
     like = [there.get(claim.object, claim) for claim in everywhere]
+    tempered = list(_tempered(data, last))
     return [
+        *tempered,
         closest,
         _is_right(last, scores),
         *(claim for claim in somewhere if claim.relation == "fails_at"),
-        *_tempered(data, last),
         *_way(data, last, scores),
         *sorted(like, key=lambda claim: claim.object[0] not in closest.object[:1]),
     ]
@@ -157,6 +160,8 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
     names = dict.fromkeys([closest] if is_another else [best, closest])
     labels = tuple(str(label) for label in data.attrs["labels"])
     positions = tuple(int(at) for at in data["position"].values)
+    determined = bool(data.attrs.get("determined"))  # then laws of steps are the same where they know a token
+    simple = [name for name in ("uniform", data.attrs["unigram"]) if name in data["predictor"].values]
     for name in names:
         for axis, places in (("states", labels), ("positions", positions)):
             variable = {"states": "kl_after", "positions": "kl_at"}[axis]
@@ -165,19 +170,31 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
                 fails = value - NORMAL_95 * error > FAR_NATS
                 holds = value + NORMAL_95 * error < IMITATION_NATS
                 nearer = last[variable].sel(predictor=closest).values < IMITATION_NATS
-            known, part = np.isfinite(value), parts[axis]
-            if not fails.any() or part[holds].sum() <= MOST * part[known].sum() + ROUNDING:
+                by_chance = (last[variable].sel(predictor=simple) < IMITATION_NATS).any("predictor").values
+            known, part = np.isfinite(value), parts[axis] / parts[axis].sum()
+            held = part[holds].sum() / part[known].sum()
+            if not fails.any() or not holds.any():
                 continue
-            if best not in (closest, *equals) and name == best and nearer[holds].all():
+            if best not in (closest, *equals) and name == best and nearer[holds].all() and not determined:
                 continue  # where it holds it is the nearest law too: these places do not show it
+            if held < MOST - ROUNDING:
+                shows = holds & ~by_chance
+                if axis == "positions" and not shows[1:].any():
+                    continue  # where one token is seen, what reads any token reads the current one
+                away = (value * part)[fails].sum() / part[fails].sum()
+                clear = part[holds | fails].sum() >= (1 - UNCLEAR) * part[known].sum()
+                if not (shows.any() and clear and away >= WRONG * float(data["gap"])):
+                    continue
+                holds = shows
             bad, good = (Where(**{axis: _chosen(places, which)}) for which in (fails, holds))
             worst, most = (int(np.where(which, value, -np.inf).argmax()) for which in (fails, holds))
             share = float(fails.sum() / known.sum())
             ends = [normal_interval(float(value[i]), float(error[i]), least=0.0) for i in (worst, most)]
+            only = tuple(map(str, _chosen(places, holds))) if held < MOST - ROUNDING else ()
             yield Claim(
                 _SUBJECT, "fails_at", (name,), float(value[worst]), ends[0], unit="nats", where=bad,
                 because=(
-                    Condition("near elsewhere", value=float(value[most]), unit="nats"),
+                    Condition("near elsewhere", value=float(value[most]), unit="nats", words=only),
                     Condition("share of places", axis == "states" or share > FEW, share, "share"),
                 ),
             )  # fmt: skip
@@ -278,6 +295,8 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     if closest is not None:
         like = ours.first("imitates", object=closest.object[0])
         tempered, fails = ours.first("tempers"), ours.first("fails_at")
+        if reaches is not None and reaches.holds("no step was made"):
+            tempered = None  # what a random start is at another temperature says nothing
         has = reaches is not None and reaches.is_shown and reaches.object[0] in closest.object
         if like is not None and closest.is_shown and closest.condition("coincide"):
             like = replace(like, object=closest.object)

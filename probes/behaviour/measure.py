@@ -10,13 +10,12 @@ from scipy.sparse import csr_array
 
 from mechmarkov.probing import Subject
 from mechmarkov.probing.dataset import Variables, variables
-from mechmarkov.probing.preconditions import has_one_parent, parent_lag, predictor_of
+from mechmarkov.probing.preconditions import has_one_parent, is_determined, parent_lag, predictor_of
 from mechmarkov.probing.rare_states import rare_states
 from mechmarkov.sources import ChainMixture, Stationary, Tokenised
 from mechmarkov.theory.bootstrap import mean_after, ratio, standard_error
 from mechmarkov.theory.kernel import FLOOR, kl
-
-from .temperature import best_temperature
+from mechmarkov.theory.temperature import best_temperature
 
 # Predictions that a temperature is fitted to, of every sequence.
 TEMPERED_PREDICTIONS = 4096
@@ -117,6 +116,7 @@ def measure(subject: Subject) -> xr.Dataset:
             "n_states": source.n_states,
             "labels": list(source.labels),
             "redraws": int(source.redraws),
+            "determined": int(is_determined(source)),
             "sequences": len(onehot),
             "unigram": predictor_of(source, "unigram"),
             "bigram": predictor_of(source, "bigram"),

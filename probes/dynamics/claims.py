@@ -10,7 +10,7 @@ from mechmarkov.probing.dataset import NORMAL_95, is_nearest
 from mechmarkov.probing.score import Score
 
 from .measure import BEST, NO_ERROR
-from .trajectory import Event, first_time, may_hold
+from .trajectory import EVENT_PROGRESS, Event, first_time, may_hold
 
 LAWS = ("unigram", "bigram", BEST)  # events of laws; others are of heads
 
@@ -46,7 +46,7 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     return [
         *(_came(data, name, events[name]) for name in in_order),
         *_before(data, events),
-        *(_lost(data, name) for name in in_order if not events[name].kept),
+        *(_lost(data, name) for name in in_order if _went_away(data, name, events[name])),
         *_not_seen(data, set(events)),
         *_phases(data),
     ]
@@ -59,7 +59,7 @@ def _came(data: xr.Dataset, name: str, event: Event) -> Claim:
         beside.append(Condition("from the first probed step", event.throughout, first))
     if name in NO_ERROR:
         beside.append(Condition("without its sampling error"))
-    if not event.kept:
+    if _went_away(data, name, event):
         beside.append(
             Condition("lost again", {"shown": True, "excluded": False}.get(_lost(data, name).status))
         )
@@ -68,6 +68,13 @@ def _came(data: xr.Dataset, name: str, event: Event) -> Claim:
         (MODEL,), "came_by", (name,), event.step, (event.after, event.by), unit="step", status=status,
         where=Where(steps=(first, last)), because=tuple(beside),
     )  # fmt: skip
+
+
+def _went_away(data: xr.Dataset, name: str, event: Event) -> bool:
+    """Returns whether it was away after it came; a law that grew too sure, or less so, is still there."""
+    at_last = data.sel(event=name).isel(step=-1)
+    is_there = bool(at_last["at_another_temperature"]) and float(at_last["progress"]) < EVENT_PROGRESS
+    return not event.kept and not is_there
 
 
 def _parent(data: xr.Dataset, *names: str) -> tuple[Condition, ...]:

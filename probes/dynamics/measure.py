@@ -31,6 +31,9 @@ BEST = "best"  # another event, where a better law than the bigram is known
 # Events by attention, which is not measured by sequence.
 NO_ERROR = ("selection", "previous_token_head", "graph_head")
 
+# A law is there at another temperature if this share of its way is left at that one, and these nats at most.
+MAX_LEFT, FAR_NATS = 0.1, 0.05
+
 # Probes whose scores are followed; those that do not apply are left out.
 FOLLOWED = ("behaviour", "attention", "alignment", "induction", "program")
 
@@ -50,6 +53,7 @@ def measure(subject: Subject) -> xr.Dataset:
         `phase_start`, `phase_stop`, `phase_predictor`, `plateau` [phase]: the runs of steps with one nearest
         predictor, and the step at which each is closest to it; `phase_clear` [phase]: whether at any of
         its steps every other predictor is clearly further away;
+        `at_another_temperature` [event]: whether the last step has that law, but for how sure it is;
         `score_value` [step, score]: the scores of `behaviour`, `attention`, …, as "probe.score".
     """
     axis = subject.axis
@@ -89,6 +93,7 @@ def measure(subject: Subject) -> xr.Dataset:
             )
             | variables("index of predictor", "phase", phase_predictor=label[start])
             | variables("yes or no", "phase", phase_clear=[clear[a : b + 1].any() for a, b in phases])
+            | variables("yes or no", "event", at_another_temperature=_tempered(subject, behaviour, events))
             | {"score_value": scores}
         )
         .assign_coords(predictor=behaviour["predictor"].values)
@@ -98,6 +103,20 @@ def measure(subject: Subject) -> xr.Dataset:
             simple_laws=["uniform", *(predictor_of(subject.source, name) for name in ("unigram", "bigram"))],
         )
     )
+
+
+def _tempered(subject: Subject, behaviour: xr.Dataset, events: list[str]) -> list[bool]:
+    """Returns whether the last step has each event's law, or a better one, at the temperature that fits."""
+    left = behaviour["kl_tempered"].isel(step=-1)
+    names = {"bigram": predictor_of(subject.source, "bigram"), BEST: _better_law(subject)}
+    has = []
+    for event, name in names.items():
+        if event in events and name is not None:
+            whole = kl(subject.exact[name], subject.exact[predictor_of(subject.source, "unigram")]).mean()
+            near = float(left.sel(predictor=name)) < min(FAR_NATS, MAX_LEFT * whole)
+            has.append(event if near else "")
+    beside = {"bigram": ("bigram", BEST), "unigram": ("bigram", BEST), BEST: (BEST,)}
+    return [bool({*beside.get(event, ())} & {*has}) for event in events]
 
 
 def _is_clear(behaviour: xr.Dataset) -> Bool[np.ndarray, " step"]:

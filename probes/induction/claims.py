@@ -29,6 +29,9 @@ MIN_ATTENTION = 0.5
 
 # Below this many nats a path carries no predictions.
 MIN_EFFECT_NATS = 0.01
+# A head that writes at most this share of the law's log-odds backwards does not write against it.
+MIN_AGAINST = 0.01
+MIN_ALONG = 0.25  # and one that writes this share of them writes along it
 
 # A head finds matches after a state if its score there is more than this share of an ideal head's, and misses
 # them if less than the other: and so its log odds of a match, as a share of the best state's. That score
@@ -54,16 +57,38 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     feeders = tuple(head_name(feeder) for feeder in feeders_of(head))
     feeds = _feeds(last, head, heads, feeders)
     asked = list(_feeds_queries(head, heads))
-    circuit = [feeds, *asked, *_carries(data, head, heads, feeders)] if feeders else []
+    against, along = _writing_against(last, heads), _writing_along(last, heads)
+    carries = list(_carries(data, head, heads, feeders, against, along)) if feeders else []
+    circuit = [feeds, *asked, *carries] if feeders else []
     return [
         *circuit,
-        _is_head(data, head, heads, scores),
+        _is_head(data, head, heads, scores, against),
         *([] if circuit else [feeds, *asked]),
         *_partial(data, head, heads),
     ]
 
 
-def _is_head(data: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...], scores: dict[str, Score]) -> Claim:
+def _writing_against(last: xr.Dataset, heads: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the heads that clearly write against the law's log-odds: they say what did not follow."""
+    most = last["along"] + NORMAL_95 * last["along_error"]
+    at = {name: head_index(name) for name in heads}
+    return tuple(name for name, where in at.items() if where and float(most[where]) < -MIN_AGAINST)
+
+
+def _writing_along(last: xr.Dataset, heads: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the heads that clearly write the law's log-odds."""
+    least = last["along"] - NORMAL_95 * last["along_error"]
+    at = {name: head_index(name) for name in heads}
+    return tuple(name for name, where in at.items() if where and float(least[where]) > MIN_ALONG)
+
+
+def _is_head(
+    data: xr.Dataset,
+    head: xr.Dataset,
+    heads: tuple[str, ...],
+    scores: dict[str, Score],
+    against: tuple[str, ...],
+) -> Claim:
     """The heads that a predecessor moves, with how much beyond lag and tokens they put on matches."""
     effect, half = float(head["effect"]), float(head["effect_high"] - head["effect"])
     score = scores["induction_score"]
@@ -76,6 +101,8 @@ def _is_head(data: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...], scores:
     beside += [Condition("within its null")] * within + [Condition("equal within intervals")] * (
         len(heads) > 1
     )
+    if against:
+        beside.insert(0, Condition("write against the law", words=against))
     if not data.attrs["is_linear"] and (index := head_index(heads[0])) is not None and index[0] == 0:
         beside.append(Condition("its own convolution"))  # nothing else is before a first layer
     return Claim(
@@ -144,7 +171,12 @@ def _feeds_queries(head: xr.Dataset, heads: tuple[str, ...]) -> Iterator[Claim]:
 
 
 def _carries(
-    data: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...], feeders: tuple[str, ...]
+    data: xr.Dataset,
+    head: xr.Dataset,
+    heads: tuple[str, ...],
+    feeders: tuple[str, ...],
+    against: tuple[str, ...] = (),
+    along: tuple[str, ...] = (),
 ) -> Iterator[Claim]:
     """Yields what KL from the reference gains when the path from the feeders to the keys is cut."""
     intact, cut = float(head["kl_intact"]), float(head["kl_cut"].sel(input="K"))
@@ -160,8 +192,13 @@ def _carries(
         beside.append(Condition("does harm"))
     elif low > 0 and cut - intact > MIN_EFFECT_NATS:
         status = "shown"
-        if simpler - intact <= max(apart, MIN_EFFECT_NATS):
-            beside.append(Condition("not the law's", intact >= simpler + apart))
+        if set(against) == set(heads):  # what else there is would be too sure of the law without it
+            status = "excluded"
+            beside.append(Condition("takes from the law"))
+        elif simpler - intact <= max(apart, MIN_EFFECT_NATS):
+            other = Condition("not the law's", intact >= simpler + apart)
+            # Heads that write along the law have some of it, and are too sure of it.
+            beside.append(Condition("some of it") if set(along) == set(heads) else other)
         elif low <= MAX_SHARE_LEFT * (simpler - intact):
             beside.append(Condition("some of it"))
         elif intact + apart >= MAX_SHARE_LEFT * simpler:
@@ -220,7 +257,9 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     circuit = circuit_of(everything)
     if circuit is None:
         return []
-    effects = everything.where("is_needed", probe="ablation")
+    effects = [
+        one for one in everything.where("is_needed", probe="ablation") if not one.condition("only undoes")
+    ]
     bars = {claim.subject[0]: claim.value for claim in effects if claim.value is not None}
     most = everything.first("is_needed_most", status="shown")
     inside = {name for claim in circuit for name in (*claim.subject, *claim.object)}
@@ -233,15 +272,23 @@ def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:
     """Returns the claims of an induction circuit that predictions need; None where there is none.
 
     They need it where they get worse without the path, or without a head itself; where predictions are a law
-    at another temperature, also where they get better.
+    at another temperature, or nearest to the one that the circuit writes, also where they get better.
     """
     head, carries = (claims.first(name, probe="induction") for name in ("is_induction_head", "carries"))
     if head is None or not head.is_shown or head.object:
         return None
-    if carries is not None and carries.status == "excluded":
-        return None
+    if (against := head.condition("write against the law")) is not None:
+        head = replace(head, subject=tuple(name for name in head.subject if name not in against.words))
+        if not head.subject:
+            return None
     # A model that is too sure has a lower loss without what makes it sure.
-    is_sized = claims.first("tempers", status="shown", probe="behaviour") is not None
+    closest = claims.first("is_closest_to", status="shown", probe="behaviour")
+    is_sized = claims.first("tempers", status="shown", probe="behaviour") is not None or (
+        carries is not None and closest is not None and carries.object == closest.object[:1]
+    )
+    too_sure = is_sized and carries is not None and carries.condition("does harm")
+    if carries is not None and carries.status == "excluded" and not too_sure:
+        return None
     worth = [
         abs(claim.value or 0.0) if is_sized else claim.value or 0.0
         for claim in claims.where("is_needed", probe="ablation")

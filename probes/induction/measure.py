@@ -2,12 +2,15 @@
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
 
 from mechmarkov.models.components import head_index
-from mechmarkov.probing.dataset import head_name, variables
+from mechmarkov.probing.dataset import Variables, head_name, variables
 from mechmarkov.probing.preconditions import predictor_of, why_no_value_circuit
+from mechmarkov.probing.recording import PATHS
 from mechmarkov.probing.subject import Subject
 from mechmarkov.probing.value_circuits import path_tables
+from mechmarkov.theory.bootstrap import standard_error
 
 from .checks import predecessor_effect, repeated_score
 from .circuit import last_induction_head, strongest_feeder, tied_heads
@@ -18,6 +21,7 @@ from .recorded import INDUCTION
 
 # A whole pattern of 64 tokens is unreadable; the end of the sequence is where most has been seen.
 EXAMPLE_POSITIONS = 24
+LEAST_ODDS = 1e-4  # what the law holds impossible would outweigh all else in its logarithm
 
 
 def measure(subject: Subject) -> xr.Dataset:
@@ -37,7 +41,8 @@ def measure(subject: Subject) -> xr.Dataset:
         on earlier copies; `previous_chance`, `duplicate_chance`: of uniform attention;
         `copying`: eigenvalue score of the head's OV circuit, in -1 … 1 (NaN if it is constant);
         `q_composition`, `k_composition`, `v_composition` [axis, from_layer, from_head, layer, head];
-        For a run, not for its null, also `random_composition` [pair], that of random matrices; an `example`
+        For a run, not for its null, also `along` (slope) and `along_error`: how much of the law's log-odds
+        each head writes; `random_composition` [pair], that of random matrices; an `example`
         [axis, shown, query, key_shown]: attention of the last model's circuit on the end of the first
         sequence, and of an ideal head; and what `mechmarkov.probes.induction.paths.trace` returns.
 
@@ -93,7 +98,26 @@ def measure(subject: Subject) -> xr.Dataset:
     readers = [tied_heads(data.isel({axis: i})) for i in range(data.sizes[axis])]
     cuts = trace(subject, readers, *(subject.exact[name] for name in judges.values()))
     data = data.assign_attrs(judges).merge(cuts, combine_attrs="no_conflicts")
-    return data.merge(_example(subject, data), combine_attrs="no_conflicts")
+    data = data.merge(_example(subject, data), combine_attrs="no_conflicts")
+    return data.assign(_along(subject, subject.exact[judges["reference"]]))
+
+
+def _along(subject: Subject, law: Float[np.ndarray, "batch read state"]) -> Variables:
+    """Returns how much of a law's log-odds each head writes to the logits, and its standard error.
+
+    Below 0 of one that writes against them: it may look where an induction head does, and say the opposite.
+    """
+    paths = subject.recorded(PATHS)
+    logs = np.log(np.maximum(law[:, list(paths.kept)], LEAST_ODDS))
+    logs = logs - logs.mean(-1, keepdims=True)
+    logs = logs - logs.mean((0, 1))
+    heads = [i for i, name in enumerate(paths.names) if head_index(name)]
+    by_sequence = np.einsum("mpskv,skv->mps", paths.logits[:, heads].astype(np.float64), logs)
+    slope = by_sequence / max(float(np.square(logs).sum()), LEAST_ODDS) * len(logs)  # each sequence's own
+    shape = (len(subject.decoder), subject.config.n_layers, -1)
+    values = {"along": slope.mean(-1), "along_error": standard_error(slope)}
+    per_head = (subject.axis, "layer", "head")
+    return variables("slope", per_head, **{name: x.reshape(shape) for name, x in values.items()})
 
 
 def _example(subject: Subject, data: xr.Dataset) -> xr.Dataset:

@@ -9,7 +9,7 @@ from mechmarkov.probing.score import Score
 from mechmarkov.utils.text import listed
 
 from . import figures, measure
-from .claims import claims, headline, why_no_home
+from .claims import claims, headline, somewhere, why_no_home
 from .home import cancelling, homes_of, rank_90, weight_of
 
 
@@ -29,8 +29,12 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         gain = Score(nats, "nats", 0.0, interval_at(data, "gain"), kind)
     parent_gain = Score(float(last["parent_gain"]), "nats", 0.0, null_kind="a model that ignores the parent")
     stored_gain = Score(float(last["stored_gain"]), "nats", 0.0, null_kind="a model that counts transitions")
-    scored = {"bigram_home": Score(" + ".join(homes) or "none", ""), "gain": gain}
+    there = [] if homes else [path for claim in somewhere(last) for path in claim.subject]
+    scored = {"bigram_home": Score(" + ".join(homes or there) or "none", ""), "gain": gain}
     scored |= {"parent_gain": parent_gain, "stored_gain": stored_gain}
+    if there:
+        why = f"{there[0]} holds the bigram at some places only"
+        return scored | {"rank_90": Score(None, "rank", reason=why)}
     if not homes:
         return scored | {"rank_90": Score(None, "rank", reason=why_no_home(data))}
     for path in data["path"].values:

@@ -16,6 +16,7 @@ from .game import MIN_GAIN_NATS, ROUNDING_NATS
 from .home import (
     MIN_GAIN_SHARE,
     MIN_NAMED_SHARE,
+    MIN_NAMED_STORED_SHARE,
     cancelling,
     held_alone,
     homes_of,
@@ -32,6 +33,7 @@ from .home import (
     reads_parent,
     weight_of,
 )
+from .places import held_somewhere
 
 BIGRAM = ("bigram",)
 SIMPLE = ("uniform", "unigram", "bigram")  # laws of which storage tells all there is
@@ -49,8 +51,9 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
         Condition("from", value=empty, unit="nats"),
         Condition("to", value=full, unit="nats"),
     )
+    other = list(_of_another_law(data, last))
     if not homes:
-        return [_no_home(data, last, worth)]
+        return [*(somewhere(last) or [_no_home(data, last, worth)]), *other]
     share = sum(float(last["net_share"].sel(path=path)) for path in _one_of_each(last, homes))
     share = _without_rounding(share)
     conditions = [
@@ -60,6 +63,8 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
         *_by_position(last),
         *_rank(data, homes[0]),
     ]
+    if (heat := float(last["temperature"])) != 1:
+        conditions.insert(0, Condition("held at temperature", value=heat))
     if not is_stable(last):
         conditions.append(Condition("not stable", None, float(last["home_stable"]), "share"))
     if is_stored_open(last):
@@ -68,7 +73,45 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
         tuple(homes), "stores", BIGRAM, share, _interval_of(data, last, homes), None, "share", "shown",
         "intervention", because=tuple(conditions),
     )  # fmt: skip
-    return [stores, *_others(data, last), *_shares(data, last)]
+    return [stores, *_others(data, last), *_shares(data, last), *other]
+
+
+def somewhere(last: xr.Dataset) -> list[Claim]:
+    """The path that holds the bigram at some places, in a model that has another law at the rest."""
+    if _is_elsewhere(last):
+        return []
+    return [
+        Claim((path,), "stores", BIGRAM, share, None, None, "share", "shown", "intervention", where=where)
+        for path, share, where in held_somewhere(last, [str(label) for label in last.attrs["labels"]])
+    ]
+
+
+def _is_elsewhere(last: xr.Dataset) -> bool:
+    """Returns whether what is right somewhere may come from the context, or from others' scale."""
+    from_context = float(last["stored_share"][2]) < MIN_NAMED_STORED_SHARE
+    elsewhere = reads_parent(last) and float(last["gain"]) >= MIN_GAIN_NATS
+    return needs_others_scale(last) or from_context or elsewhere
+
+
+def _of_another_law(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
+    """Yields the paths that hold the law that the model predicts like, if it is not the bigram."""
+    which = int(last["other_law"])
+    if which < 0:
+        return
+    law = (str(data.attrs["laws"][which]),)
+    share = {str(path): float(last["other_share"].sel(path=path)) for path in data["path"].values}
+    homes = [path for path in share if bool(last["other_holds"].sel(path=path))]
+    if homes:
+        homes.sort(key=lambda path: -share[path])
+        gain = Condition("worth of all paths", value=float(last["other_gain"]), unit="nats")
+        held = _without_rounding(sum(share[path] for path in homes))
+        yield Claim(
+            tuple(homes), "stores", law, held, None, None, "share", "shown", "intervention", because=(gain,)
+        )
+    for path, value in share.items():
+        status: Status = "shown" if value > MIN_NAMED_SHARE else "excluded"
+        even = 1 / data.sizes["path"]
+        yield Claim((path,), "holds_share", law, value, None, even, "share", status, "intervention")
 
 
 def _one_of_each(last: xr.Dataset, homes: list[str]) -> list[str]:
@@ -189,7 +232,7 @@ def _reason(data: xr.Dataset, last: xr.Dataset) -> _Reason:
     if reads_parent(last):
         if is_stored_open(last):
             return _Reason("stored or from the context", "open", (), share, (low, high))
-        if is_half_stored(last):
+        if is_half_stored(last) or low > MIN_GAIN_SHARE:  # some of it surely is
             return _Reason("some from the context", "open", (), share, (low, high))
         return _Reason("from the context", "excluded", (), share, (low, high))
     if is_changed(last):
@@ -244,12 +287,20 @@ def _stored(name: str, last: xr.Dataset, holds: bool | None) -> Condition:
 def headline(claims: Sequence[Claim]) -> list[Tile]:
     """Returns where it lives: the paths that hold the bigram, or why none does."""
     ours = Claims(tuple(claims)).where(probe="storage")
-    stores = ours.first("stores")
+    stores = ours.first("stores", object="bigram")
     if stores is None:
         return []
-    bars = {claim.subject[0]: claim.value for claim in ours.where("holds_share") if claim.value is not None}
     # Of a model of another law, what it needs tells more than where the bigram is stored, or that it is not.
     closest = Claims(tuple(claims)).first("is_closest_to", probe="behaviour")
-    is_another = closest is not None and closest.is_shown and not {*closest.object} & {*SIMPLE}
-    rank = 6 if is_another else 1 if stores.is_shown else 4
-    return [Tile(LIVES, (stores,), (), stores, bars, "share", rank=rank)]
+    names = () if closest is None or not closest.is_shown else closest.object
+    is_another = bool(names) and not {*names} & {*SIMPLE}
+    other = next(
+        (one for one in ours.where("stores") if one.object != BIGRAM and one.object[0] in names), None
+    )
+    told, rank = stores, 6 if is_another else 1 if stores.is_shown else 4
+    if is_another and other is not None:
+        told, rank = other, 1
+    shares = [claim for claim in ours.where("holds_share") if claim.object == told.object]
+    bars = {claim.subject[0]: claim.value for claim in shares if claim.value is not None}
+    picture = "share" if told is stores else "law share"
+    return [Tile(LIVES, (told,), (), told, bars, picture, rank=rank)]

@@ -16,10 +16,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mechmarkov.probing.dataset import IMITATION_NATS, IMITATION_SHARE
 from mechmarkov.probing.recording import PATHS, SCORES
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory import shapley
-from mechmarkov.theory.kernel import FLOOR
+from mechmarkov.theory.kernel import FLOOR, kl
+from mechmarkov.theory.temperature import best_temperature
 
 # Scores that are turned into predictions, over all models and coalitions: less than a second.
 MAX_SCORES = 1 << 24
@@ -29,6 +31,9 @@ MIN_SEQUENCES = 32
 # Under this many nats there is nothing to share.
 MIN_GAIN_NATS = 0.01
 ROUNDING_NATS = 1e-9
+FAR_NATS = 0.05  # from the bigram, where a model clearly does not have it
+LEAST_HEAT, MOST_HEAT = 1 / 128, 8.0  # temperatures beyond say more of rounding, or of certainty
+LEAST_ODDS = 1e-4  # what the law holds impossible would outweigh all else in its logarithm
 GRADIENT_SEQUENCES = 64  # a gradient needs its second digit
 
 # Two paths cancel if what they add together is less than this share of the larger of the two.
@@ -56,6 +61,8 @@ class Shares:
         group: The first path of those that each path cancels with; its own number where it cancels with none.
         net_spread: `spread` where paths that cancel are one player, the same for each of them.
         net_only: KL with the paths of that group as they are, and no others.
+        along: How much of the law's log-odds each path writes, below 0 for one that writes against them.
+        temperature: That of all these KLs: another than 1 where the whole model has the law at that one.
     """
 
     empty: Float[np.ndarray, " sequence"]
@@ -69,6 +76,8 @@ class Shares:
     group: np.ndarray
     net_spread: Float[np.ndarray, "path sequence"]
     net_only: Float[np.ndarray, " path"]
+    along: Float[np.ndarray, " path"]
+    temperature: float
 
 
 class Coalitions:
@@ -78,6 +87,12 @@ class Coalitions:
         subject: The models, of a source with one chain.
         member: The index of the model.
         most: Predictions that are looked at, at most; they are spread over sequences and positions.
+        law: The exact predictor that coalitions are held against.
+
+    Attributes:
+        reads: Which of the positions that are read are looked at, as indices.
+        temperature: That at which the whole model has the law, if it has it at another than its own: all
+            coalitions are held against the law at that one.
 
     Example:
         >>> import mechmarkov as mm
@@ -87,13 +102,13 @@ class Coalitions:
         (0.91, 0.23)
     """
 
-    def __init__(self, subject: Subject, member: int, most: int) -> None:
+    def __init__(self, subject: Subject, member: int, most: int, law: str = "bigram") -> None:
         recorded, batch = subject.recorded(PATHS), subject.batch
         n, n_kept = len(batch.tokens), len(recorded.kept)
         sequences = slice(0, n if n <= most else max(MIN_SEQUENCES, most))
         each = max(1, min(n_kept, most // n))
         some = ((np.arange(each) + 0.5) * n_kept / each).astype(int)
-        where = np.array(recorded.kept)[some]
+        where = self.reads = np.array(recorded.kept)[some]
         added = recorded.logits[member][:, sequences].astype(np.float64)
         moves = torch.from_numpy(added - recorded.mean[member][:, None, None, :])
         # How far each sequence moves the data means, `[path, sequence, state]`.
@@ -101,13 +116,62 @@ class Coalitions:
         self.moves = moves[:, :, some]
         scores = torch.from_numpy(subject.recorded(SCORES)[member][sequences][:, where]).double()
         self.base = scores - self.moves.sum(0)
-        self.law = torch.from_numpy(subject.exact["bigram"][sequences][:, where])
+        self.law = torch.from_numpy(subject.exact[law][sequences][:, where])
         self.entropy = -torch.special.xlogy(self.law, self.law).sum(-1)
         self.objective = subject.objective
+        laws = {name: p[sequences][:, where] for name, p in subject.exact.items()}
+        self.temperature = self._temperature(scores, laws)
+        if self.temperature != 1:
+            self.pull, self.moves, self.base = (
+                x / self.temperature for x in (self.pull, self.moves, self.base)
+            )
+
+    def _temperature(
+        self,
+        scores: Float[Tensor, "sequence kept state"],
+        laws: dict[str, Float[np.ndarray, "sequence kept state"]],
+    ) -> float:
+        """The temperature at which the whole model has the law, but not at its own; else 1.
+
+        There a tenth is left of what it is away at its own, and of what the unigram is; and no law is nearer
+        to it as it is.
+        """
+        if self.objective.kind != "cross_entropy":
+            return 1.0
+        own, unigram = float(self._kl(scores).mean()), kl(self.law.numpy(), laws["unigram"]).mean()
+        q = self.objective.predict(scores).numpy()
+        heat, left = best_temperature(self.law.numpy(), q)
+        least = min(FAR_NATS, IMITATION_SHARE * own, IMITATION_SHARE * unigram)
+        if own <= IMITATION_NATS or left.mean() >= least or not LEAST_HEAT < heat < MOST_HEAT:
+            return 1.0
+        return heat if min(kl(p, q).mean() for p in laws.values()) > left.mean() else 1.0
 
     def _kl(self, scores: Tensor, sequences: slice = slice(None)) -> Float[Tensor, "coalition sequence"]:
+        return self._each(scores, sequences).mean(-1)
+
+    def _each(self, scores: Tensor, sequences: slice = slice(None)) -> Float[Tensor, "*c sequence kept"]:
         logs = self.objective.predict(scores).clamp_min(FLOOR).log()
-        return (-(self.law[sequences] * logs).sum(-1) - self.entropy[sequences]).mean(-1)
+        return -(self.law[sequences] * logs).sum(-1) - self.entropy[sequences]
+
+    def places(
+        self, members: Bool[np.ndarray, "coalition path"]
+    ) -> Float[np.ndarray, "coalition sequence kept"]:
+        """KL from the exact law to each coalition, prediction by prediction."""
+        rows = torch.from_numpy(members).double()
+        return np.stack([self._each(self.base + torch.tensordot(row, self.moves, 1)).numpy() for row in rows])
+
+    def along(self) -> Float[np.ndarray, " path"]:
+        """Returns how much of the law's log-odds each path writes: below 0 for one that writes against them.
+
+        The slope of what it adds on the logarithm of the law, both without their means over predictions and
+        over states.
+        """
+        logs = self.law.clamp_min(LEAST_ODDS).log()
+        logs = logs - logs.mean(-1, keepdim=True)
+        logs = logs - logs.mean((0, 1))
+        moves = self.moves - self.moves.mean((1, 2), keepdim=True)
+        size = logs.square().sum().clamp_min(FLOOR)
+        return np.asarray(torch.einsum("pskv,skv->p", moves[:, : len(logs)], logs) / size)
 
     def kl(self, members: Bool[np.ndarray, "coalition path"]) -> Float[np.ndarray, "coalition sequence"]:
         """KL from the exact bigram to each coalition, the mean over the predictions of each sequence."""
@@ -174,12 +238,13 @@ def ends(subject: Subject, member: int) -> Float[np.ndarray, "end sequence"]:
     return game.kl(np.array([[False], [True]]).repeat(len(game.moves), 1))
 
 
-def share_out(subject: Subject, member: int) -> Shares:
+def share_out(subject: Subject, member: int, law: str = "bigram") -> Shares:
     """Play one model's game: exactly up to 10 paths, beyond that over sampled orders of joining.
 
     Args:
         subject: The models: `Subject.of(run)`.
         member: The index of the model.
+        law: The exact predictor that is shared out.
 
     Example:
         >>> import mechmarkov as mm
@@ -191,7 +256,7 @@ def share_out(subject: Subject, member: int) -> Shares:
     exact = players <= shapley.EXACT_PLAYERS
     rounds = 1 << players if exact else shapley.PERMUTATIONS * (players + 1)
     game = Coalitions(
-        subject, member, MAX_SCORES // (rounds * len(subject.decoder) * subject.source.n_states)
+        subject, member, MAX_SCORES // (rounds * len(subject.decoder) * subject.source.n_states), law
     )
     alone, none = np.eye(players, dtype=bool), np.zeros((1, players), dtype=bool)
     named = game.kl(np.concatenate([none, ~none, alone, ~alone]))
@@ -205,7 +270,10 @@ def share_out(subject: Subject, member: int) -> Shares:
         net_spread = _play(game, together)[1][index]
         net_only = game.kl(together).mean(-1)[index]
     gain = empty - full + game.pulls(none)[0]
-    return Shares(empty, full, gain, only, without, worth, spread, error, group, net_spread, net_only)
+    return Shares(
+        empty, full, gain, only, without, worth, spread, error, group, net_spread, net_only,
+        game.along(), game.temperature,
+    )  # fmt: skip
 
 
 def _play(

@@ -86,7 +86,9 @@ def largest_holders(data: xr.Dataset) -> list[str]:
     if not is_stable(last):  # all that are in it for other sequences
         often = last["home_frequency"].values >= MIN_FREQUENCY
         chosen += [int(i) for i in np.argsort(-share, kind="stable") if often[i] and i not in chosen]
-    return [str(data["path"].values[i]) for i in chosen]
+    # Without a path that writes against the law the others may be too sure: it holds nothing for all that.
+    along = last["along"].values
+    return [str(data["path"].values[i]) for i in chosen if along[i] > 0]
 
 
 def is_stable(last: xr.Dataset) -> bool:
@@ -161,7 +163,7 @@ def is_half_stored(last: xr.Dataset) -> bool:
     Args:
         last: What `measure` returned, of one model: `data.isel(step=-1)`.
     """
-    return float(last["stored_gain"]) >= MIN_STORED_SHARE * float(last["parent_gain"])
+    return float(last["stored_share"][0]) >= MIN_STORED_SHARE
 
 
 def is_stored_open(last: xr.Dataset) -> bool:

@@ -14,14 +14,17 @@ from mechmarkov.probing.effects import (
     predictions,
     sequences_for,
 )
+from mechmarkov.probing.preconditions import is_determined
 from mechmarkov.probing.recording import PATHS, SCORES
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import interval, ratio, resampled_means
 from mechmarkov.theory.kernel import FLOOR, kernel_kl, kl
 
-from .game import MIN_GAIN_NATS, Shares, ends, share_out
+from .game import LEAST_ODDS, MIN_GAIN_NATS, Shares, ends, share_out
 from .home import resampled_sets, smallest_set
 from .norm_scale import by_own_scale
+from .other_law import laws_of, of_another_law
+from .places import by_place
 from .truncation import truncations
 
 MIN_SEQUENCES = 4
@@ -38,8 +41,8 @@ def measure(subject: Subject) -> xr.Dataset:
     the exact bigram, means over predictions, in nats.
 
     Returns:
-        What `shares`, `by_parent`, `tables`, `truncations` and `by_own_scale` return; of null models what
-        `gains` does.
+        What `shares`, `by_parent`, `by_place`, `of_another_law`, `tables`, `truncations` and `by_own_scale`
+        return; of null models what `gains` does.
 
     Example:
         >>> import mechmarkov as mm
@@ -52,6 +55,8 @@ def measure(subject: Subject) -> xr.Dataset:
         "labels": list(subject.source.labels),
         "objective": subject.objective.kind,
         "paths": len(subject.recorded(PATHS).names),
+        "laws": laws_of(subject),
+        "determined": int(is_determined(subject.source)),
     }
     if subject.axis == "seed":
         return gains(subject).assign_attrs(attrs)
@@ -62,7 +67,9 @@ def measure(subject: Subject) -> xr.Dataset:
     batch = sequences_for(subject)
     # Where every position is a prediction half of the sequences are plenty: the laws are exact.
     cuts = truncations(subject, batch.head(len(batch.tokens) // (1 + (len(batch.read) > 1))))
-    data = xr.merge([shares(subject), by_parent(subject), tables(subject), cuts])
+    shared = shares(subject)
+    parent = by_parent(subject, shared["temperature"].values)
+    data = xr.merge([shared, parent, by_place(subject), of_another_law(subject), tables(subject), cuts])
     return data.merge(by_own_scale(subject, data)).assign_attrs(attrs)
 
 
@@ -79,11 +86,15 @@ def gains(subject: Subject) -> xr.Dataset:
 
 
 @torch.no_grad()
-def by_parent(subject: Subject) -> xr.Dataset:
+def by_parent(subject: Subject, temperature: Float[np.ndarray, " axis"]) -> xr.Dataset:
     """Returns what the parent itself tells the model, by setting it.
 
     Every sequence has its parent set at one position, and its prediction there is read; the positions take
     turns over the sequences.
+
+    Args:
+        subject: The models: `Subject.of(run)`.
+        temperature: That at which each model's predictions are held against the law; 1 is its own.
 
     Returns:
         `parent_gain` [axis] (nats), the mean over positions of `parent_gain_at` [axis, position]: with the
@@ -95,8 +106,12 @@ def by_parent(subject: Subject) -> xr.Dataset:
         states, KL(prediction ‖ mean). 0 where the parent changes nothing, be it for better or worse;
         `stored_gain` [axis] (nats): `parent_gain` where all before the parent comes from other sequences,
         each position from one of its own, so that no transition is there to be counted. 0 for a model that
-        has the bigram from its context, as an induction head has; `stored_share` [axis, estimate]: that as a
-        share of the other over sequences, and the ends of its 95 % interval.
+        has the bigram from its context, as an induction head has;
+        `parent_slope`, `stored_slope` [axis]: how much of the law's log-odds setting the parent writes, in
+        the sequences as they are and in those without transitions. Log-odds add up, and nats do not: where
+        the context makes predictions too sure, or less so, nats would tell more or less than it adds;
+        `stored_share` [axis, estimate]: the second as a share of the first over sequences, and the ends of
+        its 95 % interval.
     """
     source, batch = subject.source, sequences_for(subject)
     P, pi = (torch.tensor(np.array(getattr(source, name))) for name in ("P", "pi"))
@@ -107,6 +122,12 @@ def by_parent(subject: Subject) -> xr.Dataset:
         weight = torch.full((len(states),), 1 / len(states), dtype=torch.float64)
     every = torch.arange(len(at))
 
+    logs = P[states].clamp_min(LEAST_ODDS).log()
+    logs = logs - logs.mean(-1, keepdim=True)
+    logs = logs - weight @ logs / weight.sum()
+    size = (logs.square().sum(-1) * weight).sum().clamp_min(FLOOR)
+    power = torch.from_numpy(1 / temperature)
+
     def gains_in(context: Int[Tensor, "batch position"]) -> Float[np.ndarray, "gain axis batch"]:
         by_chunk = []
         for chunk in model_chunks(subject, batch):
@@ -116,27 +137,29 @@ def by_parent(subject: Subject) -> xr.Dataset:
                 history[every, batch.known[at]] = state
                 run = predictions(subject, chunk.model, batch, batch.with_history(history))
                 runs.append(run[:, every, at])
-            set_to = torch.stack(runs, dim=2)  # member, sequence, parent, next state
+            set_to = torch.stack(runs, dim=2).double()  # member, sequence, parent, next state
+            heat = power[chunk.members][:, None, None, None]
+            set_to = torch.where(heat == 1, set_to, (heat * set_to.clamp_min(FLOOR).log()).softmax(-1))
             mean = (set_to * weight[:, None]).sum(2, keepdim=True)
             moved = set_to.clamp_min(FLOOR).log() - mean.clamp_min(FLOOR).log()
-            by_chunk.append(
-                torch.stack([((law * moved).sum(-1) * weight).sum(-1) for law in (P[states], set_to)])
-            )
+            gained = [((law * moved).sum(-1) * weight).sum(-1) for law in (P[states], set_to)]
+            by_chunk.append(torch.stack([*gained, ((logs * moved).sum(-1) * weight).sum(-1) / size]))
         return torch.cat(by_chunk, dim=1).numpy()
 
     def at_positions(gains: Float[np.ndarray, "axis batch"]) -> Float[np.ndarray, "axis position"]:
         return mean_by_position(gains, at.numpy(), len(batch.read))
 
-    whole, change = gains_in(batch.history)
-    stored, _ = gains_in(_without_transitions(batch.history))
+    whole, change, slope = gains_in(batch.history)
+    stored, _, stored_slope = gains_in(_without_transitions(batch.history))
     with np.errstate(divide="ignore", invalid="ignore"):  # of a model that ignores the parent
-        share, error = np.array([ratio(*both) for both in zip(stored, whole, strict=True)]).T
+        share, error = np.array([ratio(*both) for both in zip(stored_slope, slope, strict=True)]).T
     by_position, axis = at_positions(whole), subject.axis
     ends = np.stack([share, share - NORMAL_95 * error, share + NORMAL_95 * error], axis=1)
     means = {"parent_gain": by_position, "stored_gain": at_positions(stored)}
     return xr.Dataset(
         variables("nats", axis, **{name: np.nanmean(gain, axis=-1) for name, gain in means.items()})
         | variables("share", (axis, "estimate"), stored_share=ends)
+        | variables("slope", axis, parent_slope=slope.mean(-1), stored_slope=stored_slope.mean(-1))
         | variables(
             "nats", (axis, "position"), parent_gain_at=by_position, parent_change_at=at_positions(change)
         ),
@@ -176,6 +199,8 @@ def shares(subject: Subject) -> xr.Dataset:
         `cancels` [axis, path]: the number of the first of the paths that it cancels with, else its own;
         `net_share`, `net_share_low`, `net_share_high`, `net_only` [axis, path]: `share` and `kl_only` of that
         group as one path;
+        `along` [axis, path]: how much of the law's log-odds each path writes (below 0: against them);
+        `temperature` [axis]: that of all these KLs, another than 1 where the model has the law at that one;
         `home_frequency` [axis, path], `home_stable` [axis]: of resampled sequences, the share in which a path
         is in the smallest set that holds nine tenths, and in which that set is the same.
     """
@@ -200,6 +225,8 @@ def shares(subject: Subject) -> xr.Dataset:
         | variables("share", per_path, **share, home_frequency=[often for often, _ in homes])
         | variables("share", subject.axis, home_stable=[same for _, same in homes])
         | variables("path", per_path, cancels=[g.group for g in games])
+        | variables("slope", per_path, along=[g.along for g in games])
+        | variables("temperature", subject.axis, temperature=[g.temperature for g in games])
         | variables("nats", (), kl_unigram=kl(subject.exact["bigram"], subject.exact["unigram"]).mean())
     ).assign_coords(path=list(subject.recorded(PATHS).names))
 

@@ -46,6 +46,7 @@ def by_own_scale(subject: Subject, data: xr.Dataset) -> xr.Dataset:
                 for name in data["path"].values[~at_home]:
                     sender = "embed" if name == "direct" else str(name)
                     others.enter_context(ablate_path(model, sender, "logits", kind="mean"))
-                rescaled = kl(law, predictions(subject, model, batch, batch.tokens)[0].numpy()).mean()
+                run = predictions(subject, model, batch, batch.tokens)[0].double()
+                rescaled = kl(law, (run.log() / game.temperature).softmax(-1).numpy()).mean()
             nats[:, i] = game.kl(at_home[None]).mean(), rescaled
     return xr.Dataset(variables("nats", axis, home_only=nats[0], home_rescaled=nats[1]))

@@ -9,7 +9,7 @@ import pytest
 from mechmarkov.objectives import Objective
 from mechmarkov.probing import subject as subjects
 
-sys.path += [str(Path(__file__).parents[1] / room) for room in ("probing", "models")]
+sys.path += [str(Path(__file__).parents[1] / room) for room in ("probing", "models", "report")]
 
 NEXT_TOKEN = Objective()
 

@@ -55,16 +55,16 @@ def test_a_table_that_another_path_cancels_is_named_with_what_it_would_do_alone(
     assert stores.condition("others undo it")
     assert stores.condition("with it only").value == pytest.approx(0.0343, abs=1e-4)
     sharp = asked(direct_table(5 * LOG_P, 16), "storage").claims.first("stores")
-    assert sharp.condition("the paths lead away")
-    assert sharp.condition("to").value == pytest.approx(1.29, abs=0.01)
+    assert (sharp.is_shown, sharp.subject) == (True, ("direct",))  # it is five times as sure as it should be
+    assert sharp.condition("held at temperature").value == pytest.approx(5, abs=0.01)
 
 
 def test_where_half_of_it_may_be_stored_no_source_of_the_rest_is_claimed():
-    found = asked(table_and_induction(0.15), "storage", source=BINARY)
+    found = asked(table_and_induction(0.3), "storage", source=BINARY)
     stores = found.claims.first("stores")
     assert (stores.status, bool(stores.condition("stored or from the context"))) == ("open", True)
-    assert stores.value == pytest.approx(0.46, abs=0.01)
-    assert stores.interval == pytest.approx((0.35, 0.57), abs=0.01)
+    assert stores.value == pytest.approx(0.51, abs=0.01)
+    assert stores.interval == pytest.approx((0.43, 0.59), abs=0.01)
     assert found.scores["rank_90"].reason.endswith("is open")
     without = asked(table_and_induction(0), "storage", source=BINARY)
     assert without.claims.first("stores").status == "excluded"
@@ -73,7 +73,7 @@ def test_where_half_of_it_may_be_stored_no_source_of_the_rest_is_claimed():
 
 
 @pytest.mark.parametrize(
-    ("table", "of_head", "left"), [(0.3, 0.6, (0.65, 0.57, 0.73)), (0.6, 0.4, (0.89, 0.86, 0.93))]
+    ("table", "of_head", "left"), [(0.15, 0.7, (0.39, 0.29, 0.49)), (0.6, 0.4, (0.65, 0.59, 0.71))]
 )
 def test_a_head_that_copies_is_no_home_beside_a_table(table, of_head, left):
     """The induction head has a large share, and it stores nothing."""

@@ -52,7 +52,7 @@ def held(said):
 
 def reason_of(said) -> str:
     """Why no path holds it."""
-    assert not said.where("stores", status="shown")
+    assert not said.where("stores", status="shown", object="bigram")
     return said.first("stores").because[0].name
 
 

@@ -53,12 +53,12 @@ def two_lags():
 
 
 def test_the_home_of_the_bigram_is_not_said_to_be_that_of_a_better_law():
-    """The direct path has the bigram alone; without the head the second order is lost."""
+    """The direct path has the bigram; without the head the second order is lost."""
     model, source = two_lags()
     result, shown = screen(model, source)
     assert shown.badge == "solved"
     assert result["ablation"].data["effect"].sel(component="L0H0", measure="loss", kind="mean")[-1] > 0.05
-    assert shown.title == "Learned the 3-gram"
+    assert shown.title == "Learned the 3-gram: in the direct path and L0H0"
     fails = result.claims.first("fails_at")
     assert fails.where.positions == (0,)  # where one token is known, a tile says
     _, of_bigram = screen(direct_table(LOG_P, 16))

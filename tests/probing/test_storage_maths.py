@@ -19,6 +19,7 @@ from mechmarkov.probing.effects import positions_in_turn
 from mechmarkov.probing.recording import PATHS, SCORES
 from mechmarkov.sources import LaggedChain
 from mechmarkov.theory import shapley
+from mechmarkov.theory.kernel import FLOOR
 
 
 def kl(p: np.ndarray, q: np.ndarray) -> float:
@@ -174,19 +175,26 @@ def test_weights_that_are_zero_or_alike_have_no_rank_of_their_own():
 @pytest.mark.parametrize("sequences", [5, 9])
 def test_setting_the_parent_is_a_loop_over_states_and_positions(sequences):
     subject = subject_of(random_run("plain", n_steps=2), sequences=sequences)
-    data = by_parent(subject)
+    heats = np.array([1.0, 2.5])  # of each model
+    data = by_parent(subject, heats)
+    logs = np.log(P3) - np.log(P3).mean(-1, keepdims=True)
+    logs = logs - PI @ logs
     turns = positions_in_turn(sequences, 7).tolist()
     assert len(set(turns)) == min(sequences, 7)
     for member in range(2):
         total: dict[int, list[float]] = {}
+        slopes = []
         for sequence, at in zip(subject.batch.history, turns, strict=True):
             rows = []
             for state in range(3):
                 edited = sequence.clone()
                 edited[at] = state
                 logits = subject.decoder[member](edited[None])[0, at].detach().double().numpy()
-                rows.append(predict(logits, "cross_entropy"))
+                heated = np.maximum(predict(logits, "cross_entropy"), FLOOR) ** (1 / heats[member])
+                rows.append(heated / heated.sum())
             mean = sum(p * row for p, row in zip(PI, rows, strict=True))
+            along = sum(PI[x] * logs[x] @ np.log(rows[x]) for x in range(3))
+            slopes.append(along / sum(PI[x] * logs[x] @ logs[x] for x in range(3)))
             nearer = sum(PI[x] * (kl(P3[x], mean) - kl(P3[x], rows[x])) for x in range(3))
             total.setdefault(at, []).append(nearer)
         means = {at: np.mean(values) for at, values in total.items()}
@@ -197,6 +205,7 @@ def test_setting_the_parent_is_a_loop_over_states_and_positions(sequences):
             assert float(data["parent_gain_at"][member, at]) == expected
         mean = np.mean(list(means.values()))
         assert float(data["parent_gain"][member]) == pytest.approx(mean, rel=1e-5)
+        assert float(data["parent_slope"][member]) == pytest.approx(np.mean(slopes), rel=1e-4, abs=1e-6)
 
 
 def test_every_position_takes_its_turn_before_any_takes_two():

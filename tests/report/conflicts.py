@@ -94,6 +94,10 @@ def a_home_is_of_use(result: Findings, screen: Headline) -> Iterator[str]:
     for claim in () if lives is None else lives.answer:
         if not claim.is_shown or claim.relation not in ("stores", "is_needed_most"):
             continue
+        if claim.where != Where() or claim.condition("held at temperature"):
+            continue  # it is of use there, and may do harm at the rest; or it is too sure for its loss
+        if claim.relation == "stores" and claim.object != ("bigram",):
+            continue  # the model's law, which need not be one that is of use
         for needed in result.claims.where("is_needed", probe="ablation"):
             if needed.subject == claim.subject and needed.condition("does harm"):
                 yield f"{sentence(claim)} / {sentence(needed)}"
@@ -104,7 +108,7 @@ def nothing_is_worth_more_than_most(result: Findings, screen: Headline) -> Itera
     del screen
     most = result.claims.first("is_needed_most", status="shown")
     for needed in () if most is None else result.claims.where("is_needed", status="shown"):
-        if needed.value > most.value + TOLERANCE:
+        if needed.value > most.value + TOLERANCE and not needed.condition("only undoes"):
             yield f"{sentence(most)} / {sentence(needed)}"
 
 

@@ -1,11 +1,13 @@
-"""More than two hundred models of known origin: bundled, set by hand, fresh, and trained from each recipe."""
+"""More than two hundred models of known origin: bundled, set by hand, fresh, and trained from recipes."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
 import numpy as np
 import torch
+from mixed_models import mixed
 
 import mechmarkov as mm
 from mechmarkov.models.constructions.counting_mamba import counting_mamba
@@ -28,7 +30,7 @@ CONTEXT = {"makkuva-code": 64, "makkuva-text": 64}
 
 def model_zoo() -> Models:
     """Returns the models by name, each made when it is called for."""
-    return {**bundled(), **handset(), **fresh(), **trained()}
+    return {**bundled(), **handset(), **laws_mixed(), **fresh(), **trained()}
 
 
 def bundled() -> Models:
@@ -88,8 +90,18 @@ def handset() -> Models:
     return models
 
 
-def _run(make: Callable[[], torch.nn.Module], source: mm.sources.Source) -> mm.Run:
-    return mm.Run.from_model(make(), source=source)
+def _run(make: Callable[[], torch.nn.Module | list[torch.nn.Module]], source: mm.sources.Source) -> mm.Run:
+    made = make()
+    models = made if isinstance(made, list) else [made]
+    last = mm.Run.from_model(models[-1], source=source)
+    states = [model.state_dict() for model in models]
+    kept = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+    return replace(last, steps=torch.arange(len(models)), states=kept) if len(models) > 1 else last
+
+
+def laws_mixed() -> Models:
+    """Laws mixed by state, position and part, as their names say; and runs that came and went."""
+    return {f"mixed: {name}": partial(_run, make, source) for name, make, source in mixed()}
 
 
 def fresh() -> Models:

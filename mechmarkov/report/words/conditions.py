@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from mechmarkov.claims.claim import Condition
 from mechmarkov.models.components import head_index
-from mechmarkov.report.words.names import heads, law, nats, number, part, share, some, token
+from mechmarkov.report.words.names import heads, law, nats, number, part, share, some, token, verb
 from mechmarkov.utils.text import clean, counted, listed
 
 Phrase = Callable[[Condition], str]
@@ -104,12 +104,12 @@ SILENT: dict[str, tuple[str, ...]] = {
     ),
     "alignment": ("law", "lag of the source", "only its direction"),
     "induction": (
-        "no match", "no key to edit", "no strong circuit", "through", "from", "to", "does harm",
+        "takes from the law", "no match", "no key to edit", "no strong circuit", "through", "from", "to", "does harm",
         "not the law's", "some of it", "most of what there is", "finds after", "not for their predecessors",
     ),
     "ablation": (
-        "loss", "least of them", "no single parent", "all parents have one law", "all stay as they are", "cut from the logits only",
-        "worth together", "group", "one by one", "clearly needed",
+        "loss", "least of them", "no single parent", "all parents have one law", "a swap contradicts the rest", "all stay as they are", "cut from the logits only",
+        "worth together", "only undoes", "group", "one by one", "clearly needed",
     ),
     "storage": (
         "worth of all paths", "what there is of it", "positions", "full rank", "too little to share", "the mean is it",
@@ -154,6 +154,7 @@ CONDITIONS: dict[str, Template] = {
     "effective weights": lambda c: "Attention is here the share of "
     + ("a token's effective weight" if _value(c) <= 1 else f"a position's effective weight; it holds {_whole(c)} tokens"),
     "not the parent": "The next state depends on another token",
+    "any token tells the next": "In this chain each token tells all others, so that one serves as well as another",
     "reach": "That is in the {share} of predictions that reach so far",
     "most attended after": _most_attended,
     # alignment
@@ -165,6 +166,7 @@ CONDITIONS: dict[str, Template] = {
     "attends": "It reads {token} with {tenths} of its attention",
     "lags alike": "Other lags fit as well",
     # induction
+    "write against the law": lambda c: f"What {heads(c.words)} {verb(c.words, 'writes', 'write')} makes what followed less likely, against the law",
     "moves the other way": lambda c: f"{heads(c.words)} looks away from keys after a copy, by {number(abs(_value(c)))} of the ideal",
     "on matches": "It gives keys after a copy of the current token {tenths} of its attention",
     "beyond lag and tokens": "That is {number} beyond what lag and tokens explain",
@@ -181,6 +183,7 @@ CONDITIONS: dict[str, Template] = {
     # storage
     "with it only": "With {part} only it would be {nats} away",
     "without it": "Without {part} it would be {nats} away",
+    "held at temperature": "This is at temperature {number}, at which the model is nearest to the bigram",
     "not stable": "Which of them hold nine tenths changes with the sequences",
     "at the whole model's norm scale": "These are at the whole model's norm scale",
     "positions that follow the parent": "Predictions follow the parent at {positions} only",

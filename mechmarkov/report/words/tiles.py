@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mechmarkov.claims.claim import MODEL, Claim
+from mechmarkov.claims.claim import MODEL, Claim, Where
 from mechmarkov.claims.tile import Tile
 from mechmarkov.probing.score import Score
 from mechmarkov.report.score_picture import DIGITS, MIN_SHOWN_SHARE
@@ -25,7 +25,7 @@ from mechmarkov.report.words.names import (
     token,
     upper,
 )
-from mechmarkov.report.words.phrases.laws import but_not
+from mechmarkov.report.words.phrases.laws import but_not, sureness, where
 from mechmarkov.report.words.sentences import phrase, sentence
 from mechmarkov.utils.text import format_number, listed
 
@@ -44,6 +44,7 @@ PICTURES = {
     "kl": "KL from exact predictors, nats",
     "effect": "rise of the loss with its output at its mean, nats",
     "share": "share of the bigram",
+    "law share": "share of the law",
     "excess": "nats above the best possible",
     "right": "how often the likeliest state is next",
     "steps": "first kept step at which a law is the closest",
@@ -186,6 +187,12 @@ def _stores(claim: Claim) -> str:
         if len(claim.subject) > MAX_NAMED:
             return f"spread over {len(claim.subject)} parts"
         told = f"{'spread over ' if claim.condition('not stable') else ''}{parts(claim.subject)}"
+        if claim.where != Where():
+            told = (
+                f"{told}, {where(claim)}"
+                if has_room(f"{told}, {where(claim)}")
+                else f"{told}, at some places"
+            )
         return told if has_room(told) else f"spread over {len(claim.subject)} parts"
     if claim.condition("the mean is it"):
         return "no part needs to: the mean is the bigram"
@@ -209,7 +216,7 @@ _SHORT: dict[str, Callable[[Claim], str]] = {
     "imitates": lambda claim: _coinciding(claim.object),
     "is_closest_to": _closest,
     "fails_at": lambda claim: but_not(law(claim.object[0]), claim, MAX_ANSWER_WORDS),
-    "tempers": lambda claim: f"{law(claim.object[0])}, {'less' if (claim.value or 1) < 1 else 'more'} sure",
+    "tempers": lambda claim: f"{law(claim.object[0])}, {sureness(claim)}",
     "reaches": _reaches,
     "is_trapped_by": _trapped,
     "is_at": _point,
@@ -327,7 +334,7 @@ def _named(tile: Tile) -> dict[str, float]:
     values, picture = tile.bars, tile.picture
     if picture == "kl":
         return {bare_law(name): value for name, value in sorted(values.items(), key=lambda item: item[1])}
-    if picture in ("effect", "share"):
+    if picture in ("effect", "share", "law share"):
         rows = {bare_part(name): value for name, value in values.items()}
         if tile.together is not None and tile.together.value is not None:
             rows |= {bare_parts(tile.together.subject): tile.together.value}

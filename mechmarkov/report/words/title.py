@@ -17,10 +17,11 @@ from mechmarkov.report.words.names import (
     token,
     verb,
 )
-from mechmarkov.report.words.phrases.laws import but_not
+from mechmarkov.report.words.phrases.laws import but_not, sureness
 from mechmarkov.utils.text import listed
 
 MAX_TITLE_WORDS = 12
+NO_PARTS = ("uniform", "unigram", "in_context_unigram")  # laws near which a loss says nothing
 CLOSE = 0.25  # of what the part is worth that is needed most, from which on it is not named without the next
 
 
@@ -48,8 +49,7 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
         return _with(f"Learned the {name}", how(claims, lives))
     tempered = claims.first("tempers")
     if tempered is not None and word != "untrained":
-        sure = "less" if (tempered.value or 1.0) < 1 else "more"
-        return f"Has {law(tempered.object[0])}, but is {sure} sure than it should be"
+        return f"Has {law(tempered.object[0])}, but is {sureness(tempered)} than it should be"
     if fails is not None and word in ("partly", "another law") and fails.object[0] == reaches.object[0]:
         return but_not(f"Has {law(fails.object[0])}", fails, MAX_TITLE_WORDS)
     if word == "partly":
@@ -67,11 +67,21 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     if word == "untrained":
         return "Untrained: no step was made"
     if claims.first("is_on_the_way_to") is not None:
-        return "Undecided: too few sequences tell it from the unigram"
+        return _undecided(closest)
     other = "unigram"
     if reaches.holds("the best is the unigram") and closest is not None:
         other = next((bare_law(name) for name in closest.object if name not in reaches.object), other)
     return f"The {other} and the {best} coincide within 0.01 nats"
+
+
+def _undecided(closest: Claim | None) -> str:
+    """A model whose loss is the unigram's or not, within its error; its law may be clear all the same."""
+    if closest is not None and closest.is_shown and not {*closest.object} & {*NO_PARTS}:
+        for rest in (", with a loss not told from the unigram's", ": perhaps the unigram's loss"):
+            told = f"Closest to {law(closest.object[0])}{rest}"
+            if len(told.split()) <= MAX_TITLE_WORDS:
+                return told
+    return "Undecided: too few sequences tell it from the unigram"
 
 
 def _is_held(claims: Claims) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mechmarkov.claims.claim import Claim, Claims
+from mechmarkov.claims.claim import Claim, Claims, Where
 from mechmarkov.claims.tile import CAME, LEARNED, LIVES, STUCK, Tile
 from mechmarkov.report.words.names import law, nats, share, upper, within
 from mechmarkov.report.words.phrases.laws import where
@@ -75,6 +75,8 @@ def of_a_part(tile: Tile, shown: WordedTile, learned: str, claims: Claims) -> Wo
     """
     home = tile.answer[0]
     if tile.question != LIVES or home.relation != "stores" or learned in (*SIMPLE, *home.object):
+        return shown
+    if home.where != Where():  # it says where the model has the bigram
         return shown
     if not home.is_shown:
         like = claims.first("imitates", object=learned, status="shown", probe="behaviour")

@@ -1,16 +1,21 @@
 """Sentences of storage: which paths hold a law, work against it or cancel."""
 
-from mechmarkov.claims.claim import Claim
-from mechmarkov.report.words.names import MAX_NAMED, nats, parts, share, verb, within
+from mechmarkov.claims.claim import Claim, Where
+from mechmarkov.report.words.names import MAX_NAMED, law, nats, parts, share, verb, within
+from mechmarkov.report.words.phrases.laws import where
 from mechmarkov.report.words.phrases.premises import Phrase, cap, value_in
 
 ALL_OF_IT = 1.05  # from which share on others are said to take away
 
 
 def _stores(claim: Claim) -> str:
+    if claim.is_shown and claim.where != Where():
+        holds = verb(claim.subject, "holds", "hold")
+        return f"{cap(parts(claim.subject))} {holds} the bigram {where(claim)}, where the model has it ({share(claim.value)} of it)"
     if claim.is_shown:
         is_some = claim.holds("what there is of it") and value_in(claim) <= ALL_OF_IT
-        what = "what there is of the bigram" if is_some else "the bigram"
+        name = law(claim.object[0])
+        what = f"what there is of {name}" if is_some else name
         if len(claim.subject) > MAX_NAMED or claim.condition("not stable"):
             return f"{cap(what)} is spread over {parts(claim.subject)}, which hold {share(claim.value)} of it"
         together = "together " if len(claim.subject) > 1 else ""
@@ -35,7 +40,7 @@ def _no_home(claim: Claim) -> str:
 NO_HOME = {
     "the mean is it": "No part needs to hold the bigram: the mean prediction is the bigram",
     "too little to share": "Which part holds the bigram is open: {moved}",
-    "others undo it": "Nothing is left of the bigram: {who} would hold it, and the other parts undo it",
+    "others undo it": "No part holds the bigram: {who} would by itself, and with the others nothing is left of that",
     "the paths lead away": "No part holds the bigram: {moved}",
     "nothing to share": "No part holds the bigram: {moved}",
     "only at another scale": "No part holds the bigram by itself: {who} would at the norm's scale that others set",
@@ -48,6 +53,13 @@ NO_HOME = {
 }  # fmt: skip
 
 
+def _cancels(claim: Claim) -> str:
+    who = cap(parts(claim.subject))
+    if claim.unit == "nats":
+        return f"{who} only undo each other: both together are worth {nats(claim.value)}"
+    return f"{who} cancel: together they hold {share(claim.value)} of the bigram"
+
+
 HOMES: dict[str, Phrase] = {
     "stores": _stores,
     "holds_share": lambda claim: (
@@ -56,7 +68,5 @@ HOMES: dict[str, Phrase] = {
     "works_against": lambda claim: (
         f"{cap(parts(claim.subject))} {verb(claim.subject, 'works', 'work')} against the bigram: {share(claim.value)} of it"
     ),
-    "cancels": lambda claim: (
-        f"{cap(parts(claim.subject))} cancel: together they hold {share(claim.value)} of the bigram"
-    ),
+    "cancels": _cancels,
 }

@@ -1,10 +1,14 @@
 """Sentences of laws: which one a model is like, where not, and how far it has come."""
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 from mechmarkov.claims.claim import Claim
 from mechmarkov.report.words.names import MAX_NAMED, law, nats, number, share, some, within
 from mechmarkov.report.words.phrases.premises import Phrase, reason_in, value_in
 from mechmarkov.utils.text import format_range, listed
 
+MUCH = 4.0  # times less or more sure
 ROUNDING = 1e-6  # of a share of a way, computed from predictions in float32
 
 
@@ -23,8 +27,16 @@ def _closest(claim: Claim) -> str:
 
 
 def _tempers(claim: Claim) -> str:
-    heat = "less" if value_in(claim) < 1 else "more"
-    return f"At temperature {number(value_in(claim))} it is {law(claim.object[0])}: right, but {heat} sure"
+    return (
+        f"At temperature {number(value_in(claim))} it is {law(claim.object[0])}: right, but {sureness(claim)}"
+    )
+
+
+def sureness(claim: Claim) -> str:
+    """Returns how sure a model is of a law that it has at another temperature than 1."""
+    heat = value_in(claim)
+    much = "much " if not 1 / MUCH < heat < MUCH else ""
+    return f"{much}{'less' if heat < 1 else 'more'} sure"
 
 
 def _reaches(claim: Claim) -> str:
@@ -66,20 +78,53 @@ def _fails_at(claim: Claim) -> str:
 
 def where(claim: Claim) -> str:
     """Returns the states or positions of a claim in words."""
-    states, positions = claim.where.states, claim.where.positions
-    if states:
-        return f"after {'state' if len(states) == 1 else 'states'} {some(states)}"
-    return f"at {'position' if len(positions) == 1 else 'positions'} {some([str(at) for at in positions])}"
+    if claim.where.states:
+        return _after(claim.where.states)
+    return _at(claim.where.positions)
+
+
+def _after(states: Sequence[str]) -> str:
+    return f"after {'state' if len(states) == 1 else 'states'} {some(states)}"
+
+
+def _at(positions: Sequence[int]) -> str:
+    """Returns positions in words: runs of them by their ends, evenly spaced ones by the first and the last."""
+    runs: list[list[int]] = []
+    for at in positions:
+        if runs and at == runs[-1][-1] + 1:
+            runs[-1].append(at)
+        else:
+            runs.append([at])
+    ranges = [
+        text for run in runs for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))
+    ]
+    steps = {later - at for at, later in pairwise(positions)}
+    if len(ranges) <= MAX_NAMED:
+        told = listed(ranges)
+    elif len(steps) == 1:
+        told = f"{positions[0]}, {positions[1]}, …, {positions[-1]}"
+    else:
+        told = some(ranges) if len(ranges) == len(positions) else some([str(at) for at in positions])
+    return f"at {'position' if len(positions) == 1 else 'positions'} {told}"
 
 
 def but_not(start: str, claim: Claim, most: int) -> str:
-    """Returns a few words, and where they do not hold: by names, or only how many places if that is too long."""
-    told = f"{start}, but not {where(claim)}"
+    """Returns a few words, and where they do not hold: by names, or only how many places if that is too long.
+
+    Where they hold at few places, these are told.
+    """
+    near = claim.condition("near elsewhere")
+    only = () if near is None else near.words
+    states, positions = claim.where.states, claim.where.positions
+    if only:
+        at = _after(only) if states else _at([int(place) for place in only])
+        link, count = " only", len(only)
+    else:
+        at, link, count = where(claim), ", but not", len(states or positions)
+    told = f"{start}{link} {at}"
     if len(told.split()) <= most:
         return told
-    states = claim.where.states
-    many = f"after {len(states)} states" if states else f"at {len(claim.where.positions)} positions"
-    return f"{start}, but not {many}"
+    return f"{start}{link} {f'after {count} states' if states else f'at {count} positions'}"
 
 
 LAWS: dict[str, Phrase] = {

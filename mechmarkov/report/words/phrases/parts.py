@@ -139,6 +139,8 @@ def _carries(claim: Claim) -> str:
     kl = f"KL from {reference} goes from {number(before, 'nats')} to {nats(after)}"
     if claim.condition("does harm"):
         return f"The path does harm: without it {kl}"
+    if claim.condition("takes from the law"):
+        return f"The path writes against {reference}, of which the rest is too sure: without it {kl}"
     if claim.status == "excluded":
         return f"The path carries nothing: without it {kl}"
     if claim.status == "open":
@@ -159,6 +161,10 @@ def _needed(claim: Claim) -> str:
     who = parts(claim.subject)
     if claim.condition("does harm"):
         return f"{cap(who)} does harm: without it the loss falls by {nats(-value_in(claim))}{negated(claim)}"
+    if (other := claim.condition("only undoes")) is not None:
+        return (
+            f"Without {who} the loss rises by {nats(claim.value)}: then nothing undoes {parts(other.words)}"
+        )
     if claim.is_shown:
         return f"Without {who} the loss rises by {nats(claim.value)}{within(claim)}"
     if claim.status == "open":
@@ -206,6 +212,8 @@ def _follows(claim: Claim) -> str:
     if claim.status == "does not apply":
         if claim.condition("no single parent"):
             return "The next state depends on no single token, so there is no parent to swap"
+        if claim.condition("a swap contradicts the rest"):
+            return "Each token tells all others here, so a swapped parent contradicts the rest"
         return "All parents have one law here, so a swap tells nothing"
     if claim.condition("all stay as they are"):
         return "Predictions do not follow another parent: it changes none of them"

@@ -11,8 +11,8 @@ from scipy.special import softmax
 
 from mechmarkov.theory.kernel import FLOOR, kl
 
-COLDEST, HOTTEST = 32.0, 1 / 32.0  # inverse temperatures; beyond, predictions are certain, or uniform
-STEPS = 12
+COLDEST, HOTTEST = 256.0, 1 / 32.0  # inverse temperatures; beyond, predictions are certain, or uniform
+STEPS = 16
 
 
 def best_temperature(
