@@ -18,8 +18,8 @@ def show(run: str, as_json: bool) -> None:
     from mechmarkov.catalogue import check_run
 
     check_run(run)
-    from mechmarkov.probing.description import describe
     from mechmarkov.runs import load
+    from mechmarkov.runs.description import describe
 
     loaded = load(run)
     rows = {name: value for name, value in describe(loaded).items() if name != "provenance"}
