@@ -32,7 +32,6 @@ SETTINGS = {
         "NULL_TOKENS": 4096,
         "MIN_NULL_SEQUENCES": 8,
         "MAX_NULL_SEQUENCES": 64,
-        "NULL_PAIRS": 4_194_304,
         "NULL_STD": 0.02,
     },
     "probing.own_tokens": {"MAX_CHANGED": 32, "MAX_PATCHED_TOKENS": 4_194_304},

@@ -14,7 +14,6 @@ NULL_MODELS = 24
 # them (`benchmarks/README.md`).
 NULL_TOKENS = 1 << 12
 MIN_NULL_SEQUENCES, MAX_NULL_SEQUENCES = 8, 64
-NULL_PAIRS = 1 << 22  # pairs of query and key of all heads of a layer, of one model
 NULL_STD = 0.02  # where the recipe starts at zero or is unknown
 NULL_KIND = f"{NULL_MODELS} fresh models"  # of the same shape: 2.5, 50 and 97.5 % points
 
@@ -53,21 +52,14 @@ def fresh_models(run: Run, seeds: Sequence[int]) -> HookedDecoder:
     return fresh
 
 
-def null_sequences(length: int, n_heads: int = 1) -> int:
-    """Returns how many sequences fresh models are measured on: 4096 tokens, 8 to 64.
-
-    Fewer of them where a layer's heads attend over more than four million pairs of tokens; never below 8.
-
-    Args:
-        length: Tokens in a sequence.
-        n_heads: The heads of a layer.
+def null_sequences(length: int) -> int:
+    """Returns how many sequences of a length (tokens) fresh models are measured on: 4096 tokens, 8 to 64.
 
     Example:
-        >>> null_sequences(97), null_sequences(256), null_sequences(256, n_heads=8)
-        (42, 16, 8)
+        >>> null_sequences(97)
+        42
     """
-    most = min(MAX_NULL_SEQUENCES, NULL_TOKENS // length, NULL_PAIRS // (n_heads * length**2))
-    return max(MIN_NULL_SEQUENCES, most)
+    return max(MIN_NULL_SEQUENCES, min(MAX_NULL_SEQUENCES, NULL_TOKENS // length))
 
 
 def null_band(values: xr.DataArray | np.ndarray) -> tuple[float, float, float] | None:

@@ -286,7 +286,7 @@ class Subject:
         if self.axis == "seed":
             raise ValueError("a null has no null")
         seeds = list(range(NULL_MODELS))
-        batch = self.batch.head(null_sequences(self.batch.tokens.shape[1], self.config.n_heads))
+        batch = self.batch.head(null_sequences(self.batch.tokens.shape[1]))
         fresh = fresh_models(self.run, seeds)
         null = replace(self, decoder=fresh, batch=batch, axis="seed", coordinates=seeds)
         _ = null.original  # as it was before any probe has seen it

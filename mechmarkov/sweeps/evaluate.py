@@ -99,7 +99,7 @@ def _subjects(runs: Sequence[Run], device: torch.device | str) -> tuple[Outputs,
     alone = Subject.of(first)
     stack = HookedDecoder.stack([run.model() for run in runs]).to(device)
     null = fresh_models(first, range(NULL_MODELS)).to(device)
-    few = alone.batch.head(null_sequences(alone.batch.tokens.shape[1], first.config.n_heads))
+    few = alone.batch.head(null_sequences(alone.batch.tokens.shape[1]))
     return (
         Outputs(first, stack, alone.batch, axis="seed", coordinates=list(range(len(runs)))),
         Outputs(first, null, few, axis="seed", coordinates=list(range(NULL_MODELS))),

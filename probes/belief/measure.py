@@ -80,7 +80,7 @@ def measure(subject: Subject) -> xr.Dataset:
         at the best stream, and of runs, where parts are independent, `part_clean_kl`, `part_forced_kl`,
         `part_random_kl` [axis, part] (nats): the same KLs with only that part forced, over its values.
     """
-    batch = subject.batch.head(null_sequences(subject.batch.tokens.shape[1], subject.config.n_heads))
+    batch = subject.batch.head(null_sequences(subject.batch.tokens.shape[1]))
     if len(batch.tokens) < MIN_SEQUENCES:
         raise ValueError(
             f"sequences is {len(batch.tokens)}, expected at least {MIN_SEQUENCES}: a reading is held out"

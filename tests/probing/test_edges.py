@@ -198,14 +198,6 @@ def test_nulls_see_4096_tokens(length, sequences):
     assert null_sequences(length) == sequences
 
 
-@pytest.mark.parametrize(
-    ("heads", "length", "sequences"),
-    [(1, 97, 42), (2, 64, 64), (4, 256, 16), (8, 256, 8), (8, 128, 32), (32, 64, 32), (8, 512, 8)],
-)
-def test_nulls_of_many_heads_see_fewer_pairs(heads, length, sequences):
-    assert null_sequences(length, heads) == sequences
-
-
 def test_a_null_has_the_inner_95_percent():
     low, middle, high = null_band(np.append(np.arange(1001.0), [np.nan, np.inf]))
     assert (low, middle, high) == pytest.approx((25.0, 500.0, 975.0))
