@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -39,7 +39,7 @@ class Stored:
     Example:
         >>> from importlib.resources import files
         >>> read(files("mechmarkov.runs") / "examples" / "walk.pt").contents()["parameters"]
-        '1,442'
+        '13,929'
     """
 
     config: DecoderConfig
@@ -159,7 +159,7 @@ def file_fields(path: str | os.PathLike[str]) -> schema.Fields:
     with safe_file.naming(Path(path)):
         fields = schema.parse(data)
     safe_file.verify(path)
-    return schema.Fields(**safe_file.own_copy(fields))
+    return cast(schema.Fields, safe_file.own_copy(fields))
 
 
 def _only_run_file(folder: Path) -> Path:

@@ -20,7 +20,7 @@ from .claims import (
     swap_followed,
     tied,
 )
-from .measure import ranked_effects
+from .components import ranked_effects
 
 
 def applies(subject: Subject) -> str | None:

@@ -9,7 +9,7 @@ from mechmarkov.probing.figure import Figure
 from mechmarkov.report.figures import bars, heatmap, lines
 from mechmarkov.report.probe_figures import over_training
 
-from .measure import ranked_effects
+from .components import ranked_effects
 
 MAX_BARS = 24
 

@@ -48,7 +48,7 @@ def largest_effects(subject: Subject, batch: Batch, names: Sequence[str]) -> xr.
         >>> import mechmarkov as mm
         >>> subject = mm.Subject.of(mm.example("induction"), sequences=8)
         >>> found = largest_effects(subject, subject.batch, ["L0H0", "L0H1", "L1H0", "L1H1", "direct"])
-        >>> found.component[int(found.effect.sel(measure="loss").argmax("component"))].item()
+        >>> found.effect.sel(measure="loss").squeeze().idxmax("component").item()
         'L1H0'
     """
     truth, rows, cleans = Truth.of(subject, batch, batch.history), [], []
