@@ -112,7 +112,7 @@ def of_components(
 
 
 def of_many_components(subject: Subject, of_all: OfAll) -> xr.Dataset:
-    """Returns what `of_components` does; of very many components all kinds only of those of the largest effect.
+    """Returns what `of_components` does; of very many components all kinds only of the main ones.
 
     `kinds_left_out` says how many the others are.
     """
