@@ -44,6 +44,27 @@ SIZES: dict[str, dict[str, Any]] = {
         "model": {"n_ctx": 256, "n_heads": 4, "d_model": 32},
         "title": "K = 50, two layers of four heads, T = 256",
     },
+    "deep": {
+        "recipe": "in-context-k3-shortformer",
+        "fields": {
+            "steps": 4,
+            "source": {"kind": "dirichlet_chains", "n_states": 20, "concentration": 1.0},
+            "init": {"scheme": "gpt2", "std": 0.02},
+        },
+        "model": {
+            "n_layers": 4,
+            "n_heads": 8,
+            "d_model": 128,
+            "d_head": 16,
+            "attn_scale": 4.0,
+            "n_ctx": 256,
+            "attn_only": False,
+            "d_mlp": 512,
+            "act_fn": "gelu",
+            "positional_embedding_type": "standard",
+        },
+        "title": "GPT-2's shape: K = 20, four layers of eight heads, d = 128, T = 256",
+    },
     "trajectory": {
         "recipe": "walk-k6-half",
         "fields": {"steps": 999, "checkpoints": {"every": 1}},

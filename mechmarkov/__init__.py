@@ -62,9 +62,9 @@ if TYPE_CHECKING:  # `as` makes a name one that is exported
     from mechmarkov.interventions.belief import force_belief as force_belief
     from mechmarkov.interventions.tokens import shuffle_context as shuffle_context
     from mechmarkov.interventions.tokens import swap_parent as swap_parent
-    from mechmarkov.models import DecoderConfig as DecoderConfig
-    from mechmarkov.models import HookedDecoder as HookedDecoder
     from mechmarkov.models.compatibility import compat as compat
+    from mechmarkov.models.config import DecoderConfig as DecoderConfig
+    from mechmarkov.models.decoder import HookedDecoder as HookedDecoder
     from mechmarkov.own_tokens import tokens as tokens
     from mechmarkov.probe_run import probe as probe
     from mechmarkov.probing import Claim as Claim
@@ -74,10 +74,10 @@ if TYPE_CHECKING:  # `as` makes a name one that is exported
     from mechmarkov.recorder import Recorder as Recorder
     from mechmarkov.report.compare import write_comparison as write_comparison
     from mechmarkov.result import Result as Result
-    from mechmarkov.runs import Run as Run
-    from mechmarkov.runs import example as example
-    from mechmarkov.runs import load as load
     from mechmarkov.runs.import_run import import_run as import_run
+    from mechmarkov.runs.loading import example as example
+    from mechmarkov.runs.loading import load as load
+    from mechmarkov.runs.run import Run as Run
     from mechmarkov.sources import Binary as Binary
     from mechmarkov.sources import Chain as Chain
     from mechmarkov.sources import Circle as Circle

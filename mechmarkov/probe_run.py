@@ -18,7 +18,6 @@ from tqdm import tqdm
 
 from mechmarkov.catalogue.probes import registered
 from mechmarkov.claims.claim import Claim, Claims, said_by
-from mechmarkov.probing.description import describe
 from mechmarkov.probing.estimated_law import law_in_words, with_law_error
 from mechmarkov.probing.nulls import NULL_MODELS
 from mechmarkov.probing.outcome import Outcome, check_data, check_outcome
@@ -30,6 +29,7 @@ from mechmarkov.probing.source_check import overconfidence, unlikely_transition
 from mechmarkov.probing.subject import DoesNotApplyError, Subject, check_run, unchanged, why_not
 from mechmarkov.report.words.outcomes import consistent
 from mechmarkov.result import Result
+from mechmarkov.runs.description import describe
 from mechmarkov.runs.run import Run
 from mechmarkov.runs.training_curve import training_curve
 from mechmarkov.sources import Observed
@@ -357,7 +357,11 @@ def _outcome(probe: Probe, subject: Subject, law_draws: int) -> Outcome:
         return data
 
     data = measured(subject)
-    null = measured(subject.null) if probe.has_null(subject) else None
+    null = None
+    if probe.has_null(subject):
+        fresh = subject.null
+        of = {"null_models": len(fresh.coordinates), "null_sequences": len(fresh.batch.tokens)}
+        null = measured(fresh).assign_attrs(of)
     scores = probe.scores(data, null)
     if isinstance(source := subject.source, Observed) and law_draws:
 

@@ -127,7 +127,7 @@ def test_a_file_beside_the_script(tmp_path, name):
         found = run(tmp_path, "train.py")
         assert found.returncode == 1
         assert found.stderr.splitlines()[-1] == f"ImportError: {line(hiding, name)}"
-    found = run(tmp_path, "-m", "mechmarkov", "show", ".")
+    found = run(tmp_path, "-m", "mechmarkov", "ablate", ".", "--parts", "L0H0")
     assert (found.returncode, found.stdout) == (2, "")
     assert found.stderr == f"error: {line(hiding, name)}\n"
 

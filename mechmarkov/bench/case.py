@@ -16,7 +16,7 @@ from mechmarkov.interventions.paths import paths
 from mechmarkov.models.components import Output, head_index, mlp_index, output_of
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
-from mechmarkov.runs import Run
+from mechmarkov.runs.run import Run
 from mechmarkov.sources import Source
 
 SEQUENCES = 64  # of each kind; twice as many to tune on

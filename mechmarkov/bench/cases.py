@@ -36,7 +36,7 @@ from mechmarkov.models.constructions.lookup_tables import (
 )
 from mechmarkov.models.constructions.n_grams import n_gram_model
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.runs import example
+from mechmarkov.runs.loading import example
 from mechmarkov.sources import Chain, DirichletChains, HiddenMarkov, OrderK
 from mechmarkov.theory.learning_coefficient import of_bigram_table, of_canonical_line, of_tied_plateau
 

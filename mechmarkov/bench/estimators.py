@@ -22,7 +22,7 @@ from mechmarkov.certify.contexts import Contexts
 from mechmarkov.certify.programs import middle
 from mechmarkov.objectives import evaluated_length
 from mechmarkov.probing.batch import Batch, batch_of, draw
-from mechmarkov.runs import Run
+from mechmarkov.runs.run import Run
 from mechmarkov.sources.sampling.whole_law import check_fixed, whole_law
 from mechmarkov.theory.kernel import FLOOR
 

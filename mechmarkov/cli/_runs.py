@@ -18,10 +18,10 @@ def show(run: str, as_json: bool) -> None:
     from mechmarkov.catalogue import check_run
 
     check_run(run)
-    from mechmarkov.probing.description import describe
-    from mechmarkov.runs import load
+    from mechmarkov.runs.description import describe
+    from mechmarkov.runs.stored import read
 
-    loaded = load(run)
+    loaded = read(run)
     rows = {name: value for name, value in describe(loaded).items() if name != "provenance"}
     if as_json:
         return print_json(rows | loaded.contents() | {"provenance": loaded.provenance})

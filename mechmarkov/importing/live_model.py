@@ -21,8 +21,8 @@ from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.importing.names import plan as named
 from mechmarkov.importing.names.table import Names
 from mechmarkov.importing.names.weights import advice_for, nothing_fits
-from mechmarkov.models import DecoderConfig, HookedDecoder
-from mechmarkov.models.decoder import is_derived
+from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.decoder import HookedDecoder, is_derived
 from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import listed, quoted

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from mechmarkov.importing.live.difference import Difference, check_difference, difference
-from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Source

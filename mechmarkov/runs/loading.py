@@ -7,13 +7,12 @@ from importlib import resources
 from pathlib import Path
 
 from mechmarkov.catalogue import check_example
-from mechmarkov.runs import growth, hub, schema
+from mechmarkov.runs import growth, schema
 from mechmarkov.runs.run import Run
+from mechmarkov.runs.stored import file_fields, folder_fields, place_of
 from mechmarkov.safe import file as safe_file
 from mechmarkov.safe import folder as shared_folder
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.utils.errors import path_of
-from mechmarkov.utils.text import listed
 
 
 def load(path: str | os.PathLike[str]) -> Run:
@@ -30,16 +29,9 @@ def load(path: str | os.PathLike[str]) -> Run:
         RunFileError: One line that begins with the path and names what is wrong.
         TypeError: What is not a path.
     """
-    if isinstance(path, str) and path.startswith(hub.PREFIX):
-        path = hub.fetch(path)
-    path = path_of("path", path)
-    if (Path(path) / shared_folder.RUN).exists():
-        data = shared_folder.read(path)
-        with safe_file.naming(Path(path)):
-            return Run(**schema.parse(data))
-    if Path(path).is_dir():
-        with safe_file.naming(Path(path)):
-            path = _only_run_file(path)
+    path = place_of(path)
+    if (path / shared_folder.RUN).exists():
+        return Run(**folder_fields(path))
     # Checkpoints first: one that a recorder merges and removes meanwhile is in the file, which is read last.
     waiting: list[tuple[Path, Run]] = []
     for checkpoint in growth.waiting(path).values():
@@ -63,29 +55,13 @@ def load(path: str | os.PathLike[str]) -> Run:
             raise RunFileError(str(error)) from None
 
 
-def _only_run_file(folder: Path) -> Path:
-    """The one run file of a folder, as `mechmarkov train --out` leaves it."""
-    files = sorted(folder.glob("*.pt"))
-    if len(files) == 1:
-        return files[0]
-    held = listed([file.name for file in files]) if files else "no run file"
-    raise RunFileError(
-        f"is a directory with {held}, expected a file, a directory with one run file (*.pt), or a folder "
-        "that `save_folder` wrote"
-    )
-
-
 def load_file(path: str | os.PathLike[str]) -> Run:
     """Read one run file, without the checkpoints that wait next to it; `load` reads both.
 
     Raises:
         RunFileError: One line that begins with the path and names what is wrong.
     """
-    data = safe_file.read(path)
-    with safe_file.naming(Path(path)):
-        fields = schema.parse(data)
-    safe_file.verify(path)
-    return Run(**safe_file.own_copy(fields))
+    return Run(**file_fields(path))
 
 
 def join_recording(runs: Sequence[Run]) -> Run:

@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mechmarkov.importing import vocabulary
 from mechmarkov.importing.live.difference import compare
@@ -16,18 +16,18 @@ from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.importing.live_model import converted
 from mechmarkov.importing.names.table import Names
 from mechmarkov.importing.options import checked_fields
-from mechmarkov.models import DecoderConfig, HookedDecoder
-from mechmarkov.models.config import Slices
+from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
 from mechmarkov.runs import hub, schema
 from mechmarkov.runs.given import check_source, checked_objective, checked_step, example_tokens
 from mechmarkov.runs.provenance import number_types, provenance
+from mechmarkov.runs.stored import Stored
 from mechmarkov.safe import file as safe_file
 from mechmarkov.safe import folder as shared_folder
 from mechmarkov.safe.plain_data import RunFileError, describe
 from mechmarkov.sources import Source
 from mechmarkov.utils.errors import integer_of, list_of, path_of
-from mechmarkov.utils.text import counted, fact_table, shown
+from mechmarkov.utils.text import fact_table, shown
 
 UNKNOWN_STEP = {"step": "unknown"}  # in the provenance of a run whose one checkpoint stands as step 0
 COMPARED_SEQUENCES = 4  # by a model and its conversion, at every checkpoint of a recorder
@@ -36,7 +36,7 @@ STEPS = "'all' or a list of training steps"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Run:
+class Run(Stored):
     """A model over its training: config, data source, weights at `n` steps, curves, provenance.
 
     Attributes:
@@ -59,22 +59,6 @@ class Run:
         >>> run.model(step=-1).config == run.config, run.metrics["loss"]["value"].ndim
         (True, 1)
     """
-
-    config: DecoderConfig
-    source: Source
-    objective: Objective
-    steps: Tensor
-    states: dict[str, Tensor]
-    trainable: Slices | None = None
-    recipe: dict[str, Any] | None = None
-    seed: int | None = None
-    metrics: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    provenance: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def n_steps(self) -> int:
-        """Returns how many training steps the run holds weights of."""
-        return len(self.steps)
 
     def model(self, step: int = -1, *, steps: Literal["all"] | Sequence[int] | None = None) -> HookedDecoder:
         """The model at a training step, or a stack of it at several.
@@ -317,60 +301,12 @@ class Run:
         known = {key: value for key, value in first.provenance.items() if len(runs) == 1 or key != "step"}
         return replace(first, steps=steps[order], states=states, metrics={}, recipe=None, provenance=known)
 
-    @property
-    def _last_step(self) -> str:
-        return "unknown" if self.provenance.get("step") == "unknown" else str(int(self.steps[-1]))
-
-    def title(self) -> str:
-        """Returns one line for people: the data, the model and the training."""
-        model = self.config
-        attention = model.mixer == "attention"
-        mlp = ("attention only" if attention else "no MLP") if model.attn_only else "with MLP"
-        kind = mlp if attention else f"mixer {model.mixer}, {mlp}"
-        parts = [
-            self.source.title(),
-            f"{counted(model.n_layers, 'layer')} of {counted(model.n_heads, 'head')}, {kind}, "
-            f"width {model.d_model}",
-            self.objective.kind.replace("_", " "),
-            f"step {self._last_step}",
-        ]
-        if self.seed is not None:
-            parts.append(f"seed {self.seed}")
-        return " ".join(" · ".join(parts).split())
-
     def __repr__(self) -> str:
         """The title, and what to do with a run."""
         return (
             f"Run({self.title()})\n"
             "  mm.probe(run) asks what it learned; run.model() is the model, run.contents() what is kept"
         )
-
-    def contents(self) -> dict[str, str]:
-        """Returns what the run holds, a row each: steps, number of parameters, last values of the metrics."""
-        steps = [str(step) for step in self.steps.tolist()]
-        named = steps if len(steps) <= 12 else [*steps[:6], "…", *steps[-3:]]
-        rows = {
-            "steps": "unknown (1)" if self._last_step == "unknown" else f"{', '.join(named)} ({len(steps)})",
-            "parameters": f"{sum(value[0].numel() for value in self.states.values()):,}",
-        }
-        if self.trainable is not None:
-            rows["trainable"] = ", ".join(self.trainable)
-        for name, series in self.metrics.items():
-            if len(series["value"]):
-                last = series["value"][-1]
-                value = f"{last.item():.6g}" if last.ndim == 0 else f"values {list(last.shape)}"
-                rows[name] = f"{value} at step {int(series['step'][-1])}"
-        return rows | self.sampling_errors()
-
-    def sampling_errors(self) -> dict[str, str]:
-        """Returns the last values of metrics that have a standard error (`data.groups`), as texts by name."""
-        rows = {}
-        for name, series in self.metrics.items():
-            error, value = self.metrics.get(f"{name}_error", {}).get("value"), series["value"]
-            if error is not None and value.shape == error.shape == (len(value),) != (0,):
-                shown = f"{value[-1].item():.6g} ± {error[-1].item():.2g} (standard error)"
-                rows[name] = f"{shown} at step {int(series['step'][-1])}"
-        return rows
 
     def _repr_html_(self) -> str:
         """Returns what a notebook shows: the title and what the run holds."""

@@ -11,9 +11,8 @@ import torch
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
-from mechmarkov.models import DecoderConfig
-from mechmarkov.models.config import Slices
-from mechmarkov.models.decoder import parameter_shapes
+from mechmarkov.models.config import DecoderConfig, Slices
+from mechmarkov.models.shapes import parameter_shapes
 from mechmarkov.objectives import Objective, check_length
 from mechmarkov.safe.plain_data import (
     FROM_ELSEWHERE,

@@ -20,7 +20,7 @@ from .claims import (
     swap_followed,
     tied,
 )
-from .measure import ranked_effects
+from .components import ranked_effects
 
 
 def applies(subject: Subject) -> str | None:
@@ -30,6 +30,12 @@ def applies(subject: Subject) -> str | None:
     if len(without) == len(blocks):
         return "no layer has attention weights"
     return f"layer {listed(without)} has no attention weights" if without else None
+
+
+def has_null(subject: Subject) -> bool:
+    """Returns whether fresh models say what chance gives: not where random scores are read as impossible."""
+    # Scores below zero are read as impossible, at 28 nats each: their effects tell nothing.
+    return subject.objective.kind == "cross_entropy"
 
 
 def _largest_of(data: xr.Dataset, name: str, dim: str, null: str) -> Score:
@@ -47,8 +53,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     largest = score_with_null(
         lambda d: ranked_effects(d).max("component"), data, null, "nats", interval=interval
     )
-    if data.attrs["objective"] != "cross_entropy":
-        # Random scores below zero are read as impossible, at 28 nats each: their effects tell nothing.
+    if data.attrs["objective"] != "cross_entropy":  # and so without null models: see `has_null`
         largest = Score(value, "nats", 0.0, interval, "a part without information")
     why = f"no head, MLP or direct path is worth {MIN_EFFECT_NATS} nats, or the largest effect is not sure"
     is_needed, last = matters(value, interval), last_model(data)
@@ -90,5 +95,6 @@ probe = Probe(
         "the true "
         "parent's law to its own, and nearer to its own",
     },
+    has_null=has_null,
     with_bos=True,
 )  # fmt: skip

@@ -14,7 +14,7 @@ from mechmarkov.probing.dataset import interval_at, last_model
 from mechmarkov.probing.score import Score, standing
 from mechmarkov.theory.bootstrap import wilson
 
-from .measure import ranked
+from .components import ranked
 
 # A component that changes the loss by less than this is not named as one that matters.
 MIN_EFFECT_NATS = 1e-3

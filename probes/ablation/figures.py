@@ -9,7 +9,7 @@ from mechmarkov.probing.figure import Figure
 from mechmarkov.report.figures import bars, heatmap, lines
 from mechmarkov.report.probe_figures import over_training
 
-from .measure import ranked_effects
+from .components import ranked_effects
 
 MAX_BARS = 24
 
@@ -20,12 +20,14 @@ def draw(data: xr.Dataset) -> list[Figure]:
     kinds = [kind.replace("_", " ") for kind in data["kind"].values.tolist()]
     table = loss["effect"].values
     ranked = ranked_effects(data)
+    left = int(data.attrs.get("kinds_left_out", 0))
+    blank = f"not applicable, or left out, of the {left} parts worth least" if left else "not applicable"
     return [
         Figure(
             "What each part is worth",
             "Loss with the part ablated, less the loss without. Columns: its output is set to zero, to its "
             "mean, or to that of another sequence. Attention is made uniform, or put on the parent. "
-            "Blank: not applicable.",
+            f"Blank: {blank}.",
             "plotly",
             heatmap(table, data["component"].values.tolist(), kinds, diverging=True, value_title="nats"),
         ),

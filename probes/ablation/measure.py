@@ -9,17 +9,15 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from mechmarkov.interventions.ablate import ablate, ablate_path
-from mechmarkov.interventions.attention import limit_window, override_attention
+from mechmarkov.interventions.ablate import ablate_path
+from mechmarkov.interventions.attention import limit_window
 from mechmarkov.interventions.paths import paths
-from mechmarkov.interventions.replace import KINDS, Kind
+from mechmarkov.interventions.replace import Kind
 from mechmarkov.interventions.tokens import SHUFFLES, shuffle_context, swap_parent
-from mechmarkov.models.components import component_names, head_index
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.dataset import model_axis, variables
 from mechmarkov.probing.effects import (
     MEASURES,
-    Intervention,
     Truth,
     effects,
     last_apart,
@@ -36,6 +34,7 @@ from mechmarkov.theory.bootstrap import interval
 from mechmarkov.theory.kernel import FLOOR
 from mechmarkov.theory.temperature import best_temperature
 
+from .components import Grid, of_many_components, of_nulls, ranked, ranked_effects
 from .groups import groups_of, of_groups
 from .joint import of_pairs, resampled_interval
 
@@ -45,11 +44,6 @@ MAX_PATHS = 64
 MIN_SEQUENCES = 4
 SAME_LAW = 1e-9  # probabilities that differ by less are equal, and rounded
 SAME_PREDICTION = 1e-6  # and so a model's, which are float32
-
-# Ablating the input leaves nothing to any model, and what is the same for all inputs has no mean to fall to.
-NOT_RANKED = ("embed", "pos_embed", "bias")
-
-Grid = dict[tuple[str, ...], Intervention]
 
 
 def measure(subject: Subject) -> xr.Dataset:
@@ -64,7 +58,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `effect` [axis, component, kind, measure]: a component's output replaced by zero, by its mean at each
         position, by that of another sequence ("resample"), or by that of another sequence with the same
         current token there ("same_token"); a head's attention made uniform or put on the parent. NaN where a
-        kind is none for a component, or cannot change it;
+        kind is none for a component, or cannot change it, and for all kinds but means of the
+        `kinds_left_out` components of least effect, where there are more than 24;
         `path_effect` [axis, path, path_kind, measure], with `sender` and `receiver`: the same in what one
         later component reads, and nowhere else; of models before the last, means and zeroed positions only;
         `window_effect` [axis, window, measure]: no head sees beyond that lag (1 is the parent), but for
@@ -76,7 +71,8 @@ def measure(subject: Subject) -> xr.Dataset:
         components do together (`of_pairs`);
         `group_effect` [axis, group], `in_group` [group, group_head]: what groups do (`of_groups`);
         `largest_low`, `largest_high` [axis] (nats): the interval of each model's largest effect.
-        On null models only the `effect` of means, of the components that are ranked.
+        On null models only the `effect` of means, of the components that are ranked; where there are more
+        than 16, only of those that may be a model's largest (`largest_effects`).
 
     Example:
         >>> import mechmarkov as mm
@@ -89,70 +85,13 @@ def measure(subject: Subject) -> xr.Dataset:
             f"sequences is {n}, expected at least {MIN_SEQUENCES}: means are taken over the others"
         )
     parts = last_apart(subject)
-    data = effects_of_means(*parts[0]) if subject.axis == "seed" else catalogue(parts)
+    data = of_nulls(*parts[0]) if subject.axis == "seed" else catalogue(parts)
     return data.assign_attrs(
         source=subject.source.title(),
         objective=subject.objective.kind,
         sequences=len(parts[-1][1].tokens),
         bigram=in_words(predictor_of(subject.source, "bigram")),
     )
-
-
-def ranked_effects(data: xr.Dataset) -> xr.DataArray:
-    """Effects on the loss (nats) of putting components at their mean, [axis, component].
-
-    Args:
-        data: What `measure` returned; embeddings and bias, which nothing stands in for, are left out.
-    """
-    ranked = [name for name in data["component"].values if name not in NOT_RANKED]
-    return data["effect"].sel(kind="mean", measure="loss", component=ranked)
-
-
-def _component_names(subject: Subject) -> list[str]:
-    """The components of a run's models; behind a query token no state is on the direct path."""
-    names = component_names(subject.config)
-    return [name for name in names if name != "direct" or not subject.objective.query]
-
-
-def effects_of_means(subject: Subject, batch: Batch) -> xr.Dataset:
-    """`effect` [axis, component, kind, measure] (nats) of means, for the components that the headline ranks.
-
-    Args:
-        subject: The models: `Subject.of(run)`.
-        batch: The sequences that losses and means are over.
-    """
-    ranked = [name for name in _component_names(subject) if name not in NOT_RANKED]
-    grid: Grid = {(name, "mean"): partial(ablate, component=name, kind="mean") for name in ranked}
-    return effects(subject, batch, grid, ("component", "kind"), "effect")
-
-
-def of_components(subject: Subject, batch: Batch) -> xr.Dataset:
-    """`effect` [axis, component, kind, measure] (nats) of every kind of ablation of every component.
-
-    Args:
-        subject: The models: `Subject.of(run)`.
-        batch: The sequences that losses and means are over.
-
-    Returns:
-        `clean` [axis, measure] and `effect` with `effect_low` and `effect_high`, as in `measure`.
-
-    Example:
-        >>> import mechmarkov as mm
-        >>> subject = mm.Subject.of(mm.example("walk"), sequences=8)
-        >>> of_components(subject, subject.batch).effect.sel(component="L0H0", measure="loss").dims
-        ('step', 'kind')
-    """
-    grid: Grid = {}
-    for name in _component_names(subject):
-        for kind in KINDS:
-            if name in ("pos_embed", "bias") and kind != "zero":
-                continue  # the same in all sequences
-            if name in ("embed", "direct") and kind == "same_token":
-                continue  # the embedding of the same token is the same
-            grid[name, kind] = partial(ablate, component=name, kind=kind)
-        for to in ("uniform", "parent") if head_index(name) is not None else ():
-            grid[name, to] = partial(override_attention, heads=name, to=to, parent_lag=batch.parent_lag)
-    return effects(subject, batch, grid, ("component", "kind"), "effect")
 
 
 def _of_paths(subject: Subject, batch: Batch, importance: dict[str, float], *, is_last: bool) -> xr.Dataset:
@@ -316,22 +255,6 @@ def _law_of_parent(subject: Subject) -> Predictor:
     return source.predictors()[predictor_of(source, "bigram")]
 
 
-def ranked(data: xr.Dataset) -> dict[str, float]:
-    """Returns by how much each component's mean raises the last model's loss (nats), by its name.
-
-    Args:
-        data: What `measure` returned.
-
-    Example:
-        >>> import mechmarkov as mm
-        >>> subject = mm.Subject.of(mm.example("induction"), sequences=8)
-        >>> effects = ranked(effects_of_means(subject, subject.batch))
-        >>> [name for name, nats in effects.items() if nats > 0.1]
-        ['L0H1', 'L1H0']
-    """
-    return ranked_effects(data)[-1].to_series().to_dict()
-
-
 def _direct_effects(data: xr.Dataset) -> dict[str, float]:
     """Returns what each component's direct path to the logits costs the last model, at its mean."""
     last = data["path_effect"].isel({model_axis(data): -1}).sel(measure="loss", path_kind="mean")
@@ -360,7 +283,7 @@ def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
     def joined(datasets: Sequence[xr.Dataset]) -> xr.Dataset:
         return xr.concat(datasets, axis, data_vars="minimal", coords="minimal", compat="equals", join="exact")
 
-    by_component = of_all(of_components)
+    by_component = of_many_components(parts[-1][0], of_all)
     loss = by_component["effect"].isel({axis: -1}).sel(measure="loss")
     importance = loss.max("kind").to_series().to_dict()
     by_path = joined([_of_paths(*part, importance, is_last=part is parts[-1]) for part in parts])
@@ -383,4 +306,4 @@ def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
     one_parent = int(has_one_parent(parts[-1][0].source))
     data = data.assign(variables("nats", axis, largest_low=ends[0], largest_high=ends[1]))
     determined = int(is_determined(parts[-1][0].source))
-    return data.assign_attrs(by_path.attrs, one_parent=one_parent, determined=determined)
+    return data.assign_attrs(by_path.attrs | by_component.attrs, one_parent=one_parent, determined=determined)

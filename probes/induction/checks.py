@@ -18,6 +18,9 @@ from mechmarkov.probing.chunking import CHUNK_ELEMENTS, Chunk, chunked
 
 EDITED_SEQUENCES = 64  # four edits of each
 EDIT_DRAWS = 8  # of a query and a key in each sequence, until one will do
+# Positions a group of edited sequences: a pass ends at the last query of its group, as nothing behind a query
+# changes its attention.
+QUERIES_TOGETHER = 64
 REPEATED_SEQUENCES = 32
 CHECK_SEED = 0x1D
 
@@ -44,6 +47,7 @@ def by_layer(
     point: Literal["hook_attn_scores", "hook_pattern"],
     read: Callable[[Tensor, slice], Tensor],
     elements: int,
+    first_query: int = 0,
 ) -> Float[Tensor, "member layer batch head"]:
     """Run a stack, in chunks, and keep what `read` makes of each layer's attention logits or pattern.
 
@@ -53,10 +57,12 @@ def by_layer(
         point: The hook that is read.
         read: Given the hook's value `[model, batch, head, query, key]` and the slice of the sequences.
         elements: The number of elements of the largest activation of a forward pass.
+        first_query: The last layer has no queries before this position.
 
     Returns:
         NaN for layers without attention weights.
     """
+    queries = torch.arange(first_query, tokens.shape[1]) if first_query else None
     config, blocks = decoder.config, cast("list[Any]", decoder.blocks)
     layers = [layer for layer, block in enumerate(blocks) if block.attn.has_attention_weights]
     shape = (len(decoder), config.n_layers, len(tokens), config.n_heads)
@@ -67,7 +73,7 @@ def by_layer(
             values[at.members, layer, at.sequences] = read(x, at.sequences).double()
 
         hooks = [(f"blocks.{i}.attn.{point}", lambda x, hook, i=i, keep=keep: keep(x, i)) for i in layers]
-        chunk.model.run_with_hooks(chunk.tokens, return_type=None, fwd_hooks=hooks)
+        chunk.model.run_with_hooks(chunk.tokens, return_type=None, read=queries, fwd_hooks=hooks)
     return values
 
 
@@ -79,6 +85,14 @@ class _Edits:
     query: Int[Tensor, " batch"]
     key: Int[Tensor, " batch"]
     ideal: Float[Tensor, " batch"]
+    first_query: int = 0
+
+    def part(self, some: Int[Tensor, " some"], *, cut: bool) -> "_Edits":
+        """Some sequences; if `cut`, up to the last of their queries."""
+        query = self.query[some]
+        tokens, first = self.tokens[some], int(query.min()) if cut else 0
+        tokens = tokens[..., : int(query.max()) + 1] if cut else tokens
+        return _Edits(tokens, query, self.key[some], self.ideal[some], first)
 
 
 def _edits(batch: Batch, window: int | None) -> _Edits:
@@ -110,6 +124,26 @@ def _edits(batch: Batch, window: int | None) -> _Edits:
     tokens = torch.stack([edit[0] for edit in edits]) if edits else batch.tokens.new_zeros(0, 2, 2, 1)
     query_at, key = (torch.tensor([edit[i] for edit in edits], dtype=torch.long) for i in (1, 2))
     return _Edits(tokens, query_at, key, torch.tensor([edit[3] for edit in edits], dtype=torch.float64))
+
+
+def _attention_to_keys(
+    decoder: HookedDecoder, edits: _Edits, elements: int
+) -> Float[Tensor, "member layer batch query_state predecessor_state head"]:
+    """Returns each edited key's share of the attention to it and to all keys before the edit."""
+    query, key = (index.repeat_interleave(4) for index in (edits.query, edits.key))
+
+    def read(logits: Tensor, part: slice) -> Tensor:
+        at = query[part] - (logits.shape[-1] - logits.shape[-2])  # the last layer may lack the first queries
+        row = logits[:, torch.arange(logits.shape[1]), :, at].double()  # [batch, model, head, key]
+        edited, position = key[part, None, None, None], torch.arange(logits.shape[-1])
+        to_key = row.masked_fill(position != edited, -torch.inf).logsumexp(-1)
+        # Of logits: attention that a neighbour draws to itself would leave nothing to take a share of.
+        share = (to_key - row.masked_fill(position >= edited - 1, -torch.inf).logsumexp(-1)).sigmoid()
+        return rearrange(share, "b m h -> m b h")
+
+    tokens = rearrange(edits.tokens, "b token before position -> (b token before) position")
+    seen = by_layer(decoder, tokens, "hook_attn_scores", read, elements, edits.first_query)
+    return rearrange(seen, "m layer (b token before) h -> m layer b token before h", token=2, before=2)
 
 
 def predecessor_effect(
@@ -145,23 +179,11 @@ def predecessor_effect(
     if decoder.config.n_layers == 1 and decoder.config.mixer == "attention":
         # No layer before has told a key its predecessor.
         return PredecessorEffect(*(np.zeros(shape) for _ in range(3)))
-    query, key = (index.repeat_interleave(4) for index in (edits.query, edits.key))
-
-    def read(logits: Tensor, part: slice) -> Tensor:
-        row = logits[:, torch.arange(logits.shape[1]), :, query[part]].double()  # [batch, model, head, key]
-        edited, position = key[part, None, None, None], torch.arange(logits.shape[-1])
-        to_key = row.masked_fill(position != edited, -torch.inf).logsumexp(-1)
-        # Of logits: attention that a neighbour draws to itself would leave nothing to take a share of.
-        share = (to_key - row.masked_fill(position >= edited - 1, -torch.inf).logsumexp(-1)).sigmoid()
-        return rearrange(share, "b m h -> m b h")
-
-    tokens = rearrange(edits.tokens, "b token before position -> (b token before) position")
-    seen = rearrange(
-        by_layer(decoder, tokens, "hook_attn_scores", read, elements),
-        "m layer (b token before) h -> m layer h b token before",
-        token=2,
-        before=2,
-    )
+    seen = torch.empty(len(decoder), shape[1], n, 2, 2, shape[2], dtype=torch.float64)
+    groups = max(1, edits.tokens.shape[-1] // QUERIES_TOGETHER)
+    for some in edits.query.argsort(stable=True).chunk(groups) if groups > 1 else [torch.arange(n)]:
+        seen[:, :, some] = _attention_to_keys(decoder, edits.part(some, cut=groups > 1), elements)
+    seen = rearrange(seen, "m layer b token before h -> m layer h b token before")
     moved = (seen[..., 0, 0] - seen[..., 0, 1] + seen[..., 1, 1] - seen[..., 1, 0]) / 2
     effect = moved.sum(-1) / edits.ideal.sum()
     off = moved - effect[..., None] * edits.ideal

@@ -89,8 +89,15 @@ def _by_key(
     batch: Batch, weight: Float[Tensor, " lag"]
 ) -> tuple[Float[Tensor, "read key"], Float[Tensor, ""]]:
     """A selector's weight on each token a prediction knows, and on one that is no state (lag 0)."""
+    padded = torch.cat([weight, weight.new_zeros(1)])
+    return padded[_known_lags(batch, len(weight))], weight[0] * (batch.parent_lag + batch.first)
+
+
+@lru_cache(maxsize=8)  # every head of every model asks for those of the same sequences
+def _known_lags(batch: Batch, unknown: int) -> Int[Tensor, "read key"]:
+    """Returns each token's distance before the predicted one; a number of its own for those not yet known."""
     lag = _lags(batch)
-    return weight[lag.clamp_min(0)] * (lag >= 1), weight[0] * (batch.parent_lag + batch.first)
+    return torch.where(lag >= 1, lag, unknown)
 
 
 def _lags(batch: Batch) -> Int[Tensor, "read key"]:

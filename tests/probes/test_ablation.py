@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.ablation import components
 from mechmarkov.probes.ablation import measure as ablations
 from models_by_hand import LOG_P, PI, relabelled
 from probing_cases import P3, RAW_LOG, ask, parent_logits, random_run, run_of, subject_of, walk_run
@@ -57,7 +58,7 @@ def edited(model: HookedDecoder, **zero: object) -> HookedDecoder:
 @pytest.mark.parametrize("objective", [Objective(), RAW_LOG, Objective(kind="squared", read="last")])
 def test_effects_are_those_of_models_edited_by_hand(objective):
     subject = subject_of(random_run("LN and MLP", n_steps=2, objective=objective), sequences=10)
-    data = ablations.of_components(subject, subject.batch)
+    data = components.of_components(subject, subject.batch)
     models = {
         "embed": {"embed__W_E": None},
         "pos_embed": {"pos_embed__W_pos": None},
@@ -364,7 +365,7 @@ def test_the_interval_of_the_largest_effect_holds_it_in_ninety_five_percent():
     def one(seed: int, sequences: int) -> tuple[float, float, float]:
         subject = Subject.of(run, seed=seed, sequences=sequences)
         batch = subject.batch
-        effect = ablations.effects_of_means(subject, batch)["effect"].sel(component="L0H0", measure="loss")
+        effect = components.effects_of_means(subject, batch)["effect"].sel(component="L0H0", measure="loss")
         return float(effect.squeeze()), *ablations.resampled_interval(subject, batch, "L0H0")
 
     truth = one(10_000, 6400)[0]

@@ -20,7 +20,6 @@ from mechmarkov.probing.dataset import (
     model_axis,
     normal_interval,
 )
-from mechmarkov.probing.description import describe
 from mechmarkov.probing.names import LawName, in_words, token_names, tokens_back
 from mechmarkov.probing.preconditions import (
     has_one_parent,
@@ -31,6 +30,7 @@ from mechmarkov.probing.preconditions import (
     why_no_table,
 )
 from mechmarkov.probing.subject import OF_BOS, why_not
+from mechmarkov.runs.description import describe
 from mechmarkov.sources import DirichletChains, HiddenMarkov, LaggedChain
 
 SHAPE = {"n_layers": 1, "d_model": 8, "d_head": 4, "n_heads": 2, "n_ctx": 6, "d_vocab": 2}

@@ -91,6 +91,24 @@ def test_the_effect_is_the_interaction_of_token_and_predecessor(shape, objective
         assert found.high[member, layer, head] == pytest.approx(effect + error, abs=1e-5)
 
 
+@pytest.mark.parametrize("shape", ["plain", "rotary", "relative", "LN and MLP"])
+def test_what_is_behind_a_query_is_not_computed(shape, monkeypatch):
+    subject, read, lengths = subject_of(random_run(shape, n_ctx=24), sequences=20), checks.by_layer, []
+
+    def watched(decoder, tokens, *given):
+        lengths.append(tokens.numel())
+        return read(decoder, tokens, *given)
+
+    monkeypatch.setattr(checks, "by_layer", watched)
+    whole = checks.predecessor_effect(subject.decoder, subject.batch)
+    monkeypatch.setattr(checks, "QUERIES_TOGETHER", 6)
+    part = checks.predecessor_effect(subject.decoder, subject.batch)
+    assert len(lengths) == 5
+    assert sum(lengths[1:]) < 0.85 * lengths[0]
+    for end in ("effect", "low", "high"):
+        np.testing.assert_allclose(getattr(part, end), getattr(whole, end), atol=1e-5)
+
+
 def test_in_the_first_layer_no_predecessor_moves_a_key():
     deep = subject_of(random_run(n_ctx=12), sequences=9)  # measured, up to rounding of float32
     assert np.abs(checks.predecessor_effect(deep.decoder, deep.batch).effect[:, 0]).max() < 1e-6

@@ -10,6 +10,7 @@ from probing_cases import parent_logits, random_run, subject_of, walk_run
 import mechmarkov as mm
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.init import initialise
+from mechmarkov.probing import subject as subjects
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_band
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import Circle
@@ -120,3 +121,10 @@ def test_what_was_recorded_on_a_gpu_is_kept_under_a_name_of_its_own():
     null = Subject.of(mm.example("walk"), sequences=8).null
     there = replace(null, device=torch.device("cuda"))
     assert there._null_name("attention") != null._null_name("attention")
+
+
+def test_a_null_says_how_many_models_and_sequences():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subjects, "NULL_MODELS", 3)
+        outcome = mm.probe(mm.example("walk"), ["attention"], sequences=64)["attention"]
+    assert (outcome.null.attrs["null_models"], outcome.null.attrs["null_sequences"]) == (3, 42)

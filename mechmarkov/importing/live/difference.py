@@ -13,7 +13,7 @@ from mechmarkov.importing.live.agreeing import agreeing
 from mechmarkov.importing.live.inside import Inside, attribute, is_parallel
 from mechmarkov.importing.live.logits import Answer, ask
 from mechmarkov.importing.live.untouched import our_own_numbers
-from mechmarkov.models import HookedDecoder
+from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import listed
 

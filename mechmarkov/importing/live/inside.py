@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, mamba, transformer_bridge
 from mechmarkov.importing.layout import plain_name, recognises
-from mechmarkov.models import HookedDecoder
+from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.utils.text import counted, listed, shown
 
 LAYOUTS = (gpt2, hugging_face, mamba, hooked_transformer, transformer_bridge)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mechmarkov.runs.run import Run
+from mechmarkov.runs.stored import Stored
 from mechmarkov.utils.text import counted
 
 # Kinds of positional embeddings by what they do, where their name does not say it.
@@ -12,7 +12,7 @@ POSITIONS = {
 }
 
 
-def describe(run: Run) -> dict[str, Any]:
+def describe(run: Stored) -> dict[str, Any]:
     """Returns what a run is, as plain data for people.
 
     Example:

@@ -1,0 +1,174 @@
+"""What a file says of a run, without its model: nothing here imports TransformerLens."""
+
+import os
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+from torch import Tensor
+
+from mechmarkov.models.config import DecoderConfig, Slices
+from mechmarkov.objectives import Objective
+from mechmarkov.runs import growth, hub, schema
+from mechmarkov.safe import file as safe_file
+from mechmarkov.safe import folder as shared_folder
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.sources import Source
+from mechmarkov.utils.errors import path_of
+from mechmarkov.utils.text import counted, listed
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Stored:
+    """The content of a run file; `Run` has the model too.
+
+    Attributes:
+        config: The shape of the model.
+        source: The Markov data it was trained on.
+        objective: The loss, and how its output is read as a prediction.
+        steps: Training steps `[n]`, int64, ascending; the last is the end of training.
+        states: Parameters by HookedTransformer's names, float32 `[n, ...]`, or `[1, ...]` where one never
+            changes.
+        trainable: The parameters that were trained, as of `Run`.
+        recipe: The recipe it was trained by, as data.
+        seed: The seed of its initialisation and data.
+        metrics: Curves by name, each a `step` `[m]` and a `value` `[m, ...]`.
+        provenance: Versions, device, wall seconds.
+
+    Example:
+        >>> from importlib.resources import files
+        >>> read(files("mechmarkov.runs") / "examples" / "walk.pt").contents()["parameters"]
+        '13,929'
+    """
+
+    config: DecoderConfig
+    source: Source
+    objective: Objective
+    steps: Tensor
+    states: dict[str, Tensor]
+    trainable: Slices | None = None
+    recipe: dict[str, Any] | None = None
+    seed: int | None = None
+    metrics: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def n_steps(self) -> int:
+        """Returns how many training steps the run holds weights of."""
+        return len(self.steps)
+
+    @property
+    def _last_step(self) -> str:
+        return "unknown" if self.provenance.get("step") == "unknown" else str(int(self.steps[-1]))
+
+    def title(self) -> str:
+        """Returns one line for people: the data, the model and the training."""
+        model = self.config
+        attention = model.mixer == "attention"
+        mlp = ("attention only" if attention else "no MLP") if model.attn_only else "with MLP"
+        kind = mlp if attention else f"mixer {model.mixer}, {mlp}"
+        parts = [
+            self.source.title(),
+            f"{counted(model.n_layers, 'layer')} of {counted(model.n_heads, 'head')}, {kind}, "
+            f"width {model.d_model}",
+            self.objective.kind.replace("_", " "),
+            f"step {self._last_step}",
+        ]
+        if self.seed is not None:
+            parts.append(f"seed {self.seed}")
+        return " ".join(" · ".join(parts).split())
+
+    def contents(self) -> dict[str, str]:
+        """Returns what the run holds, a row each: steps, number of parameters, last values of the metrics."""
+        steps = [str(step) for step in self.steps.tolist()]
+        named = steps if len(steps) <= 12 else [*steps[:6], "…", *steps[-3:]]
+        rows = {
+            "steps": "unknown (1)" if self._last_step == "unknown" else f"{', '.join(named)} ({len(steps)})",
+            "parameters": f"{sum(value[0].numel() for value in self.states.values()):,}",
+        }
+        if self.trainable is not None:
+            rows["trainable"] = ", ".join(self.trainable)
+        for name, series in self.metrics.items():
+            if len(series["value"]):
+                last = series["value"][-1]
+                value = f"{last.item():.6g}" if last.ndim == 0 else f"values {list(last.shape)}"
+                rows[name] = f"{value} at step {int(series['step'][-1])}"
+        return rows | self.sampling_errors()
+
+    def sampling_errors(self) -> dict[str, str]:
+        """Returns the last values of metrics that have a standard error (`data.groups`), as texts by name."""
+        rows = {}
+        for name, series in self.metrics.items():
+            error, value = self.metrics.get(f"{name}_error", {}).get("value"), series["value"]
+            if error is not None and value.shape == error.shape == (len(value),) != (0,):
+                shown = f"{value[-1].item():.6g} ± {error[-1].item():.2g} (standard error)"
+                rows[name] = f"{shown} at step {int(series['step'][-1])}"
+        return rows
+
+
+def read(path: str | os.PathLike[str]) -> Stored:
+    """Read what `mechmarkov.runs.load` reads, with every check of it.
+
+    Raises:
+        RunFileError: One line that begins with the path and names what is wrong.
+        TypeError: What is not a path.
+    """
+    path = place_of(path)
+    if (path / shared_folder.RUN).exists():
+        return Stored(**folder_fields(path))
+    if growth.waiting(path):  # several files are joined, as runs
+        joined: Stored = import_module("mechmarkov.runs.loading").load(path)
+        return joined
+    return Stored(**file_fields(path))
+
+
+def place_of(path: str | os.PathLike[str]) -> Path:
+    """Returns the file, or the folder that `Run.save_folder` wrote, that a run's path stands for.
+
+    Args:
+        path: The path, as of `mechmarkov.runs.load`; what is on the Hub is fetched.
+
+    Raises:
+        RunFileError: A directory without one run file.
+        TypeError: What is not a path.
+    """
+    if isinstance(path, str) and path.startswith(hub.PREFIX):
+        path = hub.fetch(path)
+    place = Path(path_of("path", path))
+    if not (place / shared_folder.RUN).exists() and place.is_dir():
+        with safe_file.naming(place):
+            return _only_run_file(place)
+    return place
+
+
+def folder_fields(path: Path) -> schema.Fields:
+    """Returns the checked content of a folder that `Run.save_folder` wrote."""
+    data = shared_folder.read(path)
+    with safe_file.naming(path):
+        return schema.parse(data)
+
+
+def file_fields(path: str | os.PathLike[str]) -> schema.Fields:
+    """Returns the checked content of one run file, in memory of its own.
+
+    Raises:
+        RunFileError: One line that begins with the path and names what is wrong.
+    """
+    data = safe_file.read(path)
+    with safe_file.naming(Path(path)):
+        fields = schema.parse(data)
+    safe_file.verify(path)
+    return cast(schema.Fields, safe_file.own_copy(fields))
+
+
+def _only_run_file(folder: Path) -> Path:
+    """The one run file of a folder, as `mechmarkov train --out` leaves it."""
+    files = sorted(folder.glob("*.pt"))
+    if len(files) == 1:
+        return files[0]
+    held = listed([file.name for file in files]) if files else "no run file"
+    raise RunFileError(
+        f"is a directory with {held}, expected a file, a directory with one run file (*.pt), or a folder "
+        "that `save_folder` wrote"
+    )
