@@ -111,7 +111,7 @@ DEFAULTS = {
     "bench.counterfactuals.Change": {"order": 1},
     "bench.cases.in_context_case": {"order": 1},
     "bench.method.Method": {"reference": False},
-    "bench.scores.score_claims": {"empty": False},
+    "bench.scores.score_claims": {"sizes": False, "empty": False},
     "probing.notebook.value_in_words": {"digits": 4},
     "probing.probe.Probe": {"on_request": False, "with_bos": False},
     "probing.recording.quantity.Quantity": {"reads_attention": False},

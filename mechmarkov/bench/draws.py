@@ -147,7 +147,8 @@ def _scored(
             continue
         row: dict[str, Any] = {"metric": metric, "own": own}
         if not answer.reason:
-            row |= score_claims(claims, exact[method.of, metric], metric=metric, own=own, empty=case.empty)
+            truth, sizes = exact[method.of, metric], not method.metrics
+            row |= score_claims(claims, truth, metric=metric, own=own, sizes=sizes, empty=case.empty)
             if own or not method.metrics:
                 row |= score_built(case, claims, method.of) if method.of != "layers" else {}
             if own and method.of == "edges" and not case.empty:

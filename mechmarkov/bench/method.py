@@ -38,7 +38,7 @@ class Method:
         cites: Where it comes from.
         metrics: The metrics that its authors run it with. Under these its numbers are effects; under others
             those of the first are scored by order and sign. Without any, its numbers have a unit of their
-            own and are scored by order and sign everywhere.
+            own: they are sizes, without a sign, and their order is compared with that of the effects' sizes.
         tunes: What it fits or chooses, on `case.tuning`; "" for nothing.
         passes: The most forward passes that it takes of a case: a number, or a function of the case. Taking
             more is an error. None is not declared.

@@ -43,7 +43,7 @@ COLUMNS = {  # of each table, by what its methods claim; the first orders it
     "coefficients": ("llc_error",),
 }
 MEANINGS = {name: words for name, (_, _, words) in SCORES.items()} | {
-    "claims in": "whether the claims are in this metric; others are scored by order and sign",
+    "claims in": "whether claims are in this metric; others are scored by order and sign, or are sizes",
     "cases": "how many the first score is a mean of: all that every ranked method answers, if it is ranked",
     "passes": "forward passes that a case takes",
     "declared": "the most that the method says it takes",

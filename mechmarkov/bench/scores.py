@@ -20,7 +20,7 @@ RANK_TOLERANCE = 1e-5  # of signals' singular values: weights are rounded to flo
 # Name of each score: what a perfect method has, what chance gives, and what the score is.
 SCORES: dict[str, tuple[float, float, str]] = {
     "pearson": (1, 0, "correlation of claims and exact effects under the claims' own metric"),
-    "rank": (1, 0, "rank correlation (Spearman); of effects without a sign, with the claims' sizes"),
+    "rank": (1, 0, "rank correlation (Spearman); by sizes where effects or claims have no sign"),
     "sign": (1, 0.5, "share of the circuit's components whose sign is right; a claim of 0 is wrong"),
     "auroc": (1, 0.5, "chance that a component with a sure effect is claimed to be larger than one without"),
     "error": (
@@ -51,7 +51,7 @@ Claims = Mapping[str, float]
 
 
 def score_claims(
-    claims: Claims, exact: Effects, *, metric: str, own: bool, empty: bool = False
+    claims: Claims, exact: Effects, *, metric: str, own: bool, sizes: bool = False, empty: bool = False
 ) -> dict[str, float]:
     """The scores of claims against exact effects; what does not apply is left out.
 
@@ -61,6 +61,7 @@ def score_claims(
         metric: What these are in.
         own: Whether the claims are in that metric. Otherwise they are scored by order and sign. Effects
             without a sign are compared with the sizes of such claims.
+        sizes: Whether the claims are sizes, without a sign: they are compared with the effects' sizes.
         empty: Whether nothing has an effect: then false alarms are all that is scored. A claim in the metric
             is an alarm from 0.001 of its unit on, another one from 10⁻⁶ of its unit on.
     """
@@ -68,12 +69,13 @@ def score_claims(
     if empty:
         return {"alarms": float((np.abs(claimed) >= (MIN_EFFECT if own else ROUNDING)).mean())}
     claimed, inside = _or_zero(claimed, 1.0 if own else np.abs(claimed).max()), exact.in_circuit
-    sizes = not own and metric == UNSIGNED
+    unsigned = sizes or (not own and metric == UNSIGNED)
     scores: dict[str, float] = {}
-    if inside.any() and not sizes:
+    if inside.any() and not unsigned:
         scores["sign"] = float((np.sign(claimed[inside]) == np.sign(value[inside])).mean())
     if np.ptp(value) >= MIN_EFFECT:  # else all are the same, and their order is rounding
-        scores["rank"] = _correlation(scipy.stats.spearmanr, np.abs(claimed) if sizes else claimed, value)
+        ordered = (np.abs(claimed), np.abs(value) if sizes else value) if unsigned else (claimed, value)
+        scores["rank"] = _correlation(scipy.stats.spearmanr, *ordered)
         if own:
             scores["pearson"] = _correlation(scipy.stats.pearsonr, claimed, value)
     if own:

@@ -97,7 +97,7 @@ def test_methods_that_claim_no_effects_have_a_page(tmp_path):
 def test_tables_say_where_a_method_has_a_reason():
     """Only where another one has a score, or a promise was broken."""
     silent = Method("silent", "nodes", lambda case: "it diverged" if case.name == "head" else {"embed": 1})
-    text = as_text(run([silent, "difference-norm"], ["head", "direct"], seeds=2))
+    text = as_text(run([silent, "attribution-patching"], ["head", "direct"], seeds=2))
     assert re.search(r"silent +2 +head +it diverged", text)
     assert re.search(r"silent +2 +direct +lacks a claim about 'L0H0'", text)
     # Nobody claims a belief here.
@@ -119,7 +119,7 @@ def test_names_and_reasons_of_plugins_are_text(tmp_path):
     def claims(case):
         return WHY if case.name == "head" else dict.fromkeys(case.nodes, 1.0)
 
-    found = run([Method(NAME, "nodes", claims), "difference-norm"], ["head", "direct"], seeds=1)
+    found = run([Method(NAME, "nodes", claims), "attribution-patching"], ["head", "direct"], seeds=1)
     page = save(found, tmp_path).read_text("utf-8")
     assert "<img" not in page
     text = as_markdown(found)
@@ -128,7 +128,8 @@ def test_names_and_reasons_of_plugins_are_text(tmp_path):
     why = r"-2+3 \| &lt;script&gt;alert(1)&lt;/script&gt; \[here\](http://a.b) \*so\* next"
     assert f"\n| {name} | 1 | `head` | {why} |\n" in text
     with (tmp_path / "effects.csv").open(encoding="utf-8", newline="") as file:
-        assert {row["method"] for row in csv.DictReader(file)} == {f"'{NAME}"}
+        names = {row["method"] for row in csv.DictReader(file)}
+    assert names == {f"'{NAME}", "attribution-patching"}
     with (tmp_path / "reasons.csv").open(encoding="utf-8", newline="") as file:
         (row,) = csv.DictReader(file)
     assert (row["method"], row["reason"][:4]) == (f"'{NAME}", "'-2+")

@@ -181,6 +181,18 @@ def test_under_kl_claims_of_another_metric_are_sizes():
     assert score_claims(claims, kl, metric="kl", own=True)["sign"] == pytest.approx(2 / 3)
 
 
+def test_claims_without_a_sign_are_compared_with_sizes():
+    sizes = dict(zip("abcd", (3.0, 2.0, 4.0, 0.0), strict=True))
+    assert score_claims(sizes, FOUR, metric="nats", own=False, sizes=True) == {"rank": 1}
+    assert score_claims(sizes, FOUR, metric="nats", own=False)["rank"] == pytest.approx(0.8)
+    small = Method(
+        "small", "nodes", lambda case: {name: 1.0 + i for i, name in enumerate(case.nodes)}, "", ()
+    )
+    row = run([small], ["cancel"], seeds=1).scores.set_index("metric").loc["logit-difference"]
+    assert np.isfinite(row["rank"])
+    assert np.isnan(row["sign"])
+
+
 def test_the_size_of_another_unit_changes_no_score():
     claims = dict(zip("abcd", (3.0, 1.0, 4.0, 0.0), strict=True))
     tiny = {name: 1e-9 * value for name, value in claims.items()}

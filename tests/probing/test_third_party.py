@@ -99,7 +99,7 @@ def test_a_probe_that_raises_fails_alone(sites, tmp_path, monkeypatch, capsys):
     assert end.value.code == 1
     assert "unlucky: failed: ZeroDivisionError: no luck today" in capsys.readouterr().err
     summary = json.loads((tmp_path / "summary.json").read_text("utf-8"))
-    assert summary["failed"] == {"unlucky": "ZeroDivisionError: no luck today"}
+    assert summary["failed"] == {"unlucky": "ZeroDivisionError: no luck today (unlucky_probe.py, line 9)"}
     assert list(summary["probes"]) == ["entropy", "attention"]
     report = (tmp_path / "report.html").read_text("utf-8")
     assert "no luck today" in report

@@ -9,6 +9,7 @@ from torch import nn
 
 import mechmarkov as mm
 from mechmarkov.importing.live.logits import ask
+from mechmarkov.models import HookedDecoder
 from mechmarkov.runs import Run, RunFileError
 
 BINARY = mm.Binary(p=0.2, q=0.3)
@@ -150,3 +151,16 @@ class MaskFirst(nn.Embedding):
 def test_tokens_go_where_the_mask_does_not():
     answer = ask(MaskFirst(3, 3), torch.tensor([[0, 2]]), 3, torch.float32)
     assert answer.candidates[0].shape == (1, 2, 3)
+
+
+def test_logits_that_nearly_add_up_to_one_are_logits():
+    """A table of log P is off by rounding from log probabilities: it is compared as it is."""
+    config = mm.DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
+    model = HookedDecoder(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.unembed.b_U.copy_(torch.tensor([0.3, 0.7]).log() + 2e-5)
+    provenance = mm.Run.from_model(model, source=mm.Binary(p=0.2, q=0.3)).provenance
+    assert provenance["logit_difference"] == 0
+    assert "compared_as" not in provenance

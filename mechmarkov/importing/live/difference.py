@@ -155,7 +155,7 @@ def compare(
         provenance["compared_in"] = "float64"
         if len(tried) > 1:  # what its own forward pass makes of float32 weights
             provenance["logit_difference_of_its_forward"] = tried[0][2].largest
-    if any(map(_are_log_probabilities, answer.candidates)):
+    if least.scaled < _least(answer, _ours(decoder, tokens, dtype), as_laws=False).scaled:
         provenance["compared_as"] = "log probabilities"
     if answer.last:
         provenance["compared_at"] = "the last position"
@@ -198,16 +198,18 @@ def nearest(live: Inside, decoders: Iterable[HookedDecoder]) -> tuple[int, int |
     return best, runner_up if is_tie else None, nearest_two[best]
 
 
-def _least(answer: Answer, ours: Float[Tensor, "batch position d_vocab_out"]) -> Difference:
-    """The difference of the tensor that is nearest: one that agrees by chance is not to be feared."""
+def _least(
+    answer: Answer, ours: Float[Tensor, "batch position d_vocab_out"], *, as_laws: bool = True
+) -> Difference:
+    """The difference of the tensor that is nearest: one that agrees by chance is not to be feared.
+
+    What looks like log probabilities may be logits that nearly add up to one: they are compared as both.
+    """
     ours = ours[:, -1:] if answer.last else ours
-    return min(
-        (
-            difference(one, ours.log_softmax(-1) if _are_log_probabilities(one) else ours)
-            for one in answer.candidates
-        ),
-        key=lambda distance: distance.scaled,
-    )
+    distances = [difference(one, ours) for one in answer.candidates]
+    laws = [one for one in answer.candidates if as_laws and _are_log_probabilities(one)]
+    distances += [difference(one, ours.log_softmax(-1)) for one in laws]
+    return min(distances, key=lambda distance: distance.scaled)
 
 
 def _are_log_probabilities(logits: Tensor) -> bool:

@@ -128,8 +128,9 @@ class Inputs(LensSurface):
     def _checked(self, tokens: Tensor, earlier: int = 0) -> Tensor:
         """Tokens `[*stack, batch, position]` on the model's device, after those of earlier passes."""
         if not isinstance(tokens, Tensor):
-            if isinstance(tokens, str):
-                raise NoTokenizerError("input is a str")
+            texts = tokens if isinstance(tokens, (list, tuple)) else [tokens]
+            if any(isinstance(text, str) for text in texts):
+                raise NoTokenizerError(f"input is {shown(tokens)}")
             raise TypeError(f"input is {shown(tokens)}, expected a tensor: torch.as_tensor(input)")
         m, tokens = self.n_models, _batched(tokens)
         if tokens.ndim != 2 and (m is None or tokens.ndim != 3 or tokens.shape[0] != m):
