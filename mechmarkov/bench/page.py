@@ -51,6 +51,7 @@ MEANINGS = {name: words for name, (_, _, words) in SCORES.items()} | {
     "tunes": "what it may fit or choose, on other sequences than it is scored on",
 }
 REFERENCE = "reference"
+MAX_REASONS = 3  # of a method; of more it is said how many
 WHY = {  # orders differ between metrics
     "kl": "KL is 0 at the clean output and nowhere below, so its gradient there is zero: claims stated for a "
     "logit difference are scored here by the order of their sizes.",
@@ -251,9 +252,16 @@ def _reasons(benchmark: Benchmark, *, broken: bool) -> list[list[str]]:
         told = [pair in known for pair in zip(of, reasons["case"], strict=True)]
         reasons = reasons[np.array(told, bool)]
     rows = []
-    for (method, why), some in reasons.groupby(["method", "reason"]):
-        draws = some[["case", "seed"]].drop_duplicates()
-        rows.append([Code(method), str(len(draws)), Code(*dict.fromkeys(draws["case"])), str(why)])
+    for method, of_method in reasons.groupby("method"):
+        whys = of_method["reason"].value_counts(sort=False).sort_values(ascending=False, kind="stable").index
+        shown, rest = whys[:MAX_REASONS], whys[MAX_REASONS:]
+        groups = [(str(why), of_method[of_method["reason"] == why]) for why in shown]
+        if len(rest):  # a number of a draw makes a reason of its own
+            others = f"{counted(len(rest), 'other reason')}, in reasons.csv"
+            groups.append((others, of_method[of_method["reason"].isin(rest)]))
+        for why, some in groups:
+            draws = some[["case", "seed"]].drop_duplicates()
+            rows.append([Code(method), str(len(draws)), Code(*dict.fromkeys(draws["case"])), why])
     return rows
 
 

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from html import unescape
+from itertools import count
 from pathlib import Path
 
 import pandas as pd
@@ -102,6 +103,17 @@ def test_tables_say_where_a_method_has_a_reason():
     assert re.search(r"silent +2 +direct +lacks a claim about 'L0H0'", text)
     # Nobody claims a belief here.
     assert "Silent" not in as_text(run(["belief-probe", "linear-probe"], ["head"], seeds=1))
+
+
+def test_of_many_reasons_three_are_shown():
+    draws = count()
+    silent = Method("silent", "nodes", lambda case: f"it is draw {next(draws)}")
+    found = run([silent, "attribution-patching"], ["direct"], seeds=5)
+    (rows,) = [
+        table.rows for section in sections(found) if section.title == "Silent." for table in section.tables
+    ]
+    assert [row[1] for row in rows] == ["1", "1", "1", "2"]
+    assert rows[-1][3] == "2 other reasons, in reasons.csv"
 
 
 def test_the_documents_tables_are_put_between_its_marks():
