@@ -63,6 +63,7 @@ def violations(browser: Browser, **options: object) -> list[str]:
 def assert_nothing_is_wrong(browser: Browser, width: int) -> None:
     """That a page scrolls only down and cuts nothing, and that neither axe-core nor the console complains."""
     assert browser.js("return document.documentElement.scrollWidth") <= width
-    assert browser.js(CUT) == []
+    cut = browser.js(CUT)
+    assert cut == [], cut
     assert violations(browser) == []
     assert browser.said() == []
