@@ -146,10 +146,12 @@ class Coalitions:
             return 1.0
         return heat if min(kl(p, q).mean() for p in laws.values()) > left.mean() else 1.0
 
-    def _kl(self, scores: Tensor, sequences: slice = slice(None)) -> Float[Tensor, "coalition sequence"]:
+    def _kl(self, scores: Tensor, sequences: slice = slice(None)) -> Float[Tensor, "*coalition sequence"]:
         return self._each(scores, sequences).mean(-1)
 
-    def _each(self, scores: Tensor, sequences: slice = slice(None)) -> Float[Tensor, "*c sequence kept"]:
+    def _each(
+        self, scores: Tensor, sequences: slice = slice(None)
+    ) -> Float[Tensor, "*coalition sequence kept"]:
         logs = self.objective.predict(scores).clamp_min(FLOOR).log()
         return -(self.law[sequences] * logs).sum(-1) - self.entropy[sequences]
 
