@@ -203,7 +203,7 @@ def _places(benchmark: Benchmark) -> list[Table]:
     return [
         Table(
             of,
-            [of, *METRICS],
+            [of, *map(_titled, METRICS)],
             [[Code(name), *(by.get(m, "–") for m in METRICS)] for name, by in rows.items()],
         )
         for of, rows in cells.items()

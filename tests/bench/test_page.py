@@ -195,3 +195,9 @@ def test_a_table_has_the_places_of_its_sentence():
     assert len(tables) == 1 + len(METRICS)
     for each, table in zip(places(found), tables[1:], strict=True):
         assert [str(row[0]) for row in table.rows] == [*each.methods]
+
+
+def test_columns_of_places_are_no_scores():
+    """A score is called `kl` too, and has another meaning."""
+    found = run(["eap"], ["head"], seeds=1)
+    assert not SCORES.keys() & set(sections(found)[0].tables[0].head)
