@@ -1,4 +1,4 @@
-"""What the pages say of tables and figures for a paper runs as it stands there."""
+"""Code of the pages on tables and figures for a paper runs as it stands there."""
 
 import re
 from pathlib import Path

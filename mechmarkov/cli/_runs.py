@@ -18,10 +18,13 @@ def show(run: str, as_json: bool) -> None:
     from mechmarkov.catalogue import check_run
 
     check_run(run)
+    from mechmarkov import runs
     from mechmarkov.runs.description import describe
-    from mechmarkov.runs.stored import read
+    from mechmarkov.runs.growth import waiting
+    from mechmarkov.runs.stored import place_of, read
 
-    loaded = read(run)
+    place = place_of(run)
+    loaded = runs.load(place) if waiting(place) else read(place)
     rows = {name: value for name, value in describe(loaded).items() if name != "provenance"}
     if as_json:
         return print_json(rows | loaded.contents() | {"provenance": loaded.provenance})

@@ -1,8 +1,7 @@
-"""What a file says of a run, without its model: nothing here imports TransformerLens."""
+"""A run as its file has it, without its model: nothing here imports TransformerLens."""
 
 import os
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -108,19 +107,18 @@ class Stored:
 
 
 def read(path: str | os.PathLike[str]) -> Stored:
-    """Read what `mechmarkov.runs.load` reads, with every check of it.
+    """Read a run as `mechmarkov.runs.load` does, with every check of it.
 
     Raises:
-        RunFileError: One line that begins with the path and names what is wrong.
+        RunFileError: One line that begins with the path and names what is wrong; also where checkpoints of a
+            `Recorder` wait next to the file, which only `load` joins.
         TypeError: What is not a path.
     """
-    path = place_of(path)
-    if (path / shared_folder.RUN).exists():
-        return Stored(**folder_fields(path))
-    if growth.waiting(path):  # several files are joined, as runs
-        joined: Stored = import_module("mechmarkov.runs.loading").load(path)
-        return joined
-    return Stored(**file_fields(path))
+    place = place_of(path)
+    if growth.waiting(place):
+        raise RunFileError(f"{place}: checkpoints wait next to it, expected one file: mm.load joins them")
+    is_folder = (place / shared_folder.RUN).exists()
+    return Stored(**(folder_fields(place) if is_folder else file_fields(place)))
 
 
 def place_of(path: str | os.PathLike[str]) -> Path:

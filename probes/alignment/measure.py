@@ -124,13 +124,13 @@ def _compare(
     predicted = _predictions(subject, circuit, lag, mass, max(powers))
     values = {name: np.full(circuit.shape[:2], np.nan) for name in UNITS}
     for where in np.ndindex(circuit.shape[:2]):
-        table, law, alone = circuit[where], powers[int(lag[where])], predicted[where]
-        nats = k.kernel_kl(alone, law, pi)
+        table, law, by_itself = circuit[where], powers[int(lag[where])], predicted[where]
+        nats = k.kernel_kl(by_itself, law, pi)
         values["kernel_kl"][where] = nats
         values["gain"][where] = k.kernel_kl(np.broadcast_to(pi, law.shape), law, pi) - nats
-        table, law, alone = table[seen], law[seen], alone[seen]
+        table, law, by_itself = table[seen], law[seen], by_itself[seen]
         name, target = k.target_for(kind, law)
-        compared = alone if softmax and name == "P" else table
+        compared = by_itself if softmax and name == "P" else table
         centred = k.double_centred(target)
         cosine = 0.0 if constant[where] else k.cosine(k.double_centred(compared), centred)
         values["kernel_cosine"][where] = cosine
@@ -140,7 +140,7 @@ def _compare(
         values["recall"][where] = k.chance_recall(law) if constant[where] else k.recall(table, law)
         if not constant[where]:
             lags = sorted({*first, int(lag[where])})
-            distances = _distances(table, alone, [powers[m][seen] for m in lags], kind, pi[seen])
+            distances = _distances(table, by_itself, [powers[m][seen] for m in lags], kind, pi[seen])
             nearest = int((distances <= distances.min() + TIE).argmax())  # the first: P^m may repeat
             distinct = distances[np.abs(distances - distances[nearest]) > TIE]
             values["best_lag"][where] = lags[nearest]

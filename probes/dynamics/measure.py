@@ -115,8 +115,8 @@ def _tempered(subject: Subject, behaviour: xr.Dataset, events: list[str]) -> lis
             whole = kl(subject.exact[name], subject.exact[predictor_of(subject.source, "unigram")]).mean()
             near = float(left.sel(predictor=name)) < min(FAR_NATS, MAX_LEFT * whole)
             has.append(event if near else "")
-    beside = {"bigram": ("bigram", BEST), "unigram": ("bigram", BEST), BEST: (BEST,)}
-    return [bool({*beside.get(event, ())} & {*has}) for event in events]
+    as_good = {"bigram": ("bigram", BEST), "unigram": ("bigram", BEST), BEST: (BEST,)}
+    return [bool({*as_good.get(event, ())} & {*has}) for event in events]
 
 
 def _is_clear(behaviour: xr.Dataset) -> Bool[np.ndarray, " step"]:

@@ -69,14 +69,14 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
 
 
 def _writing_against(last: xr.Dataset, heads: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the heads that clearly write against the law's log-odds: they say what did not follow."""
+    """Returns which of the heads clearly write against the law's log-odds: they say what did not follow."""
     most = last["along"] + NORMAL_95 * last["along_error"]
     at = {name: head_index(name) for name in heads}
     return tuple(name for name, where in at.items() if where and float(most[where]) < -MIN_AGAINST)
 
 
 def _writing_along(last: xr.Dataset, heads: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the heads that clearly write the law's log-odds."""
+    """Returns which of the heads clearly write the law's log-odds."""
     least = last["along"] - NORMAL_95 * last["along_error"]
     at = {name: head_index(name) for name in heads}
     return tuple(name for name, where in at.items() if where and float(least[where]) > MIN_ALONG)

@@ -232,7 +232,7 @@ def _reason(data: xr.Dataset, last: xr.Dataset) -> _Reason:
     if reads_parent(last):
         if is_stored_open(last):
             return _Reason("stored or from the context", "open", (), share, (low, high))
-        if is_half_stored(last) or low > MIN_GAIN_SHARE:  # some of it surely is
+        if is_half_stored(last) or low > MIN_GAIN_SHARE:  # some of it is
             return _Reason("some from the context", "open", (), share, (low, high))
         return _Reason("from the context", "excluded", (), share, (low, high))
     if is_changed(last):

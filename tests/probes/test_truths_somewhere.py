@@ -5,13 +5,13 @@ import pytest
 import torch
 from mixed_models import (
     NEVER,
-    beside,
     by_position,
     heads_that_cancel,
     induction_within,
     lag,
     log_of,
     reading,
+    with_direct_table,
 )
 from models_by_hand import LOG_P
 from probing_cases import P3, claims_of, probe_quickly, run_of
@@ -130,7 +130,7 @@ def test_a_random_start_is_at_no_temperature():
 
 @pytest.mark.parametrize(("gain", "table"), [(-0.5, 1.5), (-1.0, 1.0), (-1.0, 2.5), (-2.0, 2.0)])
 def test_a_head_against_the_law_holds_nothing(gain, table):
-    model = beside(induction_pair(3, 24, gain=gain), table * log_of(SLOW))
+    model = with_direct_table(induction_pair(3, 24, gain=gain), table * log_of(SLOW))
     result, screen, answers = told(model, ["behaviour", "storage", "ablation", "induction"], Chain(SLOW))
     assert result.claims.first("stores").subject == ("direct",)
     assert result.claims.first("works_against").subject == ("L1H0",)
@@ -141,7 +141,7 @@ def test_a_head_against_the_law_holds_nothing(gain, table):
 
 def test_what_a_context_adds_to_a_table_is_told():
     """The table writes as much whatever the context is: log-odds add up, and nats do not."""
-    model = beside(induction_pair(3, 24, gain=2.0), 1.0 * log_of(SLOW))
+    model = with_direct_table(induction_pair(3, 24, gain=2.0), 1.0 * log_of(SLOW))
     result, _, _ = told(model, ["behaviour", "storage"], Chain(SLOW))
     stores = result.claims.first("stores")
     assert (stores.status, bool(stores.condition("some from the context"))) == ("open", True)
@@ -256,7 +256,7 @@ def test_a_circuit_that_is_too_sure_carries_some_of_the_law(least, most):
 
 
 def test_a_table_that_is_far_too_sure_is_found_by_its_direction():
-    model = beside(induction_pair(3, 24, gain=-0.5), 3 * log_of(SLOW))
+    model = with_direct_table(induction_pair(3, 24, gain=-0.5), 3 * log_of(SLOW))
     matches = told(model, ["alignment"], Chain(SLOW))[0].claims.first("matches")
     assert (matches.status, matches.subject) == ("excluded", ("direct",))
     assert matches.condition("only its direction")

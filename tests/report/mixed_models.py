@@ -52,7 +52,7 @@ def reading(
     direct: Table | None = None,
     mlp: Table | None = None,
 ) -> HookedDecoder:
-    """Build heads that each apply a table to the token at one position for each query; None for all alike.
+    """Build heads that each apply a table to the token at one position for each query; None: everywhere the same.
 
     Args:
         tables: One a head.
@@ -106,7 +106,7 @@ def by_position(*tables: Table, n_ctx: int = N_CTX) -> HookedDecoder:
 
 
 @torch.no_grad()
-def beside(model: HookedDecoder, table: Table) -> HookedDecoder:
+def with_direct_table(model: HookedDecoder, table: Table) -> HookedDecoder:
     """Returns the model with a table of the current token in its direct path."""
     model.get_parameter("unembed.W_U")[: len(table)] = table
     return model
@@ -233,7 +233,7 @@ def _of_one_chain() -> Iterator[tuple[str, Make]]:
 
 
 def _beside(make: Callable[[], HookedDecoder], table: Table) -> HookedDecoder:
-    return beside(make(), table)
+    return with_direct_table(make(), table)
 
 
 def _of_other_chains() -> Iterator[tuple[str, Make, mm.sources.Source]]:

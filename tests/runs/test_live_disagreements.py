@@ -1,4 +1,4 @@
-"""What a live model computes and no weight shows: noticed at any size of its logits, and named."""
+"""Computations of a live model that no weight shows: noticed at any size of its logits, and named."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What a file says next to weights with names of their own: read, refused or told, as with known names."""
+"""Settings next to weights with names of their own: read, refused or told, as with known names."""
 
 import pytest
 import torch

@@ -1,12 +1,14 @@
-"""What a file says of a run, read without its model, is what the run says of itself."""
+"""A run that is read without its model says of itself what the run says."""
 
 import subprocess
 import sys
 from importlib.resources import files
 
 import pytest
+from click.testing import CliRunner
 
 import mechmarkov as mm
+from mechmarkov.cli import cli
 from mechmarkov.runs import stored
 from mechmarkov.runs.description import describe
 from mechmarkov.safe.plain_data import RunFileError
@@ -29,6 +31,17 @@ def test_folders_are_read_as_files_are(tmp_path):
         assert stored.read(tmp_path / place).contents() == run.contents()
     with pytest.raises(RunFileError, match="is a directory with no run file"):
         stored.read(tmp_path)
+
+
+def test_a_growing_run_is_told_to_be_loaded(tmp_path):
+    run, path = mm.example("walk"), tmp_path / "run.pt"
+    recorder = mm.Recorder(path, source=run.source, objective=run.objective)
+    for step in (0, 1):
+        recorder(step, run.model(step=step))
+    with pytest.raises(RunFileError, match=r"checkpoints wait next to it, expected one file: mm\.load"):
+        stored.read(path)
+    result = CliRunner().invoke(cli, ["show", str(path)])
+    assert "0, 1 (2)" in result.output
 
 
 def test_show_imports_no_transformer_lens(tmp_path):

@@ -42,7 +42,7 @@ def test_the_header_of_llmc_is_no_token(tmp_path, date, dtype):
     path.write_bytes(header.tobytes() + ONE.astype(dtype).tobytes())
     assert Observed.read(path, dtype=dtype, order=1) == OBSERVED
     assert Observed.read(path, dtype=dtype, order=1, limit=200) == Observed(ONE[:200], order=1)
-    header[2] += 1  # what does not fit the file is no header
+    header[2] += 1  # what does not fit the file is not a header
     path.write_bytes(header.tobytes() + ONE.astype(dtype).tobytes())
     with pytest.raises(OptionError, match=r"tokens go up to|every second number|which no vocabulary does"):
         Observed.read(path, dtype=dtype, order=1)
