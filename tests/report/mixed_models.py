@@ -52,7 +52,7 @@ def reading(
     direct: Table | None = None,
     mlp: Table | None = None,
 ) -> HookedDecoder:
-    """Build heads that each apply a table to the token at one position for each query; None: everywhere the same.
+    """Build heads that each apply a table to the token at one position a query; None: the same everywhere.
 
     Args:
         tables: One a head.
