@@ -15,7 +15,7 @@ from mechmarkov.runs import Run, RunFileError
 BINARY = mm.Binary(p=0.2, q=0.3)
 
 
-@pytest.mark.parametrize("size", [1.0, 1e-3])
+@pytest.mark.parametrize("size", [1.0, 1e-3, 1e-6])
 def test_a_window_is_noticed_before_training_too(size):
     """Logits of an untrained model are small: all of them lie within 1e-4 of each other's."""
     model = drawn(MarkovGPT(markov_args(memory=2, no_tying=True)))
