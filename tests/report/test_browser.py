@@ -67,7 +67,7 @@ def test_a_fragment_is_whatever_somebody_writes(browser: Browser, walk: Path, fr
     browser.js("location.hash = arguments[0]", fragment)
     browser.js("return new Promise((done) => setTimeout(done, 50))")
     assert browser.said() == []
-    browser.driver.get(f"{walk.as_uri()}?again#{fragment}")
+    browser.open(walk, address=f"?again#{fragment}")
     assert browser.said() == []
 
 

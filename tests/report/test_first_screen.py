@@ -29,10 +29,7 @@ def walk_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(browser: Browser, path: Path, address: str = "") -> None:
-    browser.open(path)
-    if address:
-        browser.driver.get("about:blank")
-        browser.driver.get(f"{path.as_uri()}{address}")
+    browser.open(path, address=address)
     browser.wait(READY, "the first screen is not drawn")
 
 

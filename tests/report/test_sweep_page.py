@@ -115,7 +115,6 @@ def test_a_cell_opens_its_runs_and_their_curves(
 
 @pytest.mark.browser
 def test_the_address_keeps_the_cell(browser: Browser, page: Path) -> None:
-    browser.open(page)
-    browser.driver.get(f"{page.as_uri()}#cell=1")
+    browser.open(page, address="#cell=1")
     browser.wait("return document.getElementById('step').value === '1'", "the address chose no cell")
     assert "diverged" in shown(browser)

@@ -17,13 +17,15 @@ class Browser:
 
     driver: webdriver.Chrome
 
-    def open(self, path: Path, width: int = 1280, scheme: str = "light") -> None:
+    def open(self, path: Path, width: int = 1280, scheme: str = "light", address: str = "") -> None:
         self.driver.get("about:blank")
         self.said(), self.requests()  # what the last page left behind
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         self.scheme(scheme)
-        self.driver.get(path.as_uri())
+        self.driver.get(path.as_uri() + address)
+        # A busy driver may take the end of the blank page for that of this one, whose script has not yet run.
+        self.wait("return location.href !== 'about:blank' && document.readyState === 'complete'", "not loaded")
 
     def scheme(self, name: str) -> None:
         """Light or dark, as the reader's system says."""
@@ -46,9 +48,11 @@ class Browser:
             ".filter((f) => !f.closest('[hidden]')).map((f) => f.id)"
         )
         for figure in ids:
-            self.js(f"document.getElementById('{figure}').scrollIntoView({{behavior: 'instant'}})")
+            # Again until it is drawn: figures above it that are drawn meanwhile push it down.
             self.wait(
-                f"return !!document.querySelector('#{figure} .drawing.drawn')", f"{figure} is not drawn"
+                f"document.getElementById('{figure}').scrollIntoView({{behavior: 'instant'}});"
+                f"return !!document.querySelector('#{figure} .drawing.drawn')",
+                f"{figure} is not drawn",
             )
         self.wait(
             "return [...document.querySelectorAll('[data-kind=attention] .drawing')]"
