@@ -80,6 +80,6 @@ def overconfidence(subject: Subject) -> str | None:
     if typical < MIN_GAP_NATS or gap.mean() < least:
         return None
     return (
-        f"the model expects a loss of {expected.mean():.3f} nats and has "
-        f"{expected.mean() + gap.mean():.3f}: sure of another law, overfitted or untrained"
+        f"predictions have an entropy of {expected.mean():.3f} nats and a loss of "
+        f"{expected.mean() + gap.mean():.3f}: overconfident, overfitted or untrained"
     )

@@ -168,7 +168,7 @@ def summary(result: Findings) -> str:
     run, steps = result.metadata, result.steps
     where = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
     if dict(run.get("provenance") or {}).get("step") == "unknown":
-        where = "a step that is unknown"
+        where = "an unknown step"
     known = [run.get(name) for name in ("name", "model", "source", "objective")]
     words = [text.shorten(text.clean(str(value)), _MAX_TITLE) for value in known if value]
     return " · ".join([*words, f"probed at {where}"] if steps else words)

@@ -1,4 +1,4 @@
-"""Intervals over sequences: the bootstrap, standard errors of means, groups and ratios, and Wilson's."""
+"""Intervals over sequences: the bootstrap, standard errors of means and ratios, and Wilson's."""
 
 from functools import lru_cache
 from math import ceil, floor
@@ -53,36 +53,19 @@ def interval(
     return np.asarray(low), np.asarray(high)
 
 
-def standard_error(
-    values: Float[np.ndarray, "*lead sequence"], groups: Int[np.ndarray, " sequence"] | None = None
-) -> Float[np.ndarray, "*lead"]:
+def standard_error(values: Float[np.ndarray, "*lead sequence"]) -> Float[np.ndarray, "*lead"]:
     """The standard error of the mean over sequences, for an interval of 1.96 on either side.
 
-    Args:
-        values: One a sequence.
-        groups: What sequences share, such as the component of a mixture: then the error is that of groups
-            drawn anew with their sequences (the cluster-robust error with its correction for few groups),
-            times Student's t over 1.96. Infinite for one group, as for one sequence.
+    Infinite for one sequence.
 
     Example:
-        >>> values = np.array([1.0, 1.0, 3.0, 3.0])
-        >>> groups = np.array([0, 0, 1, 1])
-        >>> float(standard_error(values).round(3)), float(standard_error(values, groups).round(2))
-        (0.577, 6.48)
+        >>> float(standard_error(np.array([1.0, 1.0, 3.0, 3.0])).round(3))
+        0.577
     """
     n = values.shape[-1]
     if n == 1:
         return np.full(values.shape[:-1], np.inf)
-    if groups is None:
-        return np.asarray(values.std(-1) / np.sqrt(n - 1))
-    names, index = np.unique(groups, return_inverse=True)
-    count = len(names)
-    if count == 1:
-        return np.full(values.shape[:-1], np.inf)
-    total = (values - values.mean(-1, keepdims=True)) @ (index[:, None] == np.arange(count))
-    error = np.sqrt((total**2).sum(-1) * count / (count - 1)) / n
-    # Student's t in units of the normal's.
-    return np.asarray(error * stdtrit(count - 1, 0.975) / ndtri(0.975))
+    return np.asarray(values.std(-1) / np.sqrt(n - 1))
 
 
 def wilson(share: float, n: float) -> tuple[float, float]:
@@ -100,18 +83,16 @@ def wilson(share: float, n: float) -> tuple[float, float]:
 
 
 def ratio(
-    part: Float[np.ndarray, "*lead sequence"],
-    whole: Float[np.ndarray, " sequence"],
-    groups: Int[np.ndarray, " sequence"] | None = None,
+    part: Float[np.ndarray, "*lead sequence"], whole: Float[np.ndarray, " sequence"]
 ) -> tuple[Float[np.ndarray, "*lead"], Float[np.ndarray, "*lead"]]:
-    """A ratio of means over sequences, and its standard error to first order (delta method; groups as there).
+    """A ratio of means over sequences, and its standard error to first order (delta method).
 
     Example:
         >>> [float(x) for x in ratio(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0]))]
         [0.5, 0.0]
     """
     value = np.asarray(part.mean(-1) / whole.mean())
-    return value, np.asarray(standard_error(part - value[..., None] * whole, groups) / abs(whole.mean()))
+    return value, np.asarray(standard_error(part - value[..., None] * whole) / abs(whole.mean()))
 
 
 def mean_after(

@@ -12,7 +12,7 @@ from mechmarkov.probing import Subject
 from mechmarkov.probing.dataset import Variables, variables
 from mechmarkov.probing.preconditions import has_one_parent, is_determined, parent_lag, predictor_of
 from mechmarkov.probing.rare_states import rare_states
-from mechmarkov.sources import ChainMixture, Stationary, Tokenised
+from mechmarkov.sources import Stationary, Tokenised
 from mechmarkov.theory.bootstrap import mean_after, ratio, standard_error
 from mechmarkov.theory.kernel import FLOOR, kl
 from mechmarkov.theory.temperature import best_temperature
@@ -25,8 +25,7 @@ def measure(subject: Subject) -> xr.Dataset:
     """KL from each exact predictor to the model, losses and accuracies.
 
     A state of a fixed chain that is rare, and in fewer than 64 of the predictions, is measured in contexts of
-    its own and weighted by its stationary probability (`rare_states`). Where sequences share a chain of a
-    mixture, errors are those of chains drawn anew with their sequences.
+    its own and weighted by its stationary probability (`rare_states`).
 
     Returns:
         `kl` and its standard error over sequences `kl_error` [axis, predictor] (nats);
@@ -61,7 +60,7 @@ def measure(subject: Subject) -> xr.Dataset:
     axis, source, batch = subject.axis, subject.source, subject.batch
     model, exact = subject.probabilities.astype(np.float64), subject.exact
     onehot = np.eye(source.n_states)[batch.targets.numpy()]
-    best, groups = source.best(), _components(subject)
+    best = source.best()
     truth = onehot if isinstance(best, str) else exact[best.name]
     # [axis, predictor, sequence, read]
     per_sequence = np.stack([[kl(p, q) for p in exact.values()] for q in model])
@@ -69,10 +68,10 @@ def measure(subject: Subject) -> xr.Dataset:
     predictor_right = np.array([_right(p, truth).mean() for p in exact.values()])
     losses, of_each = _losses(model, onehot), np.stack([_losses(p, onehot) for p in exact.values()])
     floored = np.array([[((q < FLOOR) & (p > 0)).sum() for p in exact.values()] for q in model])
-    accuracy, accuracy_error = right.mean((1, 2)), standard_error(right.mean(-1), groups)
+    accuracy, accuracy_error = right.mean((1, 2)), standard_error(right.mean(-1))
     rare = _rare(subject)
     kl_of_sequence = (per_sequence * rare.common).mean(-1) + rare.kl[..., None]
-    error = np.hypot(standard_error(kl_of_sequence, groups), rare.kl_error)
+    error = np.hypot(standard_error(kl_of_sequence), rare.kl_error)
     smallest = kl_of_sequence.mean(-1).argmin(-1)
     further = kl_of_sequence - kl_of_sequence[np.arange(len(model)), smallest][:, None]
     unigram = [*exact].index(predictor_of(source, "unigram"))
@@ -83,20 +82,20 @@ def measure(subject: Subject) -> xr.Dataset:
         at_best = [*exact].index(best.name)
         excess = kl_of_sequence[:, at_best]
         gap = (kl(truth, [*exact.values()][unigram]) * rare.common).mean(-1) + rare.gaps[unigram]
-    left, left_error = ratio(excess, gap, groups) if gap.any() else np.full((2, len(model)), np.nan)
+    left, left_error = ratio(excess, gap) if gap.any() else np.full((2, len(model)), np.nan)
     if not isinstance(best, str) and gap.any():
         left_error = np.hypot(left_error, rare.kl_error[:, at_best] / gap.mean())
     per_predictor, after = (axis, "predictor"), (axis, "state_from")
     before_is_parent = has_one_parent(source) and parent_lag(source) == 1
     data = xr.Dataset(
         variables("nats", per_predictor, kl=kl_of_sequence.mean(-1), kl_error=error)
-        | variables("nats", per_predictor, further_error=standard_error(further, groups))
+        | variables("nats", per_predictor, further_error=standard_error(further))
         | variables("probabilities", per_predictor, floored=floored)
         | variables(
             "nats",
             (*per_predictor, "position"),
             kl_at=per_sequence.mean(-2),
-            kl_at_error=standard_error(per_sequence.swapaxes(-1, -2), groups),
+            kl_at_error=standard_error(per_sequence.swapaxes(-1, -2)),
         )
         | variables("nats", axis, loss=losses.mean((1, 2)))
         | variables("nats", axis, excess=excess.mean(-1))
@@ -137,7 +136,7 @@ def measure(subject: Subject) -> xr.Dataset:
         return data.assign_attrs(no_best=best)
     best_losses = _losses(truth, onehot)
     above = np.array([(kl(truth, p) * rare.common).mean() for p in exact.values()]) + rare.gaps
-    excess_error = standard_error((losses - best_losses).mean(-1), groups)
+    excess_error = standard_error((losses - best_losses).mean(-1))
     return data.assign(
         variables("nats", (), best_loss=best_losses.mean())
         | variables("nats", "predictor", predictor_excess=above)
@@ -225,10 +224,10 @@ def _tempered(
 ) -> Variables:
     """The best temperature next to each exact predictor and KL there, on as many predictions as tell it."""
     reads = slice(None, None, max(1, model.shape[1] * model.shape[2] // TEMPERED_PREDICTIONS))
-    groups, fitted = _components(subject), []
+    fitted = []
     for q in model[:, :, reads]:
         fits = [best_temperature(p[:, reads], q) for p in exact.values()]
-        fitted.append([(t, nats.mean(), standard_error(nats, groups)) for t, nats in fits])
+        fitted.append([(t, nats.mean(), standard_error(nats)) for t, nats in fits])
     temperature, nats, error = np.moveaxis(np.array(fitted, dtype=float), -1, 0)
     axes = (subject.axis, "predictor")
     return variables("temperature", axes, temperature=temperature) | variables(
@@ -239,13 +238,6 @@ def _tempered(
 def _losses(q: np.ndarray, onehot: np.ndarray) -> np.ndarray:
     """Cross-entropies (nats) of probabilities `[.., sequence, read, state]` on the states that came."""
     return np.asarray(-np.log(np.maximum((q * onehot).sum(-1), FLOOR)))
-
-
-def _components(subject: Subject) -> np.ndarray | None:
-    """Returns which chain of a mixture each sequence most likely comes from; None for other sources."""
-    if not isinstance(subject.source, ChainMixture):
-        return None
-    return np.asarray(subject.source.posterior(subject.batch.history.numpy())[:, -1].argmax(-1))
 
 
 def _shares_after(subject: Subject) -> np.ndarray:

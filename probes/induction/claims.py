@@ -263,9 +263,16 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     bars = {claim.subject[0]: claim.value for claim in effects if claim.value is not None}
     most = everything.first("is_needed_most", status="shown")
     inside = {name for claim in circuit for name in (*claim.subject, *claim.object)}
-    outside = () if most is None or set(most.subject) <= inside else (most,)
     first = tuple(claim for claim in circuit if claim.relation == "feeds") or circuit[:1]
-    return [Tile(LIVES, (*first, *outside), circuit, most or circuit[0], bars, "effect")]
+    if most is None or set(most.subject) <= inside:
+        return [Tile(LIVES, first, circuit, most or circuit[0], bars, "effect")]
+    # Whatever is worth more than all parts of the circuit is named with it.
+    largest = max((one.value or 0.0 for one in effects if one.subject[0] in inside), default=0.0)
+    others = [one for one in effects if one.is_shown and one.subject[0] not in {*inside, *most.subject}]
+    larger = sorted(
+        (one for one in others if (one.value or 0.0) > largest), key=lambda one: -(one.value or 0.0)
+    )
+    return [Tile(LIVES, (*first, most, *larger), (circuit[0], most), most, bars, "effect")]
 
 
 def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:

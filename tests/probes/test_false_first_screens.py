@@ -179,7 +179,7 @@ def test_one_step_cannot_tell_whether_a_model_is_stuck_but_where_it_lacks():
     kernel = np.random.default_rng(0).dirichlet(np.ones(3), size=(3, 3))
     model, source = n_gram_model(kernel, 8), OrderK(kernel.tolist())
     result, shown, tiles = screen(model, ["behaviour", "attention", "ablation", "dynamics"], source=source)
-    assert tiles["Is it stuck?"].answer == "One step cannot tell"
+    assert tiles["Is it stuck?"].answer == "One checkpoint cannot tell"
     assert "nearly all of it at position 0, where it has seen one token" in tiles["Is it stuck?"].sentence
     reads = {notes(result.claims, name, shown.named)[0] for name in ("L0H0", "L0H1")}
     assert reads == {"current token: 100%", "previous token: 100%"}

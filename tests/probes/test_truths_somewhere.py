@@ -67,7 +67,7 @@ def test_a_model_halfway_has_it_nowhere(left):
     rows = left * pi + (1 - left) * P3
     rows[0] = P3[0]
     _, screen, _ = told(direct_table(log_of(rows), N), ["behaviour"])
-    assert screen.title.endswith("of the way to the bigram")
+    assert "of the way from" in screen.title
 
 
 # 2: which part holds it there

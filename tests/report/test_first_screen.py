@@ -242,3 +242,20 @@ def test_a_figure_is_copied_as_a_picture_with_its_caption(
     if made:  # where the browser gives no clipboard
         assert made[0].read_bytes().startswith(b"\x89PNG")
     assert browser.said() == []
+
+
+@pytest.mark.parametrize(("before", "after"), [(390, 1280), (1280, 390), (1280, 1000)])
+def test_a_window_that_changes_leaves_figures_their_height(
+    browser: Browser, walk_path: Path, before: int, after: int
+) -> None:
+    browser.open(walk_path, before)
+    browser.draw_all()
+    size = {"width": after, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    time.sleep(0.5)  # plotly draws again a moment later
+    heights = browser.js(
+        "return [...document.querySelectorAll('.js-plotly-plot')].filter((e) => e.checkVisibility())"
+        ".map((e) => [e.clientHeight, e.querySelector('.main-svg').clientHeight])"
+    )
+    assert len(heights) > 4
+    assert all(frame == drawn > 100 for frame, drawn in heights)

@@ -157,7 +157,7 @@ def test_what_came_is_told_in_order_and_that_nothing_came():
     (tile,) = headline(result_of((0, 8), dynamics=[selection, bigram, unigram])).tiles
     assert tile.answer == "Attention on the parent by step 2"  # the law that was closest is another claim
     assert tile.score is None
-    assert tile.picture.startswith("first kept step")
+    assert tile.picture.startswith("first probed step")
     nothing = Claim((MODEL,), "came_by", ("selection",), status="excluded", where=Where(steps=(0, 8)))
     (tile,) = headline(result_of((0, 8), dynamics=[nothing])).tiles
     assert tile.answer == "It never began"

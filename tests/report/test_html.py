@@ -201,7 +201,7 @@ def test_a_probe_is_listed_with_its_first_claim() -> None:
 
 
 def test_a_checkpoint_whose_step_is_unknown_is_not_said_to_be_at_step_0() -> None:
-    for provenance, said in (({"step": "unknown"}, "a step that is unknown"), ({}, "step 0")):
+    for provenance, said in (({"step": "unknown"}, "an unknown step"), ({}, "step 0")):
         page = render(Result({"title": "t", "provenance": provenance}, [0], {}))
         assert f"probed at {said}<" in page.replace("\n", "<")
 

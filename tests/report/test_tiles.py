@@ -128,7 +128,7 @@ def test_what_is_left_is_placed_only_where_it_is(positions, value, share, told):
     fails = Claim((MODEL,), "fails_at", ("bigram",), value, where=Where(positions=positions), because=places)
     tile = Tile(STUCK, (reaches,))
     shown = of_one_step(tile, worded(tile), Claims((fails,)))
-    assert shown.answer == "One step cannot tell"
+    assert shown.answer == "One checkpoint cannot tell"
     assert ("nearly all of it at position 0" in shown.sentence) == told
 
 

@@ -69,8 +69,8 @@ def test_a_word_for_a_range_is_used_where_the_whole_interval_is_in_it(
     claims = at(progress, error)
     assert badge(claims) == word
     if word == "partly":
-        assert title(word, claims, None) == f"{share(progress)} of the way to the bigram"
-        assert title(word, claims, STORES).endswith(" of the way to the bigram: in the direct path")
+        assert title(word, claims, None) == f"{share(progress)} of the way from unigram to bigram"
+        assert title(word, claims, STORES).endswith(" of the way from unigram to bigram: in the direct path")
 
 
 @pytest.mark.parametrize("progress", [-UNIGRAM_PROGRESS + 1e-9, 0.0, UNIGRAM_PROGRESS - 1e-9])
@@ -212,7 +212,7 @@ def test_only_a_lone_step_cannot_tell(steps: list[int]) -> None:
     result = mm.probe(mm.example("walk"), ["behaviour"], steps=steps, sequences=64)
     of_an_lstm = replace(result, skipped={"dynamics": "its mixer is 'lstm'"})
     answers = [tile.answer for tile in headline(at_step(of_an_lstm, len(steps) - 1)).tiles]
-    assert ("One step cannot tell" in answers) == (len(steps) == 1)
+    assert ("One checkpoint cannot tell" in answers) == (len(steps) == 1)
 
 
 def test_a_lone_checkpoint_whose_step_is_not_known_is_not_called_untrained() -> None:

@@ -25,7 +25,8 @@ class Browser:
         self.scheme(scheme)
         self.driver.get(path.as_uri() + address)
         # A busy driver may take the end of the blank page for that of this one, whose script has not yet run.
-        self.wait("return location.href !== 'about:blank' && document.readyState === 'complete'", "not loaded")
+        loaded = "return location.href !== 'about:blank' && document.readyState === 'complete'"
+        self.wait(loaded, "the page is not loaded")
 
     def scheme(self, name: str) -> None:
         """Light or dark, as the reader's system says."""

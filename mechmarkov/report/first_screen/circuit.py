@@ -34,10 +34,10 @@ _SIDES = {
 _KNOWN_AS = {"embed": "the tokens", "pos_embed": "the positions", "logits": "the prediction"}
 _NAMED: dict[str, Any] = {"bordercolor": PALETTE[1], "borderwidth": 3}
 _OTHER: dict[str, Any] = {"bordercolor": GREY, "borderwidth": 1}
-_CAPTION = "Nats lost when only that path {}. Colour: the named circuit; grey: others that cost some."
-_SHARPER = " A head with a cut input reads the wrong tokens, which can cost more than losing it."
+_CAPTION = "Rise of the loss (nats) when only that path {}. Coloured: paths of the named parts; grey: others."
+_SHARPER = " A path cut by itself leaves the rest out of balance, which can cost more than losing the part."
 _OF_A_STATE = " Queries, keys and values are C, B and x of the state space."
-_CUT, _RESAMPLED = "is cut", "is taken from another sequence (positions: from none)"
+_CUT, _RESAMPLED = "is cut", "is taken from another sequence (positions: zero)"
 _NO_CAPTION = "All measured paths, faintly: none is clearly worth 0.01 nats."
 Key = TypeVar("Key")
 NO_CIRCUIT = "No path is clearly<br>worth 0.01 nats."
@@ -156,10 +156,10 @@ def _arrowhead(figure: go.Figure, x: np.ndarray, y: np.ndarray, box: Box, colour
 
 
 def _costs_more_than_its_head(claims: Claims, effects: Mapping[tuple[str, str], float]) -> bool:
-    """Returns whether some input of a head is clearly worth more than all of the head."""
+    """Returns whether some path of a part is clearly worth more than all of the part."""
     whole = {claim.subject[0]: claim.value or 0.0 for claim in claims.where("is_needed")}
-    ends = ((split_input(receiver)[0], effect) for (_, receiver), effect in effects.items())
-    return any(head in whole and effect > max(_MORE * whole[head], MIN_EFFECT_NATS) for head, effect in ends)
+    ends = [(split_input(end)[0], effect) for path, effect in effects.items() for end in path]
+    return any(part in whole and effect > max(_MORE * whole[part], MIN_EFFECT_NATS) for part, effect in ends)
 
 
 def largest_effect(effects: Mapping[tuple[str, str], float]) -> float:

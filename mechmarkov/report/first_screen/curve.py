@@ -63,7 +63,7 @@ def learning_curve(result: Findings) -> Figure | None:
         bands = closest_laws(result) if drawn.of_loss else []
         _add_bands(figure, steps, bands)
         heads = [claim for claim in came(result) if claim.relation == "came_by" and not was_there(claim)]
-        _add_events(figure, heads, steps, values, low - room, high + 2.2 * room)
+        _add_events(figure, heads, steps, values, [*levels.values()], low - room, high + 2.2 * room)
     else:
         at = float(symlog(steps[-1]))
         place = {"xanchor": "right" if at else "left", "yanchor": "bottom", "yshift": 6}
@@ -79,11 +79,11 @@ def learning_curve(result: Findings) -> Figure | None:
     what = "Cross-entropy of the predictions" if drawn.of_loss else "How often the likeliest state is next"
     caption = f"{what}. Dashed: exact predictors."
     if len(steps) > 1:
-        caption += " Shaded: the closest by KL, from its first step." if bands else ""
+        caption += " Shaded: the one that is closest by KL." if bands else ""
         n_phases = len(result.claims.where("passed", probe="dynamics"))
         caption += " Unshaded: open." if drawn.of_loss and len(bands) < n_phases else ""
         caption += " Arrows: a head is halfway to an exact one." if heads else ""
-        caption += " Training steps: symlog."
+        caption += " Upright: the slider's step. Steps: symlog."
     if float(values.max()) > high + room:
         caption += f" It begins at {format_number(float(values[0]))} nats."
     what = "loss" if drawn.of_loss else "accuracy"
@@ -156,15 +156,23 @@ def _add_bands(figure: go.Figure, steps: np.ndarray, laws: Sequence[tuple[Claim,
 
 
 def _add_events(
-    figure: go.Figure, came: Sequence[Claim], steps: np.ndarray, loss: np.ndarray, bottom: float, top: float
+    figure: go.Figure,
+    came: Sequence[Claim],
+    steps: np.ndarray,
+    loss: np.ndarray,
+    levels: Sequence[float],
+    bottom: float,
+    top: float,
 ) -> None:
-    """Name each head near its place on the curve; those of one step share their arrow."""
+    """Name each head near its place on the curve, off the lines; those of one step share their arrow."""
     if not came:
         return
     at = np.linspace(0, 1, 200)
     drawn = np.minimum(np.interp(at * symlog(steps[-1]), symlog(steps), loss), top)
     curve = np.stack([at, (top - drawn) / (top - bottom)], axis=-1)
-    taken = [curve * plot for plot in _PLOTS]
+    along = at[::8]  # a text on a line of a law is less bad than one on the curve
+    lines = [np.stack([along, 0 * along + (top - level) / (top - bottom)], axis=-1) for level in levels]
+    taken = [np.concatenate([curve, *lines]) * plot for plot in _PLOTS]
     for step, group in groupby(came, key=lambda claim: claim.value or 0.0):
         rows = wrap(listed([event(head.object[0], head) for head in group]), _EVENT_LETTERS)
         tip = curve[int(np.abs(at * symlog(steps[-1]) - symlog(step)).argmin())]

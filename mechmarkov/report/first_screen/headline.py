@@ -12,7 +12,7 @@ from mechmarkov.report.first_screen.verdict import Badge, badge, is_as_right, is
 from mechmarkov.report.words import title as words
 from mechmarkov.report.words.outcomes import consistent
 from mechmarkov.report.words.tiles import WordedTile, worded
-from mechmarkov.report.words.whole_model import of_a_circuit, of_a_part, of_one_step, one_step
+from mechmarkov.report.words.whole_model import of_a_circuit, of_a_part, of_harm, of_one_step, one_step
 
 # Probes whose claims are the whole run's, or the last step's; the others are asked again at each step.
 OF_THE_RUN = ("dynamics",)
@@ -75,7 +75,7 @@ def headline(result: Findings) -> Headline:
     title = words.title(word, claims, lives) if judged else str(result.metadata.get("title", "A run"))
     step = result.steps[-1] if result.steps else 0
     note = words.not_judged(missing_probes(result), dict(result.failed)) if _would_count(result, word) else ""
-    shown = [worded(tile) for tile in tiles]
+    shown = [of_harm(tile, worded(tile), claims) for tile in tiles]
     reaches = claims.first("reaches", probe="behaviour")
     is_one_step = "dynamics" in result.skipped and result.metadata.get(PROBED, len(result.steps)) == 1
     if reaches is not None:

@@ -11,6 +11,7 @@
   const PRINT_PAIR_HEIGHT = 190; // of a comparison's
   const PRINT_ZOOMED = { "figure-curve": 520, "figure-circuit": 390 }; // pixels, before the stylesheet's zoom
 
+  const BESIDE = matchMedia("(min-width: 68rem)"); // as in the stylesheet
   const PHONE = matchMedia("(max-width: 40rem)").matches;
   for (const fold of document.querySelectorAll(".fold")) fold.open &&= !PHONE; // a phone has the verdicts, unfolded one by one
 
@@ -80,6 +81,9 @@
       dragmode: matchMedia("(pointer: coarse)").matches ? false : figure.layout.dragmode ?? "zoom",
     };
     delete layout.width;
+    // Beside the circuit the curve is as tall as that.
+    if (place.closest("#figure-curve") && BESIDE.matches)
+      layout.height = Math.max(...[...document.querySelectorAll(".hero .drawing")].map((one) => Number.parseFloat(one.style.getPropertyValue("--height"))));
     // A legend may take half of the height, and on a phone it has a row for each name.
     const names = figure.data.filter((trace) => trace.name && trace.showlegend !== false).length;
     if (layout.height && place.clientWidth < NARROW) layout.height += ROW * Math.max(0, names - 6);
@@ -98,6 +102,7 @@
       modeBarButtons: [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]], // none that leaves the page
     };
     Plotly.react(place, { data: figure.data.filter(isShown), layout, frames: figure.frames ?? [], config });
+    place.style.height = `${place._fullLayout.height}px`; // plotly fills its frame when the window changes
     const after = () => {
       giveName(place);
       if (marks) moveCursor(place, marks);

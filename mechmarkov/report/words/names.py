@@ -24,12 +24,12 @@ LAWS = {
     "all words": "law of all words",
     "bag of words": "bag-of-words law",
     "context conditioned": "context-conditioned law",
-    "context tree weighting": "weighting of context trees",
+    "context tree weighting": "context tree weighting",
     "position": "law of the position",
     "posterior lag": "law of the likeliest lag",
     "repeat output": "law that repeats outputs",
     "switching": "switching law",
-    "without task": "filter that infers no task",
+    "without task": "task-blind filter",
 }
 BARE_PARTS = {"direct": "direct path", "embed": "embedding", "pos_embed": "positions", "bias": "output bias"}
 EVENTS = {

@@ -8,7 +8,7 @@ import numpy as np
 from mechmarkov.claims.claim import MODEL, Claim, Where
 from mechmarkov.claims.tile import Tile
 from mechmarkov.probing.score import Score
-from mechmarkov.report.score_picture import DIGITS, MIN_SHOWN_SHARE
+from mechmarkov.report.score_picture import DIGITS
 from mechmarkov.report.symlog import symlog
 from mechmarkov.report.words.names import (
     MAX_NAMED,
@@ -43,11 +43,11 @@ NULLS = {"is_at": "predicted by theory", "attends_to": "even attention", "is_tra
 PICTURES = {
     "kl": "KL from exact predictors, nats",
     "effect": "rise of the loss with its output at its mean, nats",
-    "share": "share of the bigram",
-    "law share": "share of the law",
+    "share": "share of the bigram that each writes to the logits",
+    "law share": "share of the law that each writes to the logits",
     "excess": "nats above the best possible",
     "right": "how often the likeliest state is next",
-    "steps": "first kept step at which a law is the closest",
+    "steps": "first probed step at which it is the closest",
 }
 
 
@@ -73,7 +73,7 @@ class WordedTile:
         score: The number with its null; None where no probe tells.
         picture: What the bars are, in words.
         bars: The picture's rows.
-        where: "over the whole run", where the tile does not follow the slider.
+        where: That it is of the whole run, where the tile does not follow the slider.
     """
 
     question: str
@@ -92,11 +92,11 @@ def worded(tile: Tile) -> WordedTile:
     sentences = " ".join(dict.fromkeys(sentence(claim) for claim in claims[:2]))
     picture = PICTURES.get(tile.picture, tile.picture)
     if tile.picture == "steps" and any(claim.relation == "came_by" for claim in tile.answer):
-        picture += ", a head halfway to an exact one"
+        picture += ", or a head is halfway to an exact one"
     if tile.picture == "eigenvalues":
         picture = _eigenvalues(tile.answer[0])
     rows = on_steps(tile.answer) if tile.picture == "steps" else bars_from_zero(_named(tile))
-    where = "over the whole run" if tile.of_run and not rows else ""
+    where = "of the whole run, at any step of the slider" if tile.of_run and not rows else ""
     is_told = tile.number is not None and tile.number.relation in IN_SENTENCES
     number = None if is_told else tile.number
     return WordedTile(
@@ -119,6 +119,9 @@ def _named_once(claims: Sequence[Claim]) -> str:
     inside = {name for claim in feeds for name in (*claim.subject, *claim.object)}
     names = list(dict.fromkeys(name for claim in claims for name in claim.subject if name not in inside))
     rest = parts(names) if len(names) <= MAX_NAMED or feeds else f"spread over {parts(names)}"
+    induction = [name for claim in claims if claim.relation == "is_induction_head" for name in claim.subject]
+    if induction and not feeds and MAX_NAMED < len(names) > len(induction):
+        rest = f"{heads(induction)} and {len(names) - len(induction)} more parts"
     told = listed([*map(short, feeds), *[rest] * bool(names)])
     return told if has_room(told) else listed([*map(short, feeds), f"{len(names)} parts"])
 
@@ -162,6 +165,8 @@ def _reaches(claim: Claim) -> str:
         return f"no: {away}"
     if claim.holds("loss on scores"):
         return "open: it was trained on another loss than cross-entropy"
+    if claim.holds("the loss still falls"):
+        return "not yet: the loss still falls"
     return f"not at the best possible: {nats(claim.value)} away"
 
 
@@ -220,7 +225,7 @@ _SHORT: dict[str, Callable[[Claim], str]] = {
     "reaches": _reaches,
     "is_trapped_by": _trapped,
     "is_at": _point,
-    "moves": lambda _: "no: it still moves",
+    "moves": lambda _: "no: not at a stationary point",
     "stores": _stores,
     "is_needed_most": _most,
     "feeds": lambda claim: f"{heads(claim.subject)} → {heads(claim.object)}",
@@ -285,6 +290,10 @@ def what_came(claim: Claim) -> str:
     return bare_event(claim.object[0], claim)
 
 
+def _named_law(claim: Claim) -> str:
+    return law(claim.object[0]) if claim.object else "it"
+
+
 def _simplest(names: Sequence[str]) -> str:
     """Returns the name of a law without an article; of several that coincide one that is not the uniform law."""
     return bare_law(next((name for name in names if name != "uniform"), names[0]))
@@ -295,8 +304,8 @@ def _number(claim: Claim | None) -> tuple[str, Score | None]:
     if claim is None or claim.value is None:
         return "", None
     words = {
-        "imitates": "nats (KL) from it",
-        "is_closest_to": "nats (KL) from it",
+        "imitates": f"nats (KL) from {_named_law(claim)}",
+        "is_closest_to": f"nats (KL) from {_named_law(claim)}",
         "fails_at": "nats (KL) there",
         "tempers": "temperature, 1 is exact",
         "reaches": "nats above the best possible",
@@ -308,7 +317,7 @@ def _number(claim: Claim | None) -> tuple[str, Score | None]:
             claim.unit, claim.unit
         ),
         "attends_to": "of its attention",
-        "is_trapped_by": "of the first gradient tells labels apart",
+        "is_trapped_by": "of the first gradient depends on the label",
         "is_at": "smallest Hessian eigenvalue",
         "moves": f"{claim.unit} {'lower' if claim.number('steps of L-BFGS') else 'from the stationary point'}",
         "came_by": f"steps until halfway to {event(claim.object[0], claim)}" if claim.object else "steps",
@@ -357,7 +366,7 @@ def bars_from_zero(values: Mapping[str, float], most: int = MAX_BARS) -> tuple[B
             name,
             round(100 * (min(value, 0.0) - low) / width, 2),
             round(100 * (max(value, 0.0) - low) / width, 2),
-            format_number(0.0 if abs(value) < max(TINY, MIN_SHOWN_SHARE * width) else value, DIGITS),
+            "<10⁻⁶" if 0 < abs(value) < TINY else format_number(value, DIGITS),
         )
         for name, value in shown.items()
     )

@@ -18,6 +18,7 @@ from mechmarkov.report.words.names import (
     verb,
 )
 from mechmarkov.report.words.phrases.laws import but_not, sureness
+from mechmarkov.report.words.phrases.premises import premise
 from mechmarkov.utils.text import listed
 
 MAX_TITLE_WORDS = 12
@@ -53,7 +54,7 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     if fails is not None and word in ("partly", "another law") and fails.object[0] == reaches.object[0]:
         return but_not(f"Has {law(fails.object[0])}", fails, MAX_TITLE_WORDS)
     if word == "partly":
-        return _with(f"{share(progress(claims)[0])} of the way to the {best}", how(claims, lives))
+        return _on_the_way(reaches, share(progress(claims)[0]), best, how(claims, lives))
     if word == "trapped":
         return "Trapped by symmetry: no gradient tells one state from another"
     if word == "at the unigram" and _is_held(claims):
@@ -112,9 +113,20 @@ def _another(claims: Claims, best: str, closest: Claim | None) -> str:
     named = f"Not the {best}"
     if closest is not None and closest.is_shown:
         named = f"Closest to {law(closest.object[0])}"
+        like = claims.first("imitates", object="uniform", probe="behaviour")
+        if closest.object[0] == "uniform" and like is not None and isinstance(like.null, tuple):
+            least, _, most = like.null
+            named = "Uniform, as untrained models are" if least <= (like.value or 0.0) <= most else named
     where = "near" if value >= -0.1 else "above" if high < 0 else "perhaps above"
     told = (f"{named}{link} a loss {where} the unigram's" for link in (", with", ":"))
     return next((text for text in told if len(text.split()) <= MAX_TITLE_WORDS), named)
+
+
+def _on_the_way(reaches: Claim, way: str, best: str, ways: Sequence[str]) -> str:
+    """Returns how far a model has come, from where to where, and who does it, as far as a title has room."""
+    from_where = next(iter(premise(reaches, "unigram is told from the best").words), "unigram")
+    told = f"{way} of the way from {bare_law(from_where)} to {best}"
+    return _with(told if len(told.split()) <= MAX_TITLE_WORDS else f"{way} of the way to the {best}", ways)
 
 
 def _with(short: str, ways: Sequence[str]) -> str:

@@ -53,7 +53,7 @@ def of_a_circuit(
     if tile.question == CAME and tile.picture == "steps":
         heads = tuple(claim for claim in tile.answer if claim.relation == "came_by")
         rows = on_steps(heads) if heads else shown.bars
-        picture = "first kept step at which a head is halfway to an exact one" if heads else shown.picture
+        picture = "first probed step at which a head is halfway to an exact one" if heads else shown.picture
         return replace(
             shown, answer=came_in_words(heads or tile.answer), picture=picture if rows else "", bars=rows
         )
@@ -92,6 +92,23 @@ def of_a_part(tile: Tile, shown: WordedTile, learned: str, claims: Claims) -> Wo
     return replace(shown, answer=answer, sentence=f"{shown.sentence} {rest}")
 
 
+def of_harm(tile: Tile, shown: WordedTile, claims: Claims) -> WordedTile:
+    """Returns the tile of where it lives, which tells of a named part without which the model is better.
+
+    Args:
+        tile: The tile as data.
+        shown: The tile in words.
+        claims: The claims of all probes.
+    """
+    if tile.question != LIVES or tile.answer[0].relation not in ("feeds", "is_induction_head"):
+        return shown
+    named = {name for claim in tile.answer for name in (*claim.subject, *claim.object)}
+    for claim in claims.where("is_needed", probe="ablation"):
+        if claim.condition("does harm") and claim.subject[0] in named:
+            return replace(shown, sentence=f"{sentence(tile.more[0])} {sentence(claim)}")
+    return shown
+
+
 def of_one_step(tile: Tile, shown: WordedTile, claims: Claims) -> WordedTile:
     """Returns whether it is stuck, of one step that is not at the best: that it cannot tell, and what is left.
 
@@ -111,7 +128,7 @@ def of_one_step(tile: Tile, shown: WordedTile, claims: Claims) -> WordedTile:
     if fails is not None and _is_all_there(fails, reaches):
         first = ", where it has seen one token" if fails.where.positions == (0,) else ""
         rest = f", nearly all of it {where(fails)}{first}"
-    return replace(shown, answer="One step cannot tell", sentence=f"It is {away}{rest}.")
+    return replace(shown, answer="One checkpoint cannot tell", sentence=f"It is {away}{rest}.")
 
 
 def _is_all_there(fails: Claim, reaches: Claim) -> bool:
@@ -124,5 +141,5 @@ def _is_all_there(fails: Claim, reaches: Claim) -> bool:
 
 def one_step(kept: int) -> WordedTile:
     """Returns the tile of a run of which one step was probed; `kept` is how many it has."""
-    more = "Probe all kept steps to see when it came: --steps all."
-    return WordedTile(CAME, "One step cannot tell", "Only one was kept." if kept == 1 else more)
+    more = "Probe all saved steps to see when it came: --steps all."
+    return WordedTile(CAME, "One checkpoint cannot tell", "Only one was saved." if kept == 1 else more)

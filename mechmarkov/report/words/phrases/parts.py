@@ -15,9 +15,7 @@ def _attends_to(claim: Claim) -> str:
         why = {True: "not", None: "not surely"}[premise(claim, "not for their predecessors").holds or None]
         return f"{who} looks at tokens after copies ({number(value_in(claim))} beyond chance), but {why} for their sake"
     if claim.object == (ALIKE,):
-        return (
-            f"{who} gives {mass} of its attention to tokens whose parent has the state of the predicted one's"
-        )
+        return f"{who} gives {mass} of its attention to tokens whose parent has the same state as the parent of the predicted one"
     what = COPIES if claim.object == (COPIES,) else token(claim.object)
     if claim.condition("of one head"):
         return f"{who} spreads its attention: {mass} on {what}"
@@ -107,14 +105,14 @@ def _induction_head(claim: Claim) -> str:
     if claim.condition("its own convolution"):  # of a state space, whose weights on tokens are no attention
         return f"{who} is an induction head by itself: its convolution sees each token's predecessor, which moves how much that token counts"
     are = verb(claim.subject, "is an induction head", "are induction heads")
-    return f"{who} {are}: changing a token's predecessor moves {verb(claim.subject, 'its', 'their')} attention by {share(claim.value)} of the ideal"
+    return f"{who} {are}: changing a token's predecessor moves {verb(claim.subject, 'its', 'their')} attention by {share(claim.value)} of an ideal head's"
 
 
 def _feeds(claim: Claim) -> str:
     through = premise(claim, "through").words
     inputs = f"the {listed(list(through))} of {heads(claim.object)}"
     if claim.subject:
-        return f"{heads(claim.subject)} {verb(claim.subject, 'feeds', 'feed')} {inputs}: with that path cut, {_left(claim)} of its induction is left"
+        return f"{heads(claim.subject)} {verb(claim.subject, 'feeds', 'feed')} {inputs}: without that path {_left(claim)} of its induction is left"
     if claim.interval is not None:
         low, high = claim.interval
         ends = " to ".join(dict.fromkeys((share(low), share(high))))

@@ -12,7 +12,7 @@ LOST = {
     False: ", was lost later, and came back",
     None: ", and was lost later, perhaps for good",
 }
-HEADS = ("previous_token_head", "induction_head", "graph_head")  # events
+HEADS = ("previous_token_head", "induction_head", "graph_head", "selection")  # events
 
 
 def _trapped(claim: Claim) -> str:
@@ -23,7 +23,7 @@ def _trapped(claim: Claim) -> str:
     K, n = int(claim.number("states")), int(claim.number("states that a label counts"))
     shifts = claim.object == ("shifts",)
     if claim.is_shown and shifts:
-        return f"Trapped: steps are certain and {K} divides {n} tokens, so uniform attention and its gradient see all states equally"
+        return f"Trapped: steps are certain and {K} divides the {n} tokens that it reads, so uniform attention and its gradient see all states equally"
     if claim.is_shown:
         return "Trapped in the population: the token mean tells nothing of the label"
     if claim.status == "open":
@@ -59,17 +59,17 @@ def _moves(claim: Claim) -> str:
     if claim.condition("the law has zeros"):
         return "It is at no stationary point: the law has zeros, which no softmax reaches"
     if steps := claim.number("steps of L-BFGS"):
-        return (
-            f"It still moves: {int(steps)} steps of L-BFGS lower the loss by {nats(claim.value, claim.unit)}"
-        )
+        return f"It is at no stationary point: {int(steps)} steps of L-BFGS lower the loss by {nats(claim.value, claim.unit)}"
     if claim.value is None:
-        return "It still moves: its gradient is not zero, and how far down it leads is open"
-    return f"It still moves: the nearest stationary point is {nats(claim.value, claim.unit)} away"
+        return "It is at no stationary point: its gradient is not zero, and how far down it leads is open"
+    return (
+        f"It is at no stationary point: the loss of the nearest one is {nats(claim.value, claim.unit)} away"
+    )
 
 
 def _leaves(claim: Claim) -> str:
     if claim.status == "does not apply":
-        return "The first kept step is already away from the saddle, so when it left cannot be seen"
+        return "The first probed step is already away from the saddle, so when it left cannot be seen"
     if claim.status == "excluded":
         if claim.condition("no growing pattern"):
             return "By linear theory nothing grows there, so it does not leave"
