@@ -41,7 +41,7 @@ def test_of_one_head_the_bound_is_what_the_worst_sequence_has(shape):
     np.testing.assert_allclose(single.log_odds, odds, rtol=0, atol=2e-2)  # sines take most of it
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.system)])
+@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
 def test_brute_force_agrees_on_random_small_models(count):
     """One to three heads, 2 to 4 states, up to 8 positions, a softmax or raw scores, all paths or some."""
     rng, finite, exact = np.random.default_rng(count), 0, 0

@@ -18,7 +18,7 @@ def is_within(claims, seen):
     return all(claims[name] is None or value <= claims[name] * ROOM + 1e-13 for name, value in seen.items())
 
 
-@pytest.mark.parametrize("count", [25, pytest.param(1000, marks=pytest.mark.system)])
+@pytest.mark.parametrize("count", [25, pytest.param(1000, marks=pytest.mark.slow)])
 def test_certificates_of_random_small_models_hold_for_every_sequence(count):
     """One to three heads, 2 to 4 states, up to 8 positions, a softmax or raw scores, all paths or some.
 
