@@ -50,7 +50,7 @@ def nearest(data: xr.Dataset) -> tuple[str, list[str]]:
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     """Returns which laws are imitated and where not, at which temperature, and the excess over the best."""
     last = last_model(data)
-    closest = _closest(data, last)
+    closest = _closest(data, last, scores)
     somewhere = list(_somewhere(data, last))
     there = {claim.object: claim for claim in somewhere if claim.relation == "imitates"}
     everywhere = [_imitates(last, scores, str(name)) for name in data["predictor"].values]
@@ -66,7 +66,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     ]
 
 
-def _closest(data: xr.Dataset, last: xr.Dataset) -> Claim:
+def _closest(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Claim:
     """The nearest law; with those that coincide with it, and those that are not clearly further away."""
     name, equals = nearest(data)
     value, rest = float(last["kl"].sel(predictor=name)), last["kl"].drop_sel(predictor=[name, *equals])
@@ -89,9 +89,9 @@ def _closest(data: xr.Dataset, last: xr.Dataset) -> Claim:
         ties = list(dict.fromkeys([*ties, unigram, best]))
     ties = [other for other in ties if other not in (name, *equals)]
     status: Status = "open" if ties else "shown"
-    names = (name, *equals, *ties)
+    names, null = (name, *equals, *ties), _null_of(last, scores, name)
     return Claim(
-        _SUBJECT, "is_closest_to", names, value, interval, None, "nats", status, because=tuple(beside)
+        _SUBJECT, "is_closest_to", names, value, interval, null, "nats", status, because=tuple(beside)
     )
 
 

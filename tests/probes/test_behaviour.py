@@ -1,6 +1,7 @@
 """Behaviour against loops over sequences and positions, with the softmax written out."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -247,3 +248,13 @@ def test_errors_of_a_mixture_are_those_of_new_sequences():
         values = np.array([float(data[value][0]) for data in drawn])
         told = np.mean([float(data.sel(predictor="bigram_retrieval")[error][0]) for data in drawn])
         assert 0.7 < told / values.std() < 1.4  # of 40 values it is known to about an eighth
+
+
+def test_the_nearest_law_stands_next_to_its_null():
+    run = run_of(direct_table(torch.tensor(np.log(P3)).float(), n_ctx=8))
+    data = behaviour.measure.measure(mm.Subject.of(run, sequences=64))
+    scores = behaviour.scores(data, None)
+    null = (0.1, 0.2, 0.3)
+    scores |= {name: replace(scores[name], null=null) for name in ("kl_best", "kl_bigram")}
+    (closest,) = (one for one in behaviour.claims(data, scores) if one.relation == "is_closest_to")
+    assert (closest.object[0], closest.null) == ("bigram", null)
