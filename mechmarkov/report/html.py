@@ -19,6 +19,7 @@ from mechmarkov.report import bundles
 from mechmarkov.report.cards import FigureCard, ProbeCard, probe_figures
 from mechmarkov.report.first_screen.headline import Headline
 from mechmarkov.report.first_screen.screen import FirstScreen, first_screen
+from mechmarkov.report.first_screen.verdict import MEANS
 from mechmarkov.report.glossary import explanation
 from mechmarkov.report.own_tokens import panel
 from mechmarkov.report.payload import script_json
@@ -149,6 +150,7 @@ def environment() -> Environment:
         range=lambda pair: text.format_range(pair[0], pair[1], DIGITS),
         rest=rest,
         unbroken=unbroken,
+        meaning=MEANS.get,
         rows=lambda formula: [row for row in str(formula).splitlines() if row.strip()][:_MAX_ROWS],
     )
     return templates

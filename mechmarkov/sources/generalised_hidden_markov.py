@@ -135,8 +135,10 @@ class GeneralisedHiddenMarkov(Stationary):
         return read_only(np.maximum(self.ends[0] @ self.T @ self.ends[1], 0))
 
     def title(self) -> str:
-        """`2 tokens from a generalised hidden chain of 3 dimensions`."""
-        return f"{self.n_states} tokens from a generalised hidden chain of {self.T.shape[1]} dimensions"
+        """`2 tokens from a generalised hidden Markov model of 3 dimensions`."""
+        return (
+            f"{self.n_states} tokens from a generalised hidden Markov model of {self.T.shape[1]} dimensions"
+        )
 
     def step_law(self, m: int) -> Float[np.ndarray, "state_from state_to"]:
         """By m steps of the sum of matrices; see `Stationary.step_law`."""

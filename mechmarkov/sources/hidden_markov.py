@@ -227,5 +227,5 @@ class HiddenMarkov(HiddenChain):
         return read_only(law.stationary(self.T, "transitions"))
 
     def title(self) -> str:
-        """`3 tokens from a hidden chain on 2 states`."""
-        return f"{self.n_states} tokens from a hidden chain on {self.n_hidden} states"
+        """`3 tokens from a hidden Markov model of 2 states`."""
+        return f"{self.n_states} tokens from a hidden Markov model of {self.n_hidden} states"

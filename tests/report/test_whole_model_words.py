@@ -1,12 +1,16 @@
 """First screens in view of the whole model: whether its loss falls, what does harm, what is worth more."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from claim_cases import behaviour, result_of
+from markupsafe import escape
 
 from mechmarkov.claims.claim import MODEL, Claim, Condition
 from mechmarkov.report.first_screen.headline import headline
+from mechmarkov.report.first_screen.verdict import MEANS, Badge
+from mechmarkov.report.html import render
 from mechmarkov.report.words.tiles import bars_from_zero
 
 FALLS = Condition("the loss still falls", True, 0.05, "nats", ("40",))
@@ -96,3 +100,9 @@ def test_a_bar_below_what_is_told_says_so():
         "<10⁻⁶",
         "2 × 10⁻⁵",
     ]
+
+
+def test_each_badge_tells_what_it_means():
+    assert set(MEANS) == set(get_args(Badge))
+    page = render(result_of((50,), behaviour=behaviour(0.5)))
+    assert f'title="{escape(MEANS["partly"])}">partly<' in page

@@ -97,7 +97,7 @@ def test_data_and_draws():
     source = HiddenMarkov(transitions=np.array(T2), emissions=torch.tensor(E3, dtype=torch.float64))
     assert_plain_data(source, {"kind": "hidden_markov", "transitions": T2, "emissions": E3})
     assert_deterministic(source)
-    assert source.title() == "3 tokens from a hidden chain on 2 states"
+    assert source.title() == "3 tokens from a hidden Markov model of 2 states"
     assert (source.n_states, source.n_hidden, source.redraws) == (3, 2, False)
     names = ["uniform", "unigram", "bigram", "step_2", "step_3", "step_4", "forward_filter"]
     assert list(source.predictors()) == names

@@ -11,6 +11,16 @@ from mechmarkov.claims.claim import Claims
 
 Badge = Literal["solved", "partly", "at the unigram", "another law", "trapped", "untrained"]
 
+# What each word means, for who points at it.
+MEANS: dict[Badge, str] = {
+    "solved": "at most a tenth of the nats between unigram and best is left, or the circuit is exact",
+    "partly": "more than a tenth of the nats between unigram and best is gained, or a part of the law",
+    "at the unigram": "its loss and its law are within a tenth of the way of the unigram's",
+    "another law": "it is neither near the unigram nor on the way from there to the best law",
+    "trapped": "no gradient tells states apart",
+    "untrained": "no step was made",
+}
+
 ALL_EDGES = ("edges of all such heads", "edges of the graph")
 UNIGRAM_PROGRESS = 0.1  # within this of the unigram's loss, on either side
 UNIGRAM_KL = 0.1  # KL from the unigram, as a share of the way from its loss to the best
