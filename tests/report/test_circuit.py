@@ -123,3 +123,22 @@ def test_numbers_beside_a_path_that_bows_are_inside_the_circuits_frame():
         at = note.x + (note.xshift or 0)
         half = text_box(at, note.y, note.text, note.font.size).width / 2
         assert left <= at - half <= at + half <= right
+
+
+def test_small_paths_of_named_parts_are_grey_where_their_parts_have_a_larger_one() -> None:
+    effects = {
+        ("embed", "L0H0.V"): 1.0,
+        ("embed", "L0H0.Q"): 0.05,
+        ("L0H0", "logits"): 0.9,
+        ("pos_embed", "L0H0.K"): 0.04,
+    }
+    result = with_paths(
+        {path: (worth, worth) for path, worth in effects.items()}, storage=holds("L0H0", L0H0=1.0)
+    )
+    grey = {
+        (trace.meta["row"]["sender"], trace.meta["row"]["receiver"]): trace.meta["grey"]
+        for trace in circuit(result).data
+        if trace.meta
+    }
+    assert [path for path, is_grey in grey.items() if is_grey] == [("embed", "L0H0.Q")]
+    assert not grey["pos_embed", "L0H0.K"]  # all that the positions give

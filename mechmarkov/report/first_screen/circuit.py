@@ -19,6 +19,7 @@ from mechmarkov.report.first_screen.readings import MIN_EFFECT_NATS, notes
 from mechmarkov.utils.text import format_number, label
 
 MIN_SHARE = 0.02  # of the largest effect; paths below it are not drawn
+MIN_COLOURED_SHARE = 0.1  # of the largest effect; below, a path is grey where its parts have a larger one
 MAX_NUMBERS = 6  # next to paths, the largest
 MIN_NUMBER_SHARE = 0.2  # of the largest of them
 _MORE = 1.2  # times what a head is worth, from which on a path to it is called worth more
@@ -63,8 +64,9 @@ def circuit_figures(results: Mapping[Key, Findings]) -> dict[Key, Figure]:
 def circuit(result: Findings, scale: float | None = None) -> go.Figure:
     """Parts and paths: a path is as wide as the loss rises (nats) when only it is cut, by `ablation`.
 
-    The circuit that the verdict names is in colour, with arrowheads and numbers; every other path is grey. A
-    path is drawn where its interval excludes zero and it is worth 2 % of the largest. Where none is worth
+    The circuit that the verdict names is in colour, with arrowheads and numbers: the paths between its parts
+    that are worth a tenth of the largest, and the largest of each part. Every other path is grey. A path is
+    drawn where its interval excludes zero and it is worth 2 % of the largest. Where none is worth
     0.01 nats, all are drawn faintly.
 
     Args:
@@ -93,9 +95,13 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
     for what, colour, dash in _SIDES.values() if matters else ():  # one order of the legend
         look = {"width": 3, "color": colour, "dash": dash}
         figure.add_scatter(x=[None], y=[None], mode="lines", line=look, name=what, hoverinfo="skip")
-    for (sender, receiver), effect in sorted(effects.items(), key=lambda item: abs(item[1])):
-        if matters and ((sender, receiver) not in known or abs(effect) < MIN_SHARE * largest):
-            continue
+    told = {
+        path: effect
+        for path, effect in effects.items()
+        if not matters or (path in known and abs(effect) >= MIN_SHARE * largest)
+    }
+    main = _main_paths(told, MIN_COLOURED_SHARE * largest)
+    for (sender, receiver), effect in sorted(told.items(), key=lambda item: abs(item[1])):
         component, side = split_input(receiver)
         x, y = bend(boxes[sender], boxes[component], side, boxes.values())
         reach.append(float(np.abs(x).max()) + 6)
@@ -103,6 +109,7 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
         size = 1 + (_WIDEST - 1) * min(1.0, abs(effect) / scale)
         ends = {sender, component} - {"embed", "pos_embed", "logits"}
         named = ends <= set(heads) if ends else "direct" in heads and sender == "embed"
+        named = named and (sender, receiver) in main
         line = {"width": size if named else 1, "color": colour if named else GREY, "dash": dash}
         text = f"{label(sender)} → {label(receiver)}: {format_number(effect)} nats"
         row = {"sender": sender, "receiver": receiver, "nats": effect}  # for the data as CSV
@@ -153,6 +160,17 @@ def _arrowhead(figure: go.Figure, x: np.ndarray, y: np.ndarray, box: Box, colour
     place = {"x": x[tip], "y": y[tip], "ax": x[start], "ay": y[start], "axref": "x", "ayref": "y"}
     width = max(1.5, min(size, 3.0))
     figure.add_annotation(text="", arrowhead=2, arrowcolor=colour, arrowwidth=width, **place)
+
+
+def _main_paths(effects: Mapping[tuple[str, str], float], least: float) -> set[tuple[str, str]]:
+    """Returns the paths that are worth that much, and the largest out of each part and into it."""
+    main = {path for path, effect in effects.items() if abs(effect) >= least}
+    for end in (0, 1):
+        by_part: dict[str, tuple[str, str]] = {}
+        for path in sorted(effects, key=lambda path: abs(effects[path])):
+            by_part[split_input(path[end])[0]] = path
+        main |= set(by_part.values())
+    return main
 
 
 def _costs_more_than_its_head(claims: Claims, effects: Mapping[tuple[str, str], float]) -> bool:
