@@ -4,9 +4,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mechmarkov.importing import layout, linear_layers
+from mechmarkov.importing import config_fields, layout, linear_layers
 from mechmarkov.importing.files import buffers, configs
-from mechmarkov.importing.layout import Called, ImportPlan, Shapes
+from mechmarkov.importing.layout import (
+    Called,
+    ImportPlan,
+    Shapes,
+)
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
 
@@ -54,7 +58,7 @@ GPT2_HARMLESS = {
 }  # fmt: skip
 
 
-def fields_of_gpt2(config: Mapping[str, Any], where: str = layout.FILE) -> dict[str, Any]:
+def fields_of_gpt2(config: Mapping[str, Any], where: str = config_fields.FILE) -> dict[str, Any]:
     """Translate a GPT2Config of transformers into fields of a `DecoderConfig`.
 
     Args:
@@ -71,10 +75,10 @@ def fields_of_gpt2(config: Mapping[str, Any], where: str = layout.FILE) -> dict[
     if config.get("model_type") != "gpt2":
         kind = shown(config.get("model_type"))
         raise RunFileError(f"{where}model_type is {kind}, expected 'gpt2'")
-    layout.check_fields(config, (), {*GPT2, *GPT2_HARMLESS}, where)
+    config_fields.check_fields(config, (), {*GPT2, *GPT2_HARMLESS}, where)
     fields = {ours: config[theirs] for theirs, ours in GPT2.items() if config.get(theirs) is not None}
     act_fn = config.get("activation_function", "gelu_new")
-    act_fn = ACTIVATIONS[layout.one_of(act_fn, ACTIVATIONS, f"{where}activation_function")]
+    act_fn = ACTIVATIONS[config_fields.one_of(act_fn, ACTIVATIONS, f"{where}activation_function")]
     tied = {"tied": config["tie_word_embeddings"]} if "tie_word_embeddings" in config else {}
     return {
         "eps": 1e-5, "use_attn_scale": True, **fields, **tied,
@@ -181,16 +185,16 @@ def plan_of(
     if not any(".ln1." in name or ".ln2." in name or name.startswith("ln_final.") for name in inner):
         # Norms without weights, or none: which is asked for.
         from_config = {name: x for name, x in from_config.items() if name != "normalization_type"}
-    fields = layout.agree(_from_shapes(inner, table.theirs), from_config, layout.BY_SHAPES)
+    fields = config_fields.agree(_from_shapes(inner, table.theirs), from_config, layout.BY_SHAPES)
     if frequencies:
         fields |= {"positional_embedding_type": "rotary", "rotary_dim": 2 * shapes[frequencies[0]][-1]}
-    fields = layout.agree(fields, given, "in the file")
+    fields = config_fields.agree(fields, given, "in the file")
     if "pos_embed.weight" in inner:
         fields.setdefault("positional_embedding_type", "standard")
     needed = ["n_heads", "positional_embedding_type", "n_ctx", "normalization_type"]
     if "pos_embed.weight" not in inner and "positional_embedding_type" not in fields:
         of = f"{of}, without {table.theirs('pos_embed.weight')},"
-    layout.require(fields, [*needed, *layout.needed_parts(fields)], of)
+    config_fields.require(fields, [*needed, *config_fields.needed_parts(fields)], of)
     if fields["attn_only"]:
         fields = {name: value for name, value in fields.items() if name not in ("act_fn", "d_mlp")}
     first = "qkv" if "blocks.0.attn.qkv.weight" in inner else "q"
@@ -198,15 +202,15 @@ def plan_of(
     transposed = columns == fields["d_model"]  # torch's layers; GPT-2's own lie the other way
     split = linear_layers.split_shapes(inner, transposed, table.theirs)
     width = layout.shape_of(split, "blocks.0.attn.q.weight", 2, table.theirs)[0]
-    fields["d_head"] = layout.head_size(fields["n_heads"], width, f"d_model {width}")
+    fields["d_head"] = config_fields.head_size(fields["n_heads"], width, f"d_model {width}")
     tied = "unembed.weight" not in inner
     may_tie = fields.pop("tied", None)
     if tied and may_tie is False:
         name = table.theirs("unembed.weight")
         raise RunFileError(f"it has no {name}, though its config says that it is not tied")
-    config = layout.make_config({**fields, "tied": tied})
+    config = config_fields.make_config({**fields, "tied": tied})
     linear_layers.check_fused(inner, config, transposed, table.theirs)
-    assumed = layout.assumptions(config, fields)
+    assumed = config_fields.assumptions(config, fields)
     if tied and may_tie is None:
         assumed["tied"] = True
     if config.normalization_type == "LN" and from_config.get("normalization_type") and LN_BIAS not in inner:

@@ -11,8 +11,12 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from mechmarkov.importing import layout
-from mechmarkov.importing.layout import Called, ImportPlan, Shapes
+from mechmarkov.importing import config_fields, layout
+from mechmarkov.importing.layout import (
+    Called,
+    ImportPlan,
+    Shapes,
+)
 from mechmarkov.models import DecoderConfig
 from mechmarkov.models.decoder import ROTARY_BUFFERS, is_derived, parameter_shapes
 from mechmarkov.models.layers import causal_mask
@@ -137,10 +141,13 @@ def plan_import(
         >>> plan.config == config
         True
     """
-    by_shapes, by_config = from_shapes(shapes, called), layout.agree(cfg or {}, given, "in the file's config")
-    fields = layout.agree(by_shapes, by_config, "by the shapes")
-    needed = ["positional_embedding_type", "n_ctx", "normalization_type", *layout.needed_parts(fields)]
-    layout.require(fields, needed, "a HookedTransformer's state dict")
+    by_shapes, by_config = (
+        from_shapes(shapes, called),
+        config_fields.agree(cfg or {}, given, "in the file's config"),
+    )
+    fields = config_fields.agree(by_shapes, by_config, "by the shapes")
+    needed = ["positional_embedding_type", "n_ctx", "normalization_type", *config_fields.needed_parts(fields)]
+    config_fields.require(fields, needed, "a HookedTransformer's state dict")
     config = config_from_lens(lens_fields(fields))
     if (layers := layout.count_layers(shapes, "blocks.", called)) != config.n_layers:
         raise RunFileError(f"it has {layers} blocks, but n_layers is {config.n_layers}")
@@ -154,12 +161,12 @@ def plan_import(
             _check_buffer(called(name), weights[name], config)
         return {name: weights[name] for name in expected}
 
-    assumed = layout.assumptions(config, told(fields, has_config=cfg is not None))
+    assumed = config_fields.assumptions(config, told(fields, has_config=cfg is not None))
     return ImportPlan(config, (*expected, *buffers), states, assumed)
 
 
 def told(fields: Mapping[str, Any], has_config: bool) -> set[str]:
-    """Returns the fields whose values a file says, so that `layout.assumptions` need not name them.
+    """Returns the fields whose values a file says, so that `config_fields.assumptions` need not name them.
 
     Args:
         fields: The fields that it gives, or the caller.

@@ -11,8 +11,12 @@ from typing import Any
 from einops import rearrange
 from torch import Tensor
 
-from mechmarkov.importing import gpt2, layout, linear_layers, mamba
-from mechmarkov.importing.layout import Called, ImportPlan, Shapes
+from mechmarkov.importing import config_fields, gpt2, layout, linear_layers, mamba
+from mechmarkov.importing.layout import (
+    Called,
+    ImportPlan,
+    Shapes,
+)
 from mechmarkov.importing.names.weights import PAGE
 from mechmarkov.models.config import MAX_WIDTH
 from mechmarkov.safe.plain_data import RunFileError
@@ -131,7 +135,7 @@ ARCHITECTURES = {family.architecture: family for name, family in FAMILIES.items(
 MARKS = (("model.embed_tokens.weight",), ("gpt_neox.embed_in.weight",))
 
 
-def unknown(model_type: Any, where: str = layout.FILE) -> RunFileError:
+def unknown(model_type: Any, where: str = config_fields.FILE) -> RunFileError:
     """Returns the error about a model of no family that is read, with what can be done.
 
     Example:
@@ -146,7 +150,7 @@ def unknown(model_type: Any, where: str = layout.FILE) -> RunFileError:
     return RunFileError(f"{where}model_type is {shown(model_type)}, expected {', '.join(KINDS)}; {why}")
 
 
-def kind_of(config: Mapping[str, Any], where: str = layout.FILE) -> str:
+def kind_of(config: Mapping[str, Any], where: str = config_fields.FILE) -> str:
     """Returns the `model_type` of a config of transformers.
 
     Raises:
@@ -166,7 +170,7 @@ def plan_import(
     config: Mapping[str, Any],
     given: Mapping[str, Any],
     *,
-    where: str = layout.FILE,
+    where: str = config_fields.FILE,
     called: Called = str,
 ) -> ImportPlan:
     """Work out which decoder a model of transformers is: GPT-2, Mamba or one of a family.
@@ -200,20 +204,20 @@ def plan_import(
     fields = fields_of(config, family, where)
     if type(given.get("n_ctx")) is type(fields["n_ctx"]) is int:
         fields["n_ctx"] = min(fields["n_ctx"], given["n_ctx"])
-    fields = layout.agree(fields, given, "in its config")
+    fields = config_fields.agree(fields, given, "in its config")
     fields["d_vocab_out"] = -1  # the embedding's
     if "unembed.weight" in inner:
         fields["d_vocab_out"] = layout.shape_of(inner, "unembed.weight", 2, table.theirs)[0]
     elif config.get("tie_word_embeddings") is False:
         raise RunFileError("it has no unembedding, though its config says that it is not tied")
-    shape = layout.make_config(fields)
+    shape = config_fields.make_config(fields)
     if (layers := layout.count_layers(inner, "blocks.", table.theirs)) != shape.n_layers:
         raise RunFileError(f"it has {layers} layers, but num_hidden_layers is {shape.n_layers}")
     linear_layers.check_fused(fused, shape, True, table.theirs)
     plan = linear_layers.plan(
         inner,
         shape,
-        assumed=layout.assumptions(shape, fields),
+        assumed=config_fields.assumptions(shape, fields),
         called=table.theirs,
         **how(family, shape.d_model),
     )
@@ -258,7 +262,9 @@ def fields_of(config: Mapping[str, Any], family: Family, where: str) -> dict[str
         >>> fields["d_head"], fields["rotary_dim"], fields["n_key_value_heads"]
         (4, 4, None)
     """
-    layout.check_fields(config, [*FIELDS, family.eps], HARMLESS | family.rotary | family.harmless, where)
+    config_fields.check_fields(
+        config, [*FIELDS, family.eps], HARMLESS | family.rotary | family.harmless, where
+    )
     fields = {ours: config[theirs] for theirs, ours in FIELDS.items()} | dict(family.fixed)
     sizes = [fields["d_model"], fields["n_heads"]]
     if any(type(size) is not int or size < 1 for size in sizes):
@@ -266,7 +272,7 @@ def fields_of(config: Mapping[str, Any], family: Family, where: str) -> dict[str
     d_head = config.get("head_dim") or sizes[0] // sizes[1]
     if config.get("sliding_window") is not None and family is FAMILIES["mistral"]:
         if type(config["sliding_window"]) is not int or config["sliding_window"] < 1:
-            raise layout.cannot_express("sliding_window", config["sliding_window"], where)
+            raise config_fields.cannot_express("sliding_window", config["sliding_window"], where)
         fields["window"] = config["sliding_window"] - 1  # theirs counts the query's own position
     fields |= {"d_head": d_head, "eps": config[family.eps]}
     return fields | common_fields(config, family, sizes[1], d_head, where)
@@ -288,33 +294,35 @@ def common_fields(
         RunFileError: Naming a field that a `HookedDecoder` cannot express.
     """
     if config.get("use_sliding_window"):
-        raise layout.cannot_express("use_sliding_window", True, where)
+        raise config_fields.cannot_express("use_sliding_window", True, where)
     kinds = config.get("layer_types") or ["full_attention"]
     if type(kinds) is not list or any(kind != "full_attention" for kind in kinds):
-        raise layout.cannot_express("layer_types", kinds, where)
+        raise config_fields.cannot_express("layer_types", kinds, where)
     fields = {
-        "act_fn": ACTIVATIONS[layout.one_of(config.get("hidden_act"), ACTIVATIONS, f"{where}hidden_act")],
+        "act_fn": ACTIVATIONS[
+            config_fields.one_of(config.get("hidden_act"), ACTIVATIONS, f"{where}hidden_act")
+        ],
         "attn_only": False,
         "positional_embedding_type": "rotary",
         "rotary_adjacent_pairs": False,
     }
     rope = config.get("rope_parameters") or {}
     if config.get("rope_scaling"):
-        raise layout.cannot_express("rope_scaling", config["rope_scaling"], where)
+        raise config_fields.cannot_express("rope_scaling", config["rope_scaling"], where)
     if type(rope) is not dict:
-        raise layout.cannot_express("rope_parameters", rope, where)
+        raise config_fields.cannot_express("rope_parameters", rope, where)
     for name, value in rope.items():
         kind = name in ("rope_type", "type") and value == "default"
         if name not in ("rope_theta", "partial_rotary_factor") and not kind:
             field = f"rope_parameters.{printable(str(name), NAME_CHARACTERS)}"
-            raise layout.cannot_express(field, value, where)
+            raise config_fields.cannot_express(field, value, where)
     bases = [rope.get("rope_theta"), config.get("rope_theta"), config.get("rotary_emb_base"), 10000.0]
     share = [rope.get("partial_rotary_factor"), config.get("partial_rotary_factor"), config.get("rotary_pct")]
     if type(d_head) is not int or not 0 < d_head <= MAX_WIDTH:
         raise RunFileError(f"{where}head_dim is {shown(d_head)}, expected a size")
     part = next((value for value in share if value is not None), family.rotary_share or 1.0)
     if type(part) not in (int, float) or not 0 < part <= 1 or (part != 1 and family.rotary_share is None):
-        raise layout.cannot_express("partial_rotary_factor", part, where)
+        raise config_fields.cannot_express("partial_rotary_factor", part, where)
     fields["rotary_base"] = next(value for value in bases if value is not None)
     fields["rotary_dim"] = int(d_head * part)
     if family.rotary_share is not None:

@@ -10,7 +10,15 @@ from typing import Any
 
 from torch import Tensor
 
-from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, layout, mamba, transformer_bridge
+from mechmarkov.importing import (
+    config_fields,
+    gpt2,
+    hooked_transformer,
+    hugging_face,
+    layout,
+    mamba,
+    transformer_bridge,
+)
 from mechmarkov.importing.hooked_transformer import CHANGING, LOCAL, config_from_lens
 from mechmarkov.importing.live import gpt2_names
 from mechmarkov.importing.live.difference import nearest
@@ -88,7 +96,7 @@ def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
     if isinstance(model, HookedDecoder):
         if model.n_models is not None:
             raise ValueError(f"the model is a stack of {model.n_models}: import a member, stack[i]")
-        layout.agree(model.config.model_dump(), given, "in its config")
+        config_fields.agree(model.config.model_dump(), given, "in its config")
         return Reading(lambda _: (model.config, state))
     cfg = getattr(model, "cfg", None)
     if is_of(model, TRANSFORMERS) or layout.recognises((*hugging_face.MARKS, *mamba.MARKS), state):
@@ -96,7 +104,7 @@ def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
     if layout.recognises(gpt2.MARKS, state):
         return gpt2_names.reading(live, state, given, n_ctx)
     if cfg is not None and is_of(cfg, LENS):
-        layout.agree(vars(cfg), given, "in its cfg")
+        config_fields.agree(vars(cfg), given, "in its cfg")
         if layout.recognises(transformer_bridge.MARKS, state):
             return Reading(lambda _: transformer_bridge.states_of(state, vars(cfg)))
         return Reading(lambda _: (config_from_lens(cfg), state))
@@ -130,7 +138,7 @@ def _with_lens_names(live: Inside, state: Mapping[str, Tensor], given: dict[str,
         **({"eps": eps[0]} if eps else {}),
         **known,
     }
-    fields = layout.agree(fields, given, "in its cfg")
+    fields = config_fields.agree(fields, given, "in its cfg")
     choices: dict[str, list[Any]] = {}
     if not fields["attn_only"] and fields.get("act_fn") is None:
         choices["act_fn"] = [*ACTIVATIONS]

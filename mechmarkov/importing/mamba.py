@@ -7,8 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechmarkov.importing import layout
-from mechmarkov.importing.layout import Called, ImportPlan, Shapes
+from mechmarkov.importing import config_fields, layout
+from mechmarkov.importing.layout import (
+    Called,
+    ImportPlan,
+    Shapes,
+)
 from mechmarkov.importing.names.table import table_of
 from mechmarkov.importing.names.weights import renamed
 from mechmarkov.models import DecoderConfig
@@ -83,7 +87,7 @@ def plan_import(
     config: Mapping[str, Any],
     given: Mapping[str, Any],
     *,
-    where: str = layout.FILE,
+    where: str = config_fields.FILE,
     called: Called = str,
 ) -> ImportPlan:
     """Work out which decoder a Mamba or Mamba-2 of transformers is.
@@ -99,9 +103,9 @@ def plan_import(
     Raises:
         RunFileError: Naming a field that cannot be expressed, is missing, or contradicts the shapes.
     """
-    fields = layout.agree(_fields(config, where), given, "in its config")
+    fields = config_fields.agree(_fields(config, where), given, "in its config")
     assumed = {} if "n_ctx" in given else {"n_ctx": ASSUMED_N_CTX}
-    shape = layout.make_config({**assumed, **fields})
+    shape = config_fields.make_config({**assumed, **fields})
     if (layers := layout.count_layers(shapes, "backbone.layers.", called)) != shape.n_layers:
         raise RunFileError(f"it has {layers} layers, but num_hidden_layers is {shape.n_layers}")
     expected = _expected(shape)
@@ -116,11 +120,11 @@ def plan_import(
 def _fields(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     kind = config["model_type"]
     named = FIELDS | (MAMBA2_FIELDS if kind == "mamba2" else {})
-    layout.check_fields(config, named, HARMLESS, where)
+    config_fields.check_fields(config, named, HARMLESS, where)
     limit = config.get("time_step_limit", [0.0, math.inf])
     if limit not in ([0.0, math.inf], (0.0, math.inf)):
-        raise layout.cannot_express("time_step_limit", limit, where)
-    layout.one_of(config["hidden_act"], ACTIVATIONS, f"{where}hidden_act")
+        raise config_fields.cannot_express("time_step_limit", limit, where)
+    config_fields.one_of(config["hidden_act"], ACTIVATIONS, f"{where}hidden_act")
     fields = {ours: config[theirs] for theirs, ours in named.items()}
     fields |= {"mixer": MIXERS[kind], "attn_only": True, "normalization_type": "RMS"}
     if kind == "mamba":

@@ -9,9 +9,13 @@ from typing import Any
 
 from torch import Tensor
 
-from mechmarkov.importing import hugging_face, layout, linear_layers
+from mechmarkov.importing import config_fields, hugging_face, layout, linear_layers
 from mechmarkov.importing.hooked_transformer import config_from_lens, lens_fields, told
-from mechmarkov.importing.layout import Called, ImportPlan, Shapes
+from mechmarkov.importing.layout import (
+    Called,
+    ImportPlan,
+    Shapes,
+)
 from mechmarkov.models import DecoderConfig
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import shown
@@ -54,18 +58,20 @@ def plan_import(
         ValueError: Naming a field that a HookedDecoder cannot express, or that neither file nor caller gives.
     """
     fields, flipped = _config_fields(cfg) if cfg else _from_shapes(shapes, called)
-    fields = layout.agree(fields, given, "in the file's config" if cfg else "by the shapes")
+    fields = config_fields.agree(fields, given, "in the file's config" if cfg else "by the shapes")
     needed = ["n_heads", "positional_embedding_type", "normalization_type", "attn_only"]
     if cfg:
         act_fn = [] if fields.get("attn_only") else ["act_fn"]
-        layout.require(fields, [*needed, *act_fn, "eps"], "cfg")
+        config_fields.require(fields, [*needed, *act_fn, "eps"], "cfg")
     else:
-        needed += layout.needed_parts(fields)
-        layout.require(fields, [*needed, "n_ctx"], "a bridge's bare state dict")
+        needed += config_fields.needed_parts(fields)
+        config_fields.require(fields, [*needed, "n_ctx"], "a bridge's bare state dict")
         width, _ = layout.shape_of(shapes, "blocks.0.attn.q.weight", 2, called)
-        fields["d_head"] = layout.head_size(fields["n_heads"], width, f"{width}, the width of the queries")
+        fields["d_head"] = config_fields.head_size(
+            fields["n_heads"], width, f"{width}, the width of the queries"
+        )
     config = config_from_lens(fields)
-    assumed = layout.assumptions(config, told(fields, has_config=bool(cfg)))
+    assumed = config_fields.assumptions(config, told(fields, has_config=bool(cfg)))
     family = hugging_face.ARCHITECTURES.get(str((cfg or {}).get("architecture")))
     if family is not None:
         how = hugging_face.how(family, config.d_model)
@@ -98,7 +104,7 @@ def _config_fields(cfg: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
 
 def _fields_around(family: hugging_face.Family, cfg: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a bridge around one of transformers' models: partly in its words, partly in theirs."""
-    layout.require(cfg, ("n_heads", "d_head"), "cfg")
+    config_fields.require(cfg, ("n_heads", "d_head"), "cfg")
     theirs = dict(cfg)
     theirs.setdefault("rope_parameters", {"rope_theta": cfg.get("rotary_base")})
     common = hugging_face.common_fields(theirs, family, cfg["n_heads"], cfg["d_head"], "cfg.")

@@ -7,7 +7,7 @@ refused.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mechmarkov.importing import layout
+from mechmarkov.importing import config_fields
 from mechmarkov.safe import foreign_file
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
@@ -148,7 +148,7 @@ def check_settings(config: Mapping[str, Any], where: str, given: Mapping[str, An
         if value is not None and "act_fn" not in given and not activation({name: value}):
             raise RunFileError(
                 f"{where}: {name} is {shown(value)}, which no weight shows: say what it means with "
-                f"--set act_fn={layout.EXAMPLES['act_fn']}"
+                f"--set act_fn={config_fields.EXAMPLES['act_fn']}"
             )
     for name, value in config.items():
         if name not in MEANINGS or _is_usual(name, value, config):
@@ -157,7 +157,7 @@ def check_settings(config: Mapping[str, Any], where: str, given: Mapping[str, An
         if field is None:
             raise RunFileError(f"{setting}: a HookedDecoder cannot express it")
         fields = {field, "use_attn_scale"} if field == "attn_scale" else {field}
-        example = layout.EXAMPLES.get(field, "VALUE")
+        example = config_fields.EXAMPLES.get(field, "VALUE")
         if field == "window" and type(value) is int and value > 1:  # codes differ in whether a query counts
             example = (
                 f"{value} if a query sees itself and {value} tokens before it, {value - 1} if {value} in all"

@@ -3,10 +3,22 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, layout, mamba, transformer_bridge
+from mechmarkov.importing import (
+    config_fields,
+    gpt2,
+    hooked_transformer,
+    hugging_face,
+    layout,
+    mamba,
+    transformer_bridge,
+)
 from mechmarkov.importing.files import configs, folders, relative_transformer
 from mechmarkov.importing.files.state_dicts import Layouts
-from mechmarkov.importing.layout import Called, ImportPlan, Shapes
+from mechmarkov.importing.layout import (
+    Called,
+    ImportPlan,
+    Shapes,
+)
 from mechmarkov.importing.names.plan import plan_import
 from mechmarkov.importing.names.table import Names, table_of
 from mechmarkov.importing.names.weights import nothing_fits
@@ -74,7 +86,7 @@ def planned(
     """
     try:
         return _planned(shapes, around, given, called)
-    except layout.DisagreementError as error:
+    except config_fields.DisagreementError as error:
         n_ctx = error.given
         shorter = error.name == "n_ctx" and type(n_ctx) is type(error.found) is int
         if not shorter or not 1 <= n_ctx < error.found:
@@ -118,7 +130,7 @@ def _of_lens(
     for where, config in saved_configs.items():
         configs.check_settings(config, where, given)
         fields = {**{name: x for name, x in config.items() if name in PLAIN_FIELDS}, **fields}
-    plan = module.plan_import(shapes, None, layout.agree(fields, given, "in the file"), called=called)
+    plan = module.plan_import(shapes, None, config_fields.agree(fields, given, "in the file"), called=called)
     return plan, _unused(saved_configs, PLAIN_FIELDS, plan, given)
 
 
@@ -138,7 +150,7 @@ def _of_gpt(
         fields = {**from_config, **fields}
     try:
         plan = module.plan_import(shapes, fields, given, called=called)
-    except layout.DisagreementError as error:
+    except config_fields.DisagreementError as error:
         if error.name not in names or error.where != layout.BY_SHAPES:
             raise
         raise RunFileError(
@@ -179,7 +191,7 @@ def of_names(
     idle += ["n_heads"] * (given.get("mixer") in STATE_SPACES)
     idle += ["rotary_base"] * (given.get("positional_embedding_type") != "rotary")
     fields = {name: value for name, value in fields.items() if name not in idle}
-    plan = plan_import(shapes, names, layout.agree(fields, given, "in the file"))
+    plan = plan_import(shapes, names, config_fields.agree(fields, given, "in the file"))
     return plan, _unused(saved_configs, {*gpt2.NANOGPT, *gpt2.NANOGPT_HARMLESS}, plan, given)
 
 

@@ -8,8 +8,12 @@ heads than one.
 from collections.abc import Mapping
 from typing import Any
 
-from mechmarkov.importing import gpt2, layout, linear_layers
-from mechmarkov.importing.layout import Called, ImportPlan, Shapes
+from mechmarkov.importing import config_fields, gpt2, layout, linear_layers
+from mechmarkov.importing.layout import (
+    Called,
+    ImportPlan,
+    Shapes,
+)
 from mechmarkov.safe.plain_data import RunFileError
 
 TABLE = {
@@ -55,7 +59,7 @@ def plan_import(
         for name, shape in shapes.items()
     }
     by_shapes = {"n_ctx": n_ctx, "positional_embedding_type": "relative"}
-    fields = layout.agree(by_shapes, from_config, layout.BY_SHAPES)
+    fields = config_fields.agree(by_shapes, from_config, layout.BY_SHAPES)
     plan = gpt2.plan_of(names, table, cut, fields, given, masks=masks, of="Relative_Transformer")
     if plan.config.n_heads > 1 and plan.config.n_layers > 1:
         raise RunFileError(

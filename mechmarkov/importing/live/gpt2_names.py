@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mechmarkov.importing import gpt2, layout
+from mechmarkov.importing import config_fields, gpt2, layout
 from mechmarkov.importing.live import measured
 from mechmarkov.importing.live.inside import Inside
 from mechmarkov.importing.live.reading import Fields, Reading
@@ -65,8 +65,8 @@ def reading(live: Inside, state: Mapping[str, Tensor], given: Fields, n_ctx: int
     def read(choice: Fields) -> tuple[DecoderConfig, Mapping[str, Tensor]]:
         return plan(choice).of_live_model(weights)
 
-    assumed = {**layout.ASSUMED, **fields}
-    hidden = listed([f"{name} ({assumed[name]})" for name in layout.ASSUMED])
+    assumed = {**config_fields.ASSUMED, **fields}
+    hidden = listed([f"{name} ({assumed[name]})" for name in config_fields.ASSUMED])
     advice = f'; weights do not show {hidden}: say what is otherwise, given={{"window": 8}}'
     return Reading(read, choices, provenance, advice)
 

@@ -8,7 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, mamba, transformer_bridge
-from mechmarkov.importing.layout import plain_name, recognises
+from mechmarkov.importing.layout import (
+    plain_name,
+    recognises,
+)
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.utils.text import counted, listed, shown
 

@@ -8,9 +8,12 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from mechmarkov.importing import layout
+from mechmarkov.importing import config_fields, layout
 from mechmarkov.importing.hooked_transformer import from_shapes
-from mechmarkov.importing.layout import ImportPlan, Shapes
+from mechmarkov.importing.layout import (
+    ImportPlan,
+    Shapes,
+)
 from mechmarkov.importing.names.folding import FOLDS, kind_of, unmarked
 from mechmarkov.importing.names.table import Names, Table, table_of
 from mechmarkov.importing.names.weights import OURS, PAGE, Renamed, renamed
@@ -75,8 +78,8 @@ def plan_import(
     fields, assumed = _fields(inner, given)
     if translated.by_name:
         assumed["axes"] = "a square weight called weight is [d_out, d_in], any other [d_in, d_out]"
-    config = layout.make_config({**fields, "tied": False})
-    assumed = {**layout.assumptions(config, given), **assumed}
+    config = config_fields.make_config({**fields, "tied": False})
+    assumed = {**config_fields.assumptions(config, given), **assumed}
     expected = parameter_shapes(config)
     _check(inner, expected, translated, table)
 
@@ -132,17 +135,17 @@ def _fields(inner: Shapes, given: Mapping[str, Any]) -> tuple[dict[str, Any], di
     by_shapes = from_shapes(inner)
     if by_shapes.get("normalization_type") == "RMS":  # or a LayerNorm whose biases are filled
         del by_shapes["normalization_type"]
-    fields = layout.agree(by_shapes, given, "by the shapes")
-    assumed = {name: value for name, value in layout.ASSUMED.items() if name not in fields}
+    fields = config_fields.agree(by_shapes, given, "by the shapes")
+    assumed = {name: value for name, value in config_fields.ASSUMED.items() if name not in fields}
     if "pos_embed.W_pos" in inner and "positional_embedding_type" not in fields:
         assumed["positional_embedding_type"] = "standard"
     if not fields["attn_only"] and "parallel_attn_mlp" not in fields:
         assumed["parallel_attn_mlp"] = False
     fields |= assumed
-    needed = ["n_ctx", "normalization_type", *layout.needed_parts(fields)]
+    needed = ["n_ctx", "normalization_type", *config_fields.needed_parts(fields)]
     if fields.get("mixer") not in STATE_SPACES:
         needed.insert(0, "positional_embedding_type")
-    layout.require(fields, needed, "a table of names")
+    config_fields.require(fields, needed, "a table of names")
     return fields, assumed
 
 
