@@ -100,7 +100,8 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
         for path, effect in effects.items()
         if not matters or (path in known and abs(effect) >= MIN_SHARE * largest)
     }
-    main = _main_paths(told, MIN_COLOURED_SHARE * largest)
+    of_the_circuit = {path: effect for path, effect in told.items() if _is_between(path, heads)}
+    main = _main_paths(of_the_circuit, MIN_COLOURED_SHARE * largest)
     for (sender, receiver), effect in sorted(told.items(), key=lambda item: abs(item[1])):
         component, side = split_input(receiver)
         x, y = bend(boxes[sender], boxes[component], side, boxes.values())
@@ -108,8 +109,7 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
         _, colour, dash = _SIDES[side]
         size = 1 + (_WIDEST - 1) * min(1.0, abs(effect) / scale)
         ends = {sender, component} - {"embed", "pos_embed", "logits"}
-        named = ends <= set(heads) if ends else "direct" in heads and sender == "embed"
-        named = named and (sender, receiver) in main
+        named = (sender, receiver) in main
         line = {"width": size if named else 1, "color": colour if named else GREY, "dash": dash}
         text = f"{label(sender)} → {label(receiver)}: {format_number(effect)} nats"
         row = {"sender": sender, "receiver": receiver, "nats": effect}  # for the data as CSV
@@ -160,6 +160,12 @@ def _arrowhead(figure: go.Figure, x: np.ndarray, y: np.ndarray, box: Box, colour
     place = {"x": x[tip], "y": y[tip], "ax": x[start], "ay": y[start], "axref": "x", "ayref": "y"}
     width = max(1.5, min(size, 3.0))
     figure.add_annotation(text="", arrowhead=2, arrowcolor=colour, arrowwidth=width, **place)
+
+
+def _is_between(path: tuple[str, str], named: Sequence[str]) -> bool:
+    """Returns whether a path has no other ends than named parts, what is embedded and the logits."""
+    ends = {split_input(end)[0] for end in path} - {"embed", "pos_embed", "logits"}
+    return ends <= {*named} if ends else "direct" in named and path[0] == "embed"
 
 
 def _main_paths(effects: Mapping[tuple[str, str], float], least: float) -> set[tuple[str, str]]:

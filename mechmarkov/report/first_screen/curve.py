@@ -189,6 +189,7 @@ def _add_events(
             ax=float(offset[0]),
             ay=float(offset[1]),
             font={"size": 11},
+            bgcolor="#ffffff",  # over the lines
         )
 
 

@@ -13,7 +13,7 @@ Badge = Literal["solved", "partly", "at the unigram", "another law", "trapped", 
 
 # What each word means, for who points at it.
 MEANS: dict[Badge, str] = {
-    "solved": "at most a tenth of the nats between unigram and best is left, or the circuit is exact",
+    "solved": "it is the best law, with at most a tenth of the nats from the unigram left, or by its circuit",
     "partly": "more than a tenth of the nats between unigram and best is gained, or a part of the law",
     "at the unigram": "its loss and its law are within a tenth of the way of the unigram's",
     "another law": "it is neither near the unigram nor on the way from there to the best law",
