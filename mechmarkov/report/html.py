@@ -77,6 +77,7 @@ def page(result: Findings, made: Mapping[str | None, Any]) -> str:
         screens=screens,
         tiles=_tiles(screens),
         hero=first.hero,
+        no_circuit=result.skipped.get("ablation", ""),
         named=(screens[-1].named or ("",))[-1],
         panels=first.panels,
         own=own,
@@ -171,7 +172,7 @@ def summary(result: Findings) -> str:
     where = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
     if dict(run.get("provenance") or {}).get("step") == "unknown":
         where = "an unknown step"
-    known = [run.get(name) for name in ("name", "model", "source", "objective")]
+    known = [run.get(name) for name in ("name", "source", "model", "objective")]
     words = [text.shorten(text.clean(str(value)), _MAX_TITLE) for value in known if value]
     return " · ".join([*words, f"probed at {where}"] if steps else words)
 

@@ -8,6 +8,7 @@ from claim_cases import behaviour, result_of
 from markupsafe import escape
 
 from mechmarkov.claims.claim import MODEL, Claim, Condition
+from mechmarkov.report.first_screen.curve import _joined
 from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.report.first_screen.verdict import MEANS, Badge
 from mechmarkov.report.html import render
@@ -106,3 +107,10 @@ def test_each_badge_tells_what_it_means():
     assert set(MEANS) == set(get_args(Badge))
     page = render(result_of((50,), behaviour=behaviour(0.5)))
     assert f'title="{escape(MEANS["partly"])}">partly<' in page
+
+
+def test_the_best_law_is_named_at_its_line():
+    levels = {"unigram": 1.0, "context tree weighting (best)": 0.5}
+    assert _joined(levels, 0.01) == [("context tree<br>weighting (best)", 0.5), ("unigram", 1.0)]
+    near = {"bigram": 0.51, "forward filter (best)": 0.5}
+    assert [text for text, _ in _joined(near, 0.1)] == ["bigram<br>forward filter<br>(best)"]

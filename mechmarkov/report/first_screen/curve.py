@@ -27,8 +27,9 @@ from mechmarkov.utils.text import format_number, listed
 _HEIGHT = 290  # pixels
 _MIN_BAND = 0.12  # of the axis; a narrower band has no room for its name
 _MIN_UPRIGHT = 0.04  # likewise; in a wider one the name stands upright
-_ROW = 0.048  # of the axis' height: a line of text; nearer levels share one text
+_ROW = 0.057  # of the axis' height: a line of text; nearer levels share one text
 _LETTER = 6.0  # pixels of a letter
+_LEVEL_LETTERS = 19  # of a row of a law's name
 _EVENT_LETTERS = 21  # of a row of an event's name
 _PLOTS = np.array([(190, 250), (520, 250), (1056, 250)])  # pixels between the axes: phone, 1280, 1920
 _HEADROOM = 0.35  # of the way from the best loss to the uniform's, above the latter
@@ -45,7 +46,10 @@ def learning_curve(result: Findings) -> Figure | None:
     data, drawn = behaviour.data, course(behaviour)
     steps, values, known = data["step"].values.astype(float), drawn.values, drawn.levels
     laws = dict.fromkeys(["uniform", data.attrs["unigram"], data.attrs["bigram"]])
-    levels = {bare_law(name): known[name] for name in laws if name in known} | {"best": known["best"]}
+    levels = {bare_law(name): known[name] for name in laws if name in known}
+    best = bare_law(data.attrs["best"]) if "best" in data.attrs else ""
+    levels = {name: level for name, level in levels.items() if name != best}
+    levels[f"{best} (best)" if best else "best"] = known["best"]
     low, high = min(*levels.values(), float(values.min())), max(*levels.values(), float(values[-1]))
     if drawn.of_loss:  # a loss far above the laws' at the start would flatten the rest
         high = max(high, min(float(values.max()), high + _HEADROOM * (high - low)))
@@ -79,10 +83,10 @@ def learning_curve(result: Findings) -> Figure | None:
     what = "Cross-entropy of the predictions" if drawn.of_loss else "How often the likeliest state is next"
     caption = f"{what}. Dashed: exact predictors."
     if len(steps) > 1:
-        caption += " Shaded: the one that is closest by KL." if bands else ""
+        caption += " Shaded: the closest by KL, up to the next probed step." if bands else ""
         n_phases = len(result.claims.where("passed", probe="dynamics"))
         caption += " Unshaded: open." if drawn.of_loss and len(bands) < n_phases else ""
-        caption += " Arrows: a head is halfway to an exact one." if heads else ""
+        caption += " Arrows: a head is halfway to an ideal one." if heads else ""
         caption += " Upright: the slider's step. Steps: symlog."
     if float(values.max()) > high + room:
         caption += f" It begins at {format_number(float(values[0]))} nats."
@@ -124,10 +128,11 @@ def _joined(levels: Mapping[str, float], row: float) -> list[tuple[str, float]]:
     """Levels from the lowest, under one name where names of rows this high would lie on each other."""
     groups: list[list[tuple[str, float]]] = []
     for name, level in sorted(levels.items(), key=lambda item: item[1]):
-        if groups and level - np.mean([at for _, at in groups[-1]]) < row * (len(groups[-1]) + 1) / 2:
-            groups[-1].insert(0, (name, level))
+        rows = [(text, level) for text in wrap(name, _LEVEL_LETTERS)]
+        if groups and level - np.mean([at for _, at in groups[-1]]) < row * (len(groups[-1]) + len(rows)) / 2:
+            groups[-1] = rows + groups[-1]
         else:
-            groups.append([(name, level)])
+            groups.append(rows)
     texts = ["<br>".join(name for name, _ in group) for group in groups]
     means = [float(np.mean([level for _, level in group])) for group in groups]
     return list(zip(texts, means, strict=True))

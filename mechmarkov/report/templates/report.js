@@ -416,6 +416,8 @@
 
   for (const library of document.querySelectorAll(".library")) await unpack(library);
   figures.forEach((figure) => observer.observe(figure));
+  const curve = document.getElementById("figure-curve");
+  BESIDE.addEventListener("change", () => drawn.has(curve) && show(curve));
 
   // CircuitsVis draws a moment after it is asked, which is too late for a printer: its figures are drawn when
   // the page is idle. plotly.js draws at once.

@@ -91,8 +91,9 @@ def worded(tile: Tile) -> WordedTile:
     claims = tile.more or tile.answer
     sentences = " ".join(dict.fromkeys(sentence(claim) for claim in claims[:2]))
     picture = PICTURES.get(tile.picture, tile.picture)
-    if tile.picture == "steps" and any(claim.relation == "came_by" for claim in tile.answer):
-        picture += ", or a head is halfway to an exact one"
+    if tile.picture == "steps":
+        heads_too = any(claim.relation == "came_by" for claim in tile.answer)
+        picture += f"{', or a head halfway to an ideal one' * heads_too}; a bar begins at the one before"
     if tile.picture == "eigenvalues":
         picture = _eigenvalues(tile.answer[0])
     rows = on_steps(tile.answer) if tile.picture == "steps" else bars_from_zero(_named(tile))

@@ -53,7 +53,7 @@ def of_a_circuit(
     if tile.question == CAME and tile.picture == "steps":
         heads = tuple(claim for claim in tile.answer if claim.relation == "came_by")
         rows = on_steps(heads) if heads else shown.bars
-        picture = "first probed step at which a head is halfway to an exact one" if heads else shown.picture
+        picture = "first probed step at which a head is halfway to an ideal one" if heads else shown.picture
         return replace(
             shown, answer=came_in_words(heads or tile.answer), picture=picture if rows else "", bars=rows
         )

@@ -23,7 +23,7 @@ def _trapped(claim: Claim) -> str:
     K, n = int(claim.number("states")), int(claim.number("states that a label counts"))
     shifts = claim.object == ("shifts",)
     if claim.is_shown and shifts:
-        return f"Trapped: steps are certain and {K} divides the {n} tokens that it reads, so uniform attention and its gradient see all states equally"
+        return f"Trapped: moves are certain and {K} divides the {n} tokens that it reads, so uniform attention and its gradient see all states equally"
     if claim.is_shown:
         return "Trapped in the population: the token mean tells nothing of the label"
     if claim.status == "open":
