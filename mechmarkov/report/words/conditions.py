@@ -106,10 +106,11 @@ SILENT: dict[str, tuple[str, ...]] = {
     "induction": (
         "takes from the law", "no match", "no key to edit", "no strong circuit", "through", "from", "to", "does harm",
         "not the law's", "some of it", "most of what there is", "finds after", "not for their predecessors",
+        "more than an ideal head",
     ),
     "ablation": (
         "loss", "least of them", "no single parent", "all parents have one law", "a swap contradicts the rest", "all stay as they are", "cut from the logits only",
-        "worth together", "only undoes", "group", "one by one", "clearly needed",
+        "worth together", "only undoes", "undo", "group", "one by one", "clearly needed",
     ),
     "storage": (
         "worth of all paths", "what there is of it", "positions", "full rank", "too little to share", "the mean is it",

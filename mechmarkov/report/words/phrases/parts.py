@@ -6,6 +6,7 @@ from mechmarkov.report.words.phrases.premises import Phrase, cap, negated, premi
 from mechmarkov.utils.text import format_range, listed
 
 MOST_COSINE = 0.95  # with the target, from which on a table is told as all of it
+MORE_THAN_ALL = 1.005  # of the ideal, from which on a share is told to be as much
 LEAST_LEFT = (-0.05, 0.005)  # of a score, which are told as none
 
 
@@ -107,7 +108,12 @@ def _induction_head(claim: Claim) -> str:
     if claim.condition("its own convolution"):  # of a state space, whose weights on tokens are no attention
         return f"{who} is an induction head by itself: its convolution sees each token's predecessor, which moves how much that token counts"
     are = verb(claim.subject, "is an induction head", "are induction heads")
-    return f"{who} {are}: changing a token's predecessor moves {verb(claim.subject, 'its', 'their')} attention by {share(claim.value)} of the ideal"
+    moved = f"{who} {are}: changing a token's predecessor moves {verb(claim.subject, 'its', 'their')} attention"
+    if claim.condition("more than an ideal head"):
+        return f"{moved} more than an ideal head's, which is even on all copies"
+    if value_in(claim) > MORE_THAN_ALL:
+        return f"{moved}, on average, as much as an ideal head's"
+    return f"{moved} by {share(min(value_in(claim), 1.0))} of the ideal"
 
 
 def _feeds(claim: Claim) -> str:
