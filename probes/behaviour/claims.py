@@ -55,7 +55,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     there = {claim.object: claim for claim in somewhere if claim.relation == "imitates"}
     everywhere = [_imitates(last, scores, str(name)) for name in data["predictor"].values]
     like = [there.get(claim.object, claim) for claim in everywhere]
-    tempered = list(_tempered(data, last))
+    tempered = list(_tempered(data, last)) or list(_tempered_after(data, last))
     return [
         *tempered,
         closest,
@@ -163,6 +163,7 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
     determined = bool(data.attrs.get("determined"))  # then laws of steps are the same where they know a token
     simple = [name for name in ("uniform", data.attrs["unigram"]) if name in data["predictor"].values]
     for name in names:
+        found: list[tuple[float, list[Claim]]] = []
         for axis, places in (("states", labels), ("positions", positions)):
             variable = {"states": "kl_after", "positions": "kl_at"}[axis]
             value, error = (last[each].sel(predictor=name).values for each in (variable, f"{variable}_error"))
@@ -172,7 +173,7 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
                 nearer = last[variable].sel(predictor=closest).values < IMITATION_NATS
                 by_chance = (last[variable].sel(predictor=simple) < IMITATION_NATS).any("predictor").values
             known, part = np.isfinite(value), parts[axis] / parts[axis].sum()
-            held = part[holds].sum() / part[known].sum()
+            held = float(part[holds].sum() / part[known].sum())
             if not fails.any() or not holds.any():
                 continue
             if best not in (closest, *equals) and name == best and nearer[holds].all() and not determined:
@@ -191,14 +192,17 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
             share = float(fails.sum() / known.sum())
             ends = [normal_interval(float(value[i]), float(error[i]), least=0.0) for i in (worst, most)]
             only = tuple(map(str, _chosen(places, holds))) if held < MOST - ROUNDING else ()
-            yield Claim(
+            fails_at = Claim(
                 _SUBJECT, "fails_at", (name,), float(value[worst]), ends[0], unit="nats", where=bad,
                 because=(
                     Condition("near elsewhere", value=float(value[most]), unit="nats", words=only),
                     Condition("share of places", axis == "states" or share > FEW, share, "share"),
                 ),
             )  # fmt: skip
-            yield Claim(_SUBJECT, "imitates", (name,), float(value[most]), ends[1], unit="nats", where=good)
+            there = Claim(_SUBJECT, "imitates", (name,), float(value[most]), ends[1], unit="nats", where=good)
+            found.append((held, [fails_at, there]))
+        if found:  # by what tells more of where it holds
+            yield from max(found, key=lambda one: one[0])[1]
             return
 
 
@@ -231,6 +235,38 @@ def _tempered(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
                 because=(left, at_own),
             )  # fmt: skip
             return
+
+
+def _tempered_after(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
+    """The law that the model has at temperatures that differ from state to state."""
+    if "temperature_after" not in last or float(data["gap"]) < MIN_GAP_NATS:
+        return
+    labels, weight = tuple(str(label) for label in data.attrs["labels"]), last["share_after"].values
+    for name in dict.fromkeys([str(data.attrs.get("best", nearest(data)[0])), str(data.attrs["bigram"])]):
+        one = last.sel(predictor=name)
+        heat, left, own = (one[each].values for each in ("temperature_after", "kl_tempered_after", "kl_after"))
+        known = np.isfinite(heat) & np.isfinite(own)
+        off = known & (np.nan_to_num(own) > IMITATION_NATS)
+        if not off.any():
+            continue
+        at_own, rest = (
+            float((nats * weight)[known].sum() / weight[known].sum())
+            for nats in (own, np.where(off, left, own))
+        )
+        limit = min(FAR_NATS, IMITATION_SHARE * at_own, (1 - REACHED) * float(data["gap"]))
+        told = (heat > COLDEST_TOLD) & (heat < HOTTEST_TOLD) & (left < IMITATION_SHARE * own)
+        if rest >= limit or not told[off].all() or float(last["kl"].min()) < rest:
+            continue
+        yield Claim(
+            _SUBJECT, "tempers", (name,), unit="temperature",
+            because=(
+                Condition("surer after", words=_chosen(labels, off & (heat > 1))),
+                Condition("less sure after", words=_chosen(labels, off & (heat < 1))),
+                Condition("left at those temperatures", value=rest, unit="nats"),
+                Condition("at its own temperature", value=at_own, unit="nats"),
+            ),
+        )  # fmt: skip
+        return
 
 
 def _way(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Iterator[Claim]:

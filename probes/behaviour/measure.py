@@ -1,6 +1,7 @@
 """KL from each exact predictor to the model, losses and accuracies, by position, state and temperature."""
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import xarray as xr
@@ -36,6 +37,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `kl_at` [axis, predictor, position] and its standard error `kl_at_error` (nats);
         `temperature` [axis, predictor] at which the model is nearest to it, `kl_tempered` and its standard
         error `kl_tempered_error` [axis, predictor] (nats): KL there; not of null models;
+        `temperature_after` and `kl_tempered_after` [axis, state_from, predictor] (nats): the same after each
+        state, of the best law and the bigram, for three states or more of one chain;
         `loss`, `best_loss` and the standard error of their difference `excess_loss_error` [axis], and
         `predictor_loss` [predictor] (nats, on the sampled next states);
         `excess` [axis], `gap` and, with a Bayes-optimal predictor, `predictor_excess` [predictor] (nats):
@@ -231,8 +234,33 @@ def _tempered(
         fitted.append([(t, nats.mean(), standard_error(nats, groups)) for t, nats in fits])
     temperature, nats, error = np.moveaxis(np.array(fitted, dtype=float), -1, 0)
     axes = (subject.axis, "predictor")
-    return variables("temperature", axes, temperature=temperature) | variables(
-        "nats", axes, kl_tempered=nats, kl_tempered_error=error
+    return (
+        variables("temperature", axes, temperature=temperature)
+        | variables("nats", axes, kl_tempered=nats, kl_tempered_error=error)
+        | _tempered_after(subject, model[:, :, reads], {name: p[:, reads] for name, p in exact.items()}, reads)
+    )
+
+
+def _tempered_after(
+    subject: Subject,
+    model: Float[np.ndarray, "member batch read state"],
+    exact: dict[str, Float[np.ndarray, "batch read state"]],
+    reads: slice,
+) -> Variables:
+    """The best temperature after each state and KL there; of two states each row is its sign, and at one."""
+    n, parents = subject.source.n_states, subject.batch.parents.numpy()[:, reads]
+    if n < 3 or not isinstance(subject.source, Stationary):
+        return {}
+    asked = (getattr(subject.source.best(), "name", None), predictor_of(subject.source, "bigram"))
+    found = np.full((2, len(model), n, len(exact)), np.nan)
+    for member, state, (at, name) in product(range(len(model)), np.unique(parents), enumerate(exact)):
+        if name in asked:
+            there = parents == state
+            heat, nats = best_temperature(exact[name][there][:, None], model[member][there][:, None])
+            found[:, member, state, at] = heat, nats.mean()
+    axes = (subject.axis, "state_from", "predictor")
+    return variables("temperature", axes, temperature_after=found[0]) | variables(
+        "nats", axes, kl_tempered_after=found[1]
     )
 
 

@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Float
 
 from mechmarkov.claims.claim import ALIKE, COPIES, Claim, Claims
-from mechmarkov.models.components import head_index
+from mechmarkov.models.components import head_index, mlp_index
 from mechmarkov.probing.outcome import Findings, Outcome
-from mechmarkov.report.words.names import bare_law, share
+from mechmarkov.report.words.names import bare_law, nats, share
 from mechmarkov.report.words.tiles import in_order
 
 MIN_EFFECT_NATS = 0.01  # below, a path is not part of a circuit
@@ -131,6 +131,8 @@ def notes(claims: Claims, name: str, named: Sequence[str] = ()) -> list[str]:
         seen = [one for one in feeds.because if one.name == "previous token" and name in one.words]
         looks |= {"previous token": seen[0].value} if seen else {}
     told += [f"{IN_A_BOX.get(token, token)}: {share(mass)}" for token, mass in looks.items()]
+    if not told and mlp_index(name) is not None and needed is not None and needed.is_shown:
+        told.append(f"worth {nats(needed.value)}")
     if told or name not in named or head_index(name) is None:
         return told
     spread = claims.first("attends_to", subject=name, status="excluded")

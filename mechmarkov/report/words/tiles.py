@@ -297,7 +297,7 @@ def _number(claim: Claim | None) -> tuple[str, Score | None]:
     words = {
         "imitates": "nats (KL) from it",
         "is_closest_to": "nats (KL) from it",
-        "fails_at": "nats (KL) there",
+        "fails_at": "nats (KL) there, at most",
         "tempers": "temperature, 1 is exact",
         "reaches": "nats above the best possible",
         "is_needed_most": f"nats lost without {parts(claim.subject)}",

@@ -49,7 +49,12 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
         return _with(f"Learned the {name}", how(claims, lives))
     tempered = claims.first("tempers")
     if tempered is not None and word != "untrained":
-        return f"Has {law(tempered.object[0])}, but is {sureness(tempered)} than it should be"
+        told = f"Has {law(tempered.object[0])}, but is {sureness(tempered)}"
+        return next(
+            text
+            for text in (f"{told} than it should be", told, f"Has {law(tempered.object[0])}, but not as sure")
+            if len(text.split()) <= MAX_TITLE_WORDS
+        )
     if fails is not None and word in ("partly", "another law") and fails.object[0] == reaches.object[0]:
         return but_not(f"Has {law(fails.object[0])}", fails, MAX_TITLE_WORDS)
     if word == "partly":

@@ -27,13 +27,28 @@ def _closest(claim: Claim) -> str:
 
 
 def _tempers(claim: Claim) -> str:
+    if claim.value is None:
+        surer, less = (_after(words) if words else "" for words in _by_sureness(claim))
+        told = [f"surer than it should be {surer}"] * bool(surer) + [f"less sure {less}"] * bool(less)
+        return f"It is {law(claim.object[0])}, but {', and '.join(told)}"
     return (
         f"At temperature {number(value_in(claim))} it is {law(claim.object[0])}: right, but {sureness(claim)}"
     )
 
 
+def _by_sureness(claim: Claim) -> list[tuple[str, ...]]:
+    """Returns the states after which a model is surer than a law, and less sure."""
+    asked = (claim.condition(name) for name in ("surer after", "less sure after"))
+    return [() if one is None else one.words for one in asked]
+
+
 def sureness(claim: Claim) -> str:
-    """Returns how sure a model is of a law that it has at another temperature than 1."""
+    """Returns how sure a model is of a law that it has at another temperature than 1, or after which states."""
+    if claim.value is None:
+        surer, less = _by_sureness(claim)
+        if surer and less:
+            return "more or less sure after some states"
+        return f"{'more' if surer else 'less'} sure {_after(surer or less)}"
     heat = value_in(claim)
     much = "much " if not 1 / MUCH < heat < MUCH else ""
     return f"{much}{'less' if heat < 1 else 'more'} sure"
@@ -73,7 +88,8 @@ def _fails_at(claim: Claim) -> str:
                 f"Where the program leaves most is open: {format_range(low, high, 3)} nats after each state"
             )
         return f"What it leaves is most {at} ({nats(claim.value)})"
-    return f"{at[:1].upper()}{at[1:]} it is {nats(claim.value)}{within(claim)} from {law(claim.object[0])}"
+    most = "up to " if len((*claim.where.states, *claim.where.positions)) > 1 else ""  # that of the worst
+    return f"{at[:1].upper()}{at[1:]} it is {most}{nats(claim.value)}{within(claim)} from {law(claim.object[0])}"
 
 
 def where(claim: Claim) -> str:

@@ -24,7 +24,7 @@ def _attends_to(claim: Claim) -> str:
         return f"{who} spreads its attention: {mass} on {what}"
     if claim.status == "excluded":
         if claim.object[0] == "parent":
-            return f"No head reads {what}, which the next state depends on: {who} gives it {mass}"
+            return f"No head settles on {what}, which the next state depends on: {who} gives it {mass}"
         return f"No head settles on one token: {who} gives {what} {mass}"
     if claim.holds("within its null"):
         return f"{who} gives {what} {mass} of its attention, no more than untrained models"
