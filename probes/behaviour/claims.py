@@ -32,6 +32,7 @@ WRONG = 0.5  # of what the unigram is away: where it holds in few places, it is 
 UNCLEAR = 0.1  # of the predictions at most, then, are neither right nor wrong
 MAX_BARS = 5  # of the picture on the first screen
 COLDEST_TOLD, HOTTEST_TOLD = 1 / 128, 8.0  # beyond, what differs is near rounding, or predictions are certain
+ROW_SHARE = 0.02  # of KL is left where a row is the law's at a temperature of its own: one is easily fitted
 MAX_ERROR_SHARE = 0.25  # of the way from chance to the best: a wider interval cannot say "at chance"
 
 _STATUS: dict[bool | None, Status] = {True: "shown", None: "open", False: "excluded"}
@@ -253,8 +254,8 @@ def _tempered_after(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
             float((nats * weight)[known].sum() / weight[known].sum())
             for nats in (own, np.where(off, left, own))
         )
-        limit = min(FAR_NATS, IMITATION_SHARE * at_own, (1 - REACHED) * float(data["gap"]))
-        told = (heat > COLDEST_TOLD) & (heat < HOTTEST_TOLD) & (left < IMITATION_SHARE * own)
+        limit = min(FAR_NATS, ROW_SHARE * at_own, (1 - REACHED) * float(data["gap"]))
+        told = (heat > COLDEST_TOLD) & (heat < HOTTEST_TOLD) & (left < ROW_SHARE * own)
         if rest >= limit or not told[off].all() or float(last["kl"].min()) < rest:
             continue
         yield Claim(
