@@ -72,8 +72,8 @@ def _cancel(data: xr.Dataset) -> Iterator[Claim]:
     found: list[tuple[Names, Names, str, str]] = []  # the parts, those that are worth much, where it is
     for dim in ("pair", "trio"):
         ends = [f"{dim}_{place}" for place in ("first", "second", "third") if f"{dim}_{place}" in data.coords]
-        for where, *parts in zip(*(data[name].values for name in (dim, *ends)), strict=True):
-            found += _undo_each_other(data, tuple(map(str, parts)), dim, str(where))
+        for where, *names in zip(*(data[name].values for name in (dim, *ends)), strict=True):
+            found += _undo_each_other(data, tuple(map(str, names)), dim, str(where))
     # A part that undoes another one needs no third one for it.
     count = Counter(part for _, undoing, *_ in found for part in undoing)
     for parts, undoing, dim, where in found:

@@ -21,7 +21,8 @@ ABSORBED = 1e-9  # of the time, up to which a state is never there
 def applies(subject: Subject) -> str | None:
     """Only where one process is behind all sequences, and some value circuit is one table."""
     why = why_no_table(subject.source) or why_no_value_circuit(subject.decoder)
-    if why is None and np.count_nonzero(np.array(subject.source.pi) > ABSORBED) < 2:
+    pi = np.array(getattr(subject.source, "pi", ()))  # of one process there is one
+    if why is None and np.count_nonzero(pi > ABSORBED) < 2:
         return "the chain ends in one state and stays: there is no other row to hold"
     return why
 

@@ -192,11 +192,13 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
             worst, most = (int(np.where(which, value, -np.inf).argmax()) for which in (fails, holds))
             share = float(fails.sum() / known.sum())
             ends = [normal_interval(float(value[i]), float(error[i]), least=0.0) for i in (worst, most)]
-            only = tuple(map(str, _chosen(places, holds))) if held < MOST - ROUNDING else ()
+            is_open = part[known & ~fails & ~holds].sum() > UNCLEAR * part[known].sum()
+            few = held < MOST - ROUNDING
+            only = tuple(map(str, _chosen(places, holds))) if few or is_open else ()
             fails_at = Claim(
                 _SUBJECT, "fails_at", (name,), float(value[worst]), ends[0], unit="nats", where=bad,
                 because=(
-                    Condition("near elsewhere", value=float(value[most]), unit="nats", words=only),
+                    Condition("near elsewhere", few or None, float(value[most]), "nats", only),
                     Condition("share of places", axis == "states" or share > FEW, share, "share"),
                 ),
             )  # fmt: skip
@@ -245,7 +247,9 @@ def _tempered_after(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
     labels, weight = tuple(str(label) for label in data.attrs["labels"]), last["share_after"].values
     for name in dict.fromkeys([str(data.attrs.get("best", nearest(data)[0])), str(data.attrs["bigram"])]):
         one = last.sel(predictor=name)
-        heat, left, own = (one[each].values for each in ("temperature_after", "kl_tempered_after", "kl_after"))
+        heat, left, own = (
+            one[each].values for each in ("temperature_after", "kl_tempered_after", "kl_after")
+        )
         known = np.isfinite(heat) & np.isfinite(own)
         off = known & (np.nan_to_num(own) > IMITATION_NATS)
         if not off.any():

@@ -237,7 +237,9 @@ def _tempered(
     return (
         variables("temperature", axes, temperature=temperature)
         | variables("nats", axes, kl_tempered=nats, kl_tempered_error=error)
-        | _tempered_after(subject, model[:, :, reads], {name: p[:, reads] for name, p in exact.items()}, reads)
+        | _tempered_after(
+            subject, model[:, :, reads], {name: p[:, reads] for name, p in exact.items()}, reads
+        )
     )
 
 

@@ -209,7 +209,7 @@ class Coalitions:
 
 
 def _groups(gram: Float[np.ndarray, "path path"]) -> np.ndarray:
-    """Join the two groups of which least is left together, until no two cancel; three that leave less first."""
+    """Join the two groups of which least is left together, until no two cancel, or three that leave less."""
     group = np.arange(len(gram))
     while True:
         names = np.unique(group)

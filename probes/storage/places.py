@@ -51,7 +51,7 @@ def by_place(subject: Subject) -> xr.Dataset:
         parents = batch.parents.numpy()[: nats.shape[1]][:, game.reads]
         at.append(by_position)
         after.append(np.stack([mean_after(parents, one, n_states)[0] for one in nats]))
-    P, pi = np.array(subject.source.P), np.array(subject.source.pi)
+    P, pi = (np.array(getattr(subject.source, name)) for name in ("P", "pi"))
     simple = np.minimum(kl(P, pi), kl(P, np.full(n_states, 1 / n_states)))
     data = xr.Dataset(variables("nats", "state_from", place_simple_after=simple))
     for place, values, name in (("position", np.stack(at), "at"), ("state_from", np.stack(after), "after")):

@@ -315,8 +315,11 @@ def _number(claim: Claim | None) -> tuple[str, Score | None]:
         "carries_belief": "R² of the belief",
     }
     null = claim.null if claim.relation != "feeds" else None
+    is_none = claim.unit.startswith("nats") and abs(claim.value) < TINY
     kind = NULLS.get(claim.relation, "by chance")
-    return words.get(claim.relation, claim.unit), Score(claim.value, claim.unit, null, claim.interval, kind)
+    return words.get(claim.relation, claim.unit), Score(
+        0.0 if is_none else claim.value, claim.unit, null, claim.interval, kind
+    )
 
 
 def _eigenvalues(point: Claim) -> str:

@@ -89,7 +89,9 @@ def _fails_at(claim: Claim) -> str:
             )
         return f"What it leaves is most {at} ({nats(claim.value)})"
     most = "up to " if len((*claim.where.states, *claim.where.positions)) > 1 else ""  # that of the worst
-    return f"{at[:1].upper()}{at[1:]} it is {most}{nats(claim.value)}{within(claim)} from {law(claim.object[0])}"
+    return (
+        f"{at[:1].upper()}{at[1:]} it is {most}{nats(claim.value)}{within(claim)} from {law(claim.object[0])}"
+    )
 
 
 def where(claim: Claim) -> str:
@@ -127,14 +129,14 @@ def _at(positions: Sequence[int]) -> str:
 def but_not(start: str, claim: Claim, most: int) -> str:
     """Returns a few words, and where they do not hold: by names, or only how many places if that is too long.
 
-    Where they hold at few places, these are told.
+    Where they hold at few places, or more than a few are open, those at which they hold are told.
     """
     near = claim.condition("near elsewhere")
     only = () if near is None else near.words
     states, positions = claim.where.states, claim.where.positions
     if only:
         at = _after(only) if states else _at([int(place) for place in only])
-        link, count = " only", len(only)
+        link, count = " only" if near is not None and near.holds else "", len(only)
     else:
         at, link, count = where(claim), ", but not", len(states or positions)
     told = f"{start}{link} {at}"

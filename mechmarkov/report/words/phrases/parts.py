@@ -108,7 +108,9 @@ def _induction_head(claim: Claim) -> str:
     if claim.condition("its own convolution"):  # of a state space, whose weights on tokens are no attention
         return f"{who} is an induction head by itself: its convolution sees each token's predecessor, which moves how much that token counts"
     are = verb(claim.subject, "is an induction head", "are induction heads")
-    moved = f"{who} {are}: changing a token's predecessor moves {verb(claim.subject, 'its', 'their')} attention"
+    moved = (
+        f"{who} {are}: changing a token's predecessor moves {verb(claim.subject, 'its', 'their')} attention"
+    )
     if claim.condition("more than an ideal head"):
         return f"{moved} more than an ideal head's, which is even on all copies"
     if value_in(claim) > MORE_THAN_ALL:
@@ -194,8 +196,10 @@ def _needed_most(claim: Claim) -> str:
         return f"{cap(who)} are needed most: without one the loss rises by {format_range(least.value, value_in(claim), 3)} nats"
     if claim.holds("group"):
         singly = claim.condition("one by one")
-        rest = "" if singly is None or singly.value is None else f", singly {nats(singly.value)} in all"
-        return f"{cap(who)} together are needed most: without them the loss rises by {nats(claim.value)}{within(claim)}{rest}"
+        told = f"{cap(who)} together are needed most: without them the loss rises by {nats(claim.value)}"
+        if singly is None or singly.value is None:
+            return f"{told}{within(claim)}"
+        return f"{told}, singly {nats(singly.value)} in all"
     are = verb(claim.subject, "is", "are")
     return f"{cap(who)} {are} needed most: without {'it' if are == 'is' else 'them'} the loss rises by {nats(claim.value)}{within(claim)}"
 
