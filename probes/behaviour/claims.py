@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     there = {claim.object: claim for claim in somewhere if claim.relation == "imitates"}
     everywhere = [_imitates(last, scores, str(name)) for name in data["predictor"].values]
     like = [there.get(claim.object, claim) for claim in everywhere]
-    tempered = list(_tempered(data, last)) or list(_tempered_after(data, last))
+    tempered = list(_tempered(data, last)) or list(_tempered_somewhere(data, last))
     return [
         *tempered,
         closest,
@@ -240,33 +241,36 @@ def _tempered(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
             return
 
 
-def _tempered_after(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
-    """The law that the model has at temperatures that differ from state to state."""
-    if "temperature_after" not in last or float(data["gap"]) < MIN_GAP_NATS:
+def _tempered_somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
+    """The law that the model has at temperatures that differ from state to state, or between positions."""
+    if float(data["gap"]) < MIN_GAP_NATS:
         return
-    labels, weight = tuple(str(label) for label in data.attrs["labels"]), last["share_after"].values
-    for name in dict.fromkeys([str(data.attrs.get("best", nearest(data)[0])), str(data.attrs["bigram"])]):
+    names = dict.fromkeys([str(data.attrs.get("best", nearest(data)[0])), str(data.attrs["bigram"])])
+    for name, which in product(names, ("after", "at")):
+        if f"temperature_{which}" not in last:
+            continue
         one = last.sel(predictor=name)
-        heat, left, own = (
-            one[each].values for each in ("temperature_after", "kl_tempered_after", "kl_after")
-        )
-        known = np.isfinite(heat) & np.isfinite(own)
+        heat, left, own = (one[f"{each}_{which}"].values for each in ("temperature", "kl_tempered", "kl"))
+        weight = last["share_after"].values if which == "after" else np.ones(len(own))
+        known = np.isfinite(own)
         off = known & (np.nan_to_num(own) > IMITATION_NATS)
-        if not off.any():
+        told = (heat > COLDEST_TOLD) & (heat < HOTTEST_TOLD) & (left < ROW_SHARE * own)
+        if not off.any() or not told[off].all():
             continue
         at_own, rest = (
             float((nats * weight)[known].sum() / weight[known].sum())
             for nats in (own, np.where(off, left, own))
         )
         limit = min(FAR_NATS, ROW_SHARE * at_own, (1 - REACHED) * float(data["gap"]))
-        told = (heat > COLDEST_TOLD) & (heat < HOTTEST_TOLD) & (left < ROW_SHARE * own)
-        if rest >= limit or not told[off].all() or float(last["kl"].min()) < rest:
+        if rest >= limit or float(last["kl"].min()) < rest:
             continue
+        places = data.attrs["labels"] if which == "after" else data["position"].values
+        words = tuple(str(place) for place in places)
         yield Claim(
             _SUBJECT, "tempers", (name,), unit="temperature",
             because=(
-                Condition("surer after", words=_chosen(labels, off & (heat > 1))),
-                Condition("less sure after", words=_chosen(labels, off & (heat < 1))),
+                Condition(f"surer {which}", words=_chosen(words, off & (heat > 1))),
+                Condition(f"less sure {which}", words=_chosen(words, off & (heat < 1))),
                 Condition("left at those temperatures", value=rest, unit="nats"),
                 Condition("at its own temperature", value=at_own, unit="nats"),
             ),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from mixed_models import LONG, N_CTX, induction_within, lag, log_of, reading
+from mixed_models import LONG, N_CTX, by_position, induction_within, lag, log_of, reading
 from more_models import (
     ABSORBING,
     L4,
@@ -127,6 +127,19 @@ def test_one_row_that_is_too_sure_is_told():
     heats = torch.tensor([1.0, 2.5, 1.0, 1.0])[:, None]
     _, screen, _ = told(direct_table(heats * L4, N_CTX), ["behaviour"])
     assert screen.title == "Has the bigram, but is more sure after state 1"
+
+
+@pytest.mark.parametrize(
+    ("heats", "title"),
+    [
+        ((0.4, 1.0), "Has the bigram, but less sure at positions 0, 2, …, 10"),
+        ((1.0, 3.0), "Has the bigram, but more sure at positions 1, 3, …, 11"),
+        ((0.4, 3.0), "Has the bigram, but is more or less sure at some positions"),
+    ],
+)
+def test_a_temperature_of_some_positions_is_told(heats, title):
+    tables = [heat * L4 for heat in heats]
+    assert told(by_position(*tables), ["behaviour"])[1].title == title
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def term(condition: Condition) -> str:
 SILENT: dict[str, tuple[str, ...]] = {
     "behaviour": (
         "possible", "chance", "share of places", "the nearest law is the best",
-        "the nearest law is the unigram", "surer after", "less sure after",
+        "the nearest law is the unigram", "surer after", "less sure after", "surer at", "less sure at",
     ),
     "attention": (
         "one token to attend to", "tokens", "at every prediction", "effective tokens", "within its null",
@@ -146,7 +146,7 @@ CONDITIONS: dict[str, Template] = {
     "at chance": "It is right as often as chance",
     "near elsewhere": "Elsewhere it is at most {nats} away",
     "left at that temperature": "At that temperature {nats} are left",
-    "left at those temperatures": "At temperatures of its own after each state {nats} are left",
+    "left at those temperatures": "At those temperatures {nats} are left",
     "at its own temperature": "At its own temperature it is {nats} away",
     "unigram is told from the best": ("", "The unigram is within 0.01 nats of the best law"),
     "the best is the unigram": ("The best law is the unigram", ""),

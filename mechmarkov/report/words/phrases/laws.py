@@ -28,7 +28,7 @@ def _closest(claim: Claim) -> str:
 
 def _tempers(claim: Claim) -> str:
     if claim.value is None:
-        surer, less = (_after(words) if words else "" for words in _by_sureness(claim))
+        surer, less = _by_sureness(claim)
         told = [f"surer than it should be {surer}"] * bool(surer) + [f"less sure {less}"] * bool(less)
         return f"It is {law(claim.object[0])}, but {', and '.join(told)}"
     return (
@@ -36,19 +36,24 @@ def _tempers(claim: Claim) -> str:
     )
 
 
-def _by_sureness(claim: Claim) -> list[tuple[str, ...]]:
-    """Returns the states after which a model is surer than a law, and less sure."""
-    asked = (claim.condition(name) for name in ("surer after", "less sure after"))
-    return [() if one is None else one.words for one in asked]
+def _by_sureness(claim: Claim) -> list[str]:
+    """Returns after which states or at which positions a model is surer than a law, and less sure; or ""."""
+    told = []
+    for how in ("surer", "less sure"):
+        after, at = (claim.condition(f"{how} {which}") for which in ("after", "at"))
+        states, positions = (() if one is None else one.words for one in (after, at))
+        told.append(_after(states) if states else _at([*map(int, positions)]) if positions else "")
+    return told
 
 
 def sureness(claim: Claim) -> str:
-    """Returns how sure a model is of a law that it has at another temperature than 1, or after which states."""
+    """Returns how sure a model is of a law that it has at another temperature than 1, and where."""
     if claim.value is None:
         surer, less = _by_sureness(claim)
         if surer and less:
-            return "more or less sure after some states"
-        return f"{'more' if surer else 'less'} sure {_after(surer or less)}"
+            places = "after some states" if claim.condition("surer after") else "at some positions"
+            return f"more or less sure {places}"
+        return f"{'more' if surer else 'less'} sure {surer or less}"
     heat = value_in(claim)
     much = "much " if not 1 / MUCH < heat < MUCH else ""
     return f"{much}{'less' if heat < 1 else 'more'} sure"
