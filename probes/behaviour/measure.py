@@ -268,9 +268,8 @@ def _tempered_somewhere(
         for member, (i, law) in product(range(len(model)), enumerate(exact)):
             if law in asked:
                 places = (np.flatnonzero(where == place)[:TEMPERED_OF_A_PLACE] for place in range(size))
-                fits[:, member, :, i] = _fits(
-                    *(x.reshape(-1, n) for x in (exact[law], model[member])), places
-                )
+                p, q = (x.reshape(-1, n) for x in (exact[law], model[member]))
+                fits[:, member, :, i] = _fits(p, q, places)
         axes = (subject.axis, axis, "predictor")
         found |= variables("temperature", axes, **{f"temperature_{name}": fits[0]})
         found |= variables("nats", axes, **{f"kl_tempered_{name}": fits[1]})
