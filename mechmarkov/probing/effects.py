@@ -178,6 +178,23 @@ def predictions(
     return subject.objective.predict(model(tokens, read=batch.read).double())
 
 
+def at_temperature(
+    probabilities: Float[Tensor, "*lead state"], inverse: float | Float[Tensor, "*#lead #state"]
+) -> Float[Tensor, "*lead state"]:
+    """Returns predictions at another temperature; a zero counts as the least that is seen, or 1e-12.
+
+    Args:
+        probabilities: What a model predicts.
+        inverse: One over the temperature: 2 is twice as sure.
+
+    Example:
+        >>> at_temperature(torch.tensor([0.8, 0.2]), 2.0)
+        tensor([0.9412, 0.0588])
+    """
+    least = probabilities[probabilities > 0].min().clamp_max(FLOOR)
+    return (inverse * probabilities.clamp_min(least).log()).softmax(-1)
+
+
 def changes(
     subject: Subject, batch: Batch, interventions: Iterable[Intervention]
 ) -> tuple[Float[np.ndarray, "member measure batch"], Float[np.ndarray, "member intervention measure batch"]]:

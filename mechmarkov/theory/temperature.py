@@ -29,7 +29,8 @@ def best_temperature(
         >>> round(temperature, 4), bool(nats.max() < 1e-9)
         (0.5, True)
     """
-    logs = np.log(np.maximum(q, FLOOR))
+    # What is far below the floor of a KL still tells how sure q is; a zero is as unlikely as the least.
+    logs = np.log(np.maximum(q, q.min(initial=FLOOR, where=q > 0)))
     aim, s = float((p * logs).sum(-1).mean()), 1.0
     low, high = HOTTEST, COLDEST
     for _ in range(STEPS):

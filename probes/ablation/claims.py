@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import permutations
 
 import numpy as np
 import xarray as xr
@@ -38,14 +37,20 @@ MAX_ONE_BY_ONE = 0.5
 MAX_LEFT_SHARE = 0.25  # of what either of two parts is worth, that is left of both together where they cancel
 
 MEAN_LOSS = {"kind": "mean", "measure": "loss"}
+TOGETHER = {"pair": "joint_effect", "trio": "trio_effect"}  # what several parts are worth
 ORDER_LOSS = {"shuffle": "all but last", "measure": "loss"}
 Interval = tuple[float, float]
+Names = tuple[str, ...]
 
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     """Returns what each part is worth, which are needed most, and what the prediction owes to the context."""
     cancelling = list(_cancel(data))
-    undone = {one: other for claim in cancelling for one, other in permutations(claim.subject)}
+    undone = {
+        part: tuple(other for other in claim.subject if other != part)
+        for claim in cancelling
+        for part in next((only.words for only in claim.because), claim.subject)
+    }
     return [
         _needed_most(data, scores, undone),
         *cancelling,
@@ -59,23 +64,40 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
 
 
 def _cancel(data: xr.Dataset) -> Iterator[Claim]:
-    """Yields pairs that cancel: each is worth much while the other is there, and both together nothing.
+    """Yields parts that only undo each other: worth much while the others are there, and together nothing.
 
-    Which of several undoes a part is arbitrary where more than one would: then none is told.
+    Of two the one that is undone may be worth nothing by itself, where the other reads what it writes. Which
+    of several undoes a part is arbitrary where more than one would: then none is told.
     """
-    names = zip(data["pair"].values, data["pair_first"].values, data["pair_second"].values, strict=True)
-    found: list[tuple[tuple[str, str], float, Interval]] = []
-    for pair, first, second in names:
-        both = str(first), str(second)
-        around = interval_at(data, "joint_effect", pair=str(pair))
-        least = min(interval_at(data, "effect", component=part, **MEAN_LOSS)[0] for part in both)
-        if least > MIN_EFFECT_NATS and max(map(abs, around)) < MAX_LEFT_SHARE * least:
-            worth = float(last_model(data)["joint_effect"].sel(pair=pair))
-            found.append((both, worth, around))
-    count = Counter(part for pair, *_ in found for part in pair)
-    for parts, worth, around in found:
-        if all(count[part] == 1 for part in parts):
-            yield Claim(parts, "cancels", (), worth, around, 0.0, "nats", "shown", "intervention")
+    found: list[tuple[Names, Names, str, str]] = []  # the parts, those that are worth much, where it is
+    for dim in ("pair", "trio"):
+        ends = [f"{dim}_{place}" for place in ("first", "second", "third") if f"{dim}_{place}" in data.coords]
+        for where, *names in zip(*(data[name].values for name in (dim, *ends)), strict=True):
+            found += _undo_each_other(data, tuple(map(str, names)), dim, str(where))
+    # A part that undoes another one needs no third one for it.
+    count = Counter(part for _, undoing, *_ in found for part in undoing)
+    for parts, undoing, dim, where in found:
+        if all(count[part] == 1 for part in undoing):
+            worth = float(last_model(data)[TOGETHER[dim]].sel({dim: where}))
+            around = interval_at(data, TOGETHER[dim], **{dim: where})
+            only = (Condition("undo", words=undoing),) * (len(undoing) < len(parts))
+            yield Claim(
+                parts, "cancels", (), worth, around, 0.0, "nats", "shown", "intervention", because=only
+            )
+
+
+def _undo_each_other(
+    data: xr.Dataset, parts: Names, dim: str, where: str
+) -> Iterator[tuple[Names, Names, str, str]]:
+    """Yields parts that are together worth next to nothing, and which of them are worth much one by one."""
+    around = max(map(abs, interval_at(data, TOGETHER[dim], **{dim: where})))
+    singles = {part: interval_at(data, "effect", component=part, **MEAN_LOSS) for part in parts}
+    undoing = tuple(
+        part for part in parts if singles[part][0] > max(MIN_EFFECT_NATS, around / MAX_LEFT_SHARE)
+    )
+    idle = all(max(map(abs, singles[part])) < MIN_EFFECT_NATS for part in parts if part not in undoing)
+    if len(undoing) == len(parts) or (len(parts) == 2 and undoing and idle):
+        yield parts, undoing, dim, where
 
 
 def largest_effect(data: xr.Dataset) -> tuple[str, float, Interval]:
@@ -114,7 +136,7 @@ def swap_followed(data: xr.Dataset) -> Score:
     return Score(followed, "probability", 0.5, interval, null_kind, reason=reason)
 
 
-def _needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str, str]) -> Claim:
+def _needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str, Names]) -> Claim:
     """The part whose mean costs the most, with those that tie; open or excluded if none clearly matters.
 
     Of two that only undo each other neither is asked.
@@ -188,7 +210,7 @@ def _group_needed(data: xr.Dataset, effects: dict[str, float], single: Interval)
     return best
 
 
-def _of_parts(data: xr.Dataset, undone: Mapping[str, str]) -> Iterator[Claim]:
+def _of_parts(data: xr.Dataset, undone: Mapping[str, Names]) -> Iterator[Claim]:
     """Yields what each part is worth; of one that does harm less than nothing."""
     effects = ranked(data)
     largest, _, of_largest = largest_effect(data)
@@ -200,7 +222,7 @@ def _of_parts(data: xr.Dataset, undone: Mapping[str, str]) -> Iterator[Claim]:
         status = decided((low, high), MIN_EFFECT_NATS, value)
         harm = (Condition("does harm"),) if high < 0 and value < -MIN_EFFECT_NATS else ()
         if name in undone:
-            harm = (*harm, Condition("only undoes", words=(undone[name],)))
+            harm = (*harm, Condition("only undoes", words=undone[name]))
         yield Claim(
             (name,), "is_needed", (), value, (low, high), 0.0, "nats", status, "intervention", because=harm
         )

@@ -1,4 +1,4 @@
-"""What components do together: two at once, and each without what later ones change.
+"""What components do together: two or three at once, and each without what later ones change.
 
 An ablation at the mean says too little of a component that another one stands in for. So pairs are ablated
 together (redundancy), and the direct path to the logits is cut, which leaves later components no chance
@@ -44,7 +44,9 @@ def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr
         `direct_effect`, `self_repair` [axis, part] (nats): with a head's or MLP's output at its mean in what
         the unembedding reads and nowhere else; and that, less its effect wherever it is read: above 0 where
         later components make up for it, or cancel it. All with `*_low` and `*_high`, which hold for all
-        pairs, or all parts, at once with 95 %.
+        pairs, or all parts, at once with 95 %;
+        `trio_effect` [axis, trio] (nats): the loss with three at their mean, less the loss without; with
+        their names as `trio_first`, `trio_second` and `trio_third`.
 
     Example:
         >>> import mechmarkov as mm
@@ -57,13 +59,15 @@ def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr
     names = [name for name in importance if name in chosen]
     parts = [name for name in names if head_index(name) is not None or mlp_index(name) is not None]
     pairs = list(combinations(names, 2))
+    trios = list(combinations(names, 3))
     tried: list[Intervention] = [
         *(partial(ablate, component=name, kind="mean") for name in names),
         *(partial(ablate_path, sender=name, receiver="logits", kind="mean") for name in parts),
-        *(partial(ablate, component=pair, kind="mean") for pair in pairs),
+        *(partial(ablate, component=together, kind="mean") for together in (*pairs, *trios)),
     ]
     _, changed = changes(subject, batch, tried)
-    single, direct, joint = np.split(changed[:, :, LOSS], [len(names), len(names) + len(parts)], axis=1)
+    ends = np.cumsum([len(names), len(parts), len(pairs)])
+    single, direct, joint, of_three = np.split(changed[:, :, LOSS], ends, axis=1)
     place = {name: i for i, name in enumerate(names)}
     first, second = (single[:, [place[pair[end]] for pair in pairs]] for end in (0, 1))
     values = {
@@ -71,6 +75,7 @@ def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr
         ("pair", "redundancy"): joint - (first + second),
         ("part", "direct_effect"): direct,
         ("part", "self_repair"): direct - single[:, [place[name] for name in parts]],
+        ("trio", "trio_effect"): of_three,
     }
     data = xr.Dataset(
         coords={
@@ -79,13 +84,17 @@ def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr
             "pair_first": ("pair", [one for one, _ in pairs]),
             "pair_second": ("pair", [other for _, other in pairs]),
             "part": parts,
+            "trio": [" + ".join(trio) for trio in trios],
+            "trio_first": ("trio", [trio[0] for trio in trios]),
+            "trio_second": ("trio", [trio[1] for trio in trios]),
+            "trio_third": ("trio", [trio[2] for trio in trios]),
         }
     )
     for (dim, name), value in values.items():
         # The largest of them is what is told: all intervals hold at once (Bonferroni).
         low, high = interval(value, level=1 - 0.05 / max(1, value.shape[1]))
-        ends = {name: value.mean(-1), f"{name}_low": low, f"{name}_high": high}
-        data = data.assign(variables("nats", (subject.axis, dim), **ends))
+        around = {name: value.mean(-1), f"{name}_low": low, f"{name}_high": high}
+        data = data.assign(variables("nats", (subject.axis, dim), **around))
     return data
 
 

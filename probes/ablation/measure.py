@@ -19,6 +19,7 @@ from mechmarkov.probing.dataset import model_axis, variables
 from mechmarkov.probing.effects import (
     MEASURES,
     Truth,
+    at_temperature,
     effects,
     last_apart,
     mean_by_position,
@@ -244,7 +245,7 @@ def _at_best_temperature(
     """
     heat = [best_temperature(law[:, None].numpy(), one[:, None].numpy())[0] for one in runs[0].double()]
     power = 1 / torch.tensor(heat, dtype=torch.float64)[:, None, None]
-    return [(power * run.double().clamp_min(FLOOR).log()).softmax(-1) for run in runs]
+    return [at_temperature(run.double(), power) for run in runs]
 
 
 def _law_of_parent(subject: Subject) -> Predictor:

@@ -1,5 +1,6 @@
 """Which path holds the chain: by weights, its value circuit against the target the loss gives it."""
 
+import numpy as np
 import xarray as xr
 
 from mechmarkov.probing import Probe, Subject
@@ -14,10 +15,16 @@ from mechmarkov.theory import kernel as k
 from . import measure
 from .claims import best_path, claims, headline, of_best_path, target_of
 
+ABSORBED = 1e-9  # of the time, up to which a state is never there
+
 
 def applies(subject: Subject) -> str | None:
     """Only where one process is behind all sequences, and some value circuit is one table."""
-    return why_no_table(subject.source) or why_no_value_circuit(subject.decoder)
+    why = why_no_table(subject.source) or why_no_value_circuit(subject.decoder)
+    pi = np.array(getattr(subject.source, "pi", ()))  # of one process there is one
+    if why is None and np.count_nonzero(pi > ABSORBED) < 2:
+        return "the chain ends in one state and stays: there is no other row to hold"
+    return why
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:

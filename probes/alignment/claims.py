@@ -1,6 +1,6 @@
 """Claims of value circuits: which path has the target of the loss in its weights, and how well."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import xarray as xr
@@ -93,11 +93,28 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     status: Status = "shown" if holds and not is_another else "excluded"
     if not constant and unit == "cosine" and not is_another and not holds:
         conditions.append(Condition("only its direction"))
-    return [
-        Claim(
-            names, "matches", (target,), value, None, null, unit, status, "weights", because=tuple(conditions)
-        )
-    ]
+    told = Claim(
+        names, "matches", (target,), value, None, null, unit, status, "weights", because=tuple(conditions)
+    )
+    return [told, *_at_other_lags(data, lag)] if status == "shown" else [told]
+
+
+def _at_other_lags(data: xr.Dataset, told: int) -> Iterator[Claim]:
+    """Yields paths that have the law of another token than the best one's, where several tell the next."""
+    last, least = last_model(data), MIN_GAIN_SHARE * float(data["unigram_kl"])
+    name, unit = ("kernel_cosine", "cosine") if data.attrs["n_states"] > 2 else ("kernel_slope", "1 is exact")
+    for path in map(str, last["path"].values if not data.attrs["first_order"] else ()):
+        one = last.sel(path=path)
+        lag, value = int(one["attended_lag"]), float(one[name])
+        is_table = np.isfinite(value) and (unit != "cosine" or value >= MIN_COSINE)
+        reads = head_index(path) is None or float(one["attended_mass"]) >= MIN_ATTENDED_MASS
+        if lag != told and not bool(one["constant"]) and float(one["gain"]) >= least and is_table and reads:
+            target, _ = target_of(one)
+            beside = (
+                Condition("law", value=lag, words=("lagged",)),
+                Condition("predicts by itself", value=float(one["kernel_kl"]), unit="nats"),
+            )
+            yield Claim((path,), "matches", (target,), value, unit=unit, evidence="weights", because=beside)
 
 
 def _along_the_target(data: xr.Dataset) -> xr.Dataset | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ WRONG = 0.5  # of what the unigram is away: where it holds in few places, it is 
 UNCLEAR = 0.1  # of the predictions at most, then, are neither right nor wrong
 MAX_BARS = 5  # of the picture on the first screen
 COLDEST_TOLD, HOTTEST_TOLD = 1 / 128, 8.0  # beyond, what differs is near rounding, or predictions are certain
+ROW_SHARE = 0.02  # of KL is left where a row is the law's at a temperature of its own: one is easily fitted
 MAX_ERROR_SHARE = 0.25  # of the way from chance to the best: a wider interval cannot say "at chance"
 
 _STATUS: dict[bool | None, Status] = {True: "shown", None: "open", False: "excluded"}
@@ -55,7 +57,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     there = {claim.object: claim for claim in somewhere if claim.relation == "imitates"}
     everywhere = [_imitates(last, scores, str(name)) for name in data["predictor"].values]
     like = [there.get(claim.object, claim) for claim in everywhere]
-    tempered = list(_tempered(data, last))
+    tempered = list(_tempered(data, last)) or list(_tempered_somewhere(data, last))
     return [
         *tempered,
         closest,
@@ -163,6 +165,7 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
     determined = bool(data.attrs.get("determined"))  # then laws of steps are the same where they know a token
     simple = [name for name in ("uniform", data.attrs["unigram"]) if name in data["predictor"].values]
     for name in names:
+        found: list[tuple[float, list[Claim]]] = []
         for axis, places in (("states", labels), ("positions", positions)):
             variable = {"states": "kl_after", "positions": "kl_at"}[axis]
             value, error = (last[each].sel(predictor=name).values for each in (variable, f"{variable}_error"))
@@ -172,7 +175,7 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
                 nearer = last[variable].sel(predictor=closest).values < IMITATION_NATS
                 by_chance = (last[variable].sel(predictor=simple) < IMITATION_NATS).any("predictor").values
             known, part = np.isfinite(value), parts[axis] / parts[axis].sum()
-            held = part[holds].sum() / part[known].sum()
+            held = float(part[holds].sum() / part[known].sum())
             if not fails.any() or not holds.any():
                 continue
             if best not in (closest, *equals) and name == best and nearer[holds].all() and not determined:
@@ -190,15 +193,20 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
             worst, most = (int(np.where(which, value, -np.inf).argmax()) for which in (fails, holds))
             share = float(fails.sum() / known.sum())
             ends = [normal_interval(float(value[i]), float(error[i]), least=0.0) for i in (worst, most)]
-            only = tuple(map(str, _chosen(places, holds))) if held < MOST - ROUNDING else ()
-            yield Claim(
+            is_open = part[known & ~fails & ~holds].sum() > UNCLEAR * part[known].sum()
+            few = held < MOST - ROUNDING
+            only = tuple(map(str, _chosen(places, holds))) if few or is_open else ()
+            fails_at = Claim(
                 _SUBJECT, "fails_at", (name,), float(value[worst]), ends[0], unit="nats", where=bad,
                 because=(
-                    Condition("near elsewhere", value=float(value[most]), unit="nats", words=only),
+                    Condition("near elsewhere", few or None, float(value[most]), "nats", only),
                     Condition("share of places", axis == "states" or share > FEW, share, "share"),
                 ),
             )  # fmt: skip
-            yield Claim(_SUBJECT, "imitates", (name,), float(value[most]), ends[1], unit="nats", where=good)
+            there = Claim(_SUBJECT, "imitates", (name,), float(value[most]), ends[1], unit="nats", where=good)
+            found.append((held, [fails_at, there]))
+        if found:  # by what tells more of where it holds
+            yield from max(found, key=lambda one: one[0])[1]
             return
 
 
@@ -231,6 +239,43 @@ def _tempered(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
                 because=(left, at_own),
             )  # fmt: skip
             return
+
+
+def _tempered_somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
+    """The law that the model has at temperatures that differ from state to state, or between positions."""
+    if float(data["gap"]) < MIN_GAP_NATS:
+        return
+    names = dict.fromkeys([str(data.attrs.get("best", nearest(data)[0])), str(data.attrs["bigram"])])
+    for name, which in product(names, ("after", "at")):
+        if f"temperature_{which}" not in last:
+            continue
+        one = last.sel(predictor=name)
+        heat, left, own = (one[f"{each}_{which}"].values for each in ("temperature", "kl_tempered", "kl"))
+        weight = last["share_after"].values if which == "after" else np.ones(len(own))
+        known = np.isfinite(own)
+        off = known & (np.nan_to_num(own) > IMITATION_NATS)
+        told = (heat > COLDEST_TOLD) & (heat < HOTTEST_TOLD) & (left < ROW_SHARE * own)
+        if not off.any() or not told[off].all():
+            continue
+        at_own, rest = (
+            float((nats * weight)[known].sum() / weight[known].sum())
+            for nats in (own, np.where(off, left, own))
+        )
+        limit = min(FAR_NATS, ROW_SHARE * at_own, (1 - REACHED) * float(data["gap"]))
+        if rest >= limit or float(last["kl"].min()) < rest:
+            continue
+        places = data.attrs["labels"] if which == "after" else data["position"].values
+        words = tuple(str(place) for place in places)
+        yield Claim(
+            _SUBJECT, "tempers", (name,), unit="temperature",
+            because=(
+                Condition(f"surer {which}", words=_chosen(words, off & (heat > 1))),
+                Condition(f"less sure {which}", words=_chosen(words, off & (heat < 1))),
+                Condition("left at those temperatures", value=rest, unit="nats"),
+                Condition("at its own temperature", value=at_own, unit="nats"),
+            ),
+        )  # fmt: skip
+        return
 
 
 def _way(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Iterator[Claim]:

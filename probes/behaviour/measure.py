@@ -1,6 +1,8 @@
 """KL from each exact predictor to the model, losses and accuracies, by position, state and temperature."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import xarray as xr
@@ -9,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.sparse import csr_array
 
 from mechmarkov.probing import Subject
-from mechmarkov.probing.dataset import Variables, variables
+from mechmarkov.probing.dataset import IMITATION_NATS, IMITATION_SHARE, Variables, variables
 from mechmarkov.probing.preconditions import has_one_parent, is_determined, parent_lag, predictor_of
 from mechmarkov.probing.rare_states import rare_states
 from mechmarkov.sources import Stationary, Tokenised
@@ -19,6 +21,7 @@ from mechmarkov.theory.temperature import best_temperature
 
 # Predictions that a temperature is fitted to, of every sequence.
 TEMPERED_PREDICTIONS = 4096
+TEMPERED_OF_A_PLACE = 256  # likewise, after a state or at a position
 
 
 def measure(subject: Subject) -> xr.Dataset:
@@ -35,6 +38,10 @@ def measure(subject: Subject) -> xr.Dataset:
         `kl_at` [axis, predictor, position] and its standard error `kl_at_error` (nats);
         `temperature` [axis, predictor] at which the model is nearest to it, `kl_tempered` and its standard
         error `kl_tempered_error` [axis, predictor] (nats): KL there; not of null models;
+        `temperature_after` and `kl_tempered_after` [axis, state_from, predictor] (nats): the same after each
+        state, of the best law and the bigram, for three states or more of one chain, and likewise
+        `temperature_at` and `kl_tempered_at` [axis, position, predictor]. NaN where it is the law as it is,
+        and behind the first place at which it is the law at no temperature;
         `loss`, `best_loss` and the standard error of their difference `excess_loss_error` [axis], and
         `predictor_loss` [predictor] (nats, on the sampled next states);
         `excess` [axis], `gap` and, with a Bayes-optimal predictor, `predictor_excess` [predictor] (nats):
@@ -230,9 +237,60 @@ def _tempered(
         fitted.append([(t, nats.mean(), standard_error(nats)) for t, nats in fits])
     temperature, nats, error = np.moveaxis(np.array(fitted, dtype=float), -1, 0)
     axes = (subject.axis, "predictor")
-    return variables("temperature", axes, temperature=temperature) | variables(
-        "nats", axes, kl_tempered=nats, kl_tempered_error=error
+    return (
+        variables("temperature", axes, temperature=temperature)
+        | variables("nats", axes, kl_tempered=nats, kl_tempered_error=error)
+        | _tempered_somewhere(subject, model, exact)
     )
+
+
+def _tempered_somewhere(
+    subject: Subject,
+    model: Float[np.ndarray, "member batch read state"],
+    exact: dict[str, Float[np.ndarray, "batch read state"]],
+) -> Variables:
+    """The best temperatures after each state and at each position, and KL there, of the laws that are asked.
+
+    Of two states each row is at some temperature the law's, or its opposite's: these say nothing.
+    """
+    n, parents = subject.source.n_states, subject.batch.parents.numpy()
+    if n < 3 or not isinstance(subject.source, Stationary):
+        return {}
+    asked = {getattr(subject.source.best(), "name", ""), predictor_of(subject.source, "bigram")}
+    each = np.broadcast_to(np.arange(parents.shape[1]), parents.shape)
+    found: Variables = {}
+    for axis, where, size, name in (
+        ("state_from", parents, n, "after"),
+        ("position", each, len(each[0]), "at"),
+    ):
+        fits = np.full((2, len(model), size, len(exact)), np.nan)
+        for member, (i, law) in product(range(len(model)), enumerate(exact)):
+            if law in asked:
+                places = (np.flatnonzero(where == place)[:TEMPERED_OF_A_PLACE] for place in range(size))
+                p, q = (x.reshape(-1, n) for x in (exact[law], model[member]))
+                fits[:, member, :, i] = _fits(p, q, places)
+        axes = (subject.axis, axis, "predictor")
+        found |= variables("temperature", axes, **{f"temperature_{name}": fits[0]})
+        found |= variables("nats", axes, **{f"kl_tempered_{name}": fits[1]})
+    return found
+
+
+def _fits(
+    p: Float[np.ndarray, "prediction state"],
+    q: Float[np.ndarray, "prediction state"],
+    places: Iterable[Int[np.ndarray, " some"]],
+) -> Float[np.ndarray, "fit place"]:
+    """Temperatures and KL there of places where q is not p, up to the first that is p at none; else NaN."""
+    fits: list[tuple[float, float]] = []
+    is_p = True  # at some temperature, so far
+    for there in places:
+        heat, left = np.nan, np.nan
+        if is_p and len(there) and (own := kl(p[there], q[there]).mean()) > IMITATION_NATS:
+            heat, nats = best_temperature(p[there][:, None], q[there][:, None])
+            left = float(nats.mean())
+            is_p = left < IMITATION_SHARE * own
+        fits.append((heat, left))
+    return np.array(fits).T
 
 
 def _losses(q: np.ndarray, onehot: np.ndarray) -> np.ndarray:

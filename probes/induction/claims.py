@@ -101,6 +101,8 @@ def _is_head(
     beside += [Condition("within its null")] * within + [Condition("equal within intervals")] * (
         len(heads) > 1
     )
+    if effect - half > 1:
+        beside.append(Condition("more than an ideal head"))
     if against:
         beside.insert(0, Condition("write against the law", words=against))
     if not data.attrs["is_linear"] and (index := head_index(heads[0])) is not None and index[0] == 0:

@@ -48,7 +48,7 @@ def _point(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
     status: Status = "shown" if len(names) == 1 else "open"
     unit = score.unit if value is not None else ""
     value, interval = _without_rounding(
-        value, score.interval, NO_SIGN * float(data["largest"].sel(end="value"))
+        value, score.interval, NO_SIGN * abs(float(data["largest"].sel(end="value")))
     )
     return Claim(
         (MODEL,), "is_at", names, value, interval, score.null, unit, status, LAW,
@@ -121,7 +121,8 @@ def _of_kind(data: xr.Dataset, kind: str, why: str) -> Iterator[Condition]:
     """Yields what stands next to a minimum, a saddle or what may be either."""
     largest = float(data["largest"].sel(end="value"))
     unit = str(data["largest"].attrs["unit"])
-    yield Condition("largest eigenvalue", value=largest, unit=unit)
+    if not data.attrs["kink"]:  # there products with the Hessian are no curvature, of whatever sign
+        yield Condition("largest eigenvalue", value=largest, unit=unit)
     if kind == "saddle":
         values = data["spectrum"] if "spectrum" in data else data["eigenvalue"]
         count = max(1, int((values < -float(data["least_curvature"])).sum()))

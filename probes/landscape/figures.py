@@ -18,7 +18,7 @@ MIN_WAY = 0.05  # of a direction's length in the plane; less has no arrow
 def draw(data: xr.Dataset) -> list[Figure]:
     """Figures of the spectrum next to its prediction, the gradient over training, and the way out."""
     axis = model_axis(data)
-    drawn = [_spectrum_figure(data)]
+    drawn = [] if data.attrs["kink"] else [_spectrum_figure(data)]  # there is no curvature at a kink
     if "slice" in data:
         drawn.append(_slice_figure(data))
     if "canonical_e" in data and np.isfinite(data["canonical_w"]).any():

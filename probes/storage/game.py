@@ -10,6 +10,7 @@ They are one player in a second game, whose shares say who holds what is left.
 """
 
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import torch
@@ -208,7 +209,7 @@ class Coalitions:
 
 
 def _groups(gram: Float[np.ndarray, "path path"]) -> np.ndarray:
-    """Join the two groups of which least is left together, until no two cancel."""
+    """Join the two groups of which least is left together, until no two cancel, or three that leave less."""
     group = np.arange(len(gram))
     while True:
         names = np.unique(group)
@@ -220,13 +221,37 @@ def _groups(gram: Float[np.ndarray, "path path"]) -> np.ndarray:
         counts = smaller > MIN_SIZE_SHARE * np.sqrt(max(gram.sum(), 0.0)) + 1e-12 * size.max(initial=0.0)
         left = np.where(counts, both / np.maximum(larger, 1e-300), np.inf)
         left[np.tril_indices(len(names))] = np.inf
+        trios = _cancelling_trios(inner, size, counts)
+        if len(trios) == 1 and left.min() >= TIED_NET_SHARE:
+            group = np.where(np.isin(group, names[[*trios[0]]]), names[trios[0][0]], group)
+            continue
         if not left.size or left.min() >= MAX_NET_SHARE:
             return group
         i, j = np.unravel_index(int(left.argmin()), left.shape)
         rivals = np.argwhere(left <= left[i, j] + TIED_NET_SHARE).tolist()
-        if any({i, j} & set(pair) and {i, j} != set(pair) for pair in rivals):
+        if any(0 < len({i, j} & set(other)) < 2 for other in (*rivals, *trios)):
             return group
         group = np.where(group == names[j], names[i], group)
+
+
+def _cancelling_trios(
+    inner: Float[np.ndarray, "group group"],
+    size: Float[np.ndarray, " group"],
+    counts: Bool[np.ndarray, "group group"],
+) -> list[tuple[int, ...]]:
+    """Three groups of which next to nothing is left together.
+
+    Args:
+        inner: Inner products of what groups add.
+        size: How much each adds.
+        counts: Whether the smaller of two is large enough to cancel.
+    """
+    return [
+        trio
+        for trio in combinations(range(len(size)), 3)
+        if all(counts[pair] for pair in combinations(trio, 2))
+        and max(inner[np.ix_(trio, trio)].sum(), 0.0) < (TIED_NET_SHARE * size[[*trio]].max()) ** 2
+    ]
 
 
 def ends(subject: Subject, member: int) -> Float[np.ndarray, "end sequence"]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mechmarkov.probing.dataset import NORMAL_95, variables
 from mechmarkov.probing.effects import (
+    at_temperature,
     mean_by_position,
     model_chunks,
     positions_in_turn,
@@ -139,7 +140,7 @@ def by_parent(subject: Subject, temperature: Float[np.ndarray, " axis"]) -> xr.D
                 runs.append(run[:, every, at])
             set_to = torch.stack(runs, dim=2).double()  # member, sequence, parent, next state
             heat = power[chunk.members][:, None, None, None]
-            set_to = torch.where(heat == 1, set_to, (heat * set_to.clamp_min(FLOOR).log()).softmax(-1))
+            set_to = torch.where(heat == 1, set_to, at_temperature(set_to, heat))
             mean = (set_to * weight[:, None]).sum(2, keepdim=True)
             moved = set_to.clamp_min(FLOOR).log() - mean.clamp_min(FLOOR).log()
             gained = [((law * moved).sum(-1) * weight).sum(-1) for law in (P[states], set_to)]

@@ -14,7 +14,7 @@ import xarray as xr
 from mechmarkov.interventions.ablate import ablate_path
 from mechmarkov.probing.chunking import substack
 from mechmarkov.probing.dataset import variables
-from mechmarkov.probing.effects import predictions, sequences_for
+from mechmarkov.probing.effects import at_temperature, predictions, sequences_for
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import kl
 
@@ -47,6 +47,6 @@ def by_own_scale(subject: Subject, data: xr.Dataset) -> xr.Dataset:
                     sender = "embed" if name == "direct" else str(name)
                     others.enter_context(ablate_path(model, sender, "logits", kind="mean"))
                 run = predictions(subject, model, batch, batch.tokens)[0].double()
-                rescaled = kl(law, (run.log() / game.temperature).softmax(-1).numpy()).mean()
+                rescaled = kl(law, at_temperature(run, 1 / game.temperature).numpy()).mean()
             nats[:, i] = game.kl(at_home[None]).mean(), rescaled
     return xr.Dataset(variables("nats", axis, home_only=nats[0], home_rescaled=nats[1]))

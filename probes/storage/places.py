@@ -14,6 +14,7 @@ from mechmarkov.claims.claim import Where
 from mechmarkov.probing.dataset import IMITATION_NATS, variables
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import mean_after
+from mechmarkov.theory.kernel import kl
 
 from .game import FAR_NATS, MAX_SCORES, MIN_GAIN_NATS, Coalitions
 from .home import MIN_HOME_SHARE
@@ -27,7 +28,9 @@ def by_place(subject: Subject) -> xr.Dataset:
 
     Returns:
         `place_only_at` [axis, path, position], `place_empty_at`, `place_full_at` [axis, position], and the
-        same `_after` each state [.., state_from] (nats); NaN at positions that are not looked at.
+        same `_after` each state [.., state_from] (nats); NaN at positions that are not looked at;
+        `place_simple_after` [state_from] (nats): KL from the bigram to the uniform law or the unigram there,
+        whichever is nearer.
 
     Example:
         >>> import mechmarkov as mm
@@ -48,7 +51,9 @@ def by_place(subject: Subject) -> xr.Dataset:
         parents = batch.parents.numpy()[: nats.shape[1]][:, game.reads]
         at.append(by_position)
         after.append(np.stack([mean_after(parents, one, n_states)[0] for one in nats]))
-    data = xr.Dataset()
+    P, pi = (np.array(getattr(subject.source, name)) for name in ("P", "pi"))
+    simple = np.minimum(kl(P, pi), kl(P, np.full(n_states, 1 / n_states)))
+    data = xr.Dataset(variables("nats", "state_from", place_simple_after=simple))
     for place, values, name in (("position", np.stack(at), "at"), ("state_from", np.stack(after), "after")):
         ends = {f"place_empty_{name}": values[:, 0], f"place_full_{name}": values[:, 1]}
         only = {f"place_only_{name}": values[:, 2:]}
@@ -74,6 +79,8 @@ def held_somewhere(last: xr.Dataset, labels: list[str]) -> Iterator[tuple[str, f
         if place == "position" and not last.attrs["determined"]:
             with np.errstate(invalid="ignore"):
                 there &= last["parent_gain_at"].values >= MIN_GAIN_NATS
+        if place == "state_from":  # where a simple law is the bigram, to predict it shows nothing
+            there &= last["place_simple_after"].values >= IMITATION_NATS
         if place == "position" and not there[1:].any():
             continue  # where one token is seen, what reads any token reads the current one
         if not (there.any() and (full > FAR_NATS).any()):

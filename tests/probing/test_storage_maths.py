@@ -190,10 +190,10 @@ def test_setting_the_parent_is_a_loop_over_states_and_positions(sequences):
                 edited = sequence.clone()
                 edited[at] = state
                 logits = subject.decoder[member](edited[None])[0, at].detach().double().numpy()
-                heated = np.maximum(predict(logits, "cross_entropy"), FLOOR) ** (1 / heats[member])
+                heated = predict(logits, "cross_entropy") ** (1 / heats[member])
                 rows.append(heated / heated.sum())
             mean = sum(p * row for p, row in zip(PI, rows, strict=True))
-            along = sum(PI[x] * logs[x] @ np.log(rows[x]) for x in range(3))
+            along = sum(PI[x] * logs[x] @ np.log(np.maximum(rows[x], FLOOR)) for x in range(3))
             slopes.append(along / sum(PI[x] * logs[x] @ logs[x] for x in range(3)))
             nearer = sum(PI[x] * (kl(P3[x], mean) - kl(P3[x], rows[x])) for x in range(3))
             total.setdefault(at, []).append(nearer)

@@ -8,6 +8,7 @@ from itertools import product
 import numpy as np
 import torch
 from mixed_models import mixed
+from more_models import more
 
 import mechmarkov as mm
 from mechmarkov.models.constructions.counting_mamba import counting_mamba
@@ -101,7 +102,8 @@ def _run(make: Callable[[], torch.nn.Module | list[torch.nn.Module]], source: mm
 
 def laws_mixed() -> Models:
     """Laws mixed by state, position and part, as their names say; and runs that came and went."""
-    return {f"mixed: {name}": partial(_run, make, source) for name, make, source in mixed()}
+    every = (*mixed(), *more())
+    return {f"mixed: {name}": partial(_run, make, source) for name, make, source in every}
 
 
 def fresh() -> Models:

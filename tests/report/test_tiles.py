@@ -258,11 +258,12 @@ def test_an_answer_of_long_names_is_their_number():
     assert tiles(behaviour=behaviour(0.95), storage=[stores])["Where does it live?"].answer == (
         "The MLP of layer 0, the direct path and L0H1"
     )
-    many = Claim(("L0.mlp", "L1.mlp", "L2.mlp"), "stores", ("bigram",), 0.95, unit="share")
-    assert (
-        tiles(behaviour=behaviour(0.95), storage=[many])["Where does it live?"].answer
-        == "Spread over 3 parts"
-    )
+    mlps = Claim(("L0.mlp", "L1.mlp", "L2.mlp"), "stores", ("bigram",), 0.95, unit="share")
+    lives = tiles(behaviour=behaviour(0.95), storage=[mlps])["Where does it live?"]
+    assert lives.answer == "The MLPs of layers 0, 1 and 2"
+    many = Claim(("L0.mlp", "direct", "L0H1", "L1.mlp"), "stores", ("bigram",), 0.95, unit="share")
+    lives = tiles(behaviour=behaviour(0.95), storage=[many])["Where does it live?"]
+    assert lives.answer == "Spread over 4 parts"
 
 
 def test_a_title_of_a_long_law_has_twelve_words_at_most():

@@ -17,6 +17,8 @@ PHONE_WIDTH = 330  # pixels
 NUMBER_SIZE = 11  # pixels of the numbers on paths
 _ROW_HEIGHTS = (72, 102)  # pixels from one layer to the next, at least and at most
 _HEIGHT = 280  # pixels of the picture where that is enough
+_MANY_ROWS = 4  # beyond, each is as high as its tallest box and a little more, so that answers stay in sight
+_BETWEEN_ROWS = 20  # pixels, then
 _LETTER_WIDTH = 0.6  # a letter's width as a share of the font's size
 _LINE_HEIGHT = 1.3  # a line's height likewise
 _GAP = 16  # pixels between two boxes
@@ -61,7 +63,7 @@ def arrange(texts: Mapping[str, str]) -> tuple[dict[str, Box], float, float]:
     for name in sorted(texts, key=lambda name: (head_index(name) or (0, 0), len(name))):
         rows.setdefault(_row(name), []).append(name)
     boxes: dict[str, Box] = {}
-    height = float(np.clip(_HEIGHT / len(rows), *_ROW_HEIGHTS))
+    middles, height = _heights([[texts[name] for name in rows[key]] for key in sorted(rows)])
     widest = float(PHONE_WIDTH)
     for index, (layer, order) in enumerate(sorted(rows)):
         # Components of two layers are not drawn on one line: a path past one would hide behind it.
@@ -74,9 +76,18 @@ def arrange(texts: Mapping[str, str]) -> tuple[dict[str, Box], float, float]:
         left = shift - room / 2
         for name, box in row.items():
             left += (room - filled) / (len(row) + 1)
-            boxes[name] = Box(left + box.width / 2, height * (index + 0.5), box.width, box.height)
+            boxes[name] = Box(left + box.width / 2, middles[index], box.width, box.height)
             left += box.width
-    return boxes, widest, height * len(rows)
+    return boxes, widest, height
+
+
+def _heights(rows: Sequence[Sequence[str]]) -> tuple[list[float], float]:
+    """Returns the middle of each row of texts, from the bottom up, and the height of all."""
+    each = [float(np.clip(_HEIGHT / len(rows), *_ROW_HEIGHTS))] * len(rows)
+    if len(rows) > _MANY_ROWS:
+        each = [max(text_box(0.0, 0.0, text).height for text in row) + _BETWEEN_ROWS for row in rows]
+    ends = np.cumsum(each)
+    return (ends - np.array(each) / 2).tolist(), float(ends[-1])
 
 
 def _row(name: str) -> tuple[float, int]:

@@ -18,6 +18,7 @@ from mechmarkov.report.words.whole_model import of_a_circuit, of_a_part, of_harm
 OF_THE_RUN = ("dynamics",)
 OF_THE_LAST_STEP = ("landscape", "program", "belief", "degeneracy")
 PROBED = "probed steps"  # in the metadata of one step's findings: of how many it is one
+EXACT_NATS = 1e-4  # from the best possible; what is nearer is not asked whether it is stuck
 CIRCUIT_PROBES = ("alignment", "attention")  # that judge whether a circuit is exact
 
 
@@ -109,8 +110,11 @@ def chosen_tiles(result: Findings) -> list[Tile]:
 
 def _rank(tile: Tile, word: Badge | None) -> float:
     """Whoever has reached the best, or made no step, is not asked what else could hold it."""
-    settled = tile.question == STUCK and word in ("solved", "untrained")
-    return -1 if settled and tile.answer[0].relation == "reaches" else tile.rank
+    said = tile.answer[0]
+    settled = word in ("solved", "untrained")
+    # Where the unigram is as near to the best law there is no badge, and what is exact is so all the same.
+    settled |= word is None and said.is_shown and said.value is not None and said.value < EXACT_NATS
+    return -1 if settled and tile.question == STUCK and said.relation == "reaches" else tile.rank
 
 
 def named_parts(tiles: Sequence[Tile]) -> tuple[str, ...]:

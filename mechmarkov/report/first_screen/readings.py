@@ -7,14 +7,15 @@ import numpy as np
 from jaxtyping import Float
 
 from mechmarkov.claims.claim import ALIKE, COPIES, Claim, Claims
-from mechmarkov.models.components import head_index
+from mechmarkov.models.components import head_index, mlp_index
 from mechmarkov.probing.outcome import Findings, Outcome
-from mechmarkov.report.words.names import bare_law, share
+from mechmarkov.report.words.names import bare_law, nats, share
 from mechmarkov.report.words.tiles import in_order
 
 MIN_EFFECT_NATS = 0.01  # below, a path is not part of a circuit
 IN_A_BOX = {ALIKE: "same parent"}
 MIN_ATTENTION = 0.25  # on one token; a head that gives none as much is spread
+MOST_OF_IT = 0.9  # of a head's attention; with less, the box says that the rest is elsewhere
 MIN_SHARE = 0.02  # of the bigram; below, it is not told of a part
 
 
@@ -131,12 +132,15 @@ def notes(claims: Claims, name: str, named: Sequence[str] = ()) -> list[str]:
         seen = [one for one in feeds.because if one.name == "previous token" and name in one.words]
         looks |= {"previous token": seen[0].value} if seen else {}
     told += [f"{IN_A_BOX.get(token, token)}: {share(mass)}" for token, mass in looks.items()]
+    if not told and mlp_index(name) is not None and needed is not None and needed.is_shown:
+        told.append(f"worth {nats(needed.value)}")
     if told or name not in named or head_index(name) is None:
         return told
     spread = claims.first("attends_to", subject=name, status="excluded")
     if spread is None or (spread.value or 0.0) < MIN_ATTENTION:
         return ["attention spread"]
-    return [f"{spread.object[-1]}: {share(spread.value)}"]
+    rest = ["the rest spread"] * ((spread.value or 0.0) < MOST_OF_IT)
+    return [f"{spread.object[-1]}: {share(spread.value)}", *rest]
 
 
 def _is_bigram_learned(claims: Claims) -> bool:

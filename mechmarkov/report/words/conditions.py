@@ -96,7 +96,7 @@ def term(condition: Condition) -> str:
 SILENT: dict[str, tuple[str, ...]] = {
     "behaviour": (
         "possible", "chance", "share of places", "the nearest law is the best",
-        "the nearest law is the unigram",
+        "the nearest law is the unigram", "surer after", "less sure after", "surer at", "less sure at",
     ),
     "attention": (
         "one token to attend to", "tokens", "at every prediction", "effective tokens", "within its null",
@@ -106,10 +106,11 @@ SILENT: dict[str, tuple[str, ...]] = {
     "induction": (
         "takes from the law", "no match", "no key to edit", "no strong circuit", "through", "from", "to", "does harm",
         "not the law's", "some of it", "most of what there is", "finds after", "not for their predecessors",
+        "more than an ideal head",
     ),
     "ablation": (
         "loss", "least of them", "no single parent", "all parents have one law", "a swap contradicts the rest", "all stay as they are", "cut from the logits only",
-        "worth together", "only undoes", "group", "one by one", "clearly needed",
+        "worth together", "only undoes", "undo", "group", "one by one", "clearly needed",
     ),
     "storage": (
         "worth of all paths", "what there is of it", "positions", "full rank", "too little to share", "the mean is it",
@@ -145,6 +146,7 @@ CONDITIONS: dict[str, Template] = {
     "at chance": "It is right as often as chance",
     "near elsewhere": "Elsewhere it is at most {nats} away",
     "left at that temperature": "At that temperature {nats} are left",
+    "left at those temperatures": "At those temperatures {nats} are left",
     "at its own temperature": "At its own temperature it is {nats} away",
     "unigram is told from the best": ("", "The unigram is within 0.01 nats of the best law"),
     "the best is the unigram": ("The best law is the unigram", ""),
@@ -159,7 +161,7 @@ CONDITIONS: dict[str, Template] = {
     "reach": "That is in the {share} of predictions that reach so far",
     "most attended after": _most_attended,
     # alignment
-    "predicts by itself": "Its weights predict the law to {nats}",
+    "predicts by itself": "By itself such a table is {nats} from the law",
     "the unigram is away": "The unigram is {nats} away from it",
     "by mean output": ("An MLP's table is its mean output after each state", ""),
     "norm's scale at its mean": ("The norms' scale is taken at its mean", ""),

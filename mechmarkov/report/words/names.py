@@ -92,13 +92,18 @@ def parts(names: Sequence[str]) -> str:
     Example:
         >>> parts(["direct", "L0.mlp"]), parts(["L0H0", "L0H1", "L0H2", "L0H3"])
         ('the direct path and the MLP of layer 0', '4 heads of layer 0')
+        >>> parts(["L0.mlp", "L0H0", "L1.mlp"])
+        'the MLPs of layers 0 and 1 and L0H0'
     """
     if len(names) > MAX_NAMED:
         layers = {None if (head := head_index(name)) is None else head[0] for name in names}
         if None in layers:
             return f"{len(names)} parts"
         return f"{len(names)} heads of layer {layers.pop()}" if len(layers) == 1 else f"{len(names)} heads"
-    return listed([part(name) for name in names])
+    mlps = {name: str(layer) for name in names if (layer := mlp_index(name)) is not None}
+    together = f"the MLPs of layers {listed(list(mlps.values()))}"
+    told = [together if len(mlps) > 1 and name in mlps else part(name) for name in names]
+    return listed(list(dict.fromkeys(told)))
 
 
 def heads(names: Sequence[str]) -> str:

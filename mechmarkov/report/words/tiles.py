@@ -307,7 +307,7 @@ def _number(claim: Claim | None) -> tuple[str, Score | None]:
     words = {
         "imitates": f"nats (KL) from {_named_law(claim)}",
         "is_closest_to": f"nats (KL) from {_named_law(claim)}",
-        "fails_at": "nats (KL) there",
+        "fails_at": "nats (KL) there, at most",
         "tempers": "temperature, 1 is exact",
         "reaches": "nats above the best possible",
         "is_needed_most": f"nats lost without {parts(claim.subject)}",
@@ -325,8 +325,11 @@ def _number(claim: Claim | None) -> tuple[str, Score | None]:
         "carries_belief": "R² of the belief",
     }
     null = claim.null if claim.relation != "feeds" else None
+    is_none = claim.unit.startswith("nats") and abs(claim.value) < TINY
     kind = NULLS.get(claim.relation, "by chance")
-    return words.get(claim.relation, claim.unit), Score(claim.value, claim.unit, null, claim.interval, kind)
+    return words.get(claim.relation, claim.unit), Score(
+        0.0 if is_none else claim.value, claim.unit, null, claim.interval, kind
+    )
 
 
 def _eigenvalues(point: Claim) -> str:

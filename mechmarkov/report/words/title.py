@@ -50,7 +50,10 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
         return _with(f"Learned the {name}", how(claims, lives))
     tempered = claims.first("tempers")
     if tempered is not None and word != "untrained":
-        return f"Has {law(tempered.object[0])}, but is {sureness(tempered)} than it should be"
+        has, how_sure = f"Has {law(tempered.object[0])}, but", sureness(tempered)
+        ways = [f"{has} is {how_sure} than it should be"] * (tempered.value is not None)
+        ways += [f"{has} is {how_sure}", f"{has} {how_sure}"]
+        return next((text for text in ways if len(text.split()) <= MAX_TITLE_WORDS), f"{has} not as sure")
     if fails is not None and word in ("partly", "another law") and fails.object[0] == reaches.object[0]:
         return but_not(f"Has {law(fails.object[0])}", fails, MAX_TITLE_WORDS)
     if word == "partly":

@@ -5,6 +5,7 @@ from mechmarkov.report.words.names import MAX_NAMED, law, nats, parts, share, ve
 from mechmarkov.report.words.phrases.laws import where
 from mechmarkov.report.words.phrases.premises import Phrase, cap, value_in
 
+NONE_OF_IT = 0.02  # up to which share parts that cancel are said to hold nothing
 ALL_OF_IT = 1.05  # from which share on others are said to take away
 
 
@@ -56,8 +57,15 @@ NO_HOME = {
 def _cancels(claim: Claim) -> str:
     who = cap(parts(claim.subject))
     if claim.unit == "nats":
-        return f"{who} only undo each other: both together are worth {nats(claim.value)}"
-    return f"{who} cancel: together they hold {share(claim.value)} of the bigram"
+        count = "both" if len(claim.subject) == 2 else "all"
+        told = f"{who} only undo each other"
+        if (only := claim.condition("undo")) is not None:
+            rest = [name for name in claim.subject if name not in only.words]
+            told = f"{cap(parts(only.words))} only undoes {parts(rest)}"
+        return f"{told}: {count} together are worth {nats(claim.value)}"
+    if abs(value_in(claim)) < NONE_OF_IT:
+        return f"{who} cancel: together they hold none of the bigram"
+    return f"{who} cancel in part: together they hold {share(claim.value)} of the bigram"
 
 
 HOMES: dict[str, Phrase] = {

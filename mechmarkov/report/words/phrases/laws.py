@@ -27,13 +27,33 @@ def _closest(claim: Claim) -> str:
 
 
 def _tempers(claim: Claim) -> str:
+    if claim.value is None:
+        surer, less = _by_sureness(claim)
+        told = [f"surer than it should be {surer}"] * bool(surer) + [f"less sure {less}"] * bool(less)
+        return f"It is {law(claim.object[0])}, but {', and '.join(told)}"
     return (
         f"At temperature {number(value_in(claim))} it is {law(claim.object[0])}: right, but {sureness(claim)}"
     )
 
 
+def _by_sureness(claim: Claim) -> list[str]:
+    """Returns after which states or at which positions a model is surer than a law, and less sure; or ""."""
+    told = []
+    for how in ("surer", "less sure"):
+        after, at = (claim.condition(f"{how} {which}") for which in ("after", "at"))
+        states, positions = (() if one is None else one.words for one in (after, at))
+        told.append(_after(states) if states else _at([*map(int, positions)]) if positions else "")
+    return told
+
+
 def sureness(claim: Claim) -> str:
-    """Returns how sure a model is of a law that it has at another temperature than 1."""
+    """Returns how sure a model is of a law that it has at another temperature than 1, and where."""
+    if claim.value is None:
+        surer, less = _by_sureness(claim)
+        if surer and less:
+            places = "after some states" if claim.condition("surer after") else "at some positions"
+            return f"more or less sure {places}"
+        return f"{'more' if surer else 'less'} sure {surer or less}"
     heat = value_in(claim)
     much = "much " if not 1 / MUCH < heat < MUCH else ""
     return f"{much}{'less' if heat < 1 else 'more'} sure"
@@ -75,7 +95,10 @@ def _fails_at(claim: Claim) -> str:
                 f"Where the program leaves most is open: {format_range(low, high, 3)} nats after each state"
             )
         return f"What it leaves is most {at} ({nats(claim.value)})"
-    return f"{at[:1].upper()}{at[1:]} it is {nats(claim.value)}{within(claim)} from {law(claim.object[0])}"
+    most = "up to " if len((*claim.where.states, *claim.where.positions)) > 1 else ""  # that of the worst
+    return (
+        f"{at[:1].upper()}{at[1:]} it is {most}{nats(claim.value)}{within(claim)} from {law(claim.object[0])}"
+    )
 
 
 def where(claim: Claim) -> str:
@@ -113,14 +136,14 @@ def _at(positions: Sequence[int]) -> str:
 def but_not(start: str, claim: Claim, most: int) -> str:
     """Returns a few words, and where they do not hold: by names, or only how many places if that is too long.
 
-    Where they hold at few places, these are told.
+    Where they hold at few places, or more than a few are open, those at which they hold are told.
     """
     near = claim.condition("near elsewhere")
     only = () if near is None else near.words
     states, positions = claim.where.states, claim.where.positions
     if only:
         at = _after(only) if states else _at([int(place) for place in only])
-        link, count = " only", len(only)
+        link, count = " only" if near is not None and near.holds else "", len(only)
     else:
         at, link, count = where(claim), ", but not", len(states or positions)
     told = f"{start}{link} {at}"

@@ -6,6 +6,7 @@ from mechmarkov.report.words.phrases.premises import Phrase, cap, negated, premi
 from mechmarkov.utils.text import format_range, listed
 
 MOST_COSINE = 0.95  # with the target, from which on a table is told as all of it
+MORE_THAN_ALL = 1.005  # of the ideal, from which on a share is told to be as much
 LEAST_LEFT = (-0.05, 0.005)  # of a score, which are told as none
 
 
@@ -21,7 +22,7 @@ def _attends_to(claim: Claim) -> str:
         return f"{who} spreads its attention: {mass} on {what}"
     if claim.status == "excluded":
         if claim.object[0] == "parent":
-            return f"No head reads {what}, which the next state depends on: {who} gives it {mass}"
+            return f"No head settles on {what}, which the next state depends on: {who} gives it {mass}"
         return f"No head settles on one token: {who} gives {what} {mass}"
     if claim.holds("within its null"):
         return f"{who} gives {what} {mass} of its attention, no more than untrained models"
@@ -105,7 +106,14 @@ def _induction_head(claim: Claim) -> str:
     if claim.condition("its own convolution"):  # of a state space, whose weights on tokens are no attention
         return f"{who} is an induction head by itself: its convolution sees each token's predecessor, which moves how much that token counts"
     are = verb(claim.subject, "is an induction head", "are induction heads")
-    return f"{who} {are}: changing a token's predecessor moves {verb(claim.subject, 'its', 'their')} attention by {share(claim.value)} of an ideal head's"
+    moved = (
+        f"{who} {are}: changing a token's predecessor moves {verb(claim.subject, 'its', 'their')} attention"
+    )
+    if claim.condition("more than an ideal head"):
+        return f"{moved} more than an ideal head's, which is even on all copies"
+    if value_in(claim) > MORE_THAN_ALL:
+        return f"{moved}, on average, as much as an ideal head's"
+    return f"{moved} by {share(min(value_in(claim), 1.0))} of an ideal head's"
 
 
 def _feeds(claim: Claim) -> str:
@@ -186,8 +194,10 @@ def _needed_most(claim: Claim) -> str:
         return f"{cap(who)} are needed most: without one the loss rises by {format_range(least.value, value_in(claim), 3)} nats"
     if claim.holds("group"):
         singly = claim.condition("one by one")
-        rest = "" if singly is None or singly.value is None else f", singly {nats(singly.value)} in all"
-        return f"{cap(who)} together are needed most: without them the loss rises by {nats(claim.value)}{within(claim)}{rest}"
+        told = f"{cap(who)} together are needed most: without them the loss rises by {nats(claim.value)}"
+        if singly is None or singly.value is None:
+            return f"{told}{within(claim)}"
+        return f"{told}, singly {nats(singly.value)} in all"
     are = verb(claim.subject, "is", "are")
     return f"{cap(who)} {are} needed most: without {'it' if are == 'is' else 'them'} the loss rises by {nats(claim.value)}{within(claim)}"
 

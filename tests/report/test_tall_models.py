@@ -1,0 +1,40 @@
+"""The answers of models with more than one MLP are in sight without a scroll."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from model_zoo import model_zoo
+from window import Browser
+
+import mechmarkov as mm
+from mechmarkov.report.first_screen.circuit_layout import arrange
+from mechmarkov.report.html import write
+
+READY = "return [...document.querySelectorAll('.hero .drawing')].every((d) => d.matches('.drawn'))"
+
+
+@pytest.mark.browser
+@pytest.mark.usefixtures("few_nulls")
+def test_two_layers_with_mlps_fit_on_one_screen(browser: Browser, tmp_path: Path) -> None:
+    run = model_zoo()["mixed: half in each MLP"]()
+    probes = ["behaviour", "attention", "storage", "ablation"]
+    browser.open(write(mm.probe(run, probes, sequences=16), tmp_path / "mlps.html"))
+    browser.wait(READY, "the first screen is not drawn")
+    bottoms = browser.js(
+        "return [...document.querySelectorAll('.hero figure, .tile')]"
+        ".map((e) => e.getBoundingClientRect().bottom)"
+    )
+    assert len(bottoms) == 2 + 3  # without `dynamics`, nothing is told of how it came
+    assert max(bottoms) + 44 <= 800  # and where a run has a slider
+
+
+def test_many_rows_are_as_high_as_their_texts() -> None:
+    texts = {"embed": "embed<br>tokens", "logits": "logits<br>prediction"}
+    for layer in range(2):
+        texts |= {f"L{layer}H0": f"L{layer}H0", f"L{layer}.mlp": f"L{layer}.mlp<br>50% of the bigram"}
+    boxes, _, height = arrange(texts)
+    ordered = sorted(boxes.values(), key=lambda box: box.y)
+    gaps = [above.y - above.height / 2 - below.y - below.height / 2 for below, above in pairwise(ordered)]
+    assert all(gap == pytest.approx(20) for gap in gaps)
+    assert height < 340
