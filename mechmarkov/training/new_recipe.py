@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from mechmarkov.catalogue import check_source
 from mechmarkov.objectives import Objective
+from mechmarkov.sources import OrderK
 from mechmarkov.sources.base.registry import load_source, source_from_data
 from mechmarkov.sources.base.source import Source
 from mechmarkov.training.model_sections import DecoderSection
@@ -132,7 +133,9 @@ def _sized(example: Source, states: int | None, order: int | None) -> dict[str, 
     if states is None and order is None:
         return data
     if kind in WRITTEN_OUT:
-        return _drawn(states or example.n_states, order or getattr(example, "order", 1))
+        return _drawn(
+            states or example.n_states, order or (example.order if isinstance(example, OrderK) else 1)
+        )
     for name, field, value in (("states", "n_states", states), ("order", "order", order)):
         if value is not None and field not in fields:
             sized = "chain, order_k, dirichlet_chains" if field == "order" else "chain, circle, …"
