@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from typing import Any
 
 import click
 
@@ -81,8 +82,8 @@ def new(
         raise ValueError(f"--heads is {heads}, expected a divisor of --width, {width}")
     from mechmarkov.training.new_recipe import new_recipe
 
-    shape = {"layers": layers, "heads": heads, "width": width, "context": context}
-    _print(new_recipe(source, states=states, order=order, steps=steps, **shape), as_json)
+    of_model: dict[str, Any] = {"layers": layers, "heads": heads, "width": width, "context": context}
+    _print(new_recipe(source, states=states, order=order, steps=steps, **of_model), as_json)
 
 
 @recipe.command()

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 
 class Form(NamedTuple):
-    """What one claim of a run shows: its relation, a name among its objects ("" for any), and its probe."""
+    """A claim that shows it: its relation, a name among its objects ("" for any), and its probe."""
 
     relation: str
     object: str
