@@ -122,7 +122,7 @@ class _Summary(_Part):
 
 @dataclass(frozen=True)
 class RunShare:
-    """How many runs that differ in their seed only have something in common.
+    """Counts runs that differ in their seed only and have something in common.
 
     Attributes:
         setting: The source, model and objective of these runs.

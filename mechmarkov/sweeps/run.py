@@ -193,7 +193,7 @@ def _finish(sweep: Sweep, members: dict[str, tuple[Point, Member]], store: Store
 
 
 def _picture_of(sweep: Sweep) -> Phase | None:
-    """What is drawn: what the sweep says, or a score over its field where it varies one."""
+    """Returns what is drawn: what the sweep says, or a score over its field where it varies one."""
     fields = varied(sweep)
     return Phase(x=fields[0]) if sweep.phase is None and len(fields) == 1 else sweep.phase
 
