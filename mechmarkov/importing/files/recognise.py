@@ -3,8 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, layout, mamba, transformer_bridge
-from mechmarkov.importing.files import configs, folders, relative_transformer
+from mechmarkov.importing import (
+    gpt2,
+    hooked_transformer,
+    hugging_face,
+    layout,
+    mamba,
+    relative_transformer,
+    transformer_bridge,
+)
+from mechmarkov.importing.files import configs, folders
 from mechmarkov.importing.files.state_dicts import Layouts
 from mechmarkov.importing.layout import Called, ImportPlan, Shapes
 from mechmarkov.importing.names.plan import plan_import

@@ -7,13 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, mamba, transformer_bridge
+from mechmarkov.importing import (
+    gpt2,
+    hooked_transformer,
+    hugging_face,
+    mamba,
+    relative_transformer,
+    transformer_bridge,
+)
 from mechmarkov.importing.layout import plain_name, recognises
 from mechmarkov.importing.names.weights import PAGE
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.utils.text import counted, listed, shown
 
-LAYOUTS = (gpt2, hugging_face, mamba, hooked_transformer, transformer_bridge)
+LAYOUTS = (gpt2, relative_transformer, hugging_face, mamba, hooked_transformer, transformer_bridge)
 MARKS = tuple(group for layout in LAYOUTS for group in layout.MARKS)
 LENS = "transformer_lens."
 PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
