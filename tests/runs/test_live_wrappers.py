@@ -1,5 +1,7 @@
 """What stands around a model: parallel wrappers, torch.compile, a LightningModule, an average of weights."""
 
+import re
+
 import pytest
 import torch
 from public_codes import SOURCE, Config, K, NanoGPT, drawn
@@ -188,10 +190,9 @@ LEFT_OUT = {
 def test_a_weight_that_is_not_used_is_left_out_by_names():
     model = gpt()
     model.transformer["h"][0].attn.register_parameter("unused", nn.Parameter(torch.ones(3)))
-    lacks = r"transformer.h.0.attn.unused\" that a HookedDecoder lacks: if the model does not use it, a table of "
-        r'"transformer.h.0.attn.unused" that a HookedDecoder lacks: if the model does not use it, a table of '
-    )
-    with pytest.raises(ValueError, match=said + r'names with names={…, "transformer.h.0.attn.unused": ""}'):
+    lacks = '"transformer.h.0.attn.unused" that a HookedDecoder lacks: if the model does not use it, '
+    mend = 'a table of names with names={…, "transformer.h.0.attn.unused": ""} leaves it out'
+    with pytest.raises(ValueError, match=re.escape(lacks + mend)):
         Run.from_model(model, source=SOURCE)
     run = Run.from_model(model, source=SOURCE, names=LEFT_OUT, given={"n_heads": 2, "act_fn": "gelu"})
     assert run.provenance["logit_difference"] < 1e-5
