@@ -134,7 +134,9 @@ def test_resuming_goes_on_with_the_file(tmp_path):
     again = mm.Recorder(path, source=SOURCE, every=1, resume=True)
     again(3, model)
     assert mm.load(path).steps.tolist() == [0, 1, 2, 3]
-    told = r"^a call at step 3 is left out: step is 3, .* above 3, the last one; resume='drop_later' drops what"
+    told = (
+        r"^a call at step 3 is left out: step is 3, .* above 3, the last one; resume='drop_later' drops what"
+    )
     with pytest.warns(UserWarning, match=told):
         mm.Recorder(path, source=SOURCE, resume=True)(3, model)
     with pytest.raises(ValueError, match=r"^source is Circle\(.*, but .*run.pt has .*: expected the same$"):
