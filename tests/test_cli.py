@@ -15,6 +15,7 @@ from distributions import install
 import mechmarkov as mm
 from mechmarkov.cli import main
 from mechmarkov.probing.probe import load_probe
+from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.memory import is_out_of_memory
 
 pytestmark = pytest.mark.usefixtures("few_nulls")
@@ -198,10 +199,26 @@ def test_a_failed_allocation_is_told_from_other_errors():
     assert not is_out_of_memory(RuntimeError("shapes do not fit"))
 
 
+def test_a_recipe_in_the_place_of_a_run(tmp_path, capsys):
+    path = tmp_path / "mine.toml"
+    path.write_text("name = 'mine'\n", "utf-8")
+    for command in (["probe"], ["show"], ["ablate", "--parts", "L0H0"], ["tokens", "--tokens", "0 1"]):
+        assert fails(capsys, *command, str(path)) == (
+            f"error: {path}: is a recipe, expected a run, so train it first: mechmarkov train {path}, then "
+            "mechmarkov probe runs/mine"
+        )
+    line = fails(capsys, "probe", "walk-k6-half")
+    assert line.endswith(": it is a recipe, so train it first: mechmarkov train walk-k6-half")
+    with pytest.raises(
+        RunFileError, match=r"^.*mine.toml: is a recipe, expected a run: mm.train\('.*mine.toml'"
+    ):
+        mm.load(path)
+
+
 def test_a_folder_in_the_place_of_a_file_is_named(trained, tmp_path, capsys):
     (tmp_path / "report.html").mkdir()
     line = fails(capsys, "probe", str(trained), "--probes", "attention", "--out", str(tmp_path))
-    assert "report.html: Is a directory" in line
+    assert "report.html is a folder, expected the name of a file" in line
     assert ".tmp" not in line
 
 
@@ -326,7 +343,8 @@ def test_a_report_that_could_not_be_written_is_refused_before_any_probe(
     monkeypatch.setattr("mechmarkov.probe_run.probe", lambda *_, **__: pytest.fail("probed"))
     (tmp_path / "report.html").mkdir()
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    assert "report.html: Is a directory" in fails(capsys, "probe", str(trained), "--out", str(tmp_path))
+    line = fails(capsys, "probe", str(trained), "--out", str(tmp_path))
+    assert "report.html is a folder, expected the name of a file" in line
     line = fails(capsys, "probe", str(trained), "--out", str(tmp_path / "dangling"))
     assert "dangling: a link to" in line
 

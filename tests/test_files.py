@@ -61,7 +61,7 @@ def test_what_cannot_be_written_is_refused_before_the_work_and_nothing_is_left(t
     (tmp_path / "report.html").mkdir()
     (tmp_path / "note").write_text("mine", "utf-8")
     for path, words in [
-        (tmp_path / "report.html", "Is a directory"),
+        (tmp_path / "report.html", "^.*report.html is a folder, expected the name of a file$"),
         (tmp_path / "note" / "new" / "run.pt", "a file, expected a folder: .*note'$"),
         (tmp_path / "dangling" / "run.pt", "a link to .*nowhere, which does not exist"),
         (Path("/proc/new/run.pt"), "No such file|Not a directory|Permission|Read-only"),

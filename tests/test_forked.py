@@ -183,6 +183,18 @@ def test_processes_end_at_the_second_interruption():
 
 
 @pytest.mark.system
+def test_one_interruption_ends_copies_that_work(tmp_path):
+    """They would sleep for ten minutes."""
+    code = f"import signal\nsignal.signal(2, signal.default_int_handler){WAITING}"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        copies = [int(parent.stdout.readline()) for _ in range(2)]
+        parent.send_signal(signal.SIGINT)
+        assert parent.wait(timeout=180) == -signal.SIGINT
+    assert not [pid for pid in copies if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.system
 def test_two_processes_say_what_one_says(tmp_path):
     """Scores, reasons, failures and pages; on the command line, in a process of its own."""
     said = []

@@ -69,7 +69,7 @@ assert 0 < middle - half < share < middle + half < 1
 #
 # ## All of them on one page
 #
-# `mechmarkov index` lists what was probed: badges, curves, filters.
+# `mechmarkov index` lists what was probed: badges, curves, filters, and how many seeds formed what.
 
 # %%
 for name, result in results.items():

@@ -117,7 +117,12 @@ def check_example(name: str) -> None:
 def check_run(name: str) -> None:
     """Raise ValueError unless there is a file, a folder or a recording at that path, or it is on the Hub."""
     path = Path(name).expanduser()
+    if path.suffix == ".toml" and path.is_file():
+        trained = f"mechmarkov train {name}, then mechmarkov probe runs/{path.stem}"
+        raise ValueError(f"{name}: is a recipe, expected a run, so train it first: {trained}")
     if name.startswith("hf://") or path.exists() or path.with_name(f"{path.name}.steps").exists():
         return
     hint = f": --example {name} is bundled" if name in EXAMPLES else ""
+    if name in recipes():
+        hint = f": it is a recipe, so train it first: mechmarkov train {name}"
     raise ValueError(f"{name}: cannot be read: {os.strerror(errno.ENOENT)}{hint}")

@@ -15,7 +15,10 @@ from mechmarkov.utils.files import check_writable
 def index(folder: Path, as_json: bool, opened: bool) -> None:
     """List the probed runs in FOLDER on one page: badges, losses, filters, a link to each report.
 
-    Writes index.html and index.json into FOLDER. `mechmarkov probe RUN --out FOLDER/NAME` adds a run.
+    Of runs that differ in their seed it says how many have a badge, an induction head and the like, with the
+    interval of that share. Writes index.html and index.json into FOLDER.
+
+    `mechmarkov probe RUN --out FOLDER/NAME` adds a run, `mechmarkov probe RUNS --out FOLDER` several.
     """
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is not a folder, expected one with reports of `mechmarkov probe`")
@@ -31,6 +34,10 @@ def index(folder: Path, as_json: bool, opened: bool) -> None:
             click.echo(f"warning: {told(name)}: {told(why)}", err=True)
         for run in board.runs:
             click.echo(told(f"{run.folder}: {run.badge or 'undecided'}: {run.headline}"))
+        shares = board.shares()
+        several = len({share.setting for share in shares}) > 1
+        for share in shares:
+            click.echo(told(f"{share.setting}: {share}" if several else share))
         click.echo(told(page))
     if opened:
         click.launch(str(page))

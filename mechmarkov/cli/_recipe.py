@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from typing import Any
 
 import click
 
@@ -58,6 +59,8 @@ def recipe() -> None:
     metavar="N",
     help="Tokens to read.  [64, or the source's]",
 )
+@click.option("--states", type=click.IntRange(2), metavar="N", help="States.  [the example's]")
+@click.option("--order", type=click.IntRange(1), metavar="N", help="States back that the law looks.  [1]")
 @click.option("--steps", type=click.IntRange(1), default=1000, metavar="N", help="Steps of the training.")
 @JSON
 def new(
@@ -66,6 +69,8 @@ def new(
     heads: int,
     width: int,
     context: int | None,
+    states: int | None,
+    order: int | None,
     steps: int,
     as_json: bool,
 ) -> None:
@@ -77,8 +82,8 @@ def new(
         raise ValueError(f"--heads is {heads}, expected a divisor of --width, {width}")
     from mechmarkov.training.new_recipe import new_recipe
 
-    made = new_recipe(source, layers=layers, heads=heads, width=width, context=context, steps=steps)
-    _print(made, as_json)
+    of_model: dict[str, Any] = {"layers": layers, "heads": heads, "width": width, "context": context}
+    _print(new_recipe(source, states=states, order=order, steps=steps, **of_model), as_json)
 
 
 @recipe.command()

@@ -47,8 +47,8 @@ class UnknownWeightError(RunFileError):
         name: What the file calls it.
     """
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"it has a weight {quoted(name)} that a HookedDecoder lacks")
+    def __init__(self, name: str, advice: str = "") -> None:
+        super().__init__(f"it has a weight {quoted(name)} that a HookedDecoder lacks{advice}")
         self.name = name
 
 

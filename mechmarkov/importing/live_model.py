@@ -17,6 +17,7 @@ from mechmarkov.importing import (
     hugging_face,
     layout,
     mamba,
+    relative_transformer,
     transformer_bridge,
 )
 from mechmarkov.importing.hooked_transformer import CHANGING, LOCAL, config_from_lens
@@ -28,7 +29,7 @@ from mechmarkov.importing.live.settings import configs
 from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.importing.names import plan as named
 from mechmarkov.importing.names.table import Names
-from mechmarkov.importing.names.weights import advice_for, nothing_fits
+from mechmarkov.importing.names.weights import PAGE, advice_for, nothing_fits
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder, is_derived
 from mechmarkov.models.layers import ACTIVATIONS
@@ -68,7 +69,13 @@ def converted(
         if not bool(value.isfinite().all()):
             raise ValueError(f"{layout.plain_name(name)} holds NaN or infinite values")
     if names is None:
-        reading = _reading(live, n_ctx, given)
+        try:
+            reading = _reading(live, n_ctx, given)
+        except layout.UnknownWeightError as error:
+            table = f'names={{…, {quoted(error.name)}: ""}} leaves it out'
+            raise layout.UnknownWeightError(
+                error.name, f": if the model does not use it, a table of names with {table} ({PAGE})"
+            ) from None
     else:
         fields = given if n_ctx is None else {**given, "n_ctx": n_ctx}
         reading = Reading(lambda _: named.of_live_model(live.model, names, fields), advice=advice_for(fields))
@@ -101,7 +108,7 @@ def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
     cfg = getattr(model, "cfg", None)
     if is_of(model, TRANSFORMERS) or layout.recognises((*hugging_face.MARKS, *mamba.MARKS), state):
         return _of_transformers(live, state, n_ctx, given)
-    if layout.recognises(gpt2.MARKS, state):
+    if layout.recognises((*gpt2.MARKS, *relative_transformer.MARKS), state):
         return gpt2_names.reading(live, state, given, n_ctx)
     if cfg is not None and is_of(cfg, LENS):
         config_fields.agree(vars(cfg), given, "in its cfg")

@@ -14,6 +14,7 @@ from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Observed, Source
 from mechmarkov.sources.base.registry import complaint, validated_source
 from mechmarkov.sources.estimation.choices import OptionError
+from mechmarkov.sources.estimation.encode import WithoutZeroWarning
 from mechmarkov.sources.estimation.homogeneity import OneLawWarning
 from mechmarkov.utils.errors import one_line
 from mechmarkov.utils.text import near_misses, printable, reason, shown
@@ -104,7 +105,8 @@ def _read(path: str, **options: Any) -> Source:
     """`Observed.read`, whose complaints name the file and, where they are of an option, how one is given."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", OneLawWarning)  # the import says it
+            for said in (OneLawWarning, WithoutZeroWarning):  # by the import
+                warnings.simplefilter("ignore", said)
             return Observed.read(path, **options)
     except OptionError as error:
         given = {"kind": "observed", "path": path, **options}

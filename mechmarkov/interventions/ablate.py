@@ -15,6 +15,7 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
+from mechmarkov.interventions.intervention import intervention
 from mechmarkov.interventions.paths import check_path, replace_path
 from mechmarkov.interventions.positions import Positions
 from mechmarkov.interventions.replace import Kind, replace_component, replacement
@@ -24,7 +25,7 @@ from mechmarkov.models.layers import per_member
 from mechmarkov.utils.errors import list_of
 
 
-@contextmanager
+@intervention
 def ablate(
     model: HookedDecoder,
     component: str | Sequence[str],
@@ -96,7 +97,7 @@ def ablate(
             yield model
 
 
-@contextmanager
+@intervention
 def ablate_path(
     model: HookedDecoder,
     sender: str,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from mechmarkov.interventions.intervention import intervention
 from mechmarkov.models.attention import Attention
 from mechmarkov.models.components import check_component, head_index, head_name, head_names
 from mechmarkov.models.decoder import HookedDecoder, check_decoder
@@ -15,7 +16,7 @@ from mechmarkov.utils.errors import integer_of, list_of
 from mechmarkov.utils.text import shown
 
 
-@contextmanager
+@intervention
 def override_attention(
     model: HookedDecoder,
     heads: str | Sequence[str],
@@ -59,7 +60,7 @@ def override_attention(
         yield model
 
 
-@contextmanager
+@intervention
 def limit_window(
     model: HookedDecoder, back: int, *, heads: str | Sequence[str] | None = None, keep: int = 0
 ) -> Iterator[HookedDecoder]:

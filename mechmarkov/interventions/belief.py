@@ -8,7 +8,6 @@ NeuroImage 87, equation 6), so that what goes with the belief in the data goes w
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechmarkov.interventions.intervention import intervention
 from mechmarkov.models.decoder import HookedDecoder, check_decoder
 from mechmarkov.sources import Hidden, Source
 from mechmarkov.utils.text import shown
@@ -103,7 +103,7 @@ def streams(
     return {layer: cache[name].double().cpu().numpy() for layer, name in hooks.items()}
 
 
-@contextmanager
+@intervention
 def force_reading(
     model: HookedDecoder,
     layer: int,
@@ -135,7 +135,7 @@ def force_reading(
         yield model
 
 
-@contextmanager
+@intervention
 def force_belief(
     model: HookedDecoder,
     layer: int,

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from mechmarkov.interventions.intervention import intervention
 from mechmarkov.interventions.positions import reached
 from mechmarkov.interventions.replace import Replacement
 from mechmarkov.models.components import (
@@ -56,7 +57,7 @@ def check_path(model: HookedDecoder, sender: str, receiver: str) -> None:
         raise ValueError(why)
 
 
-@contextmanager
+@intervention
 def replace_path(
     model: HookedDecoder, sender: str, receiver: str, value: Replacement
 ) -> Iterator[HookedDecoder]:

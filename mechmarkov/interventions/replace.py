@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechmarkov.interventions.intervention import intervention
 from mechmarkov.interventions.positions import Positions, marked, reached
 from mechmarkov.interventions.tokens import donors
 from mechmarkov.models.components import Output, output_of
@@ -22,7 +23,7 @@ Replacement = Callable[[Tensor], Tensor]
 SEQUENCES_PER_PASS = 64  # over a reference
 
 
-@contextmanager
+@intervention
 def replace_component(model: HookedDecoder, component: str, value: Replacement) -> Iterator[HookedDecoder]:
     """Replace the output of `embed`, `pos_embed`, a head or an MLP by a function of it, wherever it is read.
 

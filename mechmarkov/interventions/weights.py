@@ -1,7 +1,6 @@
 """Interventions on weights: other values inside a block, and truncation to a rank."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mechmarkov.interventions.intervention import intervention
 from mechmarkov.interventions.paths import replace_path
 from mechmarkov.interventions.replace import Replacement
 from mechmarkov.models.components import head_index, head_name, mlp_name
@@ -21,7 +21,7 @@ from mechmarkov.models.layers import member_matmul
 EQUAL_VALUES = 1e-5
 
 
-@contextmanager
+@intervention
 def edit_weights(model: HookedDecoder, weights: Mapping[str, Tensor]) -> Iterator[HookedDecoder]:
     """Give parameters other values; the old ones return after the block, also after an exception.
 
@@ -145,7 +145,7 @@ def _head_of(weight: str) -> int | None:
     return None if index is None else index[1]
 
 
-@contextmanager
+@intervention
 def truncate(
     model: HookedDecoder, weight: str, rank: int, *, known: Spectrum | None = None
 ) -> Iterator[HookedDecoder]:

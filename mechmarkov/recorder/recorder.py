@@ -154,7 +154,7 @@ class Recorder:
             model: The model, as `Run.from_model` takes it.
         """
         if _is_first_process():
-            with self._notices.instead_of_errors("call", f"step {step!r} is not kept", COUNT):
+            with self._notices.instead_of_errors("call", f"a call at step {shown(step)} is left out", COUNT):
                 self._take(checked_step(step), model)
             self._notices.tell()
 
@@ -172,7 +172,7 @@ class Recorder:
         if not _is_first_process():
             return None
         path = printable_path(self.path)
-        with self._notices.instead_of_errors("call", f"step {step!r} is not kept", COUNT):
+        with self._notices.instead_of_errors("call", f"step {shown(step)} is not kept", COUNT):
             step = checked_step(step)
             if step < self._called:
                 raise ValueError(f"step is {step}, expected at least {self._called}, the last one")

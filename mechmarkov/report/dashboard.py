@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, get_args
 from urllib.parse import quote
@@ -12,8 +13,10 @@ from pydantic import BaseModel, ConfigDict, Strict
 
 from mechmarkov.report.first_screen.verdict import Badge
 from mechmarkov.report.html import fill
+from mechmarkov.report.words.forms import FORMS, formed, of_share
 from mechmarkov.safe.json_file import read_as
 from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.theory.bootstrap import wilson
 from mechmarkov.utils.files import replacing
 from mechmarkov.utils.text import counted, format_number
 
@@ -36,6 +39,9 @@ class ProbedRun:
         headline: The title of its first screen.
         title: The run: source, model and training.
         source: Where its data come from.
+        model: The model's shape.
+        objective: The loss.
+        has: What it has formed (`mechmarkov.report.words.forms`); None where that is undecided.
         seed: The seed that it was trained with, if it is known.
         step: The last step that was probed.
         excess: The loss above the best possible (nats), if it was measured.
@@ -51,6 +57,9 @@ class ProbedRun:
     headline: str
     title: str
     source: str
+    model: str
+    objective: str
+    has: dict[str, bool | None]
     seed: int | None
     step: int | None
     excess: float | None
@@ -69,6 +78,8 @@ class _Part(BaseModel):
 class _Run(_Part):
     title: str
     source: str = ""
+    model: str = ""
+    objective: str = ""
     seed: int | None = None
 
 
@@ -85,8 +96,11 @@ class _Probe(_Part):
     scores: _Scores = _Scores()
 
 
-class _Probes(_Part):
-    behaviour: _Probe = _Probe()
+class _Claim(_Part):
+    relation: str
+    status: str
+    object: list[str] = []
+    probe: str = ""
 
 
 class _Curve(_Part):
@@ -96,13 +110,39 @@ class _Curve(_Part):
 
 class _Summary(_Part):
     run: _Run
-    probes: _Probes
+    probes: dict[str, _Probe]
+    claims: list[_Claim] = []
     steps: list[int]
     failed: dict[str, Any]
     warnings: list[str]
     badge: Badge | None = None
     headline: str | None = None
     curve: _Curve | None = None
+
+
+@dataclass(frozen=True)
+class RunShare:
+    """Counts runs that differ in their seed only and have something in common.
+
+    Attributes:
+        setting: The source, model and objective of these runs.
+        what: The badge, or what they have formed.
+        hits: The number of runs that have it.
+        of: The number of runs of which it is decided.
+        undecided: The number of the others.
+        interval: Wilson's 95 % interval of the share.
+    """
+
+    setting: str
+    what: str
+    hits: int
+    of: int
+    undecided: int
+    interval: tuple[float, float]
+
+    def __str__(self) -> str:
+        """Returns it in words."""
+        return of_share(self.what, self.hits, self.of, self.undecided, *self.interval)
 
 
 @dataclass(frozen=True)
@@ -119,7 +159,43 @@ class Dashboard:
 
     def to_data(self) -> dict[str, Any]:
         """Everything as plain data, as `index.json` has it."""
-        return {"runs": [asdict(run) for run in self.runs], "unread": self.unread}
+        shares = [asdict(share) for share in self.shares()]
+        return {"runs": [asdict(run) for run in self.runs], "shares": shares, "unread": self.unread}
+
+    def shares(self) -> list[RunShare]:
+        """Returns which share of the seeds of a setting has a badge, or formed something, with its interval.
+
+        A setting of one run has none. What is undecided in all its runs is left out, and so is a token that
+        no head reads: it need not be one of the source's.
+        """
+        settings: dict[str, list[ProbedRun]] = {}
+        for run in self.runs:
+            settings.setdefault(" · ".join(filter(None, (run.source, run.model, run.objective))), []).append(
+                run
+            )
+        return [
+            share
+            for setting, runs in settings.items()
+            if len(runs) > 1
+            for what, has in _in_common(runs).items()
+            if (share := _share(setting, what, has)) is not None
+        ]
+
+
+def _in_common(runs: Sequence[ProbedRun]) -> dict[str, list[bool | None]]:
+    badges = [run.badge for run in runs]
+    named = [badge for badge in get_args(Badge) if badge == "solved" or badge in badges]
+    of_badges = {badge: [own == badge if own else None for own in badges] for badge in named}
+    of_forms = {what: [run.has.get(what) for run in runs] for what in FORMS}
+    return of_badges | {what: has for what, has in of_forms.items() if any(has) or not FORMS[what].object}
+
+
+def _share(setting: str, what: str, has: Sequence[bool | None]) -> RunShare | None:
+    known = [value for value in has if value is not None]
+    if not known:
+        return None
+    hits, n = sum(known), len(known)
+    return RunShare(setting, what, hits, n, len(has) - n, wilson(hits / n, n))
 
 
 def read_dashboard(folder: Path) -> Dashboard:
@@ -169,8 +245,13 @@ def render(board: Dashboard) -> str:
         title=counted(len(board.runs), "probed run"),
         badges=[(badge, counts[badge]) for badge in order if counts[badge]],
         rows=[_row(run) for run in board.runs],
+        shares=_by_setting(board.shares()),
         unread=board.unread,
     )
+
+
+def _by_setting(shares: Sequence[RunShare]) -> list[tuple[str, list[str]]]:
+    return [(setting, [*map(str, of)]) for setting, of in groupby(shares, key=lambda share: share.setting)]
 
 
 def _row(run: ProbedRun) -> dict[str, Any]:
@@ -202,7 +283,7 @@ def sparkline(values: Sequence[float]) -> str:
 def _read(file: Path, name: str) -> ProbedRun:
     """A run out of its summary, which may come from anywhere: texts are texts and numbers are numbers."""
     data = read_as(_Summary, file, MAX_BYTES, name=SUMMARY)
-    score, report = data.probes.behaviour.scores.excess_loss, file.parent / REPORT
+    score, report = data.probes.get("behaviour", _Probe()).scores.excess_loss, file.parent / REPORT
     return ProbedRun(
         folder=name,
         report=f"{name}/{REPORT}" if report.is_file() else "",
@@ -210,6 +291,9 @@ def _read(file: Path, name: str) -> ProbedRun:
         headline=data.headline or "",
         title=data.run.title,
         source=data.run.source,
+        model=data.run.model,
+        objective=data.run.objective,
+        has=formed(data.claims, list(data.probes)),
         seed=data.run.seed,
         step=data.steps[-1] if data.steps else None,
         excess=score.value,

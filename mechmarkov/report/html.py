@@ -130,6 +130,8 @@ def write(result: Findings, path: str | os.PathLike[str]) -> Path:
 def write_page(render_page: Callable[[], str], path: str | os.PathLike[str]) -> Path:
     """Write a page to a file, whole or not at all; the folder is looked for before anything is rendered."""
     target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(f"path is {target}, a folder, expected a file: {target / 'report.html'}")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"path is {target}, expected a file in a folder that exists")
     page = render_page().encode()

@@ -235,14 +235,13 @@ def _value(value: Any) -> str:
 
 
 def _notes_of_sequences(run: Run) -> Iterator[str]:
-    """Lines on sequences that stand for a law: how much of the context they fill, and a doubt of one law."""
+    """Lines on sequences that stand for a law: how much of the context they fill, and doubts of them."""
     if isinstance(run.source, Observed):
         length = evaluated_length(run.source, run.objective, run.config.n_ctx)
         if length < sequence_length(run.objective, run.config.n_ctx):
             read = f"{length - 1} of {run.config.n_ctx} positions"
             yield f"its sequences have {length} states: probes read {read}"
-        if (doubt := run.source.doubt_of_one_law()) is not None:
-            yield doubt
+        yield from filter(None, (run.source.doubt_of_one_law(), run.source.never_zero()))
 
 
 def _check_same_model(one: Checkpoint, first: Checkpoint) -> None:

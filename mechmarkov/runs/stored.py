@@ -134,6 +134,9 @@ def place_of(path: str | os.PathLike[str]) -> Path:
     if isinstance(path, str) and path.startswith(hub.PREFIX):
         path = hub.fetch(path)
     place = Path(path_of("path", path))
+    if place.suffix == ".toml" and place.is_file():
+        with safe_file.naming(place):
+            raise RunFileError(f"is a recipe, expected a run: mm.train({str(place)!r}) trains one")
     if not (place / shared_folder.RUN).exists() and place.is_dir():
         with safe_file.naming(place):
             return _only_run_file(place)

@@ -15,7 +15,7 @@ from scipy.special import betaincinv
 from mechmarkov.sources.base.source import Count, Predictor, Real, check_request
 from mechmarkov.sources.base.stationary import check_steps, read_only
 from mechmarkov.sources.estimation import files, stored, stretches
-from mechmarkov.sources.estimation.encode import REST, encode
+from mechmarkov.sources.estimation.encode import REST, WithoutZeroWarning, encode, without_zero
 from mechmarkov.sources.estimation.estimate import MAX_ORDER, Blocks, Choice, Estimate, choose
 from mechmarkov.sources.estimation.homogeneity import Homogeneity, OneLawWarning, homogeneity
 from mechmarkov.sources.estimation.sequences import MAX_TOKENS, Each
@@ -51,6 +51,7 @@ class Observed(StoredSequences):
             its "character"s or "word"s are; of one text, its "character"s or "word"s. Words that are all
             integers are those integers.
         relabel: Integers that occur are states in their order, so that 1, 2, 3, or -1 and 1, begin at 0.
+            Without it a warning says of integers from 1 up that 0 is a state that never occurs.
         alphabet: The states' names in their order, where the data do not show all of them; also a vocabulary,
             `{symbol: number}` or its inverse. Names that are integers say which integer is which state.
         max_states: The number of states to keep, at most 2000: the most frequent, and one for the rest.
@@ -126,6 +127,8 @@ class Observed(StoredSequences):
             "held_out": held_out,
         }
         super().__init__(**fields)
+        if alphabet is None and (note := self.never_zero()) is not None:
+            warnings.warn(note, WithoutZeroWarning, stacklevel=2)
         if (doubt := self.doubt_of_one_law()) is not None:
             warnings.warn(doubt, OneLawWarning, stacklevel=2)
 
@@ -300,6 +303,10 @@ class Observed(StoredSequences):
     def homogeneity(self) -> Homogeneity | None:
         """Returns whether the sequences have one law of this order; None where there is one sequence."""
         return homogeneity(self.tokens, self.lengths, self.n_states, self.order)
+
+    def never_zero(self) -> str | None:
+        """Returns that the integers begin at 1, so that the state 0 never occurs, in words; else None."""
+        return without_zero(self.tokens, self.names)
 
     def doubt_of_one_law(self) -> str | None:
         """Returns what speaks against one law behind all sequences, in words; None where nothing does."""

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import multiprocessing
 import os
 import socket
@@ -17,7 +18,7 @@ import torch
 from mechmarkov.sweeps.tasks import Done, Task, with_runs
 from mechmarkov.utils import forked
 from mechmarkov.utils.errors import number_of
-from mechmarkov.utils.forked import begin_spawned, shut_down, without_interruptions
+from mechmarkov.utils.forked import PATIENCE, begin_spawned, shut_down, without_interruptions
 from mechmarkov.utils.text import shown
 
 Work = Callable[..., Done]  # of a task
@@ -87,6 +88,7 @@ def in_processes(
     shares = context.Array("d", len(tasks) + 1, lock=False)
     others = {*multiprocessing.active_children()}
     pool = ProcessPoolExecutor(count, context, begin_spawned, (shares,))
+    patience = PATIENCE
     try:
         with without_interruptions():
             waiting = {pool.submit(_carry_out, work, tasks[i], i): i for i in range(len(tasks))}
@@ -96,9 +98,10 @@ def in_processes(
                 task, error = tasks[waiting.pop(future)], future.exception()
                 yield task, error if isinstance(error, Exception) else future.result()
             moved(sum((len(tasks[i].items) * shares[i] for i in waiting.values()), 0.0))
+        patience = math.inf
     finally:
         shares[STOP] = 1
-        shut_down(pool, others)
+        shut_down(pool, others, patience=patience)
 
 
 STOP = -1  # where `shares` says whether to stop; what each task has done of its steps is before it

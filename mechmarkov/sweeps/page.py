@@ -1,4 +1,4 @@
-"""The sweep's page: its phase diagram and, for each cell, the runs behind it with their learning curves."""
+"""The sweep's page: its picture and, for each cell, the runs behind it with their learning curves."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from mechmarkov.report.cards import figure_card
 from mechmarkov.report.figures import lines
 from mechmarkov.report.html import fill, write_page
 from mechmarkov.report.words.grids import of_sweep
+from mechmarkov.sweeps import curve
 from mechmarkov.sweeps.phase import MAX_REASON, cell_names, cells_of, happened, headings, places, undecided
 from mechmarkov.sweeps.spec import Phase
 from mechmarkov.utils.text import format_number, label
@@ -58,7 +59,7 @@ def write(
     """Write the page in the report's style, whole or not at all.
 
     Args:
-        picture: The phase diagram of the table.
+        picture: The phase diagram of the table, or a score over one field.
         table: One row a run (`mechmarkov.sweeps.table.table`).
         phase: What the diagram shows.
         path: The page; reports and runs are looked for in the folder `runs` next to it.
@@ -67,6 +68,8 @@ def write(
         name: The sweep's title.
     """
     title, caption = headings(phase, name)
+    if phase.y is None:
+        title, caption = curve.heading(table, phase), f"{name} · {curve.LEGEND}" if name else curve.LEGEND
     where = cells_of(table, phase)
     cells = []
     for name, rows in zip(cell_names(list(where), phase), where.values(), strict=True):
@@ -74,8 +77,10 @@ def write(
         cells.append(CellRuns(name, listed, len(rows) - len(listed)))
     few = table.num_rows <= MAX_RUNS_DRAWN
     drawn = [_curves(cell, curves, levels) for cell in cells] if few else []
-    diagram = Figure("Phase diagram", caption, "plotly", picture)
-    cards = [figure_card("figure-phase", diagram, marks=places(list(where)))]
+    of_two = phase.y is not None
+    diagram = Figure("Phase diagram" if of_two else title, caption, "plotly", picture)
+    marks = places(list(where)) if of_two else curve.positions(table, phase)
+    cards = [figure_card("figure-phase", diagram, marks=marks)]
     known = [figure for figure in drawn if figure is not None]
     if known:
         _share_range([figure.content for figure in known])
@@ -88,6 +93,7 @@ def write(
         "cells": cells,
         "event": phase.event,
         "most": 0 if few else MAX_RUNS_DRAWN,
+        "clicked": "a cell of the diagram" if of_two else "a point of the line",
     }
     write_page(lambda: fill("sweep.html.j2", cards, steps=range(len(cells)), title=title, **content), path)
 

@@ -88,9 +88,10 @@ def cells_of(table: pa.Table, phase: Phase) -> dict[Where, list[int]]:
         >>> cells_of(pa.table({"p": [0.1, 0.1], "q": [0.2, 0.3]}), Phase(x="p", y="q"))
         {(None, 0.2, 0.1): [0], (None, 0.3, 0.1): [1]}
     """
-    facets = [None] * table.num_rows if phase.facet is None else table[phase.facet].to_pylist()
+    none = [None] * table.num_rows
+    fields = (phase.facet, phase.y, phase.x)
+    facets, ys, xs = (none if field is None else table[field].to_pylist() for field in fields)
     cells: dict[Where, list[int]] = {}
-    ys, xs = (table[field].to_pylist() for field in (phase.y, phase.x))
     for row, where in enumerate(zip(facets, ys, xs, strict=True)):
         cells.setdefault(where, []).append(row)
     return cells
@@ -164,7 +165,7 @@ def figure(shares: Counts, phase: Phase, title: str = "") -> go.Figure:
     picture.update_xaxes(**ticks, tickvals=list(range(len(xs))), ticktext=[_name(x) for x in xs])
     picture.update_yaxes(**ticks, tickvals=list(range(len(ys))), ticktext=[_name(y) for y in ys])
     picture.update_xaxes(title_text=_text(_last(phase.x)))
-    picture.update_yaxes(title_text=_text(_last(phase.y)), col=1)
+    picture.update_yaxes(title_text=_text(_last(phase.y or "")), col=1)
     words, below = headings(phase, title)
     return picture.update_layout(
         template="none",
@@ -183,7 +184,7 @@ def figure(shares: Counts, phase: Phase, title: str = "") -> go.Figure:
 
 def _add_line(picture: go.Figure, phase: Phase, xs: list[Any], ys: list[Any], col: int) -> None:
     """The line p + q = 1, on which a binary chain's states are independent, over axes of places."""
-    if {_last(phase.x), _last(phase.y)} != {"p", "q"}:
+    if {_last(phase.x), _last(phase.y or "")} != {"p", "q"}:
         return
     x, y = np.array(xs, dtype=float), np.array(ys, dtype=float)
     at = np.linspace(max(x[0], 1 - y[-1]), min(x[-1], 1 - y[0]), 50)
@@ -244,7 +245,7 @@ def _cell(cell: Share | None) -> str:
 
 
 def _hover(phase: Phase, x: Any, y: Any, cell: Share | None) -> str:
-    where = f"{_text(_last(phase.x))} = {_name(x)}, {_text(_last(phase.y))} = {_name(y)}"
+    where = f"{_text(_last(phase.x))} = {_name(x)}, {_text(_last(phase.y or ''))} = {_name(y)}"
     if cell is None:
         return f"{where}<br>not in the sweep"
     why = "".join(f"<br>{_text(label(reason, MAX_REASON))}" for reason in cell.reasons[:MAX_REASONS])

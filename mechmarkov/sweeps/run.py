@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from mechmarkov.catalogue.probes import registered
 from mechmarkov.runs.owner import owned
-from mechmarkov.sweeps import page
+from mechmarkov.sweeps import curve, page
 from mechmarkov.sweeps import phase as diagram
 from mechmarkov.sweeps import table as tables
 from mechmarkov.sweeps.board import Board
 from mechmarkov.sweeps.engines import Cluster, Outcome, in_processes, on_ray
-from mechmarkov.sweeps.spec import Point, Sweep, SweepError, load_sweep, points, seeds_of
+from mechmarkov.sweeps.spec import Phase, Point, Sweep, SweepError, load_sweep, points, seeds_of, varied
 from mechmarkov.sweeps.store import Store
 from mechmarkov.sweeps.tasks import Done, Settings, Task, carry_out, fleets, member_key
 from mechmarkov.training.split import MEMORY
@@ -39,7 +39,7 @@ class Swept:
         sweep: What was run.
         folder: Where rows, table and picture are.
         table: One row a member (`mechmarkov.sweeps.table.table`).
-        phase: The phase diagram, None where the sweep has none.
+        phase: The phase diagram, or a score over the field where one is varied; None where there is neither.
         trained: How many members this call trained; the others were there.
     """
 
@@ -98,7 +98,7 @@ def sweep(
     Members that may share a stack train as one, at most `fleet` at a time. Every member has a row in
     `out/rows`, named by the hash of its recipe and seed and written as soon as it is known; a call with the
     same `out` trains only the members that have none. Then `out/table.parquet` and, where the sweep has a
-    phase, `out/phase.html` are written for this sweep's members.
+    phase or varies one field, `out/phase.html` are written for this sweep's members.
 
     Args:
         sweep: A sweep, its data, a TOML file, or the name of a shipped sweep.
@@ -182,13 +182,20 @@ def _finish(sweep: Sweep, members: dict[str, tuple[Point, Member]], store: Store
     rows = [row for key in members if (row := store.row(key)) is not None]
     table = tables.table([(point, member.seed) for point, member in members.values()], rows)
     tables.write(table, store.folder / "table.parquet")
-    picture = None
-    if sweep.phase is not None:
-        picture = diagram.figure(diagram.counts(table, sweep.phase), sweep.phase, sweep.title)
+    picture, phase = None, _picture_of(sweep)
+    if phase is not None:
+        shares = None if phase.y is None else diagram.counts(table, phase)
+        picture = curve.figure(table, phase) if shares is None else diagram.figure(shares, phase, sweep.title)
         curves = {row["key"]: row["curve"] for row in rows if row.get("curve")}
         levels = {key: _levels(point) for key, (point, _) in members.items()}
-        page.write(picture, table, sweep.phase, store.folder / "phase.html", curves, levels, name=sweep.title)
+        page.write(picture, table, phase, store.folder / "phase.html", curves, levels, name=sweep.title)
     return Swept(sweep, store.folder, table, picture, trained)
+
+
+def _picture_of(sweep: Sweep) -> Phase | None:
+    """Returns what is drawn: what the sweep says, or a score over its field where it varies one."""
+    fields = varied(sweep)
+    return Phase(x=fields[0]) if sweep.phase is None and len(fields) == 1 else sweep.phase
 
 
 def _levels(point: Point) -> dict[str, float]:

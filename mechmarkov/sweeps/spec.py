@@ -30,20 +30,23 @@ class SweepError(ValueError):
 
 
 class Phase(Fields):
-    """The phase diagram: how often an event happens over two fields.
+    """The picture: how often an event happens over two fields, or a score over one.
 
     Attributes:
         x: A field of the sweep, across.
-        y: A field of the sweep, upwards.
-        facet: A field with one panel a value; other fields are pooled.
+        y: A field of the sweep, upwards; without it the score is.
+        facet: A field with one panel, or one line, a value; other fields are pooled.
         event: `stuck` (`mechmarkov.sweeps.stuck`), `diverged`, or a score that is true or false of a probe
             in `probes`, as in `symmetry.trapped`.
+        score: What is drawn over `x`, where there is no `y`: a column of the table, `behaviour.excess_loss`
+            by default, or `final_loss` where no best law is known.
     """
 
     x: Name
-    y: Name
+    y: Name | None = None
     facet: Name | None = None
     event: Name = "stuck"
+    score: Name | None = None
 
 
 class Sweep(Written):
@@ -161,6 +164,8 @@ class Sweep(Written):
             raise ValueError(
                 f"phase.event is {phase.event!r}, expected stuck, diverged or PROBE.SCORE of one of probes"
             )
+        if phase.score is not None and phase.y is not None:
+            raise ValueError(f"phase.score is {phase.score!r}, expected none with y: the event is drawn")
 
 
 @dataclass(frozen=True)
@@ -245,7 +250,8 @@ def _complaint(base: Recipe, values: Values) -> str | None:
 
 def _check_axes(phase: Phase, fields: tuple[str, ...]) -> None:
     """Refuse axes that are not varied; after the recipes, so that a misspelt field is not taken for one."""
-    used = {"x": phase.x, "y": phase.y} | ({} if phase.facet is None else {"facet": phase.facet})
+    named = {"x": phase.x, "y": phase.y, "facet": phase.facet}
+    used = {axis: field for axis, field in named.items() if field is not None}
     for axis, field in used.items():
         if field not in fields:
             misses = f", expected one of: {', '.join(fields)}" if fields else ", and no field is varied"

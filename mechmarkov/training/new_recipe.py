@@ -6,10 +6,12 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel
 
 from mechmarkov.catalogue import check_source
 from mechmarkov.objectives import Objective
+from mechmarkov.sources import OrderK
 from mechmarkov.sources.base.registry import load_source, source_from_data
 from mechmarkov.sources.base.source import Source
 from mechmarkov.training.model_sections import DecoderSection
@@ -18,6 +20,8 @@ from mechmarkov.training.recipe_fields import RecipeField, fields_of, first_sent
 from mechmarkov.training.sections import AdamW, Checkpoints, Data, Init
 
 WIDTH = 100  # of a comment
+WRITTEN_OUT = ("chain", "order_k")  # sources whose whole law stands in a recipe
+MAX_WRITTEN_OUT = 10_000  # numbers of it
 SHOWN: dict[str, tuple[str, ...]] = {  # what a person would change; docs/recipes.md has all
     "": ("frozen", "precision"),
     "model": (
@@ -39,6 +43,8 @@ def new_recipe(
     heads: int = 1,
     width: int = 32,
     context: int | None = None,
+    states: int | None = None,
+    order: int | None = None,
     steps: int = 1000,
 ) -> str:
     """Write a recipe for a decoder on a kind of source, in TOML with comments; it trains as it is.
@@ -49,6 +55,9 @@ def new_recipe(
         heads: Heads a layer.
         width: Width of the residual stream, a multiple of `heads`.
         context: Tokens that the model reads; by default 64, or what the source's sequences have.
+        states: States of the source; by default its example's.
+        order: States back that the law of a `chain`, an `order_k` or `dirichlet_chains` looks. A chain of
+            order 2 or more is an `order_k`. Its law is written out, drawn from seed 0.
         steps: Steps of the training.
 
     Raises:
@@ -64,10 +73,11 @@ def new_recipe(
     """
     if heads < 1 or width % heads:
         raise RecipeError(f"heads is {heads}, expected a divisor of the width, {width}")
-    example = _example_of(source)
+    data = _sized(_example_of(source), states, order)
+    example = source_from_data(data)
     given: dict[str, dict[str, Any]] = {
         "": {"name": f"my-{source.replace('_', '-')}", "steps": steps},
-        "source": {"kind": source, **type(example).example},
+        "source": data,
         "model": {
             "kind": "decoder",
             "n_layers": layers or (2 if example.redraws else 1),
@@ -110,6 +120,42 @@ def _example_of(kind: str) -> Source:
             "load_recipe(…).replace(source=source.model_dump())"
         )
     return source_from_data({"kind": kind, **model.example})
+
+
+def _sized(example: Source, states: int | None, order: int | None) -> dict[str, Any]:
+    """The data of an example, with that many states and a law that looks that far back.
+
+    Raises:
+        RecipeError: The source has no such field, or its law is too large to be written out.
+    """
+    kind, fields = example.kind, {field.name for field in fields_of(type(example))}
+    data: dict[str, Any] = {"kind": kind, **type(example).example}
+    if states is None and order is None:
+        return data
+    if kind in WRITTEN_OUT:
+        return _drawn(
+            states or example.n_states, order or (example.order if isinstance(example, OrderK) else 1)
+        )
+    for name, field, value in (("states", "n_states", states), ("order", "order", order)):
+        if value is not None and field not in fields:
+            sized = "chain, order_k, dirichlet_chains" if field == "order" else "chain, circle, …"
+            raise RecipeError(
+                f"{name} is {value}, but source {kind!r} has no field {field}, expected such as {sized}"
+            )
+        data |= {} if value is None else {field: value}
+    return data | ({"start": "uniform"} if (order or 1) > 1 else {})  # the only law of such an order
+
+
+def _drawn(states: int, order: int) -> dict[str, Any]:
+    """A law of thousandths, none of them 0, drawn from seed 0."""
+    if states ** (order + 1) > MAX_WRITTEN_OUT:
+        raise RecipeError(
+            f"order is {order} on {states} states, expected a law of at most {MAX_WRITTEN_OUT:,} numbers"
+        )
+    random = np.random.default_rng(0)
+    rows = random.multinomial(1000 - states, random.dirichlet(np.ones(states), states**order)) + 1
+    kernel = (rows / 1000).reshape([states] * (order + 1)).tolist()
+    return {"kind": "chain", "P": kernel} if order == 1 else {"kind": "order_k", "kernel": kernel}
 
 
 def _lines(given: Mapping[str, Mapping[str, Any]], models: Mapping[str, type[BaseModel]]) -> Iterator[str]:

@@ -46,6 +46,9 @@ def learning_rate(settings: GradientDescent | AdamW, step: int, steps: int) -> f
     if isinstance(settings, GradientDescent) or settings.schedule == "constant":
         return settings.lr
     start = settings.lr / settings.div_factor
+    if settings.schedule == "constant_with_warmup":
+        rises = settings.warmup * steps
+        return settings.lr if step >= rises else start + (settings.lr - start) * step / rises
     end = start / settings.final_div_factor
     peak = settings.warmup * steps - 1  # torch counts a warm-up of n steps as n - 1 intervals
     if step <= peak:

@@ -56,9 +56,10 @@ class AdamW(Fields):
         weight_decay: The rate for matrices; other parameters do not decay (`is_decayed`).
         schedule: `one_cycle` is torch's `OneCycleLR` without its momentum cycle: a cosine from
             `lr / div_factor` up to `lr` over the fraction `warmup` of the steps, then a cosine down to
-            `lr / div_factor / final_div_factor`.
-        warmup: The fraction of the steps over which the rate rises, for `one_cycle`.
-        div_factor: How many times lower the rate starts, for `one_cycle`.
+            `lr / div_factor / final_div_factor`. `constant_with_warmup` is torch's `LinearLR`: a line from
+            `lr / div_factor` up to `lr` over that fraction, then `lr`. `constant` is `lr` at every step.
+        warmup: The fraction of the steps over which the rate rises; not for `constant`.
+        div_factor: How many times lower the rate starts; not for `constant`.
         final_div_factor: How many times lower than it started the rate ends, for `one_cycle`.
         max_grad_norm: A longer gradient of all parameters together is shortened to it, as by
             `torch.nn.utils.clip_grad_norm_`.
@@ -69,11 +70,20 @@ class AdamW(Fields):
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
     eps: Number = Field(default=1e-8, gt=0, le=1)
     weight_decay: Number = Field(default=1e-3, ge=0, le=1e3)
-    schedule: Literal["one_cycle", "constant"] = "one_cycle"
+    schedule: Literal["one_cycle", "constant_with_warmup", "constant"] = "one_cycle"
     warmup: Fraction = 0.02
     div_factor: Number = Field(default=100.0, ge=1, le=1e9)
     final_div_factor: Number = Field(default=0.05, gt=0, le=1e9)
     max_grad_norm: Number | None = Field(default=None, gt=0, le=1e6)
+
+    @model_validator(mode="after")
+    def _has_warmup(self) -> "AdamW":
+        if self.schedule == "constant" and self.warmup != type(self).model_fields["warmup"].default:
+            raise ValueError(
+                f"warmup is {self.warmup}, which schedule 'constant' has not: expected "
+                "schedule = 'constant_with_warmup'"
+            )
+        return self
 
 
 Optimiser = Annotated[GradientDescent | AdamW, Field(discriminator="kind")]

@@ -42,7 +42,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(os.path.realpath(path))
     if target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise _is_a_folder(path)
     temporary = target.parent / f"{temporary_prefix(target.name)}{secrets.token_hex(4)}.tmp"
     if str(target.parent) not in _cleared:  # once: a sweep writes thousands of files into one folder
         clear_leftovers(target.parent)
@@ -55,6 +55,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # some systems cannot sync a folder
         _sync(target.parent)
+
+
+def _is_a_folder(path: str | os.PathLike[str]) -> IsADirectoryError:
+    return IsADirectoryError(f"{os.fspath(path)} is a folder, expected the name of a file")
 
 
 def temporary_prefix(name: str) -> str:
@@ -117,7 +121,7 @@ def check_writable(*paths: str | os.PathLike[str]) -> None:
     """
     for path in map(Path, paths):
         if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+            raise _is_a_folder(path)
         for folder in (path.parent, *path.parent.parents):
             if folder.is_symlink() and not folder.exists():
                 aim = os.readlink(folder)

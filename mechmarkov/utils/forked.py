@@ -1,6 +1,7 @@
 """Processes that work for this one: copies of it, and what makes each end with it."""
 
 import io
+import math
 import multiprocessing
 import os
 import signal
@@ -16,6 +17,8 @@ from threading import Thread, current_thread, main_thread
 from typing import Any
 
 from mechmarkov.utils.memory import ProcessKilledError
+
+PATIENCE = 0.5  # seconds that copies have to stop in after an interruption
 
 _work: Callable[[Any], Any] | None = None  # of a copy
 shared: Any = None  # of a process that was not copied: what its pool shares with it
@@ -59,7 +62,7 @@ def forked(
         advice: What to do where memory runs out.
         meanwhile: Called here ten times a second.
         stop: Called here once anything has failed: work that is not begun is dropped, what is under way is
-            waited for.
+            waited for. After an interruption copies have half a second, then they are killed.
 
     Raises:
         ProcessKilledError: A process was ended from outside, for instance where memory ran out.
@@ -94,29 +97,38 @@ def forked(
     except BrokenProcessPool:
         shut_down(pool, others)
         raise ProcessKilledError(f"a process was killed, possibly out of memory: {advice}") from None
-    except BaseException:
-        shut_down(pool, others, stop)
+    except BaseException as error:
+        shut_down(pool, others, stop, patience=PATIENCE if isinstance(error, KeyboardInterrupt) else math.inf)
         raise
     shut_down(pool, others)
 
 
-def shut_down(pool: Executor, others: Set[Any], stop: Callable[[], None] = lambda: None) -> None:
+def shut_down(
+    pool: Executor,
+    others: Set[Any],
+    stop: Callable[[], None] = lambda: None,
+    *,
+    patience: float = math.inf,
+) -> None:
     """Drop work that is not begun and wait for what is under way; an interruption meanwhile ends it.
 
     Args:
         pool: The pool, of processes or of threads; threads are waited for.
         others: The processes of `multiprocessing.active_children()` that are not the pool's.
         stop: Called first, when an interruption is already kept from leaving processes behind.
+        patience: Seconds after which processes that still work are killed.
     """
     with _counted_interruptions() as interruptions:
         stop()
         processes = {*multiprocessing.active_children()} - others
         pool.shutdown(wait=False, cancel_futures=True)
-        while not interruptions and any(process.is_alive() for process in processes):
+        until = time.monotonic() + patience
+        while any(process.is_alive() for process in processes):
+            if interruptions or time.monotonic() > until:
+                for process in processes:
+                    process.kill()
+                break
             time.sleep(0.02)
-        if interruptions:
-            for process in processes:
-                process.kill()
         pool.shutdown()
     if interruptions:
         raise KeyboardInterrupt

@@ -1,5 +1,7 @@
 """Interventions against independently edited weights, by-hand arithmetic, and their own undoing."""
 
+import re
+
 import pytest
 import torch
 from intervention_cases import ALL, close, decoder_of, tokens_of
@@ -102,6 +104,16 @@ def test_resampling_takes_each_value_from_its_donor(kind, n_models):
     with ablate(model, "L1H1", kind=kind, seed=5):
         found = model(tokens)
     assert close(found, expected[0] if n_models is None else torch.stack(expected))
+
+
+@pytest.mark.parametrize("name", ["ablate", "limit_window"])
+def test_an_intervention_without_its_block(name):
+    model = mm.example("walk").model()
+    begun = getattr(mm, name)(model, {"ablate": "L0H0", "limit_window": 2}[name])
+    said = f"{name}(…) is not a model, expected a block: with {name}(…) as changed: changed(tokens)"
+    with pytest.raises(TypeError, match=f"^{re.escape(said)}$"):
+        begun(torch.zeros(1, 3, dtype=torch.long))
+    assert repr(begun).startswith(f"{name}(…), which changes nothing yet: with {name}(…)")
 
 
 def test_a_query_token_is_matched_by_the_token_before_it():

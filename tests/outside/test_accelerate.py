@@ -18,12 +18,13 @@ def _one_accelerator_a_test():
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
-def recorded_loop(path, mixed_precision: str) -> tuple[mm.Run, torch.nn.Module]:
+def recorded_loop(path, mixed_precision: str, compiled: bool = False) -> tuple[mm.Run, torch.nn.Module]:
     """The loop of accelerate's quick tour, with a recorder."""
     torch.manual_seed(0)
     shape = {"vocab_size": N_STATES, "n_positions": LENGTH, "n_embd": 16, "n_layer": 1, "n_head": 2}
     accelerator = Accelerator(mixed_precision=mixed_precision, cpu=True)
     model = GPT2LMHeadModel(GPT2Config(**shape, **SPECIAL))
+    model = torch.compile(model, backend="aot_eager") if compiled else model
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
     loader = DataLoader(TensorDataset(sequences(32)), batch_size=8)
     model, optimiser, loader = accelerator.prepare(model, optimiser, loader)
@@ -49,3 +50,11 @@ def test_mixed_precision_is_recorded_in_float32(tmp_path):
     run, model = recorded_loop(tmp_path / "run.pt", "bf16")
     assert run.steps.tolist() == [0, 1, 2, 3, 4]
     assert_same_logits(run, model)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.compile's own imports
+def test_a_compiled_model_in_mixed_precision(tmp_path):
+    """accelerate's autocast is then around what was compiled, and not around the model inside."""
+    run, model = recorded_loop(tmp_path / "run.pt", "bf16", compiled=True)
+    assert run.steps.tolist() == [0, 1, 2, 3, 4]
+    assert_same_logits(run, model._orig_mod)

@@ -33,20 +33,20 @@ class Recording(lightning.Callback):
     def __init__(self, recorder: mm.Recorder) -> None:
         self.recorder = recorder
 
-    def on_train_batch_start(self, trainer, module, batch, batch_index):
+    def on_before_optimizer_step(self, trainer, module, optimizer):
         self.recorder(trainer.global_step, module.network)
 
     def on_train_end(self, trainer, module):
         self.recorder.finish(trainer.global_step, module.network)
 
 
-def trained(folder, callbacks=()) -> tuple[LanguageModel, lightning.Trainer]:
+def trained(folder, callbacks=(), **changes) -> tuple[LanguageModel, lightning.Trainer]:
     lightning.seed_everything(0, verbose=False)
     shape = {"vocab_size": N_STATES, "n_positions": LENGTH, "n_embd": 16, "n_layer": 1, "n_head": 2}
     module = LanguageModel(GPT2LMHeadModel(GPT2Config(**shape, **SPECIAL)))
     trainer = lightning.Trainer(
         max_steps=4, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, default_root_dir=folder, callbacks=list(callbacks),
+        enable_model_summary=False, default_root_dir=folder, callbacks=list(callbacks), **changes,
     )  # fmt: skip
     trainer.fit(module, DataLoader(TensorDataset(sequences(64)), batch_size=8))
     return module, trainer
@@ -99,3 +99,17 @@ def test_a_checkpoint_comes_in_with_a_table_of_names(tmp_path):
     run = mm.import_run([tmp_path / "last.ckpt"], source=SOURCE, names=names, given=given).run
     assert run.steps.tolist() == [4]
     assert_same_logits(run, module.network)
+
+
+def test_accumulated_gradients_in_mixed_precision_leave_nothing_out(tmp_path, recwarn):
+    """One call an update: Lightning counts a step once for several batches."""
+    recorder = mm.Recorder(tmp_path / "run.pt", source=SOURCE, every=2)
+    options = {"accumulate_grad_batches": 2, "precision": "bf16-mixed"}
+    plain, _ = trained(tmp_path, **options)
+    module, _ = trained(tmp_path, [Recording(recorder)], **options)
+    run = mm.load(tmp_path / "run.pt")
+    assert run.steps.tolist() == [0, 2, 4]
+    assert_same_logits(run, module.network)
+    weights = zip(plain.state_dict().values(), module.state_dict().values(), strict=True)
+    assert all(torch.equal(one, other) for one, other in weights)
+    assert not [warning for warning in recwarn if "the training goes on" in str(warning.message)]

@@ -66,6 +66,37 @@ def test_the_page_and_the_data_have_the_same_rows(folder: Path, capsys: pytest.C
     assert page.count("<tr data-badge=") == len(listed["runs"]) == 3
 
 
+def test_the_share_of_seeds_that_form_a_circuit(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 64 seeds 8 have an induction head, 54 have none, and in 2 it is open; one seed of another source."""
+    told = json.loads((folder / "chains" / "induction" / "summary.json").read_text("utf-8"))
+    statuses = ["shown"] * 8 + ["excluded"] * 54 + ["open"] * 2 + ["shown"]
+    for seed, status in enumerate(statuses):
+        said = {"relation": "is_induction_head", "status": status, "probe": "induction", "subject": ["L1H0"]}
+        run = told["run"] | {"seed": seed} | ({"source": "another"} if seed == 64 else {})
+        data = told | {"run": run, "claims": [said], "probes": {"induction": {}}, "badge": "partly"}
+        (tmp_path / f"seed-{seed}").mkdir()
+        (tmp_path / f"seed-{seed}" / "summary.json").write_text(json.dumps(data), "utf-8")
+    main(["index", str(tmp_path)])
+    lines = capsys.readouterr().out.splitlines()
+    heads = "an induction head: 8 of 62 runs (0.067 to 0.234, Wilson's 95 % interval), 2 more undecided"
+    assert heads in lines
+    assert "solved: 0 of 64 runs (0.000 to 0.057, Wilson's 95 % interval)" in lines
+    assert not [line for line in lines if "parent" in line or "another" in line]
+    page = (tmp_path / "index.html").read_text("utf-8")
+    assert heads.replace("'", "&#39;") in page
+    (share,) = [
+        share
+        for share in json.loads((tmp_path / "index.json").read_text("utf-8"))["shares"]
+        if share["what"] == "an induction head"
+    ]
+    low, high = share["interval"]
+    assert (share["hits"], share["of"], share["undecided"]) == (8, 62, 2)
+    for end in (low, high):  # where the score test's statistic is the normal's 97.5 % point
+        assert abs(8 / 62 - end) / (end * (1 - end) / 62) ** 0.5 == pytest.approx(1.959964, abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("name", "expected"), [("nothing", "is not a folder"), ("empty", "has no summary.json, expected reports")]
 )

@@ -397,3 +397,12 @@ def test_what_an_ideal_head_reads_is_outlined_key_by_key_and_no_frame_is_cut() -
     shapes = figure_data(Figure("t", "c", "plotly", figure))["figure"]["layout"]["shapes"]
     assert sum(shape["path"].count("Z") for shape in shapes) == keys.sum()
     assert all(shape["path"].endswith("Z") for shape in shapes)
+
+
+def test_a_folder_in_the_place_of_a_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        IsADirectoryError, match=r"^path is \., a folder, expected a file: report\.html$"
+    ) as raised:
+        write(walk_result(), ".")
+    assert raised.value.errno is None

@@ -13,6 +13,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 from window import Browser
 
+from mechmarkov.sweeps import curve
 from mechmarkov.sweeps.page import CellRuns, RunLine, _curves, write
 from mechmarkov.sweeps.phase import counts, figure
 from mechmarkov.sweeps.spec import Phase
@@ -118,3 +119,31 @@ def test_the_address_keeps_the_cell(browser: Browser, page: Path) -> None:
     browser.open(page, address="#cell=1")
     browser.wait("return document.getElementById('step').value === '1'", "the address chose no cell")
     assert "diverged" in shown(browser)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_page_over_one_field(browser: Browser, tmp_path: Path, width: int) -> None:
+    """A run that is undecided has its reason in the table, which does not leave the page."""
+    why = "the unigram is as good as the bigram here, and no other law is any better"
+    table = pa.table(
+        {
+            "source.p": [0.2, 0.2, 0.8, 0.8],
+            "seed": [0, 1, 0, 1],
+            "status": ["ok"] * 4,
+            "stuck": pa.array([None, None, True, False]),
+            "stuck.reason": pa.array([why, why, None, None]),
+            "behaviour.excess_loss": [0.5, 0.6, 0.1, 0.2],
+            "key": list(LOSSES),
+        }
+    )
+    phase = Phase(x="source.p")
+    write(curve.figure(table, phase), table, phase, tmp_path / "phase.html", {}, {}, name="One field")
+    browser.open(tmp_path / "phase.html", width, "light")
+    assert browser.js("return document.querySelector('h1').textContent") == "Excess loss over p"
+    assert why in shown(browser)
+    assert_nothing_is_wrong(browser, width)
+    browser.driver.find_element(By.ID, "step").send_keys(Keys.ARROW_DOWN)
+    assert why not in shown(browser)
+    cursor = "return document.querySelector('.cursor').dataset.at"
+    assert browser.js(cursor) == "0.8"

@@ -8,6 +8,7 @@ import torch
 from public_codes import LENGTH, SOURCE, RelativeTransformer, drawn, logits_of, markov, mingpt, tokens
 from torch import nn
 
+from mechmarkov.runs import Run
 from mechmarkov.runs.import_run import import_run
 from mechmarkov.safe.plain_data import RunFileError
 
@@ -93,6 +94,18 @@ def test_the_relative_transformer_of_statistical_induction_heads(tmp_path, atten
     run = import_run([tmp_path], source=SOURCE, given=given).run
     assert (run.steps.tolist(), run.config.positional_embedding_type) == ([0, 20], "relative")
     same_logits(run, model(tokens())[0].detach())
+
+
+@pytest.mark.parametrize("attention_only", [True, False])
+def test_a_live_relative_transformer_comes_in(attention_only):
+    """With what its blocks say: `n_head`, and the activation by its values."""
+    model = drawn(RelativeTransformer(attention_only=attention_only)).train()
+    run = Run.from_model(model, source=SOURCE)
+    assert (run.config.positional_embedding_type, run.config.n_heads) == ("relative", 1)
+    assert model.training
+    same_logits(run, model.eval()(tokens())[0].detach())
+    with pytest.raises(RunFileError, match=r"^its layers have 1 and 2 heads, expected one number$"):
+        Run.from_model(RelativeTransformer(heads=2), source=SOURCE)
 
 
 def test_its_first_layer_alone_may_have_several_heads(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from public_codes import SOURCE, of_transformers
 from torch import nn
+from transformers import GPT2Config, GPT2Model
 
 from mechmarkov.runs import Run, RunFileError, load
 from mechmarkov.runs.import_run import import_run
@@ -161,6 +162,65 @@ def test_a_config_that_cannot_be_expressed_is_one_line(tmp_path, changes, words)
     with pytest.raises(RunFileError, match=words) as caught:
         import_run([tmp_path], source=SOURCE)
     assert "\n" not in str(caught.value)
+
+
+class HeadOfItsOwn(nn.Module):
+    """A GPT2Model without a head between layers of somebody's own, which read tokens, or vectors."""
+
+    def __init__(self, reads_vectors: bool):
+        super().__init__()
+        shape = {"n_positions": LENGTH, "n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": K}
+        torch.manual_seed(0)
+        self._backbone = GPT2Model(GPT2Config(**shape, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0))
+        self._read_out = nn.Linear(8, K)
+        if reads_vectors:
+            self._read_in = nn.Linear(3, 8)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self._read_out(self._backbone(tokens).last_hidden_state)
+
+
+BLOCKS, OURS = r"_backbone\.h\.(\d+)\.", r"blocks.\1."
+AS_THEY_ARE = {"transpose": False}  # x @ W
+NAMES = {
+    "_backbone.wte.weight": "embed.W_E",
+    "_backbone.wpe.weight": "pos_embed.W_pos",
+    r"_backbone\.ln_f\.weight": "ln_final.w",
+    r"_backbone\.ln_f\.bias": "ln_final.b",
+    BLOCKS + r"ln_(\d)\.weight": OURS + r"ln\2.w",
+    BLOCKS + r"ln_(\d)\.bias": OURS + r"ln\2.b",
+    BLOCKS + r"attn\.c_attn\.weight": {
+        "to": [f"{OURS}attn.W_{x}" for x in "QKV"],
+        "split": "parts",
+        **AS_THEY_ARE,
+    },
+    BLOCKS + r"attn\.c_attn\.bias": {"to": [f"{OURS}attn.b_{x}" for x in "QKV"], "split": "parts"},
+    BLOCKS + r"attn\.c_proj\.weight": {"to": OURS + "attn.W_O", **AS_THEY_ARE},
+    BLOCKS + r"attn\.c_proj\.bias": OURS + "attn.b_O",
+    BLOCKS + r"mlp\.c_fc\.weight": {"to": OURS + "mlp.W_in", **AS_THEY_ARE},
+    BLOCKS + r"mlp\.c_fc\.bias": OURS + "mlp.b_in",
+    BLOCKS + r"mlp\.c_proj\.weight": {"to": OURS + "mlp.W_out", **AS_THEY_ARE},
+    BLOCKS + r"mlp\.c_proj\.bias": OURS + "mlp.b_out",
+    "_read_out.weight": "unembed.W_U",
+    "_read_out.bias": "unembed.b_U",
+}
+
+
+@pytest.mark.parametrize("reads_vectors", [True, False])
+def test_a_part_without_logits_is_not_advised(reads_vectors):
+    said = (
+        r"^HeadOfItsOwn holds a GPT2Model, which has no logits, and weights of its own, _read_out.weight.*"
+        r'names={"…": "embed.W_E", …}'
+    )
+    model = HeadOfItsOwn(reads_vectors).eval()
+    with pytest.raises(ValueError, match=said) as caught:
+        Run.from_model(model, source=SOURCE)
+    assert "pass model" not in str(caught.value)
+    if not reads_vectors:  # what is advised works
+        given = {"n_heads": 2, "act_fn": "gelu_new", "n_ctx": LENGTH}
+        run = Run.from_model(model, source=SOURCE, names=NAMES, given=given)
+        with torch.no_grad():
+            assert_close(run, model(tokens()))
 
 
 def test_a_file_without_its_config_is_refused(tmp_path):

@@ -1,5 +1,7 @@
 """What stands around a model: parallel wrappers, torch.compile, a LightningModule, an average of weights."""
 
+import re
+
 import pytest
 import torch
 from public_codes import SOURCE, Config, K, NanoGPT, drawn
@@ -161,6 +163,39 @@ def test_a_module_that_is_more_than_its_model_names_what_to_pass(kind, words):
     with pytest.raises(ValueError, match=words) as caught:
         Run.from_model(kind(), source=SOURCE)
     assert "\n" not in str(caught.value)
+
+
+BLOCK, OURS = r"transformer\.h\.(\d+)\.", r"blocks.\1."
+LEFT_OUT = {
+    "lm_head.weight": ["embed.W_E", "unembed.W_U"],
+    "transformer.wte.weight": "",
+    "transformer.wpe.weight": "pos_embed.W_pos",
+    r"transformer\.ln_f\.weight": "ln_final.w",
+    r"transformer\.ln_f\.bias": "ln_final.b",
+    BLOCK + r"ln_(\d)\.weight": OURS + r"ln\2.w",
+    BLOCK + r"ln_(\d)\.bias": OURS + r"ln\2.b",
+    BLOCK + r"attn\.c_attn\.weight": {"to": [f"{OURS}attn.W_{x}" for x in "QKV"], "split": "parts"},
+    BLOCK + r"attn\.c_attn\.bias": {"to": [f"{OURS}attn.b_{x}" for x in "QKV"], "split": "parts"},
+    BLOCK + r"attn\.c_proj\.weight": OURS + "attn.W_O",
+    BLOCK + r"attn\.c_proj\.bias": OURS + "attn.b_O",
+    BLOCK + r"mlp\.c_fc\.weight": OURS + "mlp.W_in",
+    BLOCK + r"mlp\.c_fc\.bias": OURS + "mlp.b_in",
+    BLOCK + r"mlp\.c_proj\.weight": OURS + "mlp.W_out",
+    BLOCK + r"mlp\.c_proj\.bias": OURS + "mlp.b_out",
+    "transformer.h.0.attn.unused": "",
+    "missing": "zeros",
+}
+
+
+def test_a_weight_that_is_not_used_is_left_out_by_names():
+    model = gpt()
+    model.transformer["h"][0].attn.register_parameter("unused", nn.Parameter(torch.ones(3)))
+    lacks = '"transformer.h.0.attn.unused" that a HookedDecoder lacks: if the model does not use it, '
+    mend = 'a table of names with names={…, "transformer.h.0.attn.unused": ""} leaves it out'
+    with pytest.raises(ValueError, match=re.escape(lacks + mend)):
+        Run.from_model(model, source=SOURCE)
+    run = Run.from_model(model, source=SOURCE, names=LEFT_OUT, given={"n_heads": 2, "act_fn": "gelu"})
+    assert run.provenance["logit_difference"] < 1e-5
 
 
 def test_in_a_distributed_training_the_first_process_alone_records(tmp_path, monkeypatch, one_process):

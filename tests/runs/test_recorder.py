@@ -135,7 +135,7 @@ def test_resuming_goes_on_with_the_file(tmp_path):
     again(3, model)
     assert mm.load(path).steps.tolist() == [0, 1, 2, 3]
     told = (
-        r"^step 3 is not kept: step is 3, .* above 3, the last one; resume='drop_later' drops what the file"
+        r"^a call at step 3 is left out: step is 3, .* above 3, the last one; resume='drop_later' drops what"
     )
     with pytest.warns(UserWarning, match=told):
         mm.Recorder(path, source=SOURCE, resume=True)(3, model)
@@ -186,8 +186,8 @@ def test_checkpoints_of_another_recording_are_refused(tmp_path):
 
 
 WRONG_STEPS = [
-    ([3, 3], {}, "step 3 is not kept: step is 3, expected above 3, the last one", []),
-    ([3, 2], {}, "step 2 is not kept: step is 2, expected above 3, the last one", []),
+    ([3, 3], {}, "a call at step 3 is left out: step is 3, expected above 3, the last one", []),
+    ([3, 2], {}, "a call at step 2 is left out: step is 2, expected above 3, the last one", []),
     (
         [0, 1, 3],
         {},
@@ -196,8 +196,8 @@ WRONG_STEPS = [
     ),
     ([0, 250], {}, "step 1 was .*, but after 0 the next call is at 250, kept instead; every=250", [0, 250]),
     ([0, 7], {"at": [5]}, "step 5 was to be kept, but after 0 the next call is at 7, kept instead", [7]),
-    ([-1], {}, "step -1 is not kept: step is -1, expected an integer of at least 0", []),
-    ([1.0], {}, "step 1.0 is not kept: step is 1.0, expected an integer of at least 0", []),
+    ([-1], {}, "a call at step -1 is left out: step is -1, expected an integer of at least 0", []),
+    ([1.0], {}, "a call at step 1.0 is left out: step is 1.0, expected an integer of at least 0", []),
 ]
 
 
@@ -244,7 +244,11 @@ def test_what_is_not_a_model_of_a_known_kind(tmp_path):
         (0, "model", "step 0 is not kept: model is 'model', expected a torch module with parameters"),
         (0, torch.nn.Identity(), r"step 0 is not kept: model is Identity\(\), expected a torch module"),
         (0, transformers.BertForMaskedLM(bert), "step 0 .*: config.model_type is 'bert', expected gpt2, "),
-        (NanoGPT(Config()), 0, r"step NanoGPT\("),
+        (
+            NanoGPT(Config()),
+            0,
+            r"a call at step NanoGPT\(.* is left out: step is .*, expected an integer of at",
+        ),
     ):
         recorder = mm.Recorder(tmp_path / "run.pt", source=SOURCE)
         with pytest.warns(UserWarning, match=f"^{message}") as told:

@@ -46,7 +46,8 @@ def test_independent_symbols_never_get_a_higher_order():
     for seed in range(60):
         rng = np.random.default_rng(seed)
         n_states = [2, 5, 30][seed % 3]
-        orders.append(Observed(rng.choice(n_states, 1500, p=rng.dirichlet(np.ones(n_states)))).order)
+        tokens = rng.choice(n_states, 1500, p=rng.dirichlet(np.ones(n_states)))
+        orders.append(Observed(tokens, alphabet=range(n_states)).order)
     assert orders == [0] * 60
 
 

@@ -102,6 +102,27 @@ def test_who_is_stopped_leaves_no_process_behind(tmp_path, how):
     wait_for(lambda: not any(alive(int(pid)) for pid in file.read_text("utf-8").split()))
 
 
+def deaf(task: Task, progress, file: Path) -> Done:
+    """Work that asks nobody whether to stop, as probes and imports are."""
+    with file.open("a", encoding="utf-8") as lines:
+        print(os.getpid(), file=lines, flush=True)
+    time.sleep(600)
+    return Done((), {})
+
+
+@pytest.mark.system
+def test_an_interruption_does_not_wait_for_deaf_work(tmp_path):
+    file = tmp_path / "pids"
+    process = subprocess.Popen([sys.executable, __file__, file, "deaf"], start_new_session=True)
+    try:
+        wait_for(lambda: file.exists() and len(file.read_text("utf-8").split()) == 2)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(timeout=180) != 0  # for 600 s, if it waits for its tasks
+    finally:
+        process.kill()
+    wait_for(lambda: not any(alive(int(pid)) for pid in file.read_text("utf-8").split()))
+
+
 def test_a_process_follows_its_parent_before_importing(monkeypatch):
     """Until then one whose parent was killed goes on importing, for a minute on a busy machine."""
     given = []
@@ -229,5 +250,5 @@ def test_what_failed_is_done_by_the_next_call(tmp_path, monkeypatch):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    endless = partial(sleeps, file=Path(sys.argv[1]))
+    endless = partial(deaf if sys.argv[2:] else sleeps, file=Path(sys.argv[1]))
     list(in_processes([Task(index, ()) for index in range(2)], endless, 2, lambda _: None))

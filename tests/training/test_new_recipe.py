@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
 
 import mechmarkov as mm
@@ -63,6 +64,47 @@ def test_given_numbers_are_those_of_the_model():
         new_recipe("circle", heads=3, width=16)
     with pytest.raises(ValueError, match=r"^no source is called 'cirle', did you mean circle"):
         new_recipe("cirle")
+
+
+def test_states_and_order_of_a_new_recipe(capsys):
+    words = ["recipe", "new", "--source", "chain", "--layers", "2", "--states", "4", "--order", "2"]
+    main(words)
+    text = capsys.readouterr().out
+    recipe = Recipe.from_data(tomllib.loads(text))
+    assert (recipe.source.kind, recipe.source.n_states, recipe.source.order) == ("order_k", 4, 2)
+    kernel = np.asarray(recipe.source.kernel)
+    assert kernel.shape == (4, 4, 4)
+    assert (kernel > 0).all()
+    np.testing.assert_allclose(kernel.sum(-1), 1)
+    main(words)
+    assert capsys.readouterr().out == text
+    shapes = {
+        "chain": (5, None, "chain", 1),
+        "order_k": (3, 1, "chain", 1),
+        "circle": (7, None, "circle", 1),
+        "dirichlet_chains": (2, 3, "dirichlet_chains", 3),
+    }
+    for kind, (states, order, made, back) in shapes.items():
+        source = Recipe.from_data(tomllib.loads(new_recipe(kind, states=states, order=order))).source
+        assert (source.kind, source.n_states, getattr(source, "order", 1)) == (made, states, back)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "said"),
+    [
+        (
+            "circle",
+            {"order": 2},
+            "order is 2, but source 'circle' has no field order, expected",
+        ),
+        ("fruit_questions", {"states": 3}, "states is 3, but source 'fruit_questions' has no field n_states"),
+        ("circle", {"states": 2}, "source.n_states is 2, expected at least 3"),
+        ("chain", {"states": 40, "order": 5}, "order is 5 on 40 states, expected a law of at most 10,000"),
+    ],
+)
+def test_sizes_that_a_source_has_not(kind, size, said):
+    with pytest.raises(ValueError, match=f"^{said}"):
+        new_recipe(kind, **size)
 
 
 def test_a_source_with_data_follows_its_refusals_advice():

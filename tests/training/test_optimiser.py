@@ -44,6 +44,29 @@ def test_one_cycle_is_torchs(steps, warmup):
             schedule.step()
 
 
+@pytest.mark.parametrize(("steps", "warmup"), [(40, 0.25), (7, 0.5), (50, 0.02), (10, 0.0)])
+def test_a_warm_up_before_a_constant_rate(steps, warmup):
+    settings = AdamW(lr=2e-3, schedule="constant_with_warmup", warmup=warmup, div_factor=20)
+    optimiser = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=2e-3)
+    rises = warmup * steps  # torch counts whole steps
+    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1 / 20, total_iters=rises) if rises else None
+    for step in range(steps):
+        expected = schedule.get_last_lr()[0] if schedule and step <= rises else 2e-3
+        assert learning_rate(settings, step, steps) == pytest.approx(expected, rel=1e-9)
+        optimiser.step()
+        if schedule and step < rises - 1:
+            schedule.step()
+        elif schedule:
+            schedule = None
+    assert learning_rate(settings, 0, steps) == pytest.approx(2e-3 / 20 if warmup else 2e-3)
+
+
+def test_a_warm_up_that_is_ignored_is_refused():
+    said = "warmup is 0.1, which schedule 'constant' has not: expected schedule = 'constant_with_warmup'"
+    with pytest.raises(ValueError, match=f"{said}$"):
+        AdamW(schedule="constant", warmup=0.1)
+
+
 def test_constant_rates():
     assert {learning_rate(AdamW(lr=0.3, schedule="constant"), step, 9) for step in range(9)} == {0.3}
     assert learning_rate(GradientDescent(lr=0.5), 3, 9) == 0.5

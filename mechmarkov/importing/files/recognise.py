@@ -10,9 +10,10 @@ from mechmarkov.importing import (
     hugging_face,
     layout,
     mamba,
+    relative_transformer,
     transformer_bridge,
 )
-from mechmarkov.importing.files import configs, folders, relative_transformer
+from mechmarkov.importing.files import configs, folders
 from mechmarkov.importing.files.state_dicts import Layouts
 from mechmarkov.importing.layout import (
     Called,

@@ -1,11 +1,14 @@
-"""Somebody's GPT with GPT-2's names, such as nanoGPT's: shapes tell its sizes, modules what they compute."""
+"""Somebody's GPT with GPT-2's names, such as nanoGPT's: shapes tell its sizes, modules what they compute.
+
+Those of `Relative_Transformer` (`mechmarkov.importing.relative_transformer`) are such names in part.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
-from mechmarkov.importing import config_fields, gpt2, layout
+from mechmarkov.importing import config_fields, gpt2, layout, relative_transformer
 from mechmarkov.importing.live import measured
 from mechmarkov.importing.live.inside import Inside
 from mechmarkov.importing.live.reading import Fields, Reading
@@ -14,6 +17,8 @@ from mechmarkov.models import DecoderConfig
 from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import listed
+
+NORMS = ("ln_1", "ln_2", "ln_f", ".ln")  # how the names of norms end
 
 
 def reading(live: Inside, state: Mapping[str, Tensor], given: Fields, n_ctx: int | None = None) -> Reading:
@@ -31,7 +36,9 @@ def reading(live: Inside, state: Mapping[str, Tensor], given: Fields, n_ctx: int
     weights = _weights(live.model, state)
     shapes = layout.shapes_of(weights)
     modules = {layout.plain_name(name): module for name, module in live.model.named_modules()}
-    norms = [module for name, module in modules.items() if name.endswith(("ln_1", "ln_2", "ln_f"))]
+    norms = [module for name, module in modules.items() if name.endswith(NORMS)]
+    of_lags = layout.recognises(relative_transformer.MARKS, shapes)
+    plan_import = relative_transformer.plan_import if of_lags else gpt2.plan_import
     fields, choices = {**_norms(norms, given), **given}, dict[str, Sequence[Any]]()
     if n_ctx is not None and not any(name.endswith("wpe.weight") for name in shapes):
         fields["n_ctx"] = n_ctx
@@ -49,14 +56,15 @@ def reading(live: Inside, state: Mapping[str, Tensor], given: Fields, n_ctx: int
         choices["normalization_type"] = [None, "LNPre", "RMSPre"]
 
     def plan(choice: Fields) -> layout.ImportPlan:
-        return gpt2.plan_import(shapes, {}, {**fields, **choice})
+        return plan_import(shapes, {}, {**fields, **choice})
 
     provenance: dict[str, Any] = {}
     # Names and shapes are checked first: what is measured relies on these.
     config = plan({"act_fn": "relu", **{name: values[0] for name, values in choices.items()}}).config
     if "act_fn" not in fields and not config.attn_only:
         outer = "transformer." if "transformer.wte.weight" in shapes else ""
-        mlps = [f"{outer}h.{layer}.mlp." for layer in range(config.n_layers)]
+        blocks = "layers" if of_lags else f"{outer}h"
+        mlps = [f"{blocks}.{layer}.mlp." for layer in range(config.n_layers)]
         layers = [(modules.get(f"{mlp}c_fc"), modules.get(f"{mlp}c_proj")) for mlp in mlps]
         act_fn = measured.act_fn(live, layers, config.n_ctx)
         choices["act_fn"] = [*ACTIVATIONS] if act_fn is None else [act_fn]

@@ -7,15 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, mamba, transformer_bridge
-from mechmarkov.importing.layout import (
-    plain_name,
-    recognises,
+from mechmarkov.importing import (
+    gpt2,
+    hooked_transformer,
+    hugging_face,
+    mamba,
+    relative_transformer,
+    transformer_bridge,
 )
+from mechmarkov.importing.layout import plain_name, recognises
+from mechmarkov.importing.names.weights import PAGE
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.utils.text import counted, listed, shown
 
-LAYOUTS = (gpt2, hugging_face, mamba, hooked_transformer, transformer_bridge)
+LAYOUTS = (gpt2, relative_transformer, hugging_face, mamba, hooked_transformer, transformer_bridge)
 MARKS = tuple(group for layout in LAYOUTS for group in layout.MARKS)
 LENS = "transformer_lens."
 PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -50,7 +55,8 @@ def inside(model: nn.Module, whole: bool = False) -> Inside:
 
     Raises:
         ValueError: Not a module, or one without weights, or one whose weights are spread over processes.
-            It holds several models, or other weights next to one: the attribute to pass is named.
+            It holds several models, or other weights next to one: the attribute to pass is named, or the
+            table of names where that one has no logits.
 
     Example:
         >>> from mechmarkov.models import DecoderConfig
@@ -82,8 +88,13 @@ def inside(model: nn.Module, whole: bool = False) -> Inside:
     others = [name for name, parameter in holder.named_parameters() if id(parameter) not in inner]
     if others:
         named = listed([*others[:2], *(["others"] if len(others) > 2 else [])])
-        has = f"{kind} holds a {type(part).__name__} and weights of its own, {named}"
-        raise ValueError(f"{has}: pass {attributes[0]}")
+        held = type(part).__name__
+        if _ends_before_logits(part):
+            raise ValueError(
+                f"{kind} holds a {held}, which has no logits, and weights of its own, {named}: where {kind} "
+                f'makes logits of tokens, say which weight is which, names={{"…": "embed.W_E", …}} ({PAGE})'
+            )
+        raise ValueError(f"{kind} holds a {held} and weights of its own, {named}: pass {attributes[0]}")
     return Inside(part, holder, plain_name(path))
 
 
@@ -125,6 +136,11 @@ def _known_parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         if path and not nested and type(part).forward is not nn.Module.forward and _is_known(part):
             outer = path
             yield path, _without_wrappers(part)
+
+
+def _ends_before_logits(model: nn.Module) -> bool:
+    """Returns whether a model of transformers is one without a head, such as GPT2Model."""
+    return is_of(model, "transformers.") and model.get_output_embeddings() is None  # type: ignore[operator]
 
 
 def _without_wrappers(model: nn.Module) -> nn.Module:

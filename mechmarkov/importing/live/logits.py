@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from mechmarkov.importing.live.untouched import call
+from mechmarkov.importing.live.untouched import call, forward_before_accelerate
 from mechmarkov.utils.text import NAME_CHARACTERS, error_line, printable
 
 TARGETS = ("targets", "target", "labels", "label", "y")  # parameters without which some models give no logits
@@ -102,7 +102,8 @@ def _is_of(y: Tensor, positions: torch.Size, width: int) -> bool:
 def _calls(model: nn.Module, tokens: Tokens) -> list[Call]:
     """Ways to ask a model, the plainest first."""
     try:
-        parameters = dict(signature(vars(model).get("_original_forward", model.forward)).parameters)
+        forward = forward_before_accelerate(vars(model)) or model.forward
+        parameters = dict(signature(forward).parameters)
     except (TypeError, ValueError):  # written in C, or with a signature that does not tell
         parameters = {}
     keywords = [name for name, x in parameters.items() if x.kind is Parameter.KEYWORD_ONLY]

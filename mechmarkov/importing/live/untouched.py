@@ -1,7 +1,7 @@
 """A model of somebody's training is called here and left as it was, to the last bit."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -79,8 +79,8 @@ def _borrowed(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     try:
         for attributes, before in attributes_before:
             attributes["training"] = False
-            if "_original_forward" in before:  # accelerate's `prepare`
-                attributes["forward"] = before["_original_forward"]
+            if (forward := forward_before_accelerate(before)) is not None:
+                attributes["forward"] = forward
             for tensors in (attributes["_parameters"], attributes["_buffers"]):
                 for name, value in tensors.items():
                     if value is not None and id(value) not in copies:
@@ -98,6 +98,23 @@ def _borrowed(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
                 now[:] = was
         for attributes, before in attributes_before:
             _put_back(attributes, before)
+
+
+def forward_before_accelerate(attributes: Mapping[str, Any]) -> Any | None:
+    """Returns the forward pass that accelerate's `prepare` put autocast around; None where it did not.
+
+    Of what `torch.compile` made it changes the forward pass, and what that was lands in the attributes of the
+    model inside, whose own is as it was.
+
+    Args:
+        attributes: Those of a module, `vars(module)`.
+
+    Example:
+        >>> forward_before_accelerate({"forward": "with autocast", "_original_forward": "without"})
+        'without'
+        >>> forward_before_accelerate({"_original_forward": "that of the compiled one"})
+    """
+    return attributes.get("_original_forward") if "forward" in attributes else None
 
 
 def _parts(model: nn.Module) -> list[nn.Module]:

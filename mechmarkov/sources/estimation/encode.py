@@ -28,6 +28,10 @@ NAMED = 6  # states in a message
 Numbered = tuple[Int[np.ndarray, " token"], tuple[str, ...]]
 
 
+class WithoutZeroWarning(UserWarning):
+    """Warn that integers begin at 1, so that the state 0 never occurs."""
+
+
 @dataclass(frozen=True, eq=False)
 class Encoded:
     """Sequences of states, one after the other.
@@ -104,6 +108,24 @@ def encode(
     if len(present := np.unique(states)) < 2:
         raise ValueError(f"tokens hold one state, {shown(known[present[0]])}, expected at least 2")
     return Encoded(states, lengths, known)
+
+
+def without_zero(states: Int[np.ndarray, " token"], names: Sequence[str]) -> str | None:
+    """Returns one line where every integer from 1 up occurs, but 0, which then is a state, does not.
+
+    Example:
+        >>> without_zero(np.array([1, 2]), ("0", "1", "2")).split(",")[0]
+        'token 0 never occurs in tokens from 1 to 2'
+        >>> without_zero(np.array([0, 1]), ("1", "2"))
+    """
+    count = len(names)
+    occurs = np.bincount(states, minlength=count) > 0
+    if occurs[0] or not occurs[1:].all() or (names[0], names[-1]) != ("0", str(count - 1)):
+        return None
+    return (
+        f"token 0 never occurs in tokens from 1 to {count - 1}, but is one of the {count} states: "
+        f"Observed(…, relabel=True) begins at 1, Observed(…, alphabet=range({count})) keeps 0 as it is"
+    )
 
 
 def _names(alphabet: Any) -> tuple[str, ...]:
