@@ -19,6 +19,7 @@ from jaxtyping import Float
 from mechmarkov.interventions.ablate import ablate
 from mechmarkov.models.components import Output, output_of
 from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.kernels import fast_attention
 from mechmarkov.models.layers import member_matmul
 from mechmarkov.models.replay import replayed
 from mechmarkov.probing.batch import Batch
@@ -105,7 +106,8 @@ def first_order(
         return seen[name]
 
     points = list(dict.fromkeys(output.hook for output in outputs.values()))
-    with torch.enable_grad(), model.hooks([(name, keep) for name in ["hook_embed", *points]]):
+    hooks = model.hooks([(name, keep) for name in ["hook_embed", *points]])
+    with torch.enable_grad(), fast_attention(model, batch.tokens), hooks:
         scores = model(batch.tokens, read=batch.read)
         loss = subject.objective.loss(scores, batch.targets.expand(scores.shape[:-1])).mean((-2, -1)).sum()
         slopes = dict(zip(points, torch.autograd.grad(loss, [seen[name] for name in points]), strict=True))
