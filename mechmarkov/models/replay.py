@@ -37,7 +37,8 @@ def replayed(model: HookedDecoder) -> Iterator[HookedDecoder]:
         >>> plain.round().tolist(), ablated.tolist()
         ([[[1.0, 0.0], [0.0, 1.0]]], [[[0.0, 0.0], [0.0, 0.0]]])
     """
-    blocks: list[Any] = [block for block in model.blocks if "forward" not in vars(block)]
+    every: list[Any] = list(model.blocks)
+    blocks = [block for block in every if "forward" not in vars(block) and "mix" not in vars(block.attn)]
     for block in blocks:
         if type(block).forward is Block.forward:
             block.forward = _Replay(block.forward, block, block.attn, OF_LAYERS)
