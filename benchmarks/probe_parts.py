@@ -13,12 +13,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from benchmarks.probe import the_run
 from benchmarks.timing import write_table
 
-LARGE = {
+LARGE: dict[str, Any] = {
     "n_layers": 6,
     "n_heads": 8,
     "d_model": 256,
@@ -26,6 +27,9 @@ LARGE = {
     "n_ctx": 512,
     "d_mlp": 1024,
     "d_vocab": 50,
+    "act_fn": "gelu",
+    "normalization_type": "LN",
+    "positional_embedding_type": "standard",
 }
 TITLES = {
     "deep": "K = 20, four layers of eight heads, d = 128, T = 256",
@@ -42,8 +46,7 @@ def run_of(size: str) -> Any:
 
     if size == "deep":
         return the_run("deep")[0]
-    positions = {"positional_embedding_type": "standard", "normalization_type": "LN", "act_fn": "gelu"}
-    stack = HookedDecoder(DecoderConfig(**LARGE | positions), n_models=1)
+    stack = HookedDecoder(DecoderConfig(**LARGE), n_models=1)
     initialise(stack, [0], scheme="gpt2", std=0.02)
     source = mm.DirichletChains(n_states=LARGE["d_vocab"], concentration=1.0)
     return mm.Run.from_model(stack[0], source=source)
@@ -60,7 +63,8 @@ def child(size: str) -> None:
     from mechmarkov.utils.threads import threads
 
     torch.set_num_threads(1)
-    run, seconds = run_of(size), {}
+    run = run_of(size)
+    seconds: dict[str, dict[str, float]] = {}
     subject = Subject.of(run, find=load_probe)
     probes = [one for one in map(load_probe, registered()) if not one.on_request]
     probes = [one for one in probes if why_not(one, subject) is None]
@@ -73,11 +77,11 @@ def child(size: str) -> None:
 
     with threads(1):
         for side, of_side in (("model", subject), ("nulls", subject.null)):
-            timed("recording", side, lambda one=of_side: one.recorded(SCORES))
+            timed("recording", side, partial(of_side.recorded, SCORES))
             for probe in probes:
                 has = probe.has_null(subject) if callable(probe.has_null) else probe.has_null
                 if side == "model" or has:
-                    timed(probe.name, side, lambda one=of_side, name=probe.name: one.result(name))
+                    timed(probe.name, side, partial(of_side.result, probe.name))
                     print(probe.name, side, seconds[probe.name][side], file=sys.stderr, flush=True)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({"seconds": seconds, "peak": peak}))

@@ -90,13 +90,14 @@ def by_layer(
 def _looks(
     mixer: Any, keep: Callable[[Tensor], None], query: Int[Tensor, " batch"] | None
 ) -> dict[str, Callable[[Tensor], None]]:
-    """What to call at a mixer's hook points, so that `keep` gets the pattern or one query's logits.
+    """Returns hooks by a mixer's hook points, which give `keep` the pattern or one query's logits.
 
     Logits of one query are products with all keys: nothing is spelled out for the other queries.
     """
     if query is None:
         return {"hook_pattern": keep}
-    config, every, queries = mixer.config, torch.arange(len(query)), []
+    config, every = mixer.config, torch.arange(len(query))
+    queries: list[Tensor] = []
 
     def of_scores(scores: Float[Tensor, "model batch head query key"]) -> None:
         at = query - (scores.shape[-1] - scores.shape[-2])  # the last layer may lack the first queries
