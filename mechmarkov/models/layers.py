@@ -216,7 +216,7 @@ class Norm(nn.Module):
     ) -> None:
         super().__init__()
         kind, width = kind or config.normalization_type, width or config.d_model
-        self.eps = config.eps
+        self.eps, self.is_stack = config.eps, bool(stack)
         self.centred = kind in ("LN", "LNPre")
         self.fused: Callable[..., Tensor] | None = None  # see `use_fast_kernels`
         self.w = parameter(stack, width, fill=1.0) if kind in ("LN", "RMS") else None
@@ -232,10 +232,12 @@ class Norm(nn.Module):
             w = flat.new_ones(len(flat), flat.shape[-1]) if self.w is None else self.w
             b = torch.zeros_like(w) if self.b is None else self.b
             return self.fused(flat, w, b, self.eps, self.centred).view_as(x)
-        if self.centred:
-            x = x - x.mean(-1, keepdim=True)
-        scale = self.hook_scale((x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
-        x = self.hook_normalized(x / scale)
+        if self.is_stack and self.centred and not read and not torch.is_grad_enabled():
+            x = F.layer_norm(x, x.shape[-1:], eps=self.eps)  # in half the time, equal up to rounding
+        else:
+            x = x - x.mean(-1, keepdim=True) if self.centred else x
+            scale = self.hook_scale((x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
+            x = self.hook_normalized(x / scale)
         if self.w is not None:
             x = x * per_member(self.w, x)
         return x if self.b is None else x + per_member(self.b, x)

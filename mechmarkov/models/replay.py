@@ -24,7 +24,7 @@ def replayed(model: HookedDecoder) -> Iterator[HookedDecoder]:
 
     A layer that is hooked, or reads another input, is computed; its mixer's `z` is not, while nothing before
     it is hooked. The results are those of plain passes to the last bit. Weights must not change inside the
-    block.
+    block. A block inside another remembers nothing of its own.
 
     Example:
         >>> from mechmarkov.interventions.ablate import ablate
@@ -37,7 +37,8 @@ def replayed(model: HookedDecoder) -> Iterator[HookedDecoder]:
         >>> plain.round().tolist(), ablated.tolist()
         ([[[1.0, 0.0], [0.0, 1.0]]], [[[0.0, 0.0], [0.0, 0.0]]])
     """
-    blocks: list[Any] = list(model.blocks)
+    every: list[Any] = list(model.blocks)
+    blocks = [block for block in every if "forward" not in vars(block) and "mix" not in vars(block.attn)]
     for block in blocks:
         if type(block).forward is Block.forward:
             block.forward = _Replay(block.forward, block, block.attn, OF_LAYERS)

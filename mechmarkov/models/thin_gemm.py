@@ -62,7 +62,8 @@ class ThinAffine(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        """Returns the gradients by x, weight and bias, and None for `transposed`."""
-        x, weight = ctx.saved_tensors
+        """Returns the gradients by x, weight and bias, and None for `transposed` and what is frozen."""
+        (x, weight), (_, by_weight, by_bias, _) = ctx.saved_tensors, ctx.needs_input_grad
         d_x = torch.bmm(weight, d_out.mT).mT if x.stride(-1) != 1 else thin_matmul(d_out, weight.mT)
-        return d_x, thin_matmul(x.mT, d_out), d_out.sum(-2), None
+        d_weight = thin_matmul(x.mT, d_out) if by_weight else None
+        return d_x, d_weight, d_out.sum(-2) if by_bias else None, None

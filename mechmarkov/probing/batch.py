@@ -66,6 +66,12 @@ class Batch:
         return slice(self.first, self.first + self.history.shape[1])
 
     @property
+    def rows(self) -> slice | Tensor:
+        """The positions that are read, as a slice where none between them is left out: no copy is made."""
+        first, last = int(self.read[0]), int(self.read[-1])
+        return slice(first, last + 1) if last - first + 1 == len(self.read) else self.read
+
+    @property
     def reach(self) -> Float[Tensor, " lag"]:
         """Share of the predictions that have a token at each lag, from lag 0 (the extra token) on."""
         lag = torch.arange(self.tokens.shape[1] + 1 - self.first)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.kernels import fast_attention
 from mechmarkov.models.replay import replayed
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.chunking import Chunk, chunked
@@ -175,7 +176,8 @@ def predictions(
         >>> predictions(subject, subject.decoder, subject.batch, subject.batch.tokens).shape
         torch.Size([1, 8, 1, 6])
     """
-    return subject.objective.predict(model(tokens, read=batch.read).double())
+    with fast_attention(model, tokens):
+        return subject.objective.predict(model(tokens, read=batch.read).double())
 
 
 def at_temperature(

@@ -45,23 +45,24 @@ def _norm(
     return x * weights[f"{name}.w"][:, None, :] if kind in ("LN", "RMS") else x
 
 
-def head_output(
-    subject: Subject, weights: Weights, layer: int, head: int, x: Float[np.ndarray, "member state d_model"]
-) -> Float[np.ndarray, "member state d_model"]:
-    """Returns what a head writes if it reads only `x`: `norm(x) W_V W_O`; zero unless `Mixer.is_linear`.
+def head_outputs(
+    subject: Subject, weights: Weights, layer: int, x: Float[np.ndarray, "member state d_model"]
+) -> Float[np.ndarray, "head member state d_model"]:
+    """Returns what a layer's heads write if they read only `x`: `norm(x) W_V W_O`.
+
+    Zero unless `Mixer.is_linear`.
 
     Args:
         subject: The models; a norm has its mean scale on their batch.
         weights: `float64_weights(subject)`.
-        layer: The head's layer.
-        head: Its number there.
+        layer: The layer.
         x: What stands in the residual stream, such as `embedded_states(subject, weights)`.
     """
     block: Any = subject.decoder.blocks[layer]
     if not block.attn.is_linear:
-        return np.zeros_like(x)
+        return np.zeros((subject.config.n_heads, *x.shape))
     read = torch.from_numpy(_norm(subject, weights, f"blocks.{layer}.ln1", x))
-    return np.asarray(block.attn.value_circuit(read)[:, head].detach())
+    return np.asarray(block.attn.value_circuit(read).detach()).swapaxes(0, 1)
 
 
 def to_scores(
@@ -72,7 +73,7 @@ def to_scores(
     Args:
         subject: The models; the final norm has its mean scale on their batch.
         weights: `float64_weights(subject)`.
-        x: The part, such as `head_output` returns.
+        x: The part, such as one that `head_outputs` returns.
     """
     W_U = subject.decoder.unembed.W_U.detach().double().numpy()[..., : subject.source.n_states]
     return np.asarray(_norm(subject, weights, "ln_final", x) @ W_U)
@@ -102,8 +103,8 @@ def path_tables(subject: Subject) -> Tables:
     if not subject.objective.query:
         outputs["direct"] = embedded
     for layer in range(config.n_layers):
-        for head in range(config.n_heads):
-            outputs[head_name(layer, head)] = head_output(subject, weights, layer, head, embedded)
+        for head, output in enumerate(head_outputs(subject, weights, layer, embedded)):
+            outputs[head_name(layer, head)] = output
         if not config.attn_only:
             # A parent never seen says nothing.
             outputs[mlp_name(layer)] = np.nan_to_num(subject.recorded(MLP_BY_PARENT)[:, layer])

@@ -14,7 +14,10 @@ import xarray as xr
 from scipy.special import stdtrit
 
 from mechmarkov.interventions.ablate import ablate, ablate_path
+from mechmarkov.interventions.paths import replace_path
+from mechmarkov.interventions.replace import replace_component
 from mechmarkov.models.components import head_index, mlp_index
+from mechmarkov.models.replay import replayed
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.effects import MEASURES, Intervention, Truth, changes, predictions
@@ -123,20 +126,29 @@ def resampled_interval(
         >>> 0.0 < low < high
         True
     """
-    model, n = subject.decoder[-1], len(batch.tokens)
+    model, n = subject.decoder, len(batch.tokens)
     truth = Truth.of(subject, batch, batch.history)
 
-    def losses(keep: torch.Tensor) -> np.ndarray:
-        run = predictions(subject, model, batch, batch.tokens[keep])
-        some = Truth(*(getattr(truth, name)[keep] for name in ("targets", "bigram", "unigram")))
-        return some.judge(run[None])[0, LOSS]
+    def losses() -> np.ndarray:
+        return truth.judge(predictions(subject, model, batch, batch.tokens))[-1, LOSS]
 
-    every = torch.arange(n)
-    clean = losses(every)
+    def effect(keep: torch.Tensor) -> float:
+        def mean(x: torch.Tensor) -> torch.Tensor:
+            return x[..., keep, :, :].mean(-3, keepdim=True).expand_as(x)
+
+        direct = component == "direct"
+        at_mean = (
+            replace_path(model, "embed", "logits", mean)
+            if direct
+            else replace_component(model, component, mean)
+        )
+        with at_mean:
+            return float((losses() - clean)[keep.numpy()].mean())
+
     draws = torch.from_numpy(np.random.default_rng(0).integers(n, size=(DRAWS, n)))
-    with ablate(model, component, kind="mean"):
-        whole = float((losses(every) - clean).mean())
-        means = [(losses(keep) - clean[keep.numpy()]).mean() for keep in draws]
+    with replayed(model):
+        clean = losses()
+        whole, *means = map(effect, [torch.arange(n), *draws])
     reach = float(stdtrit(DRAWS - 1, 1 - 0.025 / among) * np.std(means, ddof=1))
     least = -float(clean.mean())  # no loss is below zero
     return max(least, whole - reach), whole + reach

@@ -1,6 +1,8 @@
 """The catalogue of ablations: every component, path, window and edit of the context, and its effect."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -14,6 +16,7 @@ from mechmarkov.interventions.attention import limit_window
 from mechmarkov.interventions.paths import paths
 from mechmarkov.interventions.replace import Kind
 from mechmarkov.interventions.tokens import SHUFFLES, shuffle_context, swap_parent
+from mechmarkov.models.replay import replayed
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.dataset import model_axis, variables
 from mechmarkov.probing.effects import (
@@ -86,7 +89,10 @@ def measure(subject: Subject) -> xr.Dataset:
             f"sequences is {n}, expected at least {MIN_SEQUENCES}: means are taken over the others"
         )
     parts = last_apart(subject)
-    data = of_nulls(*parts[0]) if subject.axis == "seed" else catalogue(parts)
+    with ExitStack() as passes:  # what all interventions have in common is computed once
+        for part, _ in parts:
+            passes.enter_context(replayed(part.decoder))
+        data = of_nulls(*parts[0]) if subject.axis == "seed" else catalogue(parts)
     return data.assign_attrs(
         source=subject.source.title(),
         objective=subject.objective.kind,
@@ -154,9 +160,9 @@ def _of_orders(subject: Subject, batch: Batch) -> xr.Dataset:
     last = Truth.of(subject, batch, batch.history).last()
     edited = (shuffle_context(batch.history, which) for which in SHUFFLES)
     tokens = [batch.tokens, *(batch.with_history(history) for history in edited)]
-    changed = []
+    read_last, changed = replace(batch, read=batch.read[-1:]), []
     for chunk in model_chunks(subject, batch):
-        runs = (predictions(subject, chunk.model, batch, one)[:, :, -1:] for one in tokens)
+        runs = (predictions(subject, chunk.model, read_last, one) for one in tokens)
         judged = np.stack([last.judge(run) for run in runs], axis=1)
         changed.append(judged[:, 1:] - judged[:, :1])
     effect = np.concatenate(changed)

@@ -10,6 +10,7 @@ ablated.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from jaxtyping import Float
 from mechmarkov.interventions.ablate import ablate
 from mechmarkov.models.components import Output, output_of
 from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.kernels import fast_attention
 from mechmarkov.models.layers import member_matmul
 from mechmarkov.models.replay import replayed
 from mechmarkov.probing.batch import Batch
@@ -105,7 +107,8 @@ def first_order(
         return seen[name]
 
     points = list(dict.fromkeys(output.hook for output in outputs.values()))
-    with torch.enable_grad(), model.hooks([(name, keep) for name in ["hook_embed", *points]]):
+    hooks = model.hooks([(name, keep) for name in ["hook_embed", *points]])
+    with torch.enable_grad(), _frozen(model), fast_attention(model, batch.tokens), hooks:
         scores = model(batch.tokens, read=batch.read)
         loss = subject.objective.loss(scores, batch.targets.expand(scores.shape[:-1])).mean((-2, -1)).sum()
         slopes = dict(zip(points, torch.autograd.grad(loss, [seen[name] for name in points]), strict=True))
@@ -122,6 +125,19 @@ def first_order(
             change = member_matmul(change, W_O)
         squares.append(change.double().square().sum(-1).mean((-2, -1)))
     return torch.stack(estimates, -1).numpy(), torch.stack(squares, -1).numpy()
+
+
+@contextmanager
+def _frozen(model: HookedDecoder) -> Iterator[None]:
+    """No gradient by weights, which would take as long as those by what components write."""
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in weights:
+        weight.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weight in weights:
+            weight.requires_grad_(True)
 
 
 def _until_none_may_be_larger(estimate: ByModel, change: ByModel, effect: ByModel) -> Iterator[int]:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,7 +13,9 @@ from scipy.special import stdtrit
 from torch import Tensor
 from transformer_lens.head_detector import get_induction_head_detection_pattern
 
+from mechmarkov.models.attention import Attention
 from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.kernels import fast_attention
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.chunking import CHUNK_ELEMENTS, Chunk, chunked
 
@@ -44,19 +47,20 @@ class PredecessorEffect:
 def by_layer(
     decoder: HookedDecoder,
     tokens: Int[Tensor, "batch position"],
-    point: Literal["hook_attn_scores", "hook_pattern"],
     read: Callable[[Tensor, slice], Tensor],
     elements: int,
+    query: Int[Tensor, " batch"] | None = None,
     first_query: int = 0,
 ) -> Float[Tensor, "member layer batch head"]:
-    """Run a stack, in chunks, and keep what `read` makes of each layer's attention logits or pattern.
+    """Run a stack, in chunks, and keep what `read` makes of each layer's pattern, or of one query's logits.
 
     Args:
         decoder: A stack.
         tokens: Its input.
-        point: The hook that is read.
-        read: Given the hook's value `[model, batch, head, query, key]` and the slice of the sequences.
+        read: Given the pattern `[model, batch, head, query, key]`, or the logits of `query`
+            `[model, batch, head, key]`, and the slice of the sequences.
         elements: The number of elements of the largest activation of a forward pass.
+        query: One query of each sequence, whose attention logits are read in place of the pattern.
         first_query: The last layer has no queries before this position.
 
     Returns:
@@ -72,9 +76,46 @@ def by_layer(
         def keep(x: Tensor, layer: int, at: Chunk = chunk) -> None:
             values[at.members, layer, at.sequences] = read(x, at.sequences).double()
 
-        hooks = [(f"blocks.{i}.attn.{point}", lambda x, hook, i=i, keep=keep: keep(x, i)) for i in layers]
-        chunk.model.run_with_hooks(chunk.tokens, return_type=None, read=queries, fwd_hooks=hooks)
+        asked = None if query is None else query[chunk.sequences]
+        hooks = [
+            (f"blocks.{i}.attn.{point}", lambda x, hook, look=look: look(x))
+            for i in layers
+            for point, look in _looks(blocks[i].attn, partial(keep, layer=i), asked).items()
+        ]
+        with fast_attention(chunk.model, tokens):
+            chunk.model.run_with_hooks(chunk.tokens, return_type=None, read=queries, fwd_hooks=hooks)
     return values
+
+
+def _looks(
+    mixer: Any, keep: Callable[[Tensor], None], query: Int[Tensor, " batch"] | None
+) -> dict[str, Callable[[Tensor], None]]:
+    """Returns hooks by a mixer's hook points, which give `keep` the pattern or one query's logits.
+
+    Logits of one query are products with all keys: nothing is spelled out for the other queries.
+    """
+    if query is None:
+        return {"hook_pattern": keep}
+    config, every = mixer.config, torch.arange(len(query))
+    queries: list[Tensor] = []
+
+    def of_scores(scores: Float[Tensor, "model batch head query key"]) -> None:
+        at = query - (scores.shape[-1] - scores.shape[-2])  # the last layer may lack the first queries
+        keep(rearrange(scores[:, every, :, at], "batch model head key -> model batch head key"))
+
+    def of_keys(k: Float[Tensor, "model batch key head d_head"]) -> None:
+        q, k = queries.pop(), mixer.per_head(k)
+        own = q[:, every, query - (k.shape[2] - q.shape[2])]
+        logits = einsum(own, k, "m b head d, m b key head d -> m b head key") / config.score_scale
+        lag = query[:, None] - torch.arange(k.shape[2])
+        unseen = (lag < 0) | (lag > (k.shape[2] if config.window is None else config.window))
+        keep(logits.masked_fill_(unseen[:, None], -torch.inf))
+
+    is_relative = config.positional_embedding_type == "relative"
+    if not isinstance(mixer, Attention) or is_relative or config.use_qk_norm:
+        return {"hook_attn_scores": of_scores}
+    turned = "rot_" * (config.positional_embedding_type == "rotary")
+    return {f"hook_{turned}q": queries.append, f"hook_{turned}k": of_keys}
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,17 +173,14 @@ def _attention_to_keys(
     """Returns each edited key's share of the attention to it and to all keys before the edit."""
     query, key = (index.repeat_interleave(4) for index in (edits.query, edits.key))
 
-    def read(logits: Tensor, part: slice) -> Tensor:
-        at = query[part] - (logits.shape[-1] - logits.shape[-2])  # the last layer may lack the first queries
-        row = logits[:, torch.arange(logits.shape[1]), :, at].double()  # [batch, model, head, key]
-        edited, position = key[part, None, None, None], torch.arange(logits.shape[-1])
+    def read(logits: Float[Tensor, "model batch head key"], part: slice) -> Tensor:
+        row, edited, position = logits.double(), key[part, None, None], torch.arange(logits.shape[-1])
         to_key = row.masked_fill(position != edited, -torch.inf).logsumexp(-1)
         # Of logits: attention that a neighbour draws to itself would leave nothing to take a share of.
-        share = (to_key - row.masked_fill(position >= edited - 1, -torch.inf).logsumexp(-1)).sigmoid()
-        return rearrange(share, "b m h -> m b h")
+        return (to_key - row.masked_fill(position >= edited - 1, -torch.inf).logsumexp(-1)).sigmoid()
 
     tokens = rearrange(edits.tokens, "b token before position -> (b token before) position")
-    seen = by_layer(decoder, tokens, "hook_attn_scores", read, elements, edits.first_query)
+    seen = by_layer(decoder, tokens, read, elements, query, edits.first_query)
     return rearrange(seen, "m layer (b token before) h -> m layer b token before h", token=2, before=2)
 
 
@@ -246,9 +284,9 @@ def repeated_score(
     chance = float(np.mean([float((one.sum(-1) * uniform).double().mean()) for one in wanted]))
 
     def read(pattern: Tensor, part: slice) -> Tensor:
-        rows = pattern[..., batch.read, batch.keys]
+        rows = pattern[..., batch.rows, batch.keys]
         on_pattern = einsum(rows, wanted[part].to(rows.dtype), "m b h read key, b read key -> m b h")
         return on_pattern / len(batch.read)
 
-    score = by_layer(decoder, tokens, "hook_pattern", read, elements).mean(2)
+    score = by_layer(decoder, tokens, read, elements).mean(2)
     return (score - chance).numpy(), chance

@@ -31,7 +31,7 @@ from mechmarkov.probing.value_circuits import (
     Tables,
     embedded_states,
     float64_weights,
-    head_output,
+    head_outputs,
     path_tables,
     to_scores,
 )
@@ -111,19 +111,19 @@ def composed_tables(subject: Subject) -> Tables:
     if len(subject.batch.read) < subject.batch.tokens.shape[1] - subject.batch.first:
         return {}  # what the first head does at positions that are not read is not recorded
     weights = float64_weights(subject)
-    n_layers, n_heads = subject.config.n_layers, subject.config.n_heads
-    heads = [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
-    tables: Tables = {}
-    for first in heads:
-        written = head_output(subject, weights, *first, embedded_states(subject, weights))
-        for second in heads:
-            if second[0] > first[0]:
-                output = head_output(subject, weights, *second, written)
-                name = composed_name(head_name(*first), head_name(*second))
-                tables[name] = to_scores(subject, weights, output)
-    size = {name: float(np.ptp(table, axis=-1).mean()) for name, table in tables.items()}
-    largest = sorted(size, key=lambda name: -size[name])[:MAX_COMPOSED]
-    return {name: table for name, table in tables.items() if name in largest}
+    embedded, layers = embedded_states(subject, weights), range(subject.config.n_layers)
+    largest: dict[str, tuple[float, np.ndarray]] = {}
+    for layer in layers:
+        for head, written in enumerate(head_outputs(subject, weights, layer, embedded)):
+            for later in layers[layer + 1 :]:
+                for reader, output in enumerate(head_outputs(subject, weights, later, written)):
+                    table = to_scores(subject, weights, output)
+                    name = composed_name(head_name(layer, head), head_name(later, reader))
+                    largest[name] = float(np.ptp(table, axis=-1).mean()), table
+            # All of them would be the most memory of this probe.
+            kept = sorted(largest, key=lambda name: -largest[name][0])[:MAX_COMPOSED]
+            largest = {name: one for name, one in largest.items() if name in kept}
+    return {name: table for name, (_, table) in largest.items()}
 
 
 @lru_cache(maxsize=2)

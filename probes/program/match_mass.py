@@ -54,7 +54,7 @@ def _start(scope: Scope) -> PerLayer[MatchMass]:
 
     def mass_of(pattern: Tensor, _: Batch, sequences: slice) -> Float[Tensor, "model head"]:
         some = match[sequences]
-        rows = pattern[:, : len(some), :, batch.read, batch.keys]
+        rows = pattern[:, : len(some), :, batch.rows, batch.keys]
         return einsum(rows, some.to(rows.dtype), "m b h read key, b read key -> m b h").double().sum(1)
 
     def of_layer(at: str) -> Recording[Arrays]:

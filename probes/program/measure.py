@@ -5,6 +5,7 @@ import torch
 import xarray as xr
 from jaxtyping import Float
 
+from mechmarkov.models.kernels import fast_attention
 from mechmarkov.probing.batch import Batch, draw
 from mechmarkov.probing.chunking import chunked
 from mechmarkov.probing.dataset import Variables, variables
@@ -305,5 +306,6 @@ def _model_predictions(subject: Subject, batch: Batch) -> Float[np.ndarray, "mem
     """The predictions of each model on a batch, run in chunks of bounded memory."""
     laws = np.empty((len(subject.decoder), *batch.targets.shape, subject.source.n_states))
     for chunk in chunked(subject.decoder, batch.tokens, subject.chunk_elements):
-        laws[chunk.members, chunk.sequences] = predictions(subject, chunk.model, batch, chunk.tokens)
+        with fast_attention(chunk.model, batch.tokens):
+            laws[chunk.members, chunk.sequences] = predictions(subject, chunk.model, batch, chunk.tokens)
     return laws

@@ -22,6 +22,7 @@ MATCH_ROUNDS = 8
 MATCH_SEQUENCES = 32  # for the fit of two kinds of numbers, not for a measurement
 NO_CHOICE = 1e-6  # of the mass on matches: where no bonus moves it by more, attention tells of none
 MAX_LOG_ODDS = 25.0  # e^-25 of a softmax is nothing, and 1 less that is not 1 in float64
+NEWTON_STEPS, SOLVED = 8, 1e-11  # as a rule five are enough; else the root is bracketed
 MAX_STATES_AT_ONCE = 8  # of more states so few pairs of tokens match that they are added one by one
 
 Pairs = Int[np.ndarray, " pair"]  # int32: of long sequences there are millions
@@ -184,13 +185,27 @@ def _fitted_to(batch: Batch) -> Batch:
 def _solve(share: np.ndarray, mass: float) -> float:
     """The bonus at which selectors with this share on matches have that mean mass there; 0 if any has it."""
 
-    def beyond(bonus: float) -> float:
+    def on_matches(bonus: float) -> np.ndarray:
         lifted = share * np.exp(bonus)
-        return float((lifted / (lifted + (1 - share))).mean()) - mass
+        return np.asarray(lifted / (lifted + (1 - share)))
+
+    def beyond(bonus: float) -> float:
+        return float(on_matches(bonus).mean()) - mass
 
     least, most = beyond(-MAX_LOG_ODDS), beyond(MAX_LOG_ODDS)
     if most - least < NO_CHOICE:  # each prediction has matches only, or none: no attention tells the bonus
         return 0.0
     if least >= 0:
         return -MAX_LOG_ODDS
-    return MAX_LOG_ODDS if most <= 0 else float(brentq(beyond, -MAX_LOG_ODDS, MAX_LOG_ODDS))
+    if most <= 0:
+        return MAX_LOG_ODDS
+    bonus = 0.0
+    for _ in range(NEWTON_STEPS):
+        on = on_matches(bonus)
+        step = (on.mean() - mass) / max((on * (1 - on)).mean(), NO_CHOICE)
+        bonus -= step
+        if abs(step) < SOLVED:
+            return float(bonus)
+        if abs(bonus) > MAX_LOG_ODDS:
+            break
+    return float(brentq(beyond, -MAX_LOG_ODDS, MAX_LOG_ODDS))

@@ -16,7 +16,7 @@ from mechmarkov.models.fast.fused_layer import attention_layer_fused
 from mechmarkov.models.fast.fused_norm import layer_norm, norm_fused
 from mechmarkov.models.fast.panels import TOKENS
 from mechmarkov.models.fast.relu_mlp import relu_mlp_fused
-from mechmarkov.models.kernels import kernels_of, use_fast_kernels
+from mechmarkov.models.kernels import LEAST_PAIRS, fast_attention, kernels_of, use_fast_kernels
 
 
 def attention(q, k, v, scale, window=None):
@@ -381,3 +381,22 @@ def test_a_small_vocabulary_is_embedded_by_a_product(change):
         tokens[..., 3] = wrong
         with pytest.raises(IndexError, match=rf"tokens go from .*{wrong}.*, expected 0 to {last}"):
             model.embed(tokens)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", ["plain", "gelu and LN", "shortformer"])
+def test_long_passes_attend_faster_and_alike(case):
+    config = config_of(case).model_copy(update={"n_ctx": 256})
+    model = decoder_of(config, n_models=2)
+    most = math.ceil(LEAST_PAIRS / (2 * config.n_heads * 256**2))
+    many = torch.randint(config.d_vocab, (most, 256), generator=torch.Generator().manual_seed(0))
+    without = model(many)
+    with fast_attention(model, many):
+        assert "attend_fused" in kernels_of(model)
+        torch.testing.assert_close(model(many), without, rtol=1e-4, atol=1e-5)
+        with fast_attention(model, many[:1]):  # inside another
+            assert "attend_fused" in kernels_of(model)
+    for few, one in ((many[:-1], model), (many, model[0])):
+        with fast_attention(one, few):
+            assert kernels_of(one) == "torch"
+    assert kernels_of(model) == "torch"

@@ -109,3 +109,16 @@ def test_gradients_are_those_of_a_pass_of_their_own():
         (slope,) = torch.autograd.grad(model(tokens).square().sum(), weight)
     assert torch.equal(slope, torch.autograd.grad(model(tokens).square().sum(), weight)[0])
     assert slope.abs().max() > 0
+
+
+@torch.no_grad()
+def test_blocks_in_another_share_its_first_pass(monkeypatch):
+    model, layers_of = watching(monkeypatch, MLP, "forward", "mlp")
+    with replayed(model):
+        with replayed(model):
+            assert layers_of(nullcontext()) == [0, 1]
+        with replayed(model):
+            assert layers_of(nullcontext()) == []
+            assert layers_of(ablate(model, "L1.mlp")) == [1]
+        assert layers_of(nullcontext()) == []
+    assert layers_of(nullcontext()) == [0, 1]

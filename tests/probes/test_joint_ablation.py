@@ -5,15 +5,17 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.ablation.joint import DRAWS, resampled_interval
 from models_by_hand import LOG_P
 from probing_cases import P3, ask, random_run, run_of
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtrit
 
 from mechmarkov.interventions.ablate import ablate
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.lookup_tables import cancelling_tables, value_table
 from mechmarkov.probes import ablation
 from mechmarkov.probing import Subject
+from mechmarkov.probing.effects import sequences_for
 from mechmarkov.sources import Chain
 
 answers = partial(ask, ablation.probe)
@@ -111,3 +113,25 @@ def test_two_that_stand_in_for_each_other_are_redundant():
 def measures_of_chain(model: HookedDecoder, batch) -> float:
     logits = model(batch.tokens).detach().double().log_softmax(-1)
     return -logits.gather(-1, batch.targets[..., None]).mean()
+
+
+@pytest.mark.parametrize("part", ["L0H1", "L1.mlp", "direct"])
+def test_drawn_sequences_are_passes_of_their_own(part):
+    """The interval from passes over the drawn sequences, one after the other, without anything kept."""
+    run = random_run("LN and MLP", n_ctx=12)
+    subject = Subject.of(run, sequences=16)
+    batch, model = sequences_for(subject), subject.decoder[-1]
+
+    def losses(keep: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            chosen = model(batch.tokens[keep]).log_softmax(-1).gather(-1, batch.targets[keep][..., None])
+        return -chosen.squeeze(-1).double().mean(-1).numpy()
+
+    clean, n = losses(np.arange(len(batch.tokens))), len(batch.tokens)
+    draws = np.random.default_rng(0).integers(n, size=(DRAWS, n))
+    with ablate(model, part, kind="mean"):
+        whole = (losses(np.arange(n)) - clean).mean()
+        effects = [(losses(keep) - clean[keep]).mean() for keep in draws]
+    low, high = resampled_interval(subject, batch, part)
+    reach = stdtrit(DRAWS - 1, 0.975) * np.std(effects, ddof=1)
+    np.testing.assert_allclose([low, high], [whole - reach, whole + reach], atol=1e-5)

@@ -272,3 +272,11 @@ def test_renaming_states_changes_nothing():
     np.testing.assert_allclose(
         ours["kl_by_weights_after"][0].values[old], theirs["kl_by_weights_after"][0].values, rtol=1e-3
     )
+
+
+@pytest.mark.parametrize("mass", [1e-6, 0.02, 0.1, 0.9, 1 - 1e-6])
+def test_a_bonus_puts_the_mass_on_matches(mass):
+    share = np.random.default_rng(0).beta(1, 20, 500)
+    bonus = selectors._solve(share, mass)
+    lifted = share * np.exp(bonus)
+    assert (lifted / (lifted + 1 - share)).mean() == pytest.approx(mass, rel=1e-8)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from mechmarkov.probes.ablation import components, screening
 from probing_cases import few, random_run, subject_of
 
@@ -123,8 +124,8 @@ def test_all_kinds_are_of_the_main_parts(kind, monkeypatch):
         assert part[coordinate].values.tolist() == whole[coordinate].values.tolist()
     always = ["mean"] if kind == "cross_entropy" else ["mean", "resample"]
     for name in ("effect", "effect_low", "effect_high"):
-        assert part[name].sel(component=main).equals(whole[name].sel(component=main))
-        assert part[name].sel(kind=always).equals(whole[name].sel(kind=always))
+        for which in ({"component": main}, {"kind": always}):
+            xr.testing.assert_allclose(part[name].sel(which), whole[name].sel(which), rtol=1e-12)
         assert part[name].sel(component=left).drop_sel(kind=always).isnull().all()
     assert f"of the {len(left)} parts worth least" in ablation.probe.figures(part)[0].caption
     assert part["clean"].equals(whole["clean"])
@@ -148,3 +149,10 @@ def test_a_deep_model_takes_fewer_passes(monkeypatch):
     monkeypatch.setattr(components, "MAX_ALL_KINDS", 100)
     monkeypatch.setattr(components, "MAX_NULL_COMPONENTS", 100)
     assert (few_passes < np.array([0.8, 0.75]) * passes()).all()
+
+
+def test_weights_can_be_trained_after_they_were_frozen():
+    subject = subject_of(random_run("LN and MLP"), sequences=8)
+    with screening._frozen(subject.decoder):
+        assert not any(weight.requires_grad for weight in subject.decoder.parameters())
+    assert all(weight.requires_grad for weight in subject.decoder.parameters())

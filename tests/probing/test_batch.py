@@ -1,5 +1,7 @@
 """The evaluation batch: what is read, what is known, what follows."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from probing_cases import CHAIN, RAW_LOG, config_of
@@ -61,3 +63,10 @@ def test_head_keeps_the_first_sequences():
     batch = draw(CHAIN, Objective(), config_of(n_ctx=5), seed=3, sequences=4)
     assert torch.equal(batch.head(2).tokens, batch.tokens[:2])
     assert torch.equal(batch.head(2).targets, batch.targets[:2])
+
+
+def test_rows_are_a_slice_unless_some_are_left_out():
+    batch = draw(CHAIN, Objective(), config_of(n_ctx=9), seed=0, sequences=2)
+    assert batch.rows == slice(0, 9)
+    some = replace(batch, read=batch.read[::2])
+    assert torch.equal(some.rows, some.read)

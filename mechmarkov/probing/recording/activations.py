@@ -48,7 +48,7 @@ def _mlp_by_parent(scope: Scope) -> HookSums[MlpByParent]:
 
     def by_parent(out: Tensor, part: Batch, _: slice) -> Float[Tensor, "model state d_model"]:
         parent = torch.nn.functional.one_hot(part.parents, n_states).to(out.dtype)
-        return einsum(out[..., batch.read, :], parent, "m b read d, b read state -> m state d")
+        return einsum(out[..., batch.rows, :], parent, "m b read d, b read state -> m state d")
 
     def means(**sums: np.ndarray) -> MlpByParent:
         count = np.bincount(batch.parents.flatten().cpu().numpy(), minlength=n_states)[:, None]

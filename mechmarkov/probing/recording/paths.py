@@ -52,7 +52,7 @@ class _PathSums(Recording[PathOutputs]):
 
     def __init__(self, scope: Scope) -> None:
         batch, config = scope.batch, scope.model.config
-        self.decoder, self.read, self.n_states = scope.model, batch.read, scope.n_states
+        self.decoder, self.read, self.n_states = scope.model, batch.rows, scope.n_states
         self.names, n_read = _path_names(config, batch), len(batch.read)
         each = scope.n_models * len(self.names) * len(batch.tokens) * config.d_vocab_out
         n_kept = max(1, min(n_read, KEPT_ELEMENTS // each))

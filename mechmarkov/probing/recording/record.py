@@ -55,7 +55,7 @@ def record(
             recordings = [quantity.start(scope) for quantity in quantities]
         part = batch.part(chunk.sequences)
         hooks = [hook for recording in recordings for hook in recording.hooks(part, chunk.sequences)]
-        scores = chunk.model.run_with_hooks(chunk.tokens, fwd_hooks=hooks)[..., batch.read, :]
+        scores = chunk.model.run_with_hooks(chunk.tokens, fwd_hooks=hooks)[..., batch.rows, :]
         for recording in recordings:
             recording.update(part, scores)
         if chunk.sequences.stop == len(batch.tokens):
