@@ -14,7 +14,6 @@ from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Observed, Source
 from mechmarkov.sources.base.registry import complaint, validated_source
 from mechmarkov.sources.estimation.choices import OptionError
-from mechmarkov.sources.estimation.encode import WithoutZeroWarning
 from mechmarkov.sources.estimation.homogeneity import OneLawWarning
 from mechmarkov.utils.errors import one_line
 from mechmarkov.utils.text import near_misses, printable, reason, shown
@@ -105,8 +104,7 @@ def _read(path: str, **options: Any) -> Source:
     """`Observed.read`, whose complaints name the file and, where they are of an option, how one is given."""
     try:
         with warnings.catch_warnings():
-            for said in (OneLawWarning, WithoutZeroWarning):  # by the import
-                warnings.simplefilter("ignore", said)
+            warnings.simplefilter("ignore", OneLawWarning)  # said by the import
             return Observed.read(path, **options)
     except OptionError as error:
         given = {"kind": "observed", "path": path, **options}

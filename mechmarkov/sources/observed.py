@@ -15,7 +15,7 @@ from scipy.special import betaincinv
 from mechmarkov.sources.base.source import Count, Predictor, Real, check_request
 from mechmarkov.sources.base.stationary import check_steps, read_only
 from mechmarkov.sources.estimation import files, stored, stretches
-from mechmarkov.sources.estimation.encode import REST, WithoutZeroWarning, encode, without_zero
+from mechmarkov.sources.estimation.encode import REST, encode, without_zero
 from mechmarkov.sources.estimation.estimate import MAX_ORDER, Blocks, Choice, Estimate, choose
 from mechmarkov.sources.estimation.homogeneity import Homogeneity, OneLawWarning, homogeneity
 from mechmarkov.sources.estimation.sequences import MAX_TOKENS, Each
@@ -127,8 +127,6 @@ class Observed(StoredSequences):
             "held_out": held_out,
         }
         super().__init__(**fields)
-        if alphabet is None and (note := self.never_zero()) is not None:
-            warnings.warn(note, WithoutZeroWarning, stacklevel=2)
         if (doubt := self.doubt_of_one_law()) is not None:
             warnings.warn(doubt, OneLawWarning, stacklevel=2)
 

@@ -76,15 +76,6 @@ class AdamW(Fields):
     final_div_factor: Number = Field(default=0.05, gt=0, le=1e9)
     max_grad_norm: Number | None = Field(default=None, gt=0, le=1e6)
 
-    @model_validator(mode="after")
-    def _has_warmup(self) -> "AdamW":
-        if self.schedule == "constant" and self.warmup != type(self).model_fields["warmup"].default:
-            raise ValueError(
-                f"warmup is {self.warmup}, which schedule 'constant' has not: expected "
-                "schedule = 'constant_with_warmup'"
-            )
-        return self
-
 
 Optimiser = Annotated[GradientDescent | AdamW, Field(discriminator="kind")]
 

@@ -61,14 +61,11 @@ def test_a_warm_up_before_a_constant_rate(steps, warmup):
     assert learning_rate(settings, 0, steps) == pytest.approx(2e-3 / 20 if warmup else 2e-3)
 
 
-def test_a_warm_up_that_is_ignored_is_refused():
-    said = "warmup is 0.1, which schedule 'constant' has not: expected schedule = 'constant_with_warmup'"
-    with pytest.raises(ValueError, match=f"{said}$"):
-        AdamW(schedule="constant", warmup=0.1)
-
-
 def test_constant_rates():
-    assert {learning_rate(AdamW(lr=0.3, schedule="constant"), step, 9) for step in range(9)} == {0.3}
+    # A recipe that warms up may be given another schedule only: `warmup` is not for `constant`.
+    for warmup in (0.02, 0.5):
+        settings = AdamW(lr=0.3, schedule="constant", warmup=warmup)
+        assert {learning_rate(settings, step, 9) for step in range(9)} == {0.3}
     assert learning_rate(GradientDescent(lr=0.5), 3, 9) == 0.5
 
 

@@ -28,10 +28,6 @@ NAMED = 6  # states in a message
 Numbered = tuple[Int[np.ndarray, " token"], tuple[str, ...]]
 
 
-class WithoutZeroWarning(UserWarning):
-    """Warn that integers begin at 1, so that the state 0 never occurs."""
-
-
 @dataclass(frozen=True, eq=False)
 class Encoded:
     """Sequences of states, one after the other.

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,10 +77,11 @@ def _which(names: Sequence[str], example: str | None, is_text: bool) -> ValueErr
     """The question which column holds the states."""
     if not names:
         return ColumnError("column is None, and the table has no column of states")
-    single = [one for one in names if names.count(one) == 1][-1:] if len(names) <= MAX_NAMES else names[-1:]
+    times = Counter(names)
+    single = [one for one in names if times[one] == 1][-1:] if len(names) <= MAX_NAMES else names[-1:]
     chosen = [example] if example else single
     ways: list[tuple[dict[str, Any], str]] = [({"column": one}, "takes that one") for one in chosen]
-    others = [one for one in names if one not in chosen and names.count(one) == 1]
+    others = [one for one in names if one not in chosen and times[one] == 1]
     if is_text and chosen and others and len(names) <= NAMED:
         options = {"column": chosen[0], "sequence": others[0]}
         ways.append((options, f"takes it with a sequence for each {printable(others[0], 30)}"))
