@@ -1,6 +1,7 @@
 """The evaluation batch: fresh sequences from the source, the model's input and the states to predict."""
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -65,9 +66,12 @@ class Batch:
         """The model's positions that hold the states of `history`."""
         return slice(self.first, self.first + self.history.shape[1])
 
-    @property
+    @cached_property
     def rows(self) -> slice | Tensor:
-        """The positions that are read, as a slice where none between them is left out: no copy is made."""
+        """The positions that are read, as a slice where none between them is left out: no copy is made.
+
+        A device is asked once: of a batch in parts, ask the whole.
+        """
         first, last = int(self.read[0]), int(self.read[-1])
         return slice(first, last + 1) if last - first + 1 == len(self.read) else self.read
 

@@ -144,7 +144,7 @@ class _InductionSums(Recording[Arrays]):
             return
         matches = self.matches.part(slice(first, stop)).to(pattern.device)
         pattern = pattern[:, : stop - first]
-        rows = pattern[..., part.rows, part.keys]
+        rows = pattern[..., self.batch.rows, part.keys]
         copies = _copies(part.head(stop - first))
         tokens = pattern[..., part.keys, part.keys]
         over = "m b h read key, k b read key -> m b h k"

@@ -86,7 +86,7 @@ class _AttentionSums(Recording[Arrays]):
 
     def add_pattern(self, pattern: Float[Tensor, "model batch head query key"], part: Batch) -> None:
         """Attention of a chunk of sequences."""
-        rows = pattern[..., part.rows, :]
+        rows = pattern[..., self.batch.rows, :]
         self.sums.add("mean_pattern", rows.sum(1) if rows.shape[1] > 1 else rows[:, 0])  # a sum copies
         entropy = -rows.clamp_min(FLOOR).log_().mul_(rows).sum(-1)  # `entr` takes longer
         self.sums.add("effective", entropy.exp().mean(-1).sum(1))
