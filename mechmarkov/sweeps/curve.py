@@ -103,7 +103,7 @@ def figure(table: pa.Table, phase: Phase) -> go.Figure:
         series[key], bands[key] = means, (low, high)
     unit = (table.schema.field(name).metadata or {}).get(b"unit", b"").decode()
     numeric = [x for x in across if x > 0] if _are_numbers([x for _, _, x in cells]) else []
-    log_x = len(numeric) == len(across) and across[-1] >= FROM_ONE_TO_LOG * across[0]
+    log_x = bool(len(numeric) == len(across) and across[-1] >= FROM_ONE_TO_LOG * across[0])
     y_title = f"{_named(name)} ({clean(unit)})" if unit else _named(name)
     drawn = lines(across, series, x_title=clean(_last(phase.x)), y_title=y_title, bands=bands, log_x=log_x)
     for trace in drawn.data:

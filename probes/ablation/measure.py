@@ -160,7 +160,7 @@ def _of_orders(subject: Subject, batch: Batch) -> xr.Dataset:
     last = Truth.of(subject, batch, batch.history).last()
     edited = (shuffle_context(batch.history, which) for which in SHUFFLES)
     tokens = [batch.tokens, *(batch.with_history(history) for history in edited)]
-    read_last, changed = replace(batch, read=batch.read[-1:]), []
+    read_last, changed = replace(batch, read=batch.read[-1:], known=batch.known[-1:]), []
     for chunk in model_chunks(subject, batch):
         runs = (predictions(subject, chunk.model, read_last, one) for one in tokens)
         judged = np.stack([last.judge(run) for run in runs], axis=1)
