@@ -16,7 +16,7 @@ def _attends_to(claim: Claim) -> str:
         why = {True: "not", None: "not surely"}[premise(claim, "not for their predecessors").holds or None]
         return f"{who} looks at tokens after copies ({number(value_in(claim))} beyond chance), but {why} for their sake"
     if claim.object == (ALIKE,):
-        return f"{who} gives {mass} of its attention to tokens whose parent has the same state as the parent of the predicted one"
+        return f"{who} gives {mass} of its attention to tokens whose parent's state equals the predicted token's parent's"
     what = COPIES if claim.object == (COPIES,) else token(claim.object)
     if claim.condition("of one head"):
         return f"{who} spreads its attention: {mass} on {what}"
