@@ -12,9 +12,7 @@ from torch import Tensor
 from mechmarkov.importing import layout
 from mechmarkov.importing.files import folders, recognise, state_dicts, steps
 from mechmarkov.importing.files.state_dicts import Found, StateDict
-from mechmarkov.importing.layout import (
-    ImportPlan,
-)
+from mechmarkov.importing.layout import ImportPlan
 from mechmarkov.importing.names.plan import LAYOUT
 from mechmarkov.importing.names.table import Names
 from mechmarkov.safe import folder as shared_folder

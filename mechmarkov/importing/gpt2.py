@@ -6,11 +6,7 @@ from typing import Any
 
 from mechmarkov.importing import config_fields, layout, linear_layers
 from mechmarkov.importing.files import buffers, configs
-from mechmarkov.importing.layout import (
-    Called,
-    ImportPlan,
-    Shapes,
-)
+from mechmarkov.importing.layout import Called, ImportPlan, Shapes
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
 

@@ -12,11 +12,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from mechmarkov.importing import config_fields, layout
-from mechmarkov.importing.layout import (
-    Called,
-    ImportPlan,
-    Shapes,
-)
+from mechmarkov.importing.layout import Called, ImportPlan, Shapes
 from mechmarkov.models import DecoderConfig
 from mechmarkov.models.decoder import ROTARY_BUFFERS, is_derived, parameter_shapes
 from mechmarkov.models.layers import causal_mask

@@ -12,11 +12,7 @@ from einops import rearrange
 from torch import Tensor
 
 from mechmarkov.importing import config_fields, gpt2, layout, linear_layers, mamba
-from mechmarkov.importing.layout import (
-    Called,
-    ImportPlan,
-    Shapes,
-)
+from mechmarkov.importing.layout import Called, ImportPlan, Shapes
 from mechmarkov.importing.names.weights import PAGE
 from mechmarkov.models.config import MAX_WIDTH
 from mechmarkov.safe.plain_data import RunFileError

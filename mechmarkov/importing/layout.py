@@ -15,8 +15,6 @@ Shapes = Mapping[str, tuple[int, ...]]
 Marks = tuple[tuple[str, ...], ...]
 Called = Callable[[str], str]  # what a file calls a weight that has this name here
 BY_SHAPES = "by the shapes"
-
-
 # Parts of names that `torch.compile`, FSDP and activation checkpointing put in, wherever they wrap a module.
 WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 

@@ -8,11 +8,7 @@ import torch
 from torch import Tensor
 
 from mechmarkov.importing import config_fields, layout
-from mechmarkov.importing.layout import (
-    Called,
-    ImportPlan,
-    Shapes,
-)
+from mechmarkov.importing.layout import Called, ImportPlan, Shapes
 from mechmarkov.importing.names.table import table_of
 from mechmarkov.importing.names.weights import renamed
 from mechmarkov.models import DecoderConfig

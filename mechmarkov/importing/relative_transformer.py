@@ -9,11 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mechmarkov.importing import config_fields, gpt2, layout, linear_layers
-from mechmarkov.importing.layout import (
-    Called,
-    ImportPlan,
-    Shapes,
-)
+from mechmarkov.importing.layout import Called, ImportPlan, Shapes
 from mechmarkov.safe.plain_data import RunFileError
 
 TABLE = {

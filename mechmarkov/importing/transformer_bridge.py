@@ -11,11 +11,7 @@ from torch import Tensor
 
 from mechmarkov.importing import config_fields, hugging_face, layout, linear_layers
 from mechmarkov.importing.hooked_transformer import config_from_lens, lens_fields, told
-from mechmarkov.importing.layout import (
-    Called,
-    ImportPlan,
-    Shapes,
-)
+from mechmarkov.importing.layout import Called, ImportPlan, Shapes
 from mechmarkov.models import DecoderConfig
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import shown

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from mechmarkov.importing import vocabulary
 from mechmarkov.importing.checkpoint import Checkpoint, read_checkpoints
-from mechmarkov.importing.layout import (
-    tie,
-)
+from mechmarkov.importing.layout import tie
 from mechmarkov.importing.names.table import Names
 from mechmarkov.importing.training_steps import checkpoints, steps_of
 from mechmarkov.objectives import Objective, evaluated_length, sequence_length

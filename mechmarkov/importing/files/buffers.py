@@ -6,10 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from mechmarkov.importing.layout import (
-    Called,
-    ImportPlan,
-)
+from mechmarkov.importing.layout import Called, ImportPlan
 from mechmarkov.models import DecoderConfig
 from mechmarkov.models.layers import causal_mask
 from mechmarkov.safe.plain_data import RunFileError

@@ -15,11 +15,7 @@ from mechmarkov.importing import (
 )
 from mechmarkov.importing.files import configs, folders
 from mechmarkov.importing.files.state_dicts import Layouts
-from mechmarkov.importing.layout import (
-    Called,
-    ImportPlan,
-    Shapes,
-)
+from mechmarkov.importing.layout import Called, ImportPlan, Shapes
 from mechmarkov.importing.names.plan import plan_import
 from mechmarkov.importing.names.table import Names, table_of
 from mechmarkov.importing.names.weights import nothing_fits

@@ -6,9 +6,7 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mechmarkov.importing.layout import (
-    plain_name,
-)
+from mechmarkov.importing.layout import plain_name
 from mechmarkov.safe.pickle_scan import TensorPlan
 from mechmarkov.safe.plain_data import RunFileError, readable
 from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, shown

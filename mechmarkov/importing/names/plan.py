@@ -10,10 +10,7 @@ from torch import Tensor
 
 from mechmarkov.importing import config_fields, layout
 from mechmarkov.importing.hooked_transformer import from_shapes
-from mechmarkov.importing.layout import (
-    ImportPlan,
-    Shapes,
-)
+from mechmarkov.importing.layout import ImportPlan, Shapes
 from mechmarkov.importing.names.folding import FOLDS, kind_of, unmarked
 from mechmarkov.importing.names.table import Names, Table, table_of
 from mechmarkov.importing.names.weights import OURS, PAGE, Renamed, renamed
