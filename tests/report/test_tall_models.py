@@ -27,6 +27,11 @@ def test_two_layers_with_mlps_fit_on_one_screen(browser: Browser, tmp_path: Path
     )
     assert len(bottoms) == 2 + 3  # without `dynamics`, nothing is told of how it came
     assert max(bottoms) + 44 <= 800  # and where a run has a slider
+    heights = (
+        "return [...document.querySelectorAll('.hero .main-svg:first-child')].map((e) => e.clientHeight)"
+    )
+    curve, circuit = browser.js(heights)
+    assert curve == circuit > 300  # the picture beside a tall one is as tall
 
 
 def test_many_rows_are_as_high_as_their_texts() -> None:
