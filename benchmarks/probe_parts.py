@@ -1,4 +1,4 @@
-"""Where the processor time of all probes goes: recording and each probe, of a model and of its nulls.
+"""Processor time of all probes by part: recording and each probe, of a model and of its nulls.
 
     nice python -m benchmarks.probe_parts [--only deep,large]
 

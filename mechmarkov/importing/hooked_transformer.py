@@ -137,10 +137,8 @@ def plan_import(
         >>> plan.config == config
         True
     """
-    by_shapes, by_config = (
-        from_shapes(shapes, called),
-        config_fields.agree(cfg or {}, given, "in the file's config"),
-    )
+    by_shapes = from_shapes(shapes, called)
+    by_config = config_fields.agree(cfg or {}, given, "in the file's config")
     fields = config_fields.agree(by_shapes, by_config, "by the shapes")
     needed = ["positional_embedding_type", "n_ctx", "normalization_type", *config_fields.needed_parts(fields)]
     config_fields.require(fields, needed, "a HookedTransformer's state dict")

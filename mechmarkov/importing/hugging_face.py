@@ -258,9 +258,8 @@ def fields_of(config: Mapping[str, Any], family: Family, where: str) -> dict[str
         >>> fields["d_head"], fields["rotary_dim"], fields["n_key_value_heads"]
         (4, 4, None)
     """
-    config_fields.check_fields(
-        config, [*FIELDS, family.eps], HARMLESS | family.rotary | family.harmless, where
-    )
+    others = HARMLESS | family.rotary | family.harmless
+    config_fields.check_fields(config, [*FIELDS, family.eps], others, where)
     fields = {ours: config[theirs] for theirs, ours in FIELDS.items()} | dict(family.fixed)
     sizes = [fields["d_model"], fields["n_heads"]]
     if any(type(size) is not int or size < 1 for size in sizes):
@@ -294,10 +293,9 @@ def common_fields(
     kinds = config.get("layer_types") or ["full_attention"]
     if type(kinds) is not list or any(kind != "full_attention" for kind in kinds):
         raise config_fields.cannot_express("layer_types", kinds, where)
+    act_fn = config_fields.one_of(config.get("hidden_act"), ACTIVATIONS, f"{where}hidden_act")
     fields = {
-        "act_fn": ACTIVATIONS[
-            config_fields.one_of(config.get("hidden_act"), ACTIVATIONS, f"{where}hidden_act")
-        ],
+        "act_fn": ACTIVATIONS[act_fn],
         "attn_only": False,
         "positional_embedding_type": "rotary",
         "rotary_adjacent_pairs": False,

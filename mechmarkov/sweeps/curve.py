@@ -9,7 +9,7 @@ import pyarrow as pa
 from scipy.special import stdtrit
 
 from mechmarkov.report.figures import GREY, lines
-from mechmarkov.sweeps.phase import cell_names, cells_of
+from mechmarkov.sweeps.phase import cells_of, value_name
 from mechmarkov.sweeps.spec import Phase, SweepError
 from mechmarkov.theory.bootstrap import standard_error, wilson
 from mechmarkov.utils.text import clean, near_misses, words
@@ -23,7 +23,7 @@ def score_of(table: pa.Table, phase: Phase) -> str:
     """Returns which column is drawn: that of the phase, or the loss above the best, or the last of training.
 
     Raises:
-        SweepError: It is no column of numbers or of true and false.
+        SweepError: It is not a column of numbers or of true and false.
 
     Example:
         >>> score_of(pa.table({"p": [0.1], "final_loss": [0.5]}), Phase(x="p"))
@@ -35,7 +35,7 @@ def score_of(table: pa.Table, phase: Phase) -> str:
     if phase.score not in drawable:
         misses = near_misses(phase.score, drawable)
         raise SweepError(
-            f"phase.score is {phase.score!r}, no column with numbers{misses} (the table is written)"
+            f"phase.score is {phase.score!r}, expected a column with numbers{misses} (the table is written)"
         )
     return phase.score
 
@@ -114,9 +114,8 @@ def figure(table: pa.Table, phase: Phase) -> go.Figure:
         look: dict[str, Any] = {"mode": "markers", "marker": {"color": GREY, "size": 5, "opacity": 0.6}}
         drawn.add_scatter(x=x, y=y, customdata=cell, name="a run", hoverinfo="skip", showlegend=True, **look)
     if not numeric:
-        names = dict(zip(at, cell_names([(None, None, x) for _, _, x in cells], phase), strict=True))
-        ticks = [names[place].partition(" = ")[2] for place in across]
-        drawn.update_xaxes(tickmode="array", tickvals=across, ticktext=ticks)
+        names = {place: value_name(x) for place, (_, _, x) in zip(at, cells, strict=True)}
+        drawn.update_xaxes(tickmode="array", tickvals=across, ticktext=[names[place] for place in across])
     return drawn
 
 

@@ -133,7 +133,9 @@ def headings(phase: Phase, title: str = "") -> tuple[str, str]:
 def figure(shares: Counts, phase: Phase, title: str = "") -> go.Figure:
     """A heat map for each facet: colour is the share, the text of a cell its counts and interval."""
     facets, ys, xs = _axes(shares)
-    titles = None if phase.facet is None else [f"{_text(_last(phase.facet))} = {_name(f)}" for f in facets]
+    titles = (
+        None if phase.facet is None else [f"{_text(_last(phase.facet))} = {value_name(f)}" for f in facets]
+    )
     numbers = {where: number for number, where in enumerate(shares)}
     picture = make_subplots(
         cols=len(facets), subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.04
@@ -162,8 +164,8 @@ def figure(shares: Counts, phase: Phase, title: str = "") -> go.Figure:
                     picture.add_annotation(x=x, y=y, text="–", showarrow=False, row=1, col=number)
         _add_line(picture, phase, xs, ys, number)
     ticks = {"tickmode": "array", "showgrid": False, "zeroline": False, "fixedrange": True}
-    picture.update_xaxes(**ticks, tickvals=list(range(len(xs))), ticktext=[_name(x) for x in xs])
-    picture.update_yaxes(**ticks, tickvals=list(range(len(ys))), ticktext=[_name(y) for y in ys])
+    picture.update_xaxes(**ticks, tickvals=list(range(len(xs))), ticktext=[value_name(x) for x in xs])
+    picture.update_yaxes(**ticks, tickvals=list(range(len(ys))), ticktext=[value_name(y) for y in ys])
     picture.update_xaxes(title_text=_text(_last(phase.x)))
     picture.update_yaxes(title_text=_text(_last(phase.y or "")), col=1)
     words, below = headings(phase, title)
@@ -245,7 +247,7 @@ def _cell(cell: Share | None) -> str:
 
 
 def _hover(phase: Phase, x: Any, y: Any, cell: Share | None) -> str:
-    where = f"{_text(_last(phase.x))} = {_name(x)}, {_text(_last(phase.y or ''))} = {_name(y)}"
+    where = f"{_text(_last(phase.x))} = {value_name(x)}, {_text(_last(phase.y or ''))} = {value_name(y)}"
     if cell is None:
         return f"{where}<br>not in the sweep"
     why = "".join(f"<br>{_text(label(reason, MAX_REASON))}" for reason in cell.reasons[:MAX_REASONS])
@@ -261,7 +263,13 @@ def _last(field: str) -> str:
     return field.rpartition(".")[2]
 
 
-def _name(value: Any) -> str:
+def value_name(value: Any) -> str:
+    """Returns a field's value as plotly shows it, with nothing that it would take for a tag.
+
+    Example:
+        >>> value_name(0.5), value_name("<b>")
+        ('0.5', '&lt;b&gt;')
+    """
     return _text(_plain(value))
 
 

@@ -1,4 +1,4 @@
-"""What components do together: two or three at once, and each without what later ones change.
+"""Components together: two or three at once, and each without what later ones change.
 
 An ablation at the mean says too little of a component that another one stands in for. So pairs are ablated
 together (redundancy), and the direct path to the logits is cut, which leaves later components no chance

@@ -302,7 +302,7 @@ def _way(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Iterat
         Condition("the nearest law is the unigram", unigram in closest, kl_unigram, "nats"),
         Condition("loss on scores", data.attrs.get("objective", "cross_entropy") != "cross_entropy"),
         Condition("no step was made", at_start),
-        *_falling(data, gap),
+        *_fell(data, gap),
     )
     status: Status = "shown" if interval[0] >= REACHED else "excluded" if interval[1] < REACHED else "open"
     if status == "shown" and best not in closest:
@@ -316,14 +316,17 @@ def _way(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Iterat
         yield Claim(_SUBJECT, "is_on_the_way_to", (best,), value, interval, unit="share", because=conditions)
 
 
-def _falling(data: xr.Dataset, gap: float) -> Iterator[Condition]:
-    """Yields by how much the loss that is trained clearly fell since the probed step before the last one."""
+def _fell(data: xr.Dataset, gap: float) -> Iterator[Condition]:
+    """Yields by how much the loss that is trained clearly fell since the probed step before the last one.
+
+    Where in between it fell, and so whether it falls still, is not known.
+    """
     if data.sizes.get("step", 1) < 2 or data.attrs.get("objective", "cross_entropy") != "cross_entropy":
         return
     fell = float(data["excess"][-2] - data["excess"][-1])
     # Of the same sequences, so that the errors together are at most too wide.
     if fell > NORMAL_95 * gap * float(np.hypot(*data["left_error"][-2:].values)):
-        yield Condition("the loss still falls", True, fell, "nats", (str(int(data["step"][-2])),))
+        yield Condition("the loss fell", True, fell, "nats", (str(int(data["step"][-2])),))
 
 
 def _bars(laws: Sequence[Claim], known: Sequence[Claim], best: str | None) -> dict[str, float]:

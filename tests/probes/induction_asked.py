@@ -1,4 +1,4 @@
-"""What `induction` says of a model set by hand."""
+"""The claims of `induction` about a model set by hand."""
 
 from probing_cases import claims_of, run_of, subject_of
 

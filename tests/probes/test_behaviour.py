@@ -264,13 +264,13 @@ def test_the_nearest_law_stands_next_to_its_null():
     ("excess", "error", "falls"),
     [((0.5, 0.3), 1e-6, True), ((0.5, 0.3), 10.0, False), ((0.3, 0.5), 1e-6, False)],
 )
-def test_a_loss_still_falls_where_it_clearly_did(excess, error, falls):
+def test_a_loss_fell_where_it_clearly_did(excess, error, falls):
     data = behaviour.measure.measure(mm.Subject.of(random_run("plain", n_steps=2), steps="all", sequences=16))
     known = {"excess": ("step", np.array(excess)), "left_error": ("step", np.full(2, error))}
     data = data.assign(known | {"gap": 1.0})
     (reaches,) = (
         one for one in behaviour.claims(data, behaviour.scores(data, None)) if one.relation == "reaches"
     )
-    fell = reaches.condition("the loss still falls")
+    fell = reaches.condition("the loss fell")
     assert (fell is not None) == falls
     assert fell is None or (fell.value == pytest.approx(0.2) and fell.words == (str(int(data["step"][0])),))

@@ -109,7 +109,7 @@ def test_one_name_of_gpt2_is_not_gpt2(tmp_path, capsys):
 
 
 def test_a_training_config_is_no_model_config(tmp_path):
-    """HookedTransformer's weights beside somebody's settings: what is plain is read, the rest is told."""
+    """HookedTransformer's weights next to somebody's settings: what is plain is read, the rest is told."""
     data = golden("tl2_mlp_ln.pt")
     cfg = data.pop("cfg")
     names = ("act_fn", "normalization_type", "positional_embedding_type")

@@ -60,7 +60,7 @@ def test_what_is_drawn_without_a_choice() -> None:
     assert score_of(RUNS, Phase(x="source.p")) == "behaviour.excess_loss"
     without = RUNS.drop_columns("behaviour.excess_loss").append_column("final_loss", [[1.0] * 5])
     assert score_of(without, Phase(x="source.p")) == "final_loss"
-    said = r"^phase.score is 'note', no column with numbers.*\(the table is written\)$"
+    said = r"^phase.score is 'note', expected a column with numbers.*\(the table is written\)$"
     with pytest.raises(SweepError, match=said):
         figure(RUNS, Phase(x="source.p", score="note"))
     assert positions(RUNS, Phase(x="note")) == [0, 1, 2, 3, 4]

@@ -13,9 +13,9 @@ Badge = Literal["solved", "partly", "at the unigram", "another law", "trapped", 
 
 # What each word means, for who points at it.
 MEANS: dict[Badge, str] = {
-    "solved": "it is the best law, with at most a tenth of the nats from the unigram left, or by its circuit",
-    "partly": "more than a tenth of the nats between unigram and best is gained, or a part of the law",
-    "at the unigram": "its loss and its law are within a tenth of the way of the unigram's",
+    "solved": "at most a tenth of the nats from unigram to best is left, or the best law's circuit is exact",
+    "partly": "more than a tenth of the nats from unigram to best is gained, or the best law at some places",
+    "at the unigram": "its law and its loss are the unigram's, within a tenth of the nats to the best",
     "another law": "it is neither near the unigram nor on the way from there to the best law",
     "trapped": "no gradient tells states apart",
     "untrained": "no step was made",

@@ -152,7 +152,7 @@ CONDITIONS: dict[str, Template] = {
     "the best is the unigram": ("The best law is the unigram", ""),
     "loss on scores": ("The training loss is on scores, which has another optimum than cross-entropy", ""),
     "no step was made": ("No step was made yet", ""),
-    "the loss still falls": "It fell by {nats} since step {name}",
+    "the loss fell": "It fell by {nats} since step {name}",
     # attention
     "effective weights": lambda c: "Attention is here the share of "
     + ("a token's effective weight" if _value(c) <= 1 else f"a position's effective weight; it holds {_whole(c)} tokens"),

@@ -1,4 +1,4 @@
-"""What a run may have formed, in words, and the claims that say so; the share of runs that have it."""
+"""Heads, tables and beliefs that a run may have formed, the claims that show them, and shares of runs."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -41,16 +41,18 @@ def formed(claims: Sequence[Any], probes: Sequence[str]) -> dict[str, bool | Non
     """
     found: dict[str, bool | None] = {}
     for words, form in FORMS.items():
-        said = {
+        statuses = {
             claim.status
             for claim in claims
             if (claim.relation, claim.probe) == (form.relation, form.probe)
             and (not form.object or form.object in claim.object)
         }
-        if "shown" in said:
+        if "shown" in statuses:
             found[words] = True
         else:
-            found[words] = None if form.probe not in probes or said & {"open", "does not apply"} else False
+            found[words] = (
+                None if form.probe not in probes or statuses & {"open", "does not apply"} else False
+            )
     return found
 
 

@@ -166,8 +166,8 @@ def _reaches(claim: Claim) -> str:
         return f"no: {away}"
     if claim.holds("loss on scores"):
         return "open: it was trained on another loss than cross-entropy"
-    if claim.holds("the loss still falls"):
-        return "not yet: the loss still falls"
+    if (fell := claim.condition("the loss fell")) is not None:
+        return f"open: the loss fell since step {fell.words[0]}"
     return f"not at the best possible: {nats(claim.value)} away"
 
 

@@ -64,7 +64,7 @@ def _reaches(claim: Claim) -> str:
     away = f"It is {nats(claim.value)} from {best}{within(claim)}"
     if claim.status == "open" and claim.against is None:
         return f"{away}: whether that is under a tenth of the way is open"
-    if claim.status == "excluded" and (fell := claim.condition("the loss still falls")) is not None:
+    if claim.status == "excluded" and (fell := claim.condition("the loss fell")) is not None:
         return f"{away}, {nats(fell.value)} less than at step {fell.words[0]}"
     return f"{away}{reason_in(claim)}"
 
