@@ -210,7 +210,7 @@ def test_a_named_head_that_reads_nothing_in_particular_says_so():
     assert notes(claims, "L0H0", ("L0H0",)) == ["attention spread"]
     assert notes(claims, "L0H0") == []
     most = Claims((replace(spread, value=0.43),))
-    assert notes(most, "L0H0", ("L0H0",)) == ["2 tokens back: 43%", "the rest spread"]
+    assert notes(most, "L0H0", ("L0H0",)) == ["2 tokens back: 43%", "elsewhere: 57%"]
 
 
 def test_the_uniform_law_is_drawn_at_the_logarithm_of_the_states():

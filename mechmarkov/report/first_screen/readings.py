@@ -15,7 +15,7 @@ from mechmarkov.report.words.tiles import in_order
 MIN_EFFECT_NATS = 0.01  # below, a path is not part of a circuit
 IN_A_BOX = {ALIKE: "same parent"}
 MIN_ATTENTION = 0.25  # on one token; a head that gives none as much is spread
-MOST_OF_IT = 0.9  # of a head's attention; with less, the box says that the rest is elsewhere
+MOST_OF_IT = 0.9  # of a head's attention; with less, the box says how much is elsewhere
 MIN_SHARE = 0.02  # of the bigram; below, it is not told of a part
 
 
@@ -139,8 +139,8 @@ def notes(claims: Claims, name: str, named: Sequence[str] = ()) -> list[str]:
     spread = claims.first("attends_to", subject=name, status="excluded")
     if spread is None or (spread.value or 0.0) < MIN_ATTENTION:
         return ["attention spread"]
-    rest = ["the rest spread"] * ((spread.value or 0.0) < MOST_OF_IT)
-    return [f"{spread.object[-1]}: {share(spread.value)}", *rest]
+    mass = spread.value or 0.0
+    return [f"{spread.object[-1]}: {share(mass)}", *[f"elsewhere: {share(1 - mass)}"] * (mass < MOST_OF_IT)]
 
 
 def _is_bigram_learned(claims: Claims) -> bool:
