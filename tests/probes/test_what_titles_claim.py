@@ -40,6 +40,16 @@ def test_the_exact_bigram_of_an_order_two_source_has_not_learned_order_two():
     _, shown = screen(direct_table(torch.tensor(np.log(source.P)).float(), 16), source, ["behaviour"])
     assert shown.badge == "partly"
     assert shown.title.startswith("9")
+    assert shown.title.endswith("% of the way from unigram to 3-gram: has the bigram")
+
+
+def test_a_law_between_unigram_and_best_is_the_title():
+    """The token before the current one is not there at position 0."""
+    P = np.array([[0.9, 0.05, 0.05], [0.05, 0.9, 0.05], [0.05, 0.05, 0.9]])
+    two_steps = torch.tensor(np.log(P @ P)).float()
+    _, shown = screen(value_table(two_steps, 16, lag=2), Chain(P.tolist()))
+    assert shown.badge == "partly"
+    assert shown.title == "Has the 2-step law, but not at position 0"
 
 
 def two_lags():

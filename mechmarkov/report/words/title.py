@@ -23,6 +23,7 @@ from mechmarkov.utils.text import listed
 
 MAX_TITLE_WORDS = 12
 NO_PARTS = ("uniform", "unigram", "in_context_unigram")  # laws near which a loss says nothing
+UNDECIDED = "Undecided: too few sequences tell it from the unigram"
 CLOSE = 0.25  # of what the part is worth that is needed most, from which on it is not named without the next
 
 
@@ -52,20 +53,18 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
     if tempered is not None and word != "untrained":
         has, how_sure = f"Has {law(tempered.object[0])}, but", sureness(tempered)
         ways = [f"{has} is {how_sure} than it should be"] * (tempered.value is not None)
-        ways += [f"{has} is {how_sure}", f"{has} {how_sure}"]
-        return next((text for text in ways if len(text.split()) <= MAX_TITLE_WORDS), f"{has} not as sure")
-    if fails is not None and word in ("partly", "another law") and fails.object[0] == reaches.object[0]:
+        return _longest(*ways, f"{has} is {how_sure}", f"{has} {how_sure}", f"{has} not as sure")
+    if fails is not None and word in ("partly", "another law") and fails.object[0] not in NO_PARTS:
         return but_not(f"Has {law(fails.object[0])}", fails, MAX_TITLE_WORDS)
     if word == "partly":
-        return _on_the_way(reaches, share(progress(claims)[0]), best, how(claims, lives))
+        return _on_the_way(claims, best, how(claims, lives))
     if word == "trapped":
         return "Trapped by symmetry: no gradient tells one state from another"
     if word == "at the unigram" and _is_held(claims):
         return "Stuck at the unigram, at a local minimum"
     if word == "at the unigram":
         at = f"At the unigram: {_hardly(progress(claims)[2])} of the way"
-        told = f"{at} to the {best}"
-        return told if len(told.split()) <= MAX_TITLE_WORDS else at
+        return _longest(f"{at} to the {best}", at)
     if word == "another law":
         return _another(claims, best, closest)
     if word == "untrained":
@@ -81,11 +80,10 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
 def _undecided(closest: Claim | None) -> str:
     """A model whose loss is the unigram's or not, within its error; its law may be clear all the same."""
     if closest is not None and closest.is_shown and not {*closest.object} & {*NO_PARTS}:
-        for rest in (", with a loss not told from the unigram's", ": perhaps the unigram's loss"):
-            told = f"Closest to {law(closest.object[0])}{rest}"
-            if len(told.split()) <= MAX_TITLE_WORDS:
-                return told
-    return "Undecided: too few sequences tell it from the unigram"
+        near = f"Closest to {law(closest.object[0])}"
+        rest = (", with a loss not told from the unigram's", ": perhaps the unigram's loss")
+        return _longest(*(f"{near}{text}" for text in rest), UNDECIDED)
+    return UNDECIDED
 
 
 def _is_held(claims: Claims) -> bool:
@@ -121,21 +119,34 @@ def _another(claims: Claims, best: str, closest: Claim | None) -> str:
             least, _, most = like.null
             named = "Uniform, as untrained models are" if least <= (like.value or 0.0) <= most else named
     where = "near" if value >= -0.1 else "above" if high < 0 else "perhaps above"
-    told = (f"{named}{link} a loss {where} the unigram's" for link in (", with", ":"))
-    return next((text for text in told if len(text.split()) <= MAX_TITLE_WORDS), named)
+    return _longest(*(f"{named}{link} a loss {where} the unigram's" for link in (", with", ":")), named)
 
 
-def _on_the_way(reaches: Claim, way: str, best: str, ways: Sequence[str]) -> str:
-    """Returns how far a model has come, from where to where, and who does it, as far as a title has room."""
+def _on_the_way(claims: Claims, best: str, ways: Sequence[str]) -> str:
+    """Returns how far a model has come, from where to where, and who does it, as far as a title has room.
+
+    A law between the two that it has is named instead of them.
+    """
+    reaches, closest = (claims.first(name, probe="behaviour") for name in ("reaches", "is_closest_to"))
+    way = f"{share(progress(claims)[0])} of the way"
     from_where = next(iter(premise(reaches, "unigram is told from the best").words), "unigram")
-    told = f"{way} of the way from {bare_law(from_where)} to {best}"
-    return _with(told if len(told.split()) <= MAX_TITLE_WORDS else f"{way} of the way to the {best}", ways)
+    told = _longest(f"{way} from {bare_law(from_where)} to {best}", f"{way} to the {best}")
+    like = claims.where("imitates", probe="behaviour", status="shown")
+    if closest is not None and closest.object in [
+        claim.object for claim in like if claim.object != (from_where,)
+    ]:
+        return _with(told, [f"has {law(closest.object[0])}"])
+    return _with(told, ways)
+
+
+def _longest(*ways: str) -> str:
+    """Returns the first of these, the longest first, that a title has room for; otherwise the last."""
+    return next((text for text in ways if len(text.split()) <= MAX_TITLE_WORDS), ways[-1])
 
 
 def _with(short: str, ways: Sequence[str]) -> str:
     """The longest way to say who does it that a title has room for."""
-    titles = [f"{short}: {who}" for who in ways if who]
-    return next((text for text in titles if len(text.split()) <= MAX_TITLE_WORDS), short)
+    return _longest(*(f"{short}: {who}" for who in ways if who), short)
 
 
 def how(claims: Claims, lives: Tile | None) -> list[str]:
