@@ -18,7 +18,12 @@ SETTINGS = {
     "theory.shapley": {"EXACT_PLAYERS": 10, "PERMUTATIONS": 2000},
     "theory.unigram_trap": {"ROUNDING": 1e-12, "MAX_OFF": 1e-6},
     "theory.walk.token_mean": {"NO_VARIANCE": 1e-14},
-    "probing.batch": {"DEFAULT_PREDICTIONS": 65_536, "MIN_SEQUENCES": 64, "MAX_SEQUENCES": 512},
+    "probing.batch": {
+        "DEFAULT_PREDICTIONS": 65_536,
+        "MIN_SEQUENCES": 64,
+        "MAX_SEQUENCES": 512,
+        "MAX_REDRAWN": 2048,
+    },
     "probing.dataset": {"TIE_NATS": 1e-9, "MIN_GAP_NATS": 0.01},
     "probing.effects": {
         "MAX_MODEL_TOKENS": 8192,

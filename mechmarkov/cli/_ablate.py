@@ -18,7 +18,7 @@ MAX_SEQUENCES = 100_000
 @click.option("--positions", metavar="5,-1", help="Only there, from the end if negative.  [everywhere]")
 @click.option("--step", type=int, default=-1, help="Checkpoint, -1 for the last.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the evaluation data.")
-@number("--sequences", MAX_SEQUENCES, "Evaluation sequences.  [64 to 512]")
+@number("--sequences", MAX_SEQUENCES, "Evaluation sequences.  [64 to 2048]")
 @JSON
 def ablate(
     run: str,

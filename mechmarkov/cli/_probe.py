@@ -50,7 +50,7 @@ FILES = ("report.html", "results.nc", "summary.json")
 )
 @click.option("--steps", default="last", metavar="last|all|10,50", help="Which checkpoints.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the evaluation data.")
-@number("--sequences", MAX_SEQUENCES, "Evaluation sequences.  [64 to 512]")
+@number("--sequences", MAX_SEQUENCES, "Evaluation sequences.  [64 to 2048]")
 @click.option("--time-limit", type=Finite(min=0, min_open=True), metavar="S", help="Seconds for a probe.")
 @JOBS
 @DEVICE

@@ -16,6 +16,8 @@ from mechmarkov.sources.base.source import check_drawn
 # Predictions evaluated by default: enough that a mean KL of 0.01 nats is known to about a tenth.
 DEFAULT_PREDICTIONS = 1 << 16
 MIN_SEQUENCES, MAX_SEQUENCES = 64, 512
+# A chain of its own a sequence: means are over chains, some of which cost a model far more than others.
+MAX_REDRAWN = 2048
 # Probabilities of all models over all predictions: in float64 512 MB. Each exact predictor adds its own.
 MAX_PROBABILITIES = 1 << 26
 
@@ -145,8 +147,9 @@ def draw(
         objective: Says whether a query token ends the input, and which positions are read.
         config: The model; its `n_ctx` is the length of the input, or less where sequences are shorter.
         seed: The seed of the generator.
-        sequences: How many; by default as many as give 65 536 predictions, between 64 and 512, and fewer
-            where the probabilities of all models would take more than 512 MB.
+        sequences: How many; by default as many as give 65 536 predictions, between 64 and 512 (2048 where
+            each sequence has a chain of its own), and fewer where the probabilities of all models would
+            take more than 512 MB.
         models: How many will predict.
 
     Example:
@@ -159,7 +162,8 @@ def draw(
     if sequences is None:
         n_read = 1 if _reads_last_only(objective) else length - 1
         affordable = MAX_PROBABILITIES // (n_read * source.n_states * models)
-        sequences = max(MIN_SEQUENCES, min(MAX_SEQUENCES, DEFAULT_PREDICTIONS // n_read))
+        most = MAX_REDRAWN if source.redraws else MAX_SEQUENCES
+        sequences = max(MIN_SEQUENCES, min(most, DEFAULT_PREDICTIONS // n_read))
         sequences = max(1, min(sequences, affordable))
     generator = torch.Generator().manual_seed(seed)
     states = source.sample_held_out(sequences, length, generator=generator)

@@ -147,7 +147,7 @@ class Subject:
             run: The run.
             steps: "last", "all", or training steps the run has.
             seed: The seed of the evaluation batch; a run's training data come from other generators.
-            sequences: How many; None for a number that gives 65 536 predictions, between 64 and 512 (`draw`).
+            sequences: How many; None for a number that gives 65 536 predictions, at least 64 (`draw`).
             tokens: Sequences of states instead (`mechmarkov.probing.batch.batch_of`).
             options: `find`, `records`, `device`, `chunk_elements` and `keeps_nulls`, as they are attributes.
 

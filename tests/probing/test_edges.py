@@ -140,6 +140,12 @@ def test_as_many_sequences_are_drawn_as_fit(n_ctx, models, sequences):
     assert tuple(batch.tokens.shape) == (sequences, n_ctx)
 
 
+@pytest.mark.parametrize(("n_ctx", "sequences"), [(16, 2048), (64, 1024), (256, 256), (2048, 64)])
+def test_more_sequences_are_drawn_where_each_has_a_chain(n_ctx, sequences):
+    batch = draw(mm.DirichletChains(n_states=2), Objective(), config(n_ctx), seed=0)
+    assert tuple(batch.tokens.shape) == (sequences, n_ctx)
+
+
 def test_a_model_read_at_its_end_sees_512():
     assert len(draw(COIN, Objective(read="last"), config(2048), seed=0).tokens) == 512
 
