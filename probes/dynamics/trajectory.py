@@ -100,9 +100,9 @@ def first_time(
         return None
     first = int(holds.argmax())
     might = int((progress + half_width > EVENT_PROGRESS).argmax())
-    surely = progress[first:] - half_width[first:] > EVENT_PROGRESS
-    sure = bool(surely.any())
-    by = first + int(surely.argmax()) if sure else len(steps) - 1
+    clear = progress[first:] - half_width[first:] > EVENT_PROGRESS
+    sure = bool(clear.any())
+    by = first + int(clear.argmax()) if sure else len(steps) - 1
     lost = (progress + half_width)[by if sure else first :] < EVENT_PROGRESS
     return Event(
         step=int(steps[first]),
@@ -110,7 +110,7 @@ def first_time(
         by=int(steps[by]),
         kept=not lost.any(),
         sure=sure,
-        throughout=bool(surely[by - first :].all()),
+        throughout=bool(clear[by - first :].all()),
     )
 
 

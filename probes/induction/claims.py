@@ -236,10 +236,10 @@ def _lookalikes(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
     score = last["induction"].sel(matched=1)
     best = best_heads(score)
     if float(score.isel(best)) > 0.1 * float(data["ideal"].sel(matched=1)) > 0:
-        surely = float(last["effect_high"].isel(best)) <= MIN_MOVED_SHARE
+        clearly_nothing = float(last["effect_high"].isel(best)) <= MIN_MOVED_SHARE
         yield Claim(
             (head_name(best),), "attends_to", ("matches",), float(score.isel(best)), unit="probability",
-            because=(Condition("not for their predecessors", surely or None),),
+            because=(Condition("not for their predecessors", clearly_nothing or None),),
         )  # fmt: skip
     previous, copies = last["previous_token"], last["duplicate_token"]
     # On a sticky chain the token before mostly is a copy: the larger of the two names the head.

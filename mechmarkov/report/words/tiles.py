@@ -215,7 +215,7 @@ def _most(claim: Claim) -> str:
         return "no more than in untrained models"
     if (clear := claim.condition("clearly needed")) is not None:
         return f"{parts(clear.words)}, perhaps others more"
-    return "no part is surely needed" if claim.status == "open" else "in no single part"
+    return "no part is clearly needed" if claim.status == "open" else "in no single part"
 
 
 _SHORT: dict[str, Callable[[Claim], str]] = {

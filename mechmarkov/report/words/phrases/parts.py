@@ -13,7 +13,7 @@ LEAST_LEFT = (-0.05, 0.005)  # of a score, which are told as none
 def _attends_to(claim: Claim) -> str:
     who, mass = heads(claim.subject), share(claim.value, 1)
     if claim.object == ("matches",):
-        why = {True: "not", None: "not surely"}[premise(claim, "not for their predecessors").holds or None]
+        why = {True: "not", None: "not clearly"}[premise(claim, "not for their predecessors").holds or None]
         return f"{who} looks at tokens after copies ({number(value_in(claim))} beyond chance), but {why} for their sake"
     if claim.object == (ALIKE,):
         return f"{who} gives {mass} of its attention to tokens whose parent's state equals the predicted token's parent's"
@@ -152,7 +152,7 @@ def _carries(claim: Claim) -> str:
     if claim.status == "open":
         return f"The path may carry predictions: without it {kl}"
     if (other := claim.condition("not the law's")) is not None:
-        return f"The path carries predictions, but not {'' if other.holds else 'surely '}{reference}'s: without it {kl}"
+        return f"The path carries predictions, but not {'' if other.holds else 'clearly '}{reference}'s: without it {kl}"
     much = (
         "some of"
         if claim.condition("some of it")

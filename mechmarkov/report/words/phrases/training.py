@@ -122,7 +122,7 @@ def _came_by(claim: Claim) -> str:
     if claim.condition("from the first probed step"):
         return f"{what} was there at step {int(claim.number('from the first probed step'))}, the first probed{lost}"
     low, high = claim.interval or (0, 0)
-    sure = "" if claim.is_shown else ", not surely"
+    sure = "" if claim.is_shown else ", not clearly"
     return f"Halfway to {to} between steps {int(low)} and {int(high)}{sure}{lost}"
 
 
