@@ -8,10 +8,29 @@ from model_zoo import model_zoo
 from window import Browser
 
 import mechmarkov as mm
+from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.models.init import initialise
 from mechmarkov.report.first_screen.circuit_layout import arrange
 from mechmarkov.report.html import write
 
 READY = "return [...document.querySelectorAll('.hero .drawing')].every((d) => d.matches('.drawn'))"
+
+
+@pytest.mark.browser
+@pytest.mark.usefixtures("few_nulls")
+def test_four_layers_of_eight_heads_fit_on_one_screen(browser: Browser, tmp_path: Path) -> None:
+    shape = {"n_layers": 4, "n_heads": 8, "d_model": 16, "d_head": 2, "n_ctx": 16, "d_vocab": 3}
+    model = HookedDecoder(DecoderConfig(attn_only=True, **shape))
+    initialise(model, [0], std=0.2)
+    run = mm.Run.from_model(model, source=mm.DirichletChains(n_states=3))
+    probes = ["behaviour", "attention", "ablation"]
+    browser.open(write(mm.probe(run, probes, sequences=16), tmp_path / "heads.html"))
+    browser.wait(READY, "the first screen is not drawn")
+    assert browser.js("return document.querySelectorAll('.choose button').length") == 32
+    bottom = browser.js(
+        "return [...document.querySelectorAll('.tile')].at(-1).getBoundingClientRect().bottom"
+    )
+    assert bottom + 44 <= 800  # and where a run has a slider
 
 
 @pytest.mark.browser
