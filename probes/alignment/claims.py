@@ -8,7 +8,7 @@ import xarray as xr
 from mechmarkov.claims.claim import Claim, Claims, Condition, Status
 from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.models.components import head_index, mlp_index
-from mechmarkov.probing.dataset import last_model
+from mechmarkov.probing.dataset import MIN_GAP_NATS, last_model
 from mechmarkov.probing.names import token_names
 from mechmarkov.probing.score import Score
 from mechmarkov.theory import kernel as k
@@ -78,6 +78,10 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     ]
     if int(data.attrs["source_lag"]) > 1:
         conditions.append(Condition("lag of the source", value=int(data.attrs["source_lag"])))
+        if nats + gain < MIN_GAP_NATS:
+            distances = ("predicts by itself", "the unigram is away")  # both are of no law
+            conditions = [one for one in conditions if one.name not in distances]
+            conditions.append(Condition("a token that tells nothing"))
     if constant:
         conditions.insert(0, Condition("constant"))
     if head_index(path) is not None and not constant:

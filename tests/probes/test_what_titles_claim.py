@@ -52,6 +52,24 @@ def test_a_law_between_unigram_and_best_is_the_title():
     assert shown.title == "Has the 2-step law, but not at position 0"
 
 
+def test_the_uniform_law_below_counts_is_no_way_to_the_best():
+    """Rows and columns sum to one: the uniform law is nearer to the best than counts of tokens are."""
+    _, shown = screen(
+        direct_table(torch.zeros(3, 3), 24), mm.sources.DoublyStochastic(n_states=3), ["behaviour"]
+    )
+    assert shown.badge == "another law"
+    assert shown.title == "Closest to the uniform law, with a loss below the unigram's"
+
+
+def test_a_path_whose_token_tells_nothing_is_no_near_miss():
+    """Two chains in turn: the current token is of the other one."""
+    source = mm.sources.LaggedChain(P=[[0.9, 0.1], [0.1, 0.9]], lag=2)
+    result, _ = screen(direct_table(torch.eye(2), 16), source, ["alignment"])
+    verdict = result["alignment"].verdict
+    assert verdict.startswith("No path has a law in its weights")
+    assert "nats" not in verdict
+
+
 def two_lags():
     """A table of the current token in the direct path, and one of the token before it in a head."""
     draw = np.random.default_rng(0).normal(scale=1.5, size=(2, 3, 3))

@@ -47,6 +47,8 @@ def badge(claims: Claims) -> Badge | None:
         return None
     value, low, high = progress(claims)
     is_wide = low < -UNIGRAM_PROGRESS <= value and high > UNIGRAM_PROGRESS  # on either side of the unigram
+    if value > UNIGRAM_PROGRESS and is_uniform_below_the_unigram(claims):
+        return "another law"
     # The best law but for its temperature or some states is a part of it too.
     if (value > UNIGRAM_PROGRESS and not is_wide) or learned or has_but_for(claims):
         return "partly"
@@ -62,6 +64,13 @@ def badge(claims: Claims) -> Badge | None:
     if not near or value < -UNIGRAM_PROGRESS:
         return "another law"
     return "at the unigram" if high <= UNIGRAM_PROGRESS else None
+
+
+def is_uniform_below_the_unigram(claims: Claims) -> bool:
+    """Returns whether the model has the uniform law, where counts of tokens have a larger loss than that."""
+    reaches = claims.first("reaches", probe="behaviour")
+    is_uniform = claims.first("imitates", object="uniform", status="shown", probe="behaviour") is not None
+    return is_uniform and reaches is not None and reaches.holds("the uniform law is better than the unigram")
 
 
 def has_but_for(claims: Claims) -> bool:

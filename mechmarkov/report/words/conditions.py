@@ -95,6 +95,7 @@ def term(condition: Condition) -> str:
 # Premises that a claim's own sentence tells, by probe.
 SILENT: dict[str, tuple[str, ...]] = {
     "behaviour": (
+        "the uniform law is better than the unigram",
         "possible", "chance", "share of places", "the nearest law is the best",
         "the nearest law is the unigram", "surer after", "less sure after", "surer at", "less sure at",
     ),
@@ -102,7 +103,7 @@ SILENT: dict[str, tuple[str, ...]] = {
         "one token to attend to", "tokens", "at every prediction", "effective tokens", "within its null",
         "modulo", "of one head",
     ),
-    "alignment": ("law", "lag of the source", "only its direction"),
+    "alignment": ("law", "lag of the source", "only its direction", "a token that tells nothing"),
     "induction": (
         "takes from the law", "no match", "no key to edit", "no strong circuit", "through", "from", "to", "does harm",
         "not the law's", "some of it", "most of what there is", "finds after", "not for their predecessors",

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from mechmarkov.claims.claim import Claim, Claims
 from mechmarkov.claims.tile import Tile
-from mechmarkov.report.first_screen.verdict import Badge, is_exactly_as_right, progress
+from mechmarkov.report.first_screen.verdict import UNIGRAM_PROGRESS, Badge, is_exactly_as_right, progress
 from mechmarkov.report.words.names import (
     MAX_NAMED,
     bare_law,
@@ -105,7 +105,7 @@ def _hardly(most: float) -> str:
 
 def _another(claims: Claims, best: str, closest: Claim | None) -> str:
     """Neither unigram nor best; the law that it is closest to, and whether its loss is above the unigram's."""
-    value, _, high = progress(claims)
+    value, low, high = progress(claims)
     if claims.first("is_on_the_way_to") is None:
         reaches = claims.where("reaches", probe="behaviour")[0]
         if reaches.holds("the best is the unigram"):
@@ -119,6 +119,7 @@ def _another(claims: Claims, best: str, closest: Claim | None) -> str:
             least, _, most = like.null
             named = "Uniform, as untrained models are" if least <= (like.value or 0.0) <= most else named
     where = "near" if value >= -0.1 else "above" if high < 0 else "perhaps above"
+    where = "below" if low > UNIGRAM_PROGRESS else where
     return _longest(*(f"{named}{link} a loss {where} the unigram's" for link in (", with", ":")), named)
 
 

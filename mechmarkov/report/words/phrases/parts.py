@@ -70,6 +70,8 @@ def _matches(claim: Claim) -> str:
     if claim.holds("only its direction"):
         points, is_ = verb(claim.subject, "points", "point"), verb(claim.subject, "is", "are")
         return f"{cap(who)} {points} along {what}{how}, but {is_} at best hardly better than the unigram"
+    if claim.status == "excluded" and claim.condition("a token that tells nothing"):
+        return f"No path has a law in its weights: {who}, the nearest, {verb(claim.subject, 'reads', 'read')} a token that tells nothing of the next"
     if claim.status == "excluded" and lagged:
         return f"No path has the law of the token it reads: {nearest}"
     if claim.status == "excluded":
