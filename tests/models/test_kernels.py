@@ -108,21 +108,20 @@ MLPS = [(1, 1, 1), (3, 5, 2), (17, 33, 3), (4, 4, TOKENS), (8, 32, TOKENS + 1), 
 NORMS = [(2, 1), (3, 2), (17, 3), (5, TOKENS + 1), (16, 300)]
 CASES = [(attention_case, shape) for shape in SMALL]
 CASES += [(attention_case, (5, n, 2, 2, w)) for n, w in product((1, 17, 64, 65, 130), WINDOWS)]
-CASES += [(attention_case, (d, 40)) for d in (4, 6, 12, 16)]
 CASES += [(layer_case, shape) for shape in SMALL[:3]]
 CASES += [
     (layer_case, (5, n, 3, 2, w, 5, two)) for n, w, two in product((16, 33, 130), (None, 7), (False, True))
 ]
-CASES += [(layer_case, (d, 40, 2, heads, None, d_model)) for d_model, heads, d in WIDTHS]
 CASES += [(mlp_case, shape) for shape in MLPS]
 CASES += [(norm_case, (*shape, centred)) for shape, centred in product(NORMS, (True, False))]
 CASES += [(norm_case, (5, 70, True, layer_norm))]
 # Heads of another width are compiled anew, for some seconds.
-CASES += [
-    pytest.param(case, (17, n, 1, heads), marks=pytest.mark.system)
-    for case in (attention_case, layer_case)
-    for n, heads in ((1, 1), (3, 33))
+OTHER_WIDTHS = [
+    (case, (17, n, 1, heads)) for case in (attention_case, layer_case) for n, heads in ((1, 1), (3, 33))
 ]
+OTHER_WIDTHS += [(attention_case, (d, 40)) for d in (4, 6, 12, 16)]
+OTHER_WIDTHS += [(layer_case, (d, 40, 2, heads, None, d_model)) for d_model, heads, d in WIDTHS]
+CASES += [pytest.param(*given, marks=pytest.mark.system) for given in OTHER_WIDTHS]
 ONE_OF_EACH = [
     (attention_case, (5, 70)),
     (layer_case, (5, 70, 2, 2, None, 5)),
