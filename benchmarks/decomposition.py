@@ -1,6 +1,6 @@
-"""The table of parameter decomposition in `docs/bench.md`: parts of induction pairs, next to the truth.
+"""The tables of parameter decomposition in `docs/bench.md`: parts of induction pairs, next to the truth.
 
-python -m benchmarks.decomposition        # ten minutes of processor time
+python -m benchmarks.decomposition        # six minutes of processor time
 """
 
 import time
@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from mechmarkov.bench import CASES, METRICS, exact_effects
-from mechmarkov.bench.decomposition import decompose, needs
+from mechmarkov.bench import CASES, METRICS, exact_effects, run
+from mechmarkov.bench.decomposition import decompose, decomposition, needs
 from mechmarkov.bench.scores import score_built, score_claims
 from mechmarkov.theory.bootstrap import interval
 from mechmarkov.utils.threads import threads
@@ -19,10 +19,16 @@ PAGE = Path(__file__).parents[1] / "docs" / "bench.md"
 BEGIN, END = "<!-- measured by benchmarks/decomposition.py -->", "<!-- end of the decompositions -->"
 SEEDS, RANDOM = 16, 1000
 PAIRS = ("induction", "bundled-induction", "trained-induction", "random-weights")
-HEAD = (
-    "| model | a part is a token | parts needed: `embed` | first layer | second layer | `rank`: logit "
-    "difference | KL | nats | `built` |"
+OTHERS = ("resample-ablation", "attribution-patching", "difference-norm", "noise-nodes")
+FOUND = "| model | a part is a token | parts of `embed` | of the first layer | of the second | `built` |"
+WORDS = (
+    "What is found, mean over {} seeds with 95 % intervals. `a part is a token` is the cosine of what\n"
+    "parts of the embedding read with tokens, in pairs: 1 is perfect, random directions have {:.2f}.\n"
+    "Of parts, it is said how many are needed at a position.",
+    "`rank` of five nodes under each metric, over the same seeds. Draws in which effects differ by less\n"
+    "than 0.001 are left out.",
 )
+RANKS = "| model | method | logit difference | KL | nats |"
 
 
 def paired(directions: np.ndarray) -> float:
@@ -31,8 +37,8 @@ def paired(directions: np.ndarray) -> float:
     return float(cosines[linear_sum_assignment(-cosines)].mean())
 
 
-def measured(name: str, seed: int) -> list[float]:
-    """The numbers of a row for a draw of a case; NaN where one does not apply."""
+def measured(name: str, seed: int) -> tuple[list[float], list[float]]:
+    """What was found in a draw of a case, and ranks under each metric; NaN where a number does not apply."""
     case = CASES[name](seed)
     parts = decompose(case)
     claims, exact = needs(case, parts), exact_effects(case)
@@ -44,30 +50,44 @@ def measured(name: str, seed: int) -> list[float]:
         for metric in METRICS
     ]
     built = score_built(case, claims, "nodes").get("built", np.nan)
-    return [paired(parts["embed"].reads.numpy()), claims["embed"], *layers, *ranks, built]
+    return [paired(parts["embed"].reads.numpy()), claims["embed"], *layers, built], ranks
 
 
-def table() -> str:
-    """All rows, as a table of Markdown, and what random parts give."""
-    rows = [HEAD, "| --- " * HEAD.count(" | ") + "| --- |"]
+def row(values: np.ndarray, *names: str) -> str:
+    """A row of Markdown of numbers `[column, seed]`: means over the seeds that have one, with intervals."""
+    cells = [f"`{name}`" for name in names]
+    for column in values:
+        told = column[~np.isnan(column)]
+        low, high = interval(told) if len(told) else (np.nan, np.nan)
+        cells.append(f"{told.mean():.2f} ({low:.2f} to {high:.2f})" if len(told) else "–")
+    return f"| {' | '.join(cells)} |"
+
+
+def table(head: str, rows: list[str]) -> str:
+    """A table of Markdown."""
+    return "\n".join([head, "|" + " --- |" * (head.count("|") - 1), *rows])
+
+
+def tables() -> str:
+    """Both tables, and what random parts give."""
+    found, ranks = [], []
+    others = run(OTHERS, PAIRS, seeds=SEEDS).scores.set_index(["case", "method", "metric"])["rank"]
     for name in PAIRS:
-        values = np.array([measured(name, seed) for seed in range(SEEDS)]).T
-        cells = []
-        for row in values:
-            told = row[~np.isnan(row)]
-            low, high = interval(told) if len(told) else (np.nan, np.nan)
-            cells.append(f"{told.mean():.2f} ({low:.2f} to {high:.2f})" if len(told) else "–")
-        rows.append(f"| `{name}` | {' | '.join(cells)} |")
-        print(rows[-1], flush=True)
+        draws = [measured(name, seed) for seed in range(SEEDS)]
+        found.append(row(np.array([first for first, _ in draws]).T, name))
+        ranks.append(row(np.array([second for _, second in draws]).T, name, decomposition.name))
+        for other in OTHERS:
+            values = np.array([others[name, other, metric].to_numpy() for metric in METRICS])
+            ranks.append(row(values, name, other))
+        print(found[-1], ranks[-1 - len(OTHERS)], sep="\n", flush=True)
     random = np.random.default_rng(0)
     chance = np.mean([paired(np.linalg.qr(random.normal(size=(3, 3)))[0]) for _ in range(RANDOM)])
-    said = f"Means over {SEEDS} seeds with 95 % intervals. Random directions have a cosine of {chance:.2f}."
-    return f"{said}\n\n" + "\n".join(rows)
+    return f"{WORDS[0].format(SEEDS, chance)}\n\n{table(FOUND, found)}\n\n{WORDS[1]}\n\n{table(RANKS, ranks)}"
 
 
 if __name__ == "__main__":
     with threads(1):
-        made = table()
+        made = tables()
     page = PAGE.read_text()
     before, _, rest = page.partition(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}")
