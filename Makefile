@@ -96,7 +96,7 @@ $(VENV_TL3)-tools/installed: $(VENV_TL3)/installed
 
 # Other people's packages, each trained by its own loop and brought in; all are pinned in constraints-outside.txt.
 # Some pin an older numpy or hub than they need: they come without what they ask for.
-OUTSIDE := lightning x-transformers mambapy hmmlearn emic tiktoken
+OUTSIDE := lightning x-transformers mambapy hmmlearn emic tiktoken gim-explain
 OUTSIDE_WITHOUT := litgpt==0.5.13 picogpt==0.1.1 autoresearch-nano==1.0.0
 test-outside: $(VENV)-outside/installed $(VENV_TL3)/installed
 	$(VENV)-outside/bin/python -m pytest tests/outside
