@@ -27,15 +27,10 @@ class RunFileError(ValueError):
 
 @dataclass(eq=False)
 class Foreign:
-    """Stands in a scanned structure for something in the file that is not plain.
+    """Stands in a scanned structure for something in the file that is not plain."""
 
-    Attributes:
-        verb: What it is, as the rest of a sentence: "is a set", "refers to posix.system".
-        empty: Whether nothing was put into it.
-    """
-
-    verb: str
-    empty: bool = True
+    verb: str  # what it is, as the rest of a sentence: "is a set", "refers to posix.system"
+    empty: bool = True  # whether nothing was put into it
 
 
 def check_plain(
