@@ -82,13 +82,6 @@ def worst_contexts(
 ) -> tuple[Int[np.ndarray, "context known_position"], Float[np.ndarray, " read"]]:
     """The contexts that bounds name where the program is furthest off, completed to sequences.
 
-    Args:
-        program: A table.
-        bounds: The model's.
-        contexts: That it can meet.
-        objective: How scores are read.
-        most: The largest number of them.
-
     Returns:
         The sequences, and KL(program ‖ model) at each position, by scores that were computed in float64.
     """

@@ -57,10 +57,6 @@ GPT2_HARMLESS = {
 def fields_of_gpt2(config: Mapping[str, Any], where: str = config_fields.FILE) -> dict[str, Any]:
     """Translate a GPT2Config of transformers into fields of a `DecoderConfig`.
 
-    Args:
-        config: Its fields.
-        where: What stands before a field's name in a message.
-
     Raises:
         RunFileError: Naming a field that GPT-2 lacks or that a `HookedDecoder` cannot express.
 

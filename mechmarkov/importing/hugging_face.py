@@ -235,11 +235,6 @@ def how(family: Family, d_model: int) -> dict[str, Any]:
 def fields_of(config: Mapping[str, Any], family: Family, where: str) -> dict[str, Any]:
     """Translate a config of transformers into fields of a `DecoderConfig`.
 
-    Args:
-        config: Its fields.
-        family: The type of model.
-        where: What stands before a field's name in a message.
-
     Raises:
         RunFileError: Naming a field that is missing or that a `HookedDecoder` cannot express.
 
@@ -269,13 +264,6 @@ def common_fields(
     config: Mapping[str, Any], family: Family, n_heads: int, d_head: int, where: str
 ) -> dict[str, Any]:
     """Translate the fields that configs of transformers and of bridges around its models share.
-
-    Args:
-        config: The fields.
-        family: The type of model.
-        n_heads: How many heads it has.
-        d_head: How wide a head is.
-        where: What stands before a field's name in a message.
 
     Raises:
         RunFileError: Naming a field that a `HookedDecoder` cannot express.

@@ -87,10 +87,6 @@ class Found:
 def find(content: Any, layouts: Layouts) -> list[Found]:
     """Find every model of a known layout in what a file holds, however deep in dicts and lists.
 
-    Args:
-        content: What the file holds, with plans in place of tensors.
-        layouts: The known names.
-
     Raises:
         RunFileError: The file holds thousands of models.
     """
