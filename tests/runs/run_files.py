@@ -5,6 +5,7 @@ import os
 import pickle
 import resource
 import zipfile
+from collections import OrderedDict
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,12 @@ def storage_of(tensor: torch.Tensor) -> torch.storage.TypedStorage:
     return torch.storage.TypedStorage(
         wrap_storage=tensor.untyped_storage(), dtype=tensor.dtype, _internal=True
     )
+
+
+def rebuilt(storage: object, offset: object, shape: object, stride: object, hooks: object = None) -> Call:
+    """The call by which a pickle has a tensor of a storage."""
+    hooks = OrderedDict() if hooks is None else hooks
+    return Call(torch._utils._rebuild_tensor_v2, storage, offset, shape, stride, False, hooks)
 
 
 def assert_same(one: Any, other: Any) -> None:

@@ -21,18 +21,8 @@ from mechmarkov.sources import Circle
     ("where", "name", "value", "words"),
     [
         ("model_args", "n_registers", 4, "model_args: n_registers is 4: nanoGPT has none"),
-        (
-            "model_args",
-            "rope",
-            True,
-            "rope is True, which no weight shows: say what it means with --set posi",
-        ),
-        (
-            "model_args",
-            "window_size",
-            4,
-            "window_size is 4, which no weight shows: say what it means with --s",
-        ),
+        ("model_args", "rope", True, "rope is True, which no weight shows: say what it means with --set"),
+        ("model_args", "window_size", 4, "window_size is 4, which no weight shows: say what it means with"),
         ("config", "sliding_window", 4, "config: sliding_window is 4, which no weight shows"),
         ("hyper_parameters", "model", {"memory": 3}, "hyper_parameters.model: memory is 3, which no weight"),
         ("config", "logit_softcap", 30.0, "config: logit_softcap is 30.0: a HookedDecoder cannot express it"),
@@ -88,9 +78,8 @@ def test_messages_have_the_names_of_the_file(tmp_path, capsys):
         part = {f"net.{x}": value for x, value in model.items() if x != name}
         assert words in refused(capsys, tmp_path, saved(tmp_path / "model.pt", part), *two)
         bad = {f"net.{x}": value for x, value in model.items()} | {f"net.{name}": torch.zeros(3, 4, 5)}
-        assert f"net.{name} has shape [3, 4, 5]" in refused(
-            capsys, tmp_path, saved(tmp_path / "model.pt", bad), *two
-        )
+        line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", bad), *two)
+        assert f"net.{name} has shape [3, 4, 5]" in line
     nan = {f"net.{x}": value.clone() for x, value in model.items()}
     nan["net.transformer.h.0.ln_1.bias"][0] = torch.nan
     line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", nan), *two)

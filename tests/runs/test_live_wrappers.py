@@ -80,9 +80,8 @@ WRAPPED = {
 
 
 def assert_is_the_gpt(run: Run, attribute: str | None) -> None:
-    torch.testing.assert_close(
-        run.model()(sequences()), gpt().eval()(sequences(), sequences())[0], rtol=1e-5, atol=1e-5
-    )
+    logits = gpt().eval()(sequences(), sequences())[0]
+    torch.testing.assert_close(run.model()(sequences()), logits, rtol=1e-5, atol=1e-5)
     assert run.provenance["logit_difference"] <= 1e-5
     assert run.provenance.get("attribute") == attribute
     assert run.provenance["imported_from"] == "public_codes.NanoGPT"
@@ -107,9 +106,7 @@ def test_sharded_weights_are_refused_with_what_to_do(one_process):
     model = gpt()
     for block in model.transformer["h"]:
         fully_shard(block, mesh=torch.distributed.device_mesh.init_device_mesh("cpu", (1,)))
-    with pytest.raises(
-        ValueError, match=r"weights of NanoGPT are sharded \(FSDP\).*get_model_state_dict\(model"
-    ):
+    with pytest.raises(ValueError, match=r"weights of NanoGPT are sharded \(FSDP\).*get_model_state_dict\(m"):
         Run.from_model(model, source=SOURCE)
 
 

@@ -102,9 +102,7 @@ def test_a_tied_model_has_one_parameter():
     assert both.config.tied
     assert one.config == both.config
     assert one.states.keys() == both.states.keys()
-    with pytest.raises(
-        RunFileError, match=r'no line gives unembed.W_U: .*"…": \["embed.W_E", "unembed.W_U"\]'
-    ):
+    with pytest.raises(RunFileError, match=r'no line gives unembed.W_U: .*"…": \["embed.W_E", "unembed.W_U"'):
         mm.Run.from_model(model, source=SOURCE, names=names_of(shape), given=given_of(shape))
 
 
@@ -165,9 +163,8 @@ def test_a_table_of_positions_may_be_longer_than_the_context(tmp_path):
     """A common one has 5000 rows, whatever the data are."""
     shape = Shape(n_positions=40)
     model, given = Own(shape), given_of(shape) | {"n_ctx": 7}
-    torch.save(
-        {name: x for name, x in model.state_dict().items() if "mask" not in name}, tmp_path / "model.pt"
-    )
+    state = {name: x for name, x in model.state_dict().items() if "mask" not in name}
+    torch.save(state, tmp_path / "model.pt")
     live = mm.Run.from_model(model, source=SOURCE, names=names_of(shape), given=given)
     saved = mm.import_run([tmp_path / "model.pt"], source=SOURCE, names=names_of(shape), given=given).run
     for run in (live, saved):

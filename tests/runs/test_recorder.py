@@ -26,9 +26,10 @@ def numbers_drawn_next():
     return torch.rand(3).tolist(), random.random(), float(np.random.random())
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"probes": ["attention", "behaviour"], "log": lambda *_, **__: None}]
-)
+WITH_SCORES = {"probes": ["attention", "behaviour"], "log": lambda *_, **__: None}
+
+
+@pytest.mark.parametrize("options", [{}, WITH_SCORES])
 def test_a_recorded_nanogpt_ends_with_the_same_bits(tmp_path, options):
     random.seed(0)
     np.random.seed(0)
@@ -108,9 +109,7 @@ def test_a_file_grows_and_is_whole_at_every_step(tmp_path):
 
 
 @pytest.mark.parametrize("checkpoints", [0, 1.5])
-def test_checkpoints_that_memory_does_not_hold_are_merged_from_their_files(
-    tmp_path, monkeypatch, checkpoints
-):
+def test_checkpoints_that_memory_does_not_hold_are_merged(tmp_path, monkeypatch, checkpoints):
     """The same file, whether none, only the first or all of those that wait are still in memory."""
 
     def recorded(name):
@@ -134,9 +133,7 @@ def test_resuming_goes_on_with_the_file(tmp_path):
     again = mm.Recorder(path, source=SOURCE, every=1, resume=True)
     again(3, model)
     assert mm.load(path).steps.tolist() == [0, 1, 2, 3]
-    told = (
-        r"^a call at step 3 is left out: step is 3, .* above 3, the last one; resume='drop_later' drops what"
-    )
+    told = r"^a call at step 3 is left out: step is 3, .* above 3, the last one; resume='drop_later' drops"
     with pytest.warns(UserWarning, match=told):
         mm.Recorder(path, source=SOURCE, resume=True)(3, model)
     with pytest.raises(ValueError, match=r"^source is Circle\(.*, but .*run.pt has .*: expected the same$"):
@@ -179,21 +176,14 @@ def test_checkpoints_of_another_recording_are_refused(tmp_path):
         recorder(step, model)
     assert list(growth.waiting(tmp_path / "run.pt")) == [1]
     mm.Run.from_model(model, source=SOURCE).save(tmp_path / "run.pt")
-    with pytest.raises(
-        ValueError, match=r"step-1\.pt: provenance.recording is '\w+', but the run file next to"
-    ):
+    with pytest.raises(ValueError, match=r"step-1\.pt: provenance.recording is '\w+', but the run file"):
         mm.load(tmp_path / "run.pt")
 
 
 WRONG_STEPS = [
     ([3, 3], {}, "a call at step 3 is left out: step is 3, expected above 3, the last one", []),
     ([3, 2], {}, "a call at step 2 is left out: step is 2, expected above 3, the last one", []),
-    (
-        [0, 1, 3],
-        {},
-        "step 2 was to be kept, but after 1 the next call is at 3, kept instead; every=2",
-        [0, 1, 3],
-    ),
+    ([0, 1, 3], {}, "step 2 was to be kept, but after 1 the next call is at 3, kept instead", [0, 1, 3]),
     ([0, 250], {}, "step 1 was .*, but after 0 the next call is at 250, kept instead; every=250", [0, 250]),
     ([0, 7], {"at": [5]}, "step 5 was to be kept, but after 0 the next call is at 7, kept instead", [7]),
     ([-1], {}, "a call at step -1 is left out: step is -1, expected an integer of at least 0", []),
@@ -237,18 +227,13 @@ def test_arguments_that_make_no_sense(tmp_path, options, message):
 
 
 def test_what_is_not_a_model_of_a_known_kind(tmp_path):
-    bert = transformers.BertConfig(
-        vocab_size=5, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4
-    )
+    sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    bert = transformers.BertConfig(vocab_size=5, **dict.fromkeys(sizes, 1))
     for step, model, message in (
         (0, "model", "step 0 is not kept: model is 'model', expected a torch module with parameters"),
         (0, torch.nn.Identity(), r"step 0 is not kept: model is Identity\(\), expected a torch module"),
         (0, transformers.BertForMaskedLM(bert), "step 0 .*: config.model_type is 'bert', expected gpt2, "),
-        (
-            NanoGPT(Config()),
-            0,
-            r"a call at step NanoGPT\(.* is left out: step is .*, expected an integer of at",
-        ),
+        (NanoGPT(Config()), 0, r"a call at step NanoGPT\(.* is left out: step is .*, expected an integer"),
     ):
         recorder = mm.Recorder(tmp_path / "run.pt", source=SOURCE)
         with pytest.warns(UserWarning, match=f"^{message}") as told:
@@ -275,9 +260,7 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path):
 
 def test_tokens_that_are_not_the_sources_states(tmp_path):
     recorder = mm.Recorder(tmp_path / "run.pt", source=mm.Circle(n_states=4, p=0.3))
-    with pytest.warns(
-        UserWarning, match=r"model\.d_vocab is 5, but the source has 4 states: say which token"
-    ):
+    with pytest.warns(UserWarning, match=r"model\.d_vocab is 5, but the source has 4 states: say which"):
         recorder(0, NanoGPT(Config()))
     assert list(tmp_path.rglob("*.pt")) == []
     tokens = {state: state + 1 for state in range(4)}
@@ -309,9 +292,8 @@ def test_a_kill_loses_at_most_the_checkpoint_that_was_being_written(tmp_path):
     rng = random.Random(0)
     for attempt in range(3):
         path = tmp_path / f"run{attempt}.pt"
-        process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(LOOP), str(path)], stdout=subprocess.PIPE, text=True
-        )
+        command = [sys.executable, "-c", textwrap.dedent(LOOP), str(path)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         said = [int(process.stdout.readline()) for _ in range(rng.randint(3, 16))]
         os.kill(process.pid, signal.SIGKILL)
         said += [int(line) for line in process.communicate()[0].splitlines()]

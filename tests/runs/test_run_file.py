@@ -27,12 +27,8 @@ def test_a_file_written_by_hand_loads(tmp_path):
     assert run.source.model_dump(mode="json") == data["source"]
     assert run.source.P.tolist() == data["source"]["P"]
     assert run.objective == Objective()
-    assert (run.config.n_layers, run.config.n_heads, run.config.d_mlp, run.config.d_vocab_out) == (
-        1,
-        HEADS,
-        None,
-        K,
-    )
+    config = run.config
+    assert (config.n_layers, config.n_heads, config.d_mlp, config.d_vocab_out) == (1, HEADS, None, K)
     assert (run.seed, run.recipe, run.trainable) == (3, data["recipe"], data["trainable"])
     assert run.provenance == data["provenance"]
     assert torch.equal(run.metrics["loss"]["value"], data["metrics"]["loss"]["value"])
@@ -61,9 +57,8 @@ def test_the_minimum_loads(tmp_path):
 def test_a_query_token_adds_one_to_the_vocabulary(tmp_path):
     data = handmade()
     data["objective"] = {"kind": "raw_log", "eps": 0.1, "read": "last", "query": True}
-    assert "model.d_vocab is 3, but the source has 3 states and a query token" in refusal(
-        saved(tmp_path / "run.pt", data)
-    )
+    words = "model.d_vocab is 3, but the source has 3 states and a query token"
+    assert words in refusal(saved(tmp_path / "run.pt", data))
     data["model"] |= {"d_vocab": K + 1, "d_vocab_out": K}
     data["states"]["embed.W_E"] = torch.zeros(len(STEPS), K + 1, WIDTH)
     assert load(saved(tmp_path / "run.pt", data)).config.d_vocab_out == K
@@ -152,11 +147,7 @@ BREACHES = [
     ("states", renamed("unembed.b_U", "unembed.bias"), 'states["unembed.b_U"] is missing'),
     ("states", renamed("blocks.0.attn.W_O", "blocks.1.attn.W_O"), "states hold 2 blocks, but model.n_layers"),
     ("states", renamed("blocks.0.attn.W_O", "blocks"), "is missing"),
-    (
-        "states",
-        {"transformer.wte.weight": torch.zeros(3, 3, 4)},
-        "states hold 0 blocks, but model.n_layers is 1",
-    ),
+    ("states", {"transformer.wte.weight": torch.zeros(3, 3, 4)}, "hold 0 blocks, but model.n_layers is 1"),
     ("model/attn_only", False, 'states["blocks.0.mlp.W_in"] is missing'),
     ("model/normalization_type", "LN", 'states["blocks.0.ln1.w"] is missing'),
     (
@@ -165,33 +156,13 @@ BREACHES = [
         'states["embed.W_E"] is a tensor of torch.float64, expected torch.float32',
     ),
     ("states/embed.W_E", [0.5], 'states["embed.W_E"] is a list, expected a tensor'),
-    (
-        "states/embed.W_E",
-        torch.zeros(K, WIDTH),
-        'states["embed.W_E"] has shape [3, 4], expected [3 (or 1), 3, 4]',
-    ),
+    ("states/embed.W_E", torch.zeros(K, WIDTH), '["embed.W_E"] has shape [3, 4], expected [3 (or 1), 3, 4]'),
     ("states/embed.W_E", torch.tensor(1.0), 'states["embed.W_E"] has shape [], expected'),
-    (
-        "states/unembed.W_U",
-        torch.zeros(3, K, WIDTH),
-        'states["unembed.W_U"] has shape [3, 3, 4], expected [3 (or 1), 4, 3]',
-    ),
-    (
-        "states/embed.W_E",
-        poisoned(1, float("nan")),
-        'states["embed.W_E"] holds NaN or infinite values at step 10',
-    ),
-    (
-        "states/unembed.b_U",
-        poisoned(2, float("inf")),
-        'states["unembed.b_U"] holds NaN or infinite values at step 50',
-    ),
-    ("states/embed.W_E", poisoned(0, -float("inf")), "holds NaN or infinite values at step 0"),
-    (
-        "states/blocks.0.attn.b_Q",
-        poisoned(0, float("nan")),
-        'states["blocks.0.attn.b_Q"] holds NaN or infinite values',
-    ),
+    ("states/unembed.W_U", torch.zeros(3, K, WIDTH), 'W_U"] has shape [3, 3, 4], expected [3 (or 1), 4, 3]'),
+    ("states/embed.W_E", poisoned(1, math.nan), '["embed.W_E"] holds NaN or infinite values at step 10'),
+    ("states/unembed.b_U", poisoned(2, math.inf), '["unembed.b_U"] holds NaN or infinite values at step 50'),
+    ("states/embed.W_E", poisoned(0, -math.inf), "holds NaN or infinite values at step 0"),
+    ("states/blocks.0.attn.b_Q", poisoned(0, math.nan), '["blocks.0.attn.b_Q"] holds NaN or infinite values'),
     ("trainable", ["embed.W_E"], "trainable is a list, expected a dict"),
     ("trainable", {"embed.W": None}, 'trainable["embed.W"] is unknown'),
     ("trainable", {"embed.W_E": [[0, 1]]}, "expected [start, stop] for each of 2 axes"),
@@ -200,11 +171,7 @@ BREACHES = [
     ("provenance", {"wall_seconds": math.inf}, "provenance.wall_seconds is inf, expected a finite number"),
     ("recipe", {"steps": [1, math.nan]}, "recipe.steps[1] is nan, expected a finite number"),
     ("trainable", {"embed.W_E": [[0, 1], 3]}, "expected two integers, [start, stop]"),
-    (
-        "trainable",
-        {"embed.W_E": [[0, 4], [0, 4]]},
-        'trainable["embed.W_E"][0] is [0, 4], expected 0 <= start < stop <= 3',
-    ),
+    ("trainable", {"embed.W_E": [[0, 4], [0, 4]]}, '_E"][0] is [0, 4], expected 0 <= start < stop <= 3'),
     ("trainable", {"unembed.b_U": [[1, 1]]}, "is [1, 1], expected 0 <= start < stop"),
     ("recipe", "adamw", "recipe is a str, expected a dict"),
     ("recipe/optimiser", [1], "recipe.optimiser is [1], expected a section"),
@@ -277,9 +244,7 @@ def test_a_flipped_bit_among_the_weights_is_refused(tmp_path):
     [([0, 1, 2, 3, 4], True), ([0, 1, 2, 2, 3], False), ([0, 1, 5, 3, 4], False), ([0, 3, 2, 4, 5], False)],
 )
 @pytest.mark.parametrize("chunk", [1, 2, 3])
-def test_steps_ascend_over_the_borders_of_the_chunks_they_are_compared_in(
-    steps, good, chunk, tmp_path, monkeypatch
-):
+def test_steps_ascend_over_the_borders_of_chunks(steps, good, chunk, tmp_path, monkeypatch):
     monkeypatch.setattr(schema, "CHUNK_STEPS", chunk)
     data = handmade((5,))
     data["metrics"] = {"loss": {"step": torch.tensor(steps), "value": torch.zeros(5)}}

@@ -92,9 +92,7 @@ def test_from_the_hub_by_its_address(shared, monkeypatch):
     patterns = ["run.json", "weights.safetensors"]
     assert asked == [("owner/walk", {"revision": "v1", "allow_patterns": patterns})]
     files.append("setup.py")
-    with pytest.raises(
-        RunFileError, match=r'^hf://owner/walk holds "setup.py", expected only a run\'s files$'
-    ):
+    with pytest.raises(RunFileError, match=r'^hf://owner/walk holds "setup.py", expected only a run\'s'):
         mm.load("hf://owner/walk")
     with pytest.raises(RunFileError, match=r"^path is '?hf://walk'?, expected hf://owner/name or hf://"):
         mm.load("hf://walk")
@@ -127,9 +125,7 @@ def test_without_a_network_it_is_one_line_and_one_try(monkeypatch):
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{address[1]}")
         for _ in range(2):  # in a process' first call its library asks for a list of its own as well
             _connected.clear()
-            with pytest.raises(
-                RunFileError, match=r"^hf://owner/walk cannot be had: .*[Cc]onnection refused"
-            ):
+            with pytest.raises(RunFileError, match=r"^hf://owner/walk cannot be had: .*[Cc]onnection"):
                 mm.load("hf://owner/walk")
     assert _connected.count(address) == 1
 
@@ -188,6 +184,10 @@ def with_json(**change):
     return apply
 
 
+def with_text(text):
+    return lambda folder: (folder / "run.json").write_text(text, "utf-8")
+
+
 def with_number(text):
     """A number that Python would not write, in the provenance."""
 
@@ -211,23 +211,14 @@ def no_safetensors(folder):
 
 
 CHANGES = [
-    (
-        lambda f: (f / "model.py").write_text("import os", "utf-8"),
-        r'holds "model.py", expected only run.json, weights',
-    ),
+    (lambda f: (f / "model.py").write_text("import os", "utf-8"), r'holds "model.py", expected only'),
     (flip, r"weights.safetensors: is not the file that was written: its SHA-256"),
     (no_safetensors, "weights.safetensors: is not a safetensors file"),
     (lambda f: (f / "weights.safetensors").unlink(), "weights.safetensors: cannot be read"),
-    (lambda f: (f / "run.json").write_text("{", "utf-8"), "run.json: is not JSON"),
-    (lambda f: (f / "run.json").write_text("[" * 100_000, "utf-8"), "run.json: is not JSON"),
-    (
-        lambda f: (f / "run.json").write_text('{"data": {}, "data": {}}', "utf-8"),
-        "run.json: key 'data' is given twice, expected once",
-    ),
-    (
-        lambda f: (f / "run.json").write_text("{}", "utf-8"),
-        "run.json: has the keys , expected data and weights_sha256",
-    ),
+    (with_text("{"), "run.json: is not JSON"),
+    (with_text("[" * 100_000), "run.json: is not JSON"),
+    (with_text('{"data": {}, "data": {}}'), "run.json: key 'data' is given twice, expected once"),
+    (with_text("{}"), "run.json: has the keys , expected data and weights_sha256"),
     *(
         (with_number(text), f"run.json: holds '{text}', expected finite numbers")
         for text in ("NaN", "Infinity", "-Infinity", "1e999", "-1e999")
@@ -236,10 +227,7 @@ CHANGES = [
     (with_json(format="x"), 'format is "x", expected "mechmarkov.run"'),
     (with_tensor("[]", torch.zeros(1)), 'holds a tensor "\\[\\]", expected the keys of a place in run.json'),
     (with_tensor('["seed"]', torch.zeros(1)), "holds a tensor .*seed.*, expected the keys of a place"),
-    (
-        with_tensor('["nowhere", "x"]', torch.zeros(1)),
-        "holds a tensor .*nowhere.*, expected the keys of a place",
-    ),
+    (with_tensor('["nowhere", "x"]', torch.zeros(1)), "holds a tensor .*nowhere.*, expected the keys of a"),
     (with_tensor('["states", "x"]', torch.zeros(1)), r'states\["x"\] is unknown'),
     (with_tensor('["states", "embed.W_E"]', torch.zeros(1, 1, 1)), r'states\["embed.W_E"\] has shape'),
 ]
