@@ -125,7 +125,7 @@ def test_numbers_beside_a_path_that_bows_are_inside_the_circuits_frame():
         assert left <= at - half <= at + half <= right
 
 
-def test_small_paths_of_named_parts_are_grey_where_their_parts_have_a_larger_one() -> None:
+def test_small_paths_of_named_parts_are_grey_where_their_parts_have_a_larger_one():
     effects = {
         ("embed", "L0H0.V"): 1.0,
         ("embed", "L0H0.Q"): 0.05,

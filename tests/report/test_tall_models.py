@@ -1,11 +1,9 @@
 """The answers of models with more than one MLP are in sight without a scroll."""
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from model_zoo import model_zoo
-from window import Browser
 
 import mechmarkov as mm
 from mechmarkov.report.first_screen.circuit_layout import arrange
@@ -16,7 +14,7 @@ READY = "return [...document.querySelectorAll('.hero .drawing')].every((d) => d.
 
 @pytest.mark.browser
 @pytest.mark.usefixtures("few_nulls")
-def test_two_layers_with_mlps_fit_on_one_screen(browser: Browser, tmp_path: Path) -> None:
+def test_two_layers_with_mlps_fit_on_one_screen(browser, tmp_path):
     run = model_zoo()["mixed: half in each MLP"]()
     probes = ["behaviour", "attention", "storage", "ablation"]
     browser.open(write(mm.probe(run, probes, sequences=16), tmp_path / "mlps.html"))
@@ -34,7 +32,7 @@ def test_two_layers_with_mlps_fit_on_one_screen(browser: Browser, tmp_path: Path
     assert curve == circuit > 300  # the picture beside a tall one is as tall
 
 
-def test_many_rows_are_as_high_as_their_texts() -> None:
+def test_many_rows_are_as_high_as_their_texts():
     texts = {"embed": "embed<br>tokens", "logits": "logits<br>prediction"}
     for layer in range(2):
         texts |= {f"L{layer}H0": f"L{layer}H0", f"L{layer}.mlp": f"L{layer}.mlp<br>50% of the bigram"}
