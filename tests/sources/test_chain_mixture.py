@@ -5,10 +5,8 @@ import pytest
 import torch
 from enumeration import (
     EXACT,
-    assert_deterministic,
     assert_drawn,
     assert_optimal,
-    assert_plain_data,
     generator,
     path_probability,
     solve,
@@ -103,14 +101,9 @@ def test_sequences_come_from_the_chain_they_are_said_to():
     assert torch.equal(tokens, source.sample(n, 4, generator=generator()))
 
 
-def test_data_and_draws():
-    data = {"kind": "chain_mixture", "chains": TWO, "weights": None}
-    assert_plain_data(ChainMixture(chains=TWO), data)
-    assert_plain_data(ChainMixture(chains=TWO, weights=(0.25, 0.75)), data | {"weights": [0.25, 0.75]})
-    assert ChainMixture(chains=torch.tensor(TWO, dtype=torch.float64)) == ChainMixture(
-        chains=list(map(np.array, TWO))
-    )
-    assert_deterministic(ChainMixture(chains=THREE))
+def test_what_it_says_of_itself():
+    tensor, arrays = torch.tensor(TWO, dtype=torch.float64), list(map(np.array, TWO))
+    assert ChainMixture(chains=tensor) == ChainMixture(chains=arrays) == ChainMixture(chains=TWO)
     source = ChainMixture(chains=THREE)
     assert source.title() == "One of 3 fixed chains on 3 states per sequence"
     assert source.redraws

@@ -7,9 +7,7 @@ import pytest
 import torch
 from enumeration import (
     EXACT,
-    assert_deterministic,
     assert_exact,
-    assert_plain_data,
     generator,
     path_probability,
     solve,
@@ -93,10 +91,9 @@ def test_long_sequences_do_not_underflow():
     np.testing.assert_allclose(source.beliefs(tokens[:, 1500:])[:, -1], beliefs[:, -1], **EXACT)
 
 
-def test_data_and_draws():
+def test_what_it_says_of_itself():
     source = HiddenMarkov(transitions=np.array(T2), emissions=torch.tensor(E3, dtype=torch.float64))
-    assert_plain_data(source, {"kind": "hidden_markov", "transitions": T2, "emissions": E3})
-    assert_deterministic(source)
+    assert source == HiddenMarkov(transitions=T2, emissions=E3)
     assert source.title() == "3 tokens from a hidden Markov model of 2 states"
     assert (source.n_states, source.n_hidden, source.redraws) == (3, 2, False)
     names = ["uniform", "unigram", "bigram", "step_2", "step_3", "step_4", "forward_filter"]

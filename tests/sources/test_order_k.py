@@ -6,7 +6,6 @@ import torch
 from enumeration import (
     assert_deterministic,
     assert_drawn,
-    assert_plain_data,
     generator,
     table,
 )
@@ -128,11 +127,9 @@ def test_many_histories_are_walked_to_the_same_law():
     assert np.abs(z).max() < 5.5  # the largest of 5832 near-normal numbers
 
 
-def test_plain_data_and_title():
-    assert_plain_data(OrderK(SECOND), {"kind": "order_k", "kernel": SECOND})
-    assert (
-        OrderK(np.array(SECOND)) == OrderK(torch.tensor(SECOND, dtype=torch.float64)) == OrderK(kernel=SECOND)
-    )
+def test_forms_and_title():
+    tensor = torch.tensor(SECOND, dtype=torch.float64)
+    assert OrderK(np.array(SECOND)) == OrderK(tensor) == OrderK(kernel=SECOND)
     assert OrderK([np.array(table) for table in SECOND]) == OrderK(SECOND)
     assert OrderK(THREE).title() == "Order-2 chain on 3 states"
     assert OrderK(THIRD).order == 3
