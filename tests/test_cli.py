@@ -43,16 +43,8 @@ def fails(capsys, *arguments):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
-    changes = ["steps=5", "checkpoints=[0, 2, 5]", "model.n_ctx=13"]
-    main(
-        [
-            "train",
-            "walk-k6-half",
-            *(word for change in changes for word in ("--set", change)),
-            "--out",
-            str(folder),
-        ]
-    )
+    changes = ["--set", "steps=5", "--set", "checkpoints=[0,2,5]", "--set", "model.n_ctx=13"]
+    main(["train", "walk-k6-half", *changes, "--out", str(folder)])
     return folder / "run.pt"
 
 
@@ -69,20 +61,8 @@ def test_train_writes_a_run_that_loads(trained):
 
 
 def test_train_seeds_as_one_stack(tmp_path, capsys):
-    main(
-        [
-            "train",
-            "walk-k6-half",
-            "--set",
-            "steps=1",
-            "--set",
-            "checkpoints=[1]",
-            "--seeds",
-            "2",
-            "--out",
-            str(tmp_path),
-        ]
-    )
+    changes = ["--set", "steps=1", "--set", "checkpoints=[1]", "--seeds", "2"]
+    main(["train", "walk-k6-half", *changes, "--out", str(tmp_path)])
     assert sorted(file.name for file in tmp_path.iterdir()) == ["seed-0.pt", "seed-1.pt"]
     told = capsys.readouterr().out
     assert "seed-1.pt" in told
@@ -136,10 +116,8 @@ def test_probe_without_a_run_names_the_parent_head_and_the_kernel(tmp_path, caps
 def test_probe_of_the_trap_says_chance_and_flat(tmp_path, capsys):
     main(["probe", "--example", "trap", "--probes", "behaviour,attention", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
-    scores = {
-        name: probe["scores"]
-        for name, probe in json.loads((tmp_path / "summary.json").read_text("utf-8"))["probes"].items()
-    }
+    probes = json.loads((tmp_path / "summary.json").read_text("utf-8"))["probes"]
+    scores = {name: probe["scores"] for name, probe in probes.items()}
     assert scores["attention"]["spread"]["value"] == 0
     assert scores["attention"]["parent_head"] == {
         "value": None,
@@ -353,11 +331,8 @@ def test_files_named_by_dots_stay_in_their_folders(trained, tmp_path, monkeypatc
     (tmp_path / "other.pt").write_bytes(trained.read_bytes())
     main(["probe", "...pt", "other.pt", "--probes", "attention", "--sequences", "4", "--out", "out/both"])
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["both"]
-    assert sorted(path.name for path in (tmp_path / "out" / "both").iterdir()) == [
-        "other",
-        "report.html",
-        "run",
-    ]
+    both = tmp_path / "out" / "both"
+    assert sorted(path.name for path in both.iterdir()) == ["other", "report.html", "run"]
     (tmp_path / "...toml").write_text(RECIPE, "utf-8")
     main(["train", "...toml"])
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["recipe"]

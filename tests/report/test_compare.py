@@ -110,12 +110,8 @@ def test_by_command_line_each_run_has_its_folder_and_all_have_a_page(tmp_path):
     for name in ("walk", "trap"):
         mm.example(name).save(tmp_path / f"{name}.pt")
     arguments = [
-        "probe",
-        str(tmp_path / "walk.pt"),
-        str(tmp_path / "trap.pt"),
-        "--probes",
-        "dynamics,attention",
-    ]
+        "probe", str(tmp_path / "walk.pt"), str(tmp_path / "trap.pt"), "--probes", "dynamics,attention",
+    ]  # fmt: skip
     done = CliRunner().invoke(cli, [*arguments, "--out", str(tmp_path / "out")], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.html", "trap", "walk"]

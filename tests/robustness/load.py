@@ -89,14 +89,8 @@ def plugins(count: int) -> None:
 def states(count: int, names: list[str] | None) -> None:
     """A chain of so many states, the most that a source may have."""
     shape = {
-        "d_model": 16,
-        "d_head": 8,
-        "n_heads": 2,
-        "n_ctx": 32,
-        "n_layers": 1,
-        "d_mlp": 32,
-        "act_fn": "relu",
-    }
+        "d_model": 16, "d_head": 8, "n_heads": 2, "n_ctx": 32, "n_layers": 1, "d_mlp": 32, "act_fn": "relu",
+    }  # fmt: skip
     model = mm.HookedDecoder(mm.DecoderConfig(d_vocab=count, **shape))
     run = Run.from_model(model, source=mm.Circle(n_states=count, p=0.7))
     result = mm.probe(run, names)

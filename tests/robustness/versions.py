@@ -109,16 +109,9 @@ def run(pair: Pair) -> bool:
     wanted = [f"torch{pair.torch}", f"transformer-lens{pair.lens}", "-e", f"{ROOT}[dev]"]
     install = [python, "-m", "pip", "install", "--quiet", "-c", constraints, *wanted]
     tests = [
-        python,
-        "-m",
-        "pytest",
-        "-n",
-        "2",
-        "--dist",
-        "loadfile",
-        "-m",
+        python, "-m", "pytest", "-n", "2", "--dist", "loadfile", "-m",
         "not slow and not browser and not experiments",
-    ]
+    ]  # fmt: skip
     return all(subprocess.run(command, check=False, cwd=ROOT).returncode == 0 for command in (install, tests))
 
 

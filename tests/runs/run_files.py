@@ -35,20 +35,19 @@ def handmade(steps: tuple[int, ...] = (0, 10, 50), tied: bool = False) -> dict:
         for name, shape in parameter_shapes(tied).items()
     }
     states["blocks.0.attn.b_Q"] = torch.zeros(1, HEADS, D_HEAD)
+    sizes = {
+        "n_layers": 1,
+        "d_model": WIDTH,
+        "n_ctx": LENGTH,
+        "d_head": D_HEAD,
+        "n_heads": HEADS,
+        "d_vocab": K,
+    }
+    model = {**sizes, "attn_only": True, "normalization_type": None, "tied": tied}
     return {
         "format": "mechmarkov.run",
         "version": 1,
-        "model": {
-            "n_layers": 1,
-            "d_model": WIDTH,
-            "n_ctx": LENGTH,
-            "d_head": D_HEAD,
-            "n_heads": HEADS,
-            "d_vocab": K,
-            "attn_only": True,
-            "normalization_type": None,
-            "tied": tied,
-        },
+        "model": model,
         "source": {"kind": "chain", "P": [[0.2, 0.3, 0.5], [0.5, 0.2, 0.3], [0.3, 0.5, 0.2]]},
         "objective": {"kind": "cross_entropy", "read": "all", "query": False},
         "trainable": {"embed.W_E": None, "blocks.0.attn.W_V": [[0, 1], [0, WIDTH], [1, D_HEAD]]},

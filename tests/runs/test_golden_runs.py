@@ -63,19 +63,9 @@ def test_version_1():
 def test_version_1_is_what_torch_reads_alone():
     data = torch.load(GOLDEN / "v1.pt", weights_only=True)
     assert list(data) == [
-        "format",
-        "version",
-        "model",
-        "source",
-        "objective",
-        "trainable",
-        "recipe",
-        "seed",
-        "steps",
-        "states",
-        "metrics",
-        "provenance",
-    ]
+        "format", "version", "model", "source", "objective", "trainable", "recipe", "seed", "steps",
+        "states", "metrics", "provenance",
+    ]  # fmt: skip
     assert (data["format"], data["version"]) == ("mechmarkov.run", 1)
     assert data["source"] == {"kind": "circle", "n_states": 3, "p": 0.25}
     assert (GOLDEN / "v1.pt").stat().st_size < 50_000

@@ -103,18 +103,9 @@ def test_what_is_no_table_is_refused(names):
 NUMBERS = st.one_of(st.none(), st.integers(-1, 9), st.just("2"))
 
 
-TARGETS = st.sampled_from(
-    [
-        "",
-        "embed.W_E",
-        "unembed.W_U",
-        "ln_final.w",
-        r"blocks.0.attn.W_\1",
-        "blocks.7.mlp.W_in",
-        "blocks.0.attn.conv_Q",
-    ]
-    + [f"blocks.0.attn.{kind}" for kind in ("W_Q", "W_K", "W_O", "b_V", "W_rel", "W_dt", "A_log", "w", "W_B")]
-)
+OF_ATTENTION = ("W_Q", "W_K", "W_O", "b_V", "W_rel", "W_dt", "A_log", "w", "W_B", "conv_Q", r"W_\1")
+OUTSIDE = ["", "embed.W_E", "unembed.W_U", "ln_final.w", "blocks.7.mlp.W_in"]
+TARGETS = st.sampled_from([*OUTSIDE, *(f"blocks.0.attn.{kind}" for kind in OF_ATTENTION)])
 
 
 LINES = st.fixed_dictionaries(

@@ -39,16 +39,10 @@ OWN = [
     "init.scheme=rank_one",
 ]
 SHARED = [
-    "model.d_model=4",
-    "model.tied=true",
-    "steps=21",
-    "data.batch=5",
-    "objective.read=last",
-    "optimiser.betas=[0.9, 0.99]",
-    "optimiser={kind='gd', lr=0.1}",
-    "precision=bfloat16",
+    "model.d_model=4", "model.tied=true", "steps=21", "data.batch=5", "objective.read=last",
+    "optimiser.betas=[0.9, 0.99]", "optimiser={kind='gd', lr=0.1}", "precision=bfloat16",
     "source={kind='circle', n_states=3, p=0.5}",
-]
+]  # fmt: skip
 SHAPES = [
     ["model.tied=true"],
     ["model.window=3"],

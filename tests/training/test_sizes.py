@@ -16,16 +16,9 @@ from mechmarkov.training.workload import Member, members_of, workload_of
 
 EACH = workload_of(BASE).bytes
 PLAIN = {
-    "n_layers": 1,
-    "d_model": 8,
-    "d_head": 4,
-    "n_heads": 2,
-    "n_ctx": 16,
-    "d_vocab": 4,
-    "d_vocab_out": 3,
-    "attn_only": True,
-    "normalization_type": None,
-}
+    "n_layers": 1, "d_model": 8, "d_head": 4, "n_heads": 2, "n_ctx": 16, "d_vocab": 4, "d_vocab_out": 3,
+    "attn_only": True, "normalization_type": None,
+}  # fmt: skip
 MLP = {"attn_only": False, "d_mlp": 32, "act_fn": "silu"}
 EMBEDDED = 4 * 8 + 4 * 3 + 2 * 4  # the stream, the logits, the tokens
 LAYER = 5 * 8 + 5 * 8  # heads, the stream
