@@ -1,6 +1,7 @@
 """The command line, in-process: what it prints, writes and refuses."""
 
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -34,10 +35,9 @@ def fails(capsys, *arguments):
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("error: ")
-    return lines[0]
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("error: ")
+    return line
 
 
 @pytest.fixture(scope="module")
@@ -119,11 +119,8 @@ def test_probe_of_the_trap_says_chance_and_flat(tmp_path, capsys):
     probes = json.loads((tmp_path / "summary.json").read_text("utf-8"))["probes"]
     scores = {name: probe["scores"] for name, probe in probes.items()}
     assert scores["attention"]["spread"]["value"] == 0
-    assert scores["attention"]["parent_head"] == {
-        "value": None,
-        "unit": "",
-        "reason": "attention is flat: no head and no lag stands out",
-    }
+    flat = "attention is flat: no head and no lag stands out"
+    assert scores["attention"]["parent_head"] == {"value": None, "unit": "", "reason": flat}
     assert scores["behaviour"]["accuracy"]["value"] == pytest.approx(1 / 6, abs=1e-12)
     assert "It is right as often as chance" in printed or "16.7%" in printed
     assert "Attention is exactly even" in printed
@@ -141,9 +138,8 @@ def test_show_and_probes(trained, capsys):
 
 def test_what_has_a_name_is_listed(capsys):
     main(["list"])
-    listed = [
-        line.split(maxsplit=1)[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")
-    ]
+    lines = capsys.readouterr().out.splitlines()
+    listed = [line.split(maxsplit=1)[0] for line in lines if line.startswith("  ")]
     kinds = [entry.name for entry in entry_points(group="mechmarkov.sources")]
     known = [mm.recipes(), mm.sweeps(), mm.examples(), sorted(kinds), mm.bench.registered(), mm.bench.CASES]
     assert listed == [name for names in known for name in names]
@@ -189,13 +185,6 @@ def test_a_recipe_in_the_place_of_a_run(tmp_path, capsys):
     assert line.endswith(": it is a recipe, so train it first: mechmarkov train walk-k6-half")
     with pytest.raises(RunFileError, match=r"^.*mine.toml: is a recipe, expected a run: mm.train\('.*mine.t"):
         mm.load(path)
-
-
-def test_a_folder_in_the_place_of_a_file_is_named(trained, tmp_path, capsys):
-    (tmp_path / "report.html").mkdir()
-    line = fails(capsys, "probe", str(trained), "--probes", "attention", "--out", str(tmp_path))
-    assert "report.html is a folder, expected the name of a file" in line
-    assert ".tmp" not in line
 
 
 @pytest.mark.parametrize(
@@ -254,8 +243,6 @@ def test_a_file_that_would_run_code_is_refused(capsys, tmp_path):
 
     class Evil:
         def __reduce__(self):
-            import os
-
             return os.system, (f"touch {marker}",)
 
     torch.save({"format": "mechmarkov.run", "model": Evil()}, tmp_path / "evil.pt")
@@ -273,9 +260,7 @@ def test_out_that_is_a_file_is_refused(capsys, tmp_path):
 def without_torch(site, *arguments):
     """What a command prints in a process of its own that then holds nothing heavy."""
     code = (
-        "import sys\n"
-        f"sys.path.insert(0, {str(site)!r})\n"
-        "from mechmarkov.cli import main\n"
+        f"import sys\nsys.path.insert(0, {str(site)!r})\nfrom mechmarkov.cli import main\n"
         f"try:\n    main({list(arguments)})\nexcept SystemExit:\n    pass\n"
         "heavy = ('torch', 'transformer_lens', 'xarray', 'plotly', 'pydantic', 'numpy')\n"
         "print([module for module in heavy if module in sys.modules])"
@@ -313,14 +298,13 @@ def test_the_list_of_probes_loads_no_probe_ours_or_anybodys(tmp_path):
     assert asked["ddd"] == "no question in the source of missing"
 
 
-def test_a_report_that_could_not_be_written_is_refused_before_any_probe(
-    trained, tmp_path, capsys, monkeypatch
-):
+def test_where_no_report_can_be_written_nothing_is_probed(trained, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("mechmarkov.probe_run.probe", lambda *_, **__: pytest.fail("probed"))
     (tmp_path / "report.html").mkdir()
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     line = fails(capsys, "probe", str(trained), "--out", str(tmp_path))
     assert "report.html is a folder, expected the name of a file" in line
+    assert ".tmp" not in line
     line = fails(capsys, "probe", str(trained), "--out", str(tmp_path / "dangling"))
     assert "dangling: a link to" in line
 
@@ -400,10 +384,7 @@ def test_a_probe_may_take_so_long_and_no_longer(trained, tmp_path, capsys):
         (["recipe", "walk-k6-half"], ""),
         (["recipe", "walk-k6-hal"], "no shipped recipe is called 'walk-k6-hal', did you mean"),
         (["recipe", "new", "--source", "chian"], "no source is called 'chian', did you mean chain?"),
-        (
-            ["recipe", "new", "--source", "chain", "--heads", "3"],
-            "--heads is 3, expected a divisor of",
-        ),
+        (["recipe", "new", "--source", "chain", "--heads", "3"], "--heads is 3, expected a divisor of"),
     ],
 )
 def test_what_needs_no_model_imports_no_torch(words, said, tmp_path):
