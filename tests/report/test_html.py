@@ -73,6 +73,14 @@ class Page(HTMLParser):
                 self.scripts.append(data)
 
 
+def page_of(figures: list[Figure]) -> str:
+    return render(Result({"title": "t"}, [0], {"a": outcome("a", figures=lambda: figures)}))
+
+
+def data_of(*view: object, **options: object) -> dict:
+    return figure_data(Figure("t", "c", "attention", AttentionView(*view, **options)))
+
+
 @pytest.fixture(scope="module")
 def walk_page(walk: Path) -> str:
     return walk.read_text("utf-8")
@@ -112,19 +120,14 @@ def test_each_bundle_is_there_once_and_the_page_is_small(walk_page, parsed):
 
 
 def test_a_bundle_is_left_out_where_no_figure_needs_it():
-    def only(figures: list[Figure]) -> str:
-        return render(
-            Result(metadata={"title": "t"}, steps=[0], outcomes={"a": outcome("a", figures=lambda: figures)})
-        )
-
     plot = Figure("t", "c", "plotly", heatmap(np.eye(2)))
     view = Figure("t", "c", "attention", AttentionView(["0", "1"], attention_patterns(1, 2), ["L0H0"]))
     for figures, plotly, circuitsvis, scripts in (([plot], 1, 0, 1), ([view], 0, 1, 1), ([], 0, 0, 0)):
-        page = Page(only(figures))
+        page = Page(page_of(figures))
         both = "".join(page.libraries)
         assert (both.count("* plotly.js v"), both.count("var CircuitsVis=")) == (plotly, circuitsvis)
         assert len(page.scripts) == scripts
-    assert "script-src 'none'" in only([])
+    assert "script-src 'none'" in page_of([])
 
 
 def test_nothing_in_the_page_is_loaded_from_elsewhere(parsed):
@@ -161,9 +164,8 @@ def test_a_failed_probe_and_a_probe_that_cannot_draw_leave_the_rest_whole():
 
     result = walk_result()
     broken_card = outcome("broken", verdict="It was measured all the same.", figures=broken)
-    result = replace(
-        result, outcomes={**result.outcomes, "broken": broken_card}, failed={"other": "ValueError: why"}
-    )
+    outcomes = {**result.outcomes, "broken": broken_card}
+    result = replace(result, outcomes=outcomes, failed={"other": "ValueError: why"})
     text = re.sub(r"\s+", " ", " ".join(Page(render(result)).text))
     assert "The figures of this probe could not be made: RuntimeError: no <b>head</b> here" in text
     assert "It was measured all the same." in text
@@ -263,9 +265,7 @@ def test_hostile_text_makes_no_tag_and_breaks_no_script(hostile):
 
 def test_the_data_of_a_figure_are_its_numbers():
     patterns = attention_patterns(2, 5)
-    data = figure_data(
-        Figure("t", "c", "attention", AttentionView(list("abcde"), patterns, ["L0H0", "L0H1"]))
-    )
+    data = data_of(list("abcde"), patterns, ["L0H0", "L0H1"])
     assert data["causal"] is True
     assert data["strongest"] == patterns.max()
     levels = np.frombuffer(base64.b64decode(data["patterns"]), "<i2").reshape(2, 15)
@@ -281,32 +281,25 @@ def test_the_data_of_a_figure_are_its_numbers():
 
 def test_the_scale_of_attention_is_said():
     view = AttentionView(list("abc"), np.full((1, 3, 3), 1 / 3), ["L0H0"])
-    figure = Figure("t", "What it shows.", "attention", view)
-    page = render(
-        Result(metadata={"title": "t"}, steps=[0], outcomes={"a": outcome("a", figures=lambda: [figure])})
-    )
+    page = page_of([Figure("t", "What it shows.", "attention", view)])
     scale = "White is uniform attention or less, the darkest 8 times uniform or more."
     assert f"What it shows. {scale}" in " ".join(Page(page).text)
 
 
 def test_attention_over_all_keys_is_not_masked():
-    view = AttentionView(list("abc"), np.full((1, 3, 3), 1 / 3), ["L0H0"])
-    assert figure_data(Figure("t", "c", "attention", view))["causal"] is False
+    assert data_of(list("abc"), np.full((1, 3, 3), 1 / 3), ["L0H0"])["causal"] is False
 
 
 def test_long_contexts_show_their_end():
     tokens = [str(position) for position in range(200)]
-    data = figure_data(
-        Figure("t", "c", "attention", AttentionView(tokens, attention_patterns(1, 200), ["L0H0"]))
-    )
+    data = data_of(tokens, attention_patterns(1, 200), ["L0H0"])
     assert (data["tokens"][0], data["tokens"][-1], data["positions"]) == ("72", "199", 200)
     assert len(base64.b64decode(data["patterns"])) == 2 * 128 * 129 // 2
 
 
 def test_attention_of_the_wrong_shape_is_refused():
-    view = AttentionView(["a", "b"], attention_patterns(1, 3), ["L0H0"])
     with pytest.raises(ValueError, match=r"shape \[1, 3, 3\], expected \[head, query, key\] = \[1, 2, 2\]"):
-        figure_data(Figure("t", "c", "attention", view))
+        data_of(["a", "b"], attention_patterns(1, 3), ["L0H0"])
 
 
 def test_script_json_is_safe_and_exact():
@@ -366,9 +359,8 @@ def test_a_heads_panel_names_every_position_by_its_place_in_the_context():
         shown[name] = json.loads(card.json)["figure"]["layout"]
         positions = len(result["attention"].data["key"])
         assert card.caption.endswith(f" The last 24 of {positions} positions are shown.")
-        assert [name.split(":")[0] for name in shown[name]["yaxis"]["ticktext"]] == [
-            str(i) for i in range(positions - 24, positions)
-        ]
+        places = [text.split(":")[0] for text in shown[name]["yaxis"]["ticktext"]]
+        assert places == [str(i) for i in range(positions - 24, positions)]
     assert shown["walk"]["yaxis"]["ticktext"][-1] == "96: query"
     assert shown["walk"]["xaxis"]["range"] == [0, 1.02]  # the bars of the one row that says something lie
     assert shown["induction"]["xaxis"]["ticktext"] == shown["induction"]["yaxis"]["ticktext"]
@@ -382,8 +374,7 @@ def test_an_ideal_of_the_wrong_shape_is_refused():
 
 def test_what_an_ideal_head_reads_is_kept_in_bits():
     ideal = np.stack([np.eye(5, k=-1, dtype=bool), np.tri(5, k=-2, dtype=bool)])
-    view = AttentionView(list("abcde"), attention_patterns(2, 5), ["L0H0", "L0H1"], ideal=ideal)
-    data = figure_data(Figure("t", "c", "attention", view))
+    data = data_of(list("abcde"), attention_patterns(2, 5), ["L0H0", "L0H1"], ideal=ideal)
     bits = np.unpackbits(np.frombuffer(base64.b64decode(data["ideal"]), "u1"))
     assert (bits[:50].reshape(2, 5, 5) == ideal).all()
 
@@ -399,8 +390,7 @@ def test_what_an_ideal_head_reads_is_outlined_key_by_key_and_no_frame_is_cut():
 
 def test_a_folder_in_the_place_of_a_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        IsADirectoryError, match=r"^path is \., a folder, expected a file: report\.html$"
-    ) as raised:
+    told = r"^path is \., a folder, expected a file: report\.html$"
+    with pytest.raises(IsADirectoryError, match=told) as raised:
         write(walk_result(), ".")
     assert raised.value.errno is None
