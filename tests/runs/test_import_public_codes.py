@@ -3,9 +3,13 @@
 Their own logits decide.
 """
 
+import math
+from pathlib import Path
+
 import pytest
 import torch
-from public_codes import LENGTH, SOURCE, RelativeTransformer, drawn, logits_of, markov, mingpt, tokens
+import torch.nn.functional as F
+from public_codes import LENGTH, SOURCE, WIDTH, K, drawn, linears, logits_of, markov, mingpt, tokens
 from torch import nn
 
 from mechmarkov.runs import Run
@@ -83,6 +87,63 @@ def test_attention_only(tmp_path, bare):
         without=["alpha", "w"] * bare,
     )
     assert "act_fn is given and not used: the model has no MLP" in told.notes
+
+
+class RelativeTransformer(nn.Module):
+    """EzraEdelman/Evolution-of-Statistical-Induction-Heads 3ab0b29, mingpt/model_rpe.py, 20-140, 190-210."""
+
+    class Attention(nn.Module):
+        def __init__(self, block_size, heads, attention_only):
+            super().__init__()
+            self.Q, self.K, self.V = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+            self.c_proj = nn.Linear(WIDTH, WIDTH, bias=False)
+            self.wpe = nn.Embedding(block_size + 1, WIDTH, padding_idx=block_size)
+            self.attention_only, self.n_head = attention_only, heads
+            self.ln = nn.LayerNorm(WIDTH)
+            mask = torch.tril(torch.ones(block_size, block_size)).view(1, 1, block_size, block_size)
+            self.register_buffer("bias", mask)
+            pos = torch.arange(block_size)[:, None] - torch.arange(block_size)
+            self.register_buffer("pos", torch.where(pos < 0, block_size, pos))
+            if not attention_only:
+                self.ln_2 = nn.LayerNorm(WIDTH)
+                self.mlp = nn.ModuleDict({**linears(WIDTH), "act": nn.ReLU(), "dropout": nn.Dropout(0.1)})
+
+        def forward(self, x):
+            T = x.shape[1]
+            normed = self.ln(x)
+            read = (layer(normed) for layer in (self.Q, self.K, self.V))
+            q, k, v = (x.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for x in read)
+            rel_pos = self.wpe(self.pos[:T, :T]).view(T, T, self.n_head, -1)
+            scores = q @ k.transpose(-2, -1) + torch.einsum("Tthe,BhTe->BhTt", rel_pos, q)
+            scores = scores * (1.0 / math.sqrt(k.size(-1)))
+            pattern = scores.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf")).softmax(-1)
+            x = self.c_proj((pattern @ v).transpose(1, 2).flatten(2)) + x
+            if not self.attention_only:
+                m = self.mlp
+                x = m["dropout"](m["c_proj"](m["act"](m["c_fc"](self.ln_2(x))))) + x
+            return x
+
+    def __init__(self, layers=2, heads=1, attention_only=True):
+        super().__init__()
+        self.wte = nn.Embedding(K, WIDTH)
+        first = RelativeTransformer.Attention(LENGTH, heads, attention_only)
+        rest = [RelativeTransformer.Attention(LENGTH, 1, attention_only) for _ in range(layers - 1)]
+        self.layers = nn.ModuleList([first, *rest])
+        self.ln_f = nn.LayerNorm(WIDTH)
+        self.lm_head = nn.Linear(WIDTH, K, bias=False)
+
+    def forward(self, idx, targets=None):
+        x = self.wte(idx)
+        for layer in self.layers:
+            x = layer(x)
+        logits = self.lm_head(self.ln_f(x))
+        loss = None if targets is None else F.cross_entropy(logits.view(-1, K), targets.view(-1))
+        return logits, loss
+
+    def save(self, path: Path, step: int) -> Path:
+        """training_pipeline.py, line 96, where it is commented out."""
+        torch.save(self.state_dict(), path / f"model_{step}")
+        return path / f"model_{step}"
 
 
 @pytest.mark.parametrize("attention_only", [True, False])
