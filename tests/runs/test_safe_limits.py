@@ -13,13 +13,7 @@ from mechmarkov.safe import file as safe_file
 from mechmarkov.safe import folder as safe_folder
 from mechmarkov.safe.json_file import read_json
 from mechmarkov.safe.pickle_scan import scan
-from mechmarkov.safe.plain_data import (
-    check_loaded_tensor,
-    check_plain,
-    check_strides,
-    describe,
-    readable,
-)
+from mechmarkov.safe.plain_data import check_loaded_tensor, check_plain, check_strides, describe, readable
 
 PICKLED = b"\x80\x02"
 

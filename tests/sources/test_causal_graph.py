@@ -7,12 +7,7 @@ from math import lgamma
 import numpy as np
 import pytest
 import torch
-from enumeration import (
-    assert_drawn,
-    assert_optimal,
-    generator,
-    table,
-)
+from enumeration import assert_drawn, assert_optimal, generator, table
 
 from mechmarkov.sources import CausalGraph, DirichletChains
 from mechmarkov.theory import predictors

@@ -5,14 +5,7 @@ from math import lgamma
 
 import numpy as np
 import pytest
-from enumeration import (
-    EXACT,
-    assert_drawn,
-    assert_exact,
-    assert_optimal,
-    generator,
-    table,
-)
+from enumeration import EXACT, assert_drawn, assert_exact, assert_optimal, generator, table
 
 from mechmarkov.sources import ContextTree, ContextTrees, OrderK
 

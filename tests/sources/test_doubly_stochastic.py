@@ -6,12 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from enumeration import (
-    assert_drawn,
-    assert_optimal,
-    generator,
-    table,
-)
+from enumeration import assert_drawn, assert_optimal, generator, table
 from oracles import assert_calibrated
 from scipy import stats
 

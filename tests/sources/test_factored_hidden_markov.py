@@ -4,13 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from enumeration import (
-    EXACT,
-    assert_exact,
-    generator,
-    path_probability,
-    solve,
-)
+from enumeration import EXACT, assert_exact, generator, path_probability, solve
 
 from mechmarkov.sources import FactoredHiddenMarkov, HiddenMarkov
 

@@ -5,12 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from enumeration import (
-    assert_deterministic,
-    assert_drawn,
-    path_probability,
-    table,
-)
+from enumeration import assert_deterministic, assert_drawn, path_probability, table
 from oracles import assert_laws
 
 from mechmarkov.sources import Circle, FixedChain, Graph

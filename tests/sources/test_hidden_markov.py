@@ -5,13 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from enumeration import (
-    EXACT,
-    assert_exact,
-    generator,
-    path_probability,
-    solve,
-)
+from enumeration import EXACT, assert_exact, generator, path_probability, solve
 
 from mechmarkov.sources import Chain, HiddenMarkov
 

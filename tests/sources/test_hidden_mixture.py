@@ -4,14 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from enumeration import (
-    EXACT,
-    assert_exact,
-    generator,
-    path_probability,
-    solve,
-    weights_of,
-)
+from enumeration import EXACT, assert_exact, generator, path_probability, solve, weights_of
 
 from mechmarkov.sources import HiddenMarkov, HiddenMixture
 

@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from enumeration import (
-    assert_deterministic,
-    assert_drawn,
-    generator,
-    table,
-)
+from enumeration import assert_deterministic, assert_drawn, generator, table
 from oracles import assert_conditional, assert_laws
 
 from mechmarkov.sources import Chain, OrderK, Switch

@@ -5,13 +5,7 @@ from itertools import pairwise, permutations
 import numpy as np
 import pytest
 import torch
-from enumeration import (
-    EXACT,
-    assert_drawn,
-    assert_optimal,
-    generator,
-    table,
-)
+from enumeration import EXACT, assert_drawn, assert_optimal, generator, table
 
 from mechmarkov.sources import RelabelledGraph
 

@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from enumeration import (
-    EXACT,
-    assert_exact,
-    generator,
-    solve,
-    weights_of,
-)
+from enumeration import EXACT, assert_exact, generator, solve, weights_of
 
 from mechmarkov.sources import LaggedChain, SelectiveLag
 

@@ -16,16 +16,7 @@ from mechmarkov.runs.training_curve import training_curve
 from mechmarkov.sweeps import SweepError, load_sweep, sweep
 from mechmarkov.sweeps.spec import points
 from mechmarkov.sweeps.store import Store
-from mechmarkov.sweeps.tasks import (
-    Done,
-    Item,
-    Settings,
-    Task,
-    carry_out,
-    fleets,
-    member_key,
-    with_runs,
-)
+from mechmarkov.sweeps.tasks import Done, Item, Settings, Task, carry_out, fleets, member_key, with_runs
 from mechmarkov.training.workload import Member
 
 TIMED = ["seconds"]

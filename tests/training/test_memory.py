@@ -43,11 +43,7 @@ SHAPES = {
     "few inputs": ("binary-p05-q08-untied", ["model.n_ctx=512"], 12),
     "relative positions": ("binary-p05-q08-untied", RELATIVE, 12),
     "two layers, every checkpoint": ("in-context-k3-shortformer", ["checkpoints={every=1}"], 12),
-    "grouped queries and gates": (
-        "in-context-k3-shortformer",
-        [f"model.{change}" for change in GROUPED],
-        12,
-    ),
+    "grouped queries and gates": ("in-context-k3-shortformer", [f"model.{change}" for change in GROUPED], 12),
     "walk": ("walk-k6-half", [], 32),
     "walk, every checkpoint": ("walk-k6-half-sine", ["steps=300"], 8),
     "Mamba-2": ("in-context-k3-mamba", [], 12),

@@ -92,11 +92,7 @@ def test_states_and_order_of_a_new_recipe(capsys):
 @pytest.mark.parametrize(
     ("kind", "size", "said"),
     [
-        (
-            "circle",
-            {"order": 2},
-            "order is 2, but source 'circle' has no field order, expected",
-        ),
+        ("circle", {"order": 2}, "order is 2, but source 'circle' has no field order, expected"),
         ("fruit_questions", {"states": 3}, "states is 3, but source 'fruit_questions' has no field n_states"),
         ("circle", {"states": 2}, "source.n_states is 2, expected at least 3"),
         ("chain", {"states": 40, "order": 5}, "order is 5 on 40 states, expected a law of at most 10,000"),

@@ -6,11 +6,7 @@ import pytest
 import torch
 
 import mechmarkov as mm
-from mechmarkov.training.recipe import (
-    Recipe,
-    RecipeError,
-    load_recipe,
-)
+from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe
 from mechmarkov.training.sections import Checkpoints
 from mechmarkov.training.train import train
 

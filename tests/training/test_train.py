@@ -89,14 +89,7 @@ def test_an_interrupted_run_resumes_to_the_bit(tmp_path, recipe, monkeypatch):
 def test_the_next_call_clears_what_is_done(tmp_path, others, left):
     """As after a kill between the last result and the clearing up."""
     with pytest.raises(PowerCutError):
-        train(
-            RECIPE,
-            device="cpu",
-            out=tmp_path,
-            save_every=0,
-            progress=stop_at(3),
-            **({"seed": 0} | others),
-        )
+        train(RECIPE, device="cpu", out=tmp_path, save_every=0, progress=stop_at(3), **({"seed": 0} | others))
     partial = (tmp_path / "partial.pt").read_bytes()
     (tmp_path / "partial.pt").unlink()
     train(RECIPE, seed=0, device="cpu", out=tmp_path)
