@@ -72,11 +72,8 @@ def test_train_seeds_as_one_stack(tmp_path, capsys):
 def test_probe_writes_the_three_files(trained, tmp_path, capsys):
     main(["probe", str(trained), "--steps", "0,5", "--sequences", "16", "--out", str(tmp_path / "out")])
     printed = capsys.readouterr().out
-    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
-        "report.html",
-        "results.nc",
-        "summary.json",
-    ]
+    written = sorted(file.name for file in (tmp_path / "out").iterdir())
+    assert written == ["report.html", "results.nc", "summary.json"]
     assert printed.strip().endswith("report.html")
     summary = json.loads((tmp_path / "out" / "summary.json").read_text("utf-8"))
     assert summary["steps"] == [0, 5]

@@ -46,13 +46,8 @@ def test_every_figure_is_drawn_and_nothing_is_said_or_asked_for(browser, walk, w
     assert browser.js("return document.documentElement.scrollWidth") <= width
     assert browser.said() == []
     assert browser.requests() == [walk.as_uri()]
-    assert (
-        browser.js(
-            "return performance.getEntriesByType('resource')"
-            ".filter((e) => !e.name.startsWith('data:')).length"
-        )
-        == 0
-    )
+    loaded = "performance.getEntriesByType('resource').filter((e) => !e.name.startsWith('data:'))"
+    assert browser.js(f"return {loaded}.length") == 0
 
 
 @pytest.mark.parametrize(

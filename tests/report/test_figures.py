@@ -106,9 +106,7 @@ def test_labels_that_do_not_match_are_refused():
 def test_shares_on_a_logarithmic_axis_keep_its_own_range():
     data = xr.Dataset(coords={"step": [0, 10]})
     shares = {"gradient": np.array([1.0, 0.001])}
-    linear, log = (
-        over_training("t", "c", data, shares, "share", log_y=log)[0].content.layout.yaxis.range
-        for log in (False, True)
-    )
+    drawn = (over_training("t", "c", data, shares, "share", log_y=log)[0] for log in (False, True))
+    linear, log = (figure.content.layout.yaxis.range for figure in drawn)
     assert linear == (0, 1.02)
     assert log is None  # [0, 1.02] would be 1 to 10 there, and the figure empty

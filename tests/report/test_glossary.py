@@ -62,10 +62,8 @@ def test_a_scores_name_opens_what_it_is(browser, walk, width, scheme):
     assert said.startswith(names[1].text)
     for word in ("Range", "Null"):
         assert word in said
-    box = browser.js(
-        "const b = document.querySelector('.explained:popover-open').getBoundingClientRect();"
-        "return [b.left, b.right]"
-    )
+    box = "document.querySelector('.explained:popover-open').getBoundingClientRect()"
+    box = browser.js(f"const b = {box}; return [b.left, b.right]")
     assert 0 <= box[0] < box[1] <= width
     assert violations(browser) == []
     browser.driver.switch_to.active_element.send_keys(Keys.ESCAPE)

@@ -132,10 +132,8 @@ def test_everything_is_reached_and_worked_by_keyboard_with_a_visible_focus(brows
 def test_a_mark_shows_the_sliders_step_in_what_is_drawn_over_training(browser, pages):
     browser.open(pages["one run"])
     browser.draw_all()
-    marks = (
-        "return [...document.querySelectorAll('.js-plotly-plot .cursor')]"
-        ".map((cursor) => Number(cursor.dataset.at))"
-    )
+    cursors = "document.querySelectorAll('.js-plotly-plot .cursor')"
+    marks = f"return [...{cursors}].map((cursor) => Number(cursor.dataset.at))"
     before = browser.js(marks)
     assert len(before) > 4
     assert set(before) == {float(symlog(50))}

@@ -19,10 +19,8 @@ def test_two_layers_with_mlps_fit_on_one_screen(browser, tmp_path):
     probes = ["behaviour", "attention", "storage", "ablation"]
     browser.open(write(mm.probe(run, probes, sequences=16), tmp_path / "mlps.html"))
     browser.wait(READY, "the first screen is not drawn")
-    bottoms = browser.js(
-        "return [...document.querySelectorAll('.hero figure, .tile')]"
-        ".map((e) => e.getBoundingClientRect().bottom)"
-    )
+    shown = "document.querySelectorAll('.hero figure, .tile')"
+    bottoms = browser.js(f"return [...{shown}].map((e) => e.getBoundingClientRect().bottom)")
     assert len(bottoms) == 2 + 3  # without `dynamics`, nothing is told of how it came
     assert max(bottoms) + 44 <= 800  # and where a run has a slider
     heights = (

@@ -62,10 +62,10 @@ def test_a_score_near_1_keeps_its_distance():
     assert format_value(Score(0.99999, "probability"), 3) == ">0.999"
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(True, "yes"), (False, "no"), ("L0H1", "L0H1"), (0.25, "0.25"), ("a\x00b", "a\\x00b")],
-)
+SHOWN = [(True, "yes"), (False, "no"), ("L0H1", "L0H1"), (0.25, "0.25"), ("a\x00b", "a\\x00b")]
+
+
+@pytest.mark.parametrize(("value", "shown"), SHOWN)
 def test_values_as_shown(value, shown):
     assert format_value(Score(value, "")) == shown
 

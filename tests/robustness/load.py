@@ -53,10 +53,9 @@ def single(seed: int) -> Run:
     """The bundled walk, its weights moved a little."""
     run = example("walk")
     generator = torch.Generator().manual_seed(seed)
-    states = {
-        name: value[-1:] + 0.01 * torch.randn(value[-1:].shape, generator=generator)
-        for name, value in run.states.items()
-    }
+    last = {name: value[-1:] for name, value in run.states.items()}
+    noise = {name: 0.01 * torch.randn(value.shape, generator=generator) for name, value in last.items()}
+    states = {name: value + noise[name] for name, value in last.items()}
     return Run(
         config=run.config, source=run.source, objective=run.objective, steps=run.steps[-1:], states=states
     )

@@ -30,20 +30,11 @@ def parameter_shapes(tied: bool = False) -> dict[str, tuple[int, ...]]:
 def handmade(steps: tuple[int, ...] = (0, 10, 50), tied: bool = False) -> dict:
     """The content of a run file, written to the contract."""
     generator = torch.Generator().manual_seed(7)
-    states = {
-        name: 0.5 * torch.randn(len(steps), *shape, generator=generator)
-        for name, shape in parameter_shapes(tied).items()
-    }
+    shapes = parameter_shapes(tied).items()
+    states = {name: 0.5 * torch.randn(len(steps), *shape, generator=generator) for name, shape in shapes}
     states["blocks.0.attn.b_Q"] = torch.zeros(1, HEADS, D_HEAD)
-    sizes = {
-        "n_layers": 1,
-        "d_model": WIDTH,
-        "n_ctx": LENGTH,
-        "d_head": D_HEAD,
-        "n_heads": HEADS,
-        "d_vocab": K,
-    }
-    model = {**sizes, "attn_only": True, "normalization_type": None, "tied": tied}
+    sizes = {"n_layers": 1, "d_model": WIDTH, "n_ctx": LENGTH, "d_head": D_HEAD, "n_heads": HEADS}
+    model = {**sizes, "d_vocab": K, "attn_only": True, "normalization_type": None, "tied": tied}
     return {
         "format": "mechmarkov.run",
         "version": 1,

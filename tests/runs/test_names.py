@@ -139,10 +139,8 @@ class OddBlocks(nn.Module):
 def test_what_a_model_does_not_have_is_filled_as_asked():
     model = Odd()
     model.inner.stack = nn.Sequential(*[OddBlocks(block) for block in model.inner.stack])
-    read = {
-        rf"inner\.stack\.(\d+)\.block\.attention\.read\.0\.{x}\.weight": rf"blocks.\1.attn.W_{x.upper()}"
-        for x in "qkv"
-    }
+    theirs, ours = r"inner\.stack\.(\d+)\.block\.attention\.read\.0\.", r"blocks.\1.attn.W_"
+    read = {rf"{theirs}{x}\.weight": f"{ours}{x.upper()}" for x in "qkv"}
     names = {
         "inner.tokens.weight": "embed.W_E",
         "inner.positions": "",

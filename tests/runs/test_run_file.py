@@ -97,6 +97,7 @@ def renamed(old: str, new: str):
     return lambda states: {new if name == old else name: value for name, value in states.items()}
 
 
+NO_NUMBERS = ([0.1], True, math.nan, math.inf, -math.inf, -0.1)  # nor of a size that makes sense
 # Where something is wrong in the file, what is there (or a function of what was), and how it is refused.
 BREACHES = [
     ("format", "other", 'format is "other", expected "mechmarkov.run"'),
@@ -178,14 +179,8 @@ BREACHES = [
     ("recipe/init", "gpt2", "recipe.init is 'gpt2', expected a section"),
     ("recipe/optimiser/kind", ["gd"], "recipe.optimiser.kind is ['gd'], expected a text such as 'gd'"),
     ("recipe/init", {"scheme": 5}, "recipe.init.scheme is 5, expected a text such"),
-    *[
-        ("recipe/optimiser/lr", rate, "expected a number above 0")
-        for rate in ("fast", [0.1], True, math.nan, math.inf, -0.1, 0.0)
-    ],
-    *[
-        ("recipe/init", {"std": std}, "a number from 0 to 1000")
-        for std in ("0.02", [0.1], True, math.nan, -math.inf, -0.1, 1e300)
-    ],
+    *[("recipe/optimiser/lr", rate, "expected a number above 0") for rate in (*NO_NUMBERS, "fast", 0.0)],
+    *[("recipe/init", {"std": std}, "a number from 0 to 1000") for std in (*NO_NUMBERS, "0.02", 1e300)],
     ("recipe/optimiser/lr", torch.tensor(0.1), 'recipe["optimiser"]["lr"] is a tensor'),
     ("seed", "3", "seed is a str, expected an integer or None"),
     ("seed", True, "seed is a bool, expected an integer or None"),

@@ -31,10 +31,8 @@ CASES = [
 
 
 def law(source):
-    parts = [
-        (w, solve(P), np.array(P))
-        for w, P in zip(weights_of(source.weights, len(source.chains)), source.chains, strict=True)
-    ]
+    weights = weights_of(source.weights, len(source.chains))
+    parts = [(w, solve(P), np.array(P)) for w, P in zip(weights, source.chains, strict=True)]
     return lambda x: sum(w * path_probability(pi, P, x) for w, pi, P in parts)
 
 

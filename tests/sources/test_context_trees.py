@@ -10,11 +10,8 @@ from enumeration import EXACT, assert_drawn, assert_exact, assert_optimal, gener
 from mechmarkov.sources import ContextTree, ContextTrees, OrderK
 
 LEAVES = [([1], [0.3, 0.7]), ([0, 0], [0.9, 0.1]), ([1, 0], [0.5, 0.5])]
-THREE = [
-    ([0], [0.2, 0.3, 0.5]),
-    ([1], [0.6, 0.3, 0.1]),
-    *[([i, 2], np.eye(3)[i] * 0.7 + 0.1) for i in range(3)],
-]
+AFTER_TWO = [([i, 2], np.eye(3)[i] * 0.7 + 0.1) for i in range(3)]
+THREE = [([0], [0.2, 0.3, 0.5]), ([1], [0.6, 0.3, 0.1]), *AFTER_TWO]
 
 
 def tree_of(leaves):

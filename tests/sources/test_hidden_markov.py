@@ -24,10 +24,8 @@ def paths(source, x):
     T, E = np.array(source.transitions), np.array(source.emissions)
     pi = solve(T)
     for hidden in product(range(len(T)), repeat=len(x)):
-        yield (
-            hidden,
-            path_probability(pi, T, hidden) * np.prod([E[h][y] for h, y in zip(hidden, x, strict=True)]),
-        )
+        emitted = np.prod([E[h][y] for h, y in zip(hidden, x, strict=True)])
+        yield hidden, path_probability(pi, T, hidden) * emitted
 
 
 @pytest.mark.parametrize("source", CASES, ids=repr)

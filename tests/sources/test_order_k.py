@@ -13,11 +13,8 @@ SECOND = [[[0.9, 0.1], [0.25, 0.75]], [[0.0, 1.0], [0.4, 0.6]]]
 THREE = np.random.default_rng(0).dirichlet(np.ones(3), (3, 3)).tolist()
 THIRD = np.random.default_rng(1).dirichlet(np.ones(2), (2, 2, 2)).tolist()
 # State 2 is left for good, and with it every history that holds it.
-LEFT = [
-    [[0.3, 0.7, 0.0]] * 2 + [[0.5, 0.5, 0.0]],
-    [[0.6, 0.4, 0.0]] * 2 + [[1.0, 0.0, 0.0]],
-    [[0.2, 0.3, 0.5]] * 3,
-]
+LEFT = [[[0.3, 0.7, 0.0]] * 2 + [[0.5, 0.5, 0.0]], [[0.6, 0.4, 0.0]] * 2 + [[1.0, 0.0, 0.0]]]
+LEFT += [[[0.2, 0.3, 0.5]] * 3]
 KERNELS = [SECOND, THREE, THIRD, LEFT, [[0.2, 0.8], [0.5, 0.5]]]
 
 

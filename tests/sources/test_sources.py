@@ -117,13 +117,8 @@ def test_a_changed_copy_has_the_law_of_its_own_arguments():
 
 
 def test_a_chain_from_lists_arrays_and_tensors():
-    forms = [
-        P,
-        np.array(P),
-        torch.tensor(P, dtype=torch.float64),
-        tuple(map(tuple, P)),
-        list(map(np.array, P)),
-    ]
+    tensor, rows = torch.tensor(P, dtype=torch.float64), list(map(np.array, P))
+    forms = [P, np.array(P), tensor, tuple(map(tuple, P)), rows]
     assert {Chain(form) for form in forms} == {Chain(P=P)}
     assert Chain(np.array([[0, 1], [1, 0]])).model_dump(mode="json")["P"] == [[0.0, 1.0], [1.0, 0.0]]
     assert eval(repr(Chain(P))) == Chain(P)

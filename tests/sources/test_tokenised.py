@@ -220,10 +220,8 @@ def test_a_tie_in_law_is_an_error_that_names_it():
 
 def test_ties_may_lead_to_unequal_losses():
     source = Switch(p=0.8, q=0.8, lag=2)
-    losses = {
-        round(Tokenised(source=source, tokeniser=each).in_the_long_run.loss_per_symbol, 6)
-        for each in every_bpe(source, 2)
-    }
+    chains = (Tokenised(source=source, tokeniser=each) for each in every_bpe(source, 2))
+    losses = {round(chain.in_the_long_run.loss_per_symbol, 6) for chain in chains}
     assert len(losses) > 1
 
 

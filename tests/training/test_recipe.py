@@ -68,10 +68,8 @@ def test_a_runs_recipe_changes_like_the_recipe(path):
 def test_a_query_token_adds_to_the_vocabulary():
     recipe = load_recipe("walk-k6-half")
     assert (recipe.decoder_config.d_vocab, recipe.decoder_config.d_vocab_out) == (7, 6)
-    assert recipe.trainable_slices == {
-        "blocks.0.attn.W_K": [[0, 1], [0, 103], [0, 1]],
-        "blocks.0.attn.W_O": [[0, 1], [0, 6], [0, 6]],
-    }
+    read, written = [[0, 1], [0, 103], [0, 1]], [[0, 1], [0, 6], [0, 6]]
+    assert recipe.trainable_slices == {"blocks.0.attn.W_K": read, "blocks.0.attn.W_O": written}
 
 
 def test_none_is_written_as_a_word(path):
