@@ -28,8 +28,8 @@ def test_what_is_drawn_over_all_steps_does_not_move_and_the_rest_shares_one_scal
     result = moving_result()
     figures, problem = probe_figures(1, result.outcomes["moving"], result.steps)
     assert problem == ""
-    moves = {figure.title: figure.moves for figure in figures}
-    assert moves == {"Matrix": True, "Pattern": True, "Rise": False}
+    moves = [(figure.title, figure.moves) for figure in figures]
+    assert moves == [("Matrix", True), ("Pattern", True), ("Rise", False)]
     assert [figure.sequences for figure in figures] == [1, 2, 1]
     outcome = result.outcomes["moving"]
     figures = [outcome.probe.figures(outcome.data.isel(step=[i])) for i in range(3)]
@@ -68,8 +68,8 @@ def test_a_figure_is_bound_by_its_key_and_its_title_is_its_own_at_each_step():
     result = renamed_result()
     figures, problem = probe_figures(1, result.outcomes["renamed"], result.steps)
     assert problem == ""
-    moves = {figure.title: figure.moves for figure in figures}
-    assert moves == {"Head L0H1": True, "Last only": True, "First only": True}
+    moves = [(figure.title, figure.moves) for figure in figures]
+    assert moves == [("Head L0H1", True), ("Last only", True), ("First only", True)]
     head, last, first = (json.loads(figure.json)["at_step"] for figure in figures)
     assert [drawn["title"] for drawn in head] == ["Head L0H0", "Head L0H1"]
     assert {drawn["figure"]["data"][0]["zmax"] for drawn in head} == {4.0}

@@ -51,8 +51,11 @@ def exact_circuit(right):
 
 
 def test_laws_are_told_in_their_order_each_with_one_date():
-    first, last = closest("uniform", 0, 8, first=True), closest("forward_filter", 29, 600)
-    phases = [first, closest("bigram", 21, 21), last]
+    phases = [
+        closest("uniform", 0, 8, first=True),
+        closest("bigram", 21, 21),
+        closest("forward_filter", 29, 600),
+    ]
     halves = [came("bigram", 11), came("best", 11), came("induction_head", 25)]
     tile = how(*phases, *halves)
     assert tile.answer == "Bigram by step 21, forward filter 29"
@@ -62,8 +65,11 @@ def test_laws_are_told_in_their_order_each_with_one_date():
 
 
 def test_a_law_that_is_not_clearly_the_closest_is_not_told():
-    first, last = closest("unigram", 0, 8, first=True), closest("unigram", 30, 100)
-    phases = [first, closest("bigram", 20, 20, status="open"), last]
+    phases = [
+        closest("unigram", 0, 8, first=True),
+        closest("bigram", 20, 20, status="open"),
+        closest("unigram", 30, 100),
+    ]
     assert how(*phases).answer == "From the start closest to the unigram"
 
 
