@@ -114,6 +114,21 @@ class NanoGPT(nn.Module):
         return logits, next_token_loss(logits, targets)
 
 
+def names_of_gpt2(prefix: str, **way: object) -> dict[str, object]:
+    """A table of names for GPT-2's; `way` says how its matrices lie."""
+    at, ours = rf"{prefix}\.h\.(\d+)\.", r"blocks.\1."
+    table: dict[str, object] = {f"{prefix}.wpe.weight": "pos_embed.W_pos"}
+    for kind, gain, end, said in (("W", "w", "weight", way), ("b", "b", "bias", {})):
+        table[rf"{prefix}\.ln_f\.{end}"] = f"ln_final.{gain}"
+        table[rf"{at}ln_(\d)\.{end}"] = rf"{ours}ln\2.{gain}"
+        qkv = [f"{ours}attn.{kind}_{x}" for x in "QKV"]
+        table[rf"{at}attn\.c_attn\.{end}"] = {"to": qkv, "split": "parts", **said}
+        for theirs, place in {"attn.c_proj": f"attn.{kind}_O", "mlp.c_fc": f"mlp.{kind}_in"}.items():
+            table[f"{at}{theirs}.{end}"] = {"to": ours + place, **said}
+        table[rf"{at}mlp\.c_proj\.{end}"] = {"to": f"{ours}mlp.{kind}_out", **said}
+    return table
+
+
 def live_gpt2(**changes: object) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 

@@ -247,11 +247,6 @@ def test_a_source_that_draws_nonstates_is_named(data, tmp_path):
         Run.from_model(run.model(step=-1), source=other)
 
 
-def test_too_many_seeds_are_refused_before_listing():
-    with pytest.raises(ValueError, match=r"^seeds are 1000000000, expected at most 100000$"):
-        train(RECIPE, seeds=range(10**9))
-
-
 def test_a_wrong_generator_is_named():
     with pytest.raises(TypeError, match=r"^generator is 5, expected torch.Generator\(\).manual_seed\(0\)$"):
         Binary(p=0.5, q=0.8).sample(4, 5, generator=5)
