@@ -59,7 +59,7 @@ def test_the_file_that_hides_a_package(folders, kind, content, asked):
 
 
 CAUSES = {  # further back, and a module of Python's own
-    "colours": "try:\n    import colours.shades\nexcept ImportError as e:\n    raise RuntimeError('lazy') from e",
+    "colours": "try:\n    import colours.shades\nexcept ImportError as e:\n    raise OSError('x') from e",
     "colorsys": "from colorsys import rgb_to_hsv",
 }
 
