@@ -114,12 +114,6 @@ def plan_import(
     Attention only, without norms, without positions of its own (rotary or none) and without biases are told
     by what is not there.
 
-    Args:
-        shapes: The shape of every weight, by its name.
-        from_config: Fields of a `DecoderConfig` that the file says.
-        given: Those that the caller says.
-        called: What the file calls a weight, for messages.
-
     Raises:
         RunFileError: Naming a field that cannot be expressed, is not given, or contradicts the shapes.
 

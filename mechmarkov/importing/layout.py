@@ -1,4 +1,8 @@
-"""Layouts of saved weights: what each tells of its model, and what is asked of shapes and names."""
+"""Layouts of saved weights: what each tells of its model, and what is asked of shapes and names.
+
+A layout's `plan_import` takes the shape of every weight by its name, the fields that the file's config says,
+those of a `DecoderConfig` that the caller says, and what the file calls a weight, for messages.
+"""
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
