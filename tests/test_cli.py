@@ -180,7 +180,9 @@ def test_a_recipe_in_the_place_of_a_run(tmp_path, capsys):
         )
     line = fails(capsys, "probe", "walk-k6-half")
     assert line.endswith(": it is a recipe, so train it first: mechmarkov train walk-k6-half")
-    with pytest.raises(RunFileError, match=r"^.*mine.toml: is a recipe, expected a run: mm.train\('.*mine.t"):
+    with pytest.raises(
+        RunFileError, match=r"^.*mine.toml: is a recipe, expected a run: mm.train\('.*mine.toml'"
+    ):
         mm.load(path)
 
 

@@ -38,7 +38,10 @@ HISTORY = torch.tensor([[0, 1, 0, 2, 0]])
         (partial(unigram_point, P, np.full(2, 0.5), tied=True), "pi is not stationary"),
         (partial(unigram_point, P - [[1, -1], [0, 0]], PI, tied=True), r"P\[0\] is \[.*\], expected a law"),
         (partial(unigram_point, P[:1], PI, tied=True), r"P has shape \(1, 2\)"),
-        (partial(unigram_point, P, PI, tied=True, within=np.ones((1, 2))), r"\[0\] adds up to 2, expected 0"),
+        (
+            partial(unigram_point, P, PI, tied=True, within=np.ones((1, 2))),
+            r"within\[0\] adds up to 2, expected 0",
+        ),
         (partial(cosine, np.eye(3), np.ones((3, 1))), r"b has shape \(3, 1\) and a \(3, 3\)"),
         (partial(directional_distance, PI, PI), r"b has shape \(2,\)"),
         (partial(largest_sum, np.array([[np.nan, 0.0]]), TRUE[:1]), "gain has nan, expected finite numbers"),
@@ -46,7 +49,10 @@ HISTORY = torch.tensor([[0, 1, 0, 2, 0]])
         (partial(largest_sum, P, TRUE, np.ones((3, 3), dtype=bool)), r"expected bool and \(2, 2\)"),
         (partial(forward, zero_state(3, 5), ONE_PATH), "displacements has 3 columns, expected 4"),
         (partial(forward, zero_state(2, 4), ONE_PATH), "displacements has 2, expected 0 to 1"),
-        (partial(loss, zero_state(3, 4), ONE_PATH, np.ones(2) / 2, 0.1), r"weights has shape \(2,\), exp"),
+        (
+            partial(loss, zero_state(3, 4), ONE_PATH, np.ones(2) / 2, 0.1),
+            r"weights has shape \(2,\), expected",
+        ),
         (partial(accuracy, zero_state(3, 4), ONE_PATH, np.ones((1, 1))), r"weights has shape \(1, 1\)"),
         (partial(Merges, merges=[["a", "b", "c"]]), r"merges\[0\]"),
         (partial(Chain, Q=[[1.0]]), "P is missing, expected a list; unknown key Q"),

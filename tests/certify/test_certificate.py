@@ -184,7 +184,10 @@ def test_programs_that_are_none_are_refused_in_one_line():
         ([[0.5, 0.5, float("nan")]] * 3, r"^program\[0\]\[2\] is nan, expected a probability"),
         ([[0.5, 0.4, 0.0]] * 3, r"^program\[0\] sums to 0.9, expected 1"),
         ([["1", 0, 0]] * 3, r"^program\[0\]\[0\] is '1', expected a probability"),
-        ("row", r"^program is 'row', but no bound is known of counts times a row: a softmax reads the"),
+        (
+            "row",
+            r"^program is 'row', but no bound is known of counts times a row: a softmax reads the scores",
+        ),
     ):
         with pytest.raises(ValueError, match=message) as error:
             certify(run, program)
@@ -198,7 +201,9 @@ def test_weights_that_are_not_finite_are_refused(name, value):
     run = example(name)
     stored = proof_of(certify(run, tokens=1 << 10), int(run.steps[-1]))
     run.states["blocks.0.attn.W_O"][-1].view(-1)[0] = value
-    with pytest.raises(ValueError, match=r"^states\['blocks.0.attn.W_O'\] holds NaN or infinite values"):
+    with pytest.raises(
+        ValueError, match=r"^states\['blocks.0.attn.W_O'\] holds NaN or infinite values, expected"
+    ):
         certify(run)
     with pytest.raises(ValueError, match=r"^the model has weights that are not finite"):
         verify(stored, run)

@@ -168,7 +168,9 @@ FAULTS = {
     one(subject=["L9H9"]): "model-1[0].subject is ['L9H9'], expected ['L0H0'], ['L0H1'], ['L0.mlp']",
     one(subject="L0H0"): "model-1[0].subject is 'L0H0'",
     one(relation="reaches"): "model-1[0].relation is 'reaches', expected is_needed, attends_to",
-    one(relation="attends_to", object=["parent"]): "model-1[0].object is ['parent'], expected ['previous",
+    one(
+        relation="attends_to", object=["parent"]
+    ): "model-1[0].object is ['parent'], expected ['previous token']",
     one(relation="attends_to"): "model-1[0].object is []",
     one(status="yes"): "status is 'yes'",
     one(status=["shown"]): "status is ['shown']",

@@ -176,7 +176,10 @@ def folder_of(name: str):
 OTHERS = {
     "w.h5": (hdf5, "is HDF5 (Keras, h5py): write its arrays as torch.save({name: tensor, …}, "),
     "m.weights.pt": (hdf5, "is HDF5"),
-    "flax_model.msgpack": (flax, "is msgpack (flax): in Python, torch.save({k: torch.tensor(numpy.asarray(x"),
+    "flax_model.msgpack": (
+        flax,
+        "is msgpack (flax): in Python, torch.save({k: torch.tensor(numpy.asarray(x))",
+    ),
     "checkpoint_7": (flax, "is msgpack (flax)"),
     "m.keras": (keras, "is of Keras: write its arrays as torch.save("),
     "m.pt2": (exported, "is of torch.export: in Python, torch.save(torch.export.load("),
@@ -191,8 +194,14 @@ OTHERS = {
         bytes_of(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n"),
         "is a pointer of Git LFS and not the file itself: git lfs pull",
     ),
-    "lfs.safetensors": (bytes_of(b"version https://git-lfs.github.com/spec/v1\noid"), "is a pointer of Git"),
-    "page.pt": (bytes_of(b"\n<!DOCTYPE html><html></html>"), "is a web page, expected the file that it"),
+    "lfs.safetensors": (
+        bytes_of(b"version https://git-lfs.github.com/spec/v1\noid"),
+        "is a pointer of Git LFS",
+    ),
+    "page.pt": (
+        bytes_of(b"\n<!DOCTYPE html><html></html>"),
+        "is a web page, expected the file that it leads to",
+    ),
     "settings.json": (bytes_of(b"{}"), "is JSON, expected the weights: give the folder of both"),
     "empty.pt": (bytes_of(b""), "is empty"),
     "text.pt": (bytes_of(b"0123456789" * 9), "is not a file written by torch.save"),

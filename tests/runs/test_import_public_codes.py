@@ -201,7 +201,9 @@ def test_the_code_of_transformer_birth_has_names_of_its_own(tmp_path):
     """albietz/transformer-birth@165e11a, ihead_full_model.py, lines 195-240; it saves no weights itself."""
     names = ("tok_embeddings", "pos_embeddings", "layers.0.attention.wq", "output")
     torch.save({f"{name}.weight": torch.ones(5, 8) for name in names}, tmp_path / "model.pt")
-    with pytest.raises(RunFileError, match=r"weights are called tok_embeddings\.weight, pos_embeddings\.wei"):
+    with pytest.raises(
+        RunFileError, match=r"weights are called tok_embeddings\.weight, pos_embeddings\.weig"
+    ):
         import_run([tmp_path / "model.pt"], source=SOURCE)
 
 

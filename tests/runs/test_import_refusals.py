@@ -74,9 +74,17 @@ def test_only_a_run_is_replaced(capsys, tmp_path, monkeypatch):
         ("gpt2_inverse_layer", [], "scale_attn_by_inverse_layer_idx is True: a HookedDecoder cannot express"),
         ("tl3_cfg_object.pt", [], "save model.cfg.to_dict() in place of model.cfg"),
         ("tl2_cfg_object.pt", [], "save model.cfg.to_dict() in place of model.cfg"),
-        ("tl2_bare_attn_only.pt", [], "does not determine positional_embedding_type and normalization_type"),
+        (
+            "tl2_bare_attn_only.pt",
+            [],
+            "does not determine positional_embedding_type and normalization_type: give --set pos",
+        ),
         ("tl2_bare_attn_only.pt", BARE[:2], "does not determine normalization_type: give --set norm"),
-        ("tl2_bare_attn_only.pt", [*BARE, "--set", "n_heads=3"], "n_heads is 2 by the shapes, but 3 was"),
+        (
+            "tl2_bare_attn_only.pt",
+            [*BARE, "--set", "n_heads=3"],
+            "n_heads is 2 by the shapes, but 3 was given",
+        ),
         ("nanogpt_bias.pt", [], "does not determine act_fn: give --set act_fn=gelu"),
         ("nanogpt_bias.pt", [*GELU, "--set", "n_heads=4"], "n_heads is 2 in the file, but 4 was given"),
         ("nanogpt_bias.pt", [*GELU, "--set", f"n_heads={'a' * 5000}"], "n_heads is 2 in the file, but 'aaa"),
@@ -121,8 +129,16 @@ CHANGED_WEIGHTS = [
     ("blocks.0.attn.b_K", torch.zeros(2, 3), "blocks.0.attn.b_K has shape [2, 3], expected [2, 4]"),
     ("blocks.0.mlp.b_in", None, "it has no blocks.0.mlp.b_in"),
     ("blocks.0.attn.mask", torch.ones(7, 7) > 0, "blocks.0.attn.mask is not what the config makes of it"),
-    ("embed.W_E", torch.zeros(5, 8, dtype=torch.int64), '"embed.W_E" is a tensor of torch.int64, expected'),
-    ("blocks.0.attn.b_K", torch.zeros(1).expand(2, 4), '"blocks.0.attn.b_K" is a tensor whose elements'),
+    (
+        "embed.W_E",
+        torch.zeros(5, 8, dtype=torch.int64),
+        '"embed.W_E" is a tensor of torch.int64, expected floating point',
+    ),
+    (
+        "blocks.0.attn.b_K",
+        torch.zeros(1).expand(2, 4),
+        '"blocks.0.attn.b_K" is a tensor whose elements overlap in memory',
+    ),
 ]
 
 

@@ -125,7 +125,9 @@ def test_what_is_no_file_of_torch(tmp_path, capsys, name):
 
 def test_a_model_that_is_none():
     for model in ("ckpt.pt", {"wte.weight": torch.ones(2, 2)}):
-        with pytest.raises(ValueError, match=r"a file of one comes in by mm\.import_run\(\[path\], source=s"):
+        with pytest.raises(
+            ValueError, match=r"a file of one comes in by mm\.import_run\(\[path\], source=source\)"
+        ):
             Run.from_model(model, source=SOURCE)
 
 
@@ -162,5 +164,7 @@ def test_a_source_is_asked_for_with_an_example(tmp_path, capsys, nanogpt):
     with pytest.raises(SystemExit, match="2"):
         main(["import", str(saved(tmp_path / "x.pt", nanogpt))])
     assert """such as --source '{"kind": "circle", "n_states": 6, "p": 0.5}'""" in capsys.readouterr().err
-    with pytest.raises(ValueError, match=r"machine is 3, expected one .* mm\.HiddenMarkov\.from_matrices\(T"):
+    with pytest.raises(
+        ValueError, match=r"machine is 3, expected one .* mm\.HiddenMarkov\.from_matrices\(T\)"
+    ):
         HiddenMarkov.from_machine(3)

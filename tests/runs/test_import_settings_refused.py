@@ -21,8 +21,18 @@ from mechmarkov.sources import Circle
     ("where", "name", "value", "words"),
     [
         ("model_args", "n_registers", 4, "model_args: n_registers is 4: nanoGPT has none"),
-        ("model_args", "rope", True, "rope is True, which no weight shows: say what it means with --set"),
-        ("model_args", "window_size", 4, "window_size is 4, which no weight shows: say what it means with"),
+        (
+            "model_args",
+            "rope",
+            True,
+            "rope is True, which no weight shows: say what it means with --set posi",
+        ),
+        (
+            "model_args",
+            "window_size",
+            4,
+            "window_size is 4, which no weight shows: say what it means with --s",
+        ),
         ("config", "sliding_window", 4, "config: sliding_window is 4, which no weight shows"),
         ("hyper_parameters", "model", {"memory": 3}, "hyper_parameters.model: memory is 3, which no weight"),
         ("config", "logit_softcap", 30.0, "config: logit_softcap is 30.0: a HookedDecoder cannot express it"),

@@ -272,7 +272,9 @@ def test_what_training_code_keeps_beside_weights_is_passed_over(tmp_path):
 
 
 def test_a_whole_module_says_how_to_save_it(tmp_path):
-    with pytest.raises(RunFileError, match=r"refers to .*Linear.*, torch\.save\(\{'model': model\.state_dic"):
+    with pytest.raises(
+        RunFileError, match=r"refers to .*Linear.*, torch\.save\(\{'model': model\.state_dict"
+    ):
         imported(tmp_path, nn.Linear(2, 2))
     optimiser = torch.optim.AdamW(nn.Linear(2, 2).parameters()).state_dict()
     assert "is the state of an optimiser" in refusal(tmp_path, optimiser)

@@ -105,7 +105,9 @@ def test_the_command_says_what_it_took(tmp_path, capsys):
     assert "step 2" in printed[0]
     assert printed[1] == "HookedTransformer, 2 checkpoints"
     assert printed[2] == "training steps by the names: 1, 2"
-    assert printed[3].startswith("not said by the file, assumed: use_attn_scale = True, attn_scale = 2")
+    assert printed[3].startswith(
+        "not said by the file, assumed: use_attn_scale = True, attn_scale = 2, window"
+    )
     assert printed[-1] == str(tmp_path / "run.pt")
     assert load(tmp_path / "run.pt").steps.tolist() == [1, 2]
     assert load(tmp_path / "run.pt").provenance["assumed"]["attn_scale"] == 2.0

@@ -55,7 +55,10 @@ def test_an_activation_is_recognised_by_its_values(name, number):
 @pytest.mark.parametrize(
     ("activation", "words"),
     [
-        (Called(lambda x: x * torch.sigmoid(1.702 * x)), r"gelu by up to 0\.02, gelu_new by up to 0\.021"),
+        (
+            Called(lambda x: x * torch.sigmoid(1.702 * x)),
+            r"from gelu by up to 0\.02, gelu_new by up to 0\.021, relu",
+        ),
         (Called(lambda x: 1.0001 * F.gelu(x)), r"from gelu_?n?e?w? by up to 0\.0006"),
         (nn.Tanh(), r"differs on \[-6, 6\] from .* by up to 5.*: a HookedDecoder has no other"),
         (nn.LeakyReLU(0.01), r"from relu by up to 0\.06"),
@@ -110,7 +113,9 @@ def test_an_activation_that_cannot_be_seen_is_told_by_the_logits(act_fn, name, s
 
 
 def test_an_activation_that_no_logits_tell_is_asked_for_or_refused():
-    with pytest.raises(RunFileError, match=r"disagree: .*; of act_fn relu, gelu, gelu_new and silu were"):
+    with pytest.raises(
+        RunFileError, match=r"disagree: .*; of act_fn relu, gelu, gelu_new and silu were tried"
+    ):
         Run.from_model(functional(torch.tanh, 1.0), source=SOURCE)
     silent = functional(F.gelu, 0.0)
     with pytest.raises(RunFileError, match=r"neither .* tell act_fn: say it, for example given=\{'act_fn': "):

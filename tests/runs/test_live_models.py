@@ -96,7 +96,10 @@ def test_a_query_token_and_fewer_outputs(tmp_path):
         ({"attn_scores_soft_cap": 5.0}, "cfg.attn_scores_soft_cap is 5.0"),
         ({"output_logits_soft_cap": 5.0}, "cfg.output_logits_soft_cap is 5.0"),
         ({"normalization_type": "LN", "final_rms": True}, "cfg.final_rms is True"),
-        ({"use_local_attn": True, "window_size": 3, "attn_types": ["local", "global"]}, "attn_types mixes"),
+        (
+            {"use_local_attn": True, "window_size": 3, "attn_types": ["local", "global"]},
+            "cfg.attn_types mixes",
+        ),
         ({"d_vocab": 6}, "model.d_vocab is 6, but the source has 5 states"),
     ],
     ids=str,

@@ -144,7 +144,10 @@ def test_layers_of_several_numbers_of_heads_are_refused():
         ({"n_heads": [2]}, r"^given\['n_heads'\] is \[2\], expected a plain value$"),
         ("window=3", "^given is 'window=3', expected fields of a config such as"),
         ({"n_ctx": 4}, None),
-        ({"n_layers": 5}, "n_layers is 2 by the shapes, but 5 was given|n_layers is 2 in the file, but 5"),
+        (
+            {"n_layers": 5},
+            "n_layers is 2 by the shapes, but 5 was given|n_layers is 2 in the file, but 5 was given",
+        ),
     ],
 )
 def test_what_is_given_is_checked_as_by_the_command_line(given, words):
@@ -166,8 +169,14 @@ def test_a_config_of_transformers_is_called_a_config_and_not_a_file():
     )
     gptj = transformers.GPTJConfig(**small, n_layer=1, n_head=2, n_embd=8, n_positions=LENGTH, rotary_dim=4)
     for config, words in (
-        (gpt_neo, r"^config\.model_type is 'gpt_neo', expected gpt2, .*; gpt_neo is not read: attention_typ"),
-        (gptj, r"^config\.model_type is 'gptj', expected gpt2, .*; gptj is not read: its attention and its"),
+        (
+            gpt_neo,
+            r"^config\.model_type is 'gpt_neo', expected gpt2, .*; gpt_neo is not read: attention_types are",
+        ),
+        (
+            gptj,
+            r"^config\.model_type is 'gptj', expected gpt2, .*; gptj is not read: its attention and its MLP",
+        ),
     ):
         with pytest.raises(RunFileError, match=words) as caught:
             Run.from_model(transformers.AutoModelForCausalLM.from_config(config), source=SOURCE)

@@ -99,7 +99,9 @@ def test_a_bridge_around_one_becomes_a_run_live_and_saved(tmp_path, family, make
     torch.save(bridge.state_dict(), tmp_path / "bare.pt")
     given = {"n_heads": 1, "act_fn": "gelu", "positional_embedding_type": "rotary", "n_ctx": LENGTH}
     if family != "GPTNeoX":
-        with pytest.raises(RunFileError, match=r"which does not tell what it wraps: save \{\"cfg\": bridge."):
+        with pytest.raises(
+            RunFileError, match=r"which does not tell what it wraps: save \{\"cfg\": bridge.cfg"
+        ):
             import_run([tmp_path / "bare.pt"], source=SOURCE, given=given)
 
 
@@ -127,7 +129,10 @@ MISTAKES = [
         {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}},
         "rope_parameters.rope_type is 'yarn': a HookedDecoder cannot express it",
     ),
-    ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "is {'factor': 2.0, 'type': 'linear'}: a HookedDe"),
+    (
+        {"rope_scaling": {"type": "linear", "factor": 2.0}},
+        "rope_scaling is {'factor': 2.0, 'type': 'linear'}: a HookedDecoder cannot",
+    ),
     ({"rope_parameters": 3}, "rope_parameters is 3: a HookedDecoder cannot"),
     (
         {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},

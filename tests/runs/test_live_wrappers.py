@@ -105,7 +105,9 @@ def test_sharded_weights_are_refused_with_what_to_do(one_process):
     model = gpt()
     for block in model.transformer["h"]:
         fully_shard(block, mesh=torch.distributed.device_mesh.init_device_mesh("cpu", (1,)))
-    with pytest.raises(ValueError, match=r"weights of NanoGPT are sharded \(FSDP\).*get_model_state_dict\(m"):
+    with pytest.raises(
+        ValueError, match=r"weights of NanoGPT are sharded \(FSDP\).*get_model_state_dict\(model"
+    ):
         Run.from_model(model, source=SOURCE)
 
 

@@ -102,7 +102,9 @@ def test_a_tied_model_has_one_parameter():
     assert both.config.tied
     assert one.config == both.config
     assert one.states.keys() == both.states.keys()
-    with pytest.raises(RunFileError, match=r'no line gives unembed.W_U: .*"…": \["embed.W_E", "unembed.W_U"'):
+    with pytest.raises(
+        RunFileError, match=r'no line gives unembed.W_U: .*"…": \["embed.W_E", "unembed.W_U"\]'
+    ):
         mm.Run.from_model(model, source=SOURCE, names=names_of(shape), given=given_of(shape))
 
 

@@ -31,7 +31,11 @@ ASK = object()  # a field that is not given
 # Changes of the table and of `given`, and what is said of them.
 WRONG: list[tuple[dict, dict, str]] = [
     ({}, {"n_heads": ASK}, "has shape [8, 8], all heads in one: say how many, given="),
-    ({}, {"normalization_type": ASK}, "does not determine normalization_type: give --set normalization_type"),
+    (
+        {},
+        {"normalization_type": ASK},
+        "does not determine normalization_type: give --set normalization_type=LN|",
+    ),
     ({}, {"n_heads": 3}, "n_heads is 3, expected a divisor: "),
     ({}, {"n_ctx": 9}, "n_ctx is 7 by the shapes, but 9 was given"),
     ({}, {"positional_embedding_type": "none"}, 'names: pos_embed.W_pos (from "positions") has no place'),
@@ -40,9 +44,17 @@ WRONG: list[tuple[dict, dict, str]] = [
     ({"missing": {}}, {}, 'b_Q, blocks.1.attn.b_K, …: "missing": "zeros" where the model has no such'),
     ({r".*\.out\.weight": ""}, {}, "match 'stack.0.attention.out.weight', expected one of them"),
     ({"tokens.weight": ""}, {}, "it has no embed.W_E"),
-    ({"positions": "embeds.W_pos"}, {}, "is not a name of HookedTransformer's, did you mean pos_embed.W_pos"),
+    (
+        {"positions": "embeds.W_pos"},
+        {},
+        "is not a name of HookedTransformer's, did you mean pos_embed.W_pos?",
+    ),
     ({"positions": "unembed.W_U"}, {}, 'names: "positions" and "readout.weight" are both unembed.W_U'),
-    ({"positions": "pos_embed.W_pos transposed"}, {}, "expected a name or a table: {'to': 'pos_embed.W_pos'"),
+    (
+        {"positions": "pos_embed.W_pos transposed"},
+        {},
+        "expected a name or a table: {'to': 'pos_embed.W_pos', 'tr",
+    ),
     ({"positions": 3}, {}, "names['positions'] is 3, expected a name such as 'embed.W_E'"),
     ({"positions": r"pos_embed.\3"}, {}, "invalid group reference 3"),
     ({"(": "embed.W_E"}, {}, "names has '(', which is not a regular expression: "),
@@ -90,7 +102,9 @@ def test_a_model_that_nothing_fits_shows_its_names_beside_those_that_are_wanted(
 
 @pytest.mark.parametrize("given", ["n_heads=2", [2], 3])
 def test_fields_that_are_no_table_are_refused(given):
-    with pytest.raises(RunFileError, match=r"^given is .*, expected fields of a config such as \{\"n_heads"):
+    with pytest.raises(
+        RunFileError, match=r"^given is .*, expected fields of a config such as \{\"n_heads\": 2\}$"
+    ):
         brought(Shape(), given=given)
 
 

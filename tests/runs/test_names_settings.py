@@ -24,7 +24,10 @@ def imported(tmp_path, config, shape=SHAPE, **given):
         ({"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx is True: a HookedDecoder cannot"),
         ({"window_pattern": "SSSL"}, "window_pattern is 'SSSL': a HookedDecoder cannot"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling is .* cannot express it"),
-        ({"sliding_window": 3}, r"--set window=3 if a query sees itself and 3 tokens before it, 2 if 3 in"),
+        (
+            {"sliding_window": 3},
+            r"--set window=3 if a query sees itself and 3 tokens before it, 2 if 3 in all",
+        ),
         ({"n_heads": 4}, "n_heads is 4 in the file, but 2 was given"),
         ({"use_qk_norm": True}, "use_qk_norm is True, which no weight shows"),
     ],
@@ -58,7 +61,9 @@ def test_a_layer_without_an_mlp_has_one_of_zeros():
     model.stack[0].up = model.stack[0].down = None
     names = names_of(SHAPE) | {"missing": {r".*\.b(_.*)?": "zeros"}}
     options = {"source": SOURCE, "given": given_of(SHAPE)}
-    with pytest.raises(ValueError, match=r'or "missing": \{r"blocks\\\.0\\\.mlp\\\.\.\*": "zeros"\} where'):
+    with pytest.raises(
+        ValueError, match=r'or "missing": \{r"blocks\\\.0\\\.mlp\\\.\.\*": "zeros"\} where the'
+    ):
         mm.Run.from_model(model, names=names, **options)
     names["missing"] |= {r"blocks\.0\.mlp\..*": "zeros"}
     run = mm.Run.from_model(model, names=names, **options)

@@ -244,7 +244,10 @@ def test_a_module_with_the_surface_becomes_a_run():
 def test_a_model_that_computes_something_else_is_refused():
     model = Elsewhere(randomised(HookedDecoder(CONFIG)))
     model.offset = 2e-4
-    with pytest.raises(ValueError, match=r"Elsewhere and its conversion disagree: .* 0\.0002, 0\.0002 of"):
+    with pytest.raises(
+        ValueError,
+        match=r"Elsewhere and its conversion disagree: .* 0\.0002, 0\.0002 of their size, expected",
+    ):
         Run.from_model(model, source=SOURCE)
     model.offset = float("nan")
     with pytest.raises(ValueError, match="logits differ by up to nan"):
@@ -264,7 +267,10 @@ def test_a_model_that_computes_something_else_is_refused():
         ({"n_key_value_heads": 1}, "no parameter blocks.0.attn._W_K"),
         ({"act_fn": "solu_ln"}, "cfg.act_fn is 'solu_ln', expected 'relu', 'gelu', 'gelu_new' or 'silu'"),
         ({"positional_embedding_type": "alibi"}, "cfg.positional_embedding_type is 'alibi', expected"),
-        ({"use_local_attn": True, "window_size": 3, "attn_types": ["local", "global"]}, "attn_types mixes"),
+        (
+            {"use_local_attn": True, "window_size": 3, "attn_types": ["local", "global"]},
+            "cfg.attn_types mixes",
+        ),
         ({"n_layers": 1}, 'a parameter "blocks.1.ln1.w" that a HookedDecoder lacks'),
         ({"n_layers": 3}, "no parameter blocks.2"),
         ({"d_mlp": 5}, r"blocks.0.mlp.W_in has shape \[6, 24\], expected \[6, 5\]"),
@@ -294,7 +300,10 @@ def test_models_that_do_not_fit_are_refused():
     model = randomised(HookedDecoder(CONFIG))
     with pytest.raises(ValueError, match=r"model\.d_vocab is 4, but the source has 6 states"):
         Run.from_model(model, source=Circle(n_states=6, p=0.5))
-    with pytest.raises(ValueError, match="the weights of Linear are called weight, bias: say which weight"):
+    with pytest.raises(
+        ValueError,
+        match="the weights of Linear are called weight, bias: say which weight is which with names=",
+    ):
         Run.from_model(nn.Linear(2, 2), source=SOURCE)
     with pytest.raises(ValueError, match="a stack of 2: import a member"):
         Run.from_model(HookedDecoder(CONFIG, n_models=2), source=SOURCE)

@@ -108,7 +108,9 @@ OF_TEXTS = {
 
 @pytest.mark.parametrize("kind", OF_TEXTS)
 def test_texts_are_asked_about_and_each_is_a_sequence_of_characters_if_that_is_said(kind):
-    with pytest.raises(OptionError, match=r"^tokens hold texts such as '[abc]+': each=\"character\" takes"):
+    with pytest.raises(
+        OptionError, match=r"^tokens hold texts such as '[abc]+': each=\"character\" takes each"
+    ):
         Observed(OF_TEXTS[kind])
     found = encode(OF_TEXTS[kind], None, None, each="character")
     np.testing.assert_array_equal(found.states, ONE)
@@ -210,7 +212,9 @@ def test_what_holds_no_states_is_refused_with_what_to_write(kind):
 
 @pytest.mark.parametrize("tokens", [b"abc" * 60, bytearray(b"abc" * 60), [b"ab", b"ba"] * 60])
 def test_bytes_are_no_text(tokens):
-    with pytest.raises(TypeError, match=r"^tokens(\[0\])? is (b'|bytearray).*, expected a text, tokens.*dec"):
+    with pytest.raises(
+        TypeError, match=r"^tokens(\[0\])? is (b'|bytearray).*, expected a text, tokens.*decode\(\)"
+    ):
         Observed(tokens)
 
 

@@ -88,5 +88,7 @@ def test_trained_from_zero_it_learns_the_base_chain_and_nothing_else_moves():
 
 
 def test_a_recipe_that_reads_another_way_is_refused():
-    with pytest.raises(ValueError, match=r"objective\.kind is 'cross_entropy', but this model's outputs"):
+    with pytest.raises(
+        ValueError, match=r"objective\.kind is 'cross_entropy', but this model's outputs are a law"
+    ):
         mm.load_recipe("context-conditioned-k3").with_set(["objective.kind=cross_entropy"])

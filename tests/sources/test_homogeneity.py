@@ -154,7 +154,9 @@ def test_large_data_are_looked_at_in_part():
 
 def test_a_pooled_law_is_warned_of_when_it_is_read():
     chains = drawn(mm.DirichletChains(n_states=3), 200, 17)
-    said = r"^the sequences do not look like draws of one law of order \d \(p = 0.002\), .* mm.Dirichlet"
+    said = (
+        r"^the sequences do not look like draws of one law of order \d \(p = 0.002\), .* mm.DirichletChains"
+    )
     with pytest.warns(OneLawWarning, match=said):
         source = mm.Observed(chains)
     again = mm.sources.source_from_data(

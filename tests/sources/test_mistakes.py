@@ -23,7 +23,10 @@ def test_a_mistake_is_one_line_that_names_it(kind, changes, field, words):
     [
         ({"kind": "tripple", "p": 0.5}, "Input tag 'tripple' found"),
         ({"p": 0.5, "q": 0.5}, "Unable to extract tag using discriminator 'kind'"),
-        ({"kind": "order_k", "kernel": np.full((11,) * 4, 1 / 11)}, "order 3 on 11 states, expected at"),
+        (
+            {"kind": "order_k", "kernel": np.full((11,) * 4, 1 / 11)},
+            "order 3 on 11 states, expected at least",
+        ),
         ({"kind": "order_k", "kernel": np.full((2,) * 12, 0.5)}, "and at most 1024 histories"),
     ],
     ids=["unknown kind", "no kind", "many states", "high order"],

@@ -63,14 +63,18 @@ def test_tokens_from_one_up_are_told_of_zero():
 
 
 def test_negative_states_are_gaps_until_the_user_says_otherwise():
-    with pytest.raises(OptionError, match=r"^tokens\[0\]\[2\] is -1, .*: relabel=True takes -1, 1 in this"):
+    with pytest.raises(
+        OptionError, match=r"^tokens\[0\]\[2\] is -1, .*: relabel=True takes -1, 1 in this order$"
+    ):
         Observed([[1, 1, -1]] * 90)
     assert Observed([[1, 1, -1]] * 90, relabel=True, order=1).names == ("-1", "1")
 
 
 def test_large_states_may_be_relabelled():
     tokens = SHIFTED["of a tokenizer"]
-    with pytest.raises(OptionError, match=r"max_states=2000 .*; relabel=True takes 17, 5017, 10017 in this"):
+    with pytest.raises(
+        OptionError, match=r"max_states=2000 .*; relabel=True takes 17, 5017, 10017 in this order$"
+    ):
         Observed(tokens)
     assert Observed(tokens, relabel=True, order=1).names == ("17", "5017", "10017")
 
@@ -86,7 +90,10 @@ def test_large_states_may_be_relabelled():
         ({"alphabet": (c for c in "abc")}, "alphabet is <generator"),
         ({"alphabet": 3}, "alphabet is 3, expected a text or a list of the states' names"),
         ({"alphabet": b"abc"}, "alphabet is b'abc', expected a text or a list of the states' names"),
-        ({"alphabet": {"a": 0, "b": 2}}, "alphabet is {'a': 0, 'b': 2}, expected numbers from 0 up, one a"),
+        (
+            {"alphabet": {"a": 0, "b": 2}},
+            "alphabet is {'a': 0, 'b': 2}, expected numbers from 0 up, one a state",
+        ),
         ({"alphabet": ["a", "b", 0.5]}, r"alphabet\[2\] is 0.5, expected a text"),
         ({"alphabet": ["0", "1"]}, r"tokens\[\d+\] is '2', expected one of the 2 symbols of alphabet, 0, 1"),
     ],
@@ -109,7 +116,9 @@ def test_an_endless_alphabet_is_not_begun():
 def test_a_model_of_as_many_states_as_occur_is_told_how(kind):
     tokens, known = SHIFTED[kind], np.unique(SHIFTED[kind])
     those = ", ".join(map(str, known))
-    said = rf"; 3 of the {known.max() + 1} occur: Observed\(…, relabel=True\), .* takes {those} in this order"
+    said = (
+        rf"; 3 of the {known.max() + 1} occur: Observed\(…, relabel=True\), .* takes {those} in this order$"
+    )
     with pytest.raises(ValueError, match=said):
         mm.Run.from_model(model(3), source=Observed(tokens))
     run = mm.Run.from_model(model(3), source=Observed(tokens, relabel=True))
@@ -162,14 +171,18 @@ def test_what_is_left_after_states_are_left_out_is_the_law_of_the_others():
 
 def test_a_model_of_more_states_than_occur_is_told_of_the_alphabet():
     source = Observed(ROWS)
-    with pytest.raises(ValueError, match=r"not show all: Observed\(…, alphabet=\[…\]\), .* names 5 states"):
+    with pytest.raises(
+        ValueError, match=r"the data may not show all: Observed\(…, alphabet=\[…\]\), .* names 5 states"
+    ):
         mm.Run.from_model(model(5), source=source)
     mm.Run.from_model(model(5), source=Observed(ROWS, alphabet=range(5)))
 
 
 def test_a_model_without_line_ends_is_told_of_lines():
     text = "the cat sat\non the mat and slept\n" * 20
-    with pytest.raises(ValueError, match=r"the source has as many: Observed.read\(…, lines=True\)"):
+    with pytest.raises(
+        ValueError, match=r"without line ends the source has as many: Observed.read\(…, lines=True\)"
+    ):
         mm.Run.from_model(model(len(set(text)) - 1), source=Observed(text))
 
 

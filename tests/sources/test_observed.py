@@ -240,7 +240,9 @@ def words_of(text):
 
 def test_rare_states_become_one_by_choice():
     tokens = np.random.default_rng(0).zipf(1.5, 20_000) - 1
-    with pytest.raises(ValueError, match=r"^tokens go up to \d+, expected at most 2000 states: max_states=2"):
+    with pytest.raises(
+        ValueError, match=r"^tokens go up to \d+, expected at most 2000 states: max_states=2000"
+    ):
         Observed(tokens)
     source = Observed(tokens, max_states=50, order=1)
     assert source.n_states == 50
@@ -344,7 +346,9 @@ def test_options_that_make_no_sense(tmp_path):
         Observed.read(tmp_path / "a.csv")
     for lines in (["A", "B"], ["0", "1"]):
         (tmp_path / "a.csv").write_text("\n".join(lines * 60))
-        with pytest.raises(ValueError, match=rf"^the first line of a.csv is '{lines[0]}', which is a state"):
+        with pytest.raises(
+            ValueError, match=rf"^the first line of a.csv is '{lines[0]}', which is a state below: expected"
+        ):
             Observed.read(tmp_path / "a.csv")
         assert len(Observed.read(tmp_path / "a.csv", column=lines[0], order=1).tokens) == 119
     pd.DataFrame({"0": [0, 1] * 60}).to_parquet(tmp_path / "a.parquet")
@@ -358,7 +362,10 @@ def test_options_that_make_no_sense(tmp_path):
 DATA = Observed(TEXT, order=1).model_dump(mode="json")
 BROKEN = [
     ({"states": "§"}, "states is not base64"),
-    ({"states": DATA["states"][:-4]}, r"states are 477 bytes, expected 1 for each of the 480 states in"),
+    (
+        {"states": DATA["states"][:-4]},
+        r"states are 477 bytes, expected 1 for each of the 480 states in lengths",
+    ),
     ({"lengths": [480, 0]}, "states are 480 bytes"),
     ({"names": DATA["names"][:3]}, r"states hold \d+, expected below 3"),
     ({"names": ["a"] * len(DATA["names"])}, "names has repeats"),

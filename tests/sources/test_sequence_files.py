@@ -50,7 +50,9 @@ def test_the_header_of_llmc_is_no_token(tmp_path, date, dtype):
 
 def test_bare_numbers_are_never_read_as_a_text(tmp_path):
     ONE.astype(np.uint16).tofile(tmp_path / "train.bin")
-    with pytest.raises(OptionError, match=r'^train.bin holds bytes, and not their type: dtype="uint16"'):
+    with pytest.raises(
+        OptionError, match=r'^train.bin holds bytes, and not their type: dtype="uint16" reads'
+    ):
         Observed.read(tmp_path / "train.bin")
     (tmp_path / "train.bin").rename(tmp_path / "train.txt")
     with pytest.raises(OptionError, match=r'^train.txt has a NUL byte, at 1, as no text has: dtype="uint16"'):
@@ -67,7 +69,9 @@ def test_the_vocabulary_of_bare_numbers_may_be_given(tmp_path):
         assert source.names == ("a", "b", "c", "d")
         np.testing.assert_array_equal(source.tokens, ONE)
     (tmp_path / "meta.pkl").write_bytes(b"\x80\x04.")
-    with pytest.raises(ValueError, match=r"^meta.pkl is a .pkl file, .*: a pickle can run code; .* as"):
+    with pytest.raises(
+        ValueError, match=r"^meta.pkl is a .pkl file, .*: a pickle can run code; .* as alphabet$"
+    ):
         Observed.read(tmp_path / "meta.pkl")
 
 
@@ -92,11 +96,15 @@ def test_more_than_a_run_file_holds_is_taken_up_to_a_limit(tmp_path):
     path = tmp_path / "train.bin"
     ONE.astype(np.uint16).tofile(path)
     os.truncate(path, 60_000_000_000)  # sparse: nothing of it is written
-    with pytest.raises(OptionError, match=r"holds 30000000000 states, expected at most 2000000: limit=20000"):
+    with pytest.raises(
+        OptionError, match=r"holds 30000000000 states, expected at most 2000000: limit=2000000"
+    ):
         Observed.read(path, dtype="uint16")
     assert Observed.read(path, dtype="uint16", limit=len(ONE), order=1) == OBSERVED
     many = np.tile(ONE, 2600)
-    with pytest.raises(OptionError, match=r"tokens hold 2080000 states in 1 sequences, .*: limit=2000000"):
+    with pytest.raises(
+        OptionError, match=r"tokens hold 2080000 states in 1 sequences, .*: limit=2000000 takes"
+    ):
         Observed(many)
     assert len(Observed(many, limit=50_000, order=1).tokens) == 50_000
     assert Observed(ROWS, limit=250, order=1).lengths == (20,) * 12 + (10,)
@@ -108,7 +116,9 @@ def test_columns_of_lists_and_of_texts(tmp_path):
     assert Observed.read(tmp_path / "a.parquet", order=1) == expected
     table = {"labels": [0] * 40, "input_ids": ROWS.tolist(), "attention_mask": (ROWS * 0 + 1).tolist()}
     datasets.Dataset.from_dict(table).to_parquet(tmp_path / "b.parquet")
-    with pytest.raises(OptionError, match=r'^column is None, .* labels, input_ids, .*: column="input_ids"'):
+    with pytest.raises(
+        OptionError, match=r'^column is None, .* labels, input_ids, .*: column="input_ids" takes'
+    ):
         Observed.read(tmp_path / "b.parquet")
     assert Observed.read(tmp_path / "b.parquet", column="input_ids", order=1) == expected
     pd.DataFrame({"text": TEXTS}).to_parquet(tmp_path / "c.parquet", row_group_size=7)
@@ -142,7 +152,9 @@ def test_a_table_without_names_whose_lines_are_sequences(tmp_path):
 def test_cells_are_numbers_only_where_they_are_written_as_numbers(tmp_path):
     path = tmp_path / "a.csv"
     assert Observed.read(text(path, "s\n" + "10\n2\n" * 60), order=1) == Observed([10, 2] * 60, order=1)
-    with pytest.raises(OptionError, match=r'hold texts such as \'0110\': each="state" .* each="character"'):
+    with pytest.raises(
+        OptionError, match=r'^tokens hold texts such as \'0110\': each="state" .* each="character"'
+    ):
         Observed.read(text(path, "s\n" + "0110\n1100\n" * 60))
     with pytest.raises(ValueError, match=r"^s holds numbers such as '0.0', expected integers$"):
         Observed.read(text(path, "s\n" + "0.0\n1.0\n" * 60))
@@ -166,7 +178,9 @@ def test_a_table_of_50000_columns_is_answered_by_its_first_names(tmp_path):
     path = text(tmp_path / "a.csv", ",".join(f"c{i}" for i in range(50_000)) + "\n" + "0," * 49_999 + "0\n")
     with pytest.raises(OptionError) as error:
         Observed.read(path)
-    assert str(error.value).startswith("column is None, expected one of c0, c1, c2, c3, c4, c5, c6, c7 and")
+    assert str(error.value).startswith(
+        "column is None, expected one of c0, c1, c2, c3, c4, c5, c6, c7 and 49992 others"
+    )
     assert len(str(error.value)) < 200
 
 
@@ -231,7 +245,9 @@ LIES = {
 def test_an_array_whose_header_lies(tmp_path, lie):
     shape, kind, said = LIES[lie]
     header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}\n"
-    with pytest.raises(ValueError, match=rf"^a.npy cannot be read: .*({said}).*; expected a sound .npy"):
+    with pytest.raises(
+        ValueError, match=rf"^a.npy cannot be read: .*({said}).*; expected a sound .npy file$"
+    ):
         Observed.read(npy(tmp_path / "a.npy", header))
 
 
@@ -257,7 +273,9 @@ def test_a_column_that_claims_more_than_it_may_hold(tmp_path, monkeypatch):
     pd.DataFrame({"a": np.zeros(2_100_000, dtype=np.int8)}).to_parquet(tmp_path / "a.parquet")
     assert (tmp_path / "a.parquet").stat().st_size < 100_000
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", None)
-    with pytest.raises(OptionError, match=r"^a.parquet holds 2100000 states, expected at most 2000000"):
+    with pytest.raises(
+        OptionError, match=r"^a.parquet holds 2100000 states, expected at most 2000000: limit"
+    ):
         Observed.read(tmp_path / "a.parquet")
     monkeypatch.setattr(tables, "MAX_BYTES", 1000)
     with pytest.raises(ValueError, match=r"^a.parquet has more than 1000 bytes in a$"):

@@ -120,7 +120,9 @@ def test_rows_of_numbers_are_sequences(tmp_path):
 
 def test_numbers_that_are_not_integers_are_refused(tmp_path):
     np.savetxt(tmp_path / "a.txt", ROWS)
-    with pytest.raises(ValueError, match=r"^a.txt holds numbers such as '2.0+e\+00', expected integers"):
+    with pytest.raises(
+        ValueError, match=r"^a.txt holds numbers such as '2.0+e\+00', expected integers: np.sav"
+    ):
         Observed.read(tmp_path / "a.txt")
 
 

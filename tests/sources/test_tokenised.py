@@ -226,7 +226,9 @@ def test_ties_may_lead_to_unequal_losses():
 
 
 def test_a_text_too_short_for_a_dictionary_is_refused():
-    with pytest.raises(ValueError, match=r"^a text of 3 symbols gives 4 words, expected 16: pass a longer"):
+    with pytest.raises(
+        ValueError, match=r"^a text of 3 symbols gives 4 words, expected 16: pass a longer one$"
+    ):
         lzw([0, 1, 0], 2, 16)
 
 

@@ -241,7 +241,9 @@ def test_numbers_that_make_no_sense_are_refused(tmp_path, jobs, cluster):
 def test_what_failed_is_done_by_the_next_call(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("mechmarkov.sweeps.run.carry_out", dies)
-        with pytest.raises(SweepError, match=r"4 of 4 runs failed \(.*terminated abruptly.*the same call"):
+        with pytest.raises(
+            SweepError, match=r"4 of 4 runs failed \(.*terminated abruptly.*the same call goes on"
+        ):
             sweep(two_points(), tmp_path, fleet=2, jobs=2)
     assert sweep(two_points(), tmp_path, fleet=4).trained == 4
 

@@ -114,7 +114,9 @@ def test_an_address_without_a_cluster_is_named(tmp_path):
 def test_without_a_cluster_the_advice_is_ours(monkeypatch, tmp_path):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    with pytest.raises(ConnectionError, match=r"no Ray cluster answers at auto: .*ray start --head.*HOST:PO"):
+    with pytest.raises(
+        ConnectionError, match=r"no Ray cluster answers at auto: .*ray start --head.*HOST:PORT"
+    ):
         sweep(tiny(seeds=1), tmp_path / "new", cluster=Cluster("auto"))
     assert not (tmp_path / "new").exists()
 

@@ -260,8 +260,14 @@ def test_the_command_ends_with_the_picture(tmp_path, capsys):
     ("arguments", "said"),
     [
         (["no-such"], "no shipped sweep is called 'no-such'"),
-        (["binary-phase", "--gpus-per-task", "1"], "--gpus-per-task is an option of Ray, but no cluster is"),
-        (["binary-phase", "--device", "cuda", "--ray", "auto"], "device is 'cuda', expected 'cpu' on a"),
+        (
+            ["binary-phase", "--gpus-per-task", "1"],
+            "--gpus-per-task is an option of Ray, but no cluster is given",
+        ),
+        (
+            ["binary-phase", "--device", "cuda", "--ray", "auto"],
+            "device is 'cuda', expected 'cpu' on a cluster",
+        ),
     ],
 )
 def test_the_command_refuses_in_one_line(arguments, said, capsys, tmp_path):

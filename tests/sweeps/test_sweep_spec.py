@@ -101,7 +101,10 @@ def test_a_wrong_point_is_named_first():
     ("keys", "said"),
     [
         ({"grd": {}}, "unknown key grd, did you mean grid?"),
-        ({"phase": {"x": "a", "y": "b", "fasset": "c"}}, "phase.fasset, did you mean phase.facet?"),
+        (
+            {"phase": {"x": "a", "y": "b", "fasset": "c"}},
+            "unknown key phase.fasset, did you mean phase.facet?",
+        ),
         ({"grid": {"sorce.p": [0.5]}}, "point 1 (sorce.p = 0.5): unknown key sorce, did you mean source?"),
         (
             {
@@ -110,7 +113,10 @@ def test_a_wrong_point_is_named_first():
             },
             "point 1 (model.nlayers = 1, source.p = 0.5): unknown key model.nlayers",
         ),
-        ({"grid": {"source.p": [0.5]}, "set": {"checkpionts": []}}, "set: unknown key checkpionts, did you"),
+        (
+            {"grid": {"source.p": [0.5]}, "set": {"checkpionts": []}},
+            "set: unknown key checkpionts, did you mean",
+        ),
         ({"grid": {"source.p": [2]}, "set": {"steps": 1}}, "point 1 (source.p = 2): source.p is 2"),
         ({"grid": {"source.p": 0.5}}, "grid: source.p is 0.5, expected a list of values"),
         ({"grid": {"source.p": []}}, "grid: source.p is [], expected a list of values"),
@@ -121,7 +127,10 @@ def test_a_wrong_point_is_named_first():
         ({"name": "my sweep"}, "name is 'my sweep', expected letters, digits, '_', '.' and '-'"),
         ({"probes": "attention"}, "probes is 'attention', expected a list"),
         ({"grid": {"source.p": [1, 1.0]}}, "point 2 (source.p = 1.0) is the same recipe as point 1"),
-        ({"grid": {"source.p": [0.5]}, "set": {"source.p": 0.1}}, "is given, but that field is varied"),
+        (
+            {"grid": {"source.p": [0.5]}, "set": {"source.p": 0.1}},
+            "set.source.p is given, but that field is varied",
+        ),
         (
             {"grid": {"source.p": [0.5]}, "phase": {"x": "source.q", "y": "source.p"}},
             "phase.x is 'source.q', which is not varied, expected one of: source.p",
@@ -130,10 +139,13 @@ def test_a_wrong_point_is_named_first():
             {"grid": {"source.p": [0.5]}, "phase": {"x": "source.p", "y": "optimiser.lr"}},
             "phase.y is 'optimiser.lr', which is not varied, expected one of: source.p",
         ),
-        ({"grid": {"source.p": [0.5]}, "phase": {"x": "source.p", "y": "source.p"}}, "expected different"),
+        (
+            {"grid": {"source.p": [0.5]}, "phase": {"x": "source.p", "y": "source.p"}},
+            "expected different fields",
+        ),
         (
             {"grid": {"source.p": [0.1] * 1000, "source.q": [0.1] * 990}},
-            "990,000 points, expected at most 100",
+            "there are 990,000 points, expected at most 100,000",
         ),
         ({"grid": {"source.p": [0.1] * 2}, "seeds": 1_000_000}, "2,000,000 runs, expected at most 1,000,000"),
     ],
@@ -193,7 +205,11 @@ def test_a_recipe_is_not_a_sweep(tmp_path):
     recipe, sweep = tmp_path / "mine.toml", tmp_path / "many.toml"
     recipe.write_text('name = "a"\nsteps = 3\n[model]\nn_layers = 1\n')
     sweep.write_text('name = "a"\nrecipe = "binary-p05-q08-tied"\nseeds = 2\n')
-    with pytest.raises(SweepError, match=r"is a recipe, as it has 'model': mechmarkov train FILE$"):
+    with pytest.raises(
+        SweepError, match=r"mine.toml: is a recipe, as it has 'model': mechmarkov train FILE$"
+    ):
         mm.load_sweep(recipe)
-    with pytest.raises(RecipeError, match=r"is a sweep, as it has 'recipe': mechmarkov sweep FILE$"):
+    with pytest.raises(
+        RecipeError, match=r"many.toml: is a sweep, as it has 'recipe': mechmarkov sweep FILE$"
+    ):
         mm.load_recipe(sweep)

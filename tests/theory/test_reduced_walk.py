@@ -247,7 +247,7 @@ def test_bad_arguments_are_named():
         ({"n_states": 3}, "displacements run from 0 to 3, expected 0 to 2"),
         (
             {"displacements": displacements[:0], "weights": np.ones(0)},
-            "0 paths of 5 tokens, expected at least",
+            "displacements are 0 paths of 5 tokens, expected at least one",
         ),
         ({"start": reduced_walk.zero_state(4, 5)}, "start has 4 states and 5 positions, expected 4 and 6"),
         ({"eps": 0.0}, "eps is 0.0, expected above 0"),

@@ -137,7 +137,9 @@ def test_earlier_results_are_read_and_never_overwritten(tmp_path):
     again = train(RECIPE, seed=0, device="cpu", out=tmp_path, progress=lambda step, _: steps.append(step))
     assert steps == []
     same_run(first, again)
-    with pytest.raises(RunFileError, match=r"of another recipe \(steps is \d+ there, 9 here\): .*--out"):
+    with pytest.raises(
+        RunFileError, match=r"run.pt is of another recipe \(steps is \d+ there, 9 here\): .*--out"
+    ):
         train(RECIPE.with_set(["steps=9"]), seed=0, device="cpu", out=tmp_path)
     with pytest.raises(RunFileError, match=r"run.pt is of another seed \(0\)"):
         train(RECIPE, seed=1, device="cpu", out=tmp_path)
