@@ -111,8 +111,8 @@ def test_other_lengths_are_refused(task):
 
 def test_titles_and_forms():
     for task in (1, 2):
-        words = f"Questions about fruit, task {task}: {LENGTH[task] - 1} words and the answer"
-        assert FruitQuestions(task=task).title() == f"Questions about fruit, {words}"
+        title = f"Questions about fruit, task {task}: {LENGTH[task] - 1} words and the answer"
+        assert FruitQuestions(task=task).title() == title
     assert FruitQuestions(task=np.int64(2)) == FruitQuestions(task=2)
     tokens = FruitQuestions(task=1).sample(3, 17, generator=generator())
     assert tokens.dtype == torch.int64
