@@ -83,11 +83,8 @@ def of_a_user() -> dict[str, object]:
     Path("input.txt").write_text("the cat sat on the mat " * 40, "utf-8")
     sequences.astype("uint16").tofile("train.bin")
     pd.DataFrame({"tokens": sequences.tolist(), "n": 12}).to_parquet("data.parquet")
-    cells = {
-        "startprob_": [0.5, 0.5],
-        "transmat_": [[0.9, 0.1], [0.1, 0.9]],
-        "emissionprob_": [[0.8, 0.2], [0.3, 0.7]],
-    }
+    transitions = [[0.9, 0.1], [0.1, 0.9]]
+    cells = {"startprob_": [0.5, 0.5], "transmat_": transitions, "emissionprob_": [[0.8, 0.2], [0.3, 0.7]]}
     T = np.array([[[0.5, 0.0], [0.0, 0.0]], [[0.0, 0.5], [1.0, 0.0]]])
     edges = [(0, 0, 0, 0.5), (0, 1, 1, 0.5), (1, 1, 0, 1.0)]
     states = [
@@ -139,12 +136,8 @@ def test_a_row_of_a_file_gives_a_run(command, tmp_path, monkeypatch):
     if "n_heads" not in command:
         options += ["--set", "n_heads=2"]
     if "--names" in command:
-        shapes = {
-            "tok.weight": (3, 8),
-            "pos.weight": (8, 8),
-            "att.qkv.weight": (24, 8),
-            "att.out.weight": (8, 8),
-        }
+        shapes = {"tok.weight": (3, 8), "pos.weight": (8, 8), "att.qkv.weight": (24, 8)}
+        shapes |= {"att.out.weight": (8, 8)}
         torch.save({name: torch.randn(shape) for name, shape in shapes.items()}, "ckpt.pt")
         lines = [
             'tok.weight = ["embed.W_E", "unembed.W_U"]',

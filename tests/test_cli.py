@@ -1,6 +1,7 @@
 """The command line, in-process: what it prints, writes and refuses."""
 
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -34,25 +35,16 @@ def fails(capsys, *arguments):
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("error: ")
-    return lines[0]
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("error: ")
+    return line
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
-    changes = ["steps=5", "checkpoints=[0, 2, 5]", "model.n_ctx=13"]
-    main(
-        [
-            "train",
-            "walk-k6-half",
-            *(word for change in changes for word in ("--set", change)),
-            "--out",
-            str(folder),
-        ]
-    )
+    changes = ["--set", "steps=5", "--set", "checkpoints=[0,2,5]", "--set", "model.n_ctx=13"]
+    main(["train", "walk-k6-half", *changes, "--out", str(folder)])
     return folder / "run.pt"
 
 
@@ -69,20 +61,8 @@ def test_train_writes_a_run_that_loads(trained):
 
 
 def test_train_seeds_as_one_stack(tmp_path, capsys):
-    main(
-        [
-            "train",
-            "walk-k6-half",
-            "--set",
-            "steps=1",
-            "--set",
-            "checkpoints=[1]",
-            "--seeds",
-            "2",
-            "--out",
-            str(tmp_path),
-        ]
-    )
+    changes = ["--set", "steps=1", "--set", "checkpoints=[1]", "--seeds", "2"]
+    main(["train", "walk-k6-half", *changes, "--out", str(tmp_path)])
     assert sorted(file.name for file in tmp_path.iterdir()) == ["seed-0.pt", "seed-1.pt"]
     told = capsys.readouterr().out
     assert "seed-1.pt" in told
@@ -92,11 +72,8 @@ def test_train_seeds_as_one_stack(tmp_path, capsys):
 def test_probe_writes_the_three_files(trained, tmp_path, capsys):
     main(["probe", str(trained), "--steps", "0,5", "--sequences", "16", "--out", str(tmp_path / "out")])
     printed = capsys.readouterr().out
-    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
-        "report.html",
-        "results.nc",
-        "summary.json",
-    ]
+    written = sorted(file.name for file in (tmp_path / "out").iterdir())
+    assert written == ["report.html", "results.nc", "summary.json"]
     assert printed.strip().endswith("report.html")
     summary = json.loads((tmp_path / "out" / "summary.json").read_text("utf-8"))
     assert summary["steps"] == [0, 5]
@@ -136,16 +113,11 @@ def test_probe_without_a_run_names_the_parent_head_and_the_kernel(tmp_path, caps
 def test_probe_of_the_trap_says_chance_and_flat(tmp_path, capsys):
     main(["probe", "--example", "trap", "--probes", "behaviour,attention", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
-    scores = {
-        name: probe["scores"]
-        for name, probe in json.loads((tmp_path / "summary.json").read_text("utf-8"))["probes"].items()
-    }
+    probes = json.loads((tmp_path / "summary.json").read_text("utf-8"))["probes"]
+    scores = {name: probe["scores"] for name, probe in probes.items()}
     assert scores["attention"]["spread"]["value"] == 0
-    assert scores["attention"]["parent_head"] == {
-        "value": None,
-        "unit": "",
-        "reason": "attention is flat: no head and no lag stands out",
-    }
+    flat = "attention is flat: no head and no lag stands out"
+    assert scores["attention"]["parent_head"] == {"value": None, "unit": "", "reason": flat}
     assert scores["behaviour"]["accuracy"]["value"] == pytest.approx(1 / 6, abs=1e-12)
     assert "It is right as often as chance" in printed or "16.7%" in printed
     assert "Attention is exactly even" in printed
@@ -163,9 +135,8 @@ def test_show_and_probes(trained, capsys):
 
 def test_what_has_a_name_is_listed(capsys):
     main(["list"])
-    listed = [
-        line.split(maxsplit=1)[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")
-    ]
+    lines = capsys.readouterr().out.splitlines()
+    listed = [line.split(maxsplit=1)[0] for line in lines if line.startswith("  ")]
     kinds = [entry.name for entry in entry_points(group="mechmarkov.sources")]
     known = [mm.recipes(), mm.sweeps(), mm.examples(), sorted(kinds), mm.bench.registered(), mm.bench.CASES]
     assert listed == [name for names in known for name in names]
@@ -213,13 +184,6 @@ def test_a_recipe_in_the_place_of_a_run(tmp_path, capsys):
         RunFileError, match=r"^.*mine.toml: is a recipe, expected a run: mm.train\('.*mine.toml'"
     ):
         mm.load(path)
-
-
-def test_a_folder_in_the_place_of_a_file_is_named(trained, tmp_path, capsys):
-    (tmp_path / "report.html").mkdir()
-    line = fails(capsys, "probe", str(trained), "--probes", "attention", "--out", str(tmp_path))
-    assert "report.html is a folder, expected the name of a file" in line
-    assert ".tmp" not in line
 
 
 @pytest.mark.parametrize(
@@ -278,8 +242,6 @@ def test_a_file_that_would_run_code_is_refused(capsys, tmp_path):
 
     class Evil:
         def __reduce__(self):
-            import os
-
             return os.system, (f"touch {marker}",)
 
     torch.save({"format": "mechmarkov.run", "model": Evil()}, tmp_path / "evil.pt")
@@ -297,9 +259,7 @@ def test_out_that_is_a_file_is_refused(capsys, tmp_path):
 def without_torch(site, *arguments):
     """What a command prints in a process of its own that then holds nothing heavy."""
     code = (
-        "import sys\n"
-        f"sys.path.insert(0, {str(site)!r})\n"
-        "from mechmarkov.cli import main\n"
+        f"import sys\nsys.path.insert(0, {str(site)!r})\nfrom mechmarkov.cli import main\n"
         f"try:\n    main({list(arguments)})\nexcept SystemExit:\n    pass\n"
         "heavy = ('torch', 'transformer_lens', 'xarray', 'plotly', 'pydantic', 'numpy')\n"
         "print([module for module in heavy if module in sys.modules])"
@@ -337,14 +297,13 @@ def test_the_list_of_probes_loads_no_probe_ours_or_anybodys(tmp_path):
     assert asked["ddd"] == "no question in the source of missing"
 
 
-def test_a_report_that_could_not_be_written_is_refused_before_any_probe(
-    trained, tmp_path, capsys, monkeypatch
-):
+def test_where_no_report_can_be_written_nothing_is_probed(trained, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("mechmarkov.probe_run.probe", lambda *_, **__: pytest.fail("probed"))
     (tmp_path / "report.html").mkdir()
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     line = fails(capsys, "probe", str(trained), "--out", str(tmp_path))
     assert "report.html is a folder, expected the name of a file" in line
+    assert ".tmp" not in line
     line = fails(capsys, "probe", str(trained), "--out", str(tmp_path / "dangling"))
     assert "dangling: a link to" in line
 
@@ -355,11 +314,8 @@ def test_files_named_by_dots_stay_in_their_folders(trained, tmp_path, monkeypatc
     (tmp_path / "other.pt").write_bytes(trained.read_bytes())
     main(["probe", "...pt", "other.pt", "--probes", "attention", "--sequences", "4", "--out", "out/both"])
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["both"]
-    assert sorted(path.name for path in (tmp_path / "out" / "both").iterdir()) == [
-        "other",
-        "report.html",
-        "run",
-    ]
+    both = tmp_path / "out" / "both"
+    assert sorted(path.name for path in both.iterdir()) == ["other", "report.html", "run"]
     (tmp_path / "...toml").write_text(RECIPE, "utf-8")
     main(["train", "...toml"])
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["recipe"]
@@ -427,10 +383,7 @@ def test_a_probe_may_take_so_long_and_no_longer(trained, tmp_path, capsys):
         (["recipe", "walk-k6-half"], ""),
         (["recipe", "walk-k6-hal"], "no shipped recipe is called 'walk-k6-hal', did you mean"),
         (["recipe", "new", "--source", "chian"], "no source is called 'chian', did you mean chain?"),
-        (
-            ["recipe", "new", "--source", "chain", "--heads", "3"],
-            "--heads is 3, expected a divisor of",
-        ),
+        (["recipe", "new", "--source", "chain", "--heads", "3"], "--heads is 3, expected a divisor of"),
     ],
 )
 def test_what_needs_no_model_imports_no_torch(words, said, tmp_path):

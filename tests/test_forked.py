@@ -99,15 +99,7 @@ def test_a_failure_is_told_once_drops_what_is_not_begun_and_waits_for_what_is(tm
 
 def test_a_daemon_starts_no_copies_and_the_command_line_measures_alone(tmp_path):
     """A pool's worker may be a daemon, which Python allows no children."""
-    arguments = [
-        "probe",
-        "--probes",
-        "behaviour,attention",
-        "--sequences",
-        "4",
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    arguments = f"probe --probes behaviour,attention --sequences 4 --out {tmp_path / 'out'}".split()
     daemon = multiprocessing.get_context("fork").Process(target=main, args=(arguments,), daemon=True)
     daemon.start()
     daemon.join(120)
@@ -201,17 +193,7 @@ def test_two_processes_say_what_one_says(tmp_path):
     for jobs in ("1", "2"):
         command = [sys.executable, "-c", "from mechmarkov.cli import main; main()"]
         chosen = "behaviour,attention,alignment,induction,dynamics"
-        options = [
-            "probe",
-            "--probes",
-            chosen,
-            "--jobs",
-            jobs,
-            "--sequences",
-            "16",
-            "--out",
-            str(tmp_path / jobs),
-        ]
+        options = f"probe --probes {chosen} --jobs {jobs} --sequences 16 --out {tmp_path / jobs}".split()
         done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
         assert done.stderr == ""
         summary = json.loads((tmp_path / jobs / "summary.json").read_text("utf-8"))

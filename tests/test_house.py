@@ -199,6 +199,6 @@ def test_entries_of_arguments_begin_with_an_article_or_a_noun():
 
 
 @pytest.mark.parametrize(("word", "most"), WORDS.items())
-def test_words_with_a_plainer_one_get_fewer(word: str, most: int):
+def test_words_with_a_plainer_one_get_fewer(word, most):
     found = len(re.findall(rf"\b{word}\b", prose(), re.IGNORECASE))
     assert found <= most

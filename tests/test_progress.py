@@ -7,18 +7,12 @@ from nbclient import NotebookClient
 from mechmarkov.utils.progress import watched
 
 
-def test_nobody_watches_a_pipe(monkeypatch):
-    read, write = os.pipe()
-    with os.fdopen(read), os.fdopen(write, "w") as stream:
-        monkeypatch.setattr("sys.stderr", stream)
-        assert not watched()
-
-
-def test_a_terminal_is_watched(monkeypatch):
-    ours, theirs = os.openpty()
+@pytest.mark.parametrize(("opened", "is_watched"), [(os.pipe, False), (os.openpty, True)])
+def test_a_terminal_is_watched_and_a_pipe_is_not(monkeypatch, opened, is_watched):
+    ours, theirs = opened()
     with os.fdopen(ours, "rb"), os.fdopen(theirs, "w") as stream:
         monkeypatch.setattr("sys.stderr", stream)
-        assert watched()
+        assert watched() == is_watched
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the kernel's own transport

@@ -58,22 +58,19 @@ def test_the_file_that_hides_a_package(folders, kind, content, asked):
     assert str(caught.value) == line
 
 
-def test_a_cause_further_back(folders):
-    own, installed = folders
-    (own / "colours.py").write_text("")
-    (installed / "painter.py").write_text(
-        "try:\n    import colours.shades\nexcept ImportError as e:\n    raise RuntimeError('lazy') from e"
-    )
-    with pytest.raises(ImportError, match=r"colours\.py hides the module colours"), explaining():
-        import_module("painter")
+CAUSES = {  # further back, and a module of Python's own
+    "colours": "try:\n    import colours.shades\nexcept ImportError as e:\n    raise OSError('x') from e",
+    "colorsys": "from colorsys import rgb_to_hsv",
+}
 
 
-def test_a_module_of_pythons_own(folders):
+@pytest.mark.parametrize("hidden", CAUSES)
+def test_other_causes(folders, hidden):
     own, installed = folders
-    (own / "colorsys.py").write_text("")
-    (installed / "painter.py").write_text("from colorsys import rgb_to_hsv")
+    (own / f"{hidden}.py").write_text("")
+    (installed / "painter.py").write_text(CAUSES[hidden])
     sys.modules.pop("colorsys", None)
-    with pytest.raises(ImportError, match=r"colorsys\.py hides the module colorsys"), explaining():
+    with pytest.raises(ImportError, match=rf"{hidden}\.py hides the module {hidden}"), explaining():
         import_module("painter")
 
 

@@ -22,10 +22,8 @@ def installed(tmp_path_factory):
     """A clean environment that holds the wheel, and reuses the dependencies that are installed here."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run(
-        [*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT],
-        check=True,
-    )
+    build = [*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT]
+    subprocess.run(build, check=True)
     (wheel,) = folder.glob("*.whl")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     python = folder / "venv" / "bin" / "python"

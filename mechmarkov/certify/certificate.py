@@ -181,19 +181,8 @@ def certify(
         )
     took = time.monotonic() - began
     largest_kl = float(kl_at.max())
-    return Certificate(
-        chosen,
-        contexts,
-        of_model,
-        largest_kl,
-        worst.log_ratio,
-        worst.logit_error,
-        kl_at,
-        seen,
-        took,
-        unit,
-        None,
-    )
+    ends = worst.log_ratio, worst.logit_error
+    return Certificate(chosen, contexts, of_model, largest_kl, *ends, kl_at, seen, took, unit, None)
 
 
 def _given(run: Run, program: str | Rows | None) -> Program | None:

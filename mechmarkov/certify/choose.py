@@ -20,17 +20,12 @@ NEAR: Final = 1e-3  # nats: of the programs that are so near in the worst case t
 
 @dataclass(frozen=True, eq=False)
 class Worst:
-    """The most that a program can be off, in any context.
+    """The most that a program can be off, in any context."""
 
-    Attributes:
-        kl: KL(program ‖ model) by position and parent (nats); 0 where there is no context.
-        log_ratio: The smallest and the largest `log(model / program)` of a possible state.
-        logit_error: The largest error of the log odds of two states.
-    """
-
+    # KL(program ‖ model) by position and parent (nats); 0 where there is no context.
     kl: Float[np.ndarray, "read parent"]
-    log_ratio: tuple[float, float]
-    logit_error: float
+    log_ratio: tuple[float, float]  # the smallest and the largest `log(model / program)` of a possible state
+    logit_error: float  # the largest error of the log odds of two states
 
 
 def _worst_of(program: Program, bounds: Bounds) -> Worst:
@@ -86,13 +81,6 @@ def worst_contexts(
     program: Program, bounds: Bounds, contexts: Contexts, objective: Objective, most: int
 ) -> tuple[Int[np.ndarray, "context known_position"], Float[np.ndarray, " read"]]:
     """The contexts that bounds name where the program is furthest off, completed to sequences.
-
-    Args:
-        program: A table.
-        bounds: The model's.
-        contexts: That it can meet.
-        objective: How scores are read.
-        most: The largest number of them.
 
     Returns:
         The sequences, and KL(program ‖ model) at each position, by scores that were computed in float64.

@@ -42,24 +42,11 @@ def cli() -> None:
     """Show what a small transformer learned from Markov data, where it lives and why it is stuck."""
 
 
-for command in (
-    train,
-    probe,
-    tokens_,
-    index,
-    show,
-    import_,
-    sweep,
-    bench,
-    quiz,
-    probes,
-    list_,
-    recipe,
-    certify,
-    verify,
-    ablate,
-    mcp,
-):
+COMMANDS = (
+    train, probe, tokens_, index, show, import_, sweep, bench, quiz, probes, list_, recipe, certify, verify,
+    ablate, mcp,
+)  # fmt: skip
+for command in COMMANDS:
     cli.add_command(command)
 
 

@@ -45,20 +45,10 @@ def recipe() -> None:
 
 @recipe.command()
 @click.option("--source", metavar="KIND", required=True, help="Kind of source (`mechmarkov list`).")
-@click.option(
-    "--layers",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Layers.  [1, or 2 for a law a sequence]",
-)
+@click.option("--layers", type=click.IntRange(1), metavar="N", help="Layers.  [1, or 2 for a law a sequence]")
 @click.option("--heads", type=click.IntRange(1), default=1, metavar="N", help="Heads a layer.")
 @click.option("--width", type=click.IntRange(1), default=32, metavar="N", help="Of the residual stream.")
-@click.option(
-    "--context",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Tokens to read.  [64, or the source's]",
-)
+@click.option("--context", type=click.IntRange(1), metavar="N", help="Tokens to read.  [64, or the source's]")
 @click.option("--states", type=click.IntRange(2), metavar="N", help="States.  [the example's]")
 @click.option("--order", type=click.IntRange(1), metavar="N", help="States back that the law looks.  [1]")
 @click.option("--steps", type=click.IntRange(1), default=1000, metavar="N", help="Steps of the training.")

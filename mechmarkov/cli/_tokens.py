@@ -19,13 +19,7 @@ MAX_LINES = 32
 @click.option(
     "--example", metavar="NAME", shell_complete=completing(examples), help="A bundled run instead of RUN."
 )
-@click.option(
-    "--tokens",
-    "text",
-    metavar="'0 1 2'",
-    required=True,
-    help="States by number or label.",
-)
+@click.option("--tokens", "text", metavar="'0 1 2'", required=True, help="States by number or label.")
 @click.option("--step", type=int, default=-1, help="Checkpoint, -1 for the last.")
 @click.option("--out", type=PATH, default="report", help="Folder.")
 @JSON

@@ -57,10 +57,6 @@ GPT2_HARMLESS = {
 def fields_of_gpt2(config: Mapping[str, Any], where: str = config_fields.FILE) -> dict[str, Any]:
     """Translate a GPT2Config of transformers into fields of a `DecoderConfig`.
 
-    Args:
-        config: Its fields.
-        where: What stands before a field's name in a message.
-
     Raises:
         RunFileError: Naming a field that GPT-2 lacks or that a `HookedDecoder` cannot express.
 
@@ -117,12 +113,6 @@ def plan_import(
 
     Attention only, without norms, without positions of its own (rotary or none) and without biases are told
     by what is not there.
-
-    Args:
-        shapes: The shape of every weight, by its name.
-        from_config: Fields of a `DecoderConfig` that the file says.
-        given: Those that the caller says.
-        called: What the file calls a weight, for messages.
 
     Raises:
         RunFileError: Naming a field that cannot be expressed, is not given, or contradicts the shapes.

@@ -122,12 +122,6 @@ def plan_import(
 ) -> ImportPlan:
     """Work out which decoder a state dict of HookedTransformer is, with its config or without.
 
-    Args:
-        shapes: The shape of every weight, by its name.
-        cfg: The fields of its HookedTransformerConfig, or None.
-        given: Fields of a `DecoderConfig` that the caller says.
-        called: What the file calls a weight, for messages.
-
     Raises:
         ValueError: Naming a field that a HookedDecoder cannot express, or that neither file nor caller gives.
 

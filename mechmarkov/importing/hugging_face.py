@@ -64,27 +64,19 @@ BUFFER = re.compile(r".*\.(rotary_emb\.inv_freq|attention\.(bias|masked_bias))")
 
 @dataclass(frozen=True)
 class Family:
-    """A type of transformers' decoders: the facts that hold whatever a config of it says.
+    """A type of transformers' decoders: the facts that hold whatever a config of it says."""
 
-    Attributes:
-        architecture: The class in transformers.
-        names: A table of its names, or their beginnings, by a bridge's.
-        fixed: Fields of our config that no field of theirs tells.
-        eps: The name of the norms' epsilon.
-        rotary: The names of the rotary fields.
-        harmless: Names that only this family has and that change nothing.
-        rotary_share: The share of a head that turns, where the config does not say; None if it is the whole.
-        is_gemma: Whether embeddings are scaled by `sqrt(d_model)` and gains of norms are one more.
-    """
-
-    architecture: str
+    architecture: str  # the class in transformers
+    # A table of its names, or their beginnings, by a bridge's.
     names: Mapping[str, str] = field(default_factory=lambda: LLAMA_NAMES)
+    # Fields of our config that no field of theirs tells.
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    eps: str = "rms_norm_eps"
-    rotary: Set[str] = frozenset(ROTARY)
-    harmless: Set[str] = frozenset()
+    eps: str = "rms_norm_eps"  # the name of the norms' epsilon
+    rotary: Set[str] = frozenset(ROTARY)  # the names of the rotary fields
+    harmless: Set[str] = frozenset()  # names that only this family has and that change nothing
+    # The share of a head that turns, where the config does not say; None if it is the whole.
     rotary_share: float | None = None
-    is_gemma: bool = False
+    is_gemma: bool = False  # whether embeddings are scaled by `sqrt(d_model)` and gains of norms are one more
 
 
 LLAMA = Family(
@@ -243,11 +235,6 @@ def how(family: Family, d_model: int) -> dict[str, Any]:
 def fields_of(config: Mapping[str, Any], family: Family, where: str) -> dict[str, Any]:
     """Translate a config of transformers into fields of a `DecoderConfig`.
 
-    Args:
-        config: Its fields.
-        family: The type of model.
-        where: What stands before a field's name in a message.
-
     Raises:
         RunFileError: Naming a field that is missing or that a `HookedDecoder` cannot express.
 
@@ -277,13 +264,6 @@ def common_fields(
     config: Mapping[str, Any], family: Family, n_heads: int, d_head: int, where: str
 ) -> dict[str, Any]:
     """Translate the fields that configs of transformers and of bridges around its models share.
-
-    Args:
-        config: The fields.
-        family: The type of model.
-        n_heads: How many heads it has.
-        d_head: How wide a head is.
-        where: What stands before a field's name in a message.
 
     Raises:
         RunFileError: Naming a field that a `HookedDecoder` cannot express.

@@ -1,4 +1,8 @@
-"""Layouts of saved weights: what each tells of its model, and what is asked of shapes and names."""
+"""Layouts of saved weights: what each tells of its model, and what is asked of shapes and names.
+
+A layout's `plan_import` takes the shape of every weight by its name, the fields that the file's config says,
+those of a `DecoderConfig` that the caller says, and what the file calls a weight, for messages.
+"""
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
@@ -52,22 +56,16 @@ class UnknownWeightError(RunFileError):
 
 @dataclass(frozen=True)
 class ImportPlan:
-    """A model as its file describes it, before any weight is read.
+    """A model as its file describes it, before any weight is read."""
 
-    Attributes:
-        config: The shape of the model; whether it is tied is decided by its weights.
-        wanted: The names of the weights to read; the rest follows from the config.
-        states: The weights, by their own names, as HookedTransformer's.
-        assumed: What neither the file nor the caller says and no weight shows, with what is taken.
-        may_tie: Whether equal embedding and unembedding mean one parameter.
-        masks: Those of `wanted` that are masks: of any type, and not always finite.
-    """
-
-    config: DecoderConfig
-    wanted: tuple[str, ...]
+    config: DecoderConfig  # the shape of the model; whether it is tied is decided by its weights
+    wanted: tuple[str, ...]  # the names of the weights to read; the rest follows from the config
+    # The weights, by their own names, as HookedTransformer's.
     states: Callable[[dict[str, Tensor]], dict[str, Tensor]]
+    # What neither the file nor the caller says and no weight shows, with what is taken.
     assumed: dict[str, Any] = field(default_factory=dict)
-    may_tie: bool = False
+    may_tie: bool = False  # whether equal embedding and unembedding mean one parameter
+    # Those of `wanted` that are masks: of any type, and not always finite.
     masks: frozenset[str] = frozenset()
 
     def of_live_model(self, weights: Mapping[str, Tensor]) -> tuple[DecoderConfig, dict[str, Tensor]]:

@@ -51,18 +51,15 @@ NOT_TRANSPOSED = {  # where layers lie as GPT-2's do
 class Names:
     """Translates the names of some program's weights into those of a TransformerBridge, and back.
 
-    Attributes:
-        table: Stems of their names, and beginnings of those of layers (which end in a dot), by a bridge's.
-        called: A function of one of their names: what a file calls that weight.
-
     Example:
         >>> names = Names({"wte": "embed", "h.": "blocks.", "ln_1": "ln1"})
         >>> names.ours(["wte.weight", "h.3.ln_1.bias"])
         {'wte.weight': 'embed.weight', 'h.3.ln_1.bias': 'blocks.3.ln1.bias'}
     """
 
+    # Stems of their names, and beginnings of those of layers (which end in a dot), by a bridge's.
     table: Mapping[str, str]
-    called: Called = str
+    called: Called = str  # a function of one of their names: what a file calls that weight
 
     def ours(self, weights: Iterable[str]) -> dict[str, str]:
         """Returns a bridge's name of each of their weights.

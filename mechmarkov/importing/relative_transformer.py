@@ -33,12 +33,6 @@ def plan_import(
 ) -> ImportPlan:
     """Work out which decoder a `Relative_Transformer` is, and how its weights become the decoder's.
 
-    Args:
-        shapes: The shape of every weight, by its name.
-        from_config: Fields of a `DecoderConfig` that the file says.
-        given: Those that the caller says.
-        called: What the file calls a weight, for messages.
-
     Raises:
         RunFileError: Naming a field that cannot be expressed, is not given, or contradicts the shapes.
     """

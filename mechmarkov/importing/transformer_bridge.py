@@ -44,12 +44,6 @@ def plan_import(
 ) -> ImportPlan:
     """Work out which decoder the state dict of a TransformerBridge is, with its config or without.
 
-    Args:
-        shapes: The shape of every weight, by its name.
-        cfg: The fields of `bridge.cfg`, or None.
-        given: Fields of a `DecoderConfig` that the caller says.
-        called: What the file calls a weight, for messages.
-
     Raises:
         ValueError: Naming a field that a HookedDecoder cannot express, or that neither file nor caller gives.
     """

@@ -227,18 +227,12 @@ def named_states(
 
 @dataclass(frozen=True)
 class _Picked:
-    """A model of the source's states only.
+    """A model of the source's states only."""
 
-    Attributes:
-        states: Its weights `[step, ...]`.
-        difference: Between its logits of the states and the whole model's, at the last step.
-        tokens: The token of each state, and of the query.
-        left_out: The largest probability of tokens that are not states, in the whole model at the last step.
-    """
-
-    states: dict[str, Tensor]
-    difference: Difference
-    tokens: list[int]
+    states: dict[str, Tensor]  # its weights `[step, ...]`
+    difference: Difference  # between its logits of the states and the whole model's, at the last step
+    tokens: list[int]  # the token of each state, and of the query
+    # The largest probability of tokens that are not states, in the whole model at the last step.
     left_out: float
 
     def origin(self, objective: Objective) -> dict[str, Any]:

@@ -12,16 +12,6 @@ from mechmarkov.quiz.scores import Score, score
 from mechmarkov.quiz.sheet import make, opened
 
 __all__ = [
-    "KEY",
-    "RULES",
-    "Answer",
-    "Hidden",
-    "Question",
-    "Score",
-    "answers_by",
-    "hidden_models",
-    "make",
-    "opened",
-    "read_answers",
-    "score",
-]
+    "KEY", "RULES", "Answer", "Hidden", "Question", "Score", "answers_by", "hidden_models", "make", "opened",
+    "read_answers", "score",
+]  # fmt: skip

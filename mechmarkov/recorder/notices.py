@@ -39,13 +39,7 @@ class Notices:
             self.add(kind, f"{what}: {why}", mend)
 
     def add(self, kind: str, message: str, mend: str) -> None:
-        """Keep a warning for `tell`, unless one of its kind was kept before.
-
-        Args:
-            kind: What tells warnings of one kind from others.
-            message: What went wrong.
-            mend: What to do about it.
-        """
+        """Keep a warning for `tell`, unless one of its kind was kept before."""
         if kind not in self._told:
             self._told.add(kind)
             line = printable(" ".join(message.split()), LINE_CHARACTERS)

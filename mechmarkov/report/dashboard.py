@@ -30,43 +30,25 @@ WIDTH, HEIGHT = 120, 28  # pixels of a small curve
 
 @dataclass(frozen=True)
 class ProbedRun:
-    """A row of the dashboard: a run that was probed, as its `summary.json` has it.
+    """A row of the dashboard: a run that was probed, as its `summary.json` has it."""
 
-    Attributes:
-        folder: Where its files are, from the folder that is listed.
-        report: Its report, from there; empty where there is none.
-        badge: The word of its first screen; empty where it is undecided.
-        headline: The title of its first screen.
-        title: The run: source, model and training.
-        source: Where its data come from.
-        model: The model's shape.
-        objective: The loss.
-        has: What it has formed (`mechmarkov.report.words.forms`); None where that is undecided.
-        seed: The seed that it was trained with, if it is known.
-        step: The last step that was probed.
-        excess: The loss above the best possible (nats), if it was measured.
-        interval: Its 95 % interval.
-        curve: `step` and `loss` of its training, if they were kept.
-        failed: How many probes failed.
-        warnings: What may invalidate all of it.
-    """
-
-    folder: str
-    report: str
-    badge: str
-    headline: str
-    title: str
-    source: str
-    model: str
-    objective: str
+    folder: str  # of its files, from the folder that is listed
+    report: str  # its report, from there; empty where there is none
+    badge: str  # the word of its first screen; empty where it is undecided
+    headline: str  # the title of its first screen
+    title: str  # the run: source, model and training
+    source: str  # where its data come from
+    model: str  # the model's shape
+    objective: str  # the loss
+    # What it has formed (`mechmarkov.report.words.forms`); None where that is undecided.
     has: dict[str, bool | None]
-    seed: int | None
-    step: int | None
-    excess: float | None
-    interval: tuple[float, float] | None
-    curve: dict[str, list[float]] | None
-    failed: int
-    warnings: tuple[str, ...]
+    seed: int | None  # the seed that it was trained with, if it is known
+    step: int | None  # the last step that was probed
+    excess: float | None  # the loss above the best possible (nats), if it was measured
+    interval: tuple[float, float] | None  # its 95 % interval
+    curve: dict[str, list[float]] | None  # `step` and `loss` of its training, if they were kept
+    failed: int  # how many probes failed
+    warnings: tuple[str, ...]  # what may invalidate all of it
 
 
 class _Part(BaseModel):
@@ -122,23 +104,14 @@ class _Summary(_Part):
 
 @dataclass(frozen=True)
 class RunShare:
-    """Counts runs that differ in their seed only and have something in common.
+    """Counts runs that differ in their seed only and have something in common."""
 
-    Attributes:
-        setting: The source, model and objective of these runs.
-        what: The badge, or what they have formed.
-        hits: The number of runs that have it.
-        of: The number of runs of which it is decided.
-        undecided: The number of the others.
-        interval: Wilson's 95 % interval of the share.
-    """
-
-    setting: str
-    what: str
-    hits: int
-    of: int
-    undecided: int
-    interval: tuple[float, float]
+    setting: str  # the source, model and objective of these runs
+    what: str  # the badge, or what they have formed
+    hits: int  # the number of runs that have it
+    of: int  # the number of runs of which it is decided
+    undecided: int  # the number of the others
+    interval: tuple[float, float]  # Wilson's 95 % interval of the share
 
     def __str__(self) -> str:
         """Returns it in words."""

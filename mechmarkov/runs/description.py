@@ -6,10 +6,7 @@ from mechmarkov.runs.stored import Stored
 from mechmarkov.utils.text import counted
 
 # Kinds of positional embeddings by what they do, where their name does not say it.
-POSITIONS = {
-    "none": "no positions",
-    "shortformer": "positions in queries and keys only (shortformer)",
-}
+POSITIONS = {"none": "no positions", "shortformer": "positions in queries and keys only (shortformer)"}
 
 
 def describe(run: Stored) -> dict[str, Any]:

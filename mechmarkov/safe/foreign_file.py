@@ -81,23 +81,15 @@ class _PassedOver:
 
 @dataclass(frozen=True)
 class ForeignFile:
-    """A checkpoint of another program, its structure read: a `TensorPlan` stands for each tensor.
+    """A checkpoint of another program, its structure read: a `TensorPlan` stands for each tensor."""
 
-    Attributes:
-        path: Where it is.
-        content: Its outermost dict, list or tuple.
-        sizes: Bytes of each storage.
-        types: What the file calls the type of each, where it has names of its own.
-        notes: Texts that safetensors keep next to the tensors.
-        is_safetensors: Whether it is of safetensors, else of `torch.save`.
-    """
-
-    path: Path
-    content: Any
-    sizes: dict[str, int]
+    path: Path  # where it is
+    content: Any  # the outermost dict, list or tuple
+    sizes: dict[str, int]  # bytes of each storage
+    # What the file calls the type of each, where it has names of its own.
     types: Mapping[str, str] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
-    is_safetensors: bool = False
+    notes: Mapping[str, str] = field(default_factory=dict)  # texts that safetensors keep next to the tensors
+    is_safetensors: bool = False  # whether it is of safetensors, else of `torch.save`
 
     def tensors(self, plans: Mapping[str, TensorPlan], masks: Container[str] = ()) -> dict[str, Tensor]:
         """Read tensors, float32 on the CPU.

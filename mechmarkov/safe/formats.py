@@ -118,10 +118,6 @@ def check_known(path: Path, head: bytes, size: int) -> None:
 def check_archive(path: Path, names: Collection[str]) -> None:
     """Refuse a zip archive of another program, by the names in it.
 
-    Args:
-        path: The archive, which the message names.
-        names: The names of its entries.
-
     Raises:
         RunFileError: Saying what it is and what to do.
 

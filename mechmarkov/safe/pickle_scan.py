@@ -53,23 +53,14 @@ NAMES = {
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """A tensor that a pickle asks for, before anything of it is allocated.
-
-    Attributes:
-        dtype: Its type.
-        key: The name of its storage in the archive.
-        shape: Its shape.
-        stride: Elements from one entry of an axis to the next.
-        offset: Elements before its first one in the storage.
-        room: How many elements the storage has.
-    """
+    """A tensor that a pickle asks for, before anything of it is allocated."""
 
     dtype: torch.dtype
-    key: str
+    key: str  # the name of its storage in the archive
     shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-    room: int
+    stride: tuple[int, ...]  # elements from one entry of an axis to the next
+    offset: int  # elements before its first one in the storage
+    room: int  # how many elements the storage has
 
 
 @dataclass(frozen=True)

@@ -27,15 +27,10 @@ class RunFileError(ValueError):
 
 @dataclass(eq=False)
 class Foreign:
-    """Stands in a scanned structure for something in the file that is not plain.
+    """Stands in a scanned structure for something in the file that is not plain."""
 
-    Attributes:
-        verb: What it is, as the rest of a sentence: "is a set", "refers to posix.system".
-        empty: Whether nothing was put into it.
-    """
-
-    verb: str
-    empty: bool = True
+    verb: str  # what it is, as the rest of a sentence: "is a set", "refers to posix.system"
+    empty: bool = True  # whether nothing was put into it
 
 
 def check_plain(
@@ -145,10 +140,6 @@ def describe(value: Any) -> str:
 def check_loaded_tensor(tensor: Tensor, path: str) -> None:
     """Refuse a tensor that is not an ordinary dense one lying wholly inside its storage.
 
-    Args:
-        tensor: What torch has read.
-        path: Where in the file it is, for the message.
-
     Raises:
         RunFileError: For a sparse, quantised, complex or fake tensor, and for one whose elements overlap.
     """
@@ -173,13 +164,6 @@ def check_loaded_tensor(tensor: Tensor, path: str) -> None:
 
 def check_strides(path: str, shape: tuple[int, ...], stride: tuple[int, ...], offset: int, room: int) -> None:
     """Refuse elements that overlap or reach outside their storage.
-
-    Args:
-        path: What messages call the tensor.
-        shape: Its shape.
-        stride: Elements from one entry of an axis to the next.
-        offset: Elements before its first one.
-        room: How many elements the storage has.
 
     Raises:
         RunFileError: Naming the tensor.

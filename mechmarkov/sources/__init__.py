@@ -22,9 +22,7 @@ from mechmarkov.sources.fresh.dirichlet_chains import DirichletChains as Dirichl
 from mechmarkov.sources.fresh.doubly_stochastic import DoublyStochastic as DoublyStochastic
 from mechmarkov.sources.fresh.relabelled_graph import RelabelledGraph as RelabelledGraph
 from mechmarkov.sources.fruit_questions import FruitQuestions as FruitQuestions
-from mechmarkov.sources.generalised_hidden_markov import (
-    GeneralisedHiddenMarkov as GeneralisedHiddenMarkov,
-)
+from mechmarkov.sources.generalised_hidden_markov import GeneralisedHiddenMarkov as GeneralisedHiddenMarkov
 from mechmarkov.sources.graph import Graph as Graph
 from mechmarkov.sources.hidden_markov import HiddenMarkov as HiddenMarkov
 from mechmarkov.sources.hidden_mixture import HiddenMixture as HiddenMixture

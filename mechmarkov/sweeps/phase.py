@@ -120,12 +120,7 @@ def places(cells: Sequence[Where]) -> list[tuple[int, int, int]]:
 
 
 def headings(phase: Phase, title: str = "") -> tuple[str, str]:
-    """Returns the heading of a diagram, from the phase's event, and the line below it.
-
-    Args:
-        phase: What the diagram shows.
-        title: The sweep's, before the legend in the second line.
-    """
+    """Returns the heading of a diagram, from the phase's event, and the line below it."""
     words = TITLES.get(phase.event, f"Share of runs where {phase.event} is true")
     return words, f"{title} · {LEGEND}" if title else LEGEND
 

@@ -140,10 +140,7 @@ def sweep(
                 engine = _local_engine(tasks, replace(settings, scratch=store.scratch), jobs, board)
             else:
                 share = replace(
-                    settings,
-                    device=cluster.device,
-                    cores=cluster.cpus_per_task,
-                    gpu_share=cluster.gpu_share,
+                    settings, device=cluster.device, cores=cluster.cpus_per_task, gpu_share=cluster.gpu_share
                 )
                 engine = on_ray(tasks, partial(carry_out, settings=share), cluster)
             for task, outcome in engine:

@@ -20,13 +20,9 @@ FORMAT = "mechmarkov.sweep-row"
 
 @dataclass(frozen=True)
 class Store:
-    """The place where rows and runs are kept.
+    """The place where rows and runs are kept."""
 
-    Attributes:
-        folder: The folder of the sweep; `rows/KEY.json` and, where they are kept, `runs/KEY.pt` are in it.
-    """
-
-    folder: Path
+    folder: Path  # the folder of the sweep; `rows/KEY.json` and, where they are kept, `runs/KEY.pt` are in it
 
     def row_file(self, key: str) -> Path:
         """The path of a member's row, `rows/KEY.json`."""

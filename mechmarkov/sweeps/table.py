@@ -24,10 +24,6 @@ def table(members: Sequence[tuple[Point, int]], rows: Sequence[Row]) -> pa.Table
     chance, or the middle of null models) with `.null_low` and `.null_high` (95 % of null models), `.reason`
     where it has no value; `<probe>.skipped` and `<probe>.failed`, why; `seconds` (this member's share of its
     task's wall time) and `key`. A column's metadata hold its unit.
-
-    Args:
-        members: Point and seed of each.
-        rows: The row of each.
     """
     units: dict[str, str] = {"stuck.excess": "nats", "stuck.line": "nats", "seconds": "s"}
     cells = []

@@ -10,13 +10,6 @@ from mechmarkov.training.train import TrainingDivergedError, train, train_member
 from mechmarkov.training.workload import Member
 
 __all__ = [
-    "Diverged",
-    "Member",
-    "Objective",
-    "Recipe",
-    "RecipeError",
-    "TrainingDivergedError",
-    "load_recipe",
-    "train",
-    "train_members",
-]
+    "Diverged", "Member", "Objective", "Recipe", "RecipeError", "TrainingDivergedError", "load_recipe",
+    "train", "train_members",
+]  # fmt: skip

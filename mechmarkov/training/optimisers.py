@@ -78,10 +78,7 @@ class StackOptimiser:
     """
 
     def __init__(
-        self,
-        settings: Sequence[GradientDescent | AdamW],
-        parameters: Mapping[str, Tensor],
-        steps: int,
+        self, settings: Sequence[GradientDescent | AdamW], parameters: Mapping[str, Tensor], steps: int
     ) -> None:
         self._settings, self._steps = settings, steps
         self._rates = -1, torch.empty(0)

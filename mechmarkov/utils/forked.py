@@ -104,11 +104,7 @@ def forked(
 
 
 def shut_down(
-    pool: Executor,
-    others: Set[Any],
-    stop: Callable[[], None] = lambda: None,
-    *,
-    patience: float = math.inf,
+    pool: Executor, others: Set[Any], stop: Callable[[], None] = lambda: None, *, patience: float = math.inf
 ) -> None:
     """Drop work that is not begun and wait for what is under way; an interruption meanwhile ends it.
 

@@ -31,11 +31,7 @@ def explaining() -> Iterator[None]:
 
 
 def hiding(error: BaseException) -> str | None:
-    """The line about the file of one's own that made an import fail, or None if none did.
-
-    Args:
-        error: What the import raised, with its traceback.
-    """
+    """The line about the file of one's own that made an import fail, or None if none did."""
     seen: BaseException | None = error
     while seen is not None:
         for name, file in [*_named(seen), *_run(seen)]:

@@ -93,10 +93,8 @@ def case_of(rng, n_heads, n_keys, n_states):
     case = Case.__new__(Case)
     weight = rng.exponential(size=(n_heads, n_keys, n_states)) + 0.1
     case.weight, case.where = (weight, weight * rng.choice([0.0, 1e-9, 0.1], weight.shape)), "here"
-    case.allowed, case.transitions = (
-        rng.random((n_keys, n_states)) < 0.8,
-        rng.random((n_states, n_states)) < 0.8,
-    )
+    case.allowed = rng.random((n_keys, n_states)) < 0.8
+    case.transitions = rng.random((n_states, n_states)) < 0.8
     case.allowed[:, 0] = case.transitions[0] = True
     shape = (n_heads, n_keys, n_states, 2)
     return case, Form(0.0, rng.normal(size=shape), None, rng.choice([0.0, 1e-9, 0.1], shape))

@@ -199,9 +199,8 @@ def test_denormal_numbers_are_numbers():
     q, k, v = drawn(*[(2, 2, 2, 7, 3)] * 3)
     small = attend_fused(q, k, v * 1e-40, 0.5)
     assert small.abs().max() > 1e-41
-    torch.testing.assert_close(
-        small.double(), attention(*(x.double() for x in (q, k, v * 1e-40)), 0.5), rtol=0, atol=1e-43
-    )
+    exact = attention(*(x.double() for x in (q, k, v * 1e-40)), 0.5)
+    torch.testing.assert_close(small.double(), exact, rtol=0, atol=1e-43)
     tiny = attend_fused(q * 1e-40, k, v, 0.5)
     torch.testing.assert_close(tiny, attention(0 * q, k, v, 0.5), rtol=1e-5, atol=1e-6)
 
@@ -230,10 +229,8 @@ def test_what_would_be_read_beyond_is_refused():
         attend_fused(q, k, v, 1.0, -1)
     with pytest.raises(ValueError, match=r"^v is torch.float64 of shape"):
         attend_fused(q, k, v.double(), 1.0)
-    with pytest.raises(
-        ValueError,
-        match=r"^k is torch.float32 of shape \[2, 1, 2, 4, 3\] on cpu, expected .*\[2, 1, 2, 5, 3\] on",
-    ):
+    said = r"^k is torch.float32 of shape \[2, 1, 2, 4, 3\] on cpu, expected .*\[2, 1, 2, 5, 3\] on"
+    with pytest.raises(ValueError, match=said):
         attend_fused(q, k[..., :4, :], v, 1.0)
     for case, names in (
         (layer_case(3, 5, separate=True), ("value_input", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O")),
@@ -280,9 +277,8 @@ def test_training_uses_kernels_unless_something_inside_is_hooked(change, attende
     use_fast_kernels(model)
     plain = model(tokens)
     torch.testing.assert_close(plain, without, rtol=1e-4, atol=1e-5)
-    assert [count(name, plain) for name in ("layer", "attention")] == [
-        2 * (attended_by == n) for n in ("layer", "attention")
-    ]
+    for name in ("layer", "attention"):
+        assert count(name, plain) == 2 * (attended_by == name)
     assert (count("mlp", plain), count("norm", plain)) == (2, norms)
     looked_into = {"attn.hook_pattern": "layer", "attn.hook_z": "layer", "mlp.hook_pre": "mlp"}
     for point, kernel in (looked_into | ({"ln2.hook_scale": "norm"} if norms == 5 else {})).items():
@@ -336,27 +332,14 @@ def test_large_matrices_of_an_mlp_are_left_to_blas(d_mlp, kernel):
 
 
 def test_attention_is_for_small_heads_and_many_positions():
-    shape = {
-        "n_layers": 1,
-        "d_model": 16,
-        "d_head": 8,
-        "n_heads": 1,
-        "n_ctx": 64,
-        "d_vocab": 3,
-        "attn_only": True,
-    }
+    shape = {"n_layers": 1, "d_model": 16, "d_head": 8, "n_heads": 1, "n_ctx": 64, "d_vocab": 3}
 
     def chosen(device="cpu", **fields):
-        return attention_for(DecoderConfig(**shape | fields), device) is attend_fused
+        return attention_for(DecoderConfig(**shape | fields, attn_only=True), device) is attend_fused
 
     assert all(chosen(**fields) for fields in ({}, {"d_head": 16}, {"window": 4}))
-    refused = (
-        {"n_ctx": 16},
-        {"d_head": 32, "n_ctx": 256},
-        {"positional_embedding_type": "relative"},
-        {"device": "cuda"},
-    )
-    assert not any(chosen(**fields) for fields in refused)
+    refused = ({"n_ctx": 16}, {"d_head": 32, "n_ctx": 256}, {"positional_embedding_type": "relative"})
+    assert not any(chosen(**fields) for fields in (*refused, {"device": "cuda"}))
 
 
 @pytest.mark.parametrize("change", [{}, {"tied": True}, {"d_vocab": 3}])

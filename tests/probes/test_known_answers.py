@@ -9,13 +9,12 @@ from models_by_hand import LOG_P, PI
 from probing_cases import CHAIN, P3, names_in, parent_logits, probe_quickly, run_of, walk_run
 
 from mechmarkov.models.constructions.lookup_tables import (
-    cancelling_tables,
     content_table,
     direct_table,
     mlp_table,
     value_table,
 )
-from mechmarkov.sources import Binary, Chain, Circle, LaggedChain
+from mechmarkov.sources import Binary, Chain, Circle
 
 UNIGRAM_KL = float(PI @ (P3 * np.log(P3 / PI)).sum(1))
 WRONG = [1, 2, 0]  # another state's successors
@@ -34,6 +33,18 @@ def aligned(decoder, source):
 def bigram_in(build):
     """A model that holds the bigram, probed once, beside as many null models as by default."""
     return probe_quickly(run_of(build(LOG_P, n_ctx=8)), ASKED, nulls=24)
+
+
+def assert_scores(outcome, within=1e-6, **expected):
+    """Scores by their names: numbers to within so much, texts as they are."""
+    for name, value in expected.items():
+        near = value if isinstance(value, str) else pytest.approx(value, abs=within)
+        assert outcome.scores[name].value == near, name
+
+
+def assert_no_score(outcome, name, why):
+    assert outcome.scores[name].value is None
+    assert why in outcome.scores[name].reason
 
 
 def is_at_chance(result) -> bool:
@@ -56,17 +67,15 @@ def of_path(result, path: str):
     return result["alignment"].data.sel(path=path).isel(step=-1)
 
 
-@pytest.mark.parametrize(
-    ("build", "path"), [(direct_table, "direct"), (value_table, "L0H0"), (mlp_table, "L0.mlp")]
-)
+BUILDS = [(direct_table, "direct"), (value_table, "L0H0"), (mlp_table, "L0.mlp")]
+
+
+@pytest.mark.parametrize(("build", "path"), BUILDS)
 def test_the_bigram_is_found_in_the_path_that_holds_it(build, path):
     result = bigram_in(build)
-    scores = {key: score.value for key, score in result["alignment"].scores.items()}
-    assert (scores["path"], scores["target"], scores["best_lag"]) == (path, "log P", 1)
-    assert scores["kernel_cosine"] == pytest.approx(1, abs=1e-6)
-    assert scores["kernel_slope"] == pytest.approx(1, abs=1e-5)
-    assert scores["kernel_kl"] == pytest.approx(0, abs=1e-9)
-    assert scores["recall"] == 1
+    assert_scores(result["alignment"], path=path, target="log P", best_lag=1, kernel_cosine=1, recall=1)
+    assert_scores(result["alignment"], 1e-5, kernel_slope=1)
+    assert_scores(result["alignment"], 1e-9, kernel_kl=0)
     assert names_in(result["alignment"], "matches") == [((path,), ("log P",))]
     claim = result["alignment"].claims.first("matches")
     assert claim.value == pytest.approx(1, abs=1e-6)
@@ -75,20 +84,14 @@ def test_the_bigram_is_found_in_the_path_that_holds_it(build, path):
         assert int(of_path(result, other)["constant"]) == 1
         assert float(of_path(result, other)["kernel_cosine"]) == 0
         assert float(of_path(result, other)["gain"]) < 0.01
-    behaved = result["behaviour"].scores
-    assert behaved["nearest_predictor"].value == "bigram"
-    assert behaved["kl_bigram"].value == pytest.approx(0, abs=1e-9)
+    assert_scores(result["behaviour"], 1e-9, nearest_predictor="bigram", kl_bigram=0)
 
 
 def test_a_head_on_the_parent_is_the_parent_head():
     result = bigram_in(value_table)
-    scores = result["attention"].scores
-    assert scores["parent_head"].value == "L0H0"
-    assert scores["parent_score"].value == pytest.approx(1, abs=1e-6)
-    assert scores["best_lag"].value == 1
-    assert scores["effective_tokens"].value == pytest.approx(1, abs=1e-6)
-    assert scores["spread"].value == pytest.approx(1, abs=1e-6)
-    assert scores["parent_score"].value > scores["parent_score"].null[2]
+    found = result["attention"]
+    assert_scores(found, parent_head="L0H0", parent_score=1, best_lag=1, effective_tokens=1, spread=1)
+    assert found.scores["parent_score"].null[2] < 1
     (claim,) = result["attention"].claims.where("attends_to")
     assert (claim.subject, claim.object[0], claim.status) == (("L0H0",), "parent", "shown")
     assert claim.value == pytest.approx(1, abs=1e-6)
@@ -103,39 +106,33 @@ def test_flat_attention_is_no_parent_head(build):
     assert claim.condition("tokens").value == 8
     assert result["attention"].scores["spread"].value == 0
     for name in ("parent_head", "best_lag"):
-        assert result["attention"].scores[name].value is None
-        assert "flat" in result["attention"].scores[name].reason
+        assert_no_score(result["attention"], name, "flat")
     # Uniform over the first t tokens: 1/t on the parent, t effective tokens.
-    harmonic = np.mean(1 / np.arange(1, 9))
-    assert result["attention"].scores["parent_score"].value == pytest.approx(harmonic, abs=1e-6)
-    assert result["attention"].scores["effective_tokens"].value == pytest.approx(4.5, abs=1e-5)
-    share = result["attention"].scores["position_share"]
-    assert share.value is None
-    assert "constant" in share.reason
+    assert_scores(result["attention"], parent_score=np.mean(1 / np.arange(1, 9)))
+    assert_scores(result["attention"], 1e-5, effective_tokens=4.5)
+    assert_no_score(result["attention"], "position_share", "constant")
 
 
 def test_a_head_at_lag_two_is_compared_with_two_steps():
     P2 = P3 @ P3
     result = probe(value_table(torch.tensor(np.log(P2)).float(), n_ctx=8, lag=2))
-    scores = {key: score.value for key, score in result["alignment"].scores.items()}
-    assert (scores["path"], scores["best_lag"]) == ("L0H0", 2)
-    assert scores["kernel_cosine"] == pytest.approx(1, abs=1e-6)
-    assert scores["kernel_slope"] == pytest.approx(1, abs=1e-5)
+    assert_scores(result["alignment"], path="L0H0", best_lag=2, kernel_cosine=1)
+    assert_scores(result["alignment"], 1e-5, kernel_slope=1)
     assert names_in(result["alignment"], "matches") == [(("L0H0",), ("log P",))]
     claim = result["alignment"].claims.first("matches")
     assert claim.condition("law").value == 2
     assert claim.condition("attends").value == pytest.approx(1, abs=1e-6)
     two_step_unigram = float(PI @ (P2 * np.log(P2 / PI)).sum(1))
-    assert claim.condition("predicts by itself").value == pytest.approx(scores["kernel_kl"])
+    kl = result["alignment"].scores["kernel_kl"].value
+    assert claim.condition("predicts by itself").value == pytest.approx(kl)
     assert claim.condition("the unigram is away").value == pytest.approx(two_step_unigram, abs=1e-6)
-    assert result["attention"].scores["best_lag"].value == 2
-    assert result["attention"].scores["parent_score"].value == pytest.approx(1 / 8, abs=1e-6)
+    assert_scores(result["attention"], best_lag=2, parent_score=1 / 8)
     (claim,) = result["attention"].claims.where("attends_to", status="shown")
     assert (claim.subject, claim.object) == (("L0H0",), ("previous token",))
     assert claim.condition("not the parent") is not None
     assert claim.value == pytest.approx(1, abs=1e-6)
     # The first prediction has no token at lag 2; the head then looks at the parent.
-    assert result["behaviour"].scores["nearest_predictor"].value == "step_2"
+    assert_scores(result["behaviour"], nearest_predictor="step_2")
 
 
 def test_one_step_held_by_a_head_at_lag_two_is_the_wrong_power():
@@ -161,16 +158,11 @@ def test_a_model_of_biases_alone_is_the_unigram_and_holds_nothing():
     with torch.no_grad():
         decoder.unembed.b_U.copy_(torch.tensor(np.log(PI)))
     result = probe(decoder, sequences=256)
-    assert result["behaviour"].scores["nearest_predictor"].value == "unigram"
-    assert result["behaviour"].scores["kl_unigram"].value == pytest.approx(0, abs=1e-9)
+    assert_scores(result["behaviour"], 1e-9, nearest_predictor="unigram", kl_unigram=0)
     assert (("model",), ("unigram",)) in names_in(result["behaviour"], "imitates")
-    scores = result["alignment"].scores
-    assert scores["kernel_cosine"].value == 0
-    assert scores["kernel_slope"].value == pytest.approx(0, abs=1e-9)
-    assert scores["kernel_kl"].value == pytest.approx(UNIGRAM_KL, abs=1e-6)
-    assert scores["recall"].value == pytest.approx(1 / 3)
-    assert scores["best_lag"].value is None
-    assert "constant" in scores["best_lag"].reason
+    assert_scores(result["alignment"], 1e-9, kernel_cosine=0, kernel_slope=0, recall=1 / 3)
+    assert_scores(result["alignment"], kernel_kl=UNIGRAM_KL)
+    assert_no_score(result["alignment"], "best_lag", "constant")
     claim = holds_none(result)
     assert claim.condition("constant") is not None
     assert claim.condition("the unigram is away").value == pytest.approx(UNIGRAM_KL, abs=1e-6)
@@ -184,8 +176,7 @@ def test_far_lags_that_say_nothing_do_not_outdo_an_imperfect_bigram():
     result = probe(far)
     kls = result["alignment"].data["kernel_kl"].isel(step=-1)
     assert float(kls.sel(path="L0H0")) < float(kls.sel(path="direct"))
-    assert result["alignment"].scores["path"].value == "direct"
-    assert result["alignment"].scores["kernel_slope"].value == pytest.approx(0.5, abs=1e-5)
+    assert_scores(result["alignment"], 1e-5, path="direct", kernel_slope=0.5)
 
 
 def test_a_head_on_the_first_token_looks_at_no_lag():
@@ -225,7 +216,7 @@ def test_at_two_states_slope_and_nats_decide():
     claim = result["alignment"].claims.first("matches")
     assert (claim.value, claim.unit) == (pytest.approx(1, abs=1e-5), scores["kernel_slope"].unit)
     turned = probe(direct_table(-torch.tensor(np.log(source.P)).float(), n_ctx=8), source)
-    assert turned["alignment"].scores["kernel_slope"].value == pytest.approx(-1, abs=1e-5)
+    assert_scores(turned["alignment"], 1e-5, kernel_slope=-1)
     assert holds_none(turned).subject == ("direct",)
 
 
@@ -233,9 +224,7 @@ def test_uniform_rows_leave_nothing_to_align_with():
     decoder = direct_table(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), n_ctx=4)
     result = probe_quickly(run_of(decoder, source=Binary(p=0.5, q=0.5)))  # all probes
     assert result.failed == {}
-    slope = result["alignment"].scores["kernel_slope"]
-    assert slope.value is None
-    assert "equal" in slope.reason
+    assert_no_score(result["alignment"], "kernel_slope", "equal")
     assert holds_none(result)
 
 
@@ -250,22 +239,17 @@ def double_centred(table):
 def test_the_square_root_of_the_chain_is_the_kernel_of_a_walk():
     P = Circle(n_states=6, p=0.3).P
     result = walk(0.3, np.sqrt(P).T, parent_logits(13))
-    scores = {key: score.value for key, score in result["alignment"].scores.items()}
-    assert (scores["path"], scores["target"], scores["best_lag"]) == ("L0H0", "sqrt P", 1)
-    assert scores["recall"] == 1
-    assert scores["kernel_cosine"] == pytest.approx(1, abs=1e-6)
-    assert scores["circulant_share"] == pytest.approx(1, abs=1e-6)
-    assert scores["kernel_slope"] is None
-    assert "softmax" in result["alignment"].scores["kernel_slope"].reason
+    assert_scores(result["alignment"], path="L0H0", target="sqrt P", best_lag=1)
+    assert_scores(result["alignment"], recall=1, kernel_cosine=1, circulant_share=1)
+    assert_no_score(result["alignment"], "kernel_slope", "softmax")
     assert names_in(result["alignment"], "matches") == [(("L0H0",), ("sqrt P",))]
-    assert result["attention"].scores["parent_score"].value == pytest.approx(1, abs=1e-6)
-    assert (("L0H0",), "parent") in [
-        (subject, names[0]) for subject, names in names_in(result["attention"], "attends_to")
-    ]
+    assert_scores(result["attention"], parent_score=1)
+    named = [(subject, names[0]) for subject, names in names_in(result["attention"], "attends_to")]
+    assert (("L0H0",), "parent") in named
     # Scores are proportional to sqrt(P), so that is what it predicts.
     root = np.sqrt([0.3, 0.7]) / np.sqrt([0.3, 0.7]).sum()
     expected = float((np.array([0.3, 0.7]) * np.log(np.array([0.3, 0.7]) / root)).sum())
-    assert result["behaviour"].scores["kl_bigram"].value == pytest.approx(expected, abs=1e-6)
+    assert_scores(result["behaviour"], kl_bigram=expected)
 
 
 def test_the_chain_itself_is_not_quite_the_kernel_of_a_walk():
@@ -283,14 +267,12 @@ def test_the_chain_itself_is_not_quite_the_kernel_of_a_walk():
 def test_the_exact_trap_is_at_chance_flat_and_constant():
     result = walk(1.0, np.full((6, 6), 0.37), np.zeros(13))
     assert is_at_chance(result)
-    assert result["behaviour"].scores["accuracy"].value == pytest.approx(1 / 6)
-    assert result["behaviour"].scores["optimal_accuracy"].value == 1
+    assert_scores(result["behaviour"], accuracy=1 / 6, optimal_accuracy=1)
     claim = is_even(result)
     assert claim.null == pytest.approx(1 / 13)
     assert claim.condition("tokens").value == 12
-    assert result["attention"].scores["spread"].value == 0
-    assert result["alignment"].scores["kernel_cosine"].value == 0
-    assert result["alignment"].scores["recall"].value == pytest.approx(1 / 6)
+    assert_scores(result["attention"], 0, spread=0)
+    assert_scores(result["alignment"], 1e-9, kernel_cosine=0, recall=1 / 6)
     claim = holds_none(result)
     assert claim.subject == ("L0H0",)
     assert claim.condition("constant") is not None
@@ -310,15 +292,13 @@ def test_an_escaped_trap_predicts_perfectly_from_whatever_lag_class_it_chose(m):
     lag = 25 - 1 - np.arange(25)  # of key i, counted from the predicted token behind 24 states
     logits = np.where((lag % 6 == m % 6) & (lag > 0), 60.0, 0.0)
     result = walk(1.0, np.linalg.matrix_power(P, m).T, logits)
-    assert result["behaviour"].scores["accuracy"].value == 1
-    assert result["attention"].scores["parent_score"].value == pytest.approx(0.25 * (m == 1), abs=1e-6)
+    assert_scores(result["behaviour"], 0, accuracy=1)
+    assert_scores(result["attention"], parent_score=0.25 * (m == 1))
     claim = result["attention"].claims.first("attends_by", status="shown")
     assert (claim.subject, claim.object) == (("L0H0",), ("lag class", str(m)))
     assert (claim.value, claim.condition("modulo").value) == (pytest.approx(1, abs=1e-6), 6)
-    scores = result["alignment"].scores
-    assert scores["best_lag"].value == m
-    assert scores["kernel_cosine"].value == pytest.approx(1, abs=1e-6)
-    assert scores["kernel_kl"].value == pytest.approx(0, abs=1e-5)
+    assert_scores(result["alignment"], best_lag=m, kernel_cosine=1)
+    assert_scores(result["alignment"], 1e-5, kernel_kl=0)
     assert names_in(result["alignment"], "matches") == [(("L0H0",), ("sqrt P",))]
     claim = result["alignment"].claims.first("matches")
     assert claim.condition("law").value == m  # the law of so many steps
@@ -338,7 +318,7 @@ def test_an_informative_circuit_that_nobody_reads_is_not_called_the_kernel():
     # After one step at p = 1/2: V knows the chain, attention is still flat.
     source = Circle(n_states=6, p=0.5)
     result = walk(0.5, 0.3 + 0.05 * source.P.T, np.zeros(97))
-    assert result["alignment"].scores["kernel_cosine"].value == pytest.approx(1, abs=1e-5)
+    assert_scores(result["alignment"], 1e-5, kernel_cosine=1)
     claim = holds_none(result)
     assert (claim.subject, claim.value) == (("L0H0",), pytest.approx(1, abs=1e-5))
     assert claim.condition("attends").value == pytest.approx(1 / 97, abs=1e-3)
@@ -359,7 +339,7 @@ def test_a_head_that_reads_far_back_is_compared_with_the_law_of_so_many_steps(so
     else:
         run = run_of(value_table(torch.tensor(np.log(law)).float(), n_ctx, lag=lag), source=source)
     found = probe_quickly(run, ["alignment"])["alignment"]
-    assert found.scores["kernel_cosine"].value == pytest.approx(1, abs=1e-6)
+    assert_scores(found, kernel_cosine=1)
     assert names_in(found, "matches") == [(("L0H0",), (target,))]
     assert found.claims.first("matches").condition("law").value == lag
     assert (found.claims.first("matches").condition("lags alike") is not None) == (source.n_states == 6)
@@ -393,62 +373,4 @@ def test_at_zero_a_model_knows_looks_at_and_holds_nothing():
     assert is_at_chance(result)
     assert is_even(result)
     assert holds_none(result).condition("constant") is not None
-    share = result["alignment"].scores["circulant_share"]
-    assert share.value is None
-    assert share.reason == "the circuit says nothing"
-
-
-# -- what cancels, and what is held at some positions only ---------------------------------------------------
-
-
-@pytest.mark.parametrize("gain", [0.5, 2.0, 5.0])
-def test_heads_that_cancel_hold_nothing_and_are_named(gain):
-    result = probe_quickly(run_of(cancelling_tables(LOG_P, n_ctx=8, gain=gain)), ["alignment", "storage"])
-    scores, said = result["storage"].scores, result["storage"].claims
-    assert scores["bigram_home"].value == "direct" == result["alignment"].scores["path"].value
-    assert scores["share_direct"].value == pytest.approx(1, abs=1e-6)
-    for head in ("L0H0", "L0H1"):
-        assert scores[f"share_{head}"].value is None
-        reason = scores[f"share_{head}"].reason
-        assert all(part in reason for part in ("L0H0 (+", "L0H1 (-", "cancel"))
-    assert names_in(result["storage"], "stores") == [(("direct",), ("bigram",))]
-    assert said.first("stores").value == pytest.approx(1, abs=1e-6)
-    assert said.first("cancels").subject == ("L0H0", "L0H1")
-    assert said.first("cancels").value == pytest.approx(0, abs=1e-6)
-
-
-def test_what_could_cancel_either_of_two_is_said_to_work_against_both():
-    result = probe_quickly(run_of(cancelling_tables(LOG_P, n_ctx=8, gain=1.0)), ["storage"])
-    assert result["storage"].scores["bigram_home"].value == "direct + L0H0"
-    said = result["storage"].claims
-    assert said.first("stores").subject == ("direct", "L0H0")
-    assert (said.first("works_against").subject, said.first("works_against").value) == (
-        ("L0H1",),
-        pytest.approx(1, abs=0.1),
-    )
-
-
-@pytest.mark.parametrize("n_ctx", [8, 9])
-def test_a_bigram_at_every_other_position_is_one_whatever_the_length(n_ctx):
-    models = (value_table(LOG_P, n_ctx, every=every) for every in (2, 1))
-    found, whole = (probe_quickly(run_of(model), ["storage"])["storage"] for model in models)
-    at = found.data["parent_gain_at"].isel(step=-1).values
-    assert np.allclose(at[::2], at[0], atol=1e-5)
-    assert (np.diff(at[1::2]) < 0).all()  # uniform attention tells less and less of the parent
-    assert at[7] < 0.3 * at[0]
-    assert found.scores["bigram_home"].value == "L0H0"
-    assert 0.4 < found.scores["parent_gain"].value / whole.scores["parent_gain"].value < 0.8
-
-
-def test_a_program_is_what_can_be_explained_and_the_tables_of_the_weights_are_told_apart():
-    lagged = LaggedChain(P3, lag=3)
-    parent = probe_quickly(run_of(value_table(LOG_P, n_ctx=12, lag=3), source=lagged), ["program"])["program"]
-    assert parent.scores["explained"].value > 0.999
-    assert parent.scores["explained_by_weights"].value > 0.999
-    by_token = probe_quickly(run_of(content_table(3 * LOG_P, n_ctx=16)), ["program"])["program"]
-    assert by_token.scores["explained"].value > 0.99
-    assert by_token.scores["explained_by_weights"].value < 0.5
-    fitted, weights = by_token.claims.where("explains")
-    assert (fitted.subject[0], fitted.status) == ("best program found", "shown")
-    assert "TokenHead" in [premise.words[0] for premise in fitted.because if premise.name == "term"]
-    assert weights.subject[0] == "tables read from the weights"
+    assert_no_score(result["alignment"], "circulant_share", "the circuit says nothing")

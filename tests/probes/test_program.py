@@ -7,7 +7,7 @@ from mechmarkov.probes.program import fit as program_fit
 from mechmarkov.probes.program import grammar
 from mechmarkov.probes.program.measure import FRESH_SEED, fit_programs, program_predictions
 from models_by_hand import LOG_P
-from probing_cases import P3, RAW_LOG, SHAPES, claims_of, few, random_run, run_of, subject_of
+from probing_cases import P3, RAW_LOG, SHAPES, claims_of, few, probe_quickly, random_run, run_of, subject_of
 from scipy.special import softmax
 
 import mechmarkov as mm
@@ -314,3 +314,17 @@ def test_a_head_whose_matches_are_all_that_some_predictions_see_has_a_selector()
     )
     data, _ = measured(mm.train(recipe, seed=1, progress=False), sequences=40)
     assert np.isfinite(data["kl_by_weights"]).all()
+
+
+def test_a_program_is_what_can_be_explained_and_the_tables_of_the_weights_are_told_apart():
+    lagged = LaggedChain(P3, lag=3)
+    parent = probe_quickly(run_of(value_table(LOG_P, n_ctx=12, lag=3), source=lagged), ["program"])["program"]
+    assert parent.scores["explained"].value > 0.999
+    assert parent.scores["explained_by_weights"].value > 0.999
+    by_token = probe_quickly(run_of(content_table(3 * LOG_P, n_ctx=16)), ["program"])["program"]
+    assert by_token.scores["explained"].value > 0.99
+    assert by_token.scores["explained_by_weights"].value < 0.5
+    fitted, weights = by_token.claims.where("explains")
+    assert (fitted.subject[0], fitted.status) == ("best program found", "shown")
+    assert "TokenHead" in [premise.words[0] for premise in fitted.because if premise.name == "term"]
+    assert weights.subject[0] == "tables read from the weights"

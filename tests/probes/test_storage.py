@@ -6,11 +6,28 @@ import numpy as np
 import pytest
 import torch
 from models_by_hand import LOG_P, PI, relabelled
-from probing_cases import CHAIN, P3, RAW_LOG, ask, parent_logits, random_run, run_of, subject_of, walk_run
+from probing_cases import (
+    CHAIN,
+    P3,
+    RAW_LOG,
+    ask,
+    names_in,
+    parent_logits,
+    probe_quickly,
+    random_run,
+    run_of,
+    subject_of,
+    walk_run,
+)
 
 import mechmarkov as mm
 from mechmarkov.models import DecoderConfig, HookedDecoder
-from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
+from mechmarkov.models.constructions.lookup_tables import (
+    cancelling_tables,
+    direct_table,
+    mlp_table,
+    value_table,
+)
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import behaviour, storage
 from mechmarkov.probing import Subject
@@ -317,3 +334,40 @@ def test_figures_show_shares_tables_ranks_and_training():
     assert "What each path gives over training" in titles
     assert float(data["share"].sel(step=0, path="direct")) > 0.6
     assert CHAIN.n_states == len(data["state_from"])
+
+
+@pytest.mark.parametrize("gain", [0.5, 2.0, 5.0])
+def test_heads_that_cancel_hold_nothing_and_are_named(gain):
+    result = probe_quickly(run_of(cancelling_tables(LOG_P, n_ctx=8, gain=gain)), ["alignment", "storage"])
+    scores, said = result["storage"].scores, result["storage"].claims
+    assert scores["bigram_home"].value == "direct" == result["alignment"].scores["path"].value
+    assert scores["share_direct"].value == pytest.approx(1, abs=1e-6)
+    for head in ("L0H0", "L0H1"):
+        assert scores[f"share_{head}"].value is None
+        reason = scores[f"share_{head}"].reason
+        assert all(part in reason for part in ("L0H0 (+", "L0H1 (-", "cancel"))
+    assert names_in(result["storage"], "stores") == [(("direct",), ("bigram",))]
+    assert said.first("stores").value == pytest.approx(1, abs=1e-6)
+    assert said.first("cancels").subject == ("L0H0", "L0H1")
+    assert said.first("cancels").value == pytest.approx(0, abs=1e-6)
+
+
+def test_what_could_cancel_either_of_two_is_said_to_work_against_both():
+    result = probe_quickly(run_of(cancelling_tables(LOG_P, n_ctx=8, gain=1.0)), ["storage"])
+    assert result["storage"].scores["bigram_home"].value == "direct + L0H0"
+    said = result["storage"].claims
+    assert said.first("stores").subject == ("direct", "L0H0")
+    against = said.first("works_against")
+    assert (against.subject, against.value) == (("L0H1",), pytest.approx(1, abs=0.1))
+
+
+@pytest.mark.parametrize("n_ctx", [8, 9])
+def test_a_bigram_at_every_other_position_is_one_whatever_the_length(n_ctx):
+    models = (value_table(LOG_P, n_ctx, every=every) for every in (2, 1))
+    found, whole = (probe_quickly(run_of(model), ["storage"])["storage"] for model in models)
+    at = found.data["parent_gain_at"].isel(step=-1).values
+    assert np.allclose(at[::2], at[0], atol=1e-5)
+    assert (np.diff(at[1::2]) < 0).all()  # uniform attention tells less and less of the parent
+    assert at[7] < 0.3 * at[0]
+    assert found.scores["bigram_home"].value == "L0H0"
+    assert 0.4 < found.scores["parent_gain"].value / whole.scores["parent_gain"].value < 0.8

@@ -148,10 +148,8 @@ def test_one_answer_to_everything_scores_nothing(status):
 
 
 def test_the_truth_scores_one():
-    told = {
-        each: Answer("shown" if holds(each, value) else "excluded", value)
-        for each, value in TRUTHS["model-1"].items()
-    }
+    truths = TRUTHS["model-1"].items()
+    told = {each: Answer("shown" if holds(each, x) else "excluded", x) for each, x in truths}
     best = score({"model-1": told}, TRUTHS)["is_needed"]
     assert (best.balanced, best.off) == (1, 0)
 

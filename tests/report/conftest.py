@@ -14,17 +14,10 @@ from window import Browser
 from mechmarkov.report.html import write
 
 FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
     "--host-resolver-rules=MAP * ~NOTFOUND",
-)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")

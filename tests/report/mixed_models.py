@@ -177,6 +177,11 @@ def heads_that_cancel(table: Table, gain: float) -> HookedDecoder:
     return model
 
 
+def direct(table: Table) -> Make:
+    """Returns how to build a table in the direct path."""
+    return partial(direct_table, table, N_CTX)
+
+
 def mixed() -> Iterator[tuple[str, Make, mm.sources.Source]]:
     """Yields names, models (several are the steps of one run) and their sources."""
     yield from ((name, make, Chain(P)) for name, make in _of_one_chain())
@@ -196,9 +201,9 @@ def _of_one_chain() -> Iterator[tuple[str, Make]]:
     yield "right at the last position only", partial(by_position, *[none] * (N_CTX - 1), L)
     yield "half as sure at every other position", partial(by_position, 0.4 * L, L)
     scaled = torch.tensor([0.4, 2.5, 1.0])[:, None] * L
-    yield "another temperature after each state", partial(direct_table, scaled, N_CTX)
+    yield "another temperature after each state", direct(scaled)
     for sureness in (0.02, 0.05, 3.0):
-        yield f"{sureness} times as sure, direct", partial(direct_table, sureness * L, N_CTX)
+        yield f"{sureness} times as sure, direct", direct(sureness * L)
         yield f"{sureness} times as sure, MLP", partial(mlp_table, sureness * L, N_CTX)
     yield "half direct, half MLP", partial(reading, [none], [own], direct=0.5 * L, mlp=0.5 * L)
     yield "two heads, half each", partial(reading, [0.5 * L, 0.5 * L], [own, own])
@@ -206,22 +211,18 @@ def _of_one_chain() -> Iterator[tuple[str, Make]]:
     yield "an MLP takes back half of the direct path", partial(reading, [none], [own], direct=2 * L, mlp=-L)
     yield "a head takes back what an MLP writes", partial(reading, [-L], [own], direct=L, mlp=L)
     yield "two heads for it, one against", partial(reading, [L, L, -L], [own, own, own])
-    yield (
-        "after one state direct, after the others a head",
-        partial(reading, [L - after_0], [own], direct=after_0),
-    )
+    divided = partial(reading, [L - after_0], [own], direct=after_0)
+    yield "after one state direct, after the others a head", divided
     yield "first token", partial(reading, [L], [first])
     yield "bag of tokens", partial(reading, [L], [None])
     yield "current token, later the previous one", partial(reading, [L], [moved])
-    yield (
-        "current token, and a little of lag 3",
-        partial(reading, [L, 0.3 * log_of(P @ P @ P)], [own, lag(3)]),
-    )
-    yield "two steps from the current token", partial(direct_table, log_of(P @ P), N_CTX)
+    little = 0.3 * log_of(P @ P @ P)
+    yield "current token, and a little of lag 3", partial(reading, [L, little], [own, lag(3)])
+    yield "two steps from the current token", direct(log_of(P @ P))
     yield "two steps from the previous token", partial(value_table, log_of(P @ P), N_CTX, lag=2)
-    yield "always state 0", partial(direct_table, torch.tensor([[8.0, 0.0, 0.0]]).repeat(3, 1), N_CTX)
-    yield "against the bigram", partial(direct_table, -L, N_CTX)
-    yield "outputs renamed", partial(direct_table, L.roll(1, 1), N_CTX)
+    yield "always state 0", direct(torch.tensor([[8.0, 0.0, 0.0]]).repeat(3, 1))
+    yield "against the bigram", direct(-L)
+    yield "outputs renamed", direct(L.roll(1, 1))
     yield "behind a norm", partial(normalised, L)
     yield "behind a norm with a gain of 3", partial(normalised, L, gain=3.0)
     yield "behind a norm with a dead dimension", partial(normalised, L, dead=0)
@@ -239,26 +240,26 @@ def _beside(make: Callable[[], HookedDecoder], table: Table) -> HookedDecoder:
 def _of_other_chains() -> Iterator[tuple[str, Make, mm.sources.Source]]:
     pi, turning = stationary(TURNING), Chain(TURNING)
     backwards = TURNING.T * pi / pi[:, None]
-    yield "the chain backwards", partial(direct_table, log_of(backwards), N_CTX), turning
-    yield "a lazy chain", partial(direct_table, log_of((TURNING + np.eye(4)) / 2), N_CTX), turning
-    yield "between unigram and bigram", partial(direct_table, log_of((TURNING + pi) / 2), N_CTX), turning
-    yield "the unigram in the direct path", partial(direct_table, log_of(pi).repeat(4, 1), N_CTX), turning
-    yield "a copy on a chain that moves", partial(direct_table, 4 * torch.eye(4), N_CTX), turning
+    yield "the chain backwards", direct(log_of(backwards)), turning
+    yield "a lazy chain", direct(log_of((TURNING + np.eye(4)) / 2)), turning
+    yield "between unigram and bigram", direct(log_of((TURNING + pi) / 2)), turning
+    yield "the unigram in the direct path", direct(log_of(pi).repeat(4, 1)), turning
+    yield "a copy on a chain that moves", direct(4 * torch.eye(4)), turning
     wrong = log_of(RARE)
     wrong[2] = log_of(np.array([0.1, 0.1, 0.8]))
     yield "wrong after a rare state, MLP", partial(mlp_table, wrong, N_CTX), Chain(RARE)
     never = log_of(NEVER)
     never[2] = torch.tensor([0.0, 0.0, 9.0])
-    yield "wrong after a state that never comes", partial(direct_table, never, N_CTX), Chain(NEVER)
+    yield "wrong after a state that never comes", direct(never), Chain(NEVER)
     cycle = np.roll(np.eye(5), 2, axis=1)
     for k in (1, 3, 5):
         table = torch.tensor(12 * np.linalg.matrix_power(cycle, k)).float()
         yield f"a cycle, read at lag {k}", partial(value_table, table, N_CTX, lag=k), Chain(cycle)
     one = log_of(P)
     yield "the parent of a lagged chain", partial(value_table, one, N_CTX, lag=2), LaggedChain(P.tolist(), 2)
-    yield "not the parent of a lagged chain", partial(direct_table, one, N_CTX), LaggedChain(P.tolist(), 2)
+    yield "not the parent of a lagged chain", direct(one), LaggedChain(P.tolist(), 2)
     order_2 = OrderK(ORDER_2)
-    yield "the bigram of an order-two source", partial(direct_table, log_of(order_2.P), N_CTX), order_2
+    yield "the bigram of an order-two source", direct(log_of(order_2.P)), order_2
     either = SelectiveLag(P.tolist(), [1, 3])
     both = partial(reading, [0.5 * one, 0.5 * one], [lag(1, 16), lag(3, 16)], 16)
     yield "one of two lags, direct", partial(direct_table, one, 16), either

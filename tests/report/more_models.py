@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from mixed_models import LONG, N_CTX, ORDER_2, Table, lag, log_of, reading
+from mixed_models import LONG, N_CTX, ORDER_2, Table, direct, lag, log_of, reading
 
 import mechmarkov as mm
 from mechmarkov.models import DecoderConfig, HookedDecoder
@@ -198,31 +198,22 @@ def _of_four_states() -> Iterator[tuple[str, Make]]:
     pi = torch.tensor(np.log(stationary(P4))).float().tolist()
     sharp = torch.tensor([3.0, 0.3, 1.0, 1.0])[:, None] * L4
     two = log_of(P4 @ P4)
-    yield "sharp after 0, blunt after 1", partial(direct_table, sharp, N_CTX)
+    yield "sharp after 0, blunt after 1", direct(sharp)
     yield "three heads that cancel", partial(reading, [A, B, -A - B], [OWN] * 3, direct=L4)
     yield "one head against two halves", partial(reading, [2 * A, -A, -A], [OWN] * 3, direct=L4)
     yield "any of two sets cancels", partial(reading, [3 * L4, -2 * L4, -L4], [OWN] * 3, mlp=L4)
     yield "layer 1 erases what layer 0 writes", partial(erased, L4, -1.0, direct=L4)
     yield "layer 1 erases all there is", partial(erased, L4, -1.0)
     yield "layer 1 takes half", partial(erased, L4, -0.5)
-    yield (
-        "two heads divide the states",
-        partial(reading, [only_after(L4, [0, 1]), only_after(L4, [2, 3])], [OWN, OWN]),
-    )
-    yield (
-        "head, MLP and direct path divide the states",
-        partial(
-            reading, [only_after(L4, [0])], [OWN], direct=only_after(L4, [2, 3]), mlp=only_after(L4, [1])
-        ),
-    )
-    yield "transposed", partial(direct_table, L4.T.contiguous(), N_CTX)
-    yield "two states taken for one", partial(direct_table, log_of(merged(P4)), N_CTX)
-    yield "which half comes, not which state", partial(direct_table, log_of(only_classes(P4)), N_CTX)
-    yield "states 0 and 1 renamed", partial(direct_table, log_of(P4[[1, 0, 2, 3]][:, [1, 0, 2, 3]]), N_CTX)
-    yield (
-        "two steps after odd states",
-        partial(direct_table, only_after(L4, [0, 2]) + only_after(two, [1, 3]), N_CTX),
-    )
+    low, high = only_after(L4, [0, 1]), only_after(L4, [2, 3])
+    yield "two heads divide the states", partial(reading, [low, high], [OWN, OWN])
+    three = partial(reading, [only_after(L4, [0])], [OWN], direct=high, mlp=only_after(L4, [1]))
+    yield "head, MLP and direct path divide the states", three
+    yield "transposed", direct(L4.T.contiguous())
+    yield "two states taken for one", direct(log_of(merged(P4)))
+    yield "which half comes, not which state", direct(log_of(only_classes(P4)))
+    yield "states 0 and 1 renamed", direct(log_of(P4[[1, 0, 2, 3]][:, [1, 0, 2, 3]]))
+    yield "two steps after odd states", direct(only_after(L4, [0, 2]) + only_after(two, [1, 3]))
     yield "current token at even positions, any 0 at odd ones", partial(even_or_token, L4, 0)
     yield "half current, half previous token", partial(at_two_lags, 2 * L4, 2)
     yield "the first token in a second head", partial(reading, [L4, 0.5 * L4], [OWN, [0] * N_CTX])
@@ -230,7 +221,7 @@ def _of_four_states() -> Iterator[tuple[str, Make]]:
     yield "a wrong bias only", lambda: with_bias(direct_table(none, N_CTX), 2.0, -1.0, 0.0, -3.0)
     yield "a bias on top of the bigram", lambda: with_bias(direct_table(L4, N_CTX), 1.5, 0.0, 0.0, 0.0)
     yield "positions only", by_position_only
-    yield "three tenths uniform", partial(direct_table, log_of(0.7 * P4 + 0.3 / 4), N_CTX)
+    yield "three tenths uniform", direct(log_of(0.7 * P4 + 0.3 / 4))
     yield "value weights of opposite signs", partial(value_signs, -1.0)
     yield "values of opposite signs", partial(value_signs, 1.0, direct=L4)
     yield "the MLP of layer 1", partial(mlps, none, L4)
@@ -248,37 +239,24 @@ def _of_odd_chains() -> Iterator[tuple[str, Make, mm.sources.Source]]:
     wrong = stationary(RARELY)
     wrong[2] *= 6
     for times in (4, 7):
-        yield (
-            f"{times} times as sure, of the hardly possible",
-            partial(direct_table, times * log_of(TINY), N_CTX),
-            Chain(TINY),
-        )
-    yield "an absorbing chain", partial(direct_table, log_of(ABSORBING), N_CTX), Chain(ABSORBING)
-    yield "a periodic chain", partial(direct_table, log_of(PERIODIC), N_CTX), Chain(PERIODIC)
-    yield (
-        "a periodic chain, only its phase",
-        partial(direct_table, log_of(only_classes(PERIODIC)), N_CTX),
-        Chain(PERIODIC),
-    )
-    yield (
-        "a periodic chain, from lag 3",
-        partial(value_table, log_of(np.linalg.matrix_power(PERIODIC, 3)), N_CTX, lag=3),
-        Chain(PERIODIC),
-    )
-    yield "nearly equal rows", partial(direct_table, log_of(NEAR_EQUAL), N_CTX), Chain(NEAR_EQUAL)
-    yield (
-        "nearly equal rows, one wrong",
-        partial(direct_table, log_of(np.array([[0.1, 0.9], [0.5, 0.5]])), N_CTX),
-        Chain(NEAR_EQUAL),
-    )
-    yield "thirty states", partial(direct_table, log_of(many), N_CTX), Chain(many)
-    yield "thirty states, uniform after five", partial(direct_table, gaps, N_CTX), Chain(many)
+        yield f"{times} times as sure, of the hardly possible", direct(times * log_of(TINY)), Chain(TINY)
+    yield "an absorbing chain", direct(log_of(ABSORBING)), Chain(ABSORBING)
+    yield "a periodic chain", direct(log_of(PERIODIC)), Chain(PERIODIC)
+    yield "a periodic chain, only its phase", direct(log_of(only_classes(PERIODIC))), Chain(PERIODIC)
+    three_steps = log_of(np.linalg.matrix_power(PERIODIC, 3))
+    from_lag_3 = partial(value_table, three_steps, N_CTX, lag=3)
+    yield "a periodic chain, from lag 3", from_lag_3, Chain(PERIODIC)
+    yield "nearly equal rows", direct(log_of(NEAR_EQUAL)), Chain(NEAR_EQUAL)
+    one_wrong = log_of(np.array([[0.1, 0.9], [0.5, 0.5]]))
+    yield "nearly equal rows, one wrong", direct(one_wrong), Chain(NEAR_EQUAL)
+    yield "thirty states", direct(log_of(many)), Chain(many)
+    yield "thirty states, uniform after five", direct(gaps), Chain(many)
     yield (
         "unigram, a rare state too likely",
         lambda: with_bias(direct_table(torch.zeros(3, 3), N_CTX), *np.log(wrong / wrong.sum()).tolist()),
         Chain(RARELY),
     )
-    yield "a copy where none repeats", partial(direct_table, 4 * torch.eye(4), N_CTX), Chain(other)
+    yield "a copy where none repeats", direct(4 * torch.eye(4)), Chain(other)
 
 
 def _of_several_tokens() -> Iterator[tuple[str, Make, mm.sources.Source]]:
@@ -289,18 +267,12 @@ def _of_several_tokens() -> Iterator[tuple[str, Make, mm.sources.Source]]:
     joint = 0.5 * np.array(HIDDEN.emissions)  # [hidden state, token]
     tokens = (joint / joint.sum(0)).T @ np.array(HIDDEN.transitions) @ np.array(HIDDEN.emissions)
     yield "one head of both lags", partial(at_two_lags, one, 3, 16), either
-    yield (
-        "two heads of both lags",
-        partial(reading, [0.5 * one, 0.5 * one], [lag(1, 16), lag(3, 16)], 16),
-        either,
-    )
-    yield (
-        "the parent, and noise of the current token",
-        partial(reading, [one, 0.5 * one.roll(1, 1)], [lag(3), OWN]),
-        lagged,
-    )
+    halves = partial(reading, [0.5 * one, 0.5 * one], [lag(1, 16), lag(3, 16)], 16)
+    noisy = partial(reading, [one, 0.5 * one.roll(1, 1)], [lag(3), OWN])
+    yield "two heads of both lags", halves, either
+    yield "the parent, and noise of the current token", noisy, lagged
     yield "three tokens after one state, two after the other", partial(n_gram_model, kernel, 16), order_2
-    yield "a table of tokens of hidden states", partial(direct_table, log_of(tokens), N_CTX), HIDDEN
+    yield "a table of tokens of hidden states", direct(log_of(tokens)), HIDDEN
     yield "two tokens matched", partial(induction_pair, 3, LONG, lags=(1, 2)), redrawn
     yield "the wrong token matched", partial(induction_pair, 3, LONG, lags=(2,)), redrawn
     yield "two previous-token heads, two readers", two_of_each, redrawn

@@ -130,11 +130,11 @@ def walk_result() -> Result:
                 "plotly",
                 heatmap(
                     P,
-                    title="P",
                     row_title="from",
                     column_title="to",
                     value_title="probability",
                     limits=(0.0, 1.0),
+                    title="P",
                 ),
             ),
         ]

@@ -2,7 +2,6 @@
 
 import hashlib
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from report_examples import PAYLOADS, attention_patterns, circle, outcome, walk_result
@@ -30,9 +29,7 @@ PIXELS = """
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark"), (1920, "light")])
-def test_every_figure_is_drawn_and_nothing_is_said_or_asked_for(
-    browser: Browser, walk: Path, width: int, scheme: str
-) -> None:
+def test_every_figure_is_drawn_and_nothing_is_said_or_asked_for(browser, walk, width, scheme):
     browser.open(walk, width, scheme)
     assert len(browser.draw_all()) == 6
     for selector, count in (
@@ -49,20 +46,15 @@ def test_every_figure_is_drawn_and_nothing_is_said_or_asked_for(
     assert browser.js("return document.documentElement.scrollWidth") <= width
     assert browser.said() == []
     assert browser.requests() == [walk.as_uri()]
-    assert (
-        browser.js(
-            "return performance.getEntriesByType('resource')"
-            ".filter((e) => !e.name.startsWith('data:')).length"
-        )
-        == 0
-    )
+    loaded = "performance.getEntriesByType('resource').filter((e) => !e.name.startsWith('data:'))"
+    assert browser.js(f"return {loaded}.length") == 0
 
 
 @pytest.mark.parametrize(
     "fragment",
     ["1", "-", "--", "-1", "1a", "", "%", "%23", "a b", '"]', "\\", "a:b", "é", "figure", "main > *"],
 )
-def test_a_fragment_is_whatever_somebody_writes(browser: Browser, walk: Path, fragment: str) -> None:
+def test_a_fragment_is_whatever_somebody_writes(browser, walk, fragment):
     browser.open(walk)
     browser.js("location.hash = arguments[0]", fragment)
     browser.js("return new Promise((done) => setTimeout(done, 50))")
@@ -71,7 +63,7 @@ def test_a_fragment_is_whatever_somebody_writes(browser: Browser, walk: Path, fr
     assert browser.said() == []
 
 
-def test_a_fragment_unfolds_what_it_names(browser: Browser, walk: Path) -> None:
+def test_a_fragment_unfolds_what_it_names(browser, walk):
     browser.open(walk)
     found = "return [...document.querySelectorAll('[id]:has(.fold)')].map((card) => card.id)"
     (name, *_) = browser.js(found)
@@ -82,7 +74,7 @@ def test_a_fragment_unfolds_what_it_names(browser: Browser, walk: Path) -> None:
     browser.wait(is_open, f"{name} stays folded")
 
 
-def test_a_heat_map_shows_the_matrix(browser: Browser, walk: Path) -> None:
+def test_a_heat_map_shows_the_matrix(browser, walk):
     browser.open(walk)
     browser.draw_all()
     shown = browser.js(
@@ -103,7 +95,7 @@ def test_a_heat_map_shows_the_matrix(browser: Browser, walk: Path) -> None:
     assert loaded > 1000
 
 
-def test_circuitsvis_draws_the_attention_of_the_chosen_head(browser: Browser, walk: Path) -> None:
+def test_circuitsvis_draws_the_attention_of_the_chosen_head(browser, walk):
     browser.open(walk)
     browser.draw_all()
     canvas = "#figure-2-1 .panel:not([hidden]) canvas"
@@ -130,7 +122,7 @@ def test_circuitsvis_draws_the_attention_of_the_chosen_head(browser: Browser, wa
     assert browser.said() == []
 
 
-def test_circuitsvis_numbers_the_end_of_a_context_by_its_places(browser: Browser, tmp_path: Path) -> None:
+def test_circuitsvis_numbers_the_end_of_a_context_by_its_places(browser, tmp_path):
     view = AttentionView(list("abcde"), attention_patterns(2, 5), ["L0H0", "L0H1"], n_keys=64)
     drawn = outcome("a", figures=lambda: [Figure("t", "c", "attention", view)])
     browser.open(write(Result({"title": "t"}, [5], {"a": drawn}), tmp_path / "end.html"))
@@ -148,9 +140,7 @@ def test_circuitsvis_numbers_the_end_of_a_context_by_its_places(browser: Browser
     assert browser.said() == []
 
 
-def test_figures_wait_until_scrolled_to_and_what_is_unfolded_is_drawn_for_print(
-    browser: Browser, walk: Path
-) -> None:
+def test_figures_wait_until_scrolled_to_and_what_is_unfolded_is_drawn_for_print(browser, walk):
     browser.open(walk)
     last = "return document.querySelectorAll('#figure-3-2 .main-svg').length"
     browser.wait("return document.querySelectorAll('#figure-2-1 canvas').length", "no canvas while idle")
@@ -164,7 +154,7 @@ def test_figures_wait_until_scrolled_to_and_what_is_unfolded_is_drawn_for_print(
     assert waiting == []
 
 
-def test_a_phone_folds_the_probes_and_nothing_is_wider_than_it(browser: Browser, walk: Path) -> None:
+def test_a_phone_folds_the_probes_and_nothing_is_wider_than_it(browser, walk):
     browser.open(walk, 390)
     assert browser.js("return document.querySelectorAll('.fold[open]').length") == 0
     assert browser.js("return document.documentElement.scrollWidth") <= 390
@@ -173,7 +163,7 @@ def test_a_phone_folds_the_probes_and_nothing_is_wider_than_it(browser: Browser,
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_text_of_figures_follows_the_readers_scheme(browser: Browser, walk: Path, scheme: str) -> None:
+def test_the_text_of_figures_follows_the_readers_scheme(browser, walk, scheme):
     browser.open(walk, scheme=scheme)
     browser.draw_all()
     ink = browser.js("return getComputedStyle(document.body).color")
@@ -185,7 +175,7 @@ def test_the_text_of_figures_follows_the_readers_scheme(browser: Browser, walk: 
     assert set(fills) == {ink}
 
 
-def test_headings_are_in_order_and_figures_have_names(browser: Browser, walk: Path) -> None:
+def test_headings_are_in_order_and_figures_have_names(browser, walk):
     browser.open(walk)
     browser.draw_all()
     levels = browser.js(
@@ -213,7 +203,7 @@ def click_everything(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("policy", [True, False])
-def test_hostile_labels_stay_text(browser: Browser, hostile: Path, tmp_path: Path, policy: bool) -> None:
+def test_hostile_labels_stay_text(browser, hostile, tmp_path, policy):
     page = hostile.read_text(encoding="utf-8")
     start = page.index("<meta http-equiv")
     end = page.index(">", start) + 1
@@ -235,7 +225,7 @@ def test_hostile_labels_stay_text(browser: Browser, hostile: Path, tmp_path: Pat
     assert browser.requests() == [path.as_uri()]
 
 
-def test_hostile_labels_are_shown_as_they_are(browser: Browser, hostile: Path) -> None:
+def test_hostile_labels_are_shown_as_they_are(browser, hostile):
     browser.open(hostile, 390)
     browser.draw_all()
     assert browser.js("return document.documentElement.scrollWidth") <= 390
@@ -264,7 +254,7 @@ def test_hostile_labels_are_shown_as_they_are(browser: Browser, hostile: Path) -
     assert raw[3].startswith('<a href="javascript:')  # plotly.js would make it a link
 
 
-def test_a_hover_names_the_cell_as_text(browser: Browser, hostile: Path) -> None:
+def test_a_hover_names_the_cell_as_text(browser, hostile):
     browser.open(hostile)
     browser.draw_all()
     area = browser.driver.find_element(By.CSS_SELECTOR, "#figure-1-2 .nsewdrag")
@@ -276,7 +266,7 @@ def test_a_hover_names_the_cell_as_text(browser: Browser, hostile: Path) -> None
     )
 
 
-def test_the_policy_blocks_a_script_that_slipped_in(browser: Browser, walk: Path, tmp_path: Path) -> None:
+def test_the_policy_blocks_a_script_that_slipped_in(browser, walk, tmp_path):
     injected = (
         """<script>document.title = 'owned'</script><img src="data:," onerror="document.title='owned'">"""
     )
@@ -297,7 +287,7 @@ def test_the_policy_blocks_a_script_that_slipped_in(browser: Browser, walk: Path
     assert browser.driver.title == "owned"
 
 
-def test_the_policy_admits_no_connection(browser: Browser, walk: Path) -> None:
+def test_the_policy_admits_no_connection(browser, walk):
     browser.open(walk)
     browser.draw_all()  # plotly.js tries once to make a function of a text, which the policy refuses
     outcome = browser.driver.execute_async_script(

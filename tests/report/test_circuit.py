@@ -20,12 +20,8 @@ PATHS = {
 
 def test_a_path_is_worth_its_mean_and_its_zero_where_it_has_no_mean():
     effects = path_effects(with_paths(PATHS)["ablation"].data)
-    assert effects == {
-        ("embed", "L0H0.V"): 0.5,
-        ("pos_embed", "L0H0.K"): 0.25,
-        ("L0H0", "logits"): 1.0,
-        ("embed", "logits"): 0.001,
-    }
+    of_heads = {("embed", "L0H0.V"): 0.5, ("pos_embed", "L0H0.K"): 0.25, ("L0H0", "logits"): 1.0}
+    assert effects == {**of_heads, ("embed", "logits"): 0.001}
 
 
 def test_the_circuit_draws_the_paths_that_matter_as_wide_as_they_are_worth():
@@ -77,10 +73,8 @@ def test_no_text_of_a_crowded_circuit_lies_on_another():
     effects = {(sender, f"{head}.{side}"): (1.0, 1.0) for sender, head in pairs for side in "QKV"}
     effects |= {(sender, "logits"): (0.25, 1.0) for sender in ("embed", *heads, "L1.mlp")}
     one_back = Condition("previous token", value=0.9, words=("L0H0",))
-    named = [
-        Claim(("L0H0",), "feeds", ("L1H0",), 0.1, because=(one_back,)),
-        Claim(("L1H0",), "is_induction_head", (), 1.0),
-    ]
+    feeds = Claim(("L0H0",), "feeds", ("L1H0",), 0.1, because=(one_back,))
+    named = [feeds, Claim(("L1H0",), "is_induction_head", (), 1.0)]
     figure = circuit(with_paths(effects, induction=named))
     written = [note for note in figure.layout.annotations if note.text]
     boxes = [text_box(note.x + (note.xshift or 0), note.y, note.text, note.font.size) for note in written]
@@ -125,13 +119,9 @@ def test_numbers_beside_a_path_that_bows_are_inside_the_circuits_frame():
         assert left <= at - half <= at + half <= right
 
 
-def test_small_paths_of_named_parts_are_grey_where_their_parts_have_a_larger_one() -> None:
-    effects = {
-        ("embed", "L0H0.V"): 1.0,
-        ("embed", "L0H0.Q"): 0.05,
-        ("L0H0", "logits"): 0.9,
-        ("pos_embed", "L0H0.K"): 0.04,
-    }
+def test_small_paths_of_named_parts_are_grey_where_their_parts_have_a_larger_one():
+    effects = {("embed", "L0H0.V"): 1.0, ("embed", "L0H0.Q"): 0.05}
+    effects |= {("L0H0", "logits"): 0.9, ("pos_embed", "L0H0.K"): 0.04}
     result = with_paths(
         {path: (worth, worth) for path, worth in effects.items()}, storage=holds("L0H0", L0H0=1.0)
     )

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from report_examples import PAYLOADS, hostile_result, outcome, walk_result
-from window import Browser
 
 import mechmarkov as mm
 from mechmarkov.cli import cli
@@ -35,7 +34,7 @@ def small(level: float, **others: object) -> Result:
     return Result(metadata={"title": f"run of {level}"}, steps=[5], outcomes={"alignment": asked}, **others)
 
 
-def test_scores_of_one_name_stand_in_one_row_and_what_is_missing_says_why() -> None:
+def test_scores_of_one_name_stand_in_one_row_and_what_is_missing_says_why():
     other = Result(metadata={"title": "other"}, steps=[5], outcomes={}, skipped={"alignment": "K is 2"})
     page = render({"a": small(0.25), "b": small(0.75), "c": other})
     assert "3 runs side by side" in page
@@ -49,7 +48,7 @@ def test_scores_of_one_name_stand_in_one_row_and_what_is_missing_says_why() -> N
     assert page.count("score = Σ aᵢ / n") == 2  # of the card, and behind the score's name
 
 
-def test_figures_of_one_title_share_a_scale() -> None:
+def test_figures_of_one_title_share_a_scale():
     results = {"a": small(1.0), "b": small(4.0)}
     page = render(results)
     assert page.count("<figure ") == 2
@@ -58,7 +57,7 @@ def test_figures_of_one_title_share_a_scale() -> None:
     assert page.count('"zmax":4.0') == 2
 
 
-def test_runs_of_different_sources_have_alike_bars_and_say_their_step_once() -> None:
+def test_runs_of_different_sources_have_alike_bars_and_say_their_step_once():
     results = {
         name: mm.probe(mm.example(name), ["behaviour"], sequences=64) for name in ("walk", "induction")
     }
@@ -73,7 +72,7 @@ def test_runs_of_different_sources_have_alike_bars_and_say_their_step_once() -> 
     assert far[0]["layout"]["xaxis"]["range"] == far[1]["layout"]["xaxis"]["range"]
 
 
-def test_the_steps_of_a_comparison_are_said_and_two_of_one_run_are_a_curve() -> None:
+def test_the_steps_of_a_comparison_are_said_and_two_of_one_run_are_a_curve():
     walk = mm.example("walk")
     results = {
         "one": mm.probe(walk, ["behaviour"], steps=[10], sequences=64),
@@ -85,7 +84,7 @@ def test_the_steps_of_a_comparison_are_said_and_two_of_one_run_are_a_curve() -> 
     assert ">Loss over training, overlaid</h3>" in page
 
 
-def test_many_runs_have_scores_alone() -> None:
+def test_many_runs_have_scores_alone():
     page = render({f"run {i}": small(i / 64) for i in range(64)})
     assert "<figure " not in page
     assert "plotly.js v" not in page
@@ -93,13 +92,13 @@ def test_many_runs_have_scores_alone() -> None:
     assert len(page) < 300_000
 
 
-def test_one_run_is_no_comparison(tmp_path: Path) -> None:
+def test_one_run_is_no_comparison(tmp_path):
     with pytest.raises(ValueError, match="results hold 1, expected two or more"):
         write_comparison({"a": small(1.0)}, tmp_path / "x.html")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_runs_are_called_by_their_files_and_by_their_folders_where_files_are_called_alike() -> None:
+def test_runs_are_called_by_their_files_and_by_their_folders_where_files_are_called_alike():
     assert called_names([Path("a.pt"), Path("x/b.pt")]) == ["a", "b"]
     assert called_names([Path("x/run.pt"), Path("y/run.pt")]) == ["x-run", "y-run"]
     with pytest.raises(ValueError, match=r"x/run\.pt is given twice"):
@@ -107,16 +106,12 @@ def test_runs_are_called_by_their_files_and_by_their_folders_where_files_are_cal
 
 
 @pytest.mark.usefixtures("few_nulls")
-def test_by_command_line_each_run_has_its_folder_and_all_have_a_page(tmp_path: Path) -> None:
+def test_by_command_line_each_run_has_its_folder_and_all_have_a_page(tmp_path):
     for name in ("walk", "trap"):
         mm.example(name).save(tmp_path / f"{name}.pt")
     arguments = [
-        "probe",
-        str(tmp_path / "walk.pt"),
-        str(tmp_path / "trap.pt"),
-        "--probes",
-        "dynamics,attention",
-    ]
+        "probe", str(tmp_path / "walk.pt"), str(tmp_path / "trap.pt"), "--probes", "dynamics,attention",
+    ]  # fmt: skip
     done = CliRunner().invoke(cli, [*arguments, "--out", str(tmp_path / "out")], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.html", "trap", "walk"]
@@ -129,7 +124,7 @@ def test_by_command_line_each_run_has_its_folder_and_all_have_a_page(tmp_path: P
 
 
 @pytest.mark.browser
-def test_the_page_of_two_runs_is_drawn_and_says_nothing(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_of_two_runs_is_drawn_and_says_nothing(browser, tmp_path):
     hostile = replace(hostile_result(), steps=[50])
     path = write_comparison({"a": walk_result(), PAYLOADS[1]: hostile}, tmp_path / "two.html")
     for width in (390, 1280):

@@ -7,7 +7,6 @@ import pytest
 from looking import assert_nothing_is_wrong
 from report_examples import PAYLOADS
 from selenium.webdriver.common.by import By
-from window import Browser
 
 import mechmarkov as mm
 from mechmarkov.cli import main
@@ -36,7 +35,7 @@ def _endless() -> dict[str, list[float]]:
     return {"step": [0, 1], "loss": [1.0, float("inf")]}
 
 
-def test_each_run_has_a_row_as_probed(folder: Path) -> None:
+def test_each_run_has_a_row_as_probed(folder):
     board = read_dashboard(folder)
     rows = {run.folder: run for run in board.runs}
     assert list(rows) == ["chains/induction", "hostile", "walk"]
@@ -51,13 +50,13 @@ def test_each_run_has_a_row_as_probed(folder: Path) -> None:
     assert "expected finite numbers" in board.unread["endless"]
 
 
-def test_the_first_screen_is_in_the_summary(folder: Path) -> None:
+def test_the_first_screen_is_in_the_summary(folder):
     page = (folder / "walk" / "report.html").read_text("utf-8")
     told = json.loads((folder / "walk" / "summary.json").read_text("utf-8"))
     assert told["headline"] in page
 
 
-def test_the_page_and_the_data_have_the_same_rows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_and_the_data_have_the_same_rows(folder, capsys):
     main(["index", str(folder), "--json"])
     told = json.loads(capsys.readouterr().out)
     listed = json.loads((folder / "index.json").read_text("utf-8"))
@@ -66,9 +65,7 @@ def test_the_page_and_the_data_have_the_same_rows(folder: Path, capsys: pytest.C
     assert page.count("<tr data-badge=") == len(listed["runs"]) == 3
 
 
-def test_the_share_of_seeds_that_form_a_circuit(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_share_of_seeds_that_form_a_circuit(folder, tmp_path, capsys):
     """Of 64 seeds 8 have an induction head, 54 have none, and in 2 it is open; one seed of another source."""
     told = json.loads((folder / "chains" / "induction" / "summary.json").read_text("utf-8"))
     statuses = ["shown"] * 8 + ["excluded"] * 54 + ["open"] * 2 + ["shown"]
@@ -100,9 +97,7 @@ def test_the_share_of_seeds_that_form_a_circuit(
 @pytest.mark.parametrize(
     ("name", "expected"), [("nothing", "is not a folder"), ("empty", "has no summary.json, expected reports")]
 )
-def test_a_folder_without_runs_is_one_line(
-    name: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_without_runs_is_one_line(name, expected, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     with pytest.raises(SystemExit) as left:
         main(["index", str(tmp_path / name)])
@@ -114,7 +109,7 @@ def test_a_folder_without_runs_is_one_line(
 
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark")])
-def test_filters_and_headings_work(browser: Browser, folder: Path, width: int, scheme: str) -> None:
+def test_filters_and_headings_work(browser, folder, width, scheme):
     path = write_dashboard(read_dashboard(folder))
     browser.open(path, width, scheme)
     shown = (

@@ -33,7 +33,7 @@ def opened(browser: Browser, path: Path, address: str = "") -> None:
     browser.wait(READY, "the first screen is not drawn")
 
 
-def test_the_answer_fits_on_one_screen(browser: Browser, walk_path: Path) -> None:
+def test_the_answer_fits_on_one_screen(browser, walk_path):
     opened(browser, walk_path)
     bottoms = browser.js(
         "return [...document.querySelectorAll('.hero figure, .slider, .tile')]"
@@ -48,7 +48,7 @@ def test_the_answer_fits_on_one_screen(browser: Browser, walk_path: Path) -> Non
     assert browser.said() == []
 
 
-def test_circuit_and_answers_are_printed_on_one_page(browser: Browser, walk_path: Path) -> None:
+def test_circuit_and_answers_are_printed_on_one_page(browser, walk_path):
     opened(browser, walk_path)
     assert 2 <= browser.printed_pages(8.27, 11.69) <= 12
     # What the first page of A4 has room for: 27.3 cm between margins, 18.6 cm wide, at 96 pixels an inch.
@@ -65,7 +65,7 @@ def test_circuit_and_answers_are_printed_on_one_page(browser: Browser, walk_path
     assert all(right <= 703 and bottom <= 1031 for right, bottom in boxes)
 
 
-def test_a_slider_event_redraws_what_is_in_sight_alone(browser: Browser, walk_path: Path) -> None:
+def test_a_slider_event_redraws_what_is_in_sight_alone(browser, walk_path):
     opened(browser, walk_path)
     browser.driver.find_element(By.ID, "step").send_keys(Keys.ARROW_LEFT)
     redrawn = "return Number(document.documentElement.dataset.redrawn)"
@@ -86,7 +86,7 @@ def test_a_slider_event_redraws_what_is_in_sight_alone(browser: Browser, walk_pa
     assert browser.said() == []
 
 
-def test_everything_on_the_first_screen_follows_the_slider(browser: Browser, walk_path: Path) -> None:
+def test_everything_on_the_first_screen_follows_the_slider(browser, walk_path):
     opened(browser, walk_path)
     learned = browser.js("return document.querySelector('.tiles').innerText")
     browser.driver.find_element(By.ID, "step").send_keys(Keys.HOME)
@@ -103,7 +103,7 @@ def test_everything_on_the_first_screen_follows_the_slider(browser: Browser, wal
     assert set(shown) == {"0"}
 
 
-def test_the_curve_is_a_slider_and_plays(browser: Browser, walk_path: Path) -> None:
+def test_the_curve_is_a_slider_and_plays(browser, walk_path):
     opened(browser, walk_path)
     curve = browser.driver.find_element(By.CSS_SELECTOR, "#figure-curve .nsewdrag")
     ActionChains(browser.driver).move_to_element_with_offset(
@@ -121,7 +121,7 @@ def test_the_curve_is_a_slider_and_plays(browser: Browser, walk_path: Path) -> N
     assert browser.js(points) == len(STEPS)
 
 
-def test_the_address_keeps_step_head_and_sequence(browser: Browser, walk_path: Path) -> None:
+def test_the_address_keeps_step_head_and_sequence(browser, walk_path):
     opened(browser, walk_path)
     browser.driver.find_element(By.ID, "step").send_keys(Keys.HOME)
     browser.driver.find_element(By.CSS_SELECTOR, "button.head").click()
@@ -140,7 +140,7 @@ def test_the_address_keeps_step_head_and_sequence(browser: Browser, walk_path: P
     assert browser.said() == []
 
 
-def test_a_click_on_a_head_of_the_circuit_opens_its_panel(browser: Browser, walk_path: Path) -> None:
+def test_a_click_on_a_head_of_the_circuit_opens_its_panel(browser, walk_path):
     opened(browser, walk_path)
     boxes = "[...document.querySelectorAll('#figure-circuit .annotation')]"
     box = f"{boxes}.find((e) => e.textContent.startsWith('L0H0'))"
@@ -152,7 +152,7 @@ def test_a_click_on_a_head_of_the_circuit_opens_its_panel(browser: Browser, walk
     assert "times sqrt P" in said  # the fitted scale
 
 
-def test_what_circuitsvis_cannot_outline_is_a_click_away(browser: Browser, tmp_path: Path) -> None:
+def test_what_circuitsvis_cannot_outline_is_a_click_away(browser, tmp_path):
     result = mm.probe(mm.example("induction"), ["attention", "induction", "ablation"], sequences=8)
     opened(browser, write(result, tmp_path / "induction.html"))
     browser.draw_all()
@@ -173,9 +173,7 @@ def test_what_circuitsvis_cannot_outline_is_a_click_away(browser: Browser, tmp_p
     assert browser.said() == []
 
 
-def test_what_a_heads_panel_covers_is_redrawn_once_the_panel_is_closed(
-    browser: Browser, walk_path: Path
-) -> None:
+def test_what_a_heads_panel_covers_is_redrawn_once_the_panel_is_closed(browser, walk_path):
     opened(browser, walk_path)
     effects = (
         "return document.querySelector('#figure-circuit .drawing').data"
@@ -194,7 +192,7 @@ def test_what_a_heads_panel_covers_is_redrawn_once_the_panel_is_closed(
     assert browser.said() == []
 
 
-def test_grey_paths_are_behind_a_threshold(browser: Browser, tmp_path: Path) -> None:
+def test_grey_paths_are_behind_a_threshold(browser, tmp_path):
     paths = {
         ("embed", "L0H0.V"): (1.0, 1.0),
         ("embed", "L0H1.V"): (0.5, 0.5),
@@ -213,7 +211,7 @@ def test_grey_paths_are_behind_a_threshold(browser: Browser, tmp_path: Path) -> 
         assert browser.js(drawn) == left
 
 
-def test_one_step_shows_where_it_stands(browser: Browser, tmp_path: Path) -> None:
+def test_one_step_shows_where_it_stands(browser, tmp_path):
     result = mm.probe(mm.example("walk"), ["behaviour"], sequences=16)
     opened(browser, write(result, tmp_path / "one.html"))
     said = browser.js(
@@ -225,9 +223,7 @@ def test_one_step_shows_where_it_stands(browser: Browser, tmp_path: Path) -> Non
     assert not browser.driver.find_elements(By.ID, "step")
 
 
-def test_a_figure_is_copied_as_a_picture_with_its_caption(
-    browser: Browser, walk_path: Path, tmp_path: Path
-) -> None:
+def test_a_figure_is_copied_as_a_picture_with_its_caption(browser, walk_path, tmp_path):
     allow = {"behavior": "allow", "downloadPath": str(tmp_path)}
     browser.driver.execute_cdp_cmd("Browser.setDownloadBehavior", allow)
     opened(browser, walk_path)
@@ -245,9 +241,7 @@ def test_a_figure_is_copied_as_a_picture_with_its_caption(
 
 
 @pytest.mark.parametrize(("before", "after"), [(390, 1280), (1280, 390), (1280, 1000)])
-def test_a_window_that_changes_leaves_figures_their_height(
-    browser: Browser, walk_path: Path, before: int, after: int
-) -> None:
+def test_a_window_that_changes_leaves_figures_their_height(browser, walk_path, before, after):
     browser.open(walk_path, before)
     browser.draw_all()
     size = {"width": after, "height": 900, "deviceScaleFactor": 1, "mobile": False}

@@ -1,13 +1,11 @@
 """What a score is: said by its probe, opened at its name in the report."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from looking import violations
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from window import Browser
 
 from mechmarkov.probing.probe import load_probe
 from mechmarkov.probing.score import Score
@@ -28,13 +26,11 @@ OPEN = "return [...document.querySelectorAll('.explained:popover-open')].map((e)
         ("alignment", "kernel_slope", "1 is exact", "no bounds"),
     ],
 )
-def test_a_divergence_is_never_below_zero_and_a_gain_may_be(
-    probe: str, score: str, unit: str, low: str
-) -> None:
+def test_a_divergence_is_never_below_zero_and_a_gain_may_be(probe, score, unit, low):
     assert explanation(load_probe(probe), score, Score(0.1, unit)).range.startswith(low)
 
 
-def test_the_formula_is_the_scores_own_or_the_probes_line_of_that_name_or_all_of_them() -> None:
+def test_the_formula_is_the_scores_own_or_the_probes_line_of_that_name_or_all_of_them():
     probe = load_probe("attention")
     (spread,) = explanation(probe, "spread", Score(0.1, "probability")).formula
     assert spread in probe.formula
@@ -53,7 +49,7 @@ def test_the_formula_is_the_scores_own_or_the_probes_line_of_that_name_or_all_of
 
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark")])
-def test_a_scores_name_opens_what_it_is(browser: Browser, walk: Path, width: int, scheme: str) -> None:
+def test_a_scores_name_opens_what_it_is(browser, walk, width, scheme):
     browser.open(walk, width, scheme)
     browser.js("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
     names = browser.driver.find_elements(By.CSS_SELECTOR, ".scores th .why")
@@ -66,10 +62,8 @@ def test_a_scores_name_opens_what_it_is(browser: Browser, walk: Path, width: int
     assert said.startswith(names[1].text)
     for word in ("Range", "Null"):
         assert word in said
-    box = browser.js(
-        "const b = document.querySelector('.explained:popover-open').getBoundingClientRect();"
-        "return [b.left, b.right]"
-    )
+    box = "document.querySelector('.explained:popover-open').getBoundingClientRect()"
+    box = browser.js(f"const b = {box}; return [b.left, b.right]")
     assert 0 <= box[0] < box[1] <= width
     assert violations(browser) == []
     browser.driver.switch_to.active_element.send_keys(Keys.ESCAPE)

@@ -73,6 +73,14 @@ class Page(HTMLParser):
                 self.scripts.append(data)
 
 
+def page_of(figures: list[Figure]) -> str:
+    return render(Result({"title": "t"}, [0], {"a": outcome("a", figures=lambda: figures)}))
+
+
+def data_of(*view: object, **options: object) -> dict:
+    return figure_data(Figure("t", "c", "attention", AttentionView(*view, **options)))
+
+
 @pytest.fixture(scope="module")
 def walk_page(walk: Path) -> str:
     return walk.read_text("utf-8")
@@ -83,7 +91,7 @@ def parsed(walk_page: str) -> Page:
     return Page(walk_page)
 
 
-def test_the_policy_names_exactly_the_scripts_of_the_page(parsed: Page) -> None:
+def test_the_policy_names_exactly_the_scripts_of_the_page(parsed):
     policy = next(attrs["content"] for tag, attrs in parsed.tags if attrs.get("http-equiv"))
     assert policy is not None
     directives = dict(part.strip().split(" ", 1) for part in policy.split(";"))
@@ -103,7 +111,7 @@ def test_the_policy_names_exactly_the_scripts_of_the_page(parsed: Page) -> None:
     }
 
 
-def test_each_bundle_is_there_once_and_the_page_is_small(walk_page: str, parsed: Page) -> None:
+def test_each_bundle_is_there_once_and_the_page_is_small(walk_page, parsed):
     both = "".join(parsed.libraries)
     assert both.count("* plotly.js v") == 1
     assert both.count("var CircuitsVis=") == 1
@@ -111,30 +119,25 @@ def test_each_bundle_is_there_once_and_the_page_is_small(walk_page: str, parsed:
     assert len(walk_page.encode()) < 3_000_000
 
 
-def test_a_bundle_is_left_out_where_no_figure_needs_it() -> None:
-    def only(figures: list[Figure]) -> str:
-        return render(
-            Result(metadata={"title": "t"}, steps=[0], outcomes={"a": outcome("a", figures=lambda: figures)})
-        )
-
+def test_a_bundle_is_left_out_where_no_figure_needs_it():
     plot = Figure("t", "c", "plotly", heatmap(np.eye(2)))
     view = Figure("t", "c", "attention", AttentionView(["0", "1"], attention_patterns(1, 2), ["L0H0"]))
     for figures, plotly, circuitsvis, scripts in (([plot], 1, 0, 1), ([view], 0, 1, 1), ([], 0, 0, 0)):
-        page = Page(only(figures))
+        page = Page(page_of(figures))
         both = "".join(page.libraries)
         assert (both.count("* plotly.js v"), both.count("var CircuitsVis=")) == (plotly, circuitsvis)
         assert len(page.scripts) == scripts
-    assert "script-src 'none'" in only([])
+    assert "script-src 'none'" in page_of([])
 
 
-def test_nothing_in_the_page_is_loaded_from_elsewhere(parsed: Page) -> None:
+def test_nothing_in_the_page_is_loaded_from_elsewhere(parsed):
     for tag, attrs in parsed.tags:
         assert "src" not in attrs, tag
         href = attrs.get("href")
         assert href is None or href == "data:," or href.startswith("#")
 
 
-def test_the_page_says_what_was_found(parsed: Page) -> None:
+def test_the_page_says_what_was_found(parsed):
     text = re.sub(r"\s+", " ", " ".join(parsed.text))
     result = walk_result()
     for entry in result.outcomes.values():
@@ -155,15 +158,14 @@ def test_the_page_says_what_was_found(parsed: Page) -> None:
         assert shown in text, shown
 
 
-def test_a_failed_probe_and_a_probe_that_cannot_draw_leave_the_rest_whole() -> None:
+def test_a_failed_probe_and_a_probe_that_cannot_draw_leave_the_rest_whole():
     def broken() -> list[Figure]:
         raise RuntimeError("no <b>head</b> here")
 
     result = walk_result()
     broken_card = outcome("broken", verdict="It was measured all the same.", figures=broken)
-    result = replace(
-        result, outcomes={**result.outcomes, "broken": broken_card}, failed={"other": "ValueError: why"}
-    )
+    outcomes = {**result.outcomes, "broken": broken_card}
+    result = replace(result, outcomes=outcomes, failed={"other": "ValueError: why"})
     text = re.sub(r"\s+", " ", " ".join(Page(render(result)).text))
     assert "The figures of this probe could not be made: RuntimeError: no <b>head</b> here" in text
     assert "It was measured all the same." in text
@@ -180,9 +182,7 @@ def test_a_failed_probe_and_a_probe_that_cannot_draw_leave_the_rest_whole() -> N
         ([], "–", True),
     ],
 )
-def test_a_probe_is_marked_by_its_first_scores_against_their_nulls(
-    scores: list[Score], mark: str, is_open: bool
-) -> None:
+def test_a_probe_is_marked_by_its_first_scores_against_their_nulls(scores, mark, is_open):
     found = outcome("a", scores={f"score_{i}": score for i, score in enumerate(scores)})
     page = render(Result({"title": "t"}, [5], {"a": found}))
     assert re.findall(r'class="status" aria-hidden="true">(.)<', page) == [mark]
@@ -191,7 +191,7 @@ def test_a_probe_is_marked_by_its_first_scores_against_their_nulls(
     assert page.count("<small>no null</small>") == sum(score.null is None for score in scores)
 
 
-def test_a_probe_is_listed_with_its_first_claim() -> None:
+def test_a_probe_is_listed_with_its_first_claim():
     claims = [
         Claim(("L0H0",), "matches", ("log P",), 0.9, unit="cosine"),
         Claim(("L0H1",), "attends_to", ("parent",), 0.5, unit="probability"),
@@ -200,13 +200,13 @@ def test_a_probe_is_listed_with_its_first_claim() -> None:
     assert f"</a> <span>{sentence(claims[0])}" in page
 
 
-def test_a_checkpoint_whose_step_is_unknown_is_not_said_to_be_at_step_0() -> None:
+def test_a_checkpoint_whose_step_is_unknown_is_not_said_to_be_at_step_0():
     for provenance, said in (({"step": "unknown"}, "an unknown step"), ({}, "step 0")):
         page = render(Result({"title": "t", "provenance": provenance}, [0], {}))
         assert f"probed at {said}<" in page.replace("\n", "<")
 
 
-def test_no_line_ends_inside_an_option_of_the_command_line() -> None:
+def test_no_line_ends_inside_an_option_of_the_command_line():
     skipped = {"dynamics": "it needs more: --steps all, or <b>steps='all'</b>"}
     page = render(Result({"title": "t"}, [5], {}, skipped=skipped))
     option = '<span class="option">--steps all</span>'
@@ -214,12 +214,12 @@ def test_no_line_ends_inside_an_option_of_the_command_line() -> None:
     assert f"it needs more: {option}, or &lt;b&gt;" in page
 
 
-def test_the_threshold_of_the_circuit_says_of_what_it_is_a_share() -> None:
+def test_the_threshold_of_the_circuit_says_of_what_it_is_a_share():
     result = with_paths({("embed", "L0H0.V"): (1.0, 1.0)}, storage=holds("L0H0", L0H0=1.0))
     assert 'title="Grey paths above this share of the largest effect"' in render(result)
 
 
-def test_a_score_of_one_head_says_of_which() -> None:
+def test_a_score_of_one_head_says_of_which():
     score = Score(2.5, "tokens", of="L0H1")
     assert str(score) == "2.5 tokens of L0H1"
     result = Result({"title": "t"}, [5], {"a": outcome("a", scores={"effective": score})})
@@ -227,7 +227,7 @@ def test_a_score_of_one_head_says_of_which() -> None:
         assert "2.5 tokens of L0H1" in " ".join("".join(Page(page).text).split())
 
 
-def test_the_command_names_no_probe_that_was_skipped() -> None:
+def test_the_command_names_no_probe_that_was_skipped():
     def command(result: Result) -> str:
         return next(text for text in Page(render(result)).text if text.startswith("mechmarkov probe"))
 
@@ -244,7 +244,7 @@ def test_the_command_names_no_probe_that_was_skipped() -> None:
     assert "--probes graph --steps" in command(replace(walk, outcomes={}, skipped={"graph": "why"}))
 
 
-def test_hostile_text_makes_no_tag_and_breaks_no_script(hostile: Path) -> None:
+def test_hostile_text_makes_no_tag_and_breaks_no_script(hostile):
     page = Page(hostile.read_text("utf-8"))
     assert len(page.scripts) == 1
     ours = """
@@ -263,11 +263,9 @@ def test_hostile_text_makes_no_tag_and_breaks_no_script(hostile: Path) -> None:
         json.loads(block)
 
 
-def test_the_data_of_a_figure_are_its_numbers() -> None:
+def test_the_data_of_a_figure_are_its_numbers():
     patterns = attention_patterns(2, 5)
-    data = figure_data(
-        Figure("t", "c", "attention", AttentionView(list("abcde"), patterns, ["L0H0", "L0H1"]))
-    )
+    data = data_of(list("abcde"), patterns, ["L0H0", "L0H1"])
     assert data["causal"] is True
     assert data["strongest"] == patterns.max()
     levels = np.frombuffer(base64.b64decode(data["patterns"]), "<i2").reshape(2, 15)
@@ -281,37 +279,30 @@ def test_the_data_of_a_figure_are_its_numbers() -> None:
     json.loads(script_json(plot))
 
 
-def test_the_scale_of_attention_is_said() -> None:
+def test_the_scale_of_attention_is_said():
     view = AttentionView(list("abc"), np.full((1, 3, 3), 1 / 3), ["L0H0"])
-    figure = Figure("t", "What it shows.", "attention", view)
-    page = render(
-        Result(metadata={"title": "t"}, steps=[0], outcomes={"a": outcome("a", figures=lambda: [figure])})
-    )
+    page = page_of([Figure("t", "What it shows.", "attention", view)])
     scale = "White is uniform attention or less, the darkest 8 times uniform or more."
     assert f"What it shows. {scale}" in " ".join(Page(page).text)
 
 
-def test_attention_over_all_keys_is_not_masked() -> None:
-    view = AttentionView(list("abc"), np.full((1, 3, 3), 1 / 3), ["L0H0"])
-    assert figure_data(Figure("t", "c", "attention", view))["causal"] is False
+def test_attention_over_all_keys_is_not_masked():
+    assert data_of(list("abc"), np.full((1, 3, 3), 1 / 3), ["L0H0"])["causal"] is False
 
 
-def test_long_contexts_show_their_end() -> None:
+def test_long_contexts_show_their_end():
     tokens = [str(position) for position in range(200)]
-    data = figure_data(
-        Figure("t", "c", "attention", AttentionView(tokens, attention_patterns(1, 200), ["L0H0"]))
-    )
+    data = data_of(tokens, attention_patterns(1, 200), ["L0H0"])
     assert (data["tokens"][0], data["tokens"][-1], data["positions"]) == ("72", "199", 200)
     assert len(base64.b64decode(data["patterns"])) == 2 * 128 * 129 // 2
 
 
-def test_attention_of_the_wrong_shape_is_refused() -> None:
-    view = AttentionView(["a", "b"], attention_patterns(1, 3), ["L0H0"])
+def test_attention_of_the_wrong_shape_is_refused():
     with pytest.raises(ValueError, match=r"shape \[1, 3, 3\], expected \[head, query, key\] = \[1, 2, 2\]"):
-        figure_data(Figure("t", "c", "attention", view))
+        data_of(["a", "b"], attention_patterns(1, 3), ["L0H0"])
 
 
-def test_script_json_is_safe_and_exact() -> None:
+def test_script_json_is_safe_and_exact():
     data = {"</script>": ["<!--", "&amp;", "\u2028", "é", 0.1, None]}
     text = script_json(data)
     assert not set(text) & set("<>&\u2028")
@@ -320,7 +311,7 @@ def test_script_json_is_safe_and_exact() -> None:
         script_json([float("nan")])
 
 
-def test_write_is_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_write_is_whole_or_not_at_all(tmp_path):
     result = walk_result()
     path = write(result, tmp_path / "report.html")
     assert path.read_bytes() == render(result).encode()
@@ -334,7 +325,7 @@ def test_write_is_whole_or_not_at_all(tmp_path: Path) -> None:
         write(result, tmp_path / "missing" / "report.html")
 
 
-def test_the_notebook_shows_scores_and_verdicts_without_scripts() -> None:
+def test_the_notebook_shows_scores_and_verdicts_without_scripts():
     page = Page(walk_result()._repr_html_())
     text = re.sub(r"\s+", " ", " ".join(page.text))
     assert "0.9993 probability [0.9991 to 0.9995]" in text
@@ -346,21 +337,21 @@ def test_the_notebook_shows_scores_and_verdicts_without_scripts() -> None:
     assert PAYLOADS[1] in " ".join(hostile.text)
 
 
-def test_the_notebook_shows_one_outcome() -> None:
+def test_the_notebook_shows_one_outcome():
     result = walk_result()
     text = " ".join(Page(result.outcomes["alignment"]._repr_html_()).text)
     assert "along √P with cosine 0.998" in text
     assert "L0H0 puts" not in text
 
 
-def test_the_end_of_a_context_is_held_against_uniform_attention_on_all_of_it() -> None:
+def test_the_end_of_a_context_is_held_against_uniform_attention_on_all_of_it():
     view = AttentionView(list("abcde"), attention_patterns(1, 5), ["L0H0"], n_keys=64)
     figure = Figure("t", "c", "attention", view)
     assert figure_data(figure)["positions"] == 64
     assert "The last 5 of 64 positions are shown." in figure_card("f", figure).caption
 
 
-def test_a_heads_panel_names_every_position_by_its_place_in_the_context() -> None:
+def test_a_heads_panel_names_every_position_by_its_place_in_the_context():
     shown = {}
     for name in ("walk", "induction"):
         result = mm.probe(mm.example(name), ["behaviour", "attention", "ablation"], sequences=64)
@@ -368,29 +359,27 @@ def test_a_heads_panel_names_every_position_by_its_place_in_the_context() -> Non
         shown[name] = json.loads(card.json)["figure"]["layout"]
         positions = len(result["attention"].data["key"])
         assert card.caption.endswith(f" The last 24 of {positions} positions are shown.")
-        assert [name.split(":")[0] for name in shown[name]["yaxis"]["ticktext"]] == [
-            str(i) for i in range(positions - 24, positions)
-        ]
+        places = [text.split(":")[0] for text in shown[name]["yaxis"]["ticktext"]]
+        assert places == [str(i) for i in range(positions - 24, positions)]
     assert shown["walk"]["yaxis"]["ticktext"][-1] == "96: query"
     assert shown["walk"]["xaxis"]["range"] == [0, 1.02]  # the bars of the one row that says something lie
     assert shown["induction"]["xaxis"]["ticktext"] == shown["induction"]["yaxis"]["ticktext"]
 
 
-def test_an_ideal_of_the_wrong_shape_is_refused() -> None:
+def test_an_ideal_of_the_wrong_shape_is_refused():
     view = AttentionView(list("abc"), attention_patterns(1, 3), ["L0H0"], ideal=np.eye(3, dtype=bool))
     with pytest.raises(ValueError, match=r"ideal is bool \(3, 3\), expected booleans of .* \(1, 3, 3\)"):
         outcome("a", figures=lambda: [Figure("t", "c", "attention", view)]).figures()
 
 
-def test_what_an_ideal_head_reads_is_kept_in_bits() -> None:
+def test_what_an_ideal_head_reads_is_kept_in_bits():
     ideal = np.stack([np.eye(5, k=-1, dtype=bool), np.tri(5, k=-2, dtype=bool)])
-    view = AttentionView(list("abcde"), attention_patterns(2, 5), ["L0H0", "L0H1"], ideal=ideal)
-    data = figure_data(Figure("t", "c", "attention", view))
+    data = data_of(list("abcde"), attention_patterns(2, 5), ["L0H0", "L0H1"], ideal=ideal)
     bits = np.unpackbits(np.frombuffer(base64.b64decode(data["ideal"]), "u1"))
     assert (bits[:50].reshape(2, 5, 5) == ideal).all()
 
 
-def test_what_an_ideal_head_reads_is_outlined_key_by_key_and_no_frame_is_cut() -> None:
+def test_what_an_ideal_head_reads_is_outlined_key_by_key_and_no_frame_is_cut():
     keys = np.tril(np.ones((24, 24), dtype=bool))
     figure = heatmap(np.zeros((24, 24)))
     outline(figure, keys)
@@ -401,8 +390,7 @@ def test_what_an_ideal_head_reads_is_outlined_key_by_key_and_no_frame_is_cut() -
 
 def test_a_folder_in_the_place_of_a_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        IsADirectoryError, match=r"^path is \., a folder, expected a file: report\.html$"
-    ) as raised:
+    told = r"^path is \., a folder, expected a file: report\.html$"
+    with pytest.raises(IsADirectoryError, match=told) as raised:
         write(walk_result(), ".")
     assert raised.value.errno is None

@@ -24,15 +24,12 @@ LABELS = "[...document.querySelectorAll('#figure-1-1 .heatmap-label text')]"
 NUMBERS = f"return {LABELS}.map((e) => Number(e.textContent))"
 
 
-def test_what_is_drawn_over_all_steps_does_not_move_and_the_rest_shares_one_scale() -> None:
+def test_what_is_drawn_over_all_steps_does_not_move_and_the_rest_shares_one_scale():
     result = moving_result()
     figures, problem = probe_figures(1, result.outcomes["moving"], result.steps)
     assert problem == ""
-    assert [(figure.title, figure.moves) for figure in figures] == [
-        ("Matrix", True),
-        ("Pattern", True),
-        ("Rise", False),
-    ]
+    moves = [(figure.title, figure.moves) for figure in figures]
+    assert moves == [("Matrix", True), ("Pattern", True), ("Rise", False)]
     assert [figure.sequences for figure in figures] == [1, 2, 1]
     outcome = result.outcomes["moving"]
     figures = [outcome.probe.figures(outcome.data.isel(step=[i])) for i in range(3)]
@@ -41,7 +38,7 @@ def test_what_is_drawn_over_all_steps_does_not_move_and_the_rest_shares_one_scal
     assert {(figure.data[0].zmin, figure.data[0].zmax) for figure in maps} == {(0.0, 4.0)}
 
 
-def test_bars_share_the_scale_along_which_they_lie() -> None:
+def test_bars_share_the_scale_along_which_they_lie():
     drawn = [bars(["a", "b"], np.array([0.5, top]), lie=True) for top in (1.0, 4.0)]
     across = drawn[0].layout.yaxis.range
     share_scales(drawn)
@@ -49,7 +46,7 @@ def test_bars_share_the_scale_along_which_they_lie() -> None:
     assert {figure.layout.yaxis.range for figure in drawn} == {across}
 
 
-def test_bars_lie_in_all_figures_where_they_lie_in_one() -> None:
+def test_bars_lie_in_all_figures_where_they_lie_in_one():
     """As if all had been drawn so: names that fit under their bars in one figure do not in another."""
     values = np.array([0.5, 0.25])
     look = {"x_title": "path", "y_title": "nats", "errors": (values - 0.125, values + 0.0625)}
@@ -67,15 +64,12 @@ def test_bars_lie_in_all_figures_where_they_lie_in_one() -> None:
     assert turned == json.loads(lying.to_json())
 
 
-def test_a_figure_is_bound_by_its_key_and_its_title_is_its_own_at_each_step() -> None:
+def test_a_figure_is_bound_by_its_key_and_its_title_is_its_own_at_each_step():
     result = renamed_result()
     figures, problem = probe_figures(1, result.outcomes["renamed"], result.steps)
     assert problem == ""
-    assert [(figure.title, figure.moves) for figure in figures] == [
-        ("Head L0H1", True),
-        ("Last only", True),
-        ("First only", True),
-    ]
+    moves = [(figure.title, figure.moves) for figure in figures]
+    assert moves == [("Head L0H1", True), ("Last only", True), ("First only", True)]
     head, last, first = (json.loads(figure.json)["at_step"] for figure in figures)
     assert [drawn["title"] for drawn in head] == ["Head L0H0", "Head L0H1"]
     assert {drawn["figure"]["data"][0]["zmax"] for drawn in head} == {4.0}
@@ -83,20 +77,20 @@ def test_a_figure_is_bound_by_its_key_and_its_title_is_its_own_at_each_step() ->
     assert [drawn is None for drawn in first] == [False, True]
 
 
-def test_two_figures_of_one_key_are_an_error() -> None:
+def test_two_figures_of_one_key_are_an_error():
     twice = [Figure("Same", "c", "plotly", heatmap(np.eye(2)))] * 2
     with pytest.raises(ValueError, match="2 figures have the key 'Same', expected one"):
         outcome("twice", figures=lambda: twice).figures()
     assert Figure("Same", "c", "plotly", heatmap(np.eye(2)), key="other").key == "other"
 
 
-def test_where_nothing_moves_there_is_no_slider(walk: Path, moving: Path) -> None:
+def test_where_nothing_moves_there_is_no_slider(walk, moving):
     assert 'type="range"' not in walk.read_text("utf-8")
     assert 'type="range"' in moving.read_text("utf-8")
 
 
 @pytest.mark.browser
-def test_the_slider_moves_every_figure_by_keyboard(browser: Browser, moving: Path) -> None:
+def test_the_slider_moves_every_figure_by_keyboard(browser, moving):
     browser.open(moving)
     browser.draw_all()
     browser.js("scrollTo({top: 0, behavior: 'instant'})")  # what is out of sight is not redrawn
@@ -120,9 +114,7 @@ def test_the_slider_moves_every_figure_by_keyboard(browser: Browser, moving: Pat
 
 
 @pytest.mark.browser
-def test_a_step_changes_the_words_of_a_figure_and_says_where_there_is_none(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_step_changes_the_words_of_a_figure_and_says_where_there_is_none(browser, tmp_path):
     browser.open(write(renamed_result(), tmp_path / "renamed.html"))
     browser.draw_all()
     said = (
@@ -164,21 +156,19 @@ def downloaded(browser: Browser, folder: Path, figure: str) -> list[list[str]]:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("lie", [True, False])
-def test_the_data_of_bars_are_their_lengths_and_errors(browser: Browser, tmp_path: Path, lie: bool) -> None:
+def test_the_data_of_bars_are_their_lengths_and_errors(browser, tmp_path, lie):
     values = np.array([0.5, 0.25])
     drawn = bars(["a", "b"], values, errors=(values - 0.125, values + 0.0625), lie=lie)
     found = outcome("a", figures=lambda: [Figure("t", "c", "plotly", drawn)])
     browser.open(write(Result({"title": "t"}, [5], {"a": found}), tmp_path / "bars.html"))
     browser.draw_all()
     _, *rows = downloaded(browser, tmp_path, "figure-1-1")
-    assert [(name, float(length), float(error)) for _, name, length, _, error in rows] == [
-        ("a", 0.5, 0.0625),
-        ("b", 0.25, 0.0625),
-    ]
+    lengths = [(name, float(length), float(error)) for _, name, length, _, error in rows]
+    assert lengths == [("a", 0.5, 0.0625), ("b", 0.25, 0.0625)]
 
 
 @pytest.mark.browser
-def test_no_cell_of_a_download_is_a_formula(browser: Browser, tmp_path: Path) -> None:
+def test_no_cell_of_a_download_is_a_formula(browser, tmp_path):
     names = ["=1+1", "+a", "-a", "@a", "\uff1da", "a;=1", "-0.5", "1e5", "plain"]
     drawn = go.Figure(go.Scatter(x=list(range(9)), y=[1] * 9, name="=cmd|' /C calc'!A0", customdata=names))
     nested = go.Figure(go.Scatter(x=[0], y=[1], name="a", customdata=[["=1+1"]]))
@@ -195,9 +185,7 @@ def test_no_cell_of_a_download_is_a_formula(browser: Browser, tmp_path: Path) ->
 
 
 @pytest.mark.browser
-def test_a_figures_data_are_downloaded_as_they_are_shown(
-    browser: Browser, moving: Path, tmp_path: Path
-) -> None:
+def test_a_figures_data_are_downloaded_as_they_are_shown(browser, moving, tmp_path):
     browser.open(moving)
     browser.draw_all()
     header, *cells = downloaded(browser, tmp_path, "figure-1-1")

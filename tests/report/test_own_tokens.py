@@ -11,7 +11,6 @@ from looking import CUT, assert_nothing_is_wrong
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
-from window import Browser
 
 import mechmarkov as mm
 from mechmarkov.cli import cli, main
@@ -31,7 +30,7 @@ def law(run: mm.Run, sequence: list[int]) -> np.ndarray:
         return run.model()(torch.tensor([sequence]))[0].double().softmax(-1).numpy()
 
 
-def test_the_law_is_the_models_and_the_sources(induction: mm.Run) -> None:
+def test_the_law_is_the_models_and_the_sources(induction):
     data = mm.tokens(induction, SEQUENCE).data
     np.testing.assert_allclose(data["model"], law(induction, SEQUENCE), atol=1e-6)
     counts = np.ones((3, 3))  # add-one counts of pairs, counted here
@@ -44,7 +43,7 @@ def test_the_law_is_the_models_and_the_sources(induction: mm.Run) -> None:
     np.testing.assert_allclose(data["divergence"], kl, atol=1e-9)
 
 
-def test_a_query_is_answered_at_the_end() -> None:
+def test_a_query_is_answered_at_the_end():
     run = mm.example("walk")
     source = run.source
     assert isinstance(source, mm.Circle)
@@ -58,7 +57,7 @@ def test_a_query_is_answered_at_the_end() -> None:
     np.testing.assert_allclose(data["law"].sel(predictor="bigram").values, source.P[states[-1:]], atol=1e-12)
 
 
-def test_the_last_depth_of_the_lens_is_the_model(induction: mm.Run) -> None:
+def test_the_last_depth_of_the_lens_is_the_model(induction):
     data = mm.tokens(induction, SEQUENCE).data
     np.testing.assert_allclose(data["lens"][-1], data["model"], atol=1e-6)
     model = induction.model()
@@ -67,7 +66,7 @@ def test_the_last_depth_of_the_lens_is_the_model(induction: mm.Run) -> None:
     np.testing.assert_allclose(data["lens"][0], first.detach(), atol=1e-6)
 
 
-def test_attention_is_that_of_the_model(induction: mm.Run) -> None:
+def test_attention_is_that_of_the_model(induction):
     data = mm.tokens(induction, SEQUENCE).data
     _, cache = induction.model().run_with_cache(torch.tensor([SEQUENCE]))
     np.testing.assert_allclose(
@@ -75,7 +74,7 @@ def test_attention_is_that_of_the_model(induction: mm.Run) -> None:
     )
 
 
-def test_patched_tokens_are_the_unchanged_sequence(induction: mm.Run) -> None:
+def test_patched_tokens_are_the_unchanged_sequence(induction):
     data = mm.tokens(induction, SEQUENCE).data
     target = int(law(induction, SEQUENCE)[-1].argmax())
     for i, place in enumerate(data["changed"].values):
@@ -94,7 +93,7 @@ def test_patched_tokens_are_the_unchanged_sequence(induction: mm.Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["walk", "mamba", "graph"])
-def test_every_kind_of_run_has_a_page(name: str, tmp_path: Path) -> None:
+def test_every_kind_of_run_has_a_page(name, tmp_path):
     run = mm.example(name)
     n = run.config.n_ctx - run.objective.n_extra if run.objective.read == "last" else 12
     shown = mm.tokens(run, [i % run.source.n_states for i in range(n)])
@@ -113,9 +112,7 @@ def test_every_kind_of_run_has_a_page(name: str, tmp_path: Path) -> None:
         (["--tokens", "0 1", "--step", "7"], "step is 7, expected"),
     ],
 )
-def test_bad_tokens_are_one_line(
-    words: list[str], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_tokens_are_one_line(words, expected, tmp_path, capsys):
     with pytest.raises(SystemExit) as left:
         main(["tokens", "--example", "induction", *words, "--out", str(tmp_path / "out")])
     told = capsys.readouterr()
@@ -124,7 +121,7 @@ def test_bad_tokens_are_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_command_line_prints_json_only(tmp_path: Path) -> None:
+def test_the_command_line_prints_json_only(tmp_path):
     words = ["tokens", "--example", "induction", "--tokens", "0,1,2", "--json", "--out", str(tmp_path)]
     data = json.loads(CliRunner().invoke(cli, words, catch_exceptions=False).stdout)
     assert data["tokens"] == ["0", "1", "2"]
@@ -132,14 +129,14 @@ def test_the_command_line_prints_json_only(tmp_path: Path) -> None:
     assert Path(data["page"]).is_file()
 
 
-def test_labels_and_numbers_are_both_states() -> None:
+def test_labels_and_numbers_are_both_states():
     ring = mm.Graph(n_states=3, edges=[(0, 1), (1, 2), (0, 2)], labels=("a", "b", "2"))
     assert states_of(ring, ["a", "b", "2", "0", 1]) == [0, 1, 2, 0, 1]
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark")])
-def test_the_page_shows_each_change(browser: Browser, tmp_path: Path, width: int, scheme: str) -> None:
+def test_the_page_shows_each_change(browser, tmp_path, width, scheme):
     path = mm.tokens(mm.example("induction"), SEQUENCE).report(tmp_path / "tokens.html")
     browser.open(path, width, scheme)
     assert browser.draw_all() == ["own-laws", "own-divergence", "own-attention", "own-lens", "own-patch"]
@@ -155,7 +152,7 @@ def test_the_page_shows_each_change(browser: Browser, tmp_path: Path, width: int
 
 
 @pytest.mark.browser
-def test_a_report_on_given_tokens_shows_the_first(browser: Browser, tmp_path: Path) -> None:
+def test_a_report_on_given_tokens_shows_the_first(browser, tmp_path):
     result = mm.probe(
         mm.example("induction"), ["behaviour"], tokens=[SEQUENCE, SEQUENCE[::-1]], steps=[0, 5000]
     )

@@ -13,7 +13,6 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
-from window import Browser
 
 import mechmarkov as mm
 from mechmarkov.report.compare import write_comparison
@@ -45,9 +44,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("page", ["one run", "two runs"])
 @pytest.mark.parametrize("width", [390, 768, 1280, 1920])
-def test_no_text_is_cut_or_covered_and_axe_finds_nothing_serious(
-    browser: Browser, pages: dict[str, Path], page: str, width: int
-) -> None:
+def test_no_text_is_cut_or_covered_and_axe_finds_nothing_serious(browser, pages, page, width):
     browser.open(pages[page], width)
     browser.draw_all()
     for scheme in ("light", "dark"):
@@ -66,7 +63,7 @@ def test_no_text_is_cut_or_covered_and_axe_finds_nothing_serious(
 
 
 @pytest.mark.parametrize("width", [1280, 1920])
-def test_a_card_is_no_taller_than_its_content(browser: Browser, pages: dict[str, Path], width: int) -> None:
+def test_a_card_is_no_taller_than_its_content(browser, pages, width):
     browser.open(pages["one run"], width)
     browser.draw_all()
     time.sleep(0.5)  # figures lie where their heights let them
@@ -88,16 +85,14 @@ def test_a_card_is_no_taller_than_its_content(browser: Browser, pages: dict[str,
             assert apart, (one, other)
 
 
-def test_axe_would_find_what_is_wrong(browser: Browser, pages: dict[str, Path]) -> None:
+def test_axe_would_find_what_is_wrong(browser, pages):
     browser.open(pages["one run"])
     browser.js("document.querySelector('h1').style.color = '#eee'; document.documentElement.lang = ''")
     found = violations(browser)
     assert {line.split(":")[0] for line in found} == {"color-contrast", "html-has-lang"}
 
 
-def test_everything_is_reached_and_worked_by_keyboard_with_a_visible_focus(
-    browser: Browser, moving: Path
-) -> None:
+def test_everything_is_reached_and_worked_by_keyboard_with_a_visible_focus(browser, moving):
     browser.open(moving)
     browser.draw_all()
     reached = []
@@ -134,15 +129,11 @@ def test_everything_is_reached_and_worked_by_keyboard_with_a_visible_focus(
     assert browser.said() == []
 
 
-def test_a_mark_shows_the_sliders_step_in_what_is_drawn_over_training(
-    browser: Browser, pages: dict[str, Path]
-) -> None:
+def test_a_mark_shows_the_sliders_step_in_what_is_drawn_over_training(browser, pages):
     browser.open(pages["one run"])
     browser.draw_all()
-    marks = (
-        "return [...document.querySelectorAll('.js-plotly-plot .cursor')]"
-        ".map((cursor) => Number(cursor.dataset.at))"
-    )
+    cursors = "document.querySelectorAll('.js-plotly-plot .cursor')"
+    marks = f"return [...{cursors}].map((cursor) => Number(cursor.dataset.at))"
     before = browser.js(marks)
     assert len(before) > 4
     assert set(before) == {float(symlog(50))}
@@ -159,7 +150,7 @@ def test_a_mark_shows_the_sliders_step_in_what_is_drawn_over_training(
     assert browser.said() == []
 
 
-def test_on_paper_all_is_drawn_on_white_and_nothing_is_cut(browser: Browser, pages: dict[str, Path]) -> None:
+def test_on_paper_all_is_drawn_on_white_and_nothing_is_cut(browser, pages):
     browser.open(pages["one run"], scheme="dark")
     browser.draw_all()
     shape = (
@@ -192,7 +183,7 @@ def test_on_paper_all_is_drawn_on_white_and_nothing_is_cut(browser: Browser, pag
         browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
-def test_a_circuit_of_many_heads_scrolls_on_a_phone(browser: Browser, tmp_path: Path) -> None:
+def test_a_circuit_of_many_heads_scrolls_on_a_phone(browser, tmp_path):
     effects = {(f"L0H{head}", "logits"): (1.0, 1.0) for head in range(12)}
     effects |= {("embed", f"L0H{head}.V"): (0.5, 0.5) for head in range(12)}
     browser.open(write(with_paths(effects), tmp_path / "circuit.html"), 390)

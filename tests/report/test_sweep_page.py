@@ -52,7 +52,7 @@ def shown(browser: Browser) -> str:
     return str(browser.js("return document.querySelector('[data-at]:not([hidden]):not(.cursor)').innerText"))
 
 
-def test_the_page_needs_no_network_and_has_the_axes_and_the_line(page: Path) -> None:
+def test_the_page_needs_no_network_and_has_the_axes_and_the_line(page):
     text = page.read_text("utf-8")
     assert re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=", text.replace('href="data:,"', "")) == []
     assert "default-src 'none'" in text
@@ -62,7 +62,7 @@ def test_the_page_needs_no_network_and_has_the_axes_and_the_line(page: Path) -> 
     assert '"text":"q"' in text
 
 
-def test_runs_of_a_cell_that_trained_for_other_steps_share_an_axis() -> None:
+def test_runs_of_a_cell_that_trained_for_other_steps_share_an_axis():
     runs = [RunLine(key, key, "yes", "0.5 nats", "", False) for key in "ab"]
     curves = {"a": {"step": [0, 10, 20], "loss": [3.0, 2.0, 1.0]}, "b": {"step": [0, 5], "loss": [4.0, 2.0]}}
     drawn = _curves(CellRuns("cell", runs, 0), curves, {})
@@ -77,9 +77,7 @@ def test_runs_of_a_cell_that_trained_for_other_steps_share_an_axis() -> None:
 @pytest.mark.parametrize(
     ("width", "scheme"), [(390, "light"), (768, "dark"), (1280, "dark"), (1920, "light")]
 )
-def test_a_cell_opens_its_runs_and_their_curves(
-    browser: Browser, page: Path, width: int, scheme: str
-) -> None:
+def test_a_cell_opens_its_runs_and_their_curves(browser, page, width, scheme):
     browser.open(page, width, scheme)
     browser.draw_all()
     link = browser.driver.find_element(By.LINK_TEXT, "Open its report")
@@ -115,7 +113,7 @@ def test_a_cell_opens_its_runs_and_their_curves(
 
 
 @pytest.mark.browser
-def test_the_address_keeps_the_cell(browser: Browser, page: Path) -> None:
+def test_the_address_keeps_the_cell(browser, page):
     browser.open(page, address="#cell=1")
     browser.wait("return document.getElementById('step').value === '1'", "the address chose no cell")
     assert "diverged" in shown(browser)
@@ -123,7 +121,7 @@ def test_the_address_keeps_the_cell(browser: Browser, page: Path) -> None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
-def test_a_page_over_one_field(browser: Browser, tmp_path: Path, width: int) -> None:
+def test_a_page_over_one_field(browser, tmp_path, width):
     """A run that is undecided has its reason in the table, which does not leave the page."""
     why = "the unigram is as good as the bigram here, and no other law is any better"
     table = pa.table(

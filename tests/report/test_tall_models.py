@@ -1,11 +1,9 @@
 """The answers of models with more than one MLP are in sight without a scroll."""
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from model_zoo import model_zoo
-from window import Browser
 
 import mechmarkov as mm
 from mechmarkov.models import DecoderConfig, HookedDecoder
@@ -18,7 +16,7 @@ READY = "return [...document.querySelectorAll('.hero .drawing')].every((d) => d.
 
 @pytest.mark.browser
 @pytest.mark.usefixtures("few_nulls")
-def test_four_layers_of_eight_heads_fit_on_one_screen(browser: Browser, tmp_path: Path) -> None:
+def test_four_layers_of_eight_heads_fit_on_one_screen(browser, tmp_path):
     shape = {"n_layers": 4, "n_heads": 8, "d_model": 16, "d_head": 2, "n_ctx": 16, "d_vocab": 3}
     model = HookedDecoder(DecoderConfig(attn_only=True, **shape))
     initialise(model, [0], std=0.2)
@@ -35,15 +33,13 @@ def test_four_layers_of_eight_heads_fit_on_one_screen(browser: Browser, tmp_path
 
 @pytest.mark.browser
 @pytest.mark.usefixtures("few_nulls")
-def test_two_layers_with_mlps_fit_on_one_screen(browser: Browser, tmp_path: Path) -> None:
+def test_two_layers_with_mlps_fit_on_one_screen(browser, tmp_path):
     run = model_zoo()["mixed: half in each MLP"]()
     probes = ["behaviour", "attention", "storage", "ablation"]
     browser.open(write(mm.probe(run, probes, sequences=16), tmp_path / "mlps.html"))
     browser.wait(READY, "the first screen is not drawn")
-    bottoms = browser.js(
-        "return [...document.querySelectorAll('.hero figure, .tile')]"
-        ".map((e) => e.getBoundingClientRect().bottom)"
-    )
+    shown = "document.querySelectorAll('.hero figure, .tile')"
+    bottoms = browser.js(f"return [...{shown}].map((e) => e.getBoundingClientRect().bottom)")
     assert len(bottoms) == 2 + 3  # without `dynamics`, nothing is told of how it came
     assert max(bottoms) + 44 <= 800  # and where a run has a slider
     heights = (
@@ -53,7 +49,7 @@ def test_two_layers_with_mlps_fit_on_one_screen(browser: Browser, tmp_path: Path
     assert curve == circuit > 300  # the picture beside a tall one is as tall
 
 
-def test_many_rows_are_as_high_as_their_texts() -> None:
+def test_many_rows_are_as_high_as_their_texts():
     texts = {"embed": "embed<br>tokens", "logits": "logits<br>prediction"}
     for layer in range(2):
         texts |= {f"L{layer}H0": f"L{layer}H0", f"L{layer}.mlp": f"L{layer}.mlp<br>50% of the bigram"}

@@ -15,7 +15,7 @@ MODELS = model_zoo()
 EVERY = 24  # of them, in the gate; all of them with `make test-slow`
 
 
-def test_there_are_more_than_two_hundred() -> None:
+def test_there_are_more_than_two_hundred():
     assert len(MODELS) > 200
 
 
@@ -27,7 +27,7 @@ def test_there_are_more_than_two_hundred() -> None:
     ],
 )
 @pytest.mark.usefixtures("few_nulls")
-def test_no_two_statements_disagree(name: str) -> None:
+def test_no_two_statements_disagree(name):
     result = mm.probe(MODELS[name](), sequences=16)
     assert not result.failed
     assert conflicts(result) == []

@@ -43,7 +43,7 @@ IN_SYSTEM = {"value table", "two back", "nothing", "another law"}
     "name", [pytest.param(name, marks=pytest.mark.system if name in IN_SYSTEM else ()) for name in RUNS]
 )
 @pytest.mark.usefixtures("few_nulls")
-def test_no_sentence_is_long_and_no_two_disagree(name: str) -> None:
+def test_no_sentence_is_long_and_no_two_disagree(name):
     result = mm.probe(RUNS[name](), sequences=8)
     assert not result.failed
     assert long_sentences(read(result)) == []
@@ -53,6 +53,6 @@ def test_no_sentence_is_long_and_no_two_disagree(name: str) -> None:
     assert all(len(tile.answer.split()) <= MAX_ANSWER_WORDS for tile in screen.tiles)
 
 
-def test_a_long_sentence_is_found() -> None:
+def test_a_long_sentence_is_found():
     long = " ".join(["word"] * (MAX_WORDS + 1))
     assert long_sentences([f"Short. W{long}. Short."]) == [f"W{long}."]

@@ -76,8 +76,5 @@ class Browser:
         """Returns the addresses asked for since the last call that are not part of a page itself."""
         messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-        return [
-            p["request"]["url"]
-            for p in sent
-            if not p["request"]["url"].startswith(("data:", "blob:", "about:"))
-        ]
+        urls = [p["request"]["url"] for p in sent]
+        return [url for url in urls if not url.startswith(("data:", "blob:", "about:"))]

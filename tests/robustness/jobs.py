@@ -39,25 +39,12 @@ grid = { "source.p" = [0.2, 0.5], "init.std" = [0.02] }
 phase = { x = "source.p", y = "init.std" }
 """
 LOADED = [
-    "jobs",
-    "mechmarkov.probing",
-    "mechmarkov.report.html",
-    "mechmarkov.runs.import_run",
-    "mechmarkov.sweeps",
-    "mechmarkov.probes.behaviour",
-    "plotly.graph_objects",
-    "h5netcdf",
-]
+    "jobs", "mechmarkov.probing", "mechmarkov.report.html", "mechmarkov.runs.import_run",
+    "mechmarkov.sweeps", "mechmarkov.probes.behaviour", "plotly.graph_objects", "h5netcdf",
+]  # fmt: skip
 EVENTS = (
-    "open",
-    "os.rename",
-    "os.remove",
-    "os.mkdir",
-    "os.listdir",
-    "os.scandir",
-    "os.rmdir",
-    "shutil.rmtree",
-)
+    "open", "os.rename", "os.remove", "os.mkdir", "os.listdir", "os.scandir", "os.rmdir", "shutil.rmtree",
+)  # fmt: skip
 
 
 def _recipe() -> AnyRecipe:
@@ -107,20 +94,8 @@ def do_budget(folder: Path) -> None:
 
 
 def do_sweep(folder: Path) -> None:
-    main(
-        [
-            "sweep",
-            f"{folder}.toml",
-            "--out",
-            str(folder),
-            "--fleet",
-            "2",
-            "--jobs",
-            "1",
-            "--device",
-            "cpu",
-        ]
-    )
+    options = ["--fleet", "2", "--jobs", "1", "--device", "cpu"]
+    main(["sweep", f"{folder}.toml", "--out", str(folder), *options])
 
 
 JOBS: dict[str, Callable[[Path], None]] = {
@@ -164,18 +139,8 @@ KILLED = JOBS | {"record": do_record, "bench": do_bench, "certify": do_certify}
 
 
 def do_probe_together(folder: Path) -> None:
-    main(
-        [
-            "probe",
-            str(GOLDEN),
-            "--probes",
-            "behaviour,attention,ablation",
-            "--jobs",
-            "2",
-            "--out",
-            str(folder),
-        ]
-    )
+    options = ["--probes", "behaviour,attention,ablation", "--jobs", "2"]
+    main(["probe", str(GOLDEN), *options, "--out", str(folder)])
 
 
 def do_sweep_together(folder: Path) -> None:

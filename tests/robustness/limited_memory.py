@@ -47,13 +47,8 @@ def many_steps(run: Run, count: int) -> Run:
     states = {name: value[-1:].repeat(count, *[1] * (value.ndim - 1)) for name, value in run.states.items()}
     for index in range(count):
         states["unembed.W_U"][index] *= 1 + index / count
-    return Run(
-        config=run.config,
-        source=run.source,
-        objective=run.objective,
-        steps=torch.arange(count),
-        states=states,
-    )
+    steps = torch.arange(count)
+    return Run(config=run.config, source=run.source, objective=run.objective, steps=steps, states=states)
 
 
 def test_recording_falls_back_to_smaller_chunks(monkeypatch, capsys):

@@ -53,10 +53,9 @@ def single(seed: int) -> Run:
     """The bundled walk, its weights moved a little."""
     run = example("walk")
     generator = torch.Generator().manual_seed(seed)
-    states = {
-        name: value[-1:] + 0.01 * torch.randn(value[-1:].shape, generator=generator)
-        for name, value in run.states.items()
-    }
+    last = {name: value[-1:] for name, value in run.states.items()}
+    noise = {name: 0.01 * torch.randn(value.shape, generator=generator) for name, value in last.items()}
+    states = {name: value + noise[name] for name, value in last.items()}
     return Run(
         config=run.config, source=run.source, objective=run.objective, steps=run.steps[-1:], states=states
     )
@@ -89,14 +88,8 @@ def plugins(count: int) -> None:
 def states(count: int, names: list[str] | None) -> None:
     """A chain of so many states, the most that a source may have."""
     shape = {
-        "d_model": 16,
-        "d_head": 8,
-        "n_heads": 2,
-        "n_ctx": 32,
-        "n_layers": 1,
-        "d_mlp": 32,
-        "act_fn": "relu",
-    }
+        "d_model": 16, "d_head": 8, "n_heads": 2, "n_ctx": 32, "n_layers": 1, "d_mlp": 32, "act_fn": "relu",
+    }  # fmt: skip
     model = mm.HookedDecoder(mm.DecoderConfig(d_vocab=count, **shape))
     run = Run.from_model(model, source=mm.Circle(n_states=count, p=0.7))
     result = mm.probe(run, names)

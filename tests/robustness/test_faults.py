@@ -14,10 +14,8 @@ from kills import kill_and_repeat, new_folder, unhurt_job
 
 from mechmarkov.runs import load
 
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are killed as Linux does it"),
-]
+on_linux = pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are killed as Linux does it")
+pytestmark = [pytest.mark.system, on_linux]
 
 
 @pytest.fixture(scope="module")

@@ -19,12 +19,8 @@ FEW = 200  # copies of each format; `make fuzz` breaks 10 000
 
 def fuzzed(folder: Path, *arguments: str) -> dict[str, dict]:
     out = folder / "counts.json"
-    done = subprocess.run(
-        [sys.executable, str(FUZZ), "--json", str(out), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, str(FUZZ), "--json", str(out), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return {found["name"]: found for found in json.loads(out.read_text("utf-8"))}
 

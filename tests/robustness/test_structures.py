@@ -160,11 +160,9 @@ def test_json_in_a_script_stays_json(data):
     def finite(value: object) -> bool:
         if isinstance(value, dict):
             return all(map(finite, value.values()))
-        return (
-            all(map(finite, value))
-            if isinstance(value, list)
-            else not (isinstance(value, float) and not math.isfinite(value))
-        )
+        if isinstance(value, list):
+            return all(map(finite, value))
+        return not (isinstance(value, float) and not math.isfinite(value))
 
     if not finite(data):
         with pytest.raises(ValueError, match="JSON"):

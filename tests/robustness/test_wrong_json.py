@@ -19,13 +19,8 @@ VALUES = [None, True, -1, 10**30, math.nan, "", "\x1b[31m\ud800", [], [[]], {}, 
 # Words of errors that Python and numpy raise where a value was not looked at.
 UNLOOKED = ("object has no", "not subscriptable", "unhashable", "could not convert", "invalid literal")
 UNLOOKED += (
-    "not supported between",
-    "inhomogeneous",
-    "must be a string",
-    "KeyError",
-    "TypeError",
-    "IndexError",
-)
+    "not supported between", "inhomogeneous", "must be a string", "KeyError", "TypeError", "IndexError",
+)  # fmt: skip
 
 
 def places(data, path=()):

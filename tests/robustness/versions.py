@@ -99,26 +99,16 @@ def run(pair: Pair) -> bool:
     """Install the pair and run the suite."""
     python = pair.folder / "bin" / "python"
     free = ("torch==", "transformer-lens==")
-    lines = [
-        line
-        for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines()
-        if not line.startswith(free)
-    ]
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    lines = [line for line in lines if not line.startswith(free)]
     constraints = pair.folder / "constraints.txt"
     constraints.write_text("\n".join(lines) + "\n", "utf-8")
     wanted = [f"torch{pair.torch}", f"transformer-lens{pair.lens}", "-e", f"{ROOT}[dev]"]
     install = [python, "-m", "pip", "install", "--quiet", "-c", constraints, *wanted]
     tests = [
-        python,
-        "-m",
-        "pytest",
-        "-n",
-        "2",
-        "--dist",
-        "loadfile",
-        "-m",
+        python, "-m", "pytest", "-n", "2", "--dist", "loadfile", "-m",
         "not slow and not browser and not experiments",
-    ]
+    ]  # fmt: skip
     return all(subprocess.run(command, check=False, cwd=ROOT).returncode == 0 for command in (install, tests))
 
 

@@ -151,10 +151,8 @@ def names_of(shape: Shape) -> dict:
     for theirs, ours in (("before", "ln1"), ("between", "ln2")):
         names |= {at + rf"{theirs}\.weight": f"{to}{ours}.w", at + rf"{theirs}\.bias": f"{to}{ours}.b"}
     for theirs, ours in (("up", "in"), ("down", "out")):
-        names |= {
-            at + rf"{theirs}\.weight": f"{to}mlp.W_{ours}",
-            at + rf"{theirs}\.bias": f"{to}mlp.b_{ours}",
-        }
+        both = {"weight": "W", "bias": "b"}
+        names |= {at + rf"{theirs}\.{kind}": f"{to}mlp.{x}_{ours}" for kind, x in both.items()}
     return names | {"last.weight": "ln_final.w", "last.bias": "ln_final.b"}
 
 

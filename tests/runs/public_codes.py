@@ -4,7 +4,6 @@
 |---|---|---|
 | `CfgNode`, `MinGPT` | minGPT | karpathy/minGPT 37baab7: `mingpt/utils.py` 31-61, `mingpt/model.py` 21-161 and 260-281 |
 | `markov_args`, `MarkovGPT` | the unigram trap's code | Bond1995/Markov 446eaa1: `Markov-LLM-m/src/config/markov.py` 6-58, `.../models/base.py` 44-315 |
-| `RelativeTransformer` | statistical induction heads' | EzraEdelman/Evolution-of-Statistical-Induction-Heads 3ab0b29: `mingpt/model_rpe.py` 20-140, 190-210 |
 | `NanoGPT` | nanoGPT | karpathy/nanoGPT 3adf61e: `model.py` |
 """  # noqa: E501
 
@@ -37,6 +36,21 @@ def tokens(k: int = K) -> torch.Tensor:
     return torch.randint(k, (4, LENGTH), generator=torch.Generator().manual_seed(6))
 
 
+def by_head(qkv: torch.Tensor, heads: int) -> list[torch.Tensor]:
+    """Queries, keys and values of one layer, each `[batch, head, position, d_head]`."""
+    return [part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in qkv.chunk(3, -1)]
+
+
+def linears(d: int, bias: bool = True) -> dict[str, nn.Linear]:
+    """The layers of an MLP by GPT-2's names."""
+    return {"c_fc": nn.Linear(d, 4 * d, bias), "c_proj": nn.Linear(4 * d, d, bias)}
+
+
+def next_token_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    # As in nanoGPT's model.py: `view` asks for contiguous targets.
+    return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
+
+
 @dataclass
 class Config:
     """nanoGPT's GPTConfig."""
@@ -58,24 +72,14 @@ class Block(nn.Module):
         d = config.n_embd
         self.heads = config.n_head
         self.ln_1, self.ln_2 = nn.LayerNorm(d, bias=config.bias), nn.LayerNorm(d, bias=config.bias)
-        self.attn = nn.ModuleDict(
-            {"c_attn": nn.Linear(d, 3 * d, config.bias), "c_proj": nn.Linear(d, d, config.bias)}
-        )
-        self.mlp = nn.ModuleDict(
-            {
-                "c_fc": nn.Linear(d, 4 * d, config.bias),
-                "gelu": activation,
-                "c_proj": nn.Linear(4 * d, d, config.bias),
-                "dropout": nn.Dropout(config.dropout),
-            }
-        )
+        into, out = nn.Linear(d, 3 * d, config.bias), nn.Linear(d, d, config.bias)
+        self.attn = nn.ModuleDict({"c_attn": into, "c_proj": out})
+        others = {"gelu": activation, "dropout": nn.Dropout(config.dropout)}
+        self.mlp = nn.ModuleDict({**linears(d, config.bias), **others})
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, d = x.shape
-        q, k, v = (
-            part.view(batch, length, self.heads, -1).transpose(1, 2)
-            for part in self.attn["c_attn"](self.ln_1(x)).split(d, 2)
-        )
+        q, k, v = by_head(self.attn["c_attn"](self.ln_1(x)), self.heads)
         scores = q @ k.mT / (d // self.heads) ** 0.5
         mask = torch.ones(length, length).tril() == 0
         mixed = scores.masked_fill(mask, -torch.inf).softmax(-1) @ v
@@ -91,20 +95,15 @@ class NanoGPT(nn.Module):
         super().__init__()
         self.config = config
         d = config.n_embd
+        blocks = nn.ModuleList([Block(config, activation or nn.GELU()) for _ in range(config.n_layer)])
+        embeddings = {"wte": nn.Embedding(config.vocab_size, d), "wpe": nn.Embedding(config.block_size, d)}
         self.transformer = nn.ModuleDict(
-            {
-                "wte": nn.Embedding(config.vocab_size, d),
-                "wpe": nn.Embedding(config.block_size, d),
-                "h": nn.ModuleList([Block(config, activation or nn.GELU()) for _ in range(config.n_layer)]),
-                "ln_f": nn.LayerNorm(d, bias=config.bias),
-            }
+            {**embeddings, "h": blocks, "ln_f": nn.LayerNorm(d, bias=config.bias)}
         )
         self.lm_head = nn.Linear(d, config.vocab_size, bias=False)
         self.transformer["wte"].weight = self.lm_head.weight
 
-    def forward(
-        self, tokens: torch.Tensor, targets: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def forward(self, tokens, targets=None):
         x = self.transformer["wte"](tokens) + self.transformer["wpe"].weight[: tokens.shape[1]]
         for block in self.transformer["h"]:
             x = block(x)
@@ -112,9 +111,22 @@ class NanoGPT(nn.Module):
         if targets is None:
             return self.lm_head(x[:, [-1], :]), None
         logits = self.lm_head(x)
-        # As in nanoGPT's model.py: `view` asks for contiguous targets.
-        loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
-        return logits, loss
+        return logits, next_token_loss(logits, targets)
+
+
+def names_of_gpt2(prefix: str, **way: object) -> dict[str, object]:
+    """A table of names for GPT-2's; `way` says how its matrices lie."""
+    at, ours = rf"{prefix}\.h\.(\d+)\.", r"blocks.\1."
+    table: dict[str, object] = {f"{prefix}.wpe.weight": "pos_embed.W_pos"}
+    for kind, gain, end, said in (("W", "w", "weight", way), ("b", "b", "bias", {})):
+        table[rf"{prefix}\.ln_f\.{end}"] = f"ln_final.{gain}"
+        table[rf"{at}ln_(\d)\.{end}"] = rf"{ours}ln\2.{gain}"
+        qkv = [f"{ours}attn.{kind}_{x}" for x in "QKV"]
+        table[rf"{at}attn\.c_attn\.{end}"] = {"to": qkv, "split": "parts", **said}
+        for theirs, place in {"attn.c_proj": f"attn.{kind}_O", "mlp.c_fc": f"mlp.{kind}_in"}.items():
+            table[f"{at}{theirs}.{end}"] = {"to": ours + place, **said}
+        table[rf"{at}mlp\.c_proj\.{end}"] = {"to": f"{ours}mlp.{kind}_out", **said}
+    return table
 
 
 def live_gpt2(**changes: object) -> nn.Module:
@@ -169,15 +181,12 @@ class MinAttention(nn.Module):
         self.n_head, self.n_embd = config.n_head, config.n_embd
 
     def forward(self, x):
-        batch, length, width = x.shape
-        q, k, v = (
-            y.view(batch, length, self.n_head, -1).transpose(1, 2)
-            for y in self.c_attn(x).split(self.n_embd, 2)
-        )
+        length = x.shape[1]
+        q, k, v = by_head(self.c_attn(x), self.n_head)
         scores = q @ k.transpose(-2, -1) / math.sqrt(k.size(-1))
         scores = scores.masked_fill(self.bias[:, :, :length, :length] == 0, float("-inf"))
         y = self.attn_dropout(F.softmax(scores, dim=-1)) @ v
-        return self.resid_dropout(self.c_proj(y.transpose(1, 2).contiguous().view(batch, length, width)))
+        return self.resid_dropout(self.c_proj(y.transpose(1, 2).flatten(2)))
 
 
 class MinBlock(nn.Module):
@@ -187,15 +196,8 @@ class MinBlock(nn.Module):
         super().__init__()
         self.ln_1, self.ln_2 = nn.LayerNorm(config.n_embd), nn.LayerNorm(config.n_embd)
         self.attn = MinAttention(config)
-        self.mlp = nn.ModuleDict(
-            {
-                "c_fc": nn.Linear(config.n_embd, 4 * config.n_embd),
-                "c_proj": nn.Linear(4 * config.n_embd, config.n_embd),
-                "act": NewGELU(),
-                "dropout": nn.Dropout(config.resid_pdrop),
-            }
-        )
-        m = self.mlp
+        others = {"act": NewGELU(), "dropout": nn.Dropout(config.resid_pdrop)}
+        m = self.mlp = nn.ModuleDict({**linears(config.n_embd), **others})
         self.mlpf = lambda x: m["dropout"](m["c_proj"](m["act"](m["c_fc"](x))))
 
     def forward(self, x):
@@ -223,15 +225,12 @@ class MinGPT(nn.Module):
     def forward(self, idx, targets=None):
         length = idx.size(1)
         assert length <= self.block_size, f"Cannot forward sequence of length {length}"
-        positions = torch.arange(0, length, dtype=torch.long, device=idx.device).unsqueeze(0)
+        positions = torch.arange(length, device=idx.device)
         x = self.transformer["drop"](self.transformer["wte"](idx) + self.transformer["wpe"](positions))
         for block in self.transformer["h"]:
             x = block(x)
         logits = self.lm_head(self.transformer["ln_f"](x))
-        loss = None
-        if targets is not None:
-            loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
-        return logits, loss
+        return logits, None if targets is None else next_token_loss(logits, targets)
 
     def save(self, folder: Path) -> Path:
         """projects/chargpt/chargpt.py, lines 124-126; the config as `setup_logging` writes it."""
@@ -280,17 +279,14 @@ class MarkovAttention(nn.Module):
         self.memory, self.device, self.iter = config.memory, config.device, 0
 
     def forward(self, x):
-        batch, length, width = x.shape
-        q, k, v = (
-            y.view(batch, length, self.n_head, -1).transpose(1, 2)
-            for y in self.c_attn(x).split(self.n_embd, 2)
-        )
+        length = x.shape[1]
+        q, k, v = by_head(self.c_attn(x), self.n_head)
         mask = torch.ones(length, length, dtype=torch.bool).tril(diagonal=0)
         if self.memory >= 0:
             mask = mask * ~torch.ones(length, length, dtype=torch.bool).tril(diagonal=-self.memory - 1)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(self.device), dropout_p=self.dropout)
         self.iter += 1
-        return self.c_proj(y.transpose(1, 2).contiguous().view(batch, length, width))
+        return self.c_proj(y.transpose(1, 2).flatten(2))
 
 
 class MarkovMLP(nn.Module):
@@ -356,27 +352,19 @@ class MarkovGPT(nn.Module):
             logits, loss = self.lm_head(x[:, [-1], :]), None
         else:
             logits = self.lm_head(x)
+            loss = next_token_loss(logits, targets)
             if self.config.vocab_size == 2 and self.config.bce:
-                loss = F.binary_cross_entropy_with_logits(
-                    (logits[:, :, 1] - logits[:, :, 0]).view(-1), targets.float().view(-1)
-                )
-            else:
-                loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
+                apart = (logits[:, :, 1] - logits[:, :, 0]).view(-1)
+                loss = F.binary_cross_entropy_with_logits(apart, targets.float().view(-1))
         self.iter += 1
         return {"logits": logits if get_logits else None, "loss": loss}
 
     def save(self, path: Path, itr: int) -> Path:
         """Markov-LLM/src/optim/utils.py, lines 244-253 (`save_checkpoint`)."""
         optimiser = torch.optim.AdamW(self.parameters())
-        checkpoint = {
-            "model": self.state_dict(),
-            "optimizer": optimiser.state_dict(),
-            "scheduler": torch.optim.lr_scheduler.OneCycleLR(
-                optimiser, 1e-3, 10, pct_start=0.2, anneal_strategy="cos", cycle_momentum=False
-            ).state_dict(),
-            "itr": itr,
-        }
-        torch.save(checkpoint, path)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimiser, 1e-3, 10, cycle_momentum=False)
+        states = {"model": self, "optimizer": optimiser, "scheduler": scheduler}
+        torch.save({**{name: x.state_dict() for name, x in states.items()}, "itr": itr}, path)
         return path
 
 
@@ -388,64 +376,3 @@ def markov(**changes) -> MarkovGPT:
 def logits_of(model: nn.Module) -> torch.Tensor:
     """The logits of a `MarkovGPT` at every position."""
     return model(tokens(), tokens(), get_logits=True)["logits"].detach()
-
-
-class RelativeTransformer(nn.Module):
-    """EzraEdelman/Evolution-of-Statistical-Induction-Heads, mingpt/model_rpe.py, lines 20-140 and 190-210."""
-
-    class Attention(nn.Module):
-        def __init__(self, block_size, heads, attention_only):
-            super().__init__()
-            self.Q, self.K, self.V = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
-            self.c_proj = nn.Linear(WIDTH, WIDTH, bias=False)
-            self.wpe = nn.Embedding(block_size + 1, WIDTH, padding_idx=block_size)
-            self.attention_only, self.n_head = attention_only, heads
-            self.ln = nn.LayerNorm(WIDTH)
-            mask = torch.tril(torch.ones(block_size, block_size)).view(1, 1, block_size, block_size)
-            self.register_buffer("bias", mask)
-            pos = torch.arange(block_size, dtype=torch.long).unsqueeze(0)
-            pos = pos.view(-1, 1) - pos.view(1, -1)
-            pos = torch.maximum(pos, torch.tensor(-1))
-            pos[pos == -1] = block_size
-            self.register_buffer("pos", pos)
-            if not attention_only:
-                self.ln_2 = nn.LayerNorm(WIDTH)
-                layers = {"c_fc": nn.Linear(WIDTH, 4 * WIDTH), "c_proj": nn.Linear(4 * WIDTH, WIDTH)}
-                self.mlp = nn.ModuleDict({**layers, "act": nn.ReLU(), "dropout": nn.Dropout(0.1)})
-
-        def forward(self, x):
-            T = x.shape[1]
-            normed = self.ln(x)
-            read = (layer(normed) for layer in (self.Q, self.K, self.V))
-            q, k, v = (x.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for x in read)
-            rel_pos = self.wpe(self.pos[:T, :T]).view(T, T, self.n_head, -1)
-            scores = q @ k.transpose(-2, -1) + torch.einsum("Tthe,BhTe->BhTt", rel_pos, q)
-            scores = scores * (1.0 / math.sqrt(k.size(-1)))
-            pattern = scores.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf")).softmax(-1)
-            x = self.c_proj((pattern @ v).transpose(1, 2).flatten(2)) + x
-            if not self.attention_only:
-                m = self.mlp
-                x = m["dropout"](m["c_proj"](m["act"](m["c_fc"](self.ln_2(x))))) + x
-            return x
-
-    def __init__(self, layers=2, heads=1, attention_only=True):
-        super().__init__()
-        self.wte = nn.Embedding(K, WIDTH)
-        first = RelativeTransformer.Attention(LENGTH, heads, attention_only)
-        rest = [RelativeTransformer.Attention(LENGTH, 1, attention_only) for _ in range(layers - 1)]
-        self.layers = nn.ModuleList([first, *rest])
-        self.ln_f = nn.LayerNorm(WIDTH)
-        self.lm_head = nn.Linear(WIDTH, K, bias=False)
-
-    def forward(self, idx, targets=None):
-        x = self.wte(idx)
-        for layer in self.layers:
-            x = layer(x)
-        logits = self.lm_head(self.ln_f(x))
-        loss = None if targets is None else F.cross_entropy(logits.view(-1, K), targets.view(-1))
-        return logits, loss
-
-    def save(self, path: Path, step: int) -> Path:
-        """training_pipeline.py, line 96, where it is commented out."""
-        torch.save(self.state_dict(), path / f"model_{step}")
-        return path / f"model_{step}"

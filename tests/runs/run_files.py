@@ -5,6 +5,7 @@ import os
 import pickle
 import resource
 import zipfile
+from collections import OrderedDict
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,25 +30,15 @@ def parameter_shapes(tied: bool = False) -> dict[str, tuple[int, ...]]:
 def handmade(steps: tuple[int, ...] = (0, 10, 50), tied: bool = False) -> dict:
     """The content of a run file, written to the contract."""
     generator = torch.Generator().manual_seed(7)
-    states = {
-        name: 0.5 * torch.randn(len(steps), *shape, generator=generator)
-        for name, shape in parameter_shapes(tied).items()
-    }
+    shapes = parameter_shapes(tied).items()
+    states = {name: 0.5 * torch.randn(len(steps), *shape, generator=generator) for name, shape in shapes}
     states["blocks.0.attn.b_Q"] = torch.zeros(1, HEADS, D_HEAD)
+    sizes = {"n_layers": 1, "d_model": WIDTH, "n_ctx": LENGTH, "d_head": D_HEAD, "n_heads": HEADS}
+    model = {**sizes, "d_vocab": K, "attn_only": True, "normalization_type": None, "tied": tied}
     return {
         "format": "mechmarkov.run",
         "version": 1,
-        "model": {
-            "n_layers": 1,
-            "d_model": WIDTH,
-            "n_ctx": LENGTH,
-            "d_head": D_HEAD,
-            "n_heads": HEADS,
-            "d_vocab": K,
-            "attn_only": True,
-            "normalization_type": None,
-            "tied": tied,
-        },
+        "model": model,
         "source": {"kind": "chain", "P": [[0.2, 0.3, 0.5], [0.5, 0.2, 0.3], [0.3, 0.5, 0.2]]},
         "objective": {"kind": "cross_entropy", "read": "all", "query": False},
         "trainable": {"embed.W_E": None, "blocks.0.attn.W_V": [[0, 1], [0, WIDTH], [1, D_HEAD]]},
@@ -124,6 +115,12 @@ def storage_of(tensor: torch.Tensor) -> torch.storage.TypedStorage:
     return torch.storage.TypedStorage(
         wrap_storage=tensor.untyped_storage(), dtype=tensor.dtype, _internal=True
     )
+
+
+def rebuilt(storage: object, offset: object, shape: object, stride: object, hooks: object = None) -> Call:
+    """The call by which a pickle has a tensor of a storage."""
+    hooks = OrderedDict() if hooks is None else hooks
+    return Call(torch._utils._rebuild_tensor_v2, storage, offset, shape, stride, False, hooks)
 
 
 def assert_same(one: Any, other: Any) -> None:

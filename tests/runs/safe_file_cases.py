@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from run_files import Call, handmade, storage_of, touch
+from run_files import Call, handmade, rebuilt, storage_of, touch
 
 from mechmarkov.runs import RunFileError
 from mechmarkov.safe import file as safe_file
@@ -59,15 +59,5 @@ def payloads(marker: Path) -> dict[str, object]:
         "state": {"a": Call(OrderedDict, [("a", touch(marker))])},
         "run": {**handmade(), "provenance": {"x": touch(marker)}},
         "in a tensor": {"a": Call(torch._utils._rebuild_tensor_v2, touch(marker), 0, (1,), (1,), False, {})},
-        "hooks": {
-            "a": Call(
-                torch._utils._rebuild_tensor_v2,
-                storage_of(torch.zeros(3)),
-                0,
-                (3,),
-                (1,),
-                False,
-                OrderedDict(a=touch(marker)),
-            )
-        },
+        "hooks": {"a": rebuilt(storage_of(torch.zeros(3)), 0, (3,), (1,), OrderedDict(a=touch(marker)))},
     }

@@ -53,10 +53,8 @@ def test_a_mask_may_be_of_integers_and_infinite(tmp_path):
     tensors = file.tensors(file.content, masks=["mask", "open"])
     assert [value.tolist() for value in tensors.values()] == [[0.0, -7.0], [0.0, -torch.inf]]
     assert {value.dtype for value in tensors.values()} == {torch.float32}
-    assert (
-        message_of(file.tensors, file.content, ["open"])
-        == '"mask" is a tensor of torch.int64, expected floating point'
-    )
+    said = message_of(file.tensors, file.content, ["open"])
+    assert said == '"mask" is a tensor of torch.int64, expected floating point'
     assert message_of(file.tensors, file.content, ["mask"]) == '"open" holds NaN or infinite values'
 
 
@@ -80,11 +78,8 @@ def test_a_loose_config_tells_what_it_leaves_out():
     assert message_of(plain_config, [], "config") == "config is a list, expected a dict of plain values"
 
 
-NUMBERS = [
-    f"{kind}{size}"
-    for kind, sizes in (("f", "248"), ("i", "1248"), ("u", "1248"), ("b", "1"))
-    for size in sizes
-]
+SIZES = {"f": "248", "i": "1248", "u": "1248", "b": "1"}
+NUMBERS = [f"{kind}{size}" for kind, sizes in SIZES.items() for size in sizes]
 
 
 @pytest.mark.parametrize("code", NUMBERS)
@@ -134,14 +129,12 @@ def test_safetensors_are_told_by_their_beginning(tmp_path):
 def test_safetensors_of_every_type_are_planned(tmp_path):
     kinds = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32]
     kinds += [torch.int16, torch.int8, torch.uint8, torch.bool]
-    save_file(
-        {str(kind): torch.ones(2, 3).to(kind) for kind in kinds}, tmp_path / "w.safetensors", {"a": "b"}
-    )
+    tensors = {str(kind): torch.ones(2, 3).to(kind) for kind in kinds}
+    save_file(tensors, tmp_path / "w.safetensors", {"a": "b"})
     file = read_foreign(tmp_path / "w.safetensors")
     assert {name: one.dtype for name, one in file.content.items()} == {str(kind): kind for kind in kinds}
-    assert {(one.shape, one.stride, one.offset, one.room) for one in file.content.values()} == {
-        ((2, 3), (3, 1), 0, 6)
-    }
+    read = {(one.shape, one.stride, one.offset, one.room) for one in file.content.values()}
+    assert read == {((2, 3), (3, 1), 0, 6)}
     assert file.sizes == {str(kind): 6 * kind.itemsize for kind in kinds}
     assert (file.notes, file.types["torch.bfloat16"]) == ({"a": "b"}, "BF16")
 

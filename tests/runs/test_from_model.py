@@ -73,12 +73,11 @@ def test_blocks_that_are_too_short_for_probes_are_refused_with_the_length_that_i
 
 def test_held_out_sequences_that_are_too_short_for_probes_are_refused():
     sequences = [[0, 1, 2] * 4] * 9 + [[0, 1]] * 6  # of 120 states the last 12 are short sequences
+    held_out = Observed(sequences, order=1, block=12, held_out="last_tenth")
     with pytest.raises(
         ValueError, match=r"^length is 6, expected at most 2, .* held_out='every_fifth'\) holds out"
     ):
-        Run.from_model(
-            HookedDecoder(CONFIG), source=Observed(sequences, order=1, block=12, held_out="last_tenth")
-        )
+        Run.from_model(HookedDecoder(CONFIG), source=held_out)
 
 
 @pytest.mark.parametrize("step", [-1, 1.5, True])

@@ -49,12 +49,8 @@ def test_version_1():
     assert (model.d_vocab, model.d_vocab_out, model.d_mlp, model.act_fn) == (4, 3, 6, "relu")
     assert (model.normalization_type, model.eps, model.attn_only, model.tied) == ("LN", 1e-5, False, False)
     assert run.trainable == {"blocks.0.attn.W_V": [[0, 2], [1, 4], [0, 3]], "unembed.W_U": None}
-    assert run.recipe == {
-        "name": "golden",
-        "steps": 64,
-        "betas": [0.9, 0.999],
-        "notes": {"ü": None, "yes": True},
-    }
+    notes = {"ü": None, "yes": True}
+    assert run.recipe == {"name": "golden", "steps": 64, "betas": [0.9, 0.999], "notes": notes}
     assert (run.seed, run.steps.tolist()) == (11, [0, 8, 64])
     assert run.provenance == {"mechmarkov": "0.1.0", "device": "cpu", "wall_seconds": 0.5}
     assert run.metrics["loss"]["step"].tolist() == [0, 16, 32, 48, 64]
@@ -67,19 +63,9 @@ def test_version_1():
 def test_version_1_is_what_torch_reads_alone():
     data = torch.load(GOLDEN / "v1.pt", weights_only=True)
     assert list(data) == [
-        "format",
-        "version",
-        "model",
-        "source",
-        "objective",
-        "trainable",
-        "recipe",
-        "seed",
-        "steps",
-        "states",
-        "metrics",
-        "provenance",
-    ]
+        "format", "version", "model", "source", "objective", "trainable", "recipe", "seed", "steps",
+        "states", "metrics", "provenance",
+    ]  # fmt: skip
     assert (data["format"], data["version"]) == ("mechmarkov.run", 1)
     assert data["source"] == {"kind": "circle", "n_states": 3, "p": 0.25}
     assert (GOLDEN / "v1.pt").stat().st_size < 50_000

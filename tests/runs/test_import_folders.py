@@ -26,9 +26,8 @@ NANO = {"act_fn": "gelu", "n_heads": 2}
 
 def gpt2() -> transformers.GPT2LMHeadModel:
     tokens = {"bos_token_id": None, "eos_token_id": None}
-    config = transformers.GPT2Config(
-        vocab_size=K, n_positions=LENGTH, n_embd=8, n_layer=2, n_head=2, **tokens
-    )
+    shape = {"vocab_size": K, "n_positions": LENGTH, "n_embd": 8, "n_layer": 2, "n_head": 2}
+    config = transformers.GPT2Config(**shape, **tokens)
     return drawn(transformers.GPT2LMHeadModel(config))
 
 
@@ -301,9 +300,7 @@ STEP_KEYS = ("iter_num", "step", "global_step", "iter", "itr", "iteration", "it"
 
 
 @pytest.mark.parametrize("key", STEP_KEYS)
-@pytest.mark.parametrize(
-    "value", [12, 12.0, torch.tensor(12), torch.tensor([12], dtype=torch.int32)], ids=repr
-)
+@pytest.mark.parametrize("value", [12, 12.0, torch.tensor(12), torch.tensor([12], dtype=torch.int)], ids=repr)
 def test_steps_by_any_of_their_names(tmp_path, key, value):
     state = drawn(NanoGPT(Config())).state_dict()
     for data in ({"model": state, key: value}, {"ckpt": {"model": state}, key: value}):
@@ -316,10 +313,8 @@ def test_of_a_step_and_an_epoch_the_step_counts(tmp_path):
     path = saved(tmp_path / "model.pt", {"model": state, "epoch": 3, "state": {"itr": 700}})
     assert import_run([path], source=SOURCE, given=NANO).run.steps.tolist() == [700]
     alone = saved(tmp_path / "e.pt", {"model": state, "epoch": 3})
-    assert (
-        "training steps are epochs: the files say no other"
-        in import_run([alone], source=SOURCE, given=NANO).notes
-    )
+    notes = import_run([alone], source=SOURCE, given=NANO).notes
+    assert "training steps are epochs: the files say no other" in notes
     for step in (100, 200):  # two in an epoch: the names say more
         saved(tmp_path / f"c_{step}.pt", {"model": state, "epoch": 1})
     assert import_run([tmp_path / "c_*.pt"], source=SOURCE, given=NANO).run.steps.tolist() == [100, 200]

@@ -109,11 +109,8 @@ def test_what_wrappers_put_before_names_is_taken_off(tmp_path, prefix):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_precisions_become_float32(tmp_path, dtype):
     plain = torch.load(FOREIGN / "tl3_bare_attn_only.pt", weights_only=True)
-    state = {
-        name: torch.nn.Parameter(value.to(dtype))
-        for name, value in plain.items()
-        if value.is_floating_point()
-    }
+    plain = {name: value for name, value in plain.items() if value.is_floating_point()}
+    state = {name: torch.nn.Parameter(value.to(dtype)) for name, value in plain.items()}
     torch.save({"weights": state, "epoch": 3}, tmp_path / "model.pt")
     run = import_run([tmp_path / "model.pt"], source=SOURCE, given=BARE).run
     assert torch.equal(run.states["embed.W_E"][0], plain["embed.W_E"].to(dtype).float())
@@ -165,9 +162,8 @@ def test_what_no_weight_shows_is_printed_for_every_layout(tmp_path, capsys, name
     source = SOURCE.model_dump_json()
     main(["import", str(tmp_path / "bare.pt"), "--source", source, *options, "--out", str(out)])
     (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("not said by the file")]
-    printed = dict(
-        part.split(" = ") for part in line.removeprefix("not said by the file, assumed: ").split(", ")
-    )
+    said = line.removeprefix("not said by the file, assumed: ")
+    printed = dict(part.split(" = ") for part in said.split(", "))
     assert set(printed) >= {"eps", "parallel_attn_mlp", "norms", *ASSUMED}
     kept = load(out).provenance["assumed"]
     assert set(kept) == set(printed)
@@ -194,9 +190,8 @@ def test_a_bridge_without_its_config(tmp_path, name):
     torch.save(data["model"], tmp_path / "bare.pt")
     result = import_run([tmp_path / "bare.pt"], source=SOURCE, given=BARE_BRIDGES[name])
     original = torch.load(FOREIGN / f"bridge_{name}.logits.pt", weights_only=True)
-    torch.testing.assert_close(
-        result.run.model()(original["tokens"]), original["logits"], rtol=1e-5, atol=1e-5
-    )
+    logits = result.run.model()(original["tokens"])
+    torch.testing.assert_close(logits, original["logits"], rtol=1e-5, atol=1e-5)
     assert any("not said by the file, assumed: " in note and "window = None" in note for note in result.notes)
 
 

@@ -3,9 +3,13 @@
 Their own logits decide.
 """
 
+import math
+from pathlib import Path
+
 import pytest
 import torch
-from public_codes import LENGTH, SOURCE, RelativeTransformer, drawn, logits_of, markov, mingpt, tokens
+import torch.nn.functional as F
+from public_codes import LENGTH, SOURCE, WIDTH, K, drawn, linears, logits_of, markov, mingpt, tokens
 from torch import nn
 
 from mechmarkov.runs import Run
@@ -85,6 +89,63 @@ def test_attention_only(tmp_path, bare):
     assert "act_fn is given and not used: the model has no MLP" in told.notes
 
 
+class RelativeTransformer(nn.Module):
+    """EzraEdelman/Evolution-of-Statistical-Induction-Heads 3ab0b29, mingpt/model_rpe.py, 20-140, 190-210."""
+
+    class Attention(nn.Module):
+        def __init__(self, block_size, heads, attention_only):
+            super().__init__()
+            self.Q, self.K, self.V = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+            self.c_proj = nn.Linear(WIDTH, WIDTH, bias=False)
+            self.wpe = nn.Embedding(block_size + 1, WIDTH, padding_idx=block_size)
+            self.attention_only, self.n_head = attention_only, heads
+            self.ln = nn.LayerNorm(WIDTH)
+            mask = torch.tril(torch.ones(block_size, block_size)).view(1, 1, block_size, block_size)
+            self.register_buffer("bias", mask)
+            pos = torch.arange(block_size)[:, None] - torch.arange(block_size)
+            self.register_buffer("pos", torch.where(pos < 0, block_size, pos))
+            if not attention_only:
+                self.ln_2 = nn.LayerNorm(WIDTH)
+                self.mlp = nn.ModuleDict({**linears(WIDTH), "act": nn.ReLU(), "dropout": nn.Dropout(0.1)})
+
+        def forward(self, x):
+            T = x.shape[1]
+            normed = self.ln(x)
+            read = (layer(normed) for layer in (self.Q, self.K, self.V))
+            q, k, v = (x.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for x in read)
+            rel_pos = self.wpe(self.pos[:T, :T]).view(T, T, self.n_head, -1)
+            scores = q @ k.transpose(-2, -1) + torch.einsum("Tthe,BhTe->BhTt", rel_pos, q)
+            scores = scores * (1.0 / math.sqrt(k.size(-1)))
+            pattern = scores.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf")).softmax(-1)
+            x = self.c_proj((pattern @ v).transpose(1, 2).flatten(2)) + x
+            if not self.attention_only:
+                m = self.mlp
+                x = m["dropout"](m["c_proj"](m["act"](m["c_fc"](self.ln_2(x))))) + x
+            return x
+
+    def __init__(self, layers=2, heads=1, attention_only=True):
+        super().__init__()
+        self.wte = nn.Embedding(K, WIDTH)
+        first = RelativeTransformer.Attention(LENGTH, heads, attention_only)
+        rest = [RelativeTransformer.Attention(LENGTH, 1, attention_only) for _ in range(layers - 1)]
+        self.layers = nn.ModuleList([first, *rest])
+        self.ln_f = nn.LayerNorm(WIDTH)
+        self.lm_head = nn.Linear(WIDTH, K, bias=False)
+
+    def forward(self, idx, targets=None):
+        x = self.wte(idx)
+        for layer in self.layers:
+            x = layer(x)
+        logits = self.lm_head(self.ln_f(x))
+        loss = None if targets is None else F.cross_entropy(logits.view(-1, K), targets.view(-1))
+        return logits, loss
+
+    def save(self, path: Path, step: int) -> Path:
+        """training_pipeline.py, line 96, where it is commented out."""
+        torch.save(self.state_dict(), path / f"model_{step}")
+        return path / f"model_{step}"
+
+
 @pytest.mark.parametrize("attention_only", [True, False])
 def test_the_relative_transformer_of_statistical_induction_heads(tmp_path, attention_only):
     model = drawn(RelativeTransformer(attention_only=attention_only)).eval()
@@ -138,13 +199,8 @@ def test_relative_positions_that_cannot_be_expressed_are_named(tmp_path, names, 
 
 def test_the_code_of_transformer_birth_has_names_of_its_own(tmp_path):
     """albietz/transformer-birth@165e11a, ihead_full_model.py, lines 195-240; it saves no weights itself."""
-    names = (
-        "tok_embeddings.weight",
-        "pos_embeddings.weight",
-        "layers.0.attention.wq.weight",
-        "output.weight",
-    )
-    torch.save({name: torch.ones(5, 8) for name in names}, tmp_path / "model.pt")
+    names = ("tok_embeddings", "pos_embeddings", "layers.0.attention.wq", "output")
+    torch.save({f"{name}.weight": torch.ones(5, 8) for name in names}, tmp_path / "model.pt")
     with pytest.raises(
         RunFileError, match=r"weights are called tok_embeddings\.weight, pos_embeddings\.weig"
     ):
@@ -217,24 +273,13 @@ def test_no_positions_at_all(tmp_path):
     state = {name: x for name, x in model.state_dict().items() if ".wpe." not in name}
     torch.save(state, tmp_path / "model.pt")
     given = {**GELU, "positional_embedding_type": "none", "n_ctx": LENGTH}
-    same_logits(
-        import_run([tmp_path / "model.pt"], source=SOURCE, given=given).run,
-        logits_of(model),
-    )
+    same_logits(import_run([tmp_path / "model.pt"], source=SOURCE, given=given).run, logits_of(model))
 
 
-@pytest.mark.parametrize(
-    "without",
-    [
-        "attn.c_attn.bias",
-        "attn.c_proj.bias",
-        "mlp.c_fc.bias",
-        "mlp.c_proj.bias",
-        "ln_1.bias",
-        "lm_head.bias",
-        "ln_f.bias",
-    ],
-)
+BIASED = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj", "ln_1", "lm_head", "ln_f")
+
+
+@pytest.mark.parametrize("without", [f"{name}.bias" for name in BIASED])
 def test_a_bias_that_is_not_there_is_zero(tmp_path, without):
     model = markov(bias=True, n_head=2)
     with torch.no_grad():
@@ -244,10 +289,7 @@ def test_a_bias_that_is_not_there_is_zero(tmp_path, without):
     state = {name: x for name, x in model.state_dict().items() if not name.endswith(without)}
     torch.save(state, tmp_path / "model.pt")
     given = {"n_heads": 2, "act_fn": "gelu", "normalization_type": "LN"}
-    same_logits(
-        import_run([tmp_path / "model.pt"], source=SOURCE, given=given).run,
-        logits_of(model),
-    )
+    same_logits(import_run([tmp_path / "model.pt"], source=SOURCE, given=given).run, logits_of(model))
 
 
 MASKS = {
@@ -268,10 +310,7 @@ def test_a_mask_in_the_file_must_be_that_of_the_config(tmp_path, kind, window):
     masks = {f"transformer.h.{layer}.attn.bias": MASKS[kind](band) for layer in (0, 1)}
     torch.save({**model.state_dict(), **masks}, tmp_path / "model.pt")
     right = {**GELU, **({} if window is None else {"window": window})}
-    same_logits(
-        import_run([tmp_path / "model.pt"], source=SOURCE, given=right).run,
-        logits_of(model),
-    )
+    same_logits(import_run([tmp_path / "model.pt"], source=SOURCE, given=right).run, logits_of(model))
     wrong = {**GELU, **({"window": 1} if window is None else {})}
     words = "without a window: leave out" if window is None else f"in which .* --set window={window}$"
     with pytest.raises(RunFileError, match=rf"transformer\.h\.0\.attn\.bias is a mask {words}"):

@@ -119,9 +119,8 @@ def test_what_is_no_file_of_torch(tmp_path, capsys, name):
     if name == "other.zip":
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("a.txt", "x")
-    assert "torch.save({'model': model.state_dict(), 'step': step}, 'new.pt')" in refused(
-        capsys, tmp_path, path
-    )
+    advice = "torch.save({'model': model.state_dict(), 'step': step}, 'new.pt')"
+    assert advice in refused(capsys, tmp_path, path)
 
 
 def test_a_model_that_is_none():

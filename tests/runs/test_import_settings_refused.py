@@ -88,9 +88,8 @@ def test_messages_have_the_names_of_the_file(tmp_path, capsys):
         part = {f"net.{x}": value for x, value in model.items() if x != name}
         assert words in refused(capsys, tmp_path, saved(tmp_path / "model.pt", part), *two)
         bad = {f"net.{x}": value for x, value in model.items()} | {f"net.{name}": torch.zeros(3, 4, 5)}
-        assert f"net.{name} has shape [3, 4, 5]" in refused(
-            capsys, tmp_path, saved(tmp_path / "model.pt", bad), *two
-        )
+        line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", bad), *two)
+        assert f"net.{name} has shape [3, 4, 5]" in line
     nan = {f"net.{x}": value.clone() for x, value in model.items()}
     nan["net.transformer.h.0.ln_1.bias"][0] = torch.nan
     line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", nan), *two)

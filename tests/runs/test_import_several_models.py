@@ -89,9 +89,8 @@ def test_parts_that_wrappers_put_into_names(tmp_path):
     }
     assert "_fsdp_wrapped_module.transformer.h.0._orig_mod.attn.c_attn.weight" in state
     result = imported(tmp_path, state)
-    torch.testing.assert_close(
-        result.run.model()(sequences()), model.eval()(sequences(), sequences())[0].detach()
-    )
+    logits = model.eval()(sequences(), sequences())[0].detach()
+    torch.testing.assert_close(result.run.model()(sequences()), logits)
     assert "parts that wrappers put into names are taken out" in result.notes
     del state["_fsdp_wrapped_module.transformer.wpe.weight"]
     assert "without _fsdp_wrapped_module.transformer.wpe.weight" in refusal(tmp_path, state)
@@ -102,9 +101,8 @@ def test_what_lies_beside_the_model_is_left_out_and_told(tmp_path):
     beside = {"loss_fn.weight": torch.ones(5), "accuracy.correct": torch.tensor(3)}
     beside["probe.weight"] = torch.ones(2, 8)
     result = imported(tmp_path, {"state_dict": {**below("net."), **beside}})
-    assert (
-        "left out, not weights of the model: loss_fn.weight, accuracy.correct, probe.weight" in result.notes
-    )
+    left_out = "left out, not weights of the model: loss_fn.weight, accuracy.correct, probe.weight"
+    assert left_out in result.notes
     average = torch.optim.swa_utils.AveragedModel(drawn(NanoGPT(Config())))
     result = imported(tmp_path, average.state_dict())
     assert "left out, not weights of the model: n_averaged" in result.notes
@@ -278,7 +276,6 @@ def test_a_whole_module_says_how_to_save_it(tmp_path):
         RunFileError, match=r"refers to .*Linear.*, torch\.save\(\{'model': model\.state_dict"
     ):
         imported(tmp_path, nn.Linear(2, 2))
-    assert "is the state of an optimiser" in refusal(
-        tmp_path, torch.optim.AdamW(nn.Linear(2, 2).parameters()).state_dict()
-    )
+    optimiser = torch.optim.AdamW(nn.Linear(2, 2).parameters()).state_dict()
+    assert "is the state of an optimiser" in refusal(tmp_path, optimiser)
     assert "holds no weights by name" in refusal(tmp_path, {"loss": 0.3})

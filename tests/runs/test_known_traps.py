@@ -141,7 +141,6 @@ def test_hooks_added_to_what_was_compiled_count():
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     decoder = Run.from_model(torch.compile(model), source=SOURCE).model()
-    hooked = decoder.run_with_hooks(
-        tokens(), fwd_hooks=[("blocks.0.attn.hook_z", lambda z, hook: torch.ones_like(z))]
-    )
+    hook = ("blocks.0.attn.hook_z", lambda z, hook: torch.ones_like(z))
+    hooked = decoder.run_with_hooks(tokens(), fwd_hooks=[hook])
     assert (hooked - decoder(tokens())).abs().max() > 1e-6

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from public_codes import SOURCE, Block, Config, NanoGPT, NewGELU, drawn
+from public_codes import SOURCE, Block, Config, NanoGPT, NewGELU, by_head, drawn
 from torch import nn
 
 from mechmarkov.runs import Run, RunFileError
@@ -82,10 +82,7 @@ class FunctionalMLP(Block):
     act_fn = staticmethod(F.gelu)
 
     def forward(self, x):
-        d = x.shape[-1]
-        q, k, v = (
-            y.unflatten(-1, (2, -1)).transpose(1, 2) for y in self.attn["c_attn"](self.ln_1(x)).split(d, 2)
-        )
+        q, k, v = by_head(self.attn["c_attn"](self.ln_1(x)), 2)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
         x = x + self.attn["c_proj"](mixed)
         first, second = self.mlp["c_fc"], self.mlp["c_proj"]
@@ -153,9 +150,10 @@ NORMS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "number"), [(kind, n) for kind, several in NORMS.items() for n in range(len(several))]
-)
+EACH_NORM = [(kind, number) for kind, several in NORMS.items() for number in range(len(several))]
+
+
+@pytest.mark.parametrize(("kind", "number"), EACH_NORM)
 def test_a_norm_is_recognised_by_its_values_and_says_its_eps(kind, number):
     run = Run.from_model(with_norms(NORMS[kind][number]), source=SOURCE)
     assert run.config.normalization_type == kind
@@ -200,10 +198,8 @@ class Windowed(Block):
     """A fork: a query sees itself and the three tokens before it."""
 
     def forward(self, x):
-        d, n = x.shape[-1], x.shape[1]
-        q, k, v = (
-            y.unflatten(-1, (2, -1)).transpose(1, 2) for y in self.attn["c_attn"](self.ln_1(x)).split(d, 2)
-        )
+        n = x.shape[1]
+        q, k, v = by_head(self.attn["c_attn"](self.ln_1(x)), 2)
         mask = torch.ones(n, n, dtype=torch.bool).tril().triu(-3)
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
         x = x + self.attn["c_proj"](mixed)

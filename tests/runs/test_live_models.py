@@ -19,15 +19,9 @@ pytestmark = [
 ]
 
 BASE = {
-    "n_layers": 2,
-    "d_model": 12,
-    "n_ctx": 9,
-    "d_head": 5,
-    "n_heads": 3,
-    "d_vocab": 5,
-    "attn_only": True,
+    "n_layers": 2, "d_model": 12, "n_ctx": 9, "d_head": 5, "n_heads": 3, "d_vocab": 5, "attn_only": True,
     "device": "cpu",
-}
+}  # fmt: skip
 MLP = {"attn_only": False, "act_fn": "gelu", "d_mlp": 17}
 
 

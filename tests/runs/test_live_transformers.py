@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 import pytest
 import torch
-from public_codes import SOURCE, of_transformers
+from public_codes import SOURCE, names_of_gpt2, of_transformers
 from torch import nn
 from transformers import GPT2Config, GPT2Model
 
@@ -180,27 +180,8 @@ class HeadOfItsOwn(nn.Module):
         return self._read_out(self._backbone(tokens).last_hidden_state)
 
 
-BLOCKS, OURS = r"_backbone\.h\.(\d+)\.", r"blocks.\1."
-AS_THEY_ARE = {"transpose": False}  # x @ W
-NAMES = {
+NAMES = names_of_gpt2("_backbone", transpose=False) | {  # x @ W
     "_backbone.wte.weight": "embed.W_E",
-    "_backbone.wpe.weight": "pos_embed.W_pos",
-    r"_backbone\.ln_f\.weight": "ln_final.w",
-    r"_backbone\.ln_f\.bias": "ln_final.b",
-    BLOCKS + r"ln_(\d)\.weight": OURS + r"ln\2.w",
-    BLOCKS + r"ln_(\d)\.bias": OURS + r"ln\2.b",
-    BLOCKS + r"attn\.c_attn\.weight": {
-        "to": [f"{OURS}attn.W_{x}" for x in "QKV"],
-        "split": "parts",
-        **AS_THEY_ARE,
-    },
-    BLOCKS + r"attn\.c_attn\.bias": {"to": [f"{OURS}attn.b_{x}" for x in "QKV"], "split": "parts"},
-    BLOCKS + r"attn\.c_proj\.weight": {"to": OURS + "attn.W_O", **AS_THEY_ARE},
-    BLOCKS + r"attn\.c_proj\.bias": OURS + "attn.b_O",
-    BLOCKS + r"mlp\.c_fc\.weight": {"to": OURS + "mlp.W_in", **AS_THEY_ARE},
-    BLOCKS + r"mlp\.c_fc\.bias": OURS + "mlp.b_in",
-    BLOCKS + r"mlp\.c_proj\.weight": {"to": OURS + "mlp.W_out", **AS_THEY_ARE},
-    BLOCKS + r"mlp\.c_proj\.bias": OURS + "mlp.b_out",
     "_read_out.weight": "unembed.W_U",
     "_read_out.bias": "unembed.b_U",
 }

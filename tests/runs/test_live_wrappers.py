@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from public_codes import SOURCE, Config, K, NanoGPT, drawn
+from public_codes import SOURCE, Config, K, NanoGPT, drawn, names_of_gpt2
 from public_codes import tokens as sequences
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -13,9 +13,8 @@ from torch.optim.swa_utils import AveragedModel
 import mechmarkov as mm
 from mechmarkov.runs import Run
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*torch.jit:DeprecationWarning"
-)  # torch.compile's own imports
+# torch.compile's own imports
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 
 
 @pytest.fixture
@@ -80,9 +79,8 @@ WRAPPED = {
 
 
 def assert_is_the_gpt(run: Run, attribute: str | None) -> None:
-    torch.testing.assert_close(
-        run.model()(sequences()), gpt().eval()(sequences(), sequences())[0], rtol=1e-5, atol=1e-5
-    )
+    logits = gpt().eval()(sequences(), sequences())[0]
+    torch.testing.assert_close(run.model()(sequences()), logits, rtol=1e-5, atol=1e-5)
     assert run.provenance["logit_difference"] <= 1e-5
     assert run.provenance.get("attribute") == attribute
     assert run.provenance["imported_from"] == "public_codes.NanoGPT"
@@ -165,23 +163,9 @@ def test_a_module_that_is_more_than_its_model_names_what_to_pass(kind, words):
     assert "\n" not in str(caught.value)
 
 
-BLOCK, OURS = r"transformer\.h\.(\d+)\.", r"blocks.\1."
-LEFT_OUT = {
+LEFT_OUT = names_of_gpt2("transformer") | {
     "lm_head.weight": ["embed.W_E", "unembed.W_U"],
     "transformer.wte.weight": "",
-    "transformer.wpe.weight": "pos_embed.W_pos",
-    r"transformer\.ln_f\.weight": "ln_final.w",
-    r"transformer\.ln_f\.bias": "ln_final.b",
-    BLOCK + r"ln_(\d)\.weight": OURS + r"ln\2.w",
-    BLOCK + r"ln_(\d)\.bias": OURS + r"ln\2.b",
-    BLOCK + r"attn\.c_attn\.weight": {"to": [f"{OURS}attn.W_{x}" for x in "QKV"], "split": "parts"},
-    BLOCK + r"attn\.c_attn\.bias": {"to": [f"{OURS}attn.b_{x}" for x in "QKV"], "split": "parts"},
-    BLOCK + r"attn\.c_proj\.weight": OURS + "attn.W_O",
-    BLOCK + r"attn\.c_proj\.bias": OURS + "attn.b_O",
-    BLOCK + r"mlp\.c_fc\.weight": OURS + "mlp.W_in",
-    BLOCK + r"mlp\.c_fc\.bias": OURS + "mlp.b_in",
-    BLOCK + r"mlp\.c_proj\.weight": OURS + "mlp.W_out",
-    BLOCK + r"mlp\.c_proj\.bias": OURS + "mlp.b_out",
     "transformer.h.0.attn.unused": "",
     "missing": "zeros",
 }

@@ -141,10 +141,8 @@ class OddBlocks(nn.Module):
 def test_what_a_model_does_not_have_is_filled_as_asked():
     model = Odd()
     model.inner.stack = nn.Sequential(*[OddBlocks(block) for block in model.inner.stack])
-    read = {
-        rf"inner\.stack\.(\d+)\.block\.attention\.read\.0\.{x}\.weight": rf"blocks.\1.attn.W_{x.upper()}"
-        for x in "qkv"
-    }
+    theirs, ours = r"inner\.stack\.(\d+)\.block\.attention\.read\.0\.", r"blocks.\1.attn.W_"
+    read = {rf"{theirs}{x}\.weight": f"{ours}{x.upper()}" for x in "qkv"}
     names = {
         "inner.tokens.weight": "embed.W_E",
         "inner.positions": "",
@@ -165,9 +163,8 @@ def test_a_table_of_positions_may_be_longer_than_the_context(tmp_path):
     """A common one has 5000 rows, whatever the data are."""
     shape = Shape(n_positions=40)
     model, given = Own(shape), given_of(shape) | {"n_ctx": 7}
-    torch.save(
-        {name: x for name, x in model.state_dict().items() if "mask" not in name}, tmp_path / "model.pt"
-    )
+    state = {name: x for name, x in model.state_dict().items() if "mask" not in name}
+    torch.save(state, tmp_path / "model.pt")
     live = mm.Run.from_model(model, source=SOURCE, names=names_of(shape), given=given)
     saved = mm.import_run([tmp_path / "model.pt"], source=SOURCE, names=names_of(shape), given=given).run
     for run in (live, saved):

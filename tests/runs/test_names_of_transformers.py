@@ -11,12 +11,8 @@ pytestmark = pytest.mark.filterwarnings("default")  # transformers warns of its 
 K, LENGTH, WIDTH = 5, 9, 8
 SPECIAL = {"bos_token_id": 0, "eos_token_id": 0}
 SMALL = {"hidden_size": WIDTH, "num_hidden_layers": 2, "vocab_size": K, **SPECIAL}
-ROTARY = {
-    "positional_embedding_type": "rotary",
-    "rotary_base": 10000,
-    "rotary_adjacent_pairs": False,
-    "n_ctx": LENGTH,
-}
+ROTARY = {"positional_embedding_type": "rotary", "rotary_base": 10000, "n_ctx": LENGTH}
+ROTARY |= {"rotary_adjacent_pairs": False}
 TO = r"blocks.\1."
 
 

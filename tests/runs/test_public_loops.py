@@ -96,9 +96,8 @@ def test_a_window_that_nobody_says_is_one_warning_that_names_given(tmp_path):
     recorder, model = mm.Recorder(tmp_path / "run.pt", source=BINARY), MarkovGPT(markov_args(memory=3))
     with torch.no_grad():
         for value in model.parameters():
-            value.copy_(
-                0.5 * torch.randn(value.shape, generator=torch.Generator().manual_seed(value.numel()))
-            )
+            generator = torch.Generator().manual_seed(value.numel())
+            value.copy_(0.5 * torch.randn(value.shape, generator=generator))
     with pytest.warns(UserWarning, match=r"with given=\{'window': 3\} they agree") as told:
         recorder(0, model)
     assert len(told) == 1
@@ -121,9 +120,8 @@ def test_the_readmes_example_as_it_stands_with_a_model_that_has_a_loss(tmp_path,
         optimiser.step()
 
     batches = [source.sample(4, 10, generator=torch.Generator().manual_seed(n)) for n in range(3)]
-    exec(
-        compile(example, str(readme), "exec"), {"model": model, "batches": batches, "train_step": train_step}
-    )
+    names = {"model": model, "batches": batches, "train_step": train_step}
+    exec(compile(example, str(readme), "exec"), names)
     run = mm.load("mine.pt")
     assert run.steps.tolist() == [0, 1, 2, 3]
     tokens = source.sample(4, 9, generator=torch.Generator().manual_seed(3))

@@ -26,9 +26,10 @@ def numbers_drawn_next():
     return torch.rand(3).tolist(), random.random(), float(np.random.random())
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"probes": ["attention", "behaviour"], "log": lambda *_, **__: None}]
-)
+WITH_SCORES = {"probes": ["attention", "behaviour"], "log": lambda *_, **__: None}
+
+
+@pytest.mark.parametrize("options", [{}, WITH_SCORES])
 def test_a_recorded_nanogpt_ends_with_the_same_bits(tmp_path, options):
     random.seed(0)
     np.random.seed(0)
@@ -108,9 +109,7 @@ def test_a_file_grows_and_is_whole_at_every_step(tmp_path):
 
 
 @pytest.mark.parametrize("checkpoints", [0, 1.5])
-def test_checkpoints_that_memory_does_not_hold_are_merged_from_their_files(
-    tmp_path, monkeypatch, checkpoints
-):
+def test_checkpoints_that_memory_does_not_hold_are_merged(tmp_path, monkeypatch, checkpoints):
     """The same file, whether none, only the first or all of those that wait are still in memory."""
 
     def recorded(name):
@@ -237,9 +236,8 @@ def test_arguments_that_make_no_sense(tmp_path, options, message):
 
 
 def test_what_is_not_a_model_of_a_known_kind(tmp_path):
-    bert = transformers.BertConfig(
-        vocab_size=5, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4
-    )
+    sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    bert = transformers.BertConfig(vocab_size=5, **dict.fromkeys(sizes, 1))
     for step, model, message in (
         (0, "model", "step 0 is not kept: model is 'model', expected a torch module with parameters"),
         (0, torch.nn.Identity(), r"step 0 is not kept: model is Identity\(\), expected a torch module"),
@@ -309,9 +307,8 @@ def test_a_kill_loses_at_most_the_checkpoint_that_was_being_written(tmp_path):
     rng = random.Random(0)
     for attempt in range(3):
         path = tmp_path / f"run{attempt}.pt"
-        process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(LOOP), str(path)], stdout=subprocess.PIPE, text=True
-        )
+        command = [sys.executable, "-c", textwrap.dedent(LOOP), str(path)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         said = [int(process.stdout.readline()) for _ in range(rng.randint(3, 16))]
         os.kill(process.pid, signal.SIGKILL)
         said += [int(line) for line in process.communicate()[0].splitlines()]

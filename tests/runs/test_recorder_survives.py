@@ -214,9 +214,8 @@ def test_a_trainer_whose_model_cannot_be_converted_trains_and_saves(tmp_path):
 
     plain = hugging_face(tmp_path / "plain", kind=Louder)
     loop = mm.Recorder(tmp_path / "run.pt", source=SOURCE)
-    recorded, told = told_in(
-        lambda: hugging_face(tmp_path / "recorded", [loop.for_transformers()], kind=Louder)
-    )
+    callbacks = [loop.for_transformers()]
+    recorded, told = told_in(lambda: hugging_face(tmp_path / "recorded", callbacks, kind=Louder))
     assert same_weights(recorded, plain)
     assert len([line for line in told if "Louder and its conversion disagree" in line]) == 1
 

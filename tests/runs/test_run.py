@@ -20,12 +20,8 @@ from mechmarkov.runs import Run, RunFileError, load
 from mechmarkov.runs.provenance import provenance
 from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
 
-SOURCES = [
-    Circle(n_states=4, p=0.3),
-    Binary(p=0.5, q=0.8),
-    DirichletChains(n_states=3),
-    Chain(P=np.eye(2)[::-1]),
-]
+SWAP = Chain(P=np.eye(2)[::-1])
+SOURCES = [Circle(n_states=4, p=0.3), Binary(p=0.5, q=0.8), DirichletChains(n_states=3), SWAP]
 
 
 @st.composite
@@ -294,15 +290,8 @@ def test_local_attention_is_a_window():
 
 
 def test_a_mapping_is_a_config_too():
-    cfg = {
-        "n_layers": 1,
-        "d_model": 8,
-        "n_ctx": 4,
-        "d_head": 4,
-        "d_vocab": 3,
-        "act_fn": "relu",
-        "attn_only": True,
-    }
+    sizes = {"n_layers": 1, "d_model": 8, "n_ctx": 4, "d_head": 4, "d_vocab": 3}
+    cfg = {**sizes, "act_fn": "relu", "attn_only": True}
     config = config_from_lens(cfg | {"d_mlp": 32, "n_heads": -1, "attn_scale": -1.0, "d_vocab_out": -1})
     assert (config.n_heads, config.attn_scale, config.d_vocab_out, config.d_mlp) == (2, 2.0, 3, None)
 

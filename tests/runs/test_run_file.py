@@ -27,12 +27,8 @@ def test_a_file_written_by_hand_loads(tmp_path):
     assert run.source.model_dump(mode="json") == data["source"]
     assert run.source.P.tolist() == data["source"]["P"]
     assert run.objective == Objective()
-    assert (run.config.n_layers, run.config.n_heads, run.config.d_mlp, run.config.d_vocab_out) == (
-        1,
-        HEADS,
-        None,
-        K,
-    )
+    config = run.config
+    assert (config.n_layers, config.n_heads, config.d_mlp, config.d_vocab_out) == (1, HEADS, None, K)
     assert (run.seed, run.recipe, run.trainable) == (3, data["recipe"], data["trainable"])
     assert run.provenance == data["provenance"]
     assert torch.equal(run.metrics["loss"]["value"], data["metrics"]["loss"]["value"])
@@ -61,9 +57,8 @@ def test_the_minimum_loads(tmp_path):
 def test_a_query_token_adds_one_to_the_vocabulary(tmp_path):
     data = handmade()
     data["objective"] = {"kind": "raw_log", "eps": 0.1, "read": "last", "query": True}
-    assert "model.d_vocab is 3, but the source has 3 states and a query token" in refusal(
-        saved(tmp_path / "run.pt", data)
-    )
+    words = "model.d_vocab is 3, but the source has 3 states and a query token"
+    assert words in refusal(saved(tmp_path / "run.pt", data))
     data["model"] |= {"d_vocab": K + 1, "d_vocab_out": K}
     data["states"]["embed.W_E"] = torch.zeros(len(STEPS), K + 1, WIDTH)
     assert load(saved(tmp_path / "run.pt", data)).config.d_vocab_out == K
@@ -102,6 +97,7 @@ def renamed(old: str, new: str):
     return lambda states: {new if name == old else name: value for name, value in states.items()}
 
 
+NO_NUMBERS = ([0.1], True, math.nan, math.inf, -math.inf, -0.1)  # nor of a size that makes sense
 # Where something is wrong in the file, what is there (or a function of what was), and how it is refused.
 BREACHES = [
     ("format", "other", 'format is "other", expected "mechmarkov.run"'),
@@ -178,18 +174,18 @@ BREACHES = [
     ),
     (
         "states/embed.W_E",
-        poisoned(1, float("nan")),
+        poisoned(1, math.nan),
         'states["embed.W_E"] holds NaN or infinite values at step 10',
     ),
     (
         "states/unembed.b_U",
-        poisoned(2, float("inf")),
+        poisoned(2, math.inf),
         'states["unembed.b_U"] holds NaN or infinite values at step 50',
     ),
-    ("states/embed.W_E", poisoned(0, -float("inf")), "holds NaN or infinite values at step 0"),
+    ("states/embed.W_E", poisoned(0, -math.inf), "holds NaN or infinite values at step 0"),
     (
         "states/blocks.0.attn.b_Q",
-        poisoned(0, float("nan")),
+        poisoned(0, math.nan),
         'states["blocks.0.attn.b_Q"] holds NaN or infinite values',
     ),
     ("trainable", ["embed.W_E"], "trainable is a list, expected a dict"),
@@ -211,14 +207,8 @@ BREACHES = [
     ("recipe/init", "gpt2", "recipe.init is 'gpt2', expected a section"),
     ("recipe/optimiser/kind", ["gd"], "recipe.optimiser.kind is ['gd'], expected a text such as 'gd'"),
     ("recipe/init", {"scheme": 5}, "recipe.init.scheme is 5, expected a text such"),
-    *[
-        ("recipe/optimiser/lr", rate, "expected a number above 0")
-        for rate in ("fast", [0.1], True, math.nan, math.inf, -0.1, 0.0)
-    ],
-    *[
-        ("recipe/init", {"std": std}, "a number from 0 to 1000")
-        for std in ("0.02", [0.1], True, math.nan, -math.inf, -0.1, 1e300)
-    ],
+    *[("recipe/optimiser/lr", rate, "expected a number above 0") for rate in (*NO_NUMBERS, "fast", 0.0)],
+    *[("recipe/init", {"std": std}, "a number from 0 to 1000") for std in (*NO_NUMBERS, "0.02", 1e300)],
     ("recipe/optimiser/lr", torch.tensor(0.1), 'recipe["optimiser"]["lr"] is a tensor'),
     ("seed", "3", "seed is a str, expected an integer or None"),
     ("seed", True, "seed is a bool, expected an integer or None"),
@@ -277,9 +267,7 @@ def test_a_flipped_bit_among_the_weights_is_refused(tmp_path):
     [([0, 1, 2, 3, 4], True), ([0, 1, 2, 2, 3], False), ([0, 1, 5, 3, 4], False), ([0, 3, 2, 4, 5], False)],
 )
 @pytest.mark.parametrize("chunk", [1, 2, 3])
-def test_steps_ascend_over_the_borders_of_the_chunks_they_are_compared_in(
-    steps, good, chunk, tmp_path, monkeypatch
-):
+def test_steps_ascend_over_the_borders_of_chunks(steps, good, chunk, tmp_path, monkeypatch):
     monkeypatch.setattr(schema, "CHUNK_STEPS", chunk)
     data = handmade((5,))
     data["metrics"] = {"loss": {"step": torch.tensor(steps), "value": torch.zeros(5)}}

@@ -58,14 +58,8 @@ def test_what_torch_saves_is_read(tmp_path_factory, data):
 def test_views_shared_and_strided_tensors_are_read_and_written_apart(tmp_path):
     base = torch.arange(24.0).view(4, 6)
     row = [0.5, 0.5]
-    data = {
-        "a": base,
-        "same": base,
-        "column": base[:, 1],
-        "t": base.T,
-        "half": base[::2, 1::2],
-        "P": [row, row],
-    }
+    views = {"column": base[:, 1], "t": base.T, "half": base[::2, 1::2]}
+    data = {"a": base, "same": base, **views, "P": [row, row]}
     data["gradient"] = torch.ones(2, requires_grad=True) * 3
     for path in (saved(tmp_path / "torch.pt", data), tmp_path / "ours.pt"):
         if path.name == "ours.pt":

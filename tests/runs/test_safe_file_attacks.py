@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from run_files import Call, legacy_pickle, repack, saved, storage_of, text, touch
+from run_files import legacy_pickle, rebuilt, repack, saved, storage_of, text, touch
 from safe_file_cases import payloads, refusal
 
 from mechmarkov.safe import file as safe_file
@@ -101,11 +101,6 @@ def test_a_broken_pickle_is_refused(tmp_path, pickled, words):
 
 
 # -- tensors -----------------------------------------------------------------------------------------------
-
-
-def rebuilt(storage: object, offset: object, shape: object, stride: object, hooks: object = None) -> Call:
-    hooks = OrderedDict() if hooks is None else hooks
-    return Call(torch._utils._rebuild_tensor_v2, storage, offset, shape, stride, False, hooks)
 
 
 @pytest.mark.parametrize(

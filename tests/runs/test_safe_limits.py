@@ -5,7 +5,7 @@ from collections import OrderedDict
 
 import pytest
 import torch
-from run_files import Call, repack, saved, storage_of, text
+from run_files import rebuilt, repack, saved, storage_of, text
 from safe_file_cases import message_of, refusal
 
 from mechmarkov.runs import RunFileError
@@ -13,13 +13,7 @@ from mechmarkov.safe import file as safe_file
 from mechmarkov.safe import folder as safe_folder
 from mechmarkov.safe.json_file import read_json
 from mechmarkov.safe.pickle_scan import scan
-from mechmarkov.safe.plain_data import (
-    check_loaded_tensor,
-    check_plain,
-    check_strides,
-    describe,
-    readable,
-)
+from mechmarkov.safe.plain_data import check_loaded_tensor, check_plain, check_strides, describe, readable
 
 PICKLED = b"\x80\x02"
 
@@ -72,15 +66,7 @@ def test_a_tensor_numbers_less_than_2_to_62(tmp_path, place):
         numbers = [1, 2, 1]
         numbers[place] = number
         offset, size, step = numbers
-        call = Call(
-            torch._utils._rebuild_tensor_v2,
-            storage_of(torch.zeros(3)),
-            offset,
-            (size, 2),
-            (step, 1),
-            False,
-            OrderedDict(),
-        )
+        call = rebuilt(storage_of(torch.zeros(3)), offset, (size, 2), (step, 1))
         return refusal(saved(tmp_path / "run.pt", {"a": call}))
 
     assert message(2**62) == "a tensor in it is larger than any memory"
@@ -153,10 +139,8 @@ def test_what_is_shorter_than_an_end_is_truncated(tmp_path):
 def test_half_a_million_values_are_kept_and_no_more():
     # The dict and the list count too.
     assert message_of(check_plain, {"a": [None] * 499_998}, check_loaded_tensor) == ""
-    assert (
-        message_of(check_plain, {"a": [None] * 499_999}, check_loaded_tensor)
-        == "holds more than 500000 values"
-    )
+    message = message_of(check_plain, {"a": [None] * 499_999}, check_loaded_tensor)
+    assert message == "holds more than 500000 values"
 
 
 @pytest.mark.parametrize(
@@ -247,9 +231,8 @@ def test_a_value_is_described_with_its_article(value, words):
 
 
 def test_a_folder_is_whole_readable_and_new(tmp_path):
-    made = safe_folder.write(
-        tmp_path / "run", {"a": torch.ones(2), "b": {"c": torch.zeros(1), "d": 1}}, {"x": "é"}
-    )
+    content = {"a": torch.ones(2), "b": {"c": torch.zeros(1), "d": 1}}
+    made = safe_folder.write(tmp_path / "run", content, {"x": "é"})
     assert made.stat().st_mode & 0o777 == 0o755
     assert (made / "x").read_bytes() == "é".encode()
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -188,6 +188,10 @@ def with_json(**change):
     return apply
 
 
+def with_text(text):
+    return lambda folder: (folder / "run.json").write_text(text, "utf-8")
+
+
 def with_number(text):
     """A number that Python would not write, in the provenance."""
 
@@ -218,16 +222,10 @@ CHANGES = [
     (flip, r"weights.safetensors: is not the file that was written: its SHA-256"),
     (no_safetensors, "weights.safetensors: is not a safetensors file"),
     (lambda f: (f / "weights.safetensors").unlink(), "weights.safetensors: cannot be read"),
-    (lambda f: (f / "run.json").write_text("{", "utf-8"), "run.json: is not JSON"),
-    (lambda f: (f / "run.json").write_text("[" * 100_000, "utf-8"), "run.json: is not JSON"),
-    (
-        lambda f: (f / "run.json").write_text('{"data": {}, "data": {}}', "utf-8"),
-        "run.json: key 'data' is given twice, expected once",
-    ),
-    (
-        lambda f: (f / "run.json").write_text("{}", "utf-8"),
-        "run.json: has the keys , expected data and weights_sha256",
-    ),
+    (with_text("{"), "run.json: is not JSON"),
+    (with_text("[" * 100_000), "run.json: is not JSON"),
+    (with_text('{"data": {}, "data": {}}'), "run.json: key 'data' is given twice, expected once"),
+    (with_text("{}"), "run.json: has the keys , expected data and weights_sha256"),
     *(
         (with_number(text), f"run.json: holds '{text}', expected finite numbers")
         for text in ("NaN", "Infinity", "-Infinity", "1e999", "-1e999")

@@ -7,14 +7,7 @@ from math import lgamma
 import numpy as np
 import pytest
 import torch
-from enumeration import (
-    assert_deterministic,
-    assert_drawn,
-    assert_optimal,
-    assert_plain_data,
-    generator,
-    table,
-)
+from enumeration import assert_drawn, assert_optimal, generator, table
 
 from mechmarkov.sources import CausalGraph, DirichletChains
 from mechmarkov.theory import predictors
@@ -92,16 +85,8 @@ def test_roots_are_stationary_and_the_query_is_uniform():
     np.testing.assert_array_less(np.abs((answers - rows).sum(0)), 5 * np.sqrt((rows * (1 - rows)).sum(0)))
 
 
-def test_what_it_refuses_and_how_it_is_written():
-    data = {
-        "kind": "causal_graph",
-        "n_states": 3,
-        "parents": [[], [0], [0, 1]],
-        "concentration": 1.0,
-        "start": "uniform",
-    }
+def test_what_it_refuses_and_says_of_itself():
     source = CausalGraph(n_states=3, parents=[[], [0], [0, 1]])
-    assert_plain_data(source, data)
     assert source.redraws
     assert source.length == 3
     assert source.sample_chains(2, generator=generator()).shape == (2, 12, 3)
@@ -110,10 +95,6 @@ def test_what_it_refuses_and_how_it_is_written():
         source.sample(1, 4, generator=generator())
     with pytest.raises(ValueError, match=r"^tokens have 3 positions, expected at most 2"):
         source.best().probabilities(np.zeros((1, 3), dtype=int))
-
-
-def test_tokens_come_from_the_generator_alone():
-    assert_deterministic(CausalGraph(n_states=3, parents=[[], *([i // 2] for i in range(49))]))
 
 
 def test_every_history_has_a_law():

@@ -5,10 +5,8 @@ import pytest
 import torch
 from enumeration import (
     EXACT,
-    assert_deterministic,
     assert_drawn,
     assert_optimal,
-    assert_plain_data,
     generator,
     path_probability,
     solve,
@@ -33,10 +31,8 @@ CASES = [
 
 
 def law(source):
-    parts = [
-        (w, solve(P), np.array(P))
-        for w, P in zip(weights_of(source.weights, len(source.chains)), source.chains, strict=True)
-    ]
+    weights = weights_of(source.weights, len(source.chains))
+    parts = [(w, solve(P), np.array(P)) for w, P in zip(weights, source.chains, strict=True)]
     return lambda x: sum(w * path_probability(pi, P, x) for w, pi, P in parts)
 
 
@@ -103,14 +99,9 @@ def test_sequences_come_from_the_chain_they_are_said_to():
     assert torch.equal(tokens, source.sample(n, 4, generator=generator()))
 
 
-def test_data_and_draws():
-    data = {"kind": "chain_mixture", "chains": TWO, "weights": None}
-    assert_plain_data(ChainMixture(chains=TWO), data)
-    assert_plain_data(ChainMixture(chains=TWO, weights=(0.25, 0.75)), data | {"weights": [0.25, 0.75]})
-    assert ChainMixture(chains=torch.tensor(TWO, dtype=torch.float64)) == ChainMixture(
-        chains=list(map(np.array, TWO))
-    )
-    assert_deterministic(ChainMixture(chains=THREE))
+def test_what_it_says_of_itself():
+    tensor, arrays = torch.tensor(TWO, dtype=torch.float64), list(map(np.array, TWO))
+    assert ChainMixture(chains=tensor) == ChainMixture(chains=arrays) == ChainMixture(chains=TWO)
     source = ChainMixture(chains=THREE)
     assert source.title() == "One of 3 fixed chains on 3 states per sequence"
     assert source.redraws

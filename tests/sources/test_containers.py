@@ -133,13 +133,8 @@ def test_words_are_states_if_that_is_said_and_a_sentence_may_be_a_sequence():
 
 def test_what_is_offered_would_be_taken():
     """Of few texts none can be a state: there would be too few transitions."""
-    for texts in (
-        TEXTS,
-        ["abba", "baab"] * 60,
-        ["ab cd", "cd"] * 60,
-        ["ab cd ef", "cd"] * 60,
-        [f"{i:04b}" for i in range(16)] * 9,
-    ):
+    words = ["ab cd", "cd"] * 60, ["ab cd ef", "cd"] * 60, [f"{i:04b}" for i in range(16)] * 9
+    for texts in (TEXTS, ["abba", "baab"] * 60, *words):
         with pytest.raises(OptionError) as error:
             Observed(texts)
         for options, _ in error.value.choices:

@@ -5,26 +5,13 @@ from math import lgamma
 
 import numpy as np
 import pytest
-from enumeration import (
-    EXACT,
-    assert_deterministic,
-    assert_drawn,
-    assert_exact,
-    assert_optimal,
-    assert_plain_data,
-    generator,
-    table,
-)
+from enumeration import EXACT, assert_drawn, assert_exact, assert_optimal, generator, table
 
 from mechmarkov.sources import ContextTree, ContextTrees, OrderK
-from mechmarkov.sources.context_tree import Leaf
 
 LEAVES = [([1], [0.3, 0.7]), ([0, 0], [0.9, 0.1]), ([1, 0], [0.5, 0.5])]
-THREE = [
-    ([0], [0.2, 0.3, 0.5]),
-    ([1], [0.6, 0.3, 0.1]),
-    *[([i, 2], np.eye(3)[i] * 0.7 + 0.1) for i in range(3)],
-]
+AFTER_TWO = [([i, 2], np.eye(3)[i] * 0.7 + 0.1) for i in range(3)]
+THREE = [([0], [0.2, 0.3, 0.5]), ([1], [0.6, 0.3, 0.1]), *AFTER_TWO]
 
 
 def tree_of(leaves):
@@ -109,19 +96,11 @@ def test_a_kernel_is_constant_below_a_leaf():
     kernels = ContextTrees(n_states=2, depth=3).sample_chains(4_000, generator=generator()).numpy()
     root = (kernels == kernels[:, :1]).all((1, 2))
     assert abs(root.mean() - 0.5) < 0.04
-    halves = (kernels[:, ::2] == kernels[:, :1]).all((1, 2)) & (kernels[:, 1::2] == kernels[:, 1:2]).all(
-        (1, 2)
-    )
+    even, odd = (kernels[:, i::2] == kernels[:, i : i + 1] for i in (0, 1))
+    halves = even.all((1, 2)) & odd.all((1, 2))
     assert abs((halves & ~root).mean() - 0.125) < 0.03  # split at the root, and not below
 
 
-def test_trees_are_plain_data_and_come_from_the_generator():
+def test_a_tree_is_a_chain():
     source = tree_of(LEAVES)
-    leaves = [{"context": context, "law": law} for context, law in LEAVES]
-    assert_plain_data(source, {"kind": "context_tree", "leaves": leaves}, Leaf)
-    assert_deterministic(source)
-    fresh = ContextTrees(n_states=2, depth=2)
-    data = {"kind": "context_trees", "n_states": 2, "depth": 2, "branch": 0.5, "concentration": 0.5}
-    assert_plain_data(fresh, data)
-    assert_deterministic(fresh)
     np.testing.assert_allclose(source.P, source.chain.P, **EXACT)

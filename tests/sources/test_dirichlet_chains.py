@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from enumeration import assert_drawn, assert_optimal, assert_plain_data, generator, table
+from enumeration import assert_drawn, assert_optimal, generator, table
 from oracles import assert_calibrated
 from scipy import stats
 
@@ -128,15 +128,6 @@ def test_rows_alike_are_one_draw_and_the_first_token_is_like_the_others():
         assert_calibrated(P[:, :1].numpy(), np.eye(3)[tokens[:, t].numpy()][:, None])
     title = "A fresh law of independent tokens on 3 states per sequence, from Dirichlet(0.5)"
     assert source.title() == title
-    data = {
-        "kind": "dirichlet_chains",
-        "n_states": 3,
-        "concentration": 0.5,
-        "start": "stationary",
-        "rows": "alike",
-        "order": 1,
-    }
-    assert_plain_data(source, data)
 
 
 ORDERS = [(2, 2), (2, 3), (3, 2)]
@@ -175,19 +166,9 @@ def test_states_of_higher_order_follow_from_the_kernel_behind_each_sequence():
     assert torch.equal(source.sample(4_000, 40, generator=generator(1)), tokens)
 
 
-def test_an_order_as_data_and_what_it_refuses():
-    data = {
-        "kind": "dirichlet_chains",
-        "n_states": 2,
-        "concentration": 0.5,
-        "start": "uniform",
-        "rows": "independent",
-        "order": 3,
-    }
-    source = DirichletChains(**data)
-    assert source.title() == (
-        "A fresh order-3 chain on 2 states per sequence, rows from Dirichlet(0.5), uniform start"
-    )
+def test_what_a_chain_with_an_order_says_of_itself():
+    source = DirichletChains(n_states=2, concentration=0.5, start="uniform", order=3)
+    title = "A fresh order-3 chain on 2 states per sequence, rows from Dirichlet(0.5), uniform start"
+    assert source.title() == title
     assert list(source.predictors())[2:] == ["in_context_bigram", "in_context_order_2", "in_context_order_3"]
     assert [rule.exact for rule in source.predictors().values()] == [True, False, False, False, True]
-    assert_plain_data(source, data)

@@ -6,14 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from enumeration import (
-    assert_deterministic,
-    assert_drawn,
-    assert_optimal,
-    assert_plain_data,
-    generator,
-    table,
-)
+from enumeration import assert_drawn, assert_optimal, generator, table
 from oracles import assert_calibrated
 from scipy import stats
 
@@ -131,11 +124,3 @@ def test_what_it_knows():
     assert "no closed form" in DoublyStochastic(n_states=3).best()
     assert DoublyStochastic(n_states=3).redraws
     assert DoublyStochastic(n_states=3).title() == "A fresh doubly stochastic chain on 3 states per sequence"
-
-
-def test_plain_data_and_mistakes():
-    assert_plain_data(
-        DoublyStochastic(n_states=3), {"kind": "doubly_stochastic", "n_states": 3, "law": "sinkhorn"}
-    )
-    assert_deterministic(DoublyStochastic(n_states=2))
-    assert_deterministic(DoublyStochastic(n_states=4))

@@ -4,15 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from enumeration import (
-    EXACT,
-    assert_deterministic,
-    assert_exact,
-    assert_plain_data,
-    generator,
-    path_probability,
-    solve,
-)
+from enumeration import EXACT, assert_exact, generator, path_probability, solve
 
 from mechmarkov.sources import FactoredHiddenMarkov, HiddenMarkov
 
@@ -63,8 +55,5 @@ def test_beliefs_of_parts_are_each_factors_own(source):
         np.testing.assert_allclose(beliefs @ source.parts[f"factor {i}"], expected, **EXACT)
 
 
-def test_factors_are_plain_data_and_come_from_the_generator():
-    assert_deterministic(CASES[1])
-    factors = [{"kind": "hidden_markov", **factor} for factor in (TWO, THREE)]
-    assert_plain_data(CASES[1], {"kind": "factored_hidden_markov", "factors": factors}, HiddenMarkov)
+def test_labels_are_those_of_all_factors():
     assert CASES[1].labels == ("00", "01", "02", "10", "11", "12")

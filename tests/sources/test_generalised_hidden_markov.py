@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from enumeration import EXACT, assert_deterministic, assert_exact, assert_plain_data, generator
+from enumeration import EXACT, assert_exact, generator
 
 from mechmarkov.sources import GeneralisedHiddenMarkov, Hidden, HiddenMarkov
 
@@ -70,9 +70,3 @@ def test_beliefs_are_weights_of_words_that_predict_alike(source):
 def test_a_strength_outside_its_range_is_refused(strength):
     with pytest.raises(ValueError, match=rf"^strength is {strength}, expected a number in \[0, 1\]$"):
         GeneralisedHiddenMarkov.qubit(turn=0.3, strength=strength)
-
-
-def test_matrices_are_plain_data_and_come_from_the_generator():
-    assert_deterministic(QUBIT)
-    data = {"kind": "generalised_hidden_markov", "matrices": [[list(r) for r in M] for M in QUBIT.matrices]}
-    assert_plain_data(QUBIT, data)

@@ -5,15 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from enumeration import (
-    EXACT,
-    assert_deterministic,
-    assert_exact,
-    assert_plain_data,
-    generator,
-    path_probability,
-    solve,
-)
+from enumeration import EXACT, assert_exact, generator, path_probability, solve
 
 from mechmarkov.sources import Chain, HiddenMarkov
 
@@ -32,10 +24,8 @@ def paths(source, x):
     T, E = np.array(source.transitions), np.array(source.emissions)
     pi = solve(T)
     for hidden in product(range(len(T)), repeat=len(x)):
-        yield (
-            hidden,
-            path_probability(pi, T, hidden) * np.prod([E[h][y] for h, y in zip(hidden, x, strict=True)]),
-        )
+        emitted = np.prod([E[h][y] for h, y in zip(hidden, x, strict=True)])
+        yield hidden, path_probability(pi, T, hidden) * emitted
 
 
 @pytest.mark.parametrize("source", CASES, ids=repr)
@@ -93,10 +83,9 @@ def test_long_sequences_do_not_underflow():
     np.testing.assert_allclose(source.beliefs(tokens[:, 1500:])[:, -1], beliefs[:, -1], **EXACT)
 
 
-def test_data_and_draws():
+def test_what_it_says_of_itself():
     source = HiddenMarkov(transitions=np.array(T2), emissions=torch.tensor(E3, dtype=torch.float64))
-    assert_plain_data(source, {"kind": "hidden_markov", "transitions": T2, "emissions": E3})
-    assert_deterministic(source)
+    assert source == HiddenMarkov(transitions=T2, emissions=E3)
     assert source.title() == "3 tokens from a hidden Markov model of 2 states"
     assert (source.n_states, source.n_hidden, source.redraws) == (3, 2, False)
     names = ["uniform", "unigram", "bigram", "step_2", "step_3", "step_4", "forward_filter"]

@@ -96,13 +96,8 @@ def test_sequences_are_those_of_the_machine():
 
 def test_matrices_as_they_come():
     expected = HiddenMarkov.from_matrices(EVEN)
-    forms = [
-        EVEN.tolist(),
-        torch.tensor(EVEN),
-        list(EVEN),
-        {1: EVEN[1], 0: EVEN[0]},
-        {"b": EVEN[1], "a": EVEN[0]},
-    ]
+    forms = [EVEN.tolist(), torch.tensor(EVEN), list(EVEN)]
+    forms += [{1: EVEN[1], 0: EVEN[0]}, {"b": EVEN[1], "a": EVEN[0]}]
     assert [HiddenMarkov.from_matrices(form) for form in forms] == [expected] * 5
     assert source_from_data({"kind": "hidden_markov", "matrices": EVEN.tolist()}) == expected
     assert set(expected.model_dump()) == {"kind", "transitions", "emissions"}

@@ -4,16 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from enumeration import (
-    EXACT,
-    assert_deterministic,
-    assert_exact,
-    assert_plain_data,
-    generator,
-    path_probability,
-    solve,
-    weights_of,
-)
+from enumeration import EXACT, assert_exact, generator, path_probability, solve, weights_of
 
 from mechmarkov.sources import HiddenMarkov, HiddenMixture
 
@@ -84,9 +75,3 @@ def test_a_sequence_keeps_its_task():
     task = hidden // 2
     assert (task == task[:, :1]).all()
     assert 70 < int(task[:, 0].sum()) < 130
-
-
-def test_tasks_are_plain_data_and_come_from_the_generator():
-    assert_deterministic(CASES[0])
-    tasks = [{"kind": "hidden_markov", **task} for task in (STAYS, TURNS)]
-    assert_plain_data(CASES[0], {"kind": "hidden_mixture", "tasks": tasks, "weights": None}, HiddenMarkov)

@@ -45,10 +45,8 @@ def test_under_one_law_the_p_value_is_uniform(name, sequences, length):
     """Of 100 draws; ties are broken at random."""
     source, order = ONE_LAW[name]
     rng = np.random.default_rng(0)
-    found = [
-        exchanged(drawn(source, sequences, length, seed), source.n_states, order, draws=49).p_value
-        for seed in range(100)
-    ]
+    tokens = (drawn(source, sequences, length, seed) for seed in range(100))
+    found = [exchanged(each, source.n_states, order, draws=49).p_value for each in tokens]
     assert stats.kstest(np.array(found) - rng.random(100) / 50, "uniform").pvalue > 1e-3
     assert np.mean(np.array(found) <= 0.02) < 0.09
 
@@ -94,11 +92,8 @@ def test_exchanged_sequences_are_every_arrangement_alike():
                     longer[row] = (*longer[row], int(state))
             yield from arrangements(longer, t + 1)
 
-    expected = {
-        found
-        for first in set(permutations(paths[:, 0].tolist()))
-        for found in arrangements([(state,) for state in first], 1)
-    }
+    firsts = ([(state,) for state in first] for first in set(permutations(paths[:, 0].tolist())))
+    expected = {found for first in firsts for found in arrangements(first, 1)}
     drawn_anew = module._exchange(paths, module._contexts(paths, 1), 40_000, np.random.default_rng(0))
     found, count = np.unique(drawn_anew.reshape(40_000, -1), axis=0, return_counts=True)
     assert {tuple(map(tuple, one.reshape(4, 4).tolist())) for one in found} == expected

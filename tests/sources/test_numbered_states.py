@@ -17,12 +17,8 @@ from mechmarkov.sources.estimation.encode import encode
 from mechmarkov.sources.observed import Observed
 
 ROWS = np.random.default_rng(0).integers(0, 3, (60, 20))
-SHIFTED = {
-    "from 1": ROWS + 1,
-    "gapped": 10 * ROWS + 10,
-    "spins": 2 * ROWS - 2,
-    "of a tokenizer": 5000 * ROWS + 17,
-}
+SHIFTED = {"from 1": ROWS + 1, "gapped": 10 * ROWS + 10, "spins": 2 * ROWS - 2}
+SHIFTED |= {"of a tokenizer": 5000 * ROWS + 17}
 
 
 def model(n_tokens, n_ctx=10):
@@ -43,12 +39,8 @@ def test_relabelled_integers_are_states_in_their_order(numbers):
 def test_an_alphabet_of_numbers_says_which_number_is_which_state(kind):
     known = np.unique(SHIFTED[kind])
     expected = encode(SHIFTED[kind], None, None, relabel=True)
-    for alphabet in (
-        known.tolist(),
-        known,
-        [str(number) for number in known],
-        dict(enumerate(map(str, known))),
-    ):
+    texts = [str(number) for number in known]
+    for alphabet in (known.tolist(), known, texts, dict(enumerate(texts))):
         found = encode(SHIFTED[kind], alphabet, None)
         np.testing.assert_array_equal(found.states, expected.states)
         assert found.names == expected.names

@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from enumeration import (
-    assert_deterministic,
-    assert_drawn,
-    assert_plain_data,
-    generator,
-    table,
-)
+from enumeration import assert_deterministic, assert_drawn, generator, table
 from oracles import assert_conditional, assert_laws
 
 from mechmarkov.sources import Chain, OrderK, Switch
@@ -19,11 +13,8 @@ SECOND = [[[0.9, 0.1], [0.25, 0.75]], [[0.0, 1.0], [0.4, 0.6]]]
 THREE = np.random.default_rng(0).dirichlet(np.ones(3), (3, 3)).tolist()
 THIRD = np.random.default_rng(1).dirichlet(np.ones(2), (2, 2, 2)).tolist()
 # State 2 is left for good, and with it every history that holds it.
-LEFT = [
-    [[0.3, 0.7, 0.0]] * 2 + [[0.5, 0.5, 0.0]],
-    [[0.6, 0.4, 0.0]] * 2 + [[1.0, 0.0, 0.0]],
-    [[0.2, 0.3, 0.5]] * 3,
-]
+LEFT = [[[0.3, 0.7, 0.0]] * 2 + [[0.5, 0.5, 0.0]], [[0.6, 0.4, 0.0]] * 2 + [[1.0, 0.0, 0.0]]]
+LEFT += [[[0.2, 0.3, 0.5]] * 3]
 KERNELS = [SECOND, THREE, THIRD, LEFT, [[0.2, 0.8], [0.5, 0.5]]]
 
 
@@ -128,11 +119,9 @@ def test_many_histories_are_walked_to_the_same_law():
     assert np.abs(z).max() < 5.5  # the largest of 5832 near-normal numbers
 
 
-def test_plain_data_and_title():
-    assert_plain_data(OrderK(SECOND), {"kind": "order_k", "kernel": SECOND})
-    assert (
-        OrderK(np.array(SECOND)) == OrderK(torch.tensor(SECOND, dtype=torch.float64)) == OrderK(kernel=SECOND)
-    )
+def test_forms_and_title():
+    tensor = torch.tensor(SECOND, dtype=torch.float64)
+    assert OrderK(np.array(SECOND)) == OrderK(tensor) == OrderK(kernel=SECOND)
     assert OrderK([np.array(table) for table in SECOND]) == OrderK(SECOND)
     assert OrderK(THREE).title() == "Order-2 chain on 3 states"
     assert OrderK(THIRD).order == 3

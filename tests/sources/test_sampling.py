@@ -125,10 +125,8 @@ def test_paths_by_counts_at_the_very_bounds(fill):
 def test_counts_in_launches_are_those_of_the_loop(n_states):
     rng = np.random.default_rng(0)
     base = torch.tensor(rng.dirichlet(np.ones(n_states), n_states))
-    u, first = (
-        torch.tensor(rng.random((20, 30))),
-        torch.tensor(rng.permuted([np.arange(n_states)] * 20, axis=1)),
-    )
+    u = torch.tensor(rng.random((20, 30)))
+    first = torch.tensor(rng.permuted([np.arange(n_states)] * 20, axis=1))
     path = torch.cat([first, torch.zeros(20, 30, dtype=torch.int64)], 1)
     fill_by_counts(base, u, path)
     assert torch.equal(path, walk_by_counts(base, u, first))

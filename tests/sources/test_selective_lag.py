@@ -3,15 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from enumeration import (
-    EXACT,
-    assert_deterministic,
-    assert_exact,
-    assert_plain_data,
-    generator,
-    solve,
-    weights_of,
-)
+from enumeration import EXACT, assert_exact, generator, solve, weights_of
 
 from mechmarkov.sources import LaggedChain, SelectiveLag
 
@@ -93,13 +85,8 @@ def test_predictors_see_what_their_names_say():
     np.testing.assert_allclose(rules["bigram"].probabilities(tokens)[0, 0], source.pi, **EXACT)  # no lag 1
 
 
-def test_data_and_draws():
-    data = {"kind": "selective_lag", "P": TWO, "lags": [1, 2], "weights": None}
-    assert_plain_data(SelectiveLag(TWO, lags=np.array([1, 2])), data)
-    assert_plain_data(
-        SelectiveLag(P=TWO, lags=[1, 2], weights=[0.25, 0.75]), data | {"weights": [0.25, 0.75]}
-    )
-    assert_deterministic(SelectiveLag(TWO, lags=[1, 60]))
+def test_what_it_says_of_itself():
+    assert SelectiveLag(TWO, lags=np.array([1, 2])) == SelectiveLag(P=TWO, lags=[1, 2])
     source = SelectiveLag(THREE, lags=[1, 2, 4])
     assert source.title() == "Chain on 3 states, the parent at lag 1, 2 or 4 of each sequence"
     assert not source.redraws

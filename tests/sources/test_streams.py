@@ -143,12 +143,8 @@ def test_uniform_numbers_are_uniform_and_independent_of_their_neighbours():
     """Along columns, rows, draws and members; 16 cells of pairs, at a level of 0.001 each."""
     numbers = Streams([0, 1], CPU, rows=100)
     one, two = numbers.uniform(200, 100).view(2, 100, 100), numbers.uniform(200, 100).view(2, 100, 100)
-    pairs = {
-        "column": (one[..., :-1], one[..., 1:]),
-        "row": (one[:, :-1], one[:, 1:]),
-        "draw": (one, two),
-        "member": (one[0], one[1]),
-    }
+    pairs = {"column": (one[..., :-1], one[..., 1:]), "row": (one[:, :-1], one[:, 1:])}
+    pairs |= {"draw": (one, two), "member": (one[0], one[1])}
     for name, (a, b) in pairs.items():
         cells = (4 * a).long() * 4 + (4 * b).long()
         assert stats.chisquare(torch.bincount(cells.flatten(), minlength=16)).pvalue > 1e-3, name

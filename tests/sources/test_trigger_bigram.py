@@ -7,11 +7,9 @@ import pytest
 import torch
 from enumeration import (
     EXACT,
-    assert_deterministic,
     assert_drawn,
     assert_exact,
     assert_optimal,
-    assert_plain_data,
     assert_refused,
     generator,
     pair,
@@ -146,20 +144,9 @@ def test_the_most_draws_still_have_exact_laws():
         np.testing.assert_allclose(row, solve(chain), rtol=0, atol=1e-11)
 
 
-def test_data_and_draws():
-    data = {
-        "kind": "trigger_bigram",
-        "P": P4,
-        "triggers": [1, 3],
-        "outputs": "uniform",
-        "start": "stationary",
-    }
-    assert_plain_data(TriggerBigram(np.array(P4), triggers=np.array([1, 3])), data)
-    changed = {"outputs": [0.5, 0.0, 0.5, 0.0], "start": "global"}
-    assert_plain_data(TriggerBigram(P=P4, triggers=[1, 3], **changed), data | changed)
-    for start in ("stationary", "global"):
-        assert_deterministic(TriggerBigram(P4, triggers=[1, 3], start=start))
+def test_what_it_says_of_itself():
     source = TriggerBigram(P4, triggers=[1, 3])
+    assert TriggerBigram(np.array(P4), triggers=np.array([1, 3])) == source
     assert source.title() == "Bigram on 4 states, the successors of 1 and 3 redrawn per sequence"
     assert not source.redraws
     names = ["uniform", "unigram", "bigram", "step_2", "step_3", "step_4", "repeat_output"]

@@ -62,10 +62,8 @@ def test_a_dying_node_leaves_the_table_whole(cluster, tmp_path):
 @pytest.mark.system
 def test_an_always_failing_task_spares_the_others(cluster):
     said = json.loads((cluster / "failing_task" / "said.json").read_text("utf-8"))
-    assert (
-        said["first"]
-        == "1 of 4 runs failed (ValueError: no luck); the others are kept, the same call goes on with these"
-    )
+    words = "1 of 4 runs failed (ValueError: no luck); the others are kept, the same call goes on with these"
+    assert said["first"] == words
     assert said["rows_then"] == 3
     assert said["trained_later"] == 1
 

@@ -16,16 +16,7 @@ from mechmarkov.runs.training_curve import training_curve
 from mechmarkov.sweeps import SweepError, load_sweep, sweep
 from mechmarkov.sweeps.spec import points
 from mechmarkov.sweeps.store import Store
-from mechmarkov.sweeps.tasks import (
-    Done,
-    Item,
-    Settings,
-    Task,
-    carry_out,
-    fleets,
-    member_key,
-    with_runs,
-)
+from mechmarkov.sweeps.tasks import Done, Item, Settings, Task, carry_out, fleets, member_key, with_runs
 from mechmarkov.training.workload import Member
 
 TIMED = ["seconds"]
@@ -225,19 +216,12 @@ def test_fleets_are_of_one_shape_and_bounded():
     found = points(
         load_sweep(tiny(seeds=3, grid={"source.p": [0.2, 0.5], "model.tied": [True, False]}, phase=None))
     )
-    items = [
-        Item(member_key(member), member)
-        for point in found
-        for member in (Member(point.recipe, seed) for seed in range(3))
-    ]
+    members = [Member(point.recipe, seed) for point in found for seed in range(3)]
+    items = [Item(member_key(member), member) for member in members]
     tasks = fleets(items, 4)
     assert [len(task.items) for task in tasks] == [4, 2, 4, 2]
-    assert [{item.member.recipe.model.tied for item in task.items} for task in tasks] == [
-        {True},
-        {True},
-        {False},
-        {False},
-    ]
+    tied = [{item.member.recipe.model.tied for item in task.items} for task in tasks]
+    assert tied == [{True}, {True}, {False}, {False}]
     assert sorted(item.key for task in tasks for item in task.items) == sorted(item.key for item in items)
 
 

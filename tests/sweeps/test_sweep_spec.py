@@ -28,12 +28,8 @@ def refused(**keys):
 
 def test_a_grid_is_every_combination_in_order():
     found = chosen(grid={"source.p": [0.25, 0.5], "init.std": [0.01, 0.02]})
-    assert [tuple(point.values.values()) for point in found] == [
-        (0.25, 0.01),
-        (0.25, 0.02),
-        (0.5, 0.01),
-        (0.5, 0.02),
-    ]
+    values = [tuple(point.values.values()) for point in found]
+    assert values == [(0.25, 0.01), (0.25, 0.02), (0.5, 0.01), (0.5, 0.02)]
     assert [point.recipe.source.p for point in found] == [0.25, 0.25, 0.5, 0.5]
     assert [point.recipe.init.std for point in found] == [0.01, 0.02, 0.01, 0.02]
 

@@ -39,13 +39,8 @@ def missing(store, **keys):
 
 def test_a_row_says_what_it_is_of(store):
     keep(store, {KEY: b"run"})
-    assert store.row(KEY) == {
-        "format": "mechmarkov.sweep-row",
-        "version": 1,
-        "recipe": RECIPE.to_data(),
-        "seed": 3,
-        **ROW,
-    }
+    kept = {"format": "mechmarkov.sweep-row", "version": 1, "recipe": RECIPE.to_data(), "seed": 3}
+    assert store.row(KEY) == {**kept, **ROW}
     assert store.run_file(KEY).read_bytes() == b"run"
     assert store.row("other") is None
 
@@ -124,12 +119,8 @@ def test_a_fleet_has_members_of_one_kind():
     with_run = Item("9", Member(RECIPE, 9), run=b"run")
     other = Item("8", Member(RECIPE.with_set(["steps=3"]), 8))
     found = fleets([*items, with_run, other], most=3)
-    assert [[item.key for item in task.items] for task in found] == [
-        ["0", "1", "2"],
-        ["3", "4"],
-        ["9"],
-        ["8"],
-    ]
+    keys = [[item.key for item in task.items] for task in found]
+    assert keys == [["0", "1", "2"], ["3", "4"], ["9"], ["8"]]
     assert [task.index for task in found] == [0, 1, 2, 3]
 
 
@@ -155,13 +146,8 @@ def test_columns_stand_where_they_came_first():
     rows = [row("x", {"a": {"one": score}}), row("y", {"a": {"two": score, "one": score}}, message="why")]
     found = table([(Point(1, {"p": 0.5}, RECIPE), 0), (Point(1, {"p": 0.5}, RECIPE), 1)], rows)
     names = ["p", "seed", "status", "message", "step", "stuck", "stuck.excess", "stuck.line"]
-    assert [name for name in found.column_names if name != "stuck.reason"] == [
-        *names,
-        "a.two",
-        "a.one",
-        "seconds",
-        "key",
-    ]
+    columns = [name for name in found.column_names if name != "stuck.reason"]
+    assert columns == [*names, "a.two", "a.one", "seconds", "key"]
     assert found["stuck.reason"].to_pylist() == [None, "why"]
     assert found.schema.field("seconds").metadata == {b"unit": b"s"}
     assert found.schema.field("stuck.excess").metadata == {b"unit": b"nats"}

@@ -237,14 +237,9 @@ def test_displacements_and_matrices_by_a_loop():
 def test_bad_arguments_are_named():
     displacements = reduced_walk.deterministic_displacements(4, 6)
     good = {
-        "displacements": displacements,
-        "weights": np.ones(1),
-        "n_states": 4,
-        "position_norm_sq": 3.0,
-        "eta": 1.0,
-        "eps": EPS,
-        "steps": 1,
-    }
+        "displacements": displacements, "weights": np.ones(1), "n_states": 4, "position_norm_sq": 3.0,
+        "eta": 1.0, "eps": EPS, "steps": 1,
+    }  # fmt: skip
     zero = reduced_walk.zero_state(4, 6)
     for change, message in [
         ({"weights": np.array([0.5])}, "weights are 1 numbers adding up to 0.5, expected 1 probabilities"),

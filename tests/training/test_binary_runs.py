@@ -48,9 +48,7 @@ def test_the_trapped_recipe_is_trapped_for_every_seed():
 
 
 @pytest.mark.parametrize(
-    "names",
-    [["binary-p02-q03-tied"], ["binary-p02-q03-untied", "binary-p08-q08-untied"]],
-    ids=" ".join,
+    "names", [["binary-p02-q03-tied"], ["binary-p02-q03-untied", "binary-p08-q08-untied"]], ids=" ".join
 )
 def test_without_a_trap_the_bigram_is_learned(names):
     fitted = fit_members([Member(load_recipe(name), 0) for name in names])

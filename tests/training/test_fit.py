@@ -48,10 +48,8 @@ def test_a_stack_is_its_members(recipe):
             assert torch.equal(stack.checkpoints[0][name][index], tensor[0]), name
         for name, tensor in alone.checkpoints[20].items():
             torch.testing.assert_close(stack.checkpoints[20][name][index], tensor[0], rtol=0, atol=1e-5)
-        moved = max(
-            float((alone.checkpoints[20][name] - alone.checkpoints[0][name]).abs().max())
-            for name in alone.checkpoints[0]
-        )
+        first, last = alone.checkpoints[0], alone.checkpoints[20]
+        moved = max(float((last[name] - first[name]).abs().max()) for name in first)
         assert moved > 1e-2  # far more than the tolerance
 
 

@@ -19,7 +19,7 @@ from mechmarkov.runs import RunFileError, load
 from mechmarkov.training import execute, plan, split
 from mechmarkov.training.execute import Diverged
 from mechmarkov.training.plan import plan_training
-from mechmarkov.training.split import budget_of, split_fleet
+from mechmarkov.training.split import budget_of
 from mechmarkov.training.train import train, train_members
 from mechmarkov.training.workload import Member, fleet_key, members_of, workload_of
 from mechmarkov.utils.forked import can_fork
@@ -39,16 +39,10 @@ OWN = [
     "init.scheme=rank_one",
 ]
 SHARED = [
-    "model.d_model=4",
-    "model.tied=true",
-    "steps=21",
-    "data.batch=5",
-    "objective.read=last",
-    "optimiser.betas=[0.9, 0.99]",
-    "optimiser={kind='gd', lr=0.1}",
-    "precision=bfloat16",
+    "model.d_model=4", "model.tied=true", "steps=21", "data.batch=5", "objective.read=last",
+    "optimiser.betas=[0.9, 0.99]", "optimiser={kind='gd', lr=0.1}", "precision=bfloat16",
     "source={kind='circle', n_states=3, p=0.5}",
-]
+]  # fmt: skip
 SHAPES = [
     ["model.tied=true"],
     ["model.window=3"],
@@ -272,18 +266,6 @@ def test_one_large_model_trains_without_a_limit(monkeypatch):
     }
     with pytest.raises(ValueError, match="but one model of recipe 'base' needs about"):
         plan_training(members_of(BASE, [0]), device="cpu", memory=EACH // 2)
-
-
-def test_a_fleet_is_split_to_its_budget():
-    works = [workload_of(BASE)] * 10
-
-    def sizes(budget, **limits):
-        return [len(stack) for stack in split_fleet(works, budget, **limits)]
-
-    assert split_fleet(works, 10 * EACH) == [list(range(10))]
-    assert sizes(4 * EACH) == [4, 4, 2]
-    assert sizes(4 * EACH, at_once=2) == [2] * 5
-    assert sizes(10**12, most=5 * 4 * 12) == [5, 5]  # tokens
 
 
 @pytest.mark.parametrize(

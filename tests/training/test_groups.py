@@ -61,10 +61,8 @@ def test_a_gradients_error_is_its_distance_to_exact():
 
 def test_groups_do_not_change_the_training():
     recipe = RECIPE.with_set(["optimiser.lr=0.1", "steps=20", "checkpoints=[20]"])
-    one, other = (
-        fit_members([Member(r, 0), Member(r, 1)])
-        for r in (recipe, recipe.replace(**{"data": {"batch": 256}}))
-    )
+    other = recipe.replace(**{"data": {"batch": 256}})
+    one, other = (fit_members([Member(r, 0), Member(r, 1)]) for r in (recipe, other))
     torch.testing.assert_close(one.metrics["loss"], other.metrics["loss"], rtol=1e-10, atol=1e-12)
     for name, tensor in one.checkpoints[20].items():
         torch.testing.assert_close(tensor, other.checkpoints[20][name], rtol=1e-9, atol=1e-12)

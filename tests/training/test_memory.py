@@ -35,34 +35,19 @@ for recipe, size in json.loads(sys.argv[1]):
     os._exit(0)
 """
 
+GROUPED = ("n_key_value_heads=1", "use_qk_norm=true", "attn_only=false", "gated_mlp=true", "act_fn=silu")
+GROUPED += ("d_mlp=128",)
+RELATIVE = ["model.n_ctx=128", "model.positional_embedding_type=relative"]
+MAMBA_1 = ["model.mixer=mamba1", "model.n_heads=8", "model.d_head=1", "model.d_state=4"]
 SHAPES = {
     "few inputs": ("binary-p05-q08-untied", ["model.n_ctx=512"], 12),
-    "relative positions": (
-        "binary-p05-q08-untied",
-        ["model.n_ctx=128", "model.positional_embedding_type=relative"],
-        12,
-    ),
+    "relative positions": ("binary-p05-q08-untied", RELATIVE, 12),
     "two layers, every checkpoint": ("in-context-k3-shortformer", ["checkpoints={every=1}"], 12),
-    "grouped queries and gates": (
-        "in-context-k3-shortformer",
-        [
-            "model.n_key_value_heads=1",
-            "model.use_qk_norm=true",
-            "model.attn_only=false",
-            "model.gated_mlp=true",
-            "model.act_fn=silu",
-            "model.d_mlp=128",
-        ],
-        12,
-    ),
+    "grouped queries and gates": ("in-context-k3-shortformer", [f"model.{change}" for change in GROUPED], 12),
     "walk": ("walk-k6-half", [], 32),
     "walk, every checkpoint": ("walk-k6-half-sine", ["steps=300"], 8),
     "Mamba-2": ("in-context-k3-mamba", [], 12),
-    "Mamba": (
-        "in-context-k3-mamba",
-        ["model.mixer=mamba1", "model.n_heads=8", "model.d_head=1", "model.d_state=4"],
-        6,
-    ),
+    "Mamba": ("in-context-k3-mamba", MAMBA_1, 6),
 }
 
 

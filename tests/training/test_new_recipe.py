@@ -92,11 +92,7 @@ def test_states_and_order_of_a_new_recipe(capsys):
 @pytest.mark.parametrize(
     ("kind", "size", "said"),
     [
-        (
-            "circle",
-            {"order": 2},
-            "order is 2, but source 'circle' has no field order, expected",
-        ),
+        ("circle", {"order": 2}, "order is 2, but source 'circle' has no field order, expected"),
         ("fruit_questions", {"states": 3}, "states is 3, but source 'fruit_questions' has no field n_states"),
         ("circle", {"states": 2}, "source.n_states is 2, expected at least 3"),
         ("chain", {"states": 40, "order": 5}, "order is 5 on 40 states, expected a law of at most 10,000"),
@@ -123,12 +119,8 @@ def test_a_shipped_recipe_is_printed_as_it_is(name, capsys):
 
 
 def test_every_field_says_what_it_means():
-    silent = [
-        f"{section} {kind} {field.name}"
-        for section, kind, model in models()
-        for field in fields_of(model)
-        if not field.meaning
-    ]
+    fields = [(section, kind, field) for section, kind, model in models() for field in fields_of(model)]
+    silent = [f"{section} {kind} {field.name}" for section, kind, field in fields if not field.meaning]
     assert silent == []
 
 

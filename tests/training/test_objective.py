@@ -112,11 +112,11 @@ def test_one_example_alone(kind):
     assert ours.item() == pytest.approx(lost(kind, scores, targets, 0.1)[0, 2, 0])
 
 
+SCORES = arrays(np.float64, array_shapes(min_dims=2, max_dims=3, max_side=4), elements=st.floats(-30, 30))
+
+
 @settings(max_examples=60, deadline=None)
-@given(
-    st.sampled_from(KINDS),
-    arrays(np.float64, array_shapes(min_dims=2, max_dims=3, max_side=4), elements=st.floats(-30, 30)),
-)
+@given(st.sampled_from(KINDS), SCORES)
 def test_predictions_are_probabilities(kind, scores):
     probability = Objective(kind=kind).predict(torch.tensor(scores)).numpy()
     assert (probability >= 0).all()

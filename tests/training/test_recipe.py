@@ -6,12 +6,7 @@ import pytest
 import torch
 
 import mechmarkov as mm
-from mechmarkov.training.recipe import (
-    Recipe,
-    RecipeError,
-    load_recipe,
-)
-from mechmarkov.training.sections import Checkpoints
+from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe
 from mechmarkov.training.train import train
 
 MINIMAL = """
@@ -72,10 +67,8 @@ def test_a_runs_recipe_changes_like_the_recipe(path):
 def test_a_query_token_adds_to_the_vocabulary():
     recipe = load_recipe("walk-k6-half")
     assert (recipe.decoder_config.d_vocab, recipe.decoder_config.d_vocab_out) == (7, 6)
-    assert recipe.trainable_slices == {
-        "blocks.0.attn.W_K": [[0, 1], [0, 103], [0, 1]],
-        "blocks.0.attn.W_O": [[0, 1], [0, 6], [0, 6]],
-    }
+    read, written = [[0, 1], [0, 103], [0, 1]], [[0, 1], [0, 6], [0, 6]]
+    assert recipe.trainable_slices == {"blocks.0.attn.W_K": read, "blocks.0.attn.W_O": written}
 
 
 def test_none_is_written_as_a_word(path):
@@ -260,15 +253,6 @@ def test_of_many_faults_six_are_named(path):
     assert len(faults) == 7
     assert faults[-1] == "and 3 more"
     assert all(f"unknown key key_{i}, " in fault for i, fault in enumerate(faults[:6]))
-
-
-def test_checkpoint_steps():
-    assert Checkpoints(every=3).steps(7) == [0, 3, 6, 7]
-    assert Checkpoints(at=(2, 9)).steps(5) == [0, 2, 5]
-    log = Checkpoints(log=10).steps(10_000)
-    assert log[:2] == [0, 1]
-    assert log[-1] == 10_000
-    assert len(log) == 11
 
 
 def test_a_recipe_is_frozen():

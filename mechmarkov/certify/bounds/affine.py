@@ -20,19 +20,12 @@ Array = Float[np.ndarray, "..."]
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """Affine forms of one set of symbols.
+    """Affine forms of one set of symbols."""
 
-    Attributes:
-        mid: `[*lead, d]`.
-        slope: `[*lead, d, symbol]`.
-        rad: What is left, `[*lead, d]`.
-        unit: The unit, as in `Ball`.
-    """
-
-    mid: Array
-    slope: Array
-    rad: Array
-    unit: float
+    mid: Array  # `[*lead, d]`
+    slope: Array  # `[*lead, d, symbol]`
+    rad: Array  # what is left, `[*lead, d]`
+    unit: float  # the unit, as in `Ball`
 
     @property
     def spread(self) -> Array:

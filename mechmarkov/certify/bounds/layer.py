@@ -35,17 +35,11 @@ def why_no_layer(config: DecoderConfig) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One attention layer over every token at every position.
-
-    Attributes:
-        config: The model.
-        weights: Its tensors by HookedTransformer's names, float64.
-        unit: Unit roundoff of the evaluations that are covered.
-    """
+    """One attention layer over every token at every position."""
 
     config: DecoderConfig
-    weights: Weights
-    unit: float
+    weights: Weights  # its tensors by HookedTransformer's names, float64
+    unit: float  # unit roundoff of the evaluations that are covered
 
     def _ball(self, name: str) -> Ball:
         return Ball.exact(self.weights[name], self.unit)

@@ -43,21 +43,13 @@ def longest_axes(reading: Reading) -> Basis:
 
 @dataclass(frozen=True, eq=False)
 class _Closing:
-    """One piece of a box whose bound takes the support function of what attention writes, not of the box.
+    """One piece of a box whose bound takes the support function of what attention writes, not of the box."""
 
-    Attributes:
-        above: State k of the difference `z_k - z_l`.
-        below: State l.
-        piece: Which piece.
-        direction: In the residual stream.
-        multipliers: `Reading.multipliers` of it, one a head.
-    """
-
-    above: int
-    below: int
-    piece: int
-    direction: Float[np.ndarray, " d_model"]
-    multipliers: Float[np.ndarray, " head"]
+    above: int  # state k of the difference `z_k - z_l`
+    below: int  # state l
+    piece: int  # which piece
+    direction: Float[np.ndarray, " d_model"]  # in the residual stream
+    multipliers: Float[np.ndarray, " head"]  # `Reading.multipliers` of it, one a head
 
 
 def differences(

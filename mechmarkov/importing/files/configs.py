@@ -18,16 +18,8 @@ CONFIGS = (
 )  # fmt: skip
 STRICT = ("model_args", "cfg")  # written by known code: every entry counts
 NESTED = (
-    "model",
-    "model_args",
-    "model_config",
-    "gpt",
-    "transformer",
-    "network",
-    "net",
-    "architecture",
-    "arch",
-)
+    "model", "model_args", "model_config", "gpt", "transformer", "network", "net", "architecture", "arch",
+)  # fmt: skip
 # Of a HookedTransformerConfig, whose every field counts; a dict with fewer is somebody's own.
 LENS_FIELDS = {"n_layers", "d_model", "n_ctx", "d_head"}
 # Settings of a training, of no interest here.

@@ -36,12 +36,6 @@ def ask(model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype) -> Ans
     It is asked with the tokens, then with what its forward pass has for logits (`get_logits=True`), then with
     targets, then with both: nanoGPT gives the last position only where there are no targets.
 
-    Args:
-        model: The model.
-        tokens: What it reads.
-        width: How many logits it has at a position.
-        dtype: What it computes in.
-
     Raises:
         ValueError: One line, with what it returned, or how it failed.
 
@@ -71,13 +65,7 @@ def ask(model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype) -> Ans
 
 
 def outputs(model: nn.Module, tokens: Tokens, dtype: torch.dtype) -> Iterator[Any]:
-    """Yields what a model returns, called in each way in turn, or the exception with which it fails.
-
-    Args:
-        model: The model.
-        tokens: What it reads.
-        dtype: What it computes in.
-    """
+    """Yields what a model returns, called in each way in turn, or the exception with which it fails."""
     tokens = tokens.contiguous().to(
         next(model.parameters()).device
     )  # a loss may flatten its targets with `view`

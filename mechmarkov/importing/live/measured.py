@@ -26,11 +26,6 @@ def act_fn(live: Inside, layers: Layers, n_ctx: int) -> str | None:
 
     It cannot be seen (None) where a layer's weight is used without the layer being called.
 
-    Args:
-        live: The model.
-        layers: The two linear layers of each block.
-        n_ctx: How many tokens the model reads.
-
     Raises:
         RunFileError: It is none of them, naming the nearest.
     """

@@ -69,14 +69,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """All lines, and what stands for weights that a model does not have.
+    """All lines, and what stands for weights that a model does not have."""
 
-    Attributes:
-        lines: In the order in which they were written.
-        missing: By a pattern of HookedTransformer's names: "zeros", "ones" or "identity".
-    """
-
-    lines: tuple[Line, ...]
+    lines: tuple[Line, ...]  # in the order in which they were written
+    # By a pattern of HookedTransformer's names: "zeros", "ones" or "identity".
     missing: tuple[tuple[re.Pattern[str], str], ...] = ()
 
     def of(self, name: str) -> list[tuple[Line, re.Match[str]]]:

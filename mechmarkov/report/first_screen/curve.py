@@ -12,13 +12,7 @@ from mechmarkov.claims.claim import Claim
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.figures import DASHES, GREY, PALETTE, annotate, lines
-from mechmarkov.report.first_screen.readings import (
-    came,
-    closest_laws,
-    course,
-    drawn_losses,
-    losses_of,
-)
+from mechmarkov.report.first_screen.readings import came, closest_laws, course, drawn_losses, losses_of
 from mechmarkov.report.symlog import symlog, symlog_ticks
 from mechmarkov.report.words.names import bare_law, event
 from mechmarkov.report.words.tiles import was_there, what_came

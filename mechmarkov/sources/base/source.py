@@ -62,10 +62,6 @@ def by_name(*rules: Predictor) -> dict[str, Predictor]:
 def uniform_rule(n_states: int, state: str = "state") -> Predictor:
     """A predictor that gives every state equal probability.
 
-    Args:
-        n_states: The number of states.
-        state: The word for a state in its label.
-
     Example:
         >>> uniform_rule(2).probabilities(np.array([[0, 1]])).tolist()
         [[[0.5, 0.5], [0.5, 0.5]]]

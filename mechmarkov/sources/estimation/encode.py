@@ -30,15 +30,9 @@ Numbered = tuple[Int[np.ndarray, " token"], tuple[str, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Sequences of states, one after the other.
+    """Sequences of states, one after the other."""
 
-    Attributes:
-        states: `[token]`, from 0.
-        lengths: The lengths of the sequences.
-        names: The states' names.
-    """
-
-    states: Int[np.ndarray, " token"]
+    states: Int[np.ndarray, " token"]  # `[token]`, from 0
     lengths: tuple[int, ...]
     names: tuple[str, ...]
 

@@ -40,12 +40,7 @@ def training(blocks: Blocks, held_out: str) -> Bool[np.ndarray, " block"]:
 
 
 def room(blocks: Blocks, chosen: Bool[np.ndarray, " block"]) -> Int[np.ndarray, " token"]:
-    """Returns how many states of the same piece there are from each token on; 0 in blocks not chosen.
-
-    Args:
-        blocks: The data.
-        chosen: The blocks that stretches may lie in.
-    """
+    """Returns how many states of the same piece there are from each token on; 0 in blocks not chosen."""
     begins = np.flatnonzero(blocks.place == 0)
     n = len(blocks.place)
     left = np.repeat(np.append(begins[1:], n), np.diff(np.append(begins, n))) - np.arange(n)

@@ -48,23 +48,14 @@ class _Edges:
 
 @dataclass(frozen=True, eq=False)
 class _Cover:
-    """The way sequences go on by one state: each new one goes on from an old one.
+    """The way sequences go on by one state: each new one goes on from an old one."""
 
-    Attributes:
-        is_target: Whether the state is one to predict.
-        path: The old sequence of each new one.
-        following: The state it adds.
-        mass: The probability of the way it takes.
-        old: Whether it is the first to go on from its old one.
-        new: Whether it is the first to take its way.
-    """
-
-    is_target: bool
-    path: Int[np.ndarray, " path"]
-    following: Int[np.ndarray, " path"]
-    mass: Float[np.ndarray, " path"]
-    old: Bool[np.ndarray, " path"]
-    new: Bool[np.ndarray, " path"]
+    is_target: bool  # whether the state is one to predict
+    path: Int[np.ndarray, " path"]  # the old sequence of each new one
+    following: Int[np.ndarray, " path"]  # the state it adds
+    mass: Float[np.ndarray, " path"]  # the probability of the way it takes
+    old: Bool[np.ndarray, " path"]  # whether it is the first to go on from its old one
+    new: Bool[np.ndarray, " path"]  # whether it is the first to take its way
 
 
 def class_law(

@@ -140,11 +140,6 @@ Numbers = torch.Generator | Streams
 def uniform(numbers: Numbers, device: Device, *shape: int) -> Float64[Tensor, "row ..."]:
     """Numbers in [0, 1) from a generator or from `Streams`, in float64.
 
-    Args:
-        numbers: The only source of randomness.
-        device: Where numbers are made.
-        shape: The shape of the draw.
-
     Example:
         >>> uniform(torch.Generator().manual_seed(0), "cpu", 2, 3).shape
         torch.Size([2, 3])

@@ -53,10 +53,6 @@ def every_bpe(source: Source, n_merges: int) -> list[Merges]:
 
     Where several pairs are likeliest, each is followed; a sampled text would break the tie by its noise.
 
-    Args:
-        source: What makes the symbols.
-        n_merges: How many merges each list has.
-
     Raises:
         ValueError: There are more than 1024 lists.
 
