@@ -128,7 +128,7 @@ def _on_the_way(claims: Claims, best: str, ways: Sequence[str]) -> str:
 
     A law between the two that it has is named instead of them.
     """
-    reaches, closest = (claims.first(name, probe="behaviour") for name in ("reaches", "is_closest_to"))
+    reaches, closest = claims.where("reaches", probe="behaviour")[0], claims.first("is_closest_to")
     way = f"{share(progress(claims)[0])} of the way"
     from_where = next(iter(premise(reaches, "unigram is told from the best").words), "unigram")
     told = _longest(f"{way} from {bare_law(from_where)} to {best}", f"{way} to the {best}")
