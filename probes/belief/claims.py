@@ -91,12 +91,14 @@ def first_stream_of(last: xr.Dataset, part: str) -> tuple[str, float, float]:
 
 
 def _parts(last: xr.Dataset, scores: dict[str, Score]) -> Iterator[Claim]:
-    """Yields from which stream on each part of what is hidden is read; open unless more than by chance."""
+    """Yields from which stream on each part of what is hidden is read, if more than from fresh models."""
     for part in last["part"].values.tolist() if "part" in last.coords else ():
         stream, low, high = first_stream_of(last, part)
         score = scores[f"part_r2_{part.replace(' ', '_')}"]
         chance = score.null[-1] if isinstance(score.null, tuple) else score.null
-        status: Status = "open" if chance is not None and low <= chance else "shown"
+        status: Status = (
+            "shown" if chance is None or low > chance else "open" if high > chance else "excluded"
+        )
         value = float(last["part_r2"].sel(part=part, stream=stream))
         yield Claim((stream,), "reads_part", (part,), value, (low, high), score.null, "R²", status)
 
@@ -124,9 +126,14 @@ def _follows(last: xr.Dataset, named: int, hidden: tuple[str, ...]) -> Claim:
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:
-    """Returns where it lives: the stream that carries the belief, if one is shown to."""
+    """Returns where it lives: the stream that carries the belief, if one is shown to.
+
+    What is carried and not followed comes after the parts that are needed.
+    """
     ours = Claims(tuple(claims)).where(probe="belief")
     carries = ours.first("carries_belief", status="shown")
     if carries is None:
         return []
-    return [Tile(LIVES, (carries,), tuple(ours.where("follows_belief")), carries, rank=3)]
+    is_followed = ours.first("follows_belief", status="shown") is not None
+    rank = 3 if is_followed else 6
+    return [Tile(LIVES, (carries,), tuple(ours.where("follows_belief")), carries, rank=rank)]

@@ -1,13 +1,18 @@
 """Parts of what is hidden: models set by hand that hold both, and that hold one of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.belief import probe
 from mechmarkov.probes.belief.parts import laws_of_values, overlaps, r2_of_parts
 from probing_cases import probe_quickly, run_of
 
 import mechmarkov as mm
 from mechmarkov.bench.circuits import hidden_belief
+from mechmarkov.report.first_screen.headline import headline
+from mechmarkov.report.words.sentences import sentence
 
 ONE = {"transitions": [[0.9, 0.1], [0.2, 0.8]], "emissions": [[0.8, 0.2], [0.3, 0.7]]}
 OTHER = {"transitions": [[0.7, 0.3], [0.4, 0.6]], "emissions": [[0.9, 0.1], [0.2, 0.8]]}
@@ -27,6 +32,10 @@ def probed(**options):
     return probe_quickly(run, ["belief"])["belief"]
 
 
+def tile(result):
+    return next(one for one in headline(result).tiles if one.question == "Where does it live?")
+
+
 def test_a_model_that_holds_the_belief_tells_each_part():
     result = probed()
     for part in ("task", "state"):
@@ -40,6 +49,27 @@ def test_a_model_that_holds_the_belief_tells_each_part():
 def test_a_model_without_the_belief_tells_less_of_the_task():
     result = probed(carries=False, reads=False)
     assert result.scores["part_r2_task"].value < 0.9
+
+
+@pytest.mark.parametrize(("chance", "status"), [(-1.0, "shown"), (0.5, "open"), (1.0, "excluded")])
+def test_a_part_is_read_if_more_than_from_fresh_models(chance, status):
+    result = probed(carries=False, reads=False)
+    value = result.scores["part_r2_task"].value
+    error = float(result.data["part_r2_error"].sel(part="task").max())
+    null = (-1.0, -1.0, value + (chance - 0.5) * 8 * error)
+    scores = {**result.scores, "part_r2_task": replace(result.scores["part_r2_task"], null=null)}
+    claim = next(one for one in probe.claims(result.data, scores) if one.object == ("task",))
+    assert claim.status == status
+    assert ("read from no stream" in sentence(claim)) == (status == "excluded")
+
+
+def test_what_is_carried_and_not_followed_comes_after_what_is_needed():
+    runs = [run_of(hidden_belief(MIXTURE, 5, reads=reads), source=MIXTURE) for reads in (True, False)]
+    carried, unused = (probe_quickly(run, ["behaviour", "belief", "ablation"]) for run in runs)
+    assert tile(carried).answer == "The stream after layer 0: the belief over hidden tasks and states"
+    ours, theirs = (probe.headline(result.claims)[0] for result in (carried, unused))
+    assert ours.rank < 5 < theirs.rank  # parts without which the loss rises have 5
+    assert tile(unused).sentence.startswith("Predictions do not follow")
 
 
 def test_a_trained_model_follows_one_factor_alone():

@@ -10,6 +10,7 @@ from mechmarkov.claims.tile import Tile
 from mechmarkov.probing.score import Score
 from mechmarkov.report.score_picture import DIGITS
 from mechmarkov.report.symlog import symlog
+from mechmarkov.report.words.conditions import stream
 from mechmarkov.report.words.names import (
     MAX_NAMED,
     TINY,
@@ -17,6 +18,7 @@ from mechmarkov.report.words.names import (
     bare_law,
     bare_part,
     bare_parts,
+    clean,
     event,
     heads,
     law,
@@ -234,6 +236,7 @@ _SHORT: dict[str, Callable[[Claim], str]] = {
     "matches": lambda claim: f"{parts(claim.subject)}, by weights",
     "attends_to": lambda claim: f"{heads(claim.subject)}, by attention",
     "recovers": lambda claim: heads(claim.subject),
+    "carries_belief": lambda claim: f"{stream(claim.subject[0])}: the belief over {clean(claim.object[0])}",
     "is_relied_on": lambda claim: parts(claim.subject),
 }
 

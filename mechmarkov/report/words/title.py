@@ -136,7 +136,10 @@ def _on_the_way(claims: Claims, best: str, ways: Sequence[str]) -> str:
     if closest is not None and closest.object in [
         claim.object for claim in like if claim.object != (from_where,)
     ]:
-        return _with(told, [f"has {law(closest.object[0])}"])
+        has = f"has {law(closest.object[0])}"
+        return _longest(
+            f"{told}: {has}", f"{way} to the {best}: {has}", f"{has[0].upper()}{has[1:]}: {way}", told
+        )
     return _with(told, ways)
 
 

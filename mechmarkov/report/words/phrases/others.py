@@ -41,11 +41,11 @@ def _carries_belief(claim: Claim) -> str:
 
 
 def _reads_part(claim: Claim) -> str:
+    part, r2 = clean(claim.object[0]), number(value_in(claim))
+    if claim.status == "excluded":
+        return f"The belief over the {part} is read from no stream better than from untrained ones: R² {r2}"
     does = "is" if claim.is_shown else "may be"
-    at = "the embedding" if claim.subject[0] == "embed" else stream(claim.subject[0])
-    return (
-        f"The belief over the {clean(claim.object[0])} {does} read from {at} on: R² {number(value_in(claim))}"
-    )
+    return f"The belief over the {part} {does} read from {stream(claim.subject[0])} on: R² {r2}"
 
 
 def _follows_belief(claim: Claim) -> str:
