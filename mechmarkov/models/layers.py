@@ -76,7 +76,7 @@ def affine(
         bias = weight.new_zeros(*weight.shape[:-2], weight.shape[-1])
     flat = x.flatten(1, -2)
     if is_wide(flat, weight):
-        out = WIDE(flat, weight, bias)
+        out = WIDE(flat, weight, bias, transposed and not torch.is_grad_enabled())
     elif is_thin(flat, weight, transposed):
         out = THIN(flat, weight, bias, transposed)
     else:

@@ -1,7 +1,7 @@
 """Wide GEMM for stacks on a CPU: products of many tokens with whole matrices, by oneDNN.
 
-MKL leaves half of an AMD processor's vectors unused. oneDNN, which torch carries too, uses all of them: it takes
-half the time there, and no more elsewhere. Its sums are float32 too, in another order.
+MKL leaves half of an AMD processor's vectors unused. oneDNN, which torch carries too, uses all of them, in
+half the time. Its sums are float32 too, in another order.
 """
 
 from typing import Any
@@ -41,19 +41,31 @@ class WideAffine(torch.autograd.Function):
         x: Float[Tensor, "model row d_in"],
         weight: Float[Tensor, "model d_in d_out"],
         bias: Float[Tensor, "model d_out"] | None,
+        transposed: bool,
     ) -> Float[Tensor, "model row d_out"]:
-        """Returns `x @ weight + bias`."""
+        """Returns `x @ weight + bias`, rows last in memory if `transposed`, which is a view."""
         ctx.weight = weight  # never trained here
-        biases = [None] * len(x) if bias is None else bias
-        product = torch.ops.mkldnn._linear_pointwise
-        rows = [
-            product(*one, "none", [], "")
-            for one in zip(x.contiguous(), weight.detach().mT, biases, strict=True)
-        ]
-        return rows[0][None] if len(rows) == 1 else torch.stack(rows)
+        x, weight = x.contiguous(), weight.detach()
+        if transposed:
+            out = _products(weight.mT.contiguous(), x)
+            return (out if bias is None else out.add_(bias[..., None])).mT
+        # A matrix that is a part of another one's memory takes a hundred times as long.
+        is_whole = weight.is_contiguous() or weight.mT.is_contiguous()
+        return _products(x, (weight if is_whole else weight.contiguous()).mT, bias)
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         """Returns the gradient by `x`; weight and bias have none."""
         apply: Any = WideAffine.apply
-        return apply(d_out, ctx.weight.mT, None), None, None
+        return apply(d_out, ctx.weight.mT, None, False), None, None, None
+
+
+def _products(
+    x: Float[Tensor, "model row d_in"],
+    weight: Float[Tensor, "model d_out d_in"],
+    bias: Float[Tensor, "model d_out"] | None = None,
+) -> Float[Tensor, "model row d_out"]:
+    biases = [None] * len(x) if bias is None else bias.contiguous()
+    product: Any = torch.ops.mkldnn._linear_pointwise
+    rows = [product(*one, "none", [], "") for one in zip(x, weight, biases, strict=True)]
+    return rows[0][None] if len(rows) == 1 else torch.stack(rows)

@@ -41,11 +41,28 @@ def test_wide_product_and_its_slope(d_in, d_out, n_models):
     torch.testing.assert_close(found.double(), expected, atol=2e-4, rtol=0)
 
 
+@pytest.mark.parametrize("n_models", [1, 3])
+def test_turned_wide_products_have_rows_last(n_models):
+    x, weight, bias = values(64, 48, n_models)
+    with torch.no_grad():
+        out = affine(x[:, None], weight, bias, transposed=True)[:, 0]
+    assert out.mT.is_contiguous()
+    torch.testing.assert_close(out.double(), plain(x, weight, bias), atol=2e-4, rtol=0)
+
+
+def test_part_of_a_matrix_is_multiplied_in_one_go():
+    x, weight, bias = values(64, 96, 1)
+    part = weight[..., 32:64]  # oneDNN itself would take a hundred times as long
+    with torch.no_grad():
+        out = affine(x[:, None], part, bias[:, 32:64])[:, 0]
+    torch.testing.assert_close(out.double(), plain(x, part, bias[:, 32:64]), atol=2e-4, rtol=0)
+
+
 def test_wide_slopes_have_slopes():
     x, weight, bias = values(64, 64, 1, rows=1024)
     slope = torch.randn(1, 1024, 64, generator=torch.Generator().manual_seed(1)).requires_grad_()
     (found,) = torch.autograd.grad(
-        WideAffine.apply(x.requires_grad_(), weight, bias), x, slope, create_graph=True
+        WideAffine.apply(x.requires_grad_(), weight, bias, False), x, slope, create_graph=True
     )
     (again,) = torch.autograd.grad(found.sum(), slope)
     expected = weight.double().sum(1)[:, None].expand(1, 1024, 64)
