@@ -239,10 +239,11 @@ class Norm(nn.Module):
             return self.fused(flat, w, b, self.eps, self.centred).view_as(x)
         if self.is_stack and self.centred and not read and not torch.is_grad_enabled():
             x = F.layer_norm(x, x.shape[-1:], eps=self.eps)  # in half the time, equal up to rounding
-        else:
-            x = x - x.mean(-1, keepdim=True) if self.centred else x
-            scale = self.hook_scale((x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
-            x = self.hook_normalized(x / scale)
+            x = x if self.w is None else x.mul_(per_member(self.w, x))
+            return x if self.b is None else x.add_(per_member(self.b, x))
+        x = x - x.mean(-1, keepdim=True) if self.centred else x
+        scale = self.hook_scale((x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
+        x = self.hook_normalized(x / scale)
         if self.w is not None:
             x = x * per_member(self.w, x)
         return x if self.b is None else x + per_member(self.b, x)
