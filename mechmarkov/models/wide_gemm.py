@@ -1,7 +1,7 @@
 """Wide GEMM for stacks on a CPU: products of many tokens with whole matrices, by oneDNN.
 
-MKL leaves half of an AMD processor's vectors unused. oneDNN, which torch carries too, uses all of them, in
-half the time. Its sums are float32 too, in another order.
+On AMD processors oneDNN, which torch carries too, takes half of the time of MKL (`benchmarks/README.md`). Its
+sums are float32 too, in another order.
 """
 
 from typing import Any
