@@ -10,6 +10,9 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.layers import MLP, Norm, is_hooked
 from mechmarkov.models.mixer import MIXERS, Context, Mixer
 
+POINTS = ("q", "k", "v", "rot_q", "rot_k", "attn_scores", "pattern")
+BEFORE_WRITING = {"hook_resid_pre", *(f"attn.hook_{point}" for point in POINTS)}
+
 
 class Block(nn.Module):
     """One layer: a mixer (`attn`), then the MLP. Each reads a normalised residual stream and adds to it.
@@ -50,11 +53,13 @@ class Block(nn.Module):
         positions: Tensor | None,
         last: int | None = None,
         context: Context | None = None,
+        is_end: bool = False,
     ) -> Tensor:
         """The residual stream after this layer, `[*stack, batch, position, d_model]`.
 
         Shortformer's positions are added to queries and keys. With `last` only that many last positions
-        are computed.
+        are computed. With `is_end` nobody reads the stream after this layer: where no hook sees what is
+        behind the mixer, that is left out, and what comes back is the stream before it.
         """
         resid_pre = self.hook_resid_pre(resid_pre)
         query, key, value = self._mixer_inputs(resid_pre)
@@ -68,6 +73,9 @@ class Block(nn.Module):
         if last is not None and self.attn.takes_last_queries:
             position = -2 - (query.ndim > resid_pre.ndim)  # before the head, where inputs are split
             query = query.narrow(position, query.shape[position] - last, last)
+        if is_end and self._is_seen_before_writing():
+            self.attn.mix(query, key, value, *([] if context is None else [context]))
+            return resid_pre
         attn_out = self.attn(query, key, value, *([] if context is None else [context]))
         if last is not None:
             resid_pre, attn_out = resid_pre[..., -last:, :], attn_out[..., -last:, :]
@@ -83,6 +91,12 @@ class Block(nn.Module):
             mlp_out = self.hook_mlp_out(self.mlp(self.ln2(mlp_in)))
             resid = added(mlp_out, resid, self.mlp, self.hook_mlp_out)
         return self.hook_resid_post(resid)
+
+    def _is_seen_before_writing(self) -> bool:
+        """Returns whether all hooks are on queries, keys, values and attention of a mixer that has these."""
+        hooked = {name for name, module in self.named_modules() if is_hooked(module)}
+        is_kept = "forward" in vars(self)  # by `replayed`, for passes that read it
+        return isinstance(self.attn, attention.Attention) and hooked <= BEFORE_WRITING and not is_kept
 
     def _mixer_inputs(self, resid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Normalised inputs of queries, keys and values; split by head where these have hook points."""

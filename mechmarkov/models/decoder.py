@@ -150,16 +150,19 @@ class HookedDecoder(Inputs):
             contexts = self._contexts(residual, attention_mask, past_kv_cache)
         length = residual.shape[-2]
         first = 0 if read is None else int(read[0])
+        is_read = return_type is not None or stop_at_layer is not None or self._is_norm_hooked()
         for index, block in enumerate(self.blocks):
             if first_layer <= index < last_layer:
                 last = length - first if first > 0 and index == self.config.n_layers - 1 else None
-                residual = block(residual, positions, last, None if contexts is None else contexts[index])
+                context = None if contexts is None else contexts[index]
+                is_end = not is_read and index == self.config.n_layers - 1
+                residual = block(residual, positions, last, context, *[True] * is_end)
         if read is not None and len(read) < residual.shape[-2]:
             residual = residual[..., read - (length - residual.shape[-2]), :]
         if stop_at_layer is not None:
             return residual
         if return_type is None:
-            if any(map(is_hooked, self.ln_final.children())):
+            if self._is_norm_hooked():
                 self.ln_final(residual)
             return None
         logits: Tensor = self.unembed(self.ln_final(residual))
@@ -169,6 +172,9 @@ class HookedDecoder(Inputs):
             raise ValueError(f"return_type is {return_type!r}, expected 'logits', 'loss', 'both' or None")
         loss = next_token_loss(logits, tokens, attention_mask, loss_per_token)
         return loss if return_type == "loss" else Output(logits, loss)
+
+    def _is_norm_hooked(self) -> bool:
+        return any(map(is_hooked, self.ln_final.modules()))
 
     def folded_unembedding(self) -> Float[Tensor, "*stack d_model d_vocab_out"]:
         """From the residual stream to the logits: `W_U` with the final norm's gain and centring folded in.

@@ -16,6 +16,10 @@ from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.thin_gemm import ThinAffine, is_thin
+from mechmarkov.models.wide_gemm import WideAffine, is_wide
+
+THIN: Any = ThinAffine.apply  # torch's `apply` has no types
+WIDE: Any = WideAffine.apply
 
 
 def causal_mask(
@@ -71,9 +75,10 @@ def affine(
     if bias is None:
         bias = weight.new_zeros(*weight.shape[:-2], weight.shape[-1])
     flat = x.flatten(1, -2)
-    if is_thin(flat, weight, transposed):
-        apply: Any = ThinAffine.apply  # torch's `apply` has no types
-        out = apply(flat, weight, bias, transposed)
+    if is_wide(flat, weight):
+        out = WIDE(flat, weight, bias, transposed and not torch.is_grad_enabled())
+    elif is_thin(flat, weight, transposed):
+        out = THIN(flat, weight, bias, transposed)
     else:
         out = torch.baddbmm(bias.unsqueeze(-2), flat, weight)
     return out.view(*x.shape[:-1], weight.shape[-1])
@@ -234,10 +239,11 @@ class Norm(nn.Module):
             return self.fused(flat, w, b, self.eps, self.centred).view_as(x)
         if self.is_stack and self.centred and not read and not torch.is_grad_enabled():
             x = F.layer_norm(x, x.shape[-1:], eps=self.eps)  # in half the time, equal up to rounding
-        else:
-            x = x - x.mean(-1, keepdim=True) if self.centred else x
-            scale = self.hook_scale((x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
-            x = self.hook_normalized(x / scale)
+            x = x if self.w is None else x.mul_(per_member(self.w, x))
+            return x if self.b is None else x.add_(per_member(self.b, x))
+        x = x - x.mean(-1, keepdim=True) if self.centred else x
+        scale = self.hook_scale((x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
+        x = self.hook_normalized(x / scale)
         if self.w is not None:
             x = x * per_member(self.w, x)
         return x if self.b is None else x + per_member(self.b, x)
@@ -249,6 +255,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": partial(F.gelu, approximate="tanh"),  # GPT-2's
     "silu": F.silu,
 }
+
+
+# Hidden units of a stack that are computed at once without gradients: 4 MB, which stay in the cache.
+HIDDEN_ELEMENTS, MIN_ROWS = 1 << 20, 256
 
 
 class MLP(nn.Module):
@@ -280,6 +290,12 @@ class MLP(nn.Module):
         read = is_hooked(self.hook_pre) or is_hooked(self.hook_post)
         if self.fused is not None and x.dtype == torch.float32 and not read:
             return self.fused(x.flatten(1, -2), self.W_in, self.b_in, self.W_out, self.b_out).view_as(x)
+        if read or torch.is_grad_enabled() or self.W_in.ndim == 2:
+            return self._write(x)
+        rows = x.flatten(1, -2).split(max(MIN_ROWS, HIDDEN_ELEMENTS // self.b_in.numel()), 1)
+        return self._write(x) if len(rows) == 1 else torch.cat([*map(self._write, rows)], 1).view_as(x)
+
+    def _write(self, x: Float[Tensor, "... position d_model"]) -> Float[Tensor, "... position d_model"]:
         if self.is_gated:
             gate = self.act_fn(self.hook_pre(affine(x, self.W_gate)))
             hidden = gate * self.hook_pre_linear(affine(x, self.W_in)) + per_member(self.b_in, gate)

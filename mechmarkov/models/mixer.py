@@ -215,7 +215,8 @@ class Mixer(nn.Module):
                 continue
             own = [[self._reader(f"{kind}_{side}") for side in sides] for kind in "Wb"]
             weights = [rearrange(weight, "m head d_in d_head -> m d_in (head d_head)") for weight in own[0]]
-            out = affine(x, torch.cat(weights, -1), torch.cat([bias.flatten(-2) for bias in own[1]], -1))
+            biases = torch.cat([bias.flatten(-2) for bias in own[1]], -1)
+            out = affine(x, torch.cat(weights, -1), biases, transposed=self.fused is not None)
             parts = out.split([weight.shape[-1] for weight in weights], -1)
             for side, part, bias in zip(sides, parts, own[1], strict=True):
                 found[side] = part.unflatten(-1, bias.shape[-2:])
@@ -233,4 +234,6 @@ class Mixer(nn.Module):
             result = self.hook_result(result)  # [*stack, batch, position, head, d_model]
             return result.sum(-2) + (self.b_O if not m else self.b_O[:, None, None])
         weight = rearrange(self.W_O, "... head d_head d_model -> ... (head d_head) d_model")
-        return affine(z.flatten(-2), weight, self.b_O, transposed=self.fused is not None)
+        # In training the residual stream too has positions last.
+        is_turned = self.fused is not None and torch.is_grad_enabled()
+        return affine(z.flatten(-2), weight, self.b_O, transposed=is_turned)

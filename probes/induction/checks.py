@@ -17,7 +17,7 @@ from mechmarkov.models.attention import Attention
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.kernels import fast_attention
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.chunking import CHUNK_ELEMENTS, Chunk, chunked
+from mechmarkov.probing.chunking import CHUNK_ELEMENTS, Chunk, chunked, width
 
 EDITED_SEQUENCES = 64  # four edits of each
 EDIT_DRAWS = 8  # of a query and a key in each sequence, until one will do
@@ -71,7 +71,8 @@ def by_layer(
     layers = [layer for layer, block in enumerate(blocks) if block.attn.has_attention_weights]
     shape = (len(decoder), config.n_layers, len(tokens), config.n_heads)
     values = torch.full(shape, torch.nan, dtype=torch.float64)
-    for chunk in chunked(decoder, tokens, elements):
+    per_token = None if query is None else width(config)  # the pattern is not spelled out for one query
+    for chunk in chunked(decoder, tokens, elements, per_token=per_token):
 
         def keep(x: Tensor, layer: int, at: Chunk = chunk) -> None:
             values[at.members, layer, at.sequences] = read(x, at.sequences).double()

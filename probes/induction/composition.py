@@ -4,10 +4,9 @@ from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens import FactoredMatrix
-from transformer_lens.utilities import composition_scores
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
@@ -77,19 +76,29 @@ def composition(decoder: HookedDecoder) -> dict[Input, Pairs]:
         for name in ("W_Q", "W_K", "W_V")
     }
     write = torch.stack([decoder.get_parameter(f"blocks.{i}.attn.W_O").detach() for i in layers], dim=1)
-    left = FactoredMatrix(read["W_V"][:, :, :, None, None], write[:, :, :, None, None])
     factors = {
         "Q": (read["W_Q"], read["W_K"].mT),
         "K": (read["W_K"], read["W_Q"].mT),
         "V": (read["W_V"], write),
     }
     later = torch.ones(len(layers), len(layers), dtype=torch.bool).triu(1)[:, None, :, None]
+    left, left_norm = _as_rows(read["W_V"], write)
     scores = {}
-    for name in INPUTS:
-        right = FactoredMatrix(*(factor[:, None, None] for factor in factors[name]))
-        composed = composition_scores(left, right, broadcast_dims=False)
-        scores[name] = torch.where(later, composed, torch.nan).double().numpy()
+    for name, (c, d) in factors.items():
+        right, right_norm = _as_rows(d.mT, c.mT)
+        rows, columns = (rearrange(x, "m layer head row d -> m (layer head row) d") for x in (left, right))
+        product = (rows @ columns.mT).view(*left.shape[:4], *right.shape[1:4])
+        composed = product.norm(dim=(3, 6)) / left_norm[..., None, None] / right_norm[:, None, None]
+        scores[cast(Input, name)] = torch.where(later, composed, torch.nan).double().numpy()
     return scores
+
+
+def _as_rows(
+    a: Float[Tensor, "*lead d_model d_head"], b: Float[Tensor, "*lead d_head d_model"]
+) -> tuple[Float[Tensor, "*lead row d_model"], Float[Tensor, "*lead"]]:
+    """Returns few rows that make a product's norm what `a @ b` makes it, and their own norm."""
+    rows = torch.linalg.qr(a, mode="r").R @ b
+    return rows, rows.norm(dim=(-2, -1))
 
 
 def random_composition(config: DecoderConfig) -> Float[np.ndarray, " pair"]:
@@ -106,8 +115,8 @@ def random_composition(config: DecoderConfig) -> Float[np.ndarray, " pair"]:
     generator = torch.Generator().manual_seed(0)
     shape = (RANDOM_PAIRS, config.d_model, config.d_head)
     a, b, c, d = (torch.randn(shape, generator=generator) for _ in range(4))
-    left, right = FactoredMatrix(a, b.mT), FactoredMatrix(c, d.mT)
-    return np.asarray(composition_scores(left, right, broadcast_dims=False))
+    (left, left_norm), (right, right_norm) = _as_rows(a, b.mT), _as_rows(d, c.mT)
+    return ((left @ right.mT).norm(dim=(-2, -1)) / left_norm / right_norm).numpy()
 
 
 def copying(table: Float[np.ndarray, "*lead state state"]) -> Float[np.ndarray, "*lead"]:

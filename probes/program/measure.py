@@ -7,7 +7,7 @@ from jaxtyping import Float
 
 from mechmarkov.models.kernels import fast_attention
 from mechmarkov.probing.batch import Batch, draw
-from mechmarkov.probing.chunking import chunked
+from mechmarkov.probing.chunking import chunked, width
 from mechmarkov.probing.dataset import Variables, variables
 from mechmarkov.probing.effects import positions_in_turn, predictions
 from mechmarkov.probing.preconditions import has_one_parent, parent_lag
@@ -305,7 +305,8 @@ def _worst(
 def _model_predictions(subject: Subject, batch: Batch) -> Float[np.ndarray, "member batch read state"]:
     """The predictions of each model on a batch, run in chunks of bounded memory."""
     laws = np.empty((len(subject.decoder), *batch.targets.shape, subject.source.n_states))
-    for chunk in chunked(subject.decoder, batch.tokens, subject.chunk_elements):
+    per_token = width(subject.config)
+    for chunk in chunked(subject.decoder, batch.tokens, subject.chunk_elements, per_token=per_token):
         with fast_attention(chunk.model, batch.tokens):
             laws[chunk.members, chunk.sequences] = predictions(subject, chunk.model, batch, chunk.tokens)
     return laws

@@ -11,6 +11,7 @@ from mechmarkov.interventions.attention import limit_window, override_attention
 from mechmarkov.interventions.paths import paths
 from mechmarkov.interventions.replace import KINDS
 from mechmarkov.models.components import component_names
+from mechmarkov.models.replay import replayed
 
 ROUNDING = 1e-5  # products of fewer rows may be summed in another order
 
@@ -98,3 +99,38 @@ def test_a_reference_is_read_at_the_same_positions():
     model, tokens, reference = decoder_of(config), tokens_of(config)[:, :6], tokens_of(config).flip(0)
     with ablate(model, "L1H0", kind="mean", reference=reference):
         assert_equal(model(tokens, read=torch.tensor([5])), model(tokens)[:, 5:])
+
+
+@pytest.mark.parametrize("n_models", [None, 2])
+def test_behind_the_last_hook_nothing_is_computed(n_models, monkeypatch):
+    config = config_of("gelu and LN")
+    model, tokens, seen = decoder_of(config, n_models=n_models), tokens_of(config), []
+    last = config.n_layers - 1
+    mlp = model.blocks[last].mlp
+    monkeypatch.setattr(mlp, "forward", lambda x: seen.append("mlp") or type(mlp).forward(mlp, x))
+
+    def patterns(return_type, *more):
+        kept = []
+        hooks = [(f"blocks.{i}.attn.hook_pattern", lambda x, hook: kept.append(x)) for i in (0, last)]
+        hooks += [(point, lambda x, hook: kept.append(x)) for point in more]
+        model.run_with_hooks(tokens, return_type=return_type, fwd_hooks=hooks)
+        return kept
+
+    whole, calls = patterns("logits"), len(seen)
+    part = patterns(None)
+    assert len(seen) == calls == 1
+    for ours, theirs in zip(part, whole, strict=True):
+        assert torch.equal(ours, theirs)
+    behind = [f"blocks.{last}.hook_mlp_out", f"blocks.{last}.hook_resid_post", "ln_final.hook_normalized"]
+    for point in behind:
+        assert torch.equal(patterns(None, point)[-1], patterns("logits", point)[-1])
+
+
+@torch.no_grad()
+def test_passes_without_logits_leave_replays_whole():
+    config = config_of("gelu and LN")
+    model, tokens = decoder_of(config, n_models=2), tokens_of(config)
+    whole = model(tokens)
+    with replayed(model):
+        model(tokens, return_type=None)
+        assert torch.equal(model(tokens), whole)
