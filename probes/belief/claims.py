@@ -11,7 +11,7 @@ from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.probing.dataset import interval_at, last_model, normal_interval
 from mechmarkov.probing.score import Score
 
-from .measure import DETERMINED, NEARLY_R2, SAME_LAW, mean_kls
+from .measure import DETERMINED, SAME_LAW, first_nearly_best, mean_kls
 
 CARRIED_R2 = 0.9  # from here on the stream carries the belief, if it also tells
 CARRIED_BEYOND = 0.5  # of what predictions and tokens leave open
@@ -85,7 +85,7 @@ def first_stream_of(last: xr.Dataset, part: str) -> tuple[str, float, float]:
     """The earliest stream from which a part is read nearly as well as from any, and R²'s interval."""
     one = last.sel(part=part)
     missed = 1 - one["part_r2"].values
-    first = int(np.argmax(missed <= 2 * missed.min() + NEARLY_R2))
+    first = first_nearly_best(missed)
     interval = normal_interval(1 - missed[first], float(one["part_r2_error"][first]))
     return str(last["stream"].values[first]), *interval
 

@@ -28,7 +28,8 @@ MIN_SEQUENCES = FOLDS
 RECENT = 8  # tokens back that the baseline knows
 MIN_VARIANCE = 1e-12  # of the belief; below, it is rounding
 DETERMINED = 0.99  # a baseline R² from which on nothing is left for the stream to tell
-NEARLY_R2 = 1e-3  # an earlier stream is as good as the best with an error twice as large, and this more
+NEARLY_R2 = 1e-3  # an earlier stream is as good as the best with an error twice as large, and this more,
+NEARLY_SHARE = 0.5  # and with this share of its R²
 SAME_LAW = 1e-3  # nats: laws under hidden states that are no further apart give nothing to follow
 MAX_POINTS = 600  # of the picture
 MAX_DRAWN = 3  # hidden states in the picture, and
@@ -51,6 +52,18 @@ OF_MODEL = {
     "part_overlap": ("share", "pair"),
     **dict.fromkeys((f"part_{name}" for name in FORCED), ("nats", "part")),
 }
+
+
+def first_nearly_best(missed: Float[np.ndarray, " stream"]) -> int:
+    """Returns the earliest stream that is read nearly as well as any, by the shares that are missed.
+
+    Example:
+        >>> first_nearly_best(np.array([1.01, 0.002, 0.001])), first_nearly_best(np.array([1.01, 0.6]))
+        (1, 1)
+    """
+    least = missed.min()
+    nearly = (missed <= 2 * least + NEARLY_R2) & (1 - missed >= NEARLY_SHARE * (1 - least))
+    return int(np.argmax(nearly | (missed == least)))
 
 
 def measure(subject: Subject) -> xr.Dataset:
@@ -120,7 +133,7 @@ def measure(subject: Subject) -> xr.Dataset:
         off = ((readings - belief) ** 2).sum(-1)  # [stream, batch, read]
         missed, error_of = ratio(off.mean(-1), spread.mean(-1))
         r2, half = 1 - missed, stdtrit(len(spread) - 1, 0.975) * error_of
-        best = int(np.argmax(missed <= 2 * missed.min() + NEARLY_R2))
+        best = first_nearly_best(missed)
         one = {"r2": r2, "r2_low": r2 - half, "r2_high": np.minimum(r2 + half, 1)}
         one |= {"r2_at": 1 - off.mean(1) / around}
         one |= {"best": np.array(best), "image": shown(readings[best])}
