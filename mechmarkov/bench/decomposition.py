@@ -35,7 +35,7 @@ START = 0.5  # what gates begin at
 RANK = 1e-8  # of the largest singular value: less is rounding
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Parts:
     """A node's output matrix as a sum of rank-one parts, `reads @ writes`, and where each is needed.
 

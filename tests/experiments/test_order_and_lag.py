@@ -21,6 +21,8 @@ from experiments.order_and_lag import (
 )
 from experiments.order_and_lag.shared import RECIPES
 
+pytestmark = pytest.mark.experiments
+
 
 @pytest.fixture
 def untrained(change_training):

@@ -7,6 +7,8 @@ from experiments.harness import load
 from experiments.statements import statements
 from experiments.verdicts import studies
 
+pytestmark = pytest.mark.experiments
+
 # Under two seconds each: one or more of every folder, as a smoke test. All: `make test-experiments`.
 SMOKE = {
     "causal_structure": {"confused"},

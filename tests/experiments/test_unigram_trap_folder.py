@@ -12,6 +12,8 @@ from experiments.unigram_trap import data, landscape, models, precision, trainin
 from experiments.unigram_trap.fates import Fate, fate, varied
 from experiments.unigram_trap.points import Loss, bigram_model, closed_form, model, population
 
+pytestmark = pytest.mark.experiments
+
 
 def ended(*stuck: bool) -> Fate:
     """Runs that ended at the unigram or at the bigram, as they would have been judged."""
