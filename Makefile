@@ -47,9 +47,8 @@ test: install
 	$(BIN)/python $(PYTEST) -m 'not slow and not experiments and not system and not browser and not repeated'
 
 # What works on whole processes: each file starts its own, so that a file stays in one worker, in this order.
-# They wait for others a third of the time: three files at once on two cores.
 test-system: install
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m '(system or browser or repeated) and not slow'
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m '(system or browser or repeated) and not slow'
 
 # The quick run of every measurement against its committed verdict.
 test-experiments: install
