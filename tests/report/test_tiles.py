@@ -11,7 +11,8 @@ from mechmarkov.claims.tile import STUCK, Tile
 from mechmarkov.probes import dynamics
 from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.report.words.differences import settings
-from mechmarkov.report.words.tiles import worded
+from mechmarkov.report.words.sentences import sentence
+from mechmarkov.report.words.tiles import what_came, worded
 from mechmarkov.report.words.whole_model import of_one_step
 
 STEPS = Where(steps=(0, 100))
@@ -79,6 +80,21 @@ def test_a_law_that_was_the_closest_is_not_said_to_be_so_at_the_end():
     phases.insert(1, closest("2_step", 10, 10))
     assert how(*phases).answer == "2 step by step 10, undecided from step 20"
     assert how(phases[-1]).answer == "Open which law it is closest to"
+
+
+@pytest.mark.parametrize(
+    ("laws", "told"),
+    [
+        (("uniform",), "The uniform law is closest"),
+        (("uniform", "unigram"), "The unigram, here uniform, is closest"),
+        (("bigram", "forward_filter"), "The bigram is closest"),
+    ],
+)
+def test_a_phase_has_one_name_on_a_page(laws, told):
+    """In the curve, in a tile's answer and in its sentence."""
+    phase = replace(closest("", 0, 8), object=laws)
+    assert sentence(phase).startswith(told)
+    assert what_came(phase).lower() in told.lower()
 
 
 def test_a_law_that_comes_back_is_told_twice():

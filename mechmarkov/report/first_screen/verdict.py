@@ -16,7 +16,7 @@ MEANS: dict[Badge, str] = {
     "solved": "at most a tenth of the nats from unigram to best is left, or the best law's circuit is exact",
     "partly": "more than a tenth of the nats from unigram to best is gained, or the best law at some places",
     "at the unigram": "its law and its loss are the unigram's, within a tenth of the nats to the best",
-    "another law": "it is neither near the unigram nor on the way from there to the best law",
+    "another law": "not near the unigram, nor on the way to the best law; or uniform where counts lose more",
     "trapped": "no gradient tells states apart",
     "untrained": "no step was made",
 }

@@ -63,6 +63,11 @@ def bare_law(name: str) -> str:
     return f"in-context {told}" if parts.in_context else told
 
 
+def simplest(names: Sequence[str]) -> str:
+    """Returns, of laws that coincide, the first that is not the uniform law."""
+    return next((name for name in names if name != "uniform"), names[0])
+
+
 def part(name: str) -> str:
     """Returns a component's name in a sentence: heads and MLPs by their names."""
     if (layer := mlp_index(name)) is not None:

@@ -18,18 +18,18 @@ from mechmarkov.report.words.names import (
     bare_law,
     bare_part,
     bare_parts,
-    clean,
     event,
     heads,
     law,
     nats,
     parts,
+    simplest,
     token,
     upper,
 )
 from mechmarkov.report.words.phrases.laws import but_not, sureness, where
 from mechmarkov.report.words.sentences import phrase, sentence
-from mechmarkov.utils.text import format_number, listed
+from mechmarkov.utils.text import clean, format_number, listed
 
 # Relations whose number the tile's sentence tells.
 IN_SENTENCES = ("reaches", "stores", "is_needed_most", "feeds", "is_induction_head")
@@ -290,17 +290,12 @@ def _row(claim: Claim) -> str:
 def what_came(claim: Claim) -> str:
     """Returns what came, without an article."""
     if claim.relation == "passed":
-        return _simplest(claim.object)
+        return bare_law(simplest(claim.object))
     return bare_event(claim.object[0], claim)
 
 
 def _named_law(claim: Claim) -> str:
     return law(claim.object[0]) if claim.object else "it"
-
-
-def _simplest(names: Sequence[str]) -> str:
-    """Returns the name of a law without an article; of several that coincide one that is not the uniform law."""
-    return bare_law(next((name for name in names if name != "uniform"), names[0]))
 
 
 def _number(claim: Claim | None) -> tuple[str, Score | None]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mechmarkov.claims.claim import RISE, Claim
-from mechmarkov.report.words.names import event, law, nats, number, within
+from mechmarkov.report.words.names import event, law, nats, number, simplest, within
 from mechmarkov.report.words.phrases.premises import Phrase, cap, reason_in, value_in
 from mechmarkov.utils.text import clean, listed
 
@@ -141,8 +141,9 @@ def _passed(claim: Claim) -> str:
     start, stop = claim.where.steps
     when = f"at step {start}" if start == stop else f"from step {start} to {stop}"
     if claim.status == "open":
-        return f"Which law is closest {when} is open: perhaps {law(claim.object[0])}"
-    return f"{cap(law(claim.object[0]))} is closest {when}"
+        return f"Which law is closest {when} is open: perhaps {law(simplest(claim.object))}"
+    here = ", here uniform," if "uniform" in claim.object and claim.object != ("uniform",) else ""
+    return f"{cap(law(simplest(claim.object)))}{here} is closest {when}"
 
 
 def _events(claim: Claim, names: Sequence[str]) -> str:
