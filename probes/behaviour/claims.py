@@ -378,7 +378,7 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
         # Of laws that are not told apart none is named by itself, though the model is near all of them.
         is_told = has or (like is not None and like.is_shown and closest.is_shown)
         answer = tempered or (like if like is not None and is_told else closest)
-        known = [claim for claim in (closest, reaches) if claim is not None]
+        known = [claim for claim in (reaches, closest) if claim is not None]
         bars = _bars(ours.where("imitates"), known, None if reaches is None else reaches.object[0])
         order = (fails, right) if like is fails else (right, fails)
         more = tuple(claim for claim in order if claim is not None)

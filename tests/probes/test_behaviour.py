@@ -19,6 +19,7 @@ from probing_cases import (
 )
 
 import mechmarkov as mm
+from mechmarkov.claims.claim import MODEL, Claim, Where
 from mechmarkov.models.constructions.lookup_tables import direct_table
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import behaviour
@@ -258,6 +259,18 @@ def test_the_nearest_law_stands_next_to_its_null():
     scores |= {name: replace(scores[name], null=null) for name in ("kl_best", "kl_bigram")}
     (closest,) = (one for one in behaviour.claims(data, scores) if one.relation == "is_closest_to")
     assert (closest.object[0], closest.null) == ("bigram", null)
+
+
+def test_a_bar_is_the_distance_over_all_predictions():
+    """Where the best law is not exact, what the loss is above it is another number."""
+    law = ("in_context_bigram",)
+    laws = (
+        Claim((MODEL,), "is_closest_to", law, 0.0123),
+        Claim((MODEL,), "imitates", law, 0.003, where=Where(positions=(1, 2))),
+        Claim((MODEL,), "reaches", law, 0.0043),
+    )
+    tile = behaviour.probe.headline([replace(claim, probe="behaviour") for claim in laws])[0]
+    assert tile.bars == {"in_context_bigram": 0.0123}
 
 
 @pytest.mark.parametrize(
