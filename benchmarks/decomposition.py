@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from benchmarks.timing import between
 from mechmarkov.bench import CASES, METRICS, exact_effects, run
 from mechmarkov.bench.decomposition import decompose, decomposition, needs
 from mechmarkov.bench.scores import score_built, score_claims
@@ -38,7 +39,7 @@ def paired(directions: np.ndarray) -> float:
 
 
 def measured(name: str, seed: int) -> tuple[list[float], list[float]]:
-    """What was found in a draw of a case, and ranks under each metric; NaN where a number does not apply."""
+    """Returns what a draw of a case gave, and ranks under each metric; NaN where a number does not apply."""
     case = CASES[name](seed)
     parts = decompose(case)
     claims, exact = needs(case, parts), exact_effects(case)
@@ -88,7 +89,5 @@ def tables() -> str:
 if __name__ == "__main__":
     with threads(1):
         made = tables()
-    page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}")
+    PAGE.write_text(between(PAGE.read_text(), BEGIN, END, made))
     print(f"{time.process_time():.0f} seconds of processor time")

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 import mechmarkov as mm
+from benchmarks.timing import between
 from mechmarkov.bench.estimators import estimate, exact_loss, read_program
 from mechmarkov.bench.trained import P
 from mechmarkov.runs import Run
@@ -90,7 +91,5 @@ def table() -> str:
 if __name__ == "__main__":
     with threads(1):
         made = table()
-    page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}")
+    PAGE.write_text(between(PAGE.read_text(), BEGIN, END, made))
     print(f"{time.process_time():.0f} seconds of processor time")

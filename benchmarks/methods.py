@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.timing import between
 from mechmarkov.bench import CASES, Benchmark, exact_effects, run
 from mechmarkov.bench.gradients import edge_attribution
 from mechmarkov.bench.page import as_markdown
@@ -58,9 +59,7 @@ def first_order(cases: list[str], *, pairs: str = "minimal", seeds: int = SEEDS)
 
 def with_tables(page: str, found: Benchmark, more: str = "") -> str:
     """The page with these tables between its two marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{as_markdown(found)}{more}{END}{after}"
+    return between(page, BEGIN, END, f"{as_markdown(found)}{more}".removesuffix("\n"))
 
 
 if __name__ == "__main__":

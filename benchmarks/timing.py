@@ -33,8 +33,14 @@ def device_name(device: str) -> str:
     return torch.cuda.get_device_name() if device == "cuda" else "the processor"
 
 
+def between(page: str, begin: str, end: str, text: str) -> str:
+    """Returns a page with a text between two marks; a ValueError if it does not have each of them once."""
+    before, rest = page.split(begin)
+    _, after = rest.split(end)
+    return f"{before}{begin}\n{text}\n{end}{after}"
+
+
 def write_table(name: str, lines: list[str]) -> None:
     """Put lines between the markers of a name in the README."""
-    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-    before, rest = README.read_text().split(begin)
-    README.write_text("\n".join([before + begin, *lines, end]) + rest.split(end)[1])
+    marks = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    README.write_text(between(README.read_text(), *marks, "\n".join(lines)))

@@ -23,7 +23,7 @@ def kl(P, scores):
 
 
 def cost_of_token_parts(P):
-    """Of each token, the least KL and price if its row of the table is a part: over a uniform share of it."""
+    """Returns each token's least KL and price if its row is a part, over a uniform share of it."""
     lost = kl(P, SHARES[:, None, None] * np.log(P))
     mean_above = lost[::-1].cumsum(0)[::-1] / np.arange(len(SHARES), 0, -1)[:, None]
     return (mean_above + PENALTY * SHARES[:, None]).min(0)
@@ -44,7 +44,7 @@ def seen(case):
 
 
 def cost(case, parts, draws=60):
-    """What the fit pays, from its result, in numpy."""
+    """Returns what the fit pays, from its result, in numpy."""
     random, tokens, need = np.random.default_rng(0), seen(case), parts.needed.numpy()
     read = np.eye(4)[tokens] @ parts.reads.numpy()
     writes = parts.writes.numpy() @ case.model.W_U.detach().numpy()
