@@ -29,7 +29,7 @@ RECENT = 8  # tokens back that the baseline knows
 MIN_VARIANCE = 1e-12  # of the belief; below, it is rounding
 DETERMINED = 0.99  # a baseline R² from which on nothing is left for the stream to tell
 NEARLY_R2 = 1e-3  # an earlier stream is as good as the best with an error twice as large, and this more,
-NEARLY_SHARE = 0.5  # and with this share of its R²
+NEARLY_SHARE = 0.9  # and with this share of its R²
 SAME_LAW = 1e-3  # nats: laws under hidden states that are no further apart give nothing to follow
 MAX_POINTS = 600  # of the picture
 MAX_DRAWN = 3  # hidden states in the picture, and
@@ -58,7 +58,7 @@ def first_nearly_best(missed: Float[np.ndarray, " stream"]) -> int:
     """Returns the earliest stream that is read nearly as well as any, by the shares that are missed.
 
     Example:
-        >>> first_nearly_best(np.array([1.01, 0.002, 0.001])), first_nearly_best(np.array([1.01, 0.6]))
+        >>> first_nearly_best(np.array([1.01, 0.002, 0.001])), first_nearly_best(np.array([0.74, 0.5]))
         (1, 1)
     """
     least = missed.min()

@@ -262,7 +262,7 @@ def test_the_nearest_law_stands_next_to_its_null():
 
 
 def test_a_bar_is_the_distance_over_all_predictions():
-    """Where the best law is not exact, what the loss is above it is another number."""
+    """The loss above a law that is not exact is another number."""
     law = ("in_context_bigram",)
     laws = (
         Claim((MODEL,), "is_closest_to", law, 0.0123),

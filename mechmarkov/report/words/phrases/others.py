@@ -43,7 +43,7 @@ def _carries_belief(claim: Claim) -> str:
 def _reads_part(claim: Claim) -> str:
     part, r2 = clean(claim.object[0]), number(value_in(claim))
     if claim.status == "excluded":
-        return f"The belief over the {part} is read from no stream better than from untrained ones: R² {r2}"
+        return f"The belief over the {part} is read from {stream(claim.subject[0])} no better than in untrained models: R² {r2}"
     does = "is" if claim.is_shown else "may be"
     return f"The belief over the {part} {does} read from {stream(claim.subject[0])} on: R² {r2}"
 
