@@ -19,6 +19,7 @@ from .match_mass import MATCH_MASS, MAX_PAIRS, MIN_SEQUENCES
 
 LAG_ROUNDS = 60  # of the lag fit: exact from the first for attention that is a softmax over lags
 MATCH_ROUNDS = 8
+FITTED = 1e-7  # a round that moves weights and bonus by less is the last: attention is float32
 MATCH_SEQUENCES = 32  # for the fit of two kinds of numbers, not for a measurement
 NO_CHOICE = 1e-6  # of the mass on matches: where no bonus moves it by more, attention tells of none
 MAX_LOG_ODDS = 25.0  # e^-25 of a softmax is nothing, and 1 less that is not 1 in float64
@@ -163,15 +164,17 @@ def fit_matches(
         by_key, own = _by_key(batch, torch.from_numpy(weight))
         table, total = by_key.numpy(), (by_key.sum(-1) + own).numpy()
         on_matches = np.bincount(row, table.ravel()[cell], len(of_row)).reshape(len(batch.tokens), -1)
-        bonus = _solve((on_matches / total).ravel()[of_row > 0], mass)
+        before, bonus = bonus, _solve((on_matches / total).ravel()[of_row > 0], mass)
         inverse = 1 / (total + np.expm1(bonus) * on_matches)  # of the softmax's denominator: [batch, read]
         of_matches = np.bincount(cell, inverse.ravel()[row], table.size).reshape(table.shape) / len(inverse)
         expected = table * (inverse.mean(0)[:, None] + np.expm1(bonus) * of_matches)
         by_lag = np.bincount(lag, expected.ravel(), len(weight))
         by_lag[0] = float(own) * inverse.mean(0).sum()
         ratio = observed * len(batch.read) / np.maximum(by_lag, 1e-300)
-        weight = weight * np.where(by_lag > 0, ratio, 1.0)
+        last, weight = weight, weight * np.where(by_lag > 0, ratio, 1.0)
         weight /= weight.sum()
+        if max(abs(bonus - before), np.abs(weight - last).max()) < FITTED:
+            break
     return weight, bonus
 
 
