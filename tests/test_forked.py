@@ -56,6 +56,15 @@ def test_a_process_that_is_killed_is_said():
         dict(forked(work, ["a", "b"], 2, copied=True, advice="eat less"))
 
 
+def test_a_copy_ends_though_this_process_handles_termination():
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)  # as clusters and loggers do
+    try:
+        handlers = dict(forked(lambda _: signal.getsignal(signal.SIGTERM), "ab", 2, copied=True, advice=""))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert {*handlers.values()} == {signal.SIG_DFL}  # else a pool that is broken waits for it, from 3.12 for ever
+
+
 def test_no_copy_is_made_where_a_gpu_is_in_use(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     assert not can_fork()

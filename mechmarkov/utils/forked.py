@@ -189,9 +189,11 @@ def without_interruptions() -> Iterator[None]:
 def _follow_parent() -> None:
     """Make a process of a pool end with its parent, killed or not, and leave an interruption to it.
 
-    One that waits for tasks does not notice by itself that nobody is left to give any.
+    One that waits for tasks does not notice by itself that nobody is left to give any. A pool that is broken
+    ends the others by SIGTERM, which a copy of a process that handles it would outlive.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
     if parent is not None:
         Thread(target=_end_with, args=(parent,), daemon=True).start()
