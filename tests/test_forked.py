@@ -62,7 +62,8 @@ def test_a_copy_ends_though_this_process_handles_termination():
         handlers = dict(forked(lambda _: signal.getsignal(signal.SIGTERM), "ab", 2, copied=True, advice=""))
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert {*handlers.values()} == {signal.SIG_DFL}  # else a pool that is broken waits for it, from 3.12 for ever
+    # Else a pool that is broken waits for it, from Python 3.12 on for ever.
+    assert {*handlers.values()} == {signal.SIG_DFL}
 
 
 def test_no_copy_is_made_where_a_gpu_is_in_use(monkeypatch):
