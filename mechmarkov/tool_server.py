@@ -99,7 +99,9 @@ class Commands:
             )
         try:
             claims = json.loads(path.read_text("utf-8"), parse_constant=_refused)["claims"]
-            return {"claims": [claim for claim in claims if status in (None, claim["status"])]}
+            chosen = [claim for claim in claims if status in (None, claim["status"])]
+            json.dumps(chosen, ensure_ascii=False, allow_nan=False).encode()  # 1e999, half a surrogate
+            return {"claims": chosen}
         except (ValueError, RecursionError) as error:
             raise ToolError(f"{named} is not JSON: {reason(error)}, expected a report of `probe`") from None
         except (KeyError, TypeError):

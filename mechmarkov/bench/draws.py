@@ -31,6 +31,9 @@ SCORERS: dict[str, Callable[[Case, Any], dict[str, float]]] = {
     "features": score_features,
     "coefficients": score_coefficient,
 }
+# Columns of the tables of claims and of reasons.
+CLAIMED = ["method", "metric", "case", "seed", "component", "claimed", "exact", "low", "high", "in_circuit"]
+REASONS = ["method", "metric", "case", "seed", "broken", "reason"]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,22 @@ from mechmarkov.safe.json_file import read_json
 from mechmarkov.safe.plain_data import RunFileError
 
 DROPPED = object()
-VALUES = [None, True, -1, 10**30, math.nan, "", "\x1b[31m\ud800", [], [[]], {}, {"a": 1}, "9" * 5000, DROPPED]
+VALUES = [
+    None,
+    True,
+    -1,
+    10**30,
+    10**400,
+    math.nan,
+    "",
+    "\x1b[31m\ud800",
+    [],
+    [[]],
+    {},
+    {"a": 1},
+    "9" * 5000,
+    DROPPED,
+]
 # Words of errors that Python and numpy raise where a value was not looked at.
 UNLOOKED = ("object has no", "not subscriptable", "unhashable", "could not convert", "invalid literal")
 UNLOOKED += (
