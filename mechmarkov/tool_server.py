@@ -233,7 +233,8 @@ class _Server(MCPServer):
         )
         unknown = [] if known is None else [key for key in arguments if key not in known]
         if known is not None and unknown:
-            raise ToolError(f"{name} has no argument {shown(unknown[0])}{near_misses(unknown[0], known)}")
+            expected = near_misses(unknown[0], known) if known else ", expected none"
+            raise ToolError(f"{name} has no argument {shown(unknown[0])}{expected}")
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:

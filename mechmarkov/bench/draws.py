@@ -103,7 +103,7 @@ def _answers(method: Method, case: Case) -> Iterator[_Answer]:
                 claims = checked_claims(method, asked)
             except BrokenPromiseError as error:
                 broken, reason = True, str(error)
-            except Exception as error:  # of anybody's code: the run goes on
+            except (Exception, SystemExit) as error:  # of anybody's code: the run goes on
                 broken, reason = True, error_line(error)
         cost = {"seconds": time.process_time() - began, "passes": len(passes), "declared": declared}
         if isinstance(claims, str):

@@ -47,7 +47,7 @@ def donors(
 
 
 def _checked(name: str, value: Tensor, axes: int) -> Tensor:
-    """The tensor itself, where it has data and so many axes."""
+    """The tensor itself, where it has data and that number of axes."""
     is_plain = isinstance(value, Tensor) and not value.is_nested and value.layout is torch.strided
     if not is_plain or value.is_meta or value.ndim != axes:
         expected = "[batch, known_position]" if axes == 2 else "[batch]"

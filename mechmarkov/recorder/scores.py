@@ -1,7 +1,7 @@
 """Scores of probes for a logger, while somebody's loop trains."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Protocol, runtime_checkable
 
@@ -53,7 +53,7 @@ def checked_probes(probes: Sequence[str], log: Log | None) -> list[str]:
     if isinstance(probes, str):
         raise ValueError(f"probes is {shown(probes)}, expected a list of names: [{shown(probes)}]")
     known = registered()
-    probes = list_of("probes", probes, "a list of names")
+    probes = list_of("probes", list(probes) if isinstance(probes, Mapping) else probes, "a list of names")
     for name in probes:
         if not isinstance(name, str) or name not in known:
             raise ValueError(f"probes holds {shown(name)}, expected some of {', '.join(known)}")

@@ -42,7 +42,7 @@ class _Score(_Data):
 
 
 class _Stuck(_Data):
-    """Whether a run is stuck."""
+    """The answer whether a run is stuck."""
 
     value: bool | None
     reason: str | None

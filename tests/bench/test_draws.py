@@ -1,6 +1,7 @@
 """Runs: what methods promise, what they pay, what they break; places and the leaderboard."""
 
 import json
+import sys
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -58,6 +59,7 @@ def only(method):
             "takes 4 forward passes, and declares at most 3",
         ),
         (Method("bad", "nodes", lambda case: case.nothing), "(?<!Error: )AttributeError: 'Case' object"),
+        (Method("bad", "nodes", lambda case: sys.exit(7)), "SystemExit: 7"),
         (Method("bad", "subspaces", lambda case: np.eye(8)), r"claims a basis \[8, 8\]"),
         (Method("bad", "subspaces", lambda case: 2 * case.subspace[1]), "expected an orthonormal"),
         (Method("bad", "coefficients", lambda case: np.nan), "claims nan, expected a finite number"),
