@@ -84,8 +84,8 @@ def import_run(
         ('HookedTransformer, 1 checkpoint', 1)
     """
     if isinstance(paths, str | os.PathLike):
-        one = shown(os.fspath(paths))
-        raise TypeError(f"paths is {one}, expected a list of them: [{one}]")
+        text = shown(os.fspath(paths))
+        raise TypeError(f"paths is {text}, expected a list of them: [{text}]")
     if not isinstance(weights, str | None):
         raise TypeError(f"weights is {shown(weights)}, expected the name of a model in the file")
     if isinstance(without, str):

@@ -69,7 +69,10 @@ LINES = {
         "positions is .*, expected -97 to 96 for 97 tokens$",
     ),
     "too few seconds": (["certify", "run.pt", "--seconds", "1e-300"], "expected seconds from 1e-12 to 1e8$"),
-    "too many seeds": (["sweep", "sweep.toml"], r"seeds is 10000001, expected how many, 1 to \d+, or a list"),
+    "too many seeds": (
+        ["sweep", "sweep.toml"],
+        r"seeds is 10000001, expected how many, or a list of .*, at most \d+$",
+    ),
     "matrices that overflow": (
         ["train", "recipe.toml"],
         r"entry of size 1e\+308, expected numbers up to 1e\+100$",
