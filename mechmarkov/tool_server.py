@@ -99,7 +99,9 @@ class Commands:
             )
         try:
             claims = json.loads(path.read_text("utf-8"), parse_constant=_refused)["claims"]
-            return {"claims": [claim for claim in claims if status in (None, claim["status"])]}
+            chosen = [claim for claim in claims if status in (None, claim["status"])]
+            json.dumps(chosen, ensure_ascii=False, allow_nan=False).encode()  # 1e999, half a surrogate
+            return {"claims": chosen}
         except (ValueError, RecursionError) as error:
             raise ToolError(f"{named} is not JSON: {reason(error)}, expected a report of `probe`") from None
         except (KeyError, TypeError):
@@ -231,7 +233,8 @@ class _Server(MCPServer):
         )
         unknown = [] if known is None else [key for key in arguments if key not in known]
         if known is not None and unknown:
-            raise ToolError(f"{name} has no argument {shown(unknown[0])}{near_misses(unknown[0], known)}")
+            expected = near_misses(unknown[0], known) if known else ", expected none"
+            raise ToolError(f"{name} has no argument {shown(unknown[0])}{expected}")
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:

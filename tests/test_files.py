@@ -72,6 +72,38 @@ def test_what_cannot_be_written_is_refused_before_the_work_and_nothing_is_left(t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "note", "report.html"]
 
 
+@pytest.mark.parametrize("link", [False, True])
+def test_a_pipe_is_not_replaced_by_files(tmp_path, link):
+    """As root a file would take the place of /dev/null, for every process of the machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    path = tmp_path / "link" if link else pipe
+    if link:
+        path.symlink_to(pipe)
+    words = f"^{path} is a device, a pipe or a socket, expected the name of a file$"
+    with pytest.raises(FileExistsError, match=words):
+        check_writable(path)
+    with pytest.raises(FileExistsError, match=words), replacing(path) as temporary:
+        temporary.write_text("new", "utf-8")
+    assert pipe.is_fifo()
+    assert len(list(tmp_path.iterdir())) == 1 + link
+
+
+def test_a_link_into_no_folder_is_refused_early(tmp_path):
+    (tmp_path / "report.html").symlink_to(tmp_path / "nowhere" / "report.html")
+    with pytest.raises(
+        FileNotFoundError, match=r"a link to .*, whose folder does not exist: .*report.html'$"
+    ):
+        check_writable(tmp_path / "report.html")
+    (tmp_path / "nowhere").mkdir()
+    check_writable(tmp_path / "report.html")
+
+
+def test_what_cannot_be_written_is_named_itself(tmp_path):
+    with pytest.raises(OSError, match=r"'/proc/run.pt'$"):
+        check_writable("/proc/run.pt")
+
+
 def ended_process() -> int:
     """The number of a process that has ended."""
     process = multiprocessing.get_context("fork").Process(target=int)

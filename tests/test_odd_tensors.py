@@ -69,6 +69,14 @@ CALLS = {
     "seconds": lambda x: certify(RUN, "parent", seconds=x),
     "run": lambda x: certify(x),
     "source": lambda x: mm.Run.from_model(MODEL, source=x),
+    "given": lambda x: mm.import_run([], source=SOURCE, given=x),
+    "config": lambda x: mm.HookedDecoder(x),
+    "n_models": lambda x: mm.HookedDecoder(MODEL.config, n_models=x),
+    "seed/of a shuffle": lambda x: mm.shuffle_context(TOKENS, "all", seed=x),
+    "at/of a swap": lambda x: mm.swap_parent(TOKENS, x),
+    "alphabet": lambda x: mm.Observed([0, 1] * 100, alphabet=x),
+    "held_out": lambda x: mm.Observed([0, 1] * 100, held_out=x),
+    "pairs": lambda x: mm.bench.run(["eap"], ["direct"], pairs=x),
 }
 
 
@@ -98,3 +106,41 @@ def test_tokens_of_another_type_are_named(dtype):
 def test_a_token_that_is_not_there_is_named():
     with pytest.raises(IndexError, match="tokens go from 0 to 1000000000000, expected 0 to 6"):
         MODEL(TOKENS + torch.tensor([0, 0, 0, 0, 10**12]))
+
+
+@pytest.mark.parametrize(
+    "value", [None, "0 1", [[0, 1]], torch.eye(3).to_sparse(), torch.empty(2, 3, device="meta")]
+)
+def test_a_history_that_is_no_tensor_is_named(value):
+    for call in (lambda: mm.shuffle_context(value, "all"), lambda: mm.swap_parent(value)):
+        with pytest.raises(TypeError, match=r"^history is .*, expected a tensor of integers"):
+            call()
+
+
+@pytest.mark.parametrize("value", [None, 3, lambda: 1, (), [["attention"]]])
+def test_probes_of_a_recorder_are_a_list(value):
+    with pytest.raises((TypeError, ValueError), match=r"^(probes|log) "):
+        mm.Recorder("run.pt", source=SOURCE, probes=value, log=print)
+
+
+@pytest.mark.parametrize("name", ["value", "null", "interval"])
+def test_a_number_of_a_claim_is_one(name):
+    endless = iter(int, 1)
+    for value in ("x", object(), torch.eye(3).to_sparse(), endless, (endless,)):
+        given = (value, value) if name == "interval" else value
+        with pytest.raises(TypeError, match=f"^{name} is .*, expected a number or None$"):
+            mm.Claim(("L0H0",), "is_needed", **{name: given})
+    with pytest.raises(TypeError, match=r"^interval is 3, expected a tuple of numbers$"):
+        mm.Claim(("L0H0",), "is_needed", interval=3)
+    assert mm.Claim(("L0H0",), "is_needed", value=10**400).value is None
+
+
+def test_a_float32_null_gives_no_warning():
+    score = mm.Score(1.0, "nats", null=np.float32(0.5), interval=(np.float32(0), np.float32(1)))
+    assert (score.null, score.interval) == (0.5, (0.0, 1.0))
+
+
+def test_positions_without_end_are_named():
+    for value, words in [(range(10**15), "positions"), ([1j], "positions is"), ([10**40], "positions is")]:
+        with pytest.raises((TypeError, ValueError), match=words), mm.ablate(MODEL, "L0H0", positions=value):
+            MODEL(torch.zeros(1, 97, dtype=torch.long))

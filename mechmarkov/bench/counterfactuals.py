@@ -17,7 +17,7 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.batch import Batch, draw
 from mechmarkov.sources import Predictor, Source
-from mechmarkov.utils.errors import integer_of, list_of
+from mechmarkov.utils.errors import choice_of, integer_of, list_of
 
 Pairs = Literal["minimal", "resampled"]
 PAIRS: tuple[Pairs, ...] = get_args(Pairs)
@@ -102,8 +102,7 @@ def places(history: Int[Tensor, "batch position"], change: Change, *, seed: int)
 
 def check_pairs(pairs: str) -> None:
     """Raise ValueError for what is not a way to make pairs."""
-    if pairs not in PAIRS:
-        raise ValueError(f"pairs is {pairs!r}, expected one of {', '.join(map(repr, PAIRS))}")
+    choice_of("pairs", pairs, PAIRS)
 
 
 def draw_pairs(

@@ -31,6 +31,9 @@ SCORERS: dict[str, Callable[[Case, Any], dict[str, float]]] = {
     "features": score_features,
     "coefficients": score_coefficient,
 }
+# Columns of the tables of claims and of reasons.
+CLAIMED = ["method", "metric", "case", "seed", "component", "claimed", "exact", "low", "high", "in_circuit"]
+REASONS = ["method", "metric", "case", "seed", "broken", "reason"]
 
 
 @dataclass(frozen=True)
@@ -100,8 +103,8 @@ def _answers(method: Method, case: Case) -> Iterator[_Answer]:
                 claims = checked_claims(method, asked)
             except BrokenPromiseError as error:
                 broken, reason = True, str(error)
-            except Exception as error:  # of anybody's code: the run goes on
-                broken, reason = True, f"{type(error).__name__}: {error_line(error)}"
+            except (Exception, SystemExit) as error:  # of anybody's code: the run goes on
+                broken, reason = True, error_line(error)
         cost = {"seconds": time.process_time() - began, "passes": len(passes), "declared": declared}
         if isinstance(claims, str):
             reason = claims
@@ -114,7 +117,7 @@ def _answers(method: Method, case: Case) -> Iterator[_Answer]:
             try:
                 scores = SCORERS[method.of](case, claims)
             except Exception as error:  # of anybody's claims
-                broken, reason = True, f"cannot be scored: {type(error).__name__}: {error_line(error)}"
+                broken, reason = True, f"cannot be scored: {error_line(error)}"
         yield _Answer(metric, claims, cost, scores, reason, broken)
 
 

@@ -7,16 +7,39 @@ out of date. What cannot be read, as the last line of a killed run, is measured 
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from mechmarkov.bench.draws import Cell, Draw
+from pydantic import BaseModel, ConfigDict, Field
+
+from mechmarkov.bench.draws import CLAIMED, REASONS, Cell, Draw
 from mechmarkov.bench.method import Method
+from mechmarkov.safe.file import check_regular, naming
 from mechmarkov.utils.kept_data import code
+
+Plain = float | int | bool | str | None
+
+
+class _Line(BaseModel):
+    """A line as it is written."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: str
+    scores: list[dict[str, Plain]]
+    effects: list[Annotated[list[Plain], Field(min_length=len(CLAIMED), max_length=len(CLAIMED))]]
+    reasons: list[Annotated[list[Plain], Field(min_length=len(REASONS), max_length=len(REASONS))]]
+
+
+def _cell(line: str) -> tuple[str, Cell]:
+    found = _Line.model_validate(json.loads(line))
+    return found.name, Cell(found.scores, found.effects, found.reasons)
 
 
 @dataclass(frozen=True)
@@ -34,18 +57,20 @@ class KeptCells:
         return self.folder / f"{draw.case}-{draw.seed}-{draw.pairs}.jsonl"
 
     def read(self, draw: Draw) -> dict[str, Cell]:
-        """The cells of a draw, by the names of their lines."""
-        try:
-            lines = self.file(draw).read_text("utf-8", errors="replace").splitlines()
-        except FileNotFoundError:
+        """The cells of a draw, by the names of their lines.
+
+        Raises:
+            RunFileError: What has the name of their file is none.
+        """
+        if not os.path.lexists(file := self.file(draw)):
             return {}
+        with naming(file):
+            check_regular(file)
         cells = {}
-        for line in lines:
-            try:
-                data = json.loads(line)
-                cells[data["name"]] = Cell(data["scores"], data["effects"], data["reasons"])
-            except (ValueError, KeyError, TypeError):
-                continue
+        for line in file.read_text("utf-8", errors="replace").splitlines():
+            with suppress(ValueError, RecursionError):  # pydantic's complaints too
+                name, cell = _cell(line)
+                cells[name] = cell
         return cells
 
     def add(self, draw: Draw, name: str, cell: Cell) -> None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -13,10 +13,13 @@ from mechmarkov.bench.case import Case
 from mechmarkov.bench.metrics import METRICS
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.utils import plugins
+from mechmarkov.utils.errors import choice_of
+from mechmarkov.utils.text import is_utf8, shown
 
 GROUP = "mechmarkov.methods"
 ORTHONORMAL = 1e-4  # how far from it a basis may be: methods work in float32
 EVERY = tuple(METRICS)
+Of = Literal["nodes", "edges", "layers", "beliefs", "subspaces", "features", "coefficients"]
 Passes = int | Callable[[Case], int] | None
 
 
@@ -46,7 +49,7 @@ class Method:
     """
 
     name: str
-    of: Literal["nodes", "edges", "layers", "beliefs", "subspaces", "features", "coefficients"]
+    of: Of
     claims: Callable[[Case], Any]
     cites: str = ""
     metrics: tuple[str, ...] = ("nats",)
@@ -55,14 +58,27 @@ class Method:
     reference: bool = False
 
     def __post_init__(self) -> None:
+        method = f"method {shown(self.name)}"
+        if isinstance(self.name, str) and not is_utf8(self.name):
+            raise ValueError(f"name is {shown(self.name)}, expected a text that UTF-8 has")
+        choice_of(f"{method}: of", self.of, get_args(Of))
+        if not isinstance(self.metrics, tuple):
+            raise TypeError(f"{method} has metrics {shown(self.metrics)}, expected a tuple: ('nats',)")
         for metric in self.metrics:
             if metric not in METRICS:
                 expected = ", ".join(METRICS)
-                raise ValueError(f"method {self.name!r} has metric {metric!r}, expected some of {expected}")
+                raise ValueError(f"{method} has metric {shown(metric)}, expected some of {expected}")
 
     def declared(self, case: Case) -> int | None:
-        """Returns the most forward passes that it takes of a case, as it says itself."""
-        return self.passes(case) if callable(self.passes) else self.passes
+        """The most forward passes that it takes of a case, as it says itself.
+
+        Raises:
+            BrokenPromiseError: It says something that is no number.
+        """
+        passes = self.passes(case) if callable(self.passes) else self.passes
+        if not isinstance(passes, int | float | np.number | None):
+            raise BrokenPromiseError(f"declares {shown(passes)} passes, expected a number or None")
+        return passes
 
 
 def registered() -> list[str]:

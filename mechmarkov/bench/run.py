@@ -9,7 +9,7 @@ import pandas as pd
 
 from mechmarkov.bench.cases import CASES
 from mechmarkov.bench.counterfactuals import Pairs, check_pairs
-from mechmarkov.bench.draws import Draw
+from mechmarkov.bench.draws import CLAIMED, REASONS, Draw
 from mechmarkov.bench.engines import measured
 from mechmarkov.bench.kept_cells import KeptCells
 from mechmarkov.bench.method import BrokenPromiseError, Method, load_method, registered
@@ -24,8 +24,6 @@ COST = ("seconds", "passes", "declared")
 MAX_SEEDS = 10_000
 HELD_OUT = 1_000_000  # the first seed of the half that nothing is tuned or shown on
 KEYS = ["method", "of", "metric", "own", "case", "seed"]
-CLAIMED = ["method", "metric", "case", "seed", "component", "claimed", "exact", "low", "high", "in_circuit"]
-REASONS = ["method", "metric", "case", "seed", "broken", "reason"]
 CELLS = "cells"  # of a run's folder
 
 

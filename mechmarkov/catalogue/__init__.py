@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 from mechmarkov.utils.plugins import registered, written_attribute
-from mechmarkov.utils.text import near_misses
+from mechmarkov.utils.text import near_misses, shown
 
 ROOT = Path(__file__).parents[1]
 WRITTEN = {"recipe": ROOT / "training" / "recipes", "sweep": ROOT / "sweeps" / "examples"}  # in TOML
@@ -73,14 +73,14 @@ def text(kind: str, name: str) -> str:
         ValueError: None has that name.
     """
     if name not in (known := titles(kind)):
-        raise ValueError(f"no shipped {kind} is called {name!r}{near_misses(name, list(known))}")
+        raise ValueError(f"no shipped {kind} is called {shown(name)}{near_misses(name, list(known))}")
     return (WRITTEN[kind] / f"{name}.toml").read_text("utf-8")
 
 
 def check_source(kind: str) -> None:
     """Raise ValueError unless a source is registered for a kind; none is loaded."""
     if kind not in (known := registered(SOURCES)):
-        raise ValueError(f"no source is called {kind!r}{near_misses(kind, list(known))}")
+        raise ValueError(f"no source is called {shown(kind)}{near_misses(kind, list(known))}")
 
 
 def questions() -> dict[str, str]:
@@ -105,13 +105,13 @@ def check_written(kind: str, name: str) -> None:
     if name.endswith(".toml") or "/" in name:
         Path(name).stat()
     elif name not in (known := titles(kind)):
-        raise ValueError(f"no shipped {kind} is called {name!r}{near_misses(name, list(known))}")
+        raise ValueError(f"no shipped {kind} is called {shown(name)}{near_misses(name, list(known))}")
 
 
 def check_example(name: str) -> None:
     """Raise ValueError unless a bundled run has that name."""
     if not isinstance(name, str) or name not in EXAMPLES:
-        raise ValueError(f"no bundled run is called {name!r}; there are {', '.join(EXAMPLES)}")
+        raise ValueError(f"no bundled run is called {shown(name)}; there are {', '.join(EXAMPLES)}")
 
 
 def check_run(name: str) -> None:

@@ -127,7 +127,7 @@ def certify(
     """
     if not isinstance(run, Run):
         raise TypeError(f"run is {shown(run)}, expected a Run: mm.load(path) reads one from a file")
-    number_of("seconds", seconds, "seconds above 0", least=1e-12, most=1e8)
+    number_of("seconds", seconds, "seconds from 1e-12 to 1e8", least=1e-12, most=1e8)
     began = time.monotonic()
     contexts, given = Contexts.of(run.source, run.objective, run.config), _given(run, program)
     decoder = run.model(step).double() if unit == EXACT else run.model(step)

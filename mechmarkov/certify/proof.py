@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,6 +83,23 @@ def save_proof(proof: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """
     with replacing(Path(path)) as temporary:
         temporary.write_text(json.dumps(proof, allow_nan=False), "utf-8")
+
+
+def check_replaces_proof(path: str | os.PathLike[str]) -> None:
+    """Refuse to put a proof in the place of a file that is none, such as the run that it is about.
+
+    Raises:
+        ValueError: One line that begins with the path.
+    """
+    if not os.path.exists(path) or not os.path.getsize(path):
+        return
+    with suppress(ValueError):
+        data = read_json(path, MAX_BYTES)
+        if isinstance(data, dict) and data.get("format") == FORMAT:
+            return
+    raise ValueError(
+        f"{os.fspath(path)}: exists and is not a proof, expected a new file or a proof to replace"
+    )
 
 
 def load_proof(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -7,12 +7,15 @@ and for which states, positions and steps. Probes return claims and write no Eng
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 
 from mechmarkov.utils.text import format_number, shown
+
+MOST_ENDS = 3  # of an interval, or a null
 
 Status = Literal["shown", "excluded", "open", "does not apply"]
 # From the weakest: weights say what a part could do, recordings what it does on sequences, interventions what
@@ -105,7 +108,7 @@ class Condition:
 
     def to_data(self) -> dict[str, Any]:
         """Returns the premise as plain JSON data."""
-        value = None if self.value is None else _finite(self.value)
+        value = _finite("value", self.value)
         data: dict[str, Any] = {"name": self.name, "holds": None if self.holds is None else bool(self.holds)}
         data |= {} if value is None else {"value": value}
         data |= {"unit": self.unit} if self.unit else {}
@@ -167,16 +170,11 @@ class Claim:
             names = getattr(self, name)
             if not isinstance(names, tuple) or not all(isinstance(one, str) for one in names):
                 raise TypeError(f"{name} is {shown(names)}, expected a tuple of texts")
-        object.__setattr__(self, "value", _finite(self.value))
+        object.__setattr__(self, "value", _finite("value", self.value))
         if self.interval is not None:
-            ends = tuple(map(_finite, self.interval))
-            object.__setattr__(self, "interval", None if None in ends else ends)
-
-        if isinstance(self.null, tuple):
-            ends = tuple(map(_finite, self.null))
-            object.__setattr__(self, "null", None if None in ends else ends)
-        else:
-            object.__setattr__(self, "null", _finite(self.null))
+            object.__setattr__(self, "interval", _ends("interval", self.interval))
+        null = _ends("null", self.null) if isinstance(self.null, tuple) else _finite("null", self.null)
+        object.__setattr__(self, "null", null)
 
     @property
     def is_shown(self) -> bool:
@@ -308,5 +306,22 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _finite(value: Any) -> float | None:
-    return None if value is None or not np.isfinite(float(value)) else float(value)
+def _finite(name: str, value: Any) -> float | None:
+    """A number as a float; None where it is not finite."""
+    try:
+        number = np.nan if value is None else float(value)
+    except OverflowError:  # an integer beyond floats
+        return None
+    except (TypeError, ValueError, RuntimeError, NotImplementedError):
+        raise TypeError(f"{name} is {shown(value)}, expected a number or None") from None
+    return number if np.isfinite(number) else None
+
+
+def _ends(name: str, values: Any) -> tuple[float, ...] | None:
+    """Numbers as floats; None where one is not finite."""
+    try:
+        few = tuple(islice(values, MOST_ENDS))  # of what may have no end
+    except (TypeError, RuntimeError, NotImplementedError):
+        raise TypeError(f"{name} is {shown(values)}, expected a tuple of numbers") from None
+    ends = [_finite(name, value) for value in few]
+    return tuple(end for end in ends if end is not None) if None not in ends else None

@@ -76,7 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        _fail("not enough memory: choose smaller sizes (model, data.batch, data.n_train, --seeds)")
+        _fail(
+            "not enough memory: choose smaller sizes (model, data.batch, data.n_train, --seeds, --sequences)"
+        )
 
 
 def _collect_seldom() -> None:

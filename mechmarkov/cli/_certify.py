@@ -43,10 +43,12 @@ def certify(
     check_writable(out)
     from mechmarkov.certify import EXACT, FLOAT32, proof_of, save_proof
     from mechmarkov.certify import certify as certify_run
+    from mechmarkov.certify.proof import check_replaces_proof
     from mechmarkov.certify.sentence import sentences
     from mechmarkov.runs import load
 
     loaded = load(run)
+    check_replaces_proof(out)
     held = int(loaded.steps[-1]) if step == -1 else step
     options: dict[str, Any] = {} if seconds is None else {"seconds": seconds}
     unit = FLOAT32 if arithmetic == "float32" else EXACT

@@ -7,7 +7,7 @@ import click
 
 from mechmarkov.cli._options import JSON, PATH, number, print_json, told
 from mechmarkov.utils.files import check_writable
-from mechmarkov.utils.text import shown
+from mechmarkov.utils.text import is_utf8, shown
 
 
 @click.command()
@@ -40,7 +40,10 @@ def quiz(
         return _answer(folder, by, as_json)
     check_writable(folder / "quiz.json")
     from mechmarkov.quiz import hidden_models, make
+    from mechmarkov.quiz.sheet import check_place
 
+    if is_utf8(key):
+        check_place(folder, key, models or 8)
     hidden = hidden_models(key, models or 8)
     make(folder, key, hidden)
     if as_json:

@@ -7,7 +7,7 @@ import click
 from mechmarkov.catalogue import examples
 from mechmarkov.cli._options import JSON, PATH, completing, print_json, told
 from mechmarkov.cli._probe import page_name
-from mechmarkov.utils.files import check_writable
+from mechmarkov.utils.files import check_writable, made_folder
 from mechmarkov.utils.text import printable
 
 PAGE = "tokens.html"
@@ -54,10 +54,10 @@ def tokens_(
     from mechmarkov.runs import load
 
     found = tokens(bundled(str(example)) if run is None else load(run), sequence, step=step)
-    out.mkdir(parents=True, exist_ok=True)
     if run is not None:
         found.data.attrs["file"] = page_name(run)
-    page = found.report(out / PAGE)
+    with made_folder(out, OSError):
+        page = found.report(out / PAGE)
     if as_json:
         print_json({**found.to_data(), "page": str(page)})
     else:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mechmarkov.models.components import head_index, mlp_index
 from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.utils.errors import list_of
 from mechmarkov.utils.text import shown
 
 Positions = int | Sequence[int] | Bool[Tensor, "*batch position"]
@@ -35,8 +36,15 @@ def marked(
         >>> marked([0, -1], (), 4, torch.device("cpu")).tolist()
         [True, False, False, True]
     """
-    given = torch.as_tensor(list(positions) if isinstance(positions, range) else positions)
-    if given.numel() == 0 or given.is_floating_point():
+    if isinstance(positions, range):
+        positions = list_of("positions", positions, "numbers of positions")
+    try:
+        given = torch.as_tensor(positions)
+    except (ValueError, TypeError, RuntimeError):  # no numbers, or beyond 64 bits
+        raise ValueError(
+            f"positions is {shown(positions)}, expected {-length} to {length - 1} for {length} tokens"
+        ) from None
+    if given.numel() == 0 or given.is_floating_point() or given.is_complex():
         raise ValueError(f"positions is {shown(positions)}, expected numbers of positions, or true and false")
     if given.dtype == torch.bool:
         shape = [*lead, length]

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechmarkov.utils.errors import choice_of
+from mechmarkov.utils.errors import choice_of, integer_of
+from mechmarkov.utils.text import shown
 
 Shuffle = Literal["all", "all but last", "last only"]
 SHUFFLES: tuple[Shuffle, ...] = ("all", "all but last", "last only")
@@ -45,6 +46,15 @@ def donors(
     return torch.empty_like(order).scatter_(-2, order, giver)
 
 
+def _checked(name: str, value: Tensor, axes: int) -> Tensor:
+    """The tensor itself, where it has data and that number of axes."""
+    is_plain = isinstance(value, Tensor) and not value.is_nested and value.layout is torch.strided
+    if not is_plain or value.is_meta or value.ndim != axes:
+        expected = "[batch, known_position]" if axes == 2 else "[batch]"
+        raise TypeError(f"{name} is {shown(value)}, expected a tensor of integers, {expected}")
+    return value
+
+
 def shuffle_context(
     history: Int[Tensor, "batch known_position"], which: Shuffle | str, *, seed: int = 0
 ) -> Int[Tensor, "batch known_position"]:
@@ -57,6 +67,7 @@ def shuffle_context(
         seed: The seed of the random order.
 
     Raises:
+        TypeError: The history or the seed is of another kind.
         ValueError: For an unknown `which`.
 
     Example:
@@ -64,8 +75,8 @@ def shuffle_context(
         3
     """
     choice_of("which", which, SHUFFLES)
-    n, length = history.shape
-    generator = torch.Generator().manual_seed(seed)
+    n, length = _checked("history", history, 2).shape
+    generator = torch.Generator().manual_seed(integer_of("seed", seed, least=-(1 << 63)))
     if which == "last only":
         earlier = torch.randint(max(length - 1, 1), (n, 1), generator=generator).to(history.device)
         edited = history.clone()
@@ -88,19 +99,21 @@ def swap_parent(
             same state at its position.
 
     Raises:
+        TypeError: The history or `at` is no plain tensor.
         ValueError: If all sequences end in the same state, and `at` is not given.
 
     Example:
         >>> swap_parent(torch.tensor([[7, 0], [8, 0], [9, 2]])).tolist()
         [[7, 2], [8, 2], [9, 0]]
     """
-    n, length = history.shape
+    n, length = _checked("history", history, 2).shape
     every = torch.arange(n, device=history.device)
     if at is None:
         if bool((history[:, -1] == history[0, -1]).all()):
             state = int(history[0, -1])
             raise ValueError(f"all {n} sequences end in state {state}: there is no other to swap it for")
         at = torch.full((n,), length - 1, device=history.device)
+    _checked("at", at, 1)
     later = (every[:, None] + every) % n  # of row b: b, b + 1, …
     others = history[later, at[:, None]]  # their states at the position of row b
     differs = others != others[:, :1]

@@ -13,6 +13,8 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.layers import Embed, Norm, PosEmbed, TiedUnembed, Unembed, is_hooked
 from mechmarkov.models.lens.inputs import Inputs
 from mechmarkov.models.lens.loss import Output, next_token_loss
+from mechmarkov.utils.errors import integer_of
+from mechmarkov.utils.text import shown
 
 # Buffers that HookedTransformer's state dicts carry and that follow from the config.
 MASK_BUFFERS = ("attn.mask", "attn.IGNORE")
@@ -48,6 +50,7 @@ class HookedDecoder(Inputs):
         n_models: How many models of that shape run as one; None for a single model.
 
     Raises:
+        TypeError: The config is none.
         ValueError: If `n_models` is below one.
 
     Example:
@@ -60,9 +63,11 @@ class HookedDecoder(Inputs):
     """
 
     def __init__(self, config: DecoderConfig, n_models: int | None = None) -> None:
+        if not isinstance(config, DecoderConfig):
+            raise TypeError(f"config is {shown(config)}, expected a mm.DecoderConfig")
         super().__init__()
-        if n_models is not None and n_models < 1:
-            raise ValueError(f"n_models is {n_models}, expected at least 1, or None for a single model")
+        if n_models is not None and not isinstance(n_models, bool):
+            n_models = integer_of("n_models", n_models, least=1)
         self.config = config
         self.n_models = n_models
         stack = () if n_models is None else (n_models,)

@@ -23,6 +23,7 @@ from mechmarkov.utils.text import first_of, shown
 MAX_CHANGED = 32  # positions that are changed, one after the other, from the end
 MAX_PATCHED_TOKENS = 1 << 22  # that pass through the model: of long sequences fewer positions are changed
 MAX_TOKENS = 1 << 16  # of one pass
+MAX_DIGITS = 100  # of a state's number: Python refuses to read thousands
 Variables = dict[str, tuple[str | tuple[str, ...], np.ndarray]]
 
 
@@ -41,7 +42,8 @@ def states_of(source: Source, sequence: Sequence[int | str]) -> list[int]:
     for state in list_of("sequence", sequence, "a list of states by number"):
         number = state
         if isinstance(state, str):
-            number = int(state) if state.isdecimal() and state not in numbers else numbers.get(state, state)
+            counted = state.isdecimal() and len(state) <= MAX_DIGITS and state not in numbers
+            number = int(state) if counted else numbers.get(state, state)
         if isinstance(number, str):
             raise ValueError(f"sequence has {shown(number)}, expected states: {first_of(source.labels, 12)}")
         if isinstance(number, bool) or not hasattr(number, "__index__"):

@@ -96,7 +96,8 @@ def _bounds(name: str, bounds: Any, count: int) -> Any:
         return None
     if not isinstance(bounds, tuple) or [isinstance(bound, NUMBER) for bound in bounds] != count * [True]:
         raise TypeError(f"{name} is {shown(bounds)}, expected {counted(count, 'number')}")
-    return tuple(map(float, bounds)) if all(abs(bound) <= MAX_FLOAT for bound in bounds) else None
+    plain = [bound.item() if isinstance(bound, np.generic) else bound for bound in bounds]
+    return tuple(map(float, plain)) if all(abs(bound) <= MAX_FLOAT for bound in plain) else None
 
 
 def format_value(score: Score, digits: int = 4) -> str:

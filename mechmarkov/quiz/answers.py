@@ -1,6 +1,6 @@
 """Answers to a quiz, read from a file: claims in the vocabulary of results, each about one question."""
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from mechmarkov.safe.json_file import read_json
 from mechmarkov.utils.text import first_of, shown
 
 MAX_BYTES = 1 << 20
+MAX_FLOAT = sys.float_info.max
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,6 @@ def _value(where: str, claim: Mapping[str, Any]) -> float | None:
     value = claim.get("value")
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_FLOAT:
         raise ValueError(f"{where}.value is {shown(value)}, expected a finite number")
     return float(value)

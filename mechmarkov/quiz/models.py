@@ -16,6 +16,7 @@ from mechmarkov.models.init import initialise
 from mechmarkov.quiz.questions import Question, questions_of, truth_of
 from mechmarkov.sources import Chain
 from mechmarkov.utils.errors import integer_of
+from mechmarkov.utils.text import is_utf8, shown
 
 KEY = "public"  # of the set whose answers anybody can look up
 MAX_MODELS = 64
@@ -72,8 +73,8 @@ def hidden_models(key: str, count: int) -> list[Hidden]:
     ['model-1', 'model-2']
     """
     integer_of("models", count, least=1, most=MAX_MODELS)
-    if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY:
-        raise ValueError(f"key is {key!r}, expected a text of 1 to {MAX_KEY} characters")
+    if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY or not is_utf8(key):
+        raise ValueError(f"key is {shown(key)}, expected a text of 1 to {MAX_KEY} characters")
     draw = np.random.default_rng(list(hashlib.sha256(key.encode()).digest()))
     kinds: list[str] = []
     while len(kinds) < count:

@@ -77,14 +77,25 @@ def make(folder: Path, key: str, hidden: list[Hidden]) -> Path:
         },
         "answers": {hidden[0].name: [hidden[0].questions[0].to_data() | {"status": "open", "value": 0.0}]},
     }
-    if sheet.exists() and opened(folder).key != asked["key"]:
-        raise ValueError(f"{folder} holds the quiz of another key: choose another folder")
+    check_place(folder, key, len(hidden))
     with made_folder(folder, OSError):
         for one in hidden:
             one.case.as_run().save(folder / f"{one.name}.pt")
         with replacing(sheet) as file:
             file.write_text(json.dumps(asked, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return folder
+
+
+def check_place(folder: Path, key: str, count: int) -> None:
+    """Refuse a folder that holds another quiz, before models are made.
+
+    Raises:
+        ValueError: It does.
+    """
+    if (folder / SHEET).exists() and opened(folder).key != commitment(key, count):
+        raise ValueError(
+            f"{folder} holds the quiz of another key or of more or fewer models: choose another folder"
+        )
 
 
 def opened(folder: Path) -> Opened:

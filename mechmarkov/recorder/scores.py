@@ -1,12 +1,14 @@
 """Scores of probes for a logger, while somebody's loop trains."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Protocol, runtime_checkable
 
 from mechmarkov.catalogue.probes import registered
 from mechmarkov.result import Result
+from mechmarkov.utils.errors import list_of
+from mechmarkov.utils.text import shown
 
 
 @runtime_checkable
@@ -38,6 +40,7 @@ def checked_probes(probes: Sequence[str], log: Log | None) -> list[str]:
         log: What their scores are given to, called as `log(scores, step=8)`.
 
     Raises:
+        TypeError: The probes are no list.
         ValueError: One is not known, probes or log stands without the other, or log is not a logger.
 
     Example:
@@ -48,11 +51,12 @@ def checked_probes(probes: Sequence[str], log: Log | None) -> list[str]:
         ValueError: probes is ['attention'], but log is None: expected both, or none
     """
     if isinstance(probes, str):
-        raise ValueError(f"probes is {probes!r}, expected a list of names: [{probes!r}]")
+        raise ValueError(f"probes is {shown(probes)}, expected a list of names: [{shown(probes)}]")
     known = registered()
+    probes = list_of("probes", list(probes) if isinstance(probes, Mapping) else probes, "a list of names")
     for name in probes:
-        if name not in known:
-            raise ValueError(f"probes holds {name!r}, expected some of {', '.join(known)}")
+        if not isinstance(name, str) or name not in known:
+            raise ValueError(f"probes holds {shown(name)}, expected some of {', '.join(known)}")
     if bool(probes) != (log is not None):
         has = f"probes is {list(probes)}, but log is None" if probes else "log is given, but probes is empty"
         raise ValueError(f"{has}: expected both, or none")

@@ -4,11 +4,14 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import h5netcdf
 import numpy as np
 import xarray as xr
+from xarray.backends import H5NetCDFStore
 
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.html import page, parts
@@ -46,10 +49,15 @@ def save_all(results: Mapping[Path, Findings], *, jobs: int = 1) -> None:
 
 
 def _write_arrays(result: Findings, path: Path) -> None:
+    """Write the arrays: made in memory, since HDF5 ends the process on a disk that is full."""
     outcomes = result.outcomes.items()
     tree = {f"/{name}": _plain(one.data) for name, one in outcomes}
     tree |= {f"/null/{name}": _plain(one.null) for name, one in outcomes if one.null is not None}
-    xr.DataTree.from_dict(tree or {"/": xr.Dataset()}).to_netcdf(str(path), engine="h5netcdf")
+    memory = BytesIO()
+    with h5netcdf.File(memory, "w") as file:
+        for group, data in (tree or {"/": xr.Dataset()}).items():
+            data.dump_to_store(H5NetCDFStore(file, group=group))
+    path.write_bytes(memory.getbuffer())
 
 
 def _plain(data: xr.Dataset) -> xr.Dataset:

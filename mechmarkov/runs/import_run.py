@@ -23,7 +23,7 @@ from mechmarkov.safe import file as safe_file
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Observed, Source
 from mechmarkov.utils.errors import list_of, path_of
-from mechmarkov.utils.text import NAME_CHARACTERS, counted, printable
+from mechmarkov.utils.text import NAME_CHARACTERS, counted, printable, shown
 
 MAX_WEIGHT_BYTES = 1 << 31  # of all checkpoints together
 MAX_FILES_NAMED = 16  # in provenance
@@ -84,11 +84,14 @@ def import_run(
         ('HookedTransformer, 1 checkpoint', 1)
     """
     if isinstance(paths, str | os.PathLike):
-        raise TypeError(f"paths is {os.fspath(paths)!r}, expected a list of them: [{os.fspath(paths)!r}]")
+        text = shown(os.fspath(paths))
+        raise TypeError(f"paths is {text}, expected a list of them: [{text}]")
     if not isinstance(weights, str | None):
-        raise TypeError(f"weights is {weights!r}, expected the name of a model in the file")
+        raise TypeError(f"weights is {shown(weights)}, expected the name of a model in the file")
     if isinstance(without, str):
-        raise TypeError(f"without is {without!r}, expected a list of names: [{without!r}]")
+        raise TypeError(f"without is {shown(without)}, expected a list of names: [{shown(without)}]")
+    if not isinstance(given, Mapping | None):
+        raise TypeError(f'given is {shown(given)}, expected fields of a config such as {{"n_heads": 2}}')
     check_source(source)
     objective = checked_objective(objective)
     paths = [path_of("paths", path) for path in list_of("paths", paths, "a list of paths")]

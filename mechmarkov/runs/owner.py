@@ -18,6 +18,7 @@ except ImportError:  # Windows: there nobody is told of another
 
 NAME = ".lock.tmp"  # hidden and temporary, as all that a killed process leaves
 MOST_BYTES = 1000  # of what it says
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
 _ours: set[str] = set()  # a lock is the process's: its threads, and calls within a call, are told apart here
 
 
@@ -53,6 +54,8 @@ def owned(folder: Path, error: type[Exception]) -> Iterator[None]:
     try:
         descriptor = _locked(folder / NAME)
     except OSError as why:
+        if os.path.lexists(lock := folder / NAME):
+            raise error(f"{lock}: {why.strerror}, expected a lock of mechmarkov, a file: delete it") from None
         raise error(f"{folder}: {why.strerror}, expected a folder for results") from None
     if isinstance(descriptor, dict):
         raise error(f"{folder} {_in_use(descriptor)}")
@@ -74,9 +77,12 @@ def clear_lock(folder: Path) -> None:
 
 
 def _locked(path: Path) -> int | dict[str, object]:
-    """The open and locked file, which now says who we are, or what it says of its owner."""
+    """The open and locked file, which now says who we are, or what it says of its owner.
+
+    A link is not followed: what it leads to would be overwritten.
+    """
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | NO_LINK, 0o666)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):

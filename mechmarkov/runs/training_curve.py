@@ -14,10 +14,11 @@ def training_curve(
     """The loss in training at up to 50 steps, evenly on a symlog axis: each the mean since the one before.
 
     Args:
-        metrics: The metrics of a run; None is returned where they have no `loss`, or one that is not finite.
+        metrics: The metrics of a run; None is returned where they have no `loss`, or one that is not a
+            finite number a step.
     """
     loss = metrics.get("loss")
-    if loss is None or not len(loss["step"]) or not loss["value"].isfinite().all():
+    if loss is None or not len(loss["step"]) or loss["value"].ndim != 1 or not loss["value"].isfinite().all():
         return None
     ends = np.unique(np.geomspace(1, len(loss["step"]), MAX_CURVE_POINTS).round().astype(int))
     sums = np.add.reduceat(loss["value"].double().numpy(), [0, *ends[:-1]])

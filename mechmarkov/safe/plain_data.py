@@ -131,7 +131,7 @@ def describe(value: Any) -> str:
     """
     if value is None:
         return "None"
-    if type(value) is Tensor:
+    if type(value) is Tensor and not value.is_nested:
         return f"a tensor of shape {tuple(value.shape)}"
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

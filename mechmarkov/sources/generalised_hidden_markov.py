@@ -21,6 +21,7 @@ from mechmarkov.theory.predictors import NextLaws, Tokens, check_tokens
 MAX_WORDS = 1 << 12  # whose probabilities are checked
 MAX_SPANNING = 1 << 8  # words of which some are chosen
 TOLERANCE = 1e-9
+LARGEST = 1e100  # entry of a matrix: sums and products of larger ones overflow
 SPAN = 1e-6  # of the longest vector; below it a direction is rounding
 
 
@@ -66,8 +67,8 @@ class GeneralisedHiddenMarkov(Stationary):
         for i, rows in enumerate(self.matrices):
             if not 1 <= n <= 64 or len(rows) != n or any(len(row) != n for row in rows):
                 raise ValueError(f"matrices[{i}] is not a square of {n} rows, expected one, of at most 64")
-        if not np.isfinite(self.T).all():
-            raise ValueError("matrices have an entry that is not finite, expected numbers")
+        if not (largest := np.abs(self.T).max()) <= LARGEST:  # NaN too
+            raise ValueError(f"matrices have an entry of size {largest}, expected numbers up to {LARGEST}")
         _ = self.ends
         words: list[tuple[int, ...]] = [()]
         vectors = self.ends[0][None]

@@ -109,9 +109,11 @@ class Observed(StoredSequences):
             raise ValueError(f"Observed has no option {shown(name)}, expected one of {OPTIONS}")
         order = int(order) if isinstance(order, np.integer) else order
         if order is not None and not (type(order) is int and 0 <= order <= MAX_ORDER):
-            raise ValueError(f"order is {order!r}, expected an integer from 0 to {MAX_ORDER}")
+            raise ValueError(f"order is {shown(order)}, expected an integer from 0 to {MAX_ORDER}")
         if block is not None and not (isinstance(block, int | np.integer) and 2 <= block <= MAX_TOKENS):
-            raise ValueError(f"block is {block!r}, expected an integer from 2 to {MAX_TOKENS}")
+            raise ValueError(f"block is {shown(block)}, expected an integer from 2 to {MAX_TOKENS}")
+        if not isinstance(each, str | None):
+            raise ValueError(f"each is {shown(each)}, expected 'state', 'character' or 'word'")
         encoded = encode(tokens, alphabet, max_states, each=each, relabel=relabel, limit=limit)
         if block is None:
             block = stretches.default_block(encoded.lengths)

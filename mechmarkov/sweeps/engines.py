@@ -166,6 +166,7 @@ def sent_to_ray(
     Raises:
         ImportError: Ray is not installed.
         ConnectionError: There is no cluster at that address.
+        ValueError: It is no address.
     """
     ray = _ray()
     _check_answers(cluster.address)
@@ -178,6 +179,8 @@ def sent_to_ray(
             f"no Ray cluster answers at {cluster.address}: begin one with `ray start --head`, "
             "or give its HOST:PORT, or local"
         ) from None
+    except ValueError:  # its advice has many lines
+        raise ValueError(f"address is {shown(cluster.address)}, expected auto, HOST:PORT or local") from None
     # Ray prints on stdout why a worker died, whatever its log options are: the outcome says it in one line.
     printing = ray._private.worker
     ray_prints, printing.print_to_stdstream = printing.print_to_stdstream, lambda *_, **__: None

@@ -106,7 +106,7 @@ class Sweep(Written):
         each = list(seeds) if isinstance(seeds, list | tuple | range) else []
         whole = all(type(seed) is int and 0 <= seed < 1 << 63 for seed in each)
         if not each or not whole or len(set(each)) < len(each):
-            expected = "expected how many, or a list of different integers from 0 on"
+            expected = f"expected how many, or a list of different integers from 0 on, at most {MAX_RUNS}"
             raise ValueError(f"seeds is {shown(seeds)}, {expected}")
         return tuple(each)
 

@@ -1,14 +1,19 @@
 """The folder of a sweep: a row a member, each a small file that is there whole or not at all."""
 
 import json
+import os
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from mechmarkov.safe.file import check_regular
+from mechmarkov.safe.json_file import read_json
+from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sweeps.spec import Sweep, SweepError
 from mechmarkov.sweeps.tasks import ROW_VERSION, Done, Item, Row, Task
 from mechmarkov.training.workload import Member
@@ -16,6 +21,52 @@ from mechmarkov.utils.files import replacing
 from mechmarkov.utils.text import counted
 
 FORMAT = "mechmarkov.sweep-row"
+Three = Annotated[list[float], Field(min_length=3, max_length=3)]
+Two = Annotated[list[float], Field(min_length=2, max_length=2)]
+
+
+class _Data(BaseModel):
+    """JSON of a row that was kept; what is not read of it may be anything."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _Score(_Data):
+    """A score, as a cell of the table."""
+
+    value: float | int | bool | str | None
+    unit: str
+    null: float | Three | None = None
+    interval: Two | None = None
+    reason: str | None = None
+
+
+class _Stuck(_Data):
+    """The answer whether a run is stuck."""
+
+    value: bool | None
+    reason: str | None
+    excess: float | None
+    line: float | None
+
+
+class _Kept(_Data):
+    """A row, as far as the table and the page read it."""
+
+    format: Literal["mechmarkov.sweep-row"]
+    key: str
+    status: str
+    message: str | None
+    step: int
+    probes: list[str]
+    steps: str | list[int]
+    metrics: dict[str, float]
+    scores: dict[str, dict[str, _Score]]
+    skipped: dict[str, str]
+    failed: dict[str, str]
+    stuck: _Stuck | None
+    seconds: float
+    curve: dict[str, list[float | None]] | None = None
 
 
 @dataclass(frozen=True)
@@ -39,13 +90,14 @@ class Store:
             SweepError: For a file that is not a row of this member.
         """
         path = self.row_file(key)
-        try:
-            row = json.loads(path.read_text("utf-8"))
-        except FileNotFoundError:
+        if not os.path.lexists(path):
             return None
-        except ValueError:
-            row = None
-        if not isinstance(row, dict) or (row.get("format"), row.get("key")) != (FORMAT, key):
+        try:
+            row: Row = read_json(path)
+            is_of_key = _Kept.model_validate(row).key == key
+        except (RunFileError, ValidationError):
+            is_of_key = False
+        if not is_of_key:
             raise SweepError(f"{path} is not a row of this sweep: delete it, and its member is trained again")
         return row
 
@@ -82,6 +134,7 @@ class Store:
         if not path.exists():
             return
         try:
+            check_regular(path)
             with path.open("rb") as file:
                 there = pq.read_table(file, columns=["key"])["key"].to_pylist()
         except (ValueError, KeyError, OSError):  # pyarrow's are of these kinds

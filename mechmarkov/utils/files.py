@@ -16,6 +16,7 @@ from pathlib import Path
 
 # What stands next to a file until that is whole: ".run.pt.<machine>-<process>-<random>.tmp".
 TEMPORARY = re.compile(r"\..+\.(?:([0-9a-f]{8})-(\d+)-[a-z0-9_]{8}|[0-9a-f]{12})\.tmp")
+NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # said without the name of the file
 A_DAY = 86400.0  # after which nobody is still writing
 _cleared: set[str] = set()
 
@@ -28,7 +29,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     replaced.
 
     Raises:
-        OSError: If the folder cannot be written; the old file is then untouched.
+        OSError: If the folder cannot be written, or a device, a pipe or a folder has that name; what is there
+            is then untouched.
 
     Example:
         >>> import tempfile
@@ -41,8 +43,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         >>> folder.cleanup()
     """
     target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise _is_a_folder(path)
+    _check_replaceable(path)
     temporary = target.parent / f"{temporary_prefix(target.name)}{secrets.token_hex(4)}.tmp"
     if str(target.parent) not in _cleared:  # once: a sweep writes thousands of files into one folder
         clear_leftovers(target.parent)
@@ -50,6 +51,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary
         _sync(temporary)
         os.replace(temporary, target)
+    except OSError as error:
+        if error.filename is not None or error.errno not in NO_ROOM:
+            raise
+        raise OSError(error.errno, error.strerror, str(Path(path).parent)) from None
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -57,8 +62,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         _sync(target.parent)
 
 
-def _is_a_folder(path: str | os.PathLike[str]) -> IsADirectoryError:
-    return IsADirectoryError(f"{os.fspath(path)} is a folder, expected the name of a file")
+def _check_replaceable(path: str | os.PathLike[str]) -> None:
+    """Refuse a folder, and a device or a pipe, which a file would take the place of for everybody."""
+    if os.path.isdir(path):
+        raise IsADirectoryError(f"{os.fspath(path)} is a folder, expected the name of a file")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise FileExistsError(
+            f"{os.fspath(path)} is a device, a pipe or a socket, expected the name of a file"
+        )
 
 
 def temporary_prefix(name: str) -> str:
@@ -120,8 +131,10 @@ def check_writable(*paths: str | os.PathLike[str]) -> None:
         OSError: A path is a folder, or its folder cannot be made or written.
     """
     for path in map(Path, paths):
-        if path.is_dir():
-            raise _is_a_folder(path)
+        _check_replaceable(path)
+        if path.is_symlink() and not os.path.isdir(os.path.dirname(os.path.realpath(path))):
+            aim = os.readlink(path)
+            raise FileNotFoundError(errno.ENOENT, f"a link to {aim}, whose folder does not exist", str(path))
         for folder in (path.parent, *path.parent.parents):
             if folder.is_symlink() and not folder.exists():
                 aim = os.readlink(folder)
@@ -132,6 +145,8 @@ def check_writable(*paths: str | os.PathLike[str]) -> None:
         try:
             with tempfile.TemporaryFile(dir=path.parent):
                 clear_leftovers(path.parent)
+        except OSError as error:  # it names a temporary file, of which nobody knows
+            raise type(error)(error.errno, error.strerror, str(path)) from None
         finally:
             _remove_empty(made)
 

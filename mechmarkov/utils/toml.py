@@ -112,14 +112,15 @@ class Written(Fields):
             return given
         if isinstance(given, Mapping):
             return cls.from_data(given)
-        kind, name = cls.__name__.lower(), str(given)
+        kind = cls.__name__.lower()
         if not isinstance(given, str | Path):
             raise cls.error(f"{kind} is {shown(given)}, expected a {kind}, its data, a file or a name")
+        name = str(given)
         if isinstance(given, Path) or is_file(name):
             return cls.from_toml(name)
         known = cls.names()
         if name not in known:
-            raise cls.error(f"no shipped {kind} is called {name!r}{near_misses(name, known)}")
+            raise cls.error(f"no shipped {kind} is called {shown(name)}{near_misses(name, known)}")
         return cls.from_toml(cls.shipped / f"{name}.toml")
 
 

@@ -1,6 +1,7 @@
 """Runs: what methods promise, what they pay, what they break; places and the leaderboard."""
 
 import json
+import sys
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -57,13 +58,15 @@ def only(method):
             Method("bad", "nodes", partial(zeros, passes=4), passes=3),
             "takes 4 forward passes, and declares at most 3",
         ),
-        (Method("bad", "nodes", lambda case: case.nothing), "AttributeError: 'Case' object has no attribute"),
+        (Method("bad", "nodes", lambda case: case.nothing), "(?<!Error: )AttributeError: 'Case' object"),
+        (Method("bad", "nodes", lambda case: sys.exit(7)), "SystemExit: 7"),
         (Method("bad", "subspaces", lambda case: np.eye(8)), r"claims a basis \[8, 8\]"),
         (Method("bad", "subspaces", lambda case: 2 * case.subspace[1]), "expected an orthonormal"),
         (Method("bad", "coefficients", lambda case: np.nan), "claims nan, expected a finite number"),
         (Method("bad", "features", lambda case: "a" if case.features is None else 3), "cannot be scored: "),
         (Method("bad", "nodes", lambda case: hooked(case)), "leaves weights or hooks of the model changed"),
         (Method("bad", "nodes", lambda case: rewritten(case)), "leaves weights or hooks"),
+        (Method("bad", "nodes", zeros, passes="x"), "declares 'x' passes, expected a number or None"),
         (Method("bad", "nodes", zeros, passes=lambda case: case.nothing), "AttributeError: "),
     ],
 )  # fmt: skip
@@ -284,3 +287,18 @@ def test_a_file_about_something_else_is_refused(tmp_path, column, value, said):
     found.effects.drop(columns=column).to_csv(tmp_path / "effects.csv", index=False)
     with pytest.raises(ValueError, match=f"has no column '{column}'"):
         mm.bench.verify(tmp_path)
+
+
+WRONG = {
+    "of": ("nope", None, ["nodes"]),
+    "metrics": ("kl", ["kl"], None, (1,)),
+    "name": ("\ud800",),
+}
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_a_field_of_a_method_is_named(field):
+    for value in WRONG[field]:
+        with pytest.raises((TypeError, ValueError), match=rf"\b{field[:6]}.*, expected ") as caught:
+            Method(**{"name": "mine", "of": "nodes", "claims": zeros} | {field: value})
+        assert len(str(caught.value).splitlines()) == 1

@@ -1,5 +1,7 @@
 """A run that is stopped goes on where it was; several processes give what one gives."""
 
+import json
+import math
 import os
 import signal
 import subprocess
@@ -18,6 +20,7 @@ from mechmarkov.bench import Method, kept_cells, run
 from mechmarkov.bench.draws import Cell, Draw
 from mechmarkov.bench.kept_cells import KeptCells, name_of
 from mechmarkov.bench.method import GROUP
+from mechmarkov.runs import RunFileError
 
 DRAW = Draw("direct", 0, "minimal")
 KNOWN = ["eap", "difference-norm"]
@@ -66,11 +69,36 @@ def test_several_processes_give_what_one_gives(tmp_path):
 
 
 def test_a_cell_comes_back_as_it_was(tmp_path):
-    cell = Cell([{"rank": 1 / 3, "declared": None, "own": True}], [["a", np.pi, -1e-300]], [["a", "„why“"]])
+    effects, reasons = ["a", np.pi, -1e-300, *[None] * 7], ["a", "„why“", 0, True, math.inf, ""]
+    cell = Cell([{"rank": 1 / 3, "declared": None, "own": True}], [effects], [reasons])
     kept = KeptCells(tmp_path / "new")
     assert kept.read(DRAW) == {}
     kept.add(DRAW, "x", cell)
     assert kept.read(DRAW) == {"x": cell}
+
+
+@pytest.mark.parametrize(
+    "wrong", ["[" * 100_000, {"scores": 1}, {"effects": [[1]]}, {"reasons": [["a", {}]]}, {"name": None}]
+)
+def test_a_line_of_another_form_is_left_out(tmp_path, wrong):
+    kept = KeptCells(tmp_path)
+    kept.add(DRAW, "x", Cell())
+    line = (
+        wrong
+        if isinstance(wrong, str)
+        else json.dumps({"name": "y", "scores": [], "effects": [], "reasons": []} | wrong)
+    )
+    with kept.file(DRAW).open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+    assert kept.read(DRAW) == {"x": Cell()}
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_of_cells_is_refused_at_once(tmp_path):
+    kept = KeptCells(tmp_path)
+    os.mkfifo(kept.file(DRAW))
+    with pytest.raises(RunFileError, match=f"^{kept.file(DRAW)}: is not a regular file$"):
+        kept.read(DRAW)
 
 
 def test_whatever_decides_a_cell_names_it():

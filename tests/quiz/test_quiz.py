@@ -175,6 +175,7 @@ FAULTS = {
     one(status="yes"): "status is 'yes'",
     one(status=["shown"]): "status is ['shown']",
     one(value=True): "value is True, expected a finite number",
+    one(value=10**400): "expected a finite number",
     one(value=float("nan")): "holds 'NaN', expected finite numbers",
     json.dumps({"model-1": json.loads(one())["model-1"] * 2}): "model-1[1] answers what was answered already",
     "{": "Expecting",

@@ -36,7 +36,9 @@ def test_killed_a_hundred_times(tmp_path, unhurt, name):
     kill_and_repeat(name, tmp_path, unhurt[name], 100, seed=100)
 
 
-@pytest.mark.parametrize(("name", "room"), [("train", 300), ("import", 9000), ("probe", 9000)])
+@pytest.mark.parametrize(
+    ("name", "room"), [("train", 300), ("import", 9000), ("probe", 9000), ("probe", 20_000)]
+)
 def test_no_room_for_a_file_leaves_what_was_there(tmp_path, unhurt, name, room):
     """The system refuses to let a file grow beyond `room` bytes, as a full disk or a quota does."""
     fresh = new_folder(tmp_path, "fresh")

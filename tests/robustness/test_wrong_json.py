@@ -5,17 +5,35 @@ import math
 import os
 from copy import deepcopy
 
+import anyio
 import numpy as np
 import pytest
 import torch
+from mcp.server.mcpserver.exceptions import ToolError
 
 import mechmarkov as mm
 from mechmarkov.cli import main
 from mechmarkov.safe.json_file import read_json
 from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.tool_server import Commands
 
 DROPPED = object()
-VALUES = [None, True, -1, 10**30, math.nan, "", "\x1b[31m\ud800", [], [[]], {}, {"a": 1}, "9" * 5000, DROPPED]
+VALUES = [
+    None,
+    True,
+    -1,
+    10**30,
+    10**400,
+    math.nan,
+    "",
+    "\x1b[31m\ud800",
+    [],
+    [[]],
+    {},
+    {"a": 1},
+    "9" * 5000,
+    DROPPED,
+]
 # Words of errors that Python and numpy raise where a value was not looked at.
 UNLOOKED = ("object has no", "not subscriptable", "unhashable", "could not convert", "invalid literal")
 UNLOOKED += (
@@ -154,3 +172,10 @@ def test_json_may_have_eight_megabytes(tmp_path):
     path.write_text("1" + " " * (8 * 1024 * 1024), "utf-8")
     with pytest.raises(RunFileError, match=r"x.json: has 8388609 bytes, expected at most 8388608$"):
         read_json(path)
+
+
+@pytest.mark.parametrize("value", ['"\\ud800"', "1e999", "NaN"])
+def test_claims_that_json_lacks_are_refused(tmp_path, value):
+    (tmp_path / "summary.json").write_text(f'{{"claims": [{{"status": "shown", "x": {value}}}]}}', "utf-8")
+    with pytest.raises(ToolError, match=r"summary\.json is not JSON: .*, expected a report of `probe`$"):
+        anyio.run(Commands(tmp_path).claims, ".")

@@ -136,3 +136,16 @@ def test_a_lock_that_a_killed_owner_left_goes_with_the_next_call_that_finds_all_
     with another_owner(tmp_path):
         clear_lock(tmp_path)
         assert (tmp_path / NAME).exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
+def test_a_lock_that_is_no_file_is_named(tmp_path, kind):
+    other, folder = tmp_path / "other", tmp_path / "runs"
+    folder.mkdir()
+    other.write_text("mine", "utf-8")
+    lock = folder / NAME
+    {"folder": lock.mkdir, "pipe": lambda: os.mkfifo(lock), "link": lambda: lock.symlink_to(other)}[kind]()
+    words = f"^{lock}: .*, expected a lock of mechmarkov, a file: delete it$"
+    with pytest.raises(RunFileError, match=words), owned(folder, RunFileError):
+        pass
+    assert other.read_text("utf-8") == "mine"  # a link is not followed

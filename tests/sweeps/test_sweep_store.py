@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +21,16 @@ RECIPE = load_recipe("walk-k6-half")
 MEMBER = Member(RECIPE, 3)
 KEY = member_key(MEMBER)
 BASE = {"name": "a", "recipe": "walk-k6-half"}
-ROW = {"key": KEY, "status": "ok", "probes": ["attention"], "steps": "last"}
+EMPTY = {"message": None, "metrics": {}, "scores": {}, "skipped": {}, "failed": {}, "stuck": None}
+ROW = {
+    "key": KEY,
+    "status": "ok",
+    "probes": ["attention"],
+    "steps": "last",
+    "step": 50,
+    "seconds": 1.0,
+    **EMPTY,
+}
 
 
 @pytest.fixture
@@ -59,6 +69,45 @@ def test_another_file_is_not_a_row(store, content):
     store.row_file(KEY).write_text(content, "utf-8")
     with pytest.raises(SweepError, match="is not a row of this sweep: delete it"):
         store.row(KEY)
+
+
+WRONG = {
+    **dict.fromkeys(("status", "probes", "steps", "step", "seconds", "metrics", "scores")),
+    **{name: [1] for name in ("message", "skipped", "failed", "stuck", "curve")},
+}
+SCORE = {"value": 1.0, "unit": "nats"}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_field_of_another_type_is_no_row(store, name):
+    keep(store, **{name: WRONG[name]})
+    with pytest.raises(SweepError, match="is not a row of this sweep: delete it"):
+        missing(store)
+
+
+@pytest.mark.parametrize("wrong", [{"value": []}, {"unit": None}, {"null": [1.0]}, {"interval": [1.0, None]}])
+def test_a_score_of_another_form_is_no_row(store, wrong):
+    keep(store, scores={"attention": {"spread": SCORE}})
+    assert missing(store) == []
+    keep(store, scores={"attention": {"spread": SCORE | wrong}})
+    with pytest.raises(SweepError, match="is not a row of this sweep"):
+        missing(store)
+
+
+def test_brackets_without_end_are_no_row(store):
+    store.row_file(KEY).write_text("[" * 100_000, "utf-8")
+    with pytest.raises(SweepError, match="is not a row of this sweep"):
+        store.row(KEY)
+
+
+@pytest.mark.timeout(60)
+def test_pipes_of_a_sweep_are_refused_at_once(store):
+    os.mkfifo(store.row_file(KEY))
+    with pytest.raises(SweepError, match="is not a row of this sweep"):
+        store.row(KEY)
+    os.mkfifo(store.folder / "table.parquet")
+    with pytest.raises(SweepError, match="is not the table of a sweep"):
+        store.check_table([])
 
 
 @pytest.mark.parametrize(

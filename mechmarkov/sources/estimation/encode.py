@@ -20,6 +20,7 @@ from mechmarkov.sources.estimation.sequences import (
     sequences_of,
 )
 from mechmarkov.sources.estimation.texts import are_numbers
+from mechmarkov.utils.errors import list_of, nested_lists
 from mechmarkov.utils.text import first_of, printable, shown
 
 REST = "<rest>"
@@ -128,7 +129,9 @@ def _names(alphabet: Any) -> tuple[str, ...]:
             raise ValueError(f"alphabet is {shown(alphabet)}, expected numbers from 0 up, one a state")
         alphabet = [by_number[number] for number in range(len(by_number))]
     if hasattr(alphabet, "tolist"):
-        alphabet = alphabet.tolist()
+        alphabet = nested_lists("alphabet", alphabet, "a text or a list of the states' names")
+    if isinstance(alphabet, range):
+        alphabet = list_of("alphabet", alphabet, "a list of the states' names")
     if not isinstance(alphabet, Sequence) or isinstance(alphabet, bytes):
         raise ValueError(f"alphabet is {shown(alphabet)}, expected a text or a list of the states' names")
     names = tuple(str(name) if type(name) is int else name for name in alphabet)

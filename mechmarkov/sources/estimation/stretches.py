@@ -33,7 +33,7 @@ def training(blocks: Blocks, held_out: str) -> Bool[np.ndarray, " block"]:
     Raises:
         ValueError: `held_out` is neither of its words.
     """
-    if held_out not in ("every_fifth", "last_tenth"):
+    if not isinstance(held_out, str) or held_out not in ("every_fifth", "last_tenth"):
         raise ValueError(f"held_out is {shown(held_out)}, expected 'every_fifth' or 'last_tenth'")
     number = np.arange(blocks.n_blocks)
     return number % 5 != 4 if held_out == "every_fifth" else number < min(0.9 * len(number), len(number) - 1)

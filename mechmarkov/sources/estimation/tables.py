@@ -87,6 +87,9 @@ def _which(names: Sequence[str], example: str | None, is_text: bool) -> ValueErr
         ways.append((options, f"takes it with a sequence for each {printable(others[0], 30)}"))
     if is_text and (are_numbers(names) or len(names) > NAMED):
         ways.insert(0, ({"lines": True}, "takes each line as a sequence"))
+    if not ways:
+        several = _listed(sorted(times))
+        return ColumnError(f"the table has several columns called {several}, expected a name for each")
     return OptionError(f"column is None, expected one of {_listed(names)}", *ways)
 
 
