@@ -59,6 +59,12 @@ class Cell:
     effects: list[list[Any]] = field(default_factory=list)
     reasons: list[list[Any]] = field(default_factory=list)
 
+    @property
+    def is_tabled(self) -> bool:
+        """Whether its rows have the tables' columns: a file that was edited may have others."""
+        tables = ((self.effects, CLAIMED), (self.reasons, REASONS))
+        return all(len(row) == len(columns) for rows, columns in tables for row in rows)
+
 
 @dataclass(frozen=True)
 class _Answer:

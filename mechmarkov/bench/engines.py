@@ -42,7 +42,8 @@ def measured(
         for draw in draws:
             there = kept.read(draw)
             for method in methods:
-                if (name := name_of(draw, method)) is not None and name in there:
+                name = name_of(draw, method)
+                if name is not None and name in there and there[name].is_tabled:
                     found[draw][method.name] = there[name]
     left: Task = [(draw, [m for m in methods if m.name not in found[draw]]) for draw in draws]
     tasks: list[Task] = [

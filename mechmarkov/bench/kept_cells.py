@@ -14,11 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
-from mechmarkov.bench.draws import CLAIMED, REASONS, Cell, Draw
+from mechmarkov.bench.draws import Cell, Draw
 from mechmarkov.bench.method import Method
 from mechmarkov.safe.file import check_regular, naming
 from mechmarkov.utils.kept_data import code
@@ -33,8 +33,8 @@ class _Line(BaseModel):
 
     name: str
     scores: list[dict[str, Plain]]
-    effects: list[Annotated[list[Plain], Field(min_length=len(CLAIMED), max_length=len(CLAIMED))]]
-    reasons: list[Annotated[list[Plain], Field(min_length=len(REASONS), max_length=len(REASONS))]]
+    effects: list[list[Plain]]
+    reasons: list[list[Plain]]
 
 
 def _cell(line: str) -> tuple[str, Cell]:

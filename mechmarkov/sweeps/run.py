@@ -176,7 +176,7 @@ def _local_engine(tasks: list[Task], settings: Settings, jobs: int, board: Board
 
 
 def _finish(sweep: Sweep, members: dict[str, tuple[Point, Member]], store: Store, trained: int) -> Swept:
-    rows = [row for key in members if (row := store.row(key)) is not None]
+    rows = [row for key in members if (row := store.row(key, tabled=True)) is not None]
     table = tables.table([(point, member.seed) for point, member in members.values()], rows)
     tables.write(table, store.folder / "table.parquet")
     picture, phase = None, _picture_of(sweep)

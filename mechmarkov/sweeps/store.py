@@ -56,17 +56,21 @@ class _Kept(_Data):
     format: Literal["mechmarkov.sweep-row"]
     key: str
     status: str
-    message: str | None
-    step: int
     probes: list[str]
     steps: str | list[int]
-    metrics: dict[str, float]
-    scores: dict[str, dict[str, _Score]]
-    skipped: dict[str, str]
-    failed: dict[str, str]
-    stuck: _Stuck | None
-    seconds: float
+    # What only the table reads (`TABLED`).
+    message: str | None = None
+    step: int = 0
+    metrics: dict[str, float] = {}
+    scores: dict[str, dict[str, _Score]] = {}
+    skipped: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    stuck: _Stuck | None = None
+    seconds: float = 0.0
     curve: dict[str, list[float | None]] | None = None
+
+
+TABLED = {"message", "step", "metrics", "scores", "skipped", "failed", "stuck", "seconds"}
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,12 @@ class Store:
         """The path of a member's run, `runs/KEY.pt`, whether it is kept or not."""
         return self.folder / "runs" / f"{key}.pt"
 
-    def row(self, key: str) -> Row | None:
+    def row(self, key: str, *, tabled: bool = False) -> Row | None:
         """A member's row, None if there is none.
+
+        Args:
+            key: The member's.
+            tabled: Whether it must have all that the table reads.
 
         Raises:
             SweepError: For a file that is not a row of this member.
@@ -94,7 +102,7 @@ class Store:
             return None
         try:
             row: Row = read_json(path)
-            is_of_key = _Kept.model_validate(row).key == key
+            is_of_key = _Kept.model_validate(row).key == key and not (tabled and TABLED - row.keys())
         except (RunFileError, ValidationError):
             is_of_key = False
         if not is_of_key:

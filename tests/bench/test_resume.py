@@ -78,7 +78,7 @@ def test_a_cell_comes_back_as_it_was(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong", ["[" * 100_000, {"scores": 1}, {"effects": [[1]]}, {"reasons": [["a", {}]]}, {"name": None}]
+    "wrong", ["[" * 100_000, {"scores": 1}, {"effects": [1]}, {"reasons": [["a", {}]]}, {"name": None}]
 )
 def test_a_line_of_another_form_is_left_out(tmp_path, wrong):
     kept = KeptCells(tmp_path)
@@ -91,6 +91,14 @@ def test_a_line_of_another_form_is_left_out(tmp_path, wrong):
     with kept.file(DRAW).open("a", encoding="utf-8") as file:
         file.write(f"{line}\n")
     assert kept.read(DRAW) == {"x": Cell()}
+
+
+def test_a_cell_with_other_columns_is_measured_again(tmp_path):
+    whole = run(["noise-nodes"], ["direct"], 1, out=tmp_path)
+    (file,) = (tmp_path / "cells").iterdir()
+    line = json.loads(file.read_text("utf-8").strip())
+    file.write_text(json.dumps(line | {"effects": [row[1:] for row in line["effects"]]}), "utf-8")
+    equal(run(["noise-nodes"], ["direct"], 1, out=tmp_path), whole, but=["seconds"])
 
 
 @pytest.mark.timeout(60)

@@ -85,6 +85,15 @@ def test_a_field_of_another_type_is_no_row(store, name):
         missing(store)
 
 
+def test_a_row_that_the_table_cannot_read_is_refused(store):
+    keep(store)
+    assert store.row(KEY, tabled=True) == store.row(KEY)
+    path = store.row_file(KEY)
+    path.write_text(json.dumps({name: x for name, x in store.row(KEY).items() if name != "metrics"}), "utf-8")
+    with pytest.raises(SweepError, match="is not a row of this sweep"):
+        store.row(KEY, tabled=True)
+
+
 @pytest.mark.parametrize("wrong", [{"value": []}, {"unit": None}, {"null": [1.0]}, {"interval": [1.0, None]}])
 def test_a_score_of_another_form_is_no_row(store, wrong):
     keep(store, scores={"attention": {"spread": SCORE}})
