@@ -94,6 +94,13 @@ REFUSED = {
     "a text for a list": ("bench", {"methods": "acdc", "cases": []}, "methods is 'acdc', expected a list"),
     "a text for a number": ("train", {"recipe": "walk", "seconds": "x"}, "seconds is 'x', expected a number"),
     "no run": ("probe", {}, "run is missing"),
+    "a status that is none": (
+        "claims",
+        {"report": "empty", "status": "shwon"},
+        "status is 'shwon'",
+    ),
+    "a kind that is none": ("ablate", {"run": "walk.pt", "parts": ["L0H0"], "kind": "zro"}, "kind is 'zro'"),
+    "a bundled run by its name": ("probe", {"run": "trap"}, "the bundled run is 'example:trap'"),
     "a tool that is not there": ("delete", {}, "delete"),
 }
 
