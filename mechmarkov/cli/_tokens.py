@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from mechmarkov.catalogue import examples
-from mechmarkov.cli._options import JSON, PATH, completing, print_json, told
+from mechmarkov.cli._options import JSON, PATH, completing, paths, print_json, told
 from mechmarkov.cli._probe import page_name
 from mechmarkov.utils.files import check_writable
 from mechmarkov.utils.text import printable
@@ -15,7 +15,7 @@ MAX_LINES = 32
 
 
 @click.command("tokens")
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=paths)
 @click.option(
     "--example", metavar="NAME", shell_complete=completing(examples), help="A bundled run instead of RUN."
 )
@@ -53,7 +53,11 @@ def tokens_(
     from mechmarkov.runs import example as bundled
     from mechmarkov.runs import load
 
-    found = tokens(bundled(str(example)) if run is None else load(run), sequence, step=step)
+    loaded = bundled(str(example)) if run is None else load(run)
+    if len(sequence) == 1 and len(sequence[0]) > 1 and sequence[0] not in map(str, loaded.source.labels):
+        between = "expected states with spaces between: '0 1 2'"
+        raise ValueError(f"--tokens is {sequence[0]!r}, which is no state, {between}")
+    found = tokens(loaded, sequence, step=step)
     out.mkdir(parents=True, exist_ok=True)
     if run is not None:
         found.data.attrs["file"] = page_name(run)
