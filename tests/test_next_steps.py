@@ -45,3 +45,23 @@ def test_a_sequence_shows_itself_in_a_notebook():
     shown = mm.tokens(mm.example("induction"), [0, 1, 2, 0])._repr_html_()
     assert "<td>1: 0.500, 0: 0.250, 2: 0.250</td>" in shown  # two counts and one for each
     assert shown.count("<tr") == 5  # a heading, and each position
+
+
+def test_a_missing_word_shows_the_usage(capsys):
+    with pytest.raises(SystemExit):
+        main(["quiz"])
+    said = "error: Missing argument 'FOLDER'. Usage: mechmarkov quiz [OPTIONS] FOLDER\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.system
+def test_a_quiz_leads_from_call_to_call(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["quiz", "quiz", "--models", "1"]
+    for _ in range(2):
+        main(words)
+        *_, last = capsys.readouterr().out.splitlines()
+        assert last.startswith("  mechmarkov quiz quiz ")
+        words = last.split()[1:]
+    main(words)
+    assert "right wrong overclaimed" in capsys.readouterr().out

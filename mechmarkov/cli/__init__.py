@@ -93,6 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(2)
+    except click.MissingParameter as error:
+        usage = error.ctx.get_usage() if error.ctx else ""
+        _fail(f"{error.format_message()} {usage}".rstrip())
     except click.ClickException as error:
         _fail(error.format_message())
     except click.Abort:
