@@ -207,8 +207,9 @@ def _told(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def _named(run: str) -> str:
-    """A name for what is made of a run: that of its file, with its folder's."""
-    return f"{Path(run).parent.name}-{Path(run).stem}".strip("-.") or "run"
+    """A name for what is made of a run: that of its file, with its folder's; of `run.pt` its folder's."""
+    path = Path(run).parent if Path(run).name == "run.pt" else Path(run)
+    return f"{path.parent.name}-{path.stem}".strip("-.") or "run"
 
 
 def _refused(constant: str) -> float:
