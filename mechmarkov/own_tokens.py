@@ -3,14 +3,16 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import xarray as xr
 
 from mechmarkov.probing.own_tokens import own_tokens
 from mechmarkov.report.html import fill, write_page
-from mechmarkov.report.own_tokens import panel
+from mechmarkov.report.own_tokens import panel, table
 from mechmarkov.runs.run import Run
 from mechmarkov.utils.errors import path_of
 
@@ -76,6 +78,10 @@ class OwnTokens:
             f"OwnTokens(… {read}: on average {kl:.4g} nats from {data.attrs['best']} to the model)\n"
             "  .report('tokens.html') draws it, .data holds it, .to_data() is plain"
         )
+
+    def _repr_html_(self) -> str:
+        rows = pd.DataFrame(table(self.data)).to_html(index=False, border=0)
+        return f"<p>{escape(repr(self))}</p>{rows}"
 
 
 def tokens(run: Run, sequence: Sequence[int | str], *, step: int = -1) -> OwnTokens:

@@ -12,13 +12,16 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import ValidationError
 
+from mechmarkov import __version__
+from mechmarkov.catalogue import EXAMPLES
+from mechmarkov.claims.claim import Status
 from mechmarkov.utils.errors import one_line
 from mechmarkov.utils.text import near_misses, reason, shown
 
@@ -28,6 +31,7 @@ MAX_SEEDS = 256
 MAX_WORD = 200  # characters of a name
 Texts = list[str]  # `Commands` has a method `list`
 NOTHING: Texts = []
+Kind = Literal["zero", "mean", "resample", "same_token"]
 INSTRUCTIONS = """Train small transformers on Markov data, probe them, and read what is claimed of them.
 Begin with `list`. `train` a recipe, `probe` the run file that it names, then read `claims` of that report:
 each has a status (shown, excluded, open, does not apply), a value, an interval and its null. Test an
@@ -77,6 +81,8 @@ class Commands:
         if run.startswith("example:"):
             name = _word("run", run.removeprefix("example:"))
             words = ["probe", "--example", name]
+        elif run in EXAMPLES and not (self.root / run).exists():
+            raise ToolError(f"run is {run!r}, which is not there; the bundled run is 'example:{run}'")
         else:
             name, words = _named(run), ["probe", self._relative(run)]
         out = self._relative(f"reports/{name}")
@@ -88,7 +94,7 @@ class Commands:
             return {"report": out, "runs": {name: _told(one) for name, one in summary["runs"].items()}}
         return {"report": out, **_told(summary)}
 
-    async def claims(self, report: str, status: str | None = None) -> dict[str, Any]:
+    async def claims(self, report: str, status: Status | None = None) -> dict[str, Any]:
         """The claims of a report that `probe` wrote, as data; of one status, if it is given."""
         named = f"{self._relative(report)}/summary.json"
         path = self.root / named
@@ -108,14 +114,14 @@ class Commands:
             raise ToolError(f"{named} has no list of claims, expected one of a report of `probe`") from None
 
     async def ablate(
-        self, run: str, parts: Texts, kind: str = "mean", seconds: float = 120
+        self, run: str, parts: Texts, kind: Kind = "mean", seconds: float = 120
     ) -> dict[str, Any]:
         """The rise of the loss (nats) when the outputs of parts (L0H0, L0.mlp, direct …) are replaced.
 
         `kind` is zero, mean, resample or same_token. Several parts are replaced together.
         """
         words = ["ablate", self._relative(run), "--parts", ",".join(_word("parts", one) for one in parts)]
-        return await self._json([*words, "--kind", _word("kind", kind)], seconds)
+        return await self._json([*words, "--kind", kind], seconds)
 
     async def certify(self, run: str, program: str | None = None, seconds: float = 120) -> dict[str, Any]:
         """Bound, over every sequence, how far a program (constant, parent, row …) is from a run."""
@@ -203,8 +209,9 @@ def _told(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def _named(run: str) -> str:
-    """A name for what is made of a run: that of its file, with its folder's."""
-    return f"{Path(run).parent.name}-{Path(run).stem}".strip("-.") or "run"
+    """A name for what is made of a run: that of its file, with its folder's; of `run.pt` its folder's."""
+    path = Path(run).parent if Path(run).name == "run.pt" else Path(run)
+    return f"{path.parent.name}-{path.stem}".strip("-.") or "run"
 
 
 def _refused(constant: str) -> float:
@@ -245,7 +252,7 @@ class _Server(MCPServer):
 
 def server(root: Path) -> MCPServer:
     """The server of the tools below a folder."""
-    made = _Server("mechmarkov", instructions=INSTRUCTIONS, log_level="WARNING")
+    made = _Server("mechmarkov", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
     commands = Commands(root)
     for name in ("list", "train", "probe", "claims", "ablate", "certify", "bench"):
         made.add_tool(getattr(commands, name))

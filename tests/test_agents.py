@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
@@ -41,6 +42,18 @@ def test_every_command_but_the_server_prints_json():
         name for name, command in cli.commands.items() if "as_json" not in {p.name for p in command.params}
     }
     assert without == {"recipe", "mcp"}  # a group, and a server that speaks JSON by itself
+
+
+@pytest.mark.system
+def test_its_commands_run_as_they_stand(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    block = PAGE[PAGE.index("```sh\n") + 6 :].partition("```")[0]
+    commands = [shlex.split(line, comments=True) for line in block.splitlines()]
+    assert len(commands) == 6
+    for words in commands:
+        assert words[0] == "mechmarkov"
+        main(words[1:])
+        assert json.loads(capsys.readouterr().out), words
 
 
 def test_it_is_short():

@@ -44,6 +44,16 @@ def test_a_folder_of_runs_is_told_by_run(tmp_path):
     assert verdicts == {"seed-0": ["attention"], "seed-1": ["attention"]}
 
 
+def test_a_run_and_its_folder_have_one_report(tmp_path):
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    mm.example("trap").save(tmp_path / "runs" / "mine" / "run.pt")
+    mm.example("trap").save(tmp_path / "run.pt")
+    runs = ["runs/mine", "runs/mine/run.pt", "run.pt"]
+    _, *answers = called(tmp_path, [("probe", {"run": run, "probes": ["attention"]}) for run in runs])
+    reports = [json.loads(text)["report"] for _, text in answers]
+    assert reports == ["./reports/runs-mine", "./reports/runs-mine", "./reports/run"]
+
+
 def test_a_program_trains_probes_and_certifies(tmp_path):
     mm.example("walk").save(tmp_path / "walk.pt")
     tools, *answers = called(
@@ -94,6 +104,13 @@ REFUSED = {
     "a text for a list": ("bench", {"methods": "acdc", "cases": []}, "methods is 'acdc', expected a list"),
     "a text for a number": ("train", {"recipe": "walk", "seconds": "x"}, "seconds is 'x', expected a number"),
     "no run": ("probe", {}, "run is missing"),
+    "a status that is none": (
+        "claims",
+        {"report": "empty", "status": "shwon"},
+        "status is 'shwon'",
+    ),
+    "a kind that is none": ("ablate", {"run": "walk.pt", "parts": ["L0H0"], "kind": "zro"}, "kind is 'zro'"),
+    "a bundled run by its name": ("probe", {"run": "trap"}, "the bundled run is 'example:trap'"),
     "a tool that is not there": ("delete", {}, "delete"),
 }
 

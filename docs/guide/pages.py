@@ -24,7 +24,7 @@ from executed import markdown
 from mechmarkov.cli import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "benchmarks/README.md")
+PAGES = ("README.md", "AGENTS.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "benchmarks/README.md")
 FOLDERS = {"docs": "**/*.md", "experiments": "*/README.md"}
 # Zensical's search without a server asks a network for what `search.js` does.
 FROM_A_NETWORK = re.compile(r'<script src="https?://[^>]*></script>')

@@ -18,6 +18,11 @@ from selenium.webdriver.support.wait import WebDriverWait
 # What somebody types, and the page that answers; it must be among the first results.
 QUESTIONS = {
     "how do I train my own": "docs/recipes.html",
+    "my model is stuck": "docs/questions.html",
+    "induction": "docs/tutorials/watch_an_induction_head_form.html",
+    "how to compare two runs": "docs/questions.html",
+    "RecipeError": "AGENTS.html",
+    "completion": "docs/questions.html",
     "null": "docs/how-to-read-a-report.html",
     "nanoGPT": "docs/record-your-own-training.html",
 }

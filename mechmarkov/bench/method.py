@@ -62,6 +62,8 @@ class Method:
         if isinstance(self.name, str) and not is_utf8(self.name):
             raise ValueError(f"name is {shown(self.name)}, expected a text that UTF-8 has")
         choice_of(f"{method}: of", self.of, get_args(Of))
+        if isinstance(self.metrics, list):
+            object.__setattr__(self, "metrics", tuple(self.metrics))
         if not isinstance(self.metrics, tuple):
             raise TypeError(f"{method} has metrics {shown(self.metrics)}, expected a tuple: ('nats',)")
         for metric in self.metrics:

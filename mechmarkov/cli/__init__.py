@@ -36,17 +36,49 @@ OF_FILES = ("RecipeError", "SweepError")  # by their names, because importing th
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
 
 
-@click.group(context_settings=SETTINGS)
+BEGIN = """\b
+Begin with a bundled run, or with a recipe of your own:
+  mechmarkov probe --open
+  mechmarkov recipe new --source chain > mine.toml
+  mechmarkov train mine.toml
+  mechmarkov probe runs/mine --steps all --open
+"""
+
+
+class InOrder(click.Group):
+    """Commands in the order in which they are used."""
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        """The names of the commands, as they were added."""
+        return list(self.commands)
+
+
+@click.group(cls=InOrder, context_settings=SETTINGS, epilog=BEGIN)
 @click.version_option(package_name="mechmarkov", message="%(prog)s %(version)s")
 def cli() -> None:
     """Show what a small transformer learned from Markov data, where it lives and why it is stuck."""
 
 
-COMMANDS = (
-    train, probe, tokens_, index, show, import_, sweep, bench, quiz, probes, list_, recipe, certify, verify,
-    ablate, mcp,
-)  # fmt: skip
-for command in COMMANDS:
+COMMANDS = {  # and what each does, on one line of a terminal
+    recipe: "Print a shipped recipe, or write one of your own.",
+    train: "Train RECIPE, a shipped name or a TOML file.",
+    probe: "Probe RUN and write report.html, results.nc and summary.json.",
+    tokens_: "Show what RUN makes of one sequence of yours.",
+    ablate: "Say how far the loss of RUN rises without some of its parts.",
+    certify: "Bound how far a program is from RUN on every sequence.",
+    verify: "Check PROOF, which `certify` wrote, against RUN.",
+    index: "List the probed runs in FOLDER on one page.",
+    show: "Say what RUN holds.",
+    import_: "Make a run of a model that other code trained.",
+    sweep: "Run SWEEP: many recipes, one table, one picture.",
+    bench: "Score interpretability methods against known circuits.",
+    quiz: "Make a quiz of hidden circuits, answer it, or score answers.",
+    list_: "List recipes, sweeps, bundled runs, sources, methods and cases.",
+    probes: "List the probes and the question each answers.",
+    mcp: "Serve the commands as tools of the Model Context Protocol.",
+}
+for command, told in COMMANDS.items():
+    command.short_help = told
     cli.add_command(command)
 
 
@@ -61,6 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(2)
+    except click.MissingParameter as error:
+        usage = error.ctx.get_usage() if error.ctx else ""
+        _fail(f"{error.format_message()} {usage}".rstrip())
     except click.ClickException as error:
         _fail(error.format_message())
     except click.Abort:

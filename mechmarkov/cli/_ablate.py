@@ -5,14 +5,14 @@ from typing import Any
 
 import click
 
-from mechmarkov.cli._options import JSON, names_of, number, print_json
+from mechmarkov.cli._options import JSON, names_of, number, paths, print_json
 
 KINDS = ("zero", "mean", "resample", "same_token")
 MAX_SEQUENCES = 100_000
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", shell_complete=paths)
 @click.option("--parts", metavar="A,B", required=True, help="L0H0, L0.mlp, direct, embed, pos_embed, bias.")
 @click.option("--kind", type=click.Choice(KINDS), default="mean", help="What takes their place.")
 @click.option("--positions", metavar="5,-1", help="Only there, from the end if negative.  [everywhere]")

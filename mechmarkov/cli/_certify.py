@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from mechmarkov.cli._options import JSON, PATH, Finite, print_json
+from mechmarkov.cli._options import JSON, PATH, Finite, paths, print_json
 from mechmarkov.utils.files import check_writable
 from mechmarkov.utils.text import reason
 
@@ -14,7 +14,7 @@ NUMBERS = ("tier", "worst_kl", "worst_log_ratio", "worst_logit_error", "why")
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", shell_complete=paths)
 @click.option(
     "--program",
     metavar="NAME|TABLE",
@@ -95,7 +95,7 @@ def _program(text: str | None) -> Any:
 
 @click.command()
 @click.argument("proof", type=PATH)
-@click.argument("run")
+@click.argument("run", shell_complete=paths)
 @JSON
 def verify(proof: Path, run: str, as_json: bool) -> None:
     """Check PROOF, which `certify` wrote, against RUN: each inequality is computed again from the weights."""

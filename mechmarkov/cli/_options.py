@@ -2,12 +2,15 @@
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from glob import escape, glob
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import click
+from click.shell_completion import CompletionItem, FishComplete, add_completion_class
 
 from mechmarkov.utils.text import printable
 
@@ -41,14 +44,37 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as
 JOBS = number("--jobs", 512, "Processes.  [the cores; 1 on a GPU]")
 
 
-def completing(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
-    """Completes a name, or the last of several with commas between them, in a shell."""
+def completing(
+    names: Callable[[], Iterable[str]], *, files: str | None = None
+) -> Callable[..., list[CompletionItem]]:
+    """Completes a name, or the last of several with commas between them, in a shell.
 
-    def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    Args:
+        names: Gives the names that there are.
+        files: How a file's name ends that may stand instead: those here are completed next to the names.
+            Where none of either begins so but a path does, the shell completes paths.
+    """
+
+    def complete(ctx: click.Context, param: click.Parameter | None, incomplete: str) -> list[CompletionItem]:
         before, comma, last = incomplete.rpartition(",")
-        return [f"{before}{comma}{name}" for name in names() if name.startswith(last)]
+        found = [f"{before}{comma}{name}" for name in names() if name.startswith(last)]
+        here = [] if files is None else glob(f"{escape(os.path.expanduser(incomplete))}*")
+        found += sorted(path for path in here if "/" not in path and path.endswith(str(files)))
+        return [CompletionItem(name) for name in found] or (paths(ctx, param, incomplete) if here else [])
 
     return complete
+
+
+def paths(_: click.Context, __: click.Parameter | None, incomplete: str) -> list[CompletionItem]:
+    """Has the shell complete a path: of a run, which may be a file, a folder or no path at all."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+@add_completion_class
+class Fish(FishComplete):
+    """Completion in fish of words with commas in them, which click's own cuts at the first."""
+
+    source_template = FishComplete.source_template.replace('split ","', 'split --max 1 ","')
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from mechmarkov.cli._options import (
     completing,
     names_of,
     number,
+    paths,
     print_json,
     steps_of,
     told,
@@ -35,7 +36,7 @@ FILES = ("report.html", "results.nc", "summary.json")
 
 
 @click.command()
-@click.argument("runs", nargs=-1, metavar="[RUN]…")
+@click.argument("runs", nargs=-1, metavar="[RUN]…", shell_complete=paths)
 @click.option(
     "--example",
     metavar="NAME",

@@ -1,6 +1,7 @@
 """`mechmarkov quiz`: models whose circuit is hidden, baselines that explain them, and scores."""
 
 import json
+import shlex
 from pathlib import Path
 
 import click
@@ -52,6 +53,7 @@ def quiz(
     for one in hidden:
         click.echo(f"{one.name}: {one.case.source.title()}; {len(one.questions)} questions")
     click.echo(told(folder / "quiz.json"))
+    click.echo(f"  {_call(folder)} --by probe")
     return None
 
 
@@ -72,7 +74,13 @@ def _answer(folder: Path, by: str, as_json: bool) -> None:
     if as_json:
         return print_json({"file": str(file), "answers": answers})
     click.echo(told(file))
+    click.echo(f"  {_call(folder)} --answers {told(shlex.quote(str(file)))}")
     return None
+
+
+def _call(folder: Path) -> str:
+    """The words of a call that goes on with a quiz."""
+    return f"mechmarkov quiz {told(shlex.quote(str(folder)))}"
 
 
 def _score(folder: Path, key: str, answers: Path, as_json: bool) -> None:

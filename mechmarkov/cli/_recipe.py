@@ -2,11 +2,15 @@
 
 import json
 import tomllib
+from difflib import get_close_matches
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from mechmarkov.cli._options import JSON, print_json
+from mechmarkov import catalogue
+from mechmarkov.cli._options import JSON, completing, print_json
+from mechmarkov.utils.text import shown
 
 
 class Recipes(click.Group):
@@ -14,16 +18,23 @@ class Recipes(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """The command of that name, or the one that prints the recipe of that name."""
-        return super().get_command(ctx, cmd_name) or _printing(cmd_name)
+        command = super().get_command(ctx, cmd_name)
+        alike = get_close_matches(cmd_name, self.list_commands(ctx), n=1)
+        if command is None and alike and cmd_name not in catalogue.recipes():
+            ctx.fail(f"recipe has no command {shown(cmd_name)}, did you mean {alike[0]}?")
+        return command or _printing(cmd_name)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands and the shipped recipes whose names begin so."""
+        named = completing(catalogue.recipes)(ctx, None, incomplete)
+        return [*super().shell_complete(ctx, incomplete), *named]
 
 
 def _printing(name: str) -> click.Command:
     @click.command(name)
     @JSON
     def run(as_json: bool) -> None:
-        from mechmarkov.catalogue import text
-
-        _print(text("recipe", name), as_json)
+        _print(catalogue.text("recipe", name), as_json)
 
     return run
 
@@ -43,8 +54,13 @@ def recipe() -> None:
     """
 
 
-@recipe.command()
-@click.option("--source", metavar="KIND", required=True, help="Kind of source (`mechmarkov list`).")
+@recipe.command(short_help="Print a commented recipe of your own.")
+@click.option(
+    "--source",
+    metavar="KIND",
+    shell_complete=completing(catalogue.sources),
+    help="Kind of source (`mechmarkov list`).",
+)
 @click.option("--layers", type=click.IntRange(1), metavar="N", help="Layers.  [1, or 2 for a law a sequence]")
 @click.option("--heads", type=click.IntRange(1), default=1, metavar="N", help="Heads a layer.")
 @click.option("--width", type=click.IntRange(1), default=32, metavar="N", help="Of the residual stream.")
@@ -54,7 +70,7 @@ def recipe() -> None:
 @click.option("--steps", type=click.IntRange(1), default=1000, metavar="N", help="Steps of the training.")
 @JSON
 def new(
-    source: str,
+    source: str | None,
     layers: int | None,
     heads: int,
     width: int,
@@ -65,9 +81,9 @@ def new(
     as_json: bool,
 ) -> None:
     """Print a commented recipe for a decoder on a small example of a source; it trains as it is."""
-    from mechmarkov.catalogue import check_source
-
-    check_source(source)
+    if source is None:
+        raise ValueError(f"--source is missing, expected a kind: {', '.join(catalogue.sources())}")
+    catalogue.check_source(source)
     if width % heads:
         raise ValueError(f"--heads is {heads}, expected a divisor of --width, {width}")
     from mechmarkov.training.new_recipe import new_recipe
@@ -76,7 +92,7 @@ def new(
     _print(new_recipe(source, states=states, order=order, steps=steps, **of_model), as_json)
 
 
-@recipe.command()
+@recipe.command(short_help="Print all fields of a recipe, in Markdown.")
 def fields() -> None:
     """Print all fields of a recipe with type, default, meaning and example, in Markdown."""
     from mechmarkov.training.recipe_page import page
@@ -84,7 +100,7 @@ def fields() -> None:
     click.echo(page(), nl=False)
 
 
-@recipe.command()
+@recipe.command(short_help="Print the JSON schema of a recipe.")
 def schema() -> None:
     """Print the JSON schema of a recipe, by which editors complete and check one."""
     from mechmarkov.training.recipe_fields import recipe_schema

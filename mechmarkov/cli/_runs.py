@@ -5,13 +5,13 @@ from typing import Any
 
 import click
 
-from mechmarkov.cli._options import JSON, MAX_LINE_CHARACTERS, PATH, names_of, print_json, told
+from mechmarkov.cli._options import JSON, MAX_LINE_CHARACTERS, PATH, names_of, paths, print_json, told
 from mechmarkov.utils.files import check_writable
 from mechmarkov.utils.text import NAME_CHARACTERS, printable
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", shell_complete=paths)
 @JSON
 def show(run: str, as_json: bool) -> None:
     """Say what RUN holds, a run.pt file, a folder that `save_folder` wrote, or hf://owner/name."""
@@ -39,7 +39,7 @@ def show(run: str, as_json: bool) -> None:
 
 
 @click.command("import")
-@click.argument("files", nargs=-1, required=True, metavar="FILE…")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…", shell_complete=paths)
 @click.option(
     "--source",
     metavar="JSON|FILE",

@@ -23,7 +23,7 @@ from mechmarkov.cli._options import (
 
 
 @click.command()
-@click.argument("sweep", shell_complete=completing(catalogue.sweeps))
+@click.argument("sweep", shell_complete=completing(catalogue.sweeps, files=".toml"))
 @click.option("--out", type=PATH, help="Folder. [sweeps/NAME]")
 @DEVICE
 @number("--fleet", MAX_SEEDS, "Members trained as one stack.  [64]")

@@ -5,17 +5,17 @@ from pathlib import Path
 import click
 
 from mechmarkov.catalogue import examples
-from mechmarkov.cli._options import JSON, PATH, completing, print_json, told
+from mechmarkov.cli._options import JSON, PATH, completing, paths, print_json, told
 from mechmarkov.cli._probe import page_name
 from mechmarkov.utils.files import check_writable, made_folder
-from mechmarkov.utils.text import printable
+from mechmarkov.utils.text import printable, shown
 
 PAGE = "tokens.html"
 MAX_LINES = 32
 
 
 @click.command("tokens")
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=paths)
 @click.option(
     "--example", metavar="NAME", shell_complete=completing(examples), help="A bundled run instead of RUN."
 )
@@ -53,7 +53,11 @@ def tokens_(
     from mechmarkov.runs import example as bundled
     from mechmarkov.runs import load
 
-    found = tokens(bundled(str(example)) if run is None else load(run), sequence, step=step)
+    loaded = bundled(str(example)) if run is None else load(run)
+    if len(sequence) == 1 and len(sequence[0]) > 1 and sequence[0] not in map(str, loaded.source.labels):
+        between = "expected states with spaces between: '0 1 2'"
+        raise ValueError(f"--tokens is {shown(sequence[0])}, which is not a state, {between}")
+    found = tokens(loaded, sequence, step=step)
     if run is not None:
         found.data.attrs["file"] = page_name(run)
     with made_folder(out, OSError):

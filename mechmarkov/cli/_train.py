@@ -1,5 +1,6 @@
 """`mechmarkov train`: a recipe becomes a run, or a fleet of runs."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -21,7 +22,7 @@ from mechmarkov.utils.files import check_writable, plain_stem
 
 
 @click.command()
-@click.argument("recipe", shell_complete=completing(catalogue.recipes))
+@click.argument("recipe", shell_complete=completing(catalogue.recipes, files=".toml"))
 @click.option(
     "--set", "changes", metavar="KEY=VALUE", multiple=True, help="Change a recipe field; repeatable."
 )
@@ -70,3 +71,4 @@ def train(
         told_of = {"loss": run.contents().get("loss"), **run.sampling_errors()}
         numbers = [f"{name} {text}" for name, text in told_of.items() if text is not None]
         click.echo("\n".join([run.title(), *numbers, told(path)]))
+    click.echo(f"  mechmarkov probe {told(shlex.quote(str(folder)))} --steps all")

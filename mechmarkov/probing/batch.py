@@ -201,7 +201,8 @@ def batch_of(
     fits = states.ndim == 2 and (states.shape[1] == length or (shorter and 2 <= states.shape[1] < length))
     if len(states) == 0 or not fits:
         expected = f"(sequences, {length})" + " or fewer states, at least 2" * shorter
-        raise ValueError(f"tokens have shape {tuple(states.shape)}, expected {expected}")
+        one = ": for one sequence tokens=[sequence], or mm.tokens(run, sequence)" * (states.ndim == 1)
+        raise ValueError(f"tokens have shape {tuple(states.shape)}, expected {expected}{one}")
     if states.dtype.is_floating_point or states.dtype == torch.bool or states.dtype.is_complex:
         raise ValueError(f"tokens are {states.dtype}, expected integers")
     states = states.long()

@@ -80,6 +80,14 @@ class Score:
         text += "" if self.null is None else f", null {format_null(self)}"
         return text if self.law is None else f"{text}, law {self.law}"
 
+    def __repr__(self) -> str:
+        """The line for people, for scores in a list.
+
+        >>> [Score(0.5, "probability", null=0.1667)]
+        [Score(0.5 probability, null 0.1667)]
+        """
+        return f"{type(self).__name__}({self})"
+
     def to_data(self) -> dict[str, Any]:
         """The score as plain JSON data (the contract of `summary.json`)."""
         data: dict[str, Any] = {"value": self.value, "unit": self.unit}

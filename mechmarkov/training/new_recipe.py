@@ -143,6 +143,9 @@ def _sized(example: Source, states: int | None, order: int | None) -> dict[str, 
                 f"{name} is {value}, but source {kind!r} has no field {field}, expected such as {sized}"
             )
         data |= {} if value is None else {field: value}
+    if kind == "graph" and states is not None:  # as the example: a ring, and one chord
+        ring = [[node, (node + 1) % states] for node in range(states if states > 2 else 1)]
+        data["edges"] = ring + ([[0, 2, 2.0]] if states > 3 else [])
     return data | ({"start": "uniform"} if (order or 1) > 1 else {})  # the only law of such an order
 
 

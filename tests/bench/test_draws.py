@@ -291,7 +291,7 @@ def test_a_file_about_something_else_is_refused(tmp_path, column, value, said):
 
 WRONG = {
     "of": ("nope", None, ["nodes"]),
-    "metrics": ("kl", ["kl"], None, (1,)),
+    "metrics": ("kl", None, (1,)),
     "name": ("\ud800",),
 }
 
@@ -302,3 +302,7 @@ def test_a_field_of_a_method_is_named(field):
         with pytest.raises((TypeError, ValueError), match=rf"\b{field[:6]}.*, expected ") as caught:
             Method(**{"name": "mine", "of": "nodes", "claims": zeros} | {field: value})
         assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_list_of_metrics_is_as_good():
+    assert Method("mine", "nodes", zeros, metrics=["kl", "nats"]).metrics == ("kl", "nats")

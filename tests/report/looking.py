@@ -27,6 +27,25 @@ CUT = r"""
   return found;
 """
 
+# Words in tables that are broken over several lines, because their column is too narrow.
+BROKEN = r"""
+  const found = [], range = document.createRange();
+  for (const cell of document.querySelectorAll("th, td")) {
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    while (cell.checkVisibility() && texts.nextNode()) {
+      const text = texts.currentNode;
+      if (!text.parentElement.checkVisibility() || text.parentElement.closest("[popover]")) continue;
+      for (const word of text.data.matchAll(/(?<!\S)[\p{L}.,:()]{3,14}(?!\S)/gu)) {
+        range.setStart(text, word.index);
+        range.setEnd(text, word.index + word[0].length);
+        if (new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size > 1)
+          found.push(`${word[0]} is broken in ${cell.closest("[id]")?.id}: ${cell.textContent.trim()}`);
+      }
+    }
+  }
+  return found;
+"""
+
 # Labels of the circuit, and labels along one axis, that lie on each other.
 COVERED = r"""
   const found = [];
@@ -65,5 +84,7 @@ def assert_nothing_is_wrong(browser: Browser, width: int) -> None:
     assert browser.js("return document.documentElement.scrollWidth") <= width
     cut = browser.js(CUT)
     assert cut == [], cut
+    broken = browser.js(BROKEN)
+    assert broken == [], broken
     assert violations(browser) == []
     assert browser.said() == []

@@ -4,6 +4,7 @@ import hashlib
 from itertools import pairwise
 
 import pytest
+from looking import BROKEN
 from report_examples import PAYLOADS, attention_patterns, circle, outcome, walk_result
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
@@ -11,6 +12,7 @@ from selenium.webdriver.common.keys import Keys
 from window import Browser
 
 from mechmarkov.probing.figure import AttentionView, Figure
+from mechmarkov.probing.score import Score
 from mechmarkov.report.html import write
 from mechmarkov.result import Result
 
@@ -299,3 +301,13 @@ def test_the_policy_admits_no_connection(browser, walk):
     digest = hashlib.sha256(walk.read_bytes()).hexdigest()
     again = write(walk_result(), walk)  # the page is reproducible
     assert hashlib.sha256(again.read_bytes()).hexdigest() == digest
+
+
+def test_words_of_scores_are_whole_on_a_phone(browser, tmp_path):
+    """Reasons of scores without a value, and values that are words, stand in a narrow column."""
+    why = Score(None, "share", reason="only the identity is an automorphism of the chain")
+    scores = {"largest_effect_component": Score("undecided", ""), "circulant_share": why}
+    result = Result({"title": "of mine"}, [0], {"symmetry": outcome("symmetry", scores=scores)}, {}, {})
+    browser.open(write(result, tmp_path / "words.html"), 390)
+    assert "automorphism" in browser.js("return document.querySelector('.scores').textContent")
+    assert browser.js(BROKEN) == []

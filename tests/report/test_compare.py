@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from looking import BROKEN
 from report_examples import PAYLOADS, hostile_result, outcome, walk_result
 
 import mechmarkov as mm
@@ -131,5 +132,6 @@ def test_the_page_of_two_runs_is_drawn_and_says_nothing(browser, tmp_path):
         browser.open(path, width)
         assert len(browser.draw_all()) > 6
         assert browser.js("return document.documentElement.scrollWidth") <= width
+        assert browser.js(BROKEN) == []
         assert browser.said() == []
         assert browser.requests() == [path.as_uri()]

@@ -82,6 +82,7 @@ def test_states_and_order_of_a_new_recipe(capsys):
         "chain": (5, None, "chain", 1),
         "order_k": (3, 1, "chain", 1),
         "circle": (7, None, "circle", 1),
+        "graph": (9, None, "graph", 1),
         "dirichlet_chains": (2, 3, "dirichlet_chains", 3),
     }
     for kind, (states, order, made, back) in shapes.items():

@@ -1,0 +1,67 @@
+"""What commands, objects and refusals say to do next."""
+
+import re
+
+import pytest
+from click.testing import CliRunner
+
+import mechmarkov as mm
+from mechmarkov.cli import cli, main
+
+
+@pytest.mark.parametrize("words", [[], ["recipe"]])
+def test_help_has_whole_sentences(words, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(cli, [*words, "--help"]).output
+    commands = shown[shown.index("Commands:") :]
+    assert "..." not in commands
+    if not words:
+        assert re.findall(r"^  (\w+) ", commands, re.MULTILINE)[:3] == ["recipe", "train", "probe"]
+        assert "mechmarkov recipe new --source chain > mine.toml" in commands
+
+
+def test_train_ends_with_the_next_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    main(["train", "walk-k6-half", "--set", "steps=1", "--set", "data.n_train=8", "--out", "of mine"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == ["of mine/run.pt", "  mechmarkov probe 'of mine' --steps all"]
+
+
+def test_digits_in_one_word_are_explained(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["tokens", "--example", "induction", "--tokens", "0120"])
+    said = "error: --tokens is '0120', which is not a state, expected states with spaces between: '0 1 2'\n"
+    assert capsys.readouterr().err == said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_sequence_is_told_its_call():
+    with pytest.raises(ValueError, match=r"tokens=\[sequence\], or mm\.tokens\(run, sequence\)$"):
+        mm.probe(mm.example("induction"), ["behaviour"], tokens=[0, 1, 2])
+
+
+def test_a_sequence_shows_itself_in_a_notebook():
+    shown = mm.tokens(mm.example("induction"), [0, 1, 2, 0])._repr_html_()
+    assert "<td>1: 0.500, 0: 0.250, 2: 0.250</td>" in shown  # two counts and one for each
+    assert shown.count("<tr") == 5  # a heading, and each position
+
+
+def test_a_missing_word_shows_the_usage(capsys):
+    with pytest.raises(SystemExit):
+        main(["quiz"])
+    said = "error: Missing argument 'FOLDER'. Usage: mechmarkov quiz [OPTIONS] FOLDER\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.system
+def test_a_quiz_leads_from_call_to_call(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["quiz", "quiz", "--models", "1"]
+    for _ in range(2):
+        main(words)
+        *_, last = capsys.readouterr().out.splitlines()
+        assert last.startswith("  mechmarkov quiz quiz ")
+        words = last.split()[1:]
+    main(words)
+    assert "right wrong overclaimed" in capsys.readouterr().out
