@@ -34,6 +34,7 @@ UNCLEAR = 0.1  # of the predictions at most, then, are neither right nor wrong
 MAX_BARS = 5  # of the picture on the first screen
 COLDEST_TOLD, HOTTEST_TOLD = 1 / 128, 8.0  # beyond, what differs is near rounding, or predictions are certain
 ROW_SHARE = 0.02  # of KL is left where a row is the law's at a temperature of its own: one is easily fitted
+LESS_THAN_CHANCE = 3  # standard errors
 MAX_ERROR_SHARE = 0.25  # of the way from chance to the best: a wider interval cannot say "at chance"
 
 _STATUS: dict[bool | None, Status] = {True: "shown", None: "open", False: "excluded"}
@@ -55,7 +56,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     closest = _closest(data, last, scores)
     somewhere = list(_somewhere(data, last))
     there = {claim.object: claim for claim in somewhere if claim.relation == "imitates"}
-    everywhere = [_imitates(last, scores, str(name)) for name in data["predictor"].values]
+    everywhere = [_imitates(data, last, scores, str(name)) for name in data["predictor"].values]
     like = [there.get(claim.object, claim) for claim in everywhere]
     tempered = list(_tempered(data, last)) or list(_tempered_somewhere(data, last))
     return [
@@ -97,7 +98,7 @@ def _closest(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Cl
     )
 
 
-def _imitates(last: xr.Dataset, scores: dict[str, Score], name: str) -> Claim:
+def _imitates(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score], name: str) -> Claim:
     value, error = (float(last[each].sel(predictor=name)) for each in ("kl", "kl_error"))
     interval = normal_interval(value, error, least=0.0)
     if bool(is_nearest(last["kl"]).sel(predictor=name)):
@@ -106,8 +107,16 @@ def _imitates(last: xr.Dataset, scores: dict[str, Score], name: str) -> Claim:
             status = decided(interval, IMITATION_NATS, value, above=False)  # nearer to it than to others only
     else:
         status = decided(interval, IMITATION_NATS, value, above=False)
+    if name in ("uniform", data.attrs["unigram"]) and _knows_a_token(data, last):
+        status = "excluded"  # all laws may be that near, and it is clearly nearer to the best than this one
     null = _null_of(last, scores, name)
     return Claim(_SUBJECT, "imitates", (name,), value, interval, null, "nats", status)
+
+
+def _knows_a_token(data: xr.Dataset, last: xr.Dataset) -> bool:
+    """Returns whether a model's loss is clearly below that of laws that read no token."""
+    gap = float(data["gap"])
+    return gap >= MIN_GAP_NATS and _is_on_its_way(last) and not _is_uniform_better(data, gap)
 
 
 def _is_on_its_way(last: xr.Dataset) -> bool:
@@ -135,6 +144,8 @@ def _is_right(last: xr.Dataset, scores: dict[str, Score]) -> Claim:
     if _at_chance(last):
         beside.append(Condition("at chance"))
     value = score.value if isinstance(score.value, float) else None
+    if value is not None and value + LESS_THAN_CHANCE * float(last["accuracy_error"]) < chance - ROUNDING:
+        beside.append(Condition("less than chance", value=chance, unit="probability"))
     return Claim(
         _SUBJECT, "is_right", (), value, score.interval, score.null, "probability", because=tuple(beside)
     )
@@ -303,6 +314,7 @@ def _way(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Iterat
         Condition("loss on scores", data.attrs.get("objective", "cross_entropy") != "cross_entropy"),
         Condition("no step was made", at_start),
         Condition("the uniform law is better than the unigram", _is_uniform_better(data, gap)),
+        *_above_uniform(data, last, gap),
         *_fell(data, gap),
     )
     status: Status = "shown" if interval[0] >= REACHED else "excluded" if interval[1] < REACHED else "open"
@@ -315,6 +327,19 @@ def _way(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Iterat
     yield Claim(_SUBJECT, "reaches", (best,), nats, around, null, "nats", status, because=conditions)
     if apart:
         yield Claim(_SUBJECT, "is_on_the_way_to", (best,), value, interval, unit="share", because=conditions)
+
+
+def _above_uniform(data: xr.Dataset, last: xr.Dataset, gap: float) -> Iterator[Condition]:
+    """Yields that the loss is clearly above the uniform law's, where that is above the unigram's."""
+    losses = data["predictor_loss"]
+    if "uniform" not in losses["predictor"].values or "best" not in data.attrs:
+        return
+    uniform, unigram, best = (
+        float(losses.sel(predictor=name)) for name in ("uniform", data.attrs["unigram"], data.attrs["best"])
+    )
+    least = float(last["excess"]) - NORMAL_95 * gap * float(last["left_error"])
+    if uniform > unigram + ALIKE * gap and least > uniform - best:
+        yield Condition("the loss is above the uniform law's", value=uniform - best, unit="nats")
 
 
 def _is_uniform_better(data: xr.Dataset, gap: float) -> bool:

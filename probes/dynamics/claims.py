@@ -46,7 +46,11 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     return [
         *(_came(data, name, events[name]) for name in in_order),
         *_before(data, events),
-        *(_lost(data, name) for name in in_order if _went_away(data, name, events[name])),
+        *(
+            _lost(data, name)
+            for name in in_order
+            if _went_away(data, name, events[name]) and not _has_better(data, name)
+        ),
         *_not_seen(data, set(events)),
         *_phases(data),
     ]
@@ -74,7 +78,28 @@ def _went_away(data: xr.Dataset, name: str, event: Event) -> bool:
     """Returns whether it was away after it came; a law that grew too sure, or less so, is still there."""
     at_last = data.sel(event=name).isel(step=-1)
     is_there = bool(at_last["at_another_temperature"]) and float(at_last["progress"]) < EVENT_PROGRESS
-    return not event.kept and not is_there
+    return not event.kept and not is_there and not _is_passed(data, name, event)
+
+
+def _is_passed(data: xr.Dataset, name: str, event: Event) -> bool:
+    """Returns whether a law is away after it came only where the loss is clearly below that law's.
+
+    Progress is 0 at the law that a better one starts from: on its way to that a model leaves the lesser law.
+    """
+    better = (
+        [law for law in LAWS[LAWS.index(name) + 1 :] if law in data["event"].values] if name in LAWS else []
+    )
+    half = NORMAL_95 * data["progress_error"]
+    after = data["step"] >= event.by
+    away = after & ((data["progress"] + half).sel(event=name) < EVENT_PROGRESS)
+    ahead = ((data["progress"] - half).sel(event=better) > 0).any("event")
+    return bool((ahead | ~away).all())
+
+
+def _has_better(data: xr.Dataset, name: str) -> bool:
+    """Returns whether the last step has a better law, which is told, and with it this one."""
+    better = LAWS[LAWS.index(name) + 1 :] if name in LAWS else ()
+    return any(_lost(data, law).status == "excluded" for law in better if law in data["event"].values)
 
 
 def _parent(data: xr.Dataset, *names: str) -> tuple[Condition, ...]:

@@ -195,6 +195,8 @@ def _stores(claim: Claim) -> str:
         if len(claim.subject) > MAX_NAMED:
             return f"spread over {len(claim.subject)} parts"
         told = f"{'spread over ' if claim.condition('not stable') else ''}{parts(claim.subject)}"
+        if (by := claim.condition("corrected by")) is not None:
+            told = f"{told}, corrected by {parts(by.words)}"
         if claim.where != Where():
             told = (
                 f"{told}, {where(claim)}"
@@ -217,7 +219,11 @@ def _most(claim: Claim) -> str:
         return "no more than in untrained models"
     if (clear := claim.condition("clearly needed")) is not None:
         return f"{parts(clear.words)}, perhaps others more"
-    return "no part is clearly needed" if claim.status == "open" else "in no single part"
+    if claim.status == "open":
+        return "no part is clearly needed"
+    if (harm := claim.condition("does harm")) is not None and harm.words:
+        return f"in none: {parts(harm.words)} does harm"
+    return "in no single part"
 
 
 _SHORT: dict[str, Callable[[Claim], str]] = {
