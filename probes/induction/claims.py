@@ -10,6 +10,7 @@ from mechmarkov.claims.claim import COPIES, MODEL, Claim, Claims, Condition, Evi
 from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.models.components import head_index
 from mechmarkov.probing.dataset import NORMAL_95, best_heads, head_name, last_model, normal_interval
+from mechmarkov.probing.names import LawName
 from mechmarkov.probing.score import Score, standing
 
 from .circuit import (
@@ -293,6 +294,12 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     return [Tile(LIVES, (*first, most, *larger), (circuit[0], most), most, bars, "effect")]
 
 
+def _is_or_matches_more(law: str, carried: str) -> bool:
+    """Returns whether a law is the one that a circuit is judged by, or one in context of more tokens."""
+    read = LawName.read(law)
+    return law == carried or (read.in_context and read.base == "order")
+
+
 def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:
     """Returns the claims of an induction circuit that predictions need; None where there is none.
 
@@ -309,7 +316,9 @@ def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:
     # A model that is too sure has a lower loss without what makes it sure.
     closest = claims.first("is_closest_to", status="shown", probe="behaviour")
     is_sized = claims.first("tempers", status="shown", probe="behaviour") is not None or (
-        carries is not None and closest is not None and carries.object == closest.object[:1]
+        carries is not None
+        and closest is not None
+        and _is_or_matches_more(closest.object[0], carries.object[0])
     )
     too_sure = is_sized and carries is not None and carries.condition("does harm")
     if carries is not None and carries.status == "excluded" and not too_sure:

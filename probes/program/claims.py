@@ -22,7 +22,7 @@ ALIKE = 0.99  # of the largest weight: which lag has it is rounding
 MIN_TOLD_WEIGHT = 0.1  # a head whose lags all have less reads none of them in particular
 MIN_LOOKED_UP = 0.5  # weight of a lag; below, a head reads several tokens
 MIN_REACH = 0.5  # a lag that fewer predictions reach is told with their share
-MAX_BONUS = 20.0  # log odds; beyond, a fitted bonus is not identified and no number is told
+MAX_BONUS = 12.0  # log odds; beyond, a fitted bonus is not identified and no number is told
 
 BEST = "best program found"
 

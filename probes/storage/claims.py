@@ -298,6 +298,12 @@ def _stored(name: str, last: xr.Dataset, holds: bool | None) -> Condition:
     return Condition(name, holds, float(last["stored_share"][0]), "share")
 
 
+def _is_needed_elsewhere(stores: Claim, claims: Sequence[Claim]) -> bool:
+    """Returns whether all paths together hold nothing of the bigram, and some part is needed all the same."""
+    nothing = any(stores.condition(why) for why in ("the paths lead away", "nothing to share"))
+    return nothing and Claims(tuple(claims)).first("is_needed_most", status="shown") is not None
+
+
 def headline(claims: Sequence[Claim]) -> list[Tile]:
     """Returns where it lives: the paths that hold the bigram, or why none does."""
     ours = Claims(tuple(claims)).where(probe="storage")
@@ -311,7 +317,10 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     other = next(
         (one for one in ours.where("stores") if one.object != BIGRAM and one.object[0] in names), None
     )
-    told, rank = stores, 6 if is_another else 1 if stores.is_shown else 4
+    told, rank = (
+        stores,
+        6 if is_another or _is_needed_elsewhere(stores, claims) else 1 if stores.is_shown else 4,
+    )
     if is_another and other is not None:
         # Of a law of several tokens the parts that bring them are needed as much as the one that writes it.
         most = Claims(tuple(claims)).first("is_needed_most", status="shown", probe="ablation")

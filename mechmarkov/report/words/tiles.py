@@ -262,11 +262,14 @@ def came_in_words(claims: Sequence[Claim]) -> str:
         return "Open which law it is closest to"
     if not (told := told or heads):
         return "Open" if any(claim.status == "open" for claim in claims) else "It never began"
+    if told is seen[0] and laws and was_there(laws[0]) and any(one.object == laws[0].object for one in told):
+        told = [laws[0], *told]  # what came back was there from the start
     shown = [*told[: MAX_CAME - 1], told[-1]] if len(told) > MAX_CAME else told
-    words = [f"{what_came(claim)} {_when(claim, i)}" for i, claim in enumerate(shown)]
+    first = next((i for i, claim in enumerate(shown) if not was_there(claim)), 0)
+    words = [f"{what_came(claim)} {_when(claim, i - first)}" for i, claim in enumerate(shown)]
     if len(shown) < len(told):
         words.insert(-1, f"{len(told) - len(shown)} more")
-    words += undecided if told is seen[0] else []
+    words += undecided if seen[0] else []
     return upper(", ".join(words))
 
 

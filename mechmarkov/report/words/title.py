@@ -127,6 +127,8 @@ def _another(claims: Claims, best: str, closest: Claim | None) -> str:
     way = claims.first("is_on_the_way_to", probe="behaviour")
     worse = where == "above" and way is not None and way.condition("the loss is above the uniform law's")
     than = "the uniform law's" if worse else "the unigram's"
+    if worse and closest is not None and closest.object[:1] == ("uniform",) and closest.is_shown:
+        return f"{named}, with a larger loss"
     return _longest(*(f"{named}{link} a loss {where} {than}" for link in (", with", ":")), named)
 
 
@@ -137,8 +139,9 @@ def _on_the_way(claims: Claims, best: str, ways: Sequence[str]) -> str:
     """
     reaches, closest = claims.where("reaches", probe="behaviour")[0], claims.first("is_closest_to")
     value, *ends = progress(claims)
-    low, high = (min(1.0, max(0.0, end)) for end in ends)
-    way = f"{share(value) if high - low < WIDE else f'{share(low)} to {share(high)}'} of the way"
+    is_wide = ends[1] - ends[0] >= WIDE or ends[0] <= 0 < ends[1]
+    low, high = (share(min(1.0, max(0.0, end))) for end in ends)
+    way = f"{f'{low} to {high}' if is_wide else share(value)} of the way"
     from_where = next(iter(premise(reaches, "unigram is told from the best").words), "unigram")
     told = _longest(f"{way} from {bare_law(from_where)} to {best}", f"{way} to the {best}")
     like = claims.where("imitates", probe="behaviour", status="shown")

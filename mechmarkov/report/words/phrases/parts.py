@@ -6,6 +6,7 @@ from mechmarkov.report.words.phrases.premises import Phrase, cap, negated, premi
 from mechmarkov.utils.text import format_range, listed
 
 MOST_COSINE = 0.95  # with the target, from which on a table is told as all of it
+MOST_SLOPE = 0.5  # likewise; with its sign turned round it is the target's opposite
 WEAK = 0.25  # of the ideal, below which an induction head is told as a weak one
 MORE_THAN_ALL = 1.005  # of the ideal, from which on a share is told to be as much
 LEAST_LEFT = (-0.05, 0.005)  # of a score, which are told as none
@@ -77,7 +78,8 @@ def _matches(claim: Claim) -> str:
         return f"No path has a law in its weights: {who}, the nearest, {verb(claim.subject, 'reads', 'read')} a token that tells nothing of the next"
     if claim.status == "excluded" and lagged:
         return f"No path has the law of the token it reads: {nearest}"
-    if claim.status == "excluded" and claim.unit == "cosine" and value_in(claim) <= -MOST_COSINE:
+    least = {"cosine": -MOST_COSINE, "1 is exact": -MOST_SLOPE}.get(claim.unit)
+    if claim.status == "excluded" and least is not None and value_in(claim) <= least:
         return f"No path's own weights hold {what}: {who} {has} its opposite{how}"
     if claim.status == "excluded":
         return f"No path's own weights hold {what}: {nearest}"
