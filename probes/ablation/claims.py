@@ -209,7 +209,7 @@ def _group_needed(data: xr.Dataset, effects: dict[str, float], single: Interval)
         if low > max(MIN_EFFECT_NATS, single[1]) and one_by_one <= MAX_ONE_BY_ONE * worth[at]:
             beside = [Condition("group"), Condition("one by one", value=one_by_one, unit="nats")]
             others = [effects[name] for name in names if name != most]
-            if max(others, default=0.0) < (1 - MAX_TIED) * effects[most]:  # of equals none is worth most
+            if max(MIN_EFFECT_NATS, *others) < (1 - MAX_TIED) * effects[most]:  # of equals none is worth most
                 beside.append(Condition("largest of them", None, effects[most], "nats", (most,)))
             claim = Claim(
                 names, "is_needed_most", (), float(worth[at]), (low, high), 0.0, "nats", "shown",

@@ -145,14 +145,16 @@ def _at_position(last: xr.Dataset, beside: tuple[Condition, ...]) -> Iterator[Cl
         key = int(mass[-1].argmax())
         # A query that is at the position itself, or next to it, reads it by its lag too.
         later = mass[key + MIN_LATER :, key]
-        uniform = float(
-            np.mean(1 / np.arange(first_shown + key + MIN_LATER + 1, first_shown + len(mass) + 1))
-        )
-        if first_shown + key > 0 and len(later) >= MIN_LATER and is_looked_at(float(later.mean()), uniform):
-            at = Condition("at position", value=float(first_shown + key))
+        at = first_shown + key
+        if not at or len(later) < MIN_LATER:
+            continue
+        seen = np.arange(at + MIN_LATER, first_shown + len(mass)) + 1  # how many tokens each of these sees
+        uniform = float((1 / seen).mean())
+        if is_looked_at(float(later.mean()), uniform):
+            where = Condition("at position", value=float(at))
             yield Claim(
                 (head_name(head),), "attends_to", ("one position",), float(later.mean()), None, uniform,
-                "probability", because=(at, *beside),
+                "probability", because=(where, *beside),
             )  # fmt: skip
 
 

@@ -46,11 +46,7 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     return [
         *(_came(data, name, events[name]) for name in in_order),
         *_before(data, events),
-        *(
-            _lost(data, name)
-            for name in in_order
-            if _went_away(data, name, events[name]) and not _has_better(data, name)
-        ),
+        *(_lost(data, name) for name in in_order if _went_away(data, name, events[name])),
         *_not_seen(data, set(events)),
         *_phases(data),
     ]
@@ -96,10 +92,13 @@ def _is_passed(data: xr.Dataset, name: str, event: Event) -> bool:
     return bool((ahead | ~away).all())
 
 
-def _has_better(data: xr.Dataset, name: str) -> bool:
-    """Returns whether the last step has a better law, which is told, and with it this one."""
-    better = LAWS[LAWS.index(name) + 1 :] if name in LAWS else ()
-    return any(_lost(data, law).status == "excluded" for law in better if law in data["event"].values)
+def _with_better(data: xr.Dataset, name: str, status: Status) -> Iterator[Condition]:
+    """Yields that the last step has a law with a better one, which tells it."""
+    better = (
+        [law for law in LAWS[LAWS.index(name) + 1 :] if law in data["event"].values] if name in LAWS else []
+    )
+    if status == "excluded" and any(_lost(data, law).status == "excluded" for law in better):
+        yield Condition("with a better law")
 
 
 def _parent(data: xr.Dataset, *names: str) -> tuple[Condition, ...]:
@@ -124,7 +123,7 @@ def _lost(data: xr.Dataset, name: str) -> Claim:
     status: Status = "shown" if progress + half < 0.5 else "excluded" if progress - half > 0.5 else "open"
     return Claim(
         (MODEL,), "was_lost", (name,), progress, (progress - half, progress + half), unit="share",
-        status=status, because=_parent(data, name),
+        status=status, because=(*_parent(data, name), *_with_better(data, name, status)),
     )  # fmt: skip
 
 

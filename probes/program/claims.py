@@ -120,8 +120,8 @@ def _reads(last: xr.Dataset, path: str) -> Condition:
         return Condition("looks up many alike", value=float(alike), words=table)
     if share < MIN_TOLD_WEIGHT:
         return Condition("looks up no lag", value=share, words=table)
-    name = "looks up" if share >= MIN_LOOKED_UP else "looks up several"
-    return Condition(name, value=share, words=(*table, *token_names(lag, shift, source)))
+    reads_one = share >= MIN_LOOKED_UP or None
+    return Condition("looks up", reads_one, share, words=(*table, *token_names(lag, shift, source)))
 
 
 def _fails(last: xr.Dataset) -> Iterator[Claim]:

@@ -54,7 +54,7 @@ def _looks_up(condition: Condition) -> str:
     through = f" through {clean(rest.pop(0))}" if rest and head_index(rest[0]) else ""
     weight = "" if condition.value is None else f" (weight {number(condition.value)})"
     where = "the direct table" if table == "direct" else f"the table of {part(table)}"
-    if condition.name == "looks up several":
+    if condition.holds is None:
         return f"Its tables look up several tokens{through} in {where}: most is {token(rest)}{weight}"
     return f"Its tables look up {token(rest)}{through} in {where}{weight}"
 
@@ -131,7 +131,7 @@ SILENT: dict[str, tuple[str, ...]] = {
         "the law has zeros",
         "e", "w",
     ),
-    "dynamics": ("the parent", "probed steps", "from the first probed step", "lost again", "gradient of its largest"),
+    "dynamics": ("the parent", "probed steps", "from the first probed step", "lost again", "with a better law", "gradient of its largest"),
     "program": ("constant predictions", "numbers", "leaves", "of", "term"),
     "belief": ("hidden states", "hidden states have one law", "clean"),
     "graph": ("edges of the head", "edges to the predicted token", "edges of the graph", "edges of all such heads"),
@@ -239,7 +239,6 @@ CONDITIONS: dict[str, Template] = {
     "at most": "On fresh sequences it leaves at most {nats}",
     "predictor leaves": "By KL from the model, {law} leaves {nats}",
     "looks up": _looks_up,
-    "looks up several": _looks_up,
     "looks up matches": lambda c: f"Its tables look up tokens after copies of the current one, in the table of {part(c.words[0])}"
     + ("" if c.value is None else f" (favoured {number(c.value)} to 1)"),
     "looks up no lag": "Its tables look up no lag in particular in the table of {part} (weights up to {number})",

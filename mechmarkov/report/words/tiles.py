@@ -39,6 +39,7 @@ MAX_BARS = 5
 MAX_STEPS = 6  # rows of what came at a step
 MAX_ANSWER_WORDS, MAX_TILE_WORDS = 12, 40
 FILTER = "forward_filter"
+NO_TOKEN = ("uniform", "unigram", "in_context_unigram")  # laws with which training begins
 MAX_CAME = 3  # laws that an answer lists
 # What an exact null of a tile's number is; that of others is chance.
 NULLS = {"is_at": "predicted by theory", "attends_to": "even attention", "is_trapped_by": "none"}
@@ -262,8 +263,8 @@ def came_in_words(claims: Sequence[Claim]) -> str:
         return "Open which law it is closest to"
     if not (told := told or heads):
         return "Open" if any(claim.status == "open" for claim in claims) else "It never began"
-    if told is seen[0] and laws and was_there(laws[0]) and any(one.object == laws[0].object for one in told):
-        told = [laws[0], *told]  # what came back was there from the start
+    if told is seen[0] and len(told) < MAX_CAME and _came_back(laws):
+        told = [laws[0], *told]
     shown = [*told[: MAX_CAME - 1], told[-1]] if len(told) > MAX_CAME else told
     first = next((i for i, claim in enumerate(shown) if not was_there(claim)), 0)
     words = [f"{what_came(claim)} {_when(claim, i - first)}" for i, claim in enumerate(shown)]
@@ -271,6 +272,12 @@ def came_in_words(claims: Sequence[Claim]) -> str:
         words.insert(-1, f"{len(told) - len(shown)} more")
     words += undecided if seen[0] else []
     return upper(", ".join(words))
+
+
+def _came_back(laws: Sequence[Claim]) -> bool:
+    """Returns whether a law that reads tokens was there from the start, and is there at the end."""
+    first, last = laws[0], laws[-1]
+    return was_there(first) and first.object == last.object and not {*first.object} & {*NO_TOKEN}
 
 
 def in_order(claims: Sequence[Claim]) -> list[Claim]:
