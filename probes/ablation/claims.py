@@ -187,7 +187,7 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str
 
 
 def _harm(effects: Mapping[str, float], ends: Mapping[str, Interval]) -> Iterator[Condition]:
-    """Yields the part without which the loss clearly falls by most; without a name where none surely does."""
+    """Yields the part without which the loss clearly falls by most; unnamed where none clearly does."""
     sure = [part for part, (_, high) in ends.items() if high < 0 and effects[part] < -MIN_EFFECT_NATS]
     if sure:
         most = min(sure, key=effects.__getitem__)

@@ -24,8 +24,8 @@ from mechmarkov.probing.dataset import (
 from mechmarkov.probing.score import Score
 from mechmarkov.theory.kernel import kl
 
-REACHED = 0.9  # of the way from the unigram's loss to the best: a tenth is left at most
-ALIKE = 1e-3  # of that way; a law that is nearly the best may be nearer still
+from .progress import REACHED, is_on_its_way, knows_a_token, way
+
 FAR_NATS = 0.05  # after a state or at a position from which a law is not imitated there
 FEW = 0.1  # of the positions: a law that fails in so few is named without them
 ROUNDING = 1e-9
@@ -65,7 +65,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         closest,
         _is_right(last, scores),
         *(claim for claim in somewhere if claim.relation == "fails_at"),
-        *_way(data, last, scores),
+        *way(data, last, scores),
         *sorted(like, key=lambda claim: claim.object[0] not in closest.object[:1]),
     ]
 
@@ -104,25 +104,14 @@ def _imitates(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score], name
     interval = normal_interval(value, error, least=0.0)
     if bool(is_nearest(last["kl"]).sel(predictor=name)):
         status = _STATUS[imitates(last["kl"], last["kl_error"])]
-        if interval[1] >= FAR_NATS or (name != last.attrs.get("best") and _is_on_its_way(last)):
+        if interval[1] >= FAR_NATS or (name != last.attrs.get("best") and is_on_its_way(last)):
             status = decided(interval, IMITATION_NATS, value, above=False)  # nearer to it than to others only
     else:
         status = decided(interval, IMITATION_NATS, value, above=False)
-    if name in ("uniform", data.attrs["unigram"]) and _knows_a_token(data, last):
+    if name in ("uniform", data.attrs["unigram"]) and knows_a_token(data, last):
         status = "excluded"  # all laws may be that near, and it is clearly nearer to the best than this one
     null = _null_of(last, scores, name)
     return Claim(_SUBJECT, "imitates", (name,), value, interval, null, "nats", status)
-
-
-def _knows_a_token(data: xr.Dataset, last: xr.Dataset) -> bool:
-    """Returns whether a model's loss is clearly below that of laws that read no token."""
-    gap = float(data["gap"])
-    return gap >= MIN_GAP_NATS and _is_on_its_way(last) and not _is_uniform_better(data, gap)
-
-
-def _is_on_its_way(last: xr.Dataset) -> bool:
-    """Returns whether a tenth of the way from the unigram to the best law is clearly behind it."""
-    return 1 - float(last["left"]) - NORMAL_95 * float(last["left_error"]) > 1 - REACHED
 
 
 def _null_of(
@@ -297,80 +286,6 @@ def _tempered_somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
             ),
         )  # fmt: skip
         return
-
-
-def _way(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Iterator[Claim]:
-    """Yields how much is missing to the best law, in nats and as a share of the way from the unigram."""
-    best = str(data.attrs.get("best", data["predictor_loss"].idxmin("predictor").item()))
-    excess, gap = float(last["excess"]), float(data["gap"])
-    value = 1 - float(last["left"])
-    interval = normal_interval(value, float(last["left_error"]))
-    apart = gap >= MIN_GAP_NATS
-    if not apart:  # between laws that are so near there is no way
-        value = 1.0 if excess < MIN_GAP_NATS else -1.0
-        interval = (value, value)
-    near = is_nearest(last["kl"])
-    if float(last["kl"].sel(predictor=best)) <= ALIKE * gap:
-        near = near | (near["predictor"] == best)
-    closest = set(near["predictor"].values[near].tolist())
-    unigram = str(data.attrs["unigram"])
-    at_start = bool(data.attrs.get("starts_untrained")) and int(np.ravel(data["step"])[-1]) == 0
-    kl_unigram = float(last["kl"].sel(predictor=unigram))
-    conditions = (
-        Condition("unigram is told from the best", apart, gap, "nats", (data.attrs["unigram"],)),
-        Condition("the best is the unigram", best == unigram),
-        Condition("the nearest law is the best", best in closest),
-        Condition("the nearest law is the unigram", unigram in closest, kl_unigram, "nats"),
-        Condition("loss on scores", data.attrs.get("objective", "cross_entropy") != "cross_entropy"),
-        Condition("no step was made", at_start),
-        Condition("the uniform law is better than the unigram", _is_uniform_better(data, gap)),
-        *_above_uniform(data, last, gap),
-        *_fell(data, gap),
-    )
-    status: Status = "shown" if interval[0] >= REACHED else "excluded" if interval[1] < REACHED else "open"
-    if status == "shown" and best not in closest:
-        status = "open"
-    missed = scores.get("kl_best")
-    around = None if missed is None else missed.interval
-    nats = missed.value if missed is not None and isinstance(missed.value, float) else excess
-    null = None if missed is None else missed.null
-    yield Claim(_SUBJECT, "reaches", (best,), nats, around, null, "nats", status, because=conditions)
-    if apart:
-        yield Claim(_SUBJECT, "is_on_the_way_to", (best,), value, interval, unit="share", because=conditions)
-
-
-def _above_uniform(data: xr.Dataset, last: xr.Dataset, gap: float) -> Iterator[Condition]:
-    """Yields that the loss is clearly above the uniform law's, where that is above the unigram's."""
-    if "predictor_excess" not in data or "uniform" not in data["predictor"].values:
-        return
-    uniform, unigram = (
-        float(data["predictor_excess"].sel(predictor=name)) for name in ("uniform", data.attrs["unigram"])
-    )
-    least = float(last["excess"]) - NORMAL_95 * gap * float(last["left_error"])
-    if uniform > unigram + ALIKE * gap and least > uniform:
-        yield Condition("the loss is above the uniform law's", value=uniform, unit="nats")
-
-
-def _is_uniform_better(data: xr.Dataset, gap: float) -> bool:
-    """Returns whether counts of tokens lead away from the best law: by a tenth of what they lose to it."""
-    losses = data["predictor_loss"]
-    if "uniform" not in losses["predictor"].values:
-        return False
-    uniform, unigram = (float(losses.sel(predictor=name)) for name in ("uniform", data.attrs["unigram"]))
-    return uniform < unigram - ALIKE * gap
-
-
-def _fell(data: xr.Dataset, gap: float) -> Iterator[Condition]:
-    """Yields by how much the loss that is trained clearly fell since the probed step before the last one.
-
-    Where in between it fell, and so whether it falls still, is not known.
-    """
-    if data.sizes.get("step", 1) < 2 or data.attrs.get("objective", "cross_entropy") != "cross_entropy":
-        return
-    fell = float(data["excess"][-2] - data["excess"][-1])
-    # Of the same sequences, so that the errors together are at most too wide.
-    if fell > NORMAL_95 * gap * float(np.hypot(*data["left_error"][-2:].values)):
-        yield Condition("the loss fell", True, fell, "nats", (str(int(data["step"][-2])),))
 
 
 def _bars(laws: Sequence[Claim], known: Sequence[Claim], best: str | None) -> dict[str, float]:

@@ -10,6 +10,7 @@ from mechmarkov.claims.tile import Tile
 from mechmarkov.probing.score import Score
 from mechmarkov.report.score_picture import DIGITS
 from mechmarkov.report.symlog import symlog
+from mechmarkov.report.words.came import came_back, in_order, was_there, when
 from mechmarkov.report.words.conditions import stream
 from mechmarkov.report.words.names import (
     MAX_NAMED,
@@ -39,7 +40,6 @@ MAX_BARS = 5
 MAX_STEPS = 6  # rows of what came at a step
 MAX_ANSWER_WORDS, MAX_TILE_WORDS = 12, 40
 FILTER = "forward_filter"
-NO_TOKEN = ("uniform", "unigram", "in_context_unigram")  # laws with which training begins
 MAX_CAME = 3  # laws that an answer lists
 # What an exact null of a tile's number is; that of others is chance.
 NULLS = {"is_at": "predicted by theory", "attends_to": "even attention", "is_trapped_by": "none"}
@@ -263,38 +263,15 @@ def came_in_words(claims: Sequence[Claim]) -> str:
         return "Open which law it is closest to"
     if not (told := told or heads):
         return "Open" if any(claim.status == "open" for claim in claims) else "It never began"
-    if told is seen[0] and len(told) < MAX_CAME and _came_back(laws):
+    if told is seen[0] and len(told) < MAX_CAME and came_back(laws):
         told = [laws[0], *told]
     shown = [*told[: MAX_CAME - 1], told[-1]] if len(told) > MAX_CAME else told
     first = next((i for i, claim in enumerate(shown) if not was_there(claim)), 0)
-    words = [f"{what_came(claim)} {_when(claim, i - first)}" for i, claim in enumerate(shown)]
+    words = [f"{what_came(claim)} {when(claim, i - first)}" for i, claim in enumerate(shown)]
     if len(shown) < len(told):
         words.insert(-1, f"{len(told) - len(shown)} more")
     words += undecided if seen[0] else []
     return upper(", ".join(words))
-
-
-def _came_back(laws: Sequence[Claim]) -> bool:
-    """Returns whether a law that reads tokens was there from the start, and is there at the end."""
-    first, last = laws[0], laws[-1]
-    return was_there(first) and first.object == last.object and not {*first.object} & {*NO_TOKEN}
-
-
-def in_order(claims: Sequence[Claim]) -> list[Claim]:
-    """Returns the claims of what came at a step, the earliest first."""
-    return sorted((one for one in claims if one.value is not None), key=lambda one: one.value or 0.0)
-
-
-def was_there(claim: Claim) -> bool:
-    """Returns whether it was there at the first probed step, so that it was not seen to come."""
-    return claim.condition("from the first probed step") is not None
-
-
-def _when(claim: Claim, place: int) -> str:
-    away = claim.condition("lost again")
-    lost = "" if away is None else " (lost again)" if away.holds is not False else " (not always)"
-    step = "from the start" if was_there(claim) else f"{'by step ' if place == 0 else ''}{claim.value:.0f}"
-    return f"{step}{lost}"
 
 
 def _row(claim: Claim) -> str:

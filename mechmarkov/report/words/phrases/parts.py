@@ -191,10 +191,11 @@ def _needed(claim: Claim) -> str:
 def _needed_most(claim: Claim) -> str:
     who = parts(claim.subject)
     if claim.status == "excluded":
-        if (harm := claim.condition("does harm")) is not None and harm.words:
+        harm = claim.condition("does harm")
+        if harm is not None and harm.words:
             return f"No head, MLP or direct path is needed: without {parts(harm.words)} the loss falls by {nats(harm.value)}"
-        harm = " and some may do harm" if claim.condition("does harm") else ""
-        return f"No head, MLP or direct path is needed: each is worth less than 0.001 nats{harm}"
+        some_do = "" if harm is None else " and some may do harm"
+        return f"No head, MLP or direct path is needed: each is worth less than 0.001 nats{some_do}"
     if claim.holds("within its null"):
         return f"Cutting {who} costs {nats(claim.value)}, no more than in untrained models"
     if (clear := claim.condition("clearly needed")) is not None:
