@@ -204,8 +204,8 @@ def in_short(claim: Claim, claims: Claims) -> str:
     if claim.relation == "is_induction_head":
         return f"induction {verb(who, 'head', 'heads')} {heads(who)}"
     if claim.relation == "stores":
-        if (by := claim.condition("corrected by")) is not None:
-            return f"in {parts(who)}, corrected by {parts(by.words)}"
+        if claim.condition("corrected by") is not None:  # it is not in that part only: a tile tells
+            return ""
         reads = claims.first("attends_to", subject=who[0], object="parent", status="shown", probe="attention")
         if len(who) == 1 and reads is not None:
             return f"{who[0]} reads {token(reads.object)}"
