@@ -34,6 +34,8 @@ MAX_ALONE_SHARE = 0.1
 # of n equal parts of a logit costs 1 / n² of what all of them do.
 MAX_ONE_BY_ONE = 0.5
 
+MAX_TIED = 0.1  # of the largest effect in a group; others that are as near to it are its equals
+
 MAX_LEFT_SHARE = 0.25  # of what either of two parts is worth, that is left of both together where they cancel
 
 MEAN_LOSS = {"kind": "mean", "measure": "loss"}
@@ -175,13 +177,23 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str
     if not little and interval[1] < MIN_EFFECT_NATS:  # what is clearly worth nothing; another one may be
         name = max(ends, key=lambda part: ends[part][1])
         value, interval = effects[name], ends[name]
-    harm = [Condition("does harm")] * any(low < -MIN_EFFECT_NATS for low, _ in ends.values())
+    harm = list(_harm(effects, ends))
     if clear:  # the largest effect is not sure, a smaller one is
         harm.append(Condition("clearly needed", words=tuple(clear)))
     return Claim(
         (name,), "is_needed_most", (), value, interval, score.null, "nats",
         "excluded" if little else "open", "intervention", because=(clean, *harm),
     )  # fmt: skip
+
+
+def _harm(effects: Mapping[str, float], ends: Mapping[str, Interval]) -> Iterator[Condition]:
+    """Yields the part without which the loss clearly falls by most; unnamed where none clearly does."""
+    sure = [part for part, (_, high) in ends.items() if high < 0 and effects[part] < -MIN_EFFECT_NATS]
+    if sure:
+        most = min(sure, key=effects.__getitem__)
+        yield Condition("does harm", value=-effects[most], unit="nats", words=(most,))
+    elif any(low < -MIN_EFFECT_NATS for low, _ in ends.values()):
+        yield Condition("does harm", None)
 
 
 def _group_needed(data: xr.Dataset, effects: dict[str, float], single: Interval) -> Claim | None:
@@ -195,14 +207,13 @@ def _group_needed(data: xr.Dataset, effects: dict[str, float], single: Interval)
         most = max(names, key=effects.__getitem__)
         one_by_one = sum(max(effects[name], 0.0) for name in names)
         if low > max(MIN_EFFECT_NATS, single[1]) and one_by_one <= MAX_ONE_BY_ONE * worth[at]:
-            beside = (
-                Condition("group"),
-                Condition("one by one", value=one_by_one, unit="nats"),
-                Condition("largest of them", None, effects[most], "nats", (most,)),
-            )
+            beside = [Condition("group"), Condition("one by one", value=one_by_one, unit="nats")]
+            others = [effects[name] for name in names if name != most]
+            if max(MIN_EFFECT_NATS, *others) < (1 - MAX_TIED) * effects[most]:  # of equals none is worth most
+                beside.append(Condition("largest of them", None, effects[most], "nats", (most,)))
             claim = Claim(
                 names, "is_needed_most", (), float(worth[at]), (low, high), 0.0, "nats", "shown",
-                "intervention", because=beside,
+                "intervention", because=tuple(beside),
             )  # fmt: skip
             # Of groups that are worth as much the smallest is named.
             if best is None or (len(names) < len(best.subject) and high >= (best.value or 0.0)):

@@ -27,6 +27,7 @@ from .reading import (
 )
 
 Head = dict[str, int]
+MIN_LATER = 2  # queries behind a position that show that a head looks there, not one or two tokens back
 
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
@@ -60,6 +61,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         *(
             list(_at_lags(last, scores, beside))
             or list(_at_first(last, beside))
+            or list(_at_position(last, beside))
             or list(_lag_classes(last, known, beside))
             or list(by_token(last, _heads(last)))
         ),
@@ -129,6 +131,30 @@ def _at_first(last: xr.Dataset, beside: tuple[Condition, ...]) -> Iterator[Claim
             yield Claim(
                 (head_name(head),), "attends_to", ("first token",), mass, None, uniform, "probability",
                 because=beside,
+            )  # fmt: skip
+
+
+def _at_position(last: xr.Dataset, beside: tuple[Condition, ...]) -> Iterator[Claim]:
+    """Yields heads that look at the token at one position, from there on, in the patterns that are kept."""
+    if "example" not in last or last.attrs["begins"] or last.attrs["parent_lag"]:
+        return
+    pattern = last["example"].mean("sequence")
+    first_shown = int(last.attrs["real_tokens"]) - pattern.sizes["key_shown"]
+    for head in _heads(last):
+        mass = pattern.isel(head).transpose("query", "key_shown").values
+        key = int(mass[-1].argmax())
+        # A query that is at the position itself, or next to it, reads it by its lag too.
+        later = mass[key + MIN_LATER :, key]
+        at = first_shown + key
+        if not at or len(later) < MIN_LATER:
+            continue
+        seen = np.arange(at + MIN_LATER, first_shown + len(mass)) + 1  # how many tokens each of these sees
+        uniform = float((1 / seen).mean())
+        if is_looked_at(float(later.mean()), uniform):
+            where = Condition("at position", value=float(at))
+            yield Claim(
+                (head_name(head),), "attends_to", ("one position",), float(later.mean()), None, uniform,
+                "probability", because=(where, *beside),
             )  # fmt: skip
 
 

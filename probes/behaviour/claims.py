@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 
 from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Status, Where, decided
 from mechmarkov.claims.tile import LEARNED, STUCK, Tile
@@ -22,9 +22,10 @@ from mechmarkov.probing.dataset import (
     normal_interval,
 )
 from mechmarkov.probing.score import Score
+from mechmarkov.theory.kernel import kl
 
-REACHED = 0.9  # of the way from the unigram's loss to the best: a tenth is left at most
-ALIKE = 1e-3  # of that way; a law that is nearly the best may be nearer still
+from .progress import REACHED, is_on_its_way, knows_a_token, way
+
 FAR_NATS = 0.05  # after a state or at a position from which a law is not imitated there
 FEW = 0.1  # of the positions: a law that fails in so few is named without them
 ROUNDING = 1e-9
@@ -34,6 +35,7 @@ UNCLEAR = 0.1  # of the predictions at most, then, are neither right nor wrong
 MAX_BARS = 5  # of the picture on the first screen
 COLDEST_TOLD, HOTTEST_TOLD = 1 / 128, 8.0  # beyond, what differs is near rounding, or predictions are certain
 ROW_SHARE = 0.02  # of KL is left where a row is the law's at a temperature of its own: one is easily fitted
+LESS_THAN_CHANCE = 3  # standard errors
 MAX_ERROR_SHARE = 0.25  # of the way from chance to the best: a wider interval cannot say "at chance"
 
 _STATUS: dict[bool | None, Status] = {True: "shown", None: "open", False: "excluded"}
@@ -55,7 +57,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     closest = _closest(data, last, scores)
     somewhere = list(_somewhere(data, last))
     there = {claim.object: claim for claim in somewhere if claim.relation == "imitates"}
-    everywhere = [_imitates(last, scores, str(name)) for name in data["predictor"].values]
+    everywhere = [_imitates(data, last, scores, str(name)) for name in data["predictor"].values]
     like = [there.get(claim.object, claim) for claim in everywhere]
     tempered = list(_tempered(data, last)) or list(_tempered_somewhere(data, last))
     return [
@@ -63,7 +65,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         closest,
         _is_right(last, scores),
         *(claim for claim in somewhere if claim.relation == "fails_at"),
-        *_way(data, last, scores),
+        *way(data, last, scores),
         *sorted(like, key=lambda claim: claim.object[0] not in closest.object[:1]),
     ]
 
@@ -97,22 +99,19 @@ def _closest(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Cl
     )
 
 
-def _imitates(last: xr.Dataset, scores: dict[str, Score], name: str) -> Claim:
+def _imitates(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score], name: str) -> Claim:
     value, error = (float(last[each].sel(predictor=name)) for each in ("kl", "kl_error"))
     interval = normal_interval(value, error, least=0.0)
     if bool(is_nearest(last["kl"]).sel(predictor=name)):
         status = _STATUS[imitates(last["kl"], last["kl_error"])]
-        if interval[1] >= FAR_NATS or (name != last.attrs.get("best") and _is_on_its_way(last)):
+        if interval[1] >= FAR_NATS or (name != last.attrs.get("best") and is_on_its_way(last)):
             status = decided(interval, IMITATION_NATS, value, above=False)  # nearer to it than to others only
     else:
         status = decided(interval, IMITATION_NATS, value, above=False)
+    if name in ("uniform", data.attrs["unigram"]) and knows_a_token(data, last):
+        status = "excluded"  # all laws may be that near, and it is clearly nearer to the best than this one
     null = _null_of(last, scores, name)
     return Claim(_SUBJECT, "imitates", (name,), value, interval, null, "nats", status)
-
-
-def _is_on_its_way(last: xr.Dataset) -> bool:
-    """Returns whether a tenth of the way from the unigram to the best law is clearly behind it."""
-    return 1 - float(last["left"]) - NORMAL_95 * float(last["left_error"]) > 1 - REACHED
 
 
 def _null_of(
@@ -135,6 +134,8 @@ def _is_right(last: xr.Dataset, scores: dict[str, Score]) -> Claim:
     if _at_chance(last):
         beside.append(Condition("at chance"))
     value = score.value if isinstance(score.value, float) else None
+    if value is not None and value + LESS_THAN_CHANCE * float(last["accuracy_error"]) < chance - ROUNDING:
+        beside.append(Condition("less than chance", value=chance, unit="probability"))
     return Claim(
         _SUBJECT, "is_right", (), value, score.interval, score.null, "probability", because=tuple(beside)
     )
@@ -164,9 +165,12 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
     positions = tuple(int(at) for at in data["position"].values)
     determined = bool(data.attrs.get("determined"))  # then laws of steps are the same where they know a token
     simple = [name for name in ("uniform", data.attrs["unigram"]) if name in data["predictor"].values]
+    axes: dict[str, tuple[Any, ...]] = {"states": labels, "positions": positions}
+    if _tells_nothing(last["implied"].values):  # then it has no law after some states: it has one row for all
+        del axes["states"]
     for name in names:
         found: list[tuple[float, list[Claim]]] = []
-        for axis, places in (("states", labels), ("positions", positions)):
+        for axis, places in axes.items():
             variable = {"states": "kl_after", "positions": "kl_at"}[axis]
             value, error = (last[each].sel(predictor=name).values for each in (variable, f"{variable}_error"))
             with np.errstate(invalid="ignore"):
@@ -208,6 +212,12 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
         if found:  # by what tells more of where it holds
             yield from max(found, key=lambda one: one[0])[1]
             return
+
+
+def _tells_nothing(rows: Float[np.ndarray, "state_from state_to"]) -> bool:
+    """Returns whether mean predictions are the same after each state."""
+    known = rows[np.isfinite(rows).all(-1)]
+    return bool(kl(known, known.mean(0)).max(initial=0.0) < IMITATION_NATS)
 
 
 def _chosen(places: tuple[Any, ...], which: Bool[np.ndarray, " place"]) -> tuple[Any, ...]:
@@ -276,67 +286,6 @@ def _tempered_somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
             ),
         )  # fmt: skip
         return
-
-
-def _way(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Iterator[Claim]:
-    """Yields how much is missing to the best law, in nats and as a share of the way from the unigram."""
-    best = str(data.attrs.get("best", data["predictor_loss"].idxmin("predictor").item()))
-    excess, gap = float(last["excess"]), float(data["gap"])
-    value = 1 - float(last["left"])
-    interval = normal_interval(value, float(last["left_error"]))
-    apart = gap >= MIN_GAP_NATS
-    if not apart:  # between laws that are so near there is no way
-        value = 1.0 if excess < MIN_GAP_NATS else -1.0
-        interval = (value, value)
-    near = is_nearest(last["kl"])
-    if float(last["kl"].sel(predictor=best)) <= ALIKE * gap:
-        near = near | (near["predictor"] == best)
-    closest = set(near["predictor"].values[near].tolist())
-    unigram = str(data.attrs["unigram"])
-    at_start = bool(data.attrs.get("starts_untrained")) and int(np.ravel(data["step"])[-1]) == 0
-    kl_unigram = float(last["kl"].sel(predictor=unigram))
-    conditions = (
-        Condition("unigram is told from the best", apart, gap, "nats", (data.attrs["unigram"],)),
-        Condition("the best is the unigram", best == unigram),
-        Condition("the nearest law is the best", best in closest),
-        Condition("the nearest law is the unigram", unigram in closest, kl_unigram, "nats"),
-        Condition("loss on scores", data.attrs.get("objective", "cross_entropy") != "cross_entropy"),
-        Condition("no step was made", at_start),
-        Condition("the uniform law is better than the unigram", _is_uniform_better(data, gap)),
-        *_fell(data, gap),
-    )
-    status: Status = "shown" if interval[0] >= REACHED else "excluded" if interval[1] < REACHED else "open"
-    if status == "shown" and best not in closest:
-        status = "open"
-    missed = scores.get("kl_best")
-    around = None if missed is None else missed.interval
-    nats = missed.value if missed is not None and isinstance(missed.value, float) else excess
-    null = None if missed is None else missed.null
-    yield Claim(_SUBJECT, "reaches", (best,), nats, around, null, "nats", status, because=conditions)
-    if apart:
-        yield Claim(_SUBJECT, "is_on_the_way_to", (best,), value, interval, unit="share", because=conditions)
-
-
-def _is_uniform_better(data: xr.Dataset, gap: float) -> bool:
-    """Returns whether counts of tokens lead away from the best law: by a tenth of what they lose to it."""
-    losses = data["predictor_loss"]
-    if "uniform" not in losses["predictor"].values:
-        return False
-    uniform, unigram = (float(losses.sel(predictor=name)) for name in ("uniform", data.attrs["unigram"]))
-    return uniform < unigram - ALIKE * gap
-
-
-def _fell(data: xr.Dataset, gap: float) -> Iterator[Condition]:
-    """Yields by how much the loss that is trained clearly fell since the probed step before the last one.
-
-    Where in between it fell, and so whether it falls still, is not known.
-    """
-    if data.sizes.get("step", 1) < 2 or data.attrs.get("objective", "cross_entropy") != "cross_entropy":
-        return
-    fell = float(data["excess"][-2] - data["excess"][-1])
-    # Of the same sequences, so that the errors together are at most too wide.
-    if fell > NORMAL_95 * gap * float(np.hypot(*data["left_error"][-2:].values)):
-        yield Condition("the loss fell", True, fell, "nats", (str(int(data["step"][-2])),))
 
 
 def _bars(laws: Sequence[Claim], known: Sequence[Claim], best: str | None) -> dict[str, float]:

@@ -74,7 +74,31 @@ def _went_away(data: xr.Dataset, name: str, event: Event) -> bool:
     """Returns whether it was away after it came; a law that grew too sure, or less so, is still there."""
     at_last = data.sel(event=name).isel(step=-1)
     is_there = bool(at_last["at_another_temperature"]) and float(at_last["progress"]) < EVENT_PROGRESS
-    return not event.kept and not is_there
+    return not event.kept and not is_there and not _is_passed(data, name, event)
+
+
+def _is_passed(data: xr.Dataset, name: str, event: Event) -> bool:
+    """Returns whether a law is away after it came only where the loss is clearly below that law's.
+
+    Progress is 0 at the law that a better one starts from: on its way to that a model leaves the lesser law.
+    """
+    better = (
+        [law for law in LAWS[LAWS.index(name) + 1 :] if law in data["event"].values] if name in LAWS else []
+    )
+    half = NORMAL_95 * data["progress_error"]
+    after = data["step"] >= event.by
+    away = after & ((data["progress"] + half).sel(event=name) < EVENT_PROGRESS)
+    ahead = ((data["progress"] - half).sel(event=better) > 0).any("event")
+    return bool((ahead | ~away).all())
+
+
+def _with_better(data: xr.Dataset, name: str, status: Status) -> Iterator[Condition]:
+    """Yields that the last step has a law with a better one, which tells it."""
+    better = (
+        [law for law in LAWS[LAWS.index(name) + 1 :] if law in data["event"].values] if name in LAWS else []
+    )
+    if status == "excluded" and any(_lost(data, law).status == "excluded" for law in better):
+        yield Condition("with a better law")
 
 
 def _parent(data: xr.Dataset, *names: str) -> tuple[Condition, ...]:
@@ -99,7 +123,7 @@ def _lost(data: xr.Dataset, name: str) -> Claim:
     status: Status = "shown" if progress + half < 0.5 else "excluded" if progress - half > 0.5 else "open"
     return Claim(
         (MODEL,), "was_lost", (name,), progress, (progress - half, progress + half), unit="share",
-        status=status, because=_parent(data, name),
+        status=status, because=(*_parent(data, name), *_with_better(data, name, status)),
     )  # fmt: skip
 
 

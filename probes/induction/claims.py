@@ -10,6 +10,7 @@ from mechmarkov.claims.claim import COPIES, MODEL, Claim, Claims, Condition, Evi
 from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.models.components import head_index
 from mechmarkov.probing.dataset import NORMAL_95, best_heads, head_name, last_model, normal_interval
+from mechmarkov.probing.names import LawName
 from mechmarkov.probing.score import Score, standing
 
 from .circuit import (
@@ -39,6 +40,8 @@ MIN_ALONG = 0.25  # and one that writes this share of them writes along it
 MIN_FOUND_SHARE, MAX_MISSED_SHARE = 0.5, 0.2
 MIN_IDEAL = 0.05
 
+MIN_MOVED_TOO = 0.1  # of the ideal, from which on heads that are moved less than the best are named too
+
 # Where a predecessor may move attention by more than this share of the ideal, too few sequences tell.
 MIN_IDEAL_SHARE = 0.5
 
@@ -64,7 +67,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         *circuit,
         _is_head(data, head, heads, scores, against),
         *([] if circuit else [feeds, *asked]),
-        *_partial(data, head, heads),
+        *(claim for name in heads for claim in _partial(data, last, name)),
     ]
 
 
@@ -103,6 +106,9 @@ def _is_head(
     )
     if effect - half > 1:
         beside.append(Condition("more than an ideal head"))
+    if others := _moved_less(last_model(data), heads):
+        most = max(others.values())
+        beside.append(Condition("moved less", value=most, unit="of the ideal", words=tuple(others)))
     if against:
         beside.insert(0, Condition("write against the law", words=against))
     if not data.attrs["is_linear"] and (index := head_index(heads[0])) is not None and index[0] == 0:
@@ -111,6 +117,14 @@ def _is_head(
         heads, "is_induction_head", (), effect, (effect - half, effect + half), None, "of the ideal",
         "open" if within else "shown", INTERVENED, because=tuple(beside),
     )  # fmt: skip
+
+
+def _moved_less(last: xr.Dataset, heads: tuple[str, ...]) -> dict[str, float]:
+    """Returns other heads that a predecessor clearly moves by a part of the ideal, and by how much."""
+    found = np.argwhere((last["effect_low"] > MIN_MOVED_TOO).transpose("layer", "head").values)
+    effects = last["effect"].transpose("layer", "head").values
+    others = {head_name({"layer": layer, "head": head}): float(effects[layer, head]) for layer, head in found}
+    return {name: effect for name, effect in others.items() if name not in heads}
 
 
 def _no_head(last: xr.Dataset) -> Claim:
@@ -213,12 +227,15 @@ def _carries(
     )  # fmt: skip
 
 
-def _partial(data: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...]) -> Iterator[Claim]:
-    """After which states the head finds no matches, though it does after others."""
-    score, ideal = head["intact_after"].values, data["ideal_after"].values
+def _partial(data: xr.Dataset, last: xr.Dataset, name: str) -> Iterator[Claim]:
+    """After which states a head finds no matches, though it does after others."""
+    if (at := head_index(name)) is None:
+        return
+    one = last.isel(layer=at[0], head=at[1])
+    score, ideal = one["tied_after"].values, data["ideal_after"].values
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(ideal > MIN_IDEAL, score / ideal, np.nan)
-    odds, low, high = (head["odds_after"].sel(estimate=end).values for end in ESTIMATE)
+    odds, low, high = (one["tied_odds_after"].sel(estimate=end).values for end in ESTIMATE)
     best = np.nanmax(np.where(np.isfinite(share), odds, -np.inf))
     finds = (share > MIN_FOUND_SHARE) & (low > MIN_FOUND_SHARE * best)
     misses = (share < MAX_MISSED_SHARE) & (high < MAX_MISSED_SHARE * best)
@@ -226,7 +243,7 @@ def _partial(data: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...]) -> Iter
         labels = np.array(data.attrs["labels"]).astype(str)
         after, never = (tuple(labels[which]) for which in (finds, misses))
         yield Claim(
-            heads, "is_induction_head", ("after these states",), status="excluded", evidence=INTERVENED,
+            (name,), "is_induction_head", ("after these states",), status="excluded", evidence=INTERVENED,
             where=Where(states=never), because=(Condition("finds after", words=after),),
         )  # fmt: skip
 
@@ -277,6 +294,12 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     return [Tile(LIVES, (*first, most, *larger), (circuit[0], most), most, bars, "effect")]
 
 
+def _is_or_matches_more(law: str, carried: str) -> bool:
+    """Returns whether a law is the one that a circuit is judged by, or one in context of more tokens."""
+    read = LawName.read(law)
+    return law == carried or (read.in_context and read.base == "order")
+
+
 def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:
     """Returns the claims of an induction circuit that predictions need; None where there is none.
 
@@ -293,7 +316,9 @@ def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:
     # A model that is too sure has a lower loss without what makes it sure.
     closest = claims.first("is_closest_to", status="shown", probe="behaviour")
     is_sized = claims.first("tempers", status="shown", probe="behaviour") is not None or (
-        carries is not None and closest is not None and carries.object == closest.object[:1]
+        carries is not None
+        and closest is not None
+        and _is_or_matches_more(closest.object[0], carries.object[0])
     )
     too_sure = is_sized and carries is not None and carries.condition("does harm")
     if carries is not None and carries.status == "excluded" and not too_sure:

@@ -40,6 +40,8 @@ MEASURED: dict[str, tuple[str, tuple[str, ...]]] = {
     "intact": ("probability", ()),
     "intact_after": ("probability", ("state_from",)),
     "odds_after": ("nats", ("state_from", "estimate")),
+    "tied_after": ("probability", ("layer", "head", "state_from")),
+    "tied_odds_after": ("nats", ("layer", "head", "state_from", "estimate")),
     "cut": ("probability", ("input",)),
     "key_left": ("of the score", ("estimate",)),
     "earlier_left": ("of the score", ("estimate",)),
@@ -242,6 +244,7 @@ def trace(
         `cut` [.., input]: with all that feed it cut from the head's queries, keys or values;
         `odds_after` [.., state_from, estimate] (nats): the log odds that the head gives a match over another
         key, with the ends of its 95 % interval over sequences;
+        `tied_after`, `tied_odds_after` [.., layer, head, ..]: both for each head that ties; NaN for others;
         `feeder_layer`, `feeder_head`: the earlier head whose cut takes the most; -1 where there is none;
         `feeds` [.., from_layer, from_head]: 1 for the heads that feed it: each whose own cut clearly takes
         half of the score; otherwise the fewest that take half together, of which none can be left out (heads
@@ -284,6 +287,7 @@ def _no_row(trial: _Trial) -> dict[str, np.ndarray]:
     """The values of a model without a head to feed."""
     config = trial.subject.config
     sizes = {"from_layer": config.n_layers, "from_head": config.n_heads, "input": len(INPUTS)}
+    sizes |= {"layer": config.n_layers, "head": config.n_heads}
     sizes |= {"state_from": trial.subject.source.n_states, "estimate": len(ESTIMATE)}
     shapes = {name: [sizes[dim] for dim in dims] for name, (_, dims) in MEASURED.items()}
     none = {
@@ -348,10 +352,14 @@ def _row(
         if asking:
             row["query_left"] = share_left(cut(asking, "Q", readers)[0], intact)
     window, n_states = subject.config.window, subject.source.n_states
+    for head in readers:
+        looked = attention if head == reader else _run(decoder, batch, head, [])[0]
+        row["tied_after"][head] = trial.score_after(looked)
+        row["tied_odds_after"][head] = _odds_after(looked, batch, trial.matches, window, n_states)
     return row | {
         "intact": np.asarray(intact.mean()),
-        "intact_after": trial.score_after(attention),
-        "odds_after": _odds_after(attention, batch, trial.matches, window, n_states),
+        "intact_after": row["tied_after"][reader],
+        "odds_after": row["tied_odds_after"][reader],
         "feeder_layer": np.array(by_cut[0][0]),
         "feeder_head": np.array(by_cut[0][1]),
         "kl_intact": clean.mean(),

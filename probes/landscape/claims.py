@@ -138,7 +138,8 @@ def _of_kind(data: xr.Dataset, kind: str, why: str) -> Iterator[Condition]:
         nothing_lower = float(data["excess"]) <= SOLVED_NATS  # in any direction
         yield Condition("flat directions", True)
         yield Condition("to second order only", not nothing_lower)
-    if kind not in ("minimum", "saddle") and why != "kink":
+    below = kind == "minimum" and float(data["smallest"].sel(end="value")) < -NO_SIGN * abs(largest)
+    if below or (kind not in ("minimum", "saddle") and why != "kink"):
         yield Condition("flat within", value=float(data["flat_limit"]), unit=unit)
     away = float(data["nats_away"])
     if kind == "minimum" or not any(_beyond(data, away)):

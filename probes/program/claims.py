@@ -20,8 +20,9 @@ NEAR_NATS = 0.01
 MIN_PATH_SHARE = 0.1
 ALIKE = 0.99  # of the largest weight: which lag has it is rounding
 MIN_TOLD_WEIGHT = 0.1  # a head whose lags all have less reads none of them in particular
+MIN_LOOKED_UP = 0.5  # weight of a lag; below, a head reads several tokens
 MIN_REACH = 0.5  # a lag that fewer predictions reach is told with their share
-MAX_BONUS = 20.0  # log odds; beyond, a fitted bonus is not identified and no number is told
+MAX_BONUS = 12.0  # log odds; beyond, a fitted bonus is not identified and no number is told
 
 BEST = "best program found"
 
@@ -119,7 +120,8 @@ def _reads(last: xr.Dataset, path: str) -> Condition:
         return Condition("looks up many alike", value=float(alike), words=table)
     if share < MIN_TOLD_WEIGHT:
         return Condition("looks up no lag", value=share, words=table)
-    return Condition("looks up", value=share, words=(*table, *token_names(lag, shift, source)))
+    reads_one = share >= MIN_LOOKED_UP or None
+    return Condition("looks up", reads_one, share, words=(*table, *token_names(lag, shift, source)))
 
 
 def _fails(last: xr.Dataset) -> Iterator[Claim]:

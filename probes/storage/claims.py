@@ -59,6 +59,7 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     conditions = [
         *worth,
         Condition("what there is of it", full > MIN_GAIN_SHARE * empty),
+        *_corrected(last, homes),
         *_alone(data, last, homes[0]),
         *_by_position(last),
         *_rank(data, homes[0]),
@@ -114,6 +115,17 @@ def _of_another_law(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
         yield Claim((path,), "holds_share", law, value, None, even, "share", status, "intervention")
 
 
+def _is_worth(last: xr.Dataset, path: str) -> bool:
+    """Returns whether the model is farther from the bigram without a path than with all."""
+    return float(last["kl_without"].sel(path=path)) - float(last["kl_full"]) > MIN_GAIN_NATS
+
+
+def _corrected(last: xr.Dataset, homes: list[str]) -> Iterator[Condition]:
+    """Yields paths that take from what the home writes, and bring the model nearer to the bigram by it."""
+    if len(homes) == 1 and (others := tuple(path for path in opposed(last) if _is_worth(last, path))):
+        yield Condition("corrected by", words=others)
+
+
 def _one_of_each(last: xr.Dataset, homes: list[str]) -> list[str]:
     """The homes, of a group that cancels the first only: its net share is that of the group."""
     chosen: dict[int, str] = {}
@@ -145,9 +157,11 @@ def _others(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
     for path in opposed(last):
         value = float(last["share"].sel(path=path))
         around = interval_at(data, "share", path=path)
+        nats = float(last["kl_without"].sel(path=path))
+        worth = (Condition("corrects", value=nats, unit="nats"),) * _is_worth(last, path)
         yield Claim(
             (path,), "works_against", BIGRAM, -value, (-around[1], -around[0]), None, "share", "shown",
-            "intervention",
+            "intervention", because=worth,
         )  # fmt: skip
 
 
@@ -284,6 +298,12 @@ def _stored(name: str, last: xr.Dataset, holds: bool | None) -> Condition:
     return Condition(name, holds, float(last["stored_share"][0]), "share")
 
 
+def _is_needed_elsewhere(stores: Claim, claims: Sequence[Claim]) -> bool:
+    """Returns whether all paths together hold nothing of the bigram, and some part is needed all the same."""
+    nothing = any(stores.condition(why) for why in ("the paths lead away", "nothing to share"))
+    return nothing and Claims(tuple(claims)).first("is_needed_most", status="shown") is not None
+
+
 def headline(claims: Sequence[Claim]) -> list[Tile]:
     """Returns where it lives: the paths that hold the bigram, or why none does."""
     ours = Claims(tuple(claims)).where(probe="storage")
@@ -297,9 +317,14 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     other = next(
         (one for one in ours.where("stores") if one.object != BIGRAM and one.object[0] in names), None
     )
-    told, rank = stores, 6 if is_another else 1 if stores.is_shown else 4
+    told, rank = (
+        stores,
+        6 if is_another or _is_needed_elsewhere(stores, claims) else 1 if stores.is_shown else 4,
+    )
     if is_another and other is not None:
-        told, rank = other, 1
+        # Of a law of several tokens the parts that bring them are needed as much as the one that writes it.
+        most = Claims(tuple(claims)).first("is_needed_most", status="shown", probe="ablation")
+        told, rank = other, 1 if most is None or set(most.subject) <= set(other.subject) else 6
     shares = [claim for claim in ours.where("holds_share") if claim.object == told.object]
     bars = {claim.subject[0]: claim.value for claim in shares if claim.value is not None}
     picture = "share" if told is stores else "law share"

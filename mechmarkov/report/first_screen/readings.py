@@ -9,8 +9,8 @@ from jaxtyping import Float
 from mechmarkov.claims.claim import ALIKE, COPIES, Claim, Claims
 from mechmarkov.models.components import head_index, mlp_index
 from mechmarkov.probing.outcome import Findings, Outcome
+from mechmarkov.report.words.came import in_order
 from mechmarkov.report.words.names import bare_law, nats, share
-from mechmarkov.report.words.tiles import in_order
 
 MIN_EFFECT_NATS = 0.01  # below, a path is not part of a circuit
 IN_A_BOX = {ALIKE: "same parent"}

@@ -13,7 +13,7 @@ Badge = Literal["solved", "partly", "at the unigram", "another law", "trapped", 
 
 # What each word means, for who points at it.
 MEANS: dict[Badge, str] = {
-    "solved": "at most a tenth of the nats from unigram to best is left, or the best law's circuit is exact",
+    "solved": "the best law, with at most a tenth of the nats from the unigram left; or its exact circuit",
     "partly": "more than a tenth of the nats from unigram to best is gained, or the best law at some places",
     "at the unigram": "its law and its loss are the unigram's, within a tenth of the nats to the best",
     "another law": "not near the unigram, nor on the way to the best law; or uniform where counts lose more",

@@ -54,6 +54,8 @@ def _looks_up(condition: Condition) -> str:
     through = f" through {clean(rest.pop(0))}" if rest and head_index(rest[0]) else ""
     weight = "" if condition.value is None else f" (weight {number(condition.value)})"
     where = "the direct table" if table == "direct" else f"the table of {part(table)}"
+    if condition.holds is None:
+        return f"Its tables look up several tokens{through} in {where}: most is {token(rest)}{weight}"
     return f"Its tables look up {token(rest)}{through} in {where}{weight}"
 
 
@@ -95,13 +97,13 @@ def term(condition: Condition) -> str:
 # Premises that a claim's own sentence tells, by probe.
 SILENT: dict[str, tuple[str, ...]] = {
     "behaviour": (
-        "the uniform law is better than the unigram",
+        "the uniform law is better than the unigram", "the loss is above the uniform law's", "less than chance",
         "possible", "chance", "share of places", "the nearest law is the best",
         "the nearest law is the unigram", "surer after", "less sure after", "surer at", "less sure at",
     ),
     "attention": (
         "one token to attend to", "tokens", "at every prediction", "effective tokens", "within its null",
-        "modulo", "of one head",
+        "modulo", "of one head", "at position",
     ),
     "alignment": ("law", "lag of the source", "only its direction", "a token that tells nothing"),
     "induction": (
@@ -114,7 +116,7 @@ SILENT: dict[str, tuple[str, ...]] = {
         "worth together", "only undoes", "undo", "group", "one by one", "clearly needed",
     ),
     "storage": (
-        "worth of all paths", "what there is of it", "positions", "full rank", "too little to share", "the mean is it",
+        "worth of all paths", "what there is of it", "corrected by", "corrects", "positions", "full rank", "too little to share", "the mean is it",
         "others undo it", "the paths lead away", "nothing to share", "only at another scale",
         "stored or from the context", "some from the context", "from the context", "the parent leads away",
         "the parent hardly leads there", "not by the parent",
@@ -129,7 +131,7 @@ SILENT: dict[str, tuple[str, ...]] = {
         "the law has zeros",
         "e", "w",
     ),
-    "dynamics": ("the parent", "probed steps", "from the first probed step", "lost again", "gradient of its largest"),
+    "dynamics": ("the parent", "probed steps", "from the first probed step", "lost again", "with a better law", "gradient of its largest"),
     "program": ("constant predictions", "numbers", "leaves", "of", "term"),
     "belief": ("hidden states", "hidden states have one law", "clean"),
     "graph": ("edges of the head", "edges to the predicted token", "edges of the graph", "edges of all such heads"),
@@ -153,7 +155,7 @@ CONDITIONS: dict[str, Template] = {
     "the best is the unigram": ("The best law is the unigram", ""),
     "loss on scores": ("The training loss is on scores, which has another optimum than cross-entropy", ""),
     "no step was made": ("No step was made yet", ""),
-    "the loss fell": "It fell by {nats} since step {name}",
+    "the loss fell": "Its loss fell by {nats} since step {name}",
     # attention
     "effective weights": lambda c: "Attention is here the share of "
     + ("a token's effective weight" if _value(c) <= 1 else f"a position's effective weight; it holds {_whole(c)} tokens"),
@@ -172,6 +174,7 @@ CONDITIONS: dict[str, Template] = {
     # induction
     "write against the law": lambda c: f"What {heads(c.words)} {verb(c.words, 'writes', 'write')} makes what followed less likely, against the law",
     "moves the other way": lambda c: f"{heads(c.words)} looks away from keys after a copy, by {number(abs(_value(c)))} of the ideal",
+    "moved less": lambda c: f"{heads(c.words)} {verb(c.words, 'is', 'are')} moved likewise, by {share(_value(c))} of the ideal{' at most' * (len(c.words) > 1)}",
     "on matches": "It gives keys after a copy of the current token {tenths} of its attention",
     "beyond lag and tokens": "That is {number} beyond what lag and tokens explain",
     "an ideal head has": "A head that is uniform on matches has {number}",

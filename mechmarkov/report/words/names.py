@@ -23,8 +23,10 @@ LAWS = {
     "uniform": "uniform law",
     "all words": "law of all words",
     "bag of words": "bag-of-words law",
+    "belief over graphs": "law averaged over graphs",
     "context conditioned": "context-conditioned law",
     "context tree weighting": "context tree weighting",
+    "neighbours": "law of neighbours seen",
     "position": "law of the position",
     "posterior lag": "law of the likeliest lag",
     "repeat output": "law that repeats outputs",
@@ -117,8 +119,15 @@ def heads(names: Sequence[str]) -> str:
 
 
 def some(names: Sequence[str]) -> str:
-    """Returns the first names, and how many more there are."""
+    """Returns the first names, and how many more there are, if that is more than one.
+
+    Example:
+        >>> some("abcd"), some("abcde")
+        ('a, b, c and d', 'a, b, c and 2 more')
+    """
     more = len(names) - MAX_NAMED
+    if more == 1:
+        return listed([clean(name) for name in names])
     return listed([clean(name) for name in names[:MAX_NAMED]] + [f"{more} more"] * (more > 0))
 
 

@@ -10,6 +10,7 @@ from mechmarkov.claims.tile import Tile
 from mechmarkov.probing.score import Score
 from mechmarkov.report.score_picture import DIGITS
 from mechmarkov.report.symlog import symlog
+from mechmarkov.report.words.came import came_back, in_order, was_there, when
 from mechmarkov.report.words.conditions import stream
 from mechmarkov.report.words.names import (
     MAX_NAMED,
@@ -195,6 +196,8 @@ def _stores(claim: Claim) -> str:
         if len(claim.subject) > MAX_NAMED:
             return f"spread over {len(claim.subject)} parts"
         told = f"{'spread over ' if claim.condition('not stable') else ''}{parts(claim.subject)}"
+        if (by := claim.condition("corrected by")) is not None:
+            told = f"{told}, corrected by {parts(by.words)}"
         if claim.where != Where():
             told = (
                 f"{told}, {where(claim)}"
@@ -217,7 +220,11 @@ def _most(claim: Claim) -> str:
         return "no more than in untrained models"
     if (clear := claim.condition("clearly needed")) is not None:
         return f"{parts(clear.words)}, perhaps others more"
-    return "no part is clearly needed" if claim.status == "open" else "in no single part"
+    if claim.status == "open":
+        return "no part is clearly needed"
+    if (harm := claim.condition("does harm")) is not None and harm.words:
+        return f"in none: {parts(harm.words)} does harm"
+    return "in no single part"
 
 
 _SHORT: dict[str, Callable[[Claim], str]] = {
@@ -256,29 +263,15 @@ def came_in_words(claims: Sequence[Claim]) -> str:
         return "Open which law it is closest to"
     if not (told := told or heads):
         return "Open" if any(claim.status == "open" for claim in claims) else "It never began"
+    if told is seen[0] and len(told) < MAX_CAME and came_back(laws):
+        told = [laws[0], *told]
     shown = [*told[: MAX_CAME - 1], told[-1]] if len(told) > MAX_CAME else told
-    words = [f"{what_came(claim)} {_when(claim, i)}" for i, claim in enumerate(shown)]
+    first = next((i for i, claim in enumerate(shown) if not was_there(claim)), 0)
+    words = [f"{what_came(claim)} {when(claim, i - first)}" for i, claim in enumerate(shown)]
     if len(shown) < len(told):
         words.insert(-1, f"{len(told) - len(shown)} more")
-    words += undecided if told is seen[0] else []
+    words += undecided if seen[0] else []
     return upper(", ".join(words))
-
-
-def in_order(claims: Sequence[Claim]) -> list[Claim]:
-    """Returns the claims of what came at a step, the earliest first."""
-    return sorted((one for one in claims if one.value is not None), key=lambda one: one.value or 0.0)
-
-
-def was_there(claim: Claim) -> bool:
-    """Returns whether it was there at the first probed step, so that it was not seen to come."""
-    return claim.condition("from the first probed step") is not None
-
-
-def _when(claim: Claim, place: int) -> str:
-    away = claim.condition("lost again")
-    lost = "" if away is None else " (lost again)" if away.holds is not False else " (not always)"
-    step = "from the start" if was_there(claim) else f"{'by step ' if place == 0 else ''}{claim.value:.0f}"
-    return f"{step}{lost}"
 
 
 def _row(claim: Claim) -> str:

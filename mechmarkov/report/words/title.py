@@ -24,6 +24,7 @@ from mechmarkov.utils.text import listed
 MAX_TITLE_WORDS = 12
 NO_PARTS = ("uniform", "unigram", "in_context_unigram")  # laws near which a loss says nothing
 UNDECIDED = "Undecided: too few sequences tell it from the unigram"
+WIDE = 0.2  # of a way, from which on an interval is told and not its middle
 CLOSE = 0.25  # of what the part is worth that is needed most, from which on it is not named without the next
 
 
@@ -54,6 +55,10 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
         has, how_sure = f"Has {law(tempered.object[0])}, but", sureness(tempered)
         ways = [f"{has} is {how_sure} than it should be"] * (tempered.value is not None)
         return _longest(*ways, f"{has} is {how_sure}", f"{has} {how_sure}", f"{has} not as sure")
+    if fails is not None and few is not None and word == "partly" and fails.object != reaches.object:
+        fails = (
+            fails if few.holds else None
+        )  # where a law that is not the best fails at few places a tile says
     if fails is not None and word in ("partly", "another law") and fails.object[0] not in NO_PARTS:
         return but_not(f"Has {law(fails.object[0])}", fails, MAX_TITLE_WORDS)
     if word == "partly":
@@ -120,7 +125,12 @@ def _another(claims: Claims, best: str, closest: Claim | None) -> str:
             named = "Uniform, as untrained models are" if least <= (like.value or 0.0) <= most else named
     where = "near" if value >= -0.1 else "above" if high < 0 else "perhaps above"
     where = "below" if low > UNIGRAM_PROGRESS else where
-    return _longest(*(f"{named}{link} a loss {where} the unigram's" for link in (", with", ":")), named)
+    way = claims.first("is_on_the_way_to", probe="behaviour")
+    worse = where == "above" and way is not None and way.condition("the loss is above the uniform law's")
+    than = "the uniform law's" if worse else "the unigram's"
+    if worse and closest is not None and closest.object[:1] == ("uniform",) and closest.is_shown:
+        return f"{named}, with a larger loss"
+    return _longest(*(f"{named}{link} a loss {where} {than}" for link in (", with", ":")), named)
 
 
 def _on_the_way(claims: Claims, best: str, ways: Sequence[str]) -> str:
@@ -129,12 +139,15 @@ def _on_the_way(claims: Claims, best: str, ways: Sequence[str]) -> str:
     A law between the two that it has is named instead of them.
     """
     reaches, closest = claims.where("reaches", probe="behaviour")[0], claims.first("is_closest_to")
-    way = f"{share(progress(claims)[0])} of the way"
+    value, *ends = progress(claims)
+    is_wide = ends[1] - ends[0] >= WIDE or ends[0] <= 0 < ends[1]
+    low, high = (share(min(1.0, max(0.0, end))) for end in ends)
+    way = f"{f'{low} to {high}' if is_wide else share(value)} of the way"
     from_where = next(iter(premise(reaches, "unigram is told from the best").words), "unigram")
     told = _longest(f"{way} from {bare_law(from_where)} to {best}", f"{way} to the {best}")
     like = claims.where("imitates", probe="behaviour", status="shown")
     if closest is not None and closest.object in [
-        claim.object for claim in like if claim.object != (from_where,)
+        claim.object for claim in like if claim.object[0] not in (from_where, *NO_PARTS)
     ]:
         has = f"has {law(closest.object[0])}"
         return _longest(
@@ -191,6 +204,8 @@ def in_short(claim: Claim, claims: Claims) -> str:
     if claim.relation == "is_induction_head":
         return f"induction {verb(who, 'head', 'heads')} {heads(who)}"
     if claim.relation == "stores":
+        if claim.condition("corrected by") is not None:  # it is not in that part only: a tile tells
+            return ""
         reads = claims.first("attends_to", subject=who[0], object="parent", status="shown", probe="attention")
         if len(who) == 1 and reads is not None:
             return f"{who[0]} reads {token(reads.object)}"

@@ -23,6 +23,8 @@ def _stores(claim: Claim) -> str:
         much = (
             f"{share(claim.value)} of it"
             if value_in(claim) <= ALL_OF_IT
+            else f"more than all of it: {parts(by.words)} {verb(by.words, 'corrects', 'correct')} it"
+            if (by := claim.condition("corrected by")) is not None
             else "more than all of it: others take away"
         )
         return f"{cap(parts(claim.subject))} {together}{verb(claim.subject, 'holds', 'hold')} {what} ({much})"
@@ -54,6 +56,13 @@ NO_HOME = {
 }  # fmt: skip
 
 
+def _works_against(claim: Claim) -> str:
+    who = cap(parts(claim.subject))
+    if (worth := claim.condition("corrects")) is not None:
+        return f"{who} by itself leads away from the bigram, and corrects the others: without it {nats(worth.value)} would be left"
+    return f"{who} {verb(claim.subject, 'works', 'work')} against the bigram: {share(claim.value)} of it"
+
+
 def _cancels(claim: Claim) -> str:
     who = cap(parts(claim.subject))
     if claim.unit == "nats":
@@ -73,8 +82,6 @@ HOMES: dict[str, Phrase] = {
     "holds_share": lambda claim: (
         f"{cap(parts(claim.subject))} holds {share(claim.value)} of it{within(claim)}"
     ),
-    "works_against": lambda claim: (
-        f"{cap(parts(claim.subject))} {verb(claim.subject, 'works', 'work')} against the bigram: {share(claim.value)} of it"
-    ),
+    "works_against": _works_against,
     "cancels": _cancels,
 }

@@ -71,6 +71,8 @@ def _reaches(claim: Claim) -> str:
 
 def _on_the_way(claim: Claim) -> str:
     to, high = law(claim.object[0]), value_in(claim) if claim.interval is None else claim.interval[1]
+    if claim.condition("the loss is above the uniform law's"):
+        return "Its expected loss is above the uniform law's"
     if high < -ROUNDING:
         return "Its expected loss is above the unigram's"
     if value_in(claim) < -ROUNDING:
@@ -82,7 +84,9 @@ def _on_the_way(claim: Claim) -> str:
 
 def _is_right(claim: Claim) -> str:
     possible = claim.condition("possible")
-    right = f"It is right {share(claim.value, 1)} of the time"
+    right, chance = f"It is right {share(claim.value, 1)} of the time", claim.condition("less than chance")
+    if chance is not None:
+        right = f"{right}, less often than by chance ({share(chance.value, 1)})"
     return right if possible is None else f"{right}, where {share(possible.value, 1)} is possible"
 
 

@@ -8,6 +8,7 @@ from mechmarkov.report.words.phrases.premises import Phrase, cap, reason_in, val
 from mechmarkov.utils.text import at_most, clean, counted, format_range, listed
 
 MAX_TERM_WORDS = 12
+MOST_OF_A_PART = 0.5  # R² from which on a belief is told as read, not some of it
 COUNTS = ("Counts", "WeightedRow")  # terms in the plural
 
 
@@ -42,10 +43,13 @@ def _carries_belief(claim: Claim) -> str:
 
 def _reads_part(claim: Claim) -> str:
     part, r2 = clean(claim.object[0]), number(value_in(claim))
+    what = f"The belief over {part if part[-1:].isdigit() else f'the {part}'}"
     if claim.status == "excluded":
-        return f"The belief over the {part} is read from {stream(claim.subject[0])} no better than in untrained models: R² {r2}"
+        return f"{what} is read from {stream(claim.subject[0])} no better than in untrained models: R² {r2}"
+    if value_in(claim) < MOST_OF_A_PART:
+        what = f"Some of t{what[1:]}"
     does = "is" if claim.is_shown else "may be"
-    return f"The belief over the {part} {does} read from {stream(claim.subject[0])} on: R² {r2}"
+    return f"{what} {does} read from {stream(claim.subject[0])} on: R² {r2}"
 
 
 def _follows_belief(claim: Claim) -> str:

@@ -6,6 +6,8 @@ from mechmarkov.report.words.phrases.premises import Phrase, cap, negated, premi
 from mechmarkov.utils.text import format_range, listed
 
 MOST_COSINE = 0.95  # with the target, from which on a table is told as all of it
+MOST_SLOPE = 0.5  # likewise; with its sign turned round it is the target's opposite
+WEAK = 0.25  # of the ideal, below which an induction head is told as a weak one
 MORE_THAN_ALL = 1.005  # of the ideal, from which on a share is told to be as much
 LEAST_LEFT = (-0.05, 0.005)  # of a score, which are told as none
 
@@ -18,6 +20,8 @@ def _attends_to(claim: Claim) -> str:
     if claim.object == (ALIKE,):
         return f"{who} gives {mass} of its attention to tokens whose parent's state equals the predicted token's parent's"
     what = COPIES if claim.object == (COPIES,) else token(claim.object)
+    if (at := claim.condition("at position")) is not None:
+        return f"{who} gives position {int(at.value or 0)} {mass} of the attention of later ones"
     if claim.condition("of one head"):
         return f"{who} spreads its attention: {mass} on {what}"
     if claim.status == "excluded":
@@ -74,6 +78,9 @@ def _matches(claim: Claim) -> str:
         return f"No path has a law in its weights: {who}, the nearest, {verb(claim.subject, 'reads', 'read')} a token that tells nothing of the next"
     if claim.status == "excluded" and lagged:
         return f"No path has the law of the token it reads: {nearest}"
+    least = {"cosine": -MOST_COSINE, "1 is exact": -MOST_SLOPE}.get(claim.unit)
+    if claim.status == "excluded" and least is not None and value_in(claim) <= least:
+        return f"No path's own weights hold {what}: {who} {has} its opposite{how}"
     if claim.status == "excluded":
         return f"No path's own weights hold {what}: {nearest}"
     if claim.status == "open":
@@ -90,7 +97,7 @@ def _induction_head(claim: Claim) -> str:
         return "No query has a key that could match it, so nothing can be said of induction"
     if claim.object:
         finds = premise(claim, "finds after").words
-        return f"It finds matches after {some(finds)}, not after {some(claim.where.states)}"
+        return f"{who} finds matches after {some(finds)}, not after {some(claim.where.states)}"
     effect = number(value_in(claim))
     if claim.status == "excluded":
         return (
@@ -107,7 +114,8 @@ def _induction_head(claim: Claim) -> str:
         return f"{strong}: a predecessor moves attention by {effect} of the ideal{within(claim)}"
     if claim.condition("its own convolution"):  # of a state space, whose weights on tokens are no attention
         return f"{who} is an induction head by itself: its convolution sees each token's predecessor, which moves how much that token counts"
-    are = verb(claim.subject, "is an induction head", "are induction heads")
+    weak = "weak " if claim.interval is not None and claim.interval[1] < WEAK else ""
+    are = verb(claim.subject, f"is {'a weak' if weak else 'an'} induction head", f"are {weak}induction heads")
     moved = (
         f"{who} {are}: changing a token's predecessor moves {verb(claim.subject, 'its', 'their')} attention"
     )
@@ -183,8 +191,11 @@ def _needed(claim: Claim) -> str:
 def _needed_most(claim: Claim) -> str:
     who = parts(claim.subject)
     if claim.status == "excluded":
-        harm = " and some do harm" if claim.condition("does harm") else ""
-        return f"No head, MLP or direct path is needed: each is worth less than 0.001 nats{harm}"
+        harm = claim.condition("does harm")
+        if harm is not None and harm.words:
+            return f"No head, MLP or direct path is needed: without {parts(harm.words)} the loss falls by {nats(harm.value)}"
+        some_do = "" if harm is None else " and some may do harm"
+        return f"No head, MLP or direct path is needed: each is worth less than 0.001 nats{some_do}"
     if claim.holds("within its null"):
         return f"Cutting {who} costs {nats(claim.value)}, no more than in untrained models"
     if (clear := claim.condition("clearly needed")) is not None:

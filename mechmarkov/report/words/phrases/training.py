@@ -7,11 +7,12 @@ from mechmarkov.report.words.names import event, law, nats, number, simplest, wi
 from mechmarkov.report.words.phrases.premises import Phrase, cap, reason_in, value_in
 from mechmarkov.utils.text import clean, listed
 
-LOST = {
+WAS_LOST = {
     True: ", and was lost again",
     False: ", was lost later, and came back",
     None: ", and was lost later, perhaps for good",
 }
+LOST = {True: ", and lost again", False: ", lost later and regained", None: ", lost later, perhaps for good"}
 HEADS = ("previous_token_head", "induction_head", "graph_head", "selection")  # events
 
 
@@ -52,7 +53,8 @@ def _is_at(claim: Claim) -> str:
     )
     if claim.condition("tied embeddings favour repeats"):
         return f"It is at a local minimum{order}, as tied embeddings favour repeats, and this chain tends to switch"
-    return f"It is at a local minimum{order}{value}"
+    as_zero = ", counted as zero" if value_in(claim) < 0 else ""
+    return f"It is at a local minimum{order}{value}{as_zero}"
 
 
 def _moves(claim: Claim) -> str:
@@ -119,8 +121,9 @@ def _came_by(claim: Claim) -> str:
         return f"It never got halfway to {to} (steps {first} to {last})"
     away = claim.condition("lost again")
     lost = "" if away is None else LOST[away.holds]
+    was_lost = "" if away is None else WAS_LOST[away.holds]
     if claim.condition("from the first probed step"):
-        return f"{what} was there at step {int(claim.number('from the first probed step'))}, the first probed{lost}"
+        return f"{what} was there at step {int(claim.number('from the first probed step'))}, the first probed{was_lost}"
     low, high = claim.interval or (0, 0)
     sure = "" if claim.is_shown else ", not clearly"
     return f"Halfway to {to} between steps {int(low)} and {int(high)}{sure}{lost}"
