@@ -207,13 +207,17 @@ def _group_needed(data: xr.Dataset, effects: dict[str, float], single: Interval)
         most = max(names, key=effects.__getitem__)
         one_by_one = sum(max(effects[name], 0.0) for name in names)
         if low > max(MIN_EFFECT_NATS, single[1]) and one_by_one <= MAX_ONE_BY_ONE * worth[at]:
-            beside = [Condition("group"), Condition("one by one", value=one_by_one, unit="nats")]
             others = [effects[name] for name in names if name != most]
-            if max(MIN_EFFECT_NATS, *others) < (1 - MAX_TIED) * effects[most]:  # of equals none is worth most
-                beside.append(Condition("largest of them", None, effects[most], "nats", (most,)))
+            is_larger = max(MIN_EFFECT_NATS, *others) < (1 - MAX_TIED) * effects[most]
+            beside = (
+                Condition("group"),
+                Condition("one by one", value=one_by_one, unit="nats"),
+                # Of equals none is worth most.
+                Condition("largest of them", None, effects[most], "nats", (most,) if is_larger else ()),
+            )
             claim = Claim(
                 names, "is_needed_most", (), float(worth[at]), (low, high), 0.0, "nats", "shown",
-                "intervention", because=tuple(beside),
+                "intervention", because=beside,
             )  # fmt: skip
             # Of groups that are worth as much the smallest is named.
             if best is None or (len(names) < len(best.subject) and high >= (best.value or 0.0)):

@@ -186,7 +186,11 @@ CONDITIONS: dict[str, Template] = {
     "simpler law": lambda c: f"{law(c.words[0]).capitalize()} is {nats(c.value)} away".replace("In-", "in-"),
     # ablation
     "next part": "Next is {part}, {nats}",
-    "largest of them": "By itself {part} is worth most of them, {nats}",
+    "largest of them": lambda c: f"By itself {part(c.words[0])} is worth most of them, {nats(c.value)}"
+    if c.words
+    else f"By itself each is worth {nats(c.value)} at most"
+    if _value(c) > 0
+    else "By itself none of them is needed",
     # storage
     "with it only": "With {part} only it would be {nats} away",
     "without it": "Without {part} it would be {nats} away",
