@@ -140,7 +140,7 @@ def test_a_part_that_corrects_works_against_nothing():
     assert against.subject == ("L0.mlp",)
     assert against.condition("corrects").value > 0.01
     assert "corrects the others" in sentence(against)
-    assert lives(tiles).answer == "The direct path, corrected by the MLP of layer 0"
+    assert lives(tiles).answer == "The direct path"
     assert "others take away" not in lives(tiles).sentence
     assert screen.badge == "solved"
 
@@ -189,13 +189,13 @@ def test_whoever_reads_a_token_is_not_uniform():
     assert tiles["What has it learned?"].answer == "Closest to the uniform law"
 
 
-def test_a_lesser_law_is_not_the_whole_title():
+def test_all_that_a_lesser_law_needs_is_its_home():
     """The 3-gram of a chain of order 3: the first position knows one token."""
     kernel = np.random.default_rng(7).dirichlet([0.4, 0.4], size=(2, 2, 2)).clip(0.02)
     source = OrderK((kernel / kernel.sum(-1, keepdims=True)).tolist())
     model = n_gram_model(_of_two_tokens(np.array(source.kernel)), 20)
     _, screen, tiles = told(model, source=source, probes=["behaviour", "storage", "ablation"])
-    assert screen.title.endswith("% of the way from unigram to 4-gram: has the 3-gram")
+    assert screen.title == "Has the 3-gram, but not at position 0"
     assert lives(tiles).answer == "L0H0, L0H1 and the MLP of layer 0"  # not where it is written only
 
 

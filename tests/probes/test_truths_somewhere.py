@@ -128,18 +128,14 @@ def test_a_random_start_is_at_no_temperature():
 # 4: a head that subtracts what induction would give
 
 
-@pytest.mark.parametrize(
-    ("gain", "table", "of_use"),
-    [(-0.5, 1.5, True), (-1.0, 1.0, False), (-1.0, 2.5, False), (-2.0, 2.0, True)],
-)
-def test_a_head_against_the_law_holds_nothing(gain, table, of_use):
-    """Where the rest is too sure the model is farther from the law without it."""
+@pytest.mark.parametrize(("gain", "table"), [(-0.5, 1.5), (-1.0, 1.0), (-1.0, 2.5), (-2.0, 2.0)])
+def test_a_head_against_the_law_holds_nothing(gain, table):
     model = with_direct_table(induction_pair(3, 24, gain=gain), table * log_of(SLOW))
     result, screen, answers = told(model, ["behaviour", "storage", "ablation", "induction"], Chain(SLOW))
     assert result.claims.first("stores").subject == ("direct",)
     assert result.claims.first("works_against").subject == ("L1H0",)
     assert result.claims.first("is_induction_head").condition("write against the law")
-    assert answers["Where does it live?"] == f"The direct path{', corrected by L1H0' * of_use}"
+    assert answers["Where does it live?"] == "The direct path"
     assert "L1H0" not in screen.title
 
 

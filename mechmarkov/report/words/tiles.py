@@ -196,8 +196,6 @@ def _stores(claim: Claim) -> str:
         if len(claim.subject) > MAX_NAMED:
             return f"spread over {len(claim.subject)} parts"
         told = f"{'spread over ' if claim.condition('not stable') else ''}{parts(claim.subject)}"
-        if (by := claim.condition("corrected by")) is not None:
-            told = f"{told}, corrected by {parts(by.words)}"
         if claim.where != Where():
             told = (
                 f"{told}, {where(claim)}"

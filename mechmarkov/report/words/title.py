@@ -55,10 +55,6 @@ def title(word: Badge | None, claims: Claims, lives: Tile | None) -> str:
         has, how_sure = f"Has {law(tempered.object[0])}, but", sureness(tempered)
         ways = [f"{has} is {how_sure} than it should be"] * (tempered.value is not None)
         return _longest(*ways, f"{has} is {how_sure}", f"{has} {how_sure}", f"{has} not as sure")
-    if fails is not None and few is not None and word == "partly" and fails.object != reaches.object:
-        fails = (
-            fails if few.holds else None
-        )  # where a law that is not the best fails at few places a tile says
     if fails is not None and word in ("partly", "another law") and fails.object[0] not in NO_PARTS:
         return but_not(f"Has {law(fails.object[0])}", fails, MAX_TITLE_WORDS)
     if word == "partly":
