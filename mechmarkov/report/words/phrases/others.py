@@ -45,7 +45,9 @@ def _reads_part(claim: Claim) -> str:
     part, r2 = clean(claim.object[0]), number(value_in(claim))
     what = f"the belief over {part if part[-1:].isdigit() else f'the {part}'}"
     if claim.status == "excluded":
-        return f"{cap(what)} is read from {stream(claim.subject[0])} no better than in untrained models: R² {r2}"
+        return (
+            f"{cap(what)} is read from {stream(claim.subject[0])} no better than in untrained models: R² {r2}"
+        )
     if value_in(claim) < MOST_OF_A_PART:
         what = f"some of {what}"
     does = "is" if claim.is_shown else "may be"
