@@ -61,7 +61,7 @@ class Cell:
 
     @property
     def is_tabled(self) -> bool:
-        """Whether its rows have the tables' columns: a file that was edited may have others."""
+        """Returns whether its rows have the tables' columns: a file that was edited may have others."""
         tables = ((self.effects, CLAIMED), (self.reasons, REASONS))
         return all(len(row) == len(columns) for rows, columns in tables for row in rows)
 

@@ -54,9 +54,11 @@ def tokens_(
     from mechmarkov.runs import load
 
     loaded = bundled(str(example)) if run is None else load(run)
-    if len(sequence) == 1 and len(sequence[0]) > 1 and sequence[0] not in map(str, loaded.source.labels):
+    labels = [str(label) for label in loaded.source.labels]
+    together = sequence[0] if len(sequence) == 1 and sequence[0] not in labels else ""
+    if 1 < len(together) <= loaded.config.n_ctx + 1 and {*together} <= {*labels}:
         between = "expected states with spaces between: '0 1 2'"
-        raise ValueError(f"--tokens is {shown(sequence[0])}, which is not a state, {between}")
+        raise ValueError(f"--tokens is {shown(together)}, which is not a state, {between}")
     found = tokens(loaded, sequence, step=step)
     if run is not None:
         found.data.attrs["file"] = page_name(run)
