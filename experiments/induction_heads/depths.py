@@ -16,7 +16,7 @@ from mechmarkov.models.components import head_index
 # Symbols: what differs from the folder's recipe, the depths, and seeds. Eight as in `phases`.
 Settings = dict[int, tuple[list[str], tuple[int, ...], int]]
 FULL: Settings = {
-    3: (["model.n_ctx=32", "steps=350"], (1, 2, 3, 4), 8),
+    3: (["model.n_ctx=32", "steps=350"], (1, 2, 3, 4), 16),
     2: (["steps=900", "optimiser.lr=5e-3"], (1, 2, 3, 4), 5),
     8: (["steps=320", "source.concentration=0.1"], (1, 2, 3, 4), 5),
 }

@@ -28,8 +28,8 @@ SYMBOLS = {2: "two symbols", 3: "three symbols", 8: "eight symbols"}
 # Dirichlet(1) are then too even to tell from uniform ones, and add-1 counts of tokens worse than none; so
 # they are drawn more uneven.
 FULL: dict[int, tuple[int, int, int, list[str]]] = {
-    3: (8, 320, 10, []),
-    2: (8, 900, 25, ["optimiser.lr=5e-3"]),
+    3: (32, 320, 10, []),
+    2: (32, 900, 25, ["optimiser.lr=5e-3"]),
     8: (8, 400, 20, ["source.concentration=0.1"]),
 }
 QUICK: dict[int, tuple[int, int, int, list[str]]] = {3: (2, 300, 20, ["model.n_ctx=32"])}

@@ -59,7 +59,7 @@ def compare(n: int, model: str, times: Times, how: str) -> list[Finding]:
 
 def unigrams(quick: bool) -> Measured:
     """When the previous-token head forms: on chains, doubly stochastic ones, and independent tokens."""
-    seeds = 2 if quick else 8
+    seeds = 2 if quick else 16
     settings = {3: ["steps=320" if quick else "steps=600", "optimiser.lr=3e-3"]}
     if not quick:
         settings[2] = ["steps=700", "optimiser.lr=1e-2"]

@@ -54,7 +54,7 @@ def without_inference(tokens: np.ndarray) -> Float[np.ndarray, "batch position s
 
 def hidden_tasks(quick: bool) -> Measured:
     """Train on all tasks; distance from the exact filter by position, and what the stream holds."""
-    seeds = 2 if quick else 16
+    seeds = 2 if quick else 48
     data = tasks().model_dump(mode="json")
     recipe = mm.load_recipe(RECIPES / "hidden-tasks.toml").replace(**{"source": data})
     (runs,) = trained([recipe], range(seeds))

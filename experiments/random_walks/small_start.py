@@ -32,7 +32,7 @@ LARGER = 10  # times the uniform attention
 
 def small_start(quick: bool) -> Measured:
     """The paper's start at the printed step size, and at larger ones."""
-    steps, seeds = 400 if quick else 1000, range(1 if quick else 16)
+    steps, seeds = 400 if quick else 1000, range(1 if quick else 48)
     etas = (PRINTED, SUMMED) if quick else tuple(ETAS)
     marks = [round(steps * share_) for share_ in (0.1, 0.4, 0.7, 1.0)]
     every = steps // 20

@@ -56,7 +56,7 @@ def changes(
 
 def leaves(quick: bool) -> Measured:
     """Train one layer on one tree of depth 3, with an MLP and without."""
-    steps, seeds = (400, range(2)) if quick else (1500, range(16))
+    steps, seeds = (400, range(2)) if quick else (1500, range(48))
     source = {
         "kind": "context_tree",
         "leaves": [{"context": list(context), "law": list(law)} for context, law in LEAVES.items()],

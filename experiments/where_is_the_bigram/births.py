@@ -37,7 +37,7 @@ def learned(quick: bool, **changes: Any) -> mm.Recipe:
 
 def fleet(quick: bool) -> list[mm.Run]:
     """The runs that several measurements look at."""
-    return trained([learned(quick, steps=800)], range(2 if quick else 8))[0]
+    return trained([learned(quick, steps=800)], range(2 if quick else 16))[0]
 
 
 def births(quick: bool) -> Measured:
