@@ -128,8 +128,8 @@ def positions(quick: bool) -> Measured:
         [
             Finding(
                 "absolute_positions",
-                f"{share(same, count)} seeds; uniform law, unigram and bigram in this order in {ordered}, the "
-                f"first layer feeds the second in {places.count((0, 1))}",
+                f"{share(same, count)} seeds; uniform law, unigram and bigram in this order in {ordered}, "
+                f"the first layer feeds the second in {places.count((0, 1))}",
                 holds(same == count),
                 f"nearest exact predictor late in the context, and the probe `induction`; {how}",
                 "trained at another",
@@ -140,8 +140,8 @@ def positions(quick: bool) -> Measured:
                 f"{share(near, count)} seeds; {over_seeds(ends)} nats above it late in the context (the "
                 f"unigram {over_seeds(gaps)})",
                 holds(near == count),
-                "excess over the exact posterior mean (uniform start), last quarter of positions; near: below "
-                f"{CLOSE:g} of the unigram's, a threshold of ours; {how}",
+                "excess over the exact posterior mean (uniform start), last quarter of positions; near: "
+                f"below {CLOSE:g} of the unigram's, a threshold of ours; {how}",
                 "trained at another",
                 (near, count),
             ),

@@ -53,7 +53,7 @@ def _at(base: mm.Recipe, name: str, batch: int) -> mm.Recipe:
 
 def precision(quick: bool) -> Measured:
     """Float16 without a gradient scaler, and the layer norm: what the public code trains with."""
-    seeds, steps = (2, 300) if quick else (16, 800)
+    seeds, steps = (2, 800) if quick else (16, 800)
     base = varied(TIED, "source.p=0.8", "model.n_ctx=32", f"steps={steps}")
     names = ["float32", "float16"] if quick else [*PRECISIONS]
     ends = dict(zip(names, fates([_at(base, name, 16) for name in names], seeds), strict=True))
