@@ -48,6 +48,7 @@ SETTINGS = {
         "MIN_EVENTS": 30,
         "MIN_GAP_NATS": 0.05,
         "MIN_GAP_STANDARD_ERRORS": 5.0,
+        "MIN_RIGHT_SHARE": 0.99,
     },
     "probing.subject": {"EVALUATION_SEED": 2_654_435_769, "MOST_SEQUENCES": 1_000_000},
     "probing.outcome": {"SCHEMA_VERSION": 1},

@@ -1,7 +1,7 @@
 """Do the data come from the declared source? Sequences against its law; a model surer than it is right."""
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from scipy.special import ndtri
 
 from mechmarkov.probing.subject import Subject
@@ -13,6 +13,7 @@ FALSE_ALARMS = 1e-4  # how often a right source is doubted, over all pairs of st
 MIN_EVENTS = 30
 MIN_GAP_NATS = 0.05
 MIN_GAP_STANDARD_ERRORS = 5.0
+MIN_RIGHT_SHARE = 0.99  # of how often the best law is right: a model of another source is less often right
 
 
 def unlikely_transition(source: Source, states: Int[np.ndarray, "batch position"]) -> str | None:
@@ -65,11 +66,14 @@ def overconfidence(subject: Subject) -> str | None:
 
     A model that has learned these data is as right as it is sure. One of other data is sure and wrong, and so
     is one that has learned a few sequences by heart, or has large random weights: the start of a training
-    is not asked.
+    is not asked. A loss on scores does not ask for probabilities, so that a model of it is doubted only if
+    it is less often right than the best law.
     """
     if subject.run.recipe is not None and subject.coordinates[-1] == 0:
         return None
     predicted = subject.probabilities[-1]
+    if subject.objective.kind != "cross_entropy" and _is_as_right(subject, predicted):
+        return None
     log = np.log(np.maximum(predicted, FLOOR))
     taken = np.take_along_axis(log, subject.batch.targets.numpy()[..., None], -1)[..., 0]
     expected = -(predicted * log).sum(-1).mean(-1)
@@ -83,3 +87,13 @@ def overconfidence(subject: Subject) -> str | None:
         f"predictions have an entropy of {expected.mean():.3f} nats and a loss of "
         f"{expected.mean() + gap.mean():.3f}: overconfident, overfitted or untrained"
     )
+
+
+def _is_as_right(subject: Subject, predicted: Float[np.ndarray, "batch read state"]) -> bool:
+    """Returns whether the likeliest states come as often as the best law's, in expectation."""
+    best = subject.source.best()
+    if isinstance(best, str):
+        return False
+    law = subject.exact[best.name]
+    right = np.take_along_axis(law, predicted.argmax(-1)[..., None], -1).mean()
+    return bool(right >= MIN_RIGHT_SHARE * law.max(-1).mean())

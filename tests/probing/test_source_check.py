@@ -118,6 +118,20 @@ def test_the_random_start_of_a_training_is_not_doubted_however_sure():
     assert "untrained" in overconfidence(replace(start, run=replace(run, recipe=None)))
 
 
+@pytest.mark.parametrize(("law", "doubted"), [(P3, False), (P3[[1, 2, 0]], True)])
+def test_scores_are_doubted_only_if_less_right(law, doubted):
+    """Probabilities as P to the eighth are as right as P, and far too sure for cross-entropy."""
+    run = run_of(direct_table(torch.tensor(law**8).float(), n_ctx=16))
+    on_scores = replace(run, objective=mm.Objective(kind="squared"))
+    assert (overconfidence(subject_of(on_scores, sequences=64)) is not None) == doubted
+    in_nats = run_of(direct_table(torch.tensor(8 * np.log(law)).float(), n_ctx=16))
+    assert overconfidence(subject_of(in_nats, sequences=64)) is not None
+
+
+def test_the_bundled_graph_is_not_doubted():
+    assert overconfidence(mm.Subject.of(mm.example("graph"), sequences=256)) is None
+
+
 def test_ones_own_sequences_are_probed_and_held_against_the_source():
     run = random_run()
     subject = mm.Subject.of(run, sequences=16)
