@@ -108,10 +108,15 @@ def check_written(kind: str, name: str) -> None:
         raise ValueError(f"no shipped {kind} is called {shown(name)}{near_misses(name, list(known))}")
 
 
-def check_example(name: str) -> None:
-    """Raise ValueError unless a bundled run has that name."""
+def example_path(name: str) -> Path:
+    """Returns the file of a bundled run.
+
+    Raises:
+        ValueError: None has that name.
+    """
     if not isinstance(name, str) or name not in EXAMPLES:
         raise ValueError(f"no bundled run is called {shown(name)}; there are {', '.join(EXAMPLES)}")
+    return ROOT / "runs" / "examples" / f"{name}.pt"
 
 
 def check_run(name: str) -> None:

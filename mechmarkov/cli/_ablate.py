@@ -5,14 +5,15 @@ from typing import Any
 
 import click
 
-from mechmarkov.cli._options import JSON, names_of, number, paths, print_json
+from mechmarkov.cli._options import EXAMPLE, JSON, names_of, number, paths, print_json, run_of
 
 KINDS = ("zero", "mean", "resample", "same_token")
 MAX_SEQUENCES = 100_000
 
 
 @click.command()
-@click.argument("run", shell_complete=paths)
+@click.argument("run", required=False, shell_complete=paths)
+@EXAMPLE
 @click.option("--parts", metavar="A,B", required=True, help="L0H0, L0.mlp, direct, embed, pos_embed, bias.")
 @click.option("--kind", type=click.Choice(KINDS), default="mean", help="What takes their place.")
 @click.option("--positions", metavar="5,-1", help="Only there, from the end if negative.  [everywhere]")
@@ -21,7 +22,8 @@ MAX_SEQUENCES = 100_000
 @number("--sequences", MAX_SEQUENCES, "Evaluation sequences.  [64 to 2048]")
 @JSON
 def ablate(
-    run: str,
+    run: str | None,
+    example: str | None,
     parts: str,
     kind: str,
     positions: str | None,
@@ -31,17 +33,15 @@ def ablate(
     as_json: bool,
 ) -> None:
     """Say how far the loss of RUN rises when the outputs of its parts, together, are replaced."""
-    from mechmarkov.catalogue import check_run
-
     names = names_of("--parts", parts) or []
     where = None if positions is None else _positions(positions)
-    check_run(run)
+    path = run_of(run, example)
     from mechmarkov.interventions.ablate import ablate as without
     from mechmarkov.probing.effects import effects
     from mechmarkov.probing.subject import Subject
     from mechmarkov.runs import load
 
-    loaded = load(run)
+    loaded = load(path)
     held = int(loaded.steps[-1]) if step == -1 else step
     subject = Subject.of(loaded, [held], seed=seed, sequences=sequences)
     cut: Any = partial(without, component=names, kind=kind, seed=seed, positions=where)

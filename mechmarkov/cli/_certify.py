@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from mechmarkov.cli._options import JSON, PATH, Finite, paths, print_json
+from mechmarkov.cli._options import EXAMPLE, JSON, PATH, Finite, paths, print_json, run_of
 from mechmarkov.utils.files import check_writable
 from mechmarkov.utils.text import reason
 
@@ -14,7 +14,8 @@ NUMBERS = ("tier", "worst_kl", "worst_log_ratio", "worst_logit_error", "why")
 
 
 @click.command()
-@click.argument("run", shell_complete=paths)
+@click.argument("run", required=False, shell_complete=paths)
+@EXAMPLE
 @click.option(
     "--program",
     metavar="NAME|TABLE",
@@ -33,13 +34,21 @@ NUMBERS = ("tier", "worst_kl", "worst_log_ratio", "worst_logit_error", "why")
 @JSON
 @click.option("--out", type=PATH, default="proof.json", help="File.")
 def certify(
-    run: str, program: str | None, step: int, seconds: float | None, arithmetic: str, out: Path, as_json: bool
+    run: str | None,
+    example: str | None,
+    program: str | None,
+    step: int,
+    seconds: float | None,
+    arithmetic: str,
+    out: Path,
+    as_json: bool,
 ) -> None:
     """Certify how far a program is from RUN at most, on every sequence, and write a proof.
 
     RUN is a run.pt file, a folder that `save_folder` wrote, or hf://owner/name. Where no bound is known the
     worst sequence that a search found is printed, and no proof is written.
     """
+    path = run_of(run, example)
     check_writable(out)
     from mechmarkov.certify import EXACT, FLOAT32, proof_of, save_proof
     from mechmarkov.certify import certify as certify_run
@@ -47,7 +56,7 @@ def certify(
     from mechmarkov.certify.sentence import sentences
     from mechmarkov.runs import load
 
-    loaded = load(run)
+    loaded = load(path)
     check_replaces_proof(out)
     held = int(loaded.steps[-1]) if step == -1 else step
     options: dict[str, Any] = {} if seconds is None else {"seconds": seconds}
@@ -70,7 +79,8 @@ def certify(
     if found.worst_kl is None:
         click.echo("No proof is written.")
     else:
-        click.echo(f"{out}  (mechmarkov verify {shlex.quote(str(out))} {shlex.quote(run)})")
+        typed = f"--example {example}" if run is None else shlex.quote(run)
+        click.echo(f"{out}  (mechmarkov verify {shlex.quote(str(out))} {typed})")
 
 
 def _program(text: str | None) -> Any:
@@ -95,15 +105,17 @@ def _program(text: str | None) -> Any:
 
 @click.command()
 @click.argument("proof", type=PATH)
-@click.argument("run", shell_complete=paths)
+@click.argument("run", required=False, shell_complete=paths)
+@EXAMPLE
 @JSON
-def verify(proof: Path, run: str, as_json: bool) -> None:
+def verify(proof: Path, run: str | None, example: str | None, as_json: bool) -> None:
     """Check PROOF, which `certify` wrote, against RUN: each inequality is computed again from the weights."""
+    path = run_of(run, example)
     from mechmarkov.certify import load_proof
     from mechmarkov.certify import verify as verify_proof
     from mechmarkov.runs import load
 
-    stored, loaded = load_proof(proof), load(run)
+    stored, loaded = load_proof(proof), load(path)
     try:
         follows = verify_proof(stored, loaded)
     except ValueError as error:

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 import click
 from click.shell_completion import CompletionItem, FishComplete, add_completion_class
 
+from mechmarkov.catalogue import check_run, example_path, examples
 from mechmarkov.utils.text import printable
 
 MAX_PATH_CHARACTERS = 5000
@@ -68,6 +69,27 @@ def completing(
 def paths(_: click.Context, __: click.Parameter | None, incomplete: str) -> list[CompletionItem]:
     """Has the shell complete a path: of a run, which may be a file, a folder or no path at all."""
     return [CompletionItem(incomplete, type="file")]
+
+
+EXAMPLE = click.option(
+    "--example", metavar="NAME", shell_complete=completing(examples), help="A bundled run instead of RUN."
+)
+
+
+def run_of(run: str | None, example: str | None) -> str:
+    """Returns where the run of a command is: RUN, or the file of the bundled one that `--example` names.
+
+    Raises:
+        ValueError: Both are given, or neither, or there is no such run.
+    """
+    if run is not None and example is not None:
+        raise ValueError("RUN and --example exclude each other")
+    if example is not None:
+        return str(example_path(example))
+    if run is None:
+        raise ValueError("RUN is missing: a run.pt file, or --example NAME")
+    check_run(run)
+    return run
 
 
 @add_completion_class

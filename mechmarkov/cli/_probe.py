@@ -86,7 +86,7 @@ def probe(
     for run in runs:
         catalogue.check_run(run)
     if example is not None:
-        catalogue.check_example(example)
+        catalogue.example_path(example)  # an error unless there is one
     from mechmarkov.probe_run import ProbingInterruptedError
     from mechmarkov.probe_run import probe as probe_run
     from mechmarkov.report.compare import write_comparison

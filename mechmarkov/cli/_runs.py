@@ -5,25 +5,34 @@ from typing import Any
 
 import click
 
-from mechmarkov.cli._options import JSON, MAX_LINE_CHARACTERS, PATH, names_of, paths, print_json, told
+from mechmarkov.cli._options import (
+    EXAMPLE,
+    JSON,
+    MAX_LINE_CHARACTERS,
+    PATH,
+    names_of,
+    paths,
+    print_json,
+    run_of,
+    told,
+)
 from mechmarkov.utils.files import check_writable
 from mechmarkov.utils.text import NAME_CHARACTERS, printable
 
 
 @click.command()
-@click.argument("run", shell_complete=paths)
+@click.argument("run", required=False, shell_complete=paths)
+@EXAMPLE
 @JSON
-def show(run: str, as_json: bool) -> None:
+def show(run: str | None, example: str | None, as_json: bool) -> None:
     """Say what RUN holds, a run.pt file, a folder that `save_folder` wrote, or hf://owner/name."""
-    from mechmarkov.catalogue import check_run
-
-    check_run(run)
+    path = run_of(run, example)
     from mechmarkov import runs
     from mechmarkov.runs.description import describe
     from mechmarkov.runs.growth import waiting
     from mechmarkov.runs.stored import place_of, read
 
-    place = place_of(run)
+    place = place_of(path)
     loaded = runs.load(place) if waiting(place) else read(place)
     rows = {name: value for name, value in describe(loaded).items() if name != "provenance"}
     if as_json:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from mechmarkov.catalogue import examples
-from mechmarkov.cli._options import JSON, PATH, completing, paths, print_json, told
+from mechmarkov.cli._options import EXAMPLE, JSON, PATH, paths, print_json, run_of, told
 from mechmarkov.cli._probe import page_name
 from mechmarkov.utils.files import check_writable, made_folder
 from mechmarkov.utils.text import printable, shown
@@ -16,9 +15,7 @@ MAX_LINES = 32
 
 @click.command("tokens")
 @click.argument("run", required=False, shell_complete=paths)
-@click.option(
-    "--example", metavar="NAME", shell_complete=completing(examples), help="A bundled run instead of RUN."
-)
+@EXAMPLE
 @click.option("--tokens", "text", metavar="'0 1 2'", required=True, help="States by number or label.")
 @click.option("--step", type=int, default=-1, help="Checkpoint, -1 for the last.")
 @click.option("--out", type=PATH, default="report", help="Folder.")
@@ -32,28 +29,18 @@ def tokens_(
     The law of the next state by model and source at every position, attention, logit lens, and what a patch
     of one position of the residual stream brings back.
     """
-    from mechmarkov.catalogue import check_example, check_run
-
-    if run is not None and example is not None:
-        raise ValueError("RUN and --example exclude each other")
-    if run is None and example is None:
-        raise ValueError("RUN is missing: a run.pt file, or --example NAME")
+    path = run_of(run, example)
     sequence = text.replace(",", " ").split()
     if not sequence:
         raise ValueError(f"--tokens is {text!r}, expected states with spaces between: '0 1 2'")
-    if run is None:
-        check_example(str(example))
-    else:
-        check_run(run)
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file, expected a folder")
     check_writable(out / PAGE)
     from mechmarkov.own_tokens import tokens
     from mechmarkov.report.own_tokens import table
-    from mechmarkov.runs import example as bundled
     from mechmarkov.runs import load
 
-    loaded = bundled(str(example)) if run is None else load(run)
+    loaded = load(path)
     labels = [str(label) for label in loaded.source.labels]
     together = sequence[0] if len(sequence) == 1 and sequence[0] not in labels else ""
     if 1 < len(together) <= loaded.config.n_ctx + 1 and {*together} <= {*labels}:

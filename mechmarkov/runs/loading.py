@@ -3,10 +3,9 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 
-from mechmarkov.catalogue import check_example
+from mechmarkov.catalogue import example_path
 from mechmarkov.runs import growth, schema
 from mechmarkov.runs.run import Run
 from mechmarkov.runs.stored import file_fields, folder_fields, place_of
@@ -113,6 +112,4 @@ def example(name: str = "walk") -> Run:
         >>> example("walk").source.title()
         'Circle walk on 6 states, p = 0.5'
     """
-    check_example(name)
-    with resources.as_file(resources.files("mechmarkov.runs") / "examples" / f"{name}.pt") as path:
-        return load(path)
+    return load(example_path(name))
