@@ -311,15 +311,22 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     if stores is None:
         return []
     # Of a model of another law, what it needs tells more than where the bigram is stored, or that it is not.
-    closest = Claims(tuple(claims)).first("is_closest_to", probe="behaviour")
+    behaviour = Claims(tuple(claims)).where(probe="behaviour")
+    closest, like = (
+        behaviour.first("is_closest_to"),
+        behaviour.first("imitates", object="bigram", status="shown"),
+    )
     names = () if closest is None or not closest.is_shown else closest.object
-    is_another = bool(names) and not {*names} & {*SIMPLE}
+    has_bigram = like is not None and stores.is_shown
+    is_another = bool(names) and not {*names} & {*SIMPLE} and not has_bigram
+    best = behaviour.first("reaches")
+    is_part = best is not None and "bigram" not in best.object and "bigram" in names and like is None
     other = next(
         (one for one in ours.where("stores") if one.object != BIGRAM and one.object[0] in names), None
     )
     told, rank = (
         stores,
-        6 if is_another or _is_needed_elsewhere(stores, claims) else 1 if stores.is_shown else 4,
+        6 if is_another or is_part or _is_needed_elsewhere(stores, claims) else 1 if stores.is_shown else 4,
     )
     if is_another and other is not None:
         # Of a law of several tokens the parts that bring them are needed as much as the one that writes it.

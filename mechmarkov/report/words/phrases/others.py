@@ -23,10 +23,10 @@ def _explains(claim: Claim) -> str:
     terms = [term(one) for one in fitted] or ["its mean prediction"]
     named = cap(_first(terms))
     several = len(terms) > 1 or any(one.words[0] in COUNTS for one in fitted)
-    much = f"{share(max(0.0, value_in(claim)), 1)} of the model ({int(claim.number('numbers'))} numbers)"
+    much = f"{share(max(0.0, value_in(claim)), 1)} of the model"
     if claim.status == "open":
         return f"{named} would explain {much}{reason_in(claim)}"
-    return f"{named} {'explain' if several else 'explains'} {much}"
+    return f"{named} {'explain' if several else 'explains'} {much} ({int(claim.number('numbers'))} numbers)"
 
 
 def _first(terms: list[str]) -> str:
