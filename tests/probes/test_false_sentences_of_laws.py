@@ -191,3 +191,17 @@ def test_a_program_that_is_open_is_one_short_sentence():
         because=(Condition("numbers", value=73), *terms, *rest), against=against,
     )  # fmt: skip
     assert len(sentence(found).split()) <= 25
+
+
+def test_a_row_that_is_right_by_chance_has_no_home():
+    """Two states are renamed, and after a third one the same follows: behaviour tells no place."""
+    renamed = log_of(P4[[1, 0, 2, 3]][:, [1, 0, 2, 3]])
+    result, screen, tiles = told(direct_table(renamed, N_CTX), probes=["behaviour", "storage", "ablation"])
+    assert result.claims.first("stores").where.states == ("2",)
+    assert "bigram" not in screen.title
+    assert lives(tiles).answer == "In none: the direct path does harm"
+
+
+def test_a_belief_that_is_open_is_not_told_as_read():
+    around = Claim(("embed",), "reads_part", ("task",), -0.03, (-0.13, 0.08), unit="R²", status="open")
+    assert sentence(around).startswith("Whether some of the belief over the task is read from the embedding")

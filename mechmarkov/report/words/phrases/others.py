@@ -50,8 +50,9 @@ def _reads_part(claim: Claim) -> str:
         )
     if value_in(claim) < MOST_OF_A_PART:
         what = f"some of {what}"
-    does = "is" if claim.is_shown else "may be"
-    return f"{cap(what)} {does} read from {stream(claim.subject[0])} on: R² {r2}"
+    if claim.status == "open":
+        return f"Whether {what} is read from {stream(claim.subject[0])} is open: R² {r2}{within(claim)}"
+    return f"{cap(what)} is read from {stream(claim.subject[0])} on: R² {r2}"
 
 
 def _follows_belief(claim: Claim) -> str:
