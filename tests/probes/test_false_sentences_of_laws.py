@@ -169,7 +169,7 @@ def test_a_circuit_that_scores_made_is_not_without_need():
 def test_a_better_law_at_the_start_tells_the_lesser():
     tables = [t * L4 for t in (1.0, 0.0, -1.0)]
     result, *_ = told(*(direct_table(t, N_CTX) for t in tables), probes=["behaviour", "dynamics"])
-    assert "The bigram was there at step 0" in result["dynamics"].verdict
+    assert "The bigram was there at step 0, the first probed, and was lost" in result["dynamics"].verdict
     assert "unigram" not in result["dynamics"].verdict
 
 
