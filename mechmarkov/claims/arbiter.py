@@ -69,7 +69,7 @@ def contradict(one: Claim, other: Claim) -> bool:
 def _is_of_one_step(claim: Claim) -> bool:
     """Returns whether what weights hold is the bigram's table, not that of a law of several steps."""
     law = claim.condition("law")
-    return law is None or (law.value or 1.0) <= 1
+    return law is None or ((law.value or 1.0) <= 1 and law.words != ("lag",))
 
 
 def _both(one: Claim, other: Claim, first: str, second: str) -> bool:

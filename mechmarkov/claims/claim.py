@@ -35,6 +35,7 @@ RELATIONS = {
     "imitates": "S predicts like the law O: KL(O ‖ S) is v nats, under 0.01 or a tenth of the next law's",
     "is_closest_to": "of all exact laws, O (several where they coincide or tie) is the nearest to S, v nats",
     "tempers": "predictions of S are the law O at temperature v, or one a state: a tenth of KL is left",
+    "opposes": "predictions of S are the law O at temperature v below 0: its likely states are unlikely",
     "reaches": "S is v nats above the loss of O, the best exact law, at most a tenth of what the unigram is",
     "is_on_the_way_to": "S has taken the share v of the way from the unigram's expected loss to O's",
     "is_right": "S predicts the next state right with probability v; O: what is the best possible",

@@ -16,11 +16,19 @@ STEPS = 16
 
 
 def best_temperature(
-    p: Float[np.ndarray, "batch read state"], q: Float[np.ndarray, "batch read state"]
+    p: Float[np.ndarray, "batch read state"],
+    q: Float[np.ndarray, "batch read state"],
+    *,
+    opposite: bool = False,
 ) -> tuple[float, Float[np.ndarray, " batch"]]:
     """Returns the temperature of q that is nearest to p, and KL(p ‖ q at it) of each sequence (nats).
 
     A temperature above 1 means that q is surer than p: it has to be heated.
+
+    Args:
+        p: A law.
+        q: Predictions.
+        opposite: Whether temperatures below 0 are asked too, at which what q makes unlikely is likely.
 
     Example:
         >>> p = np.array([[[0.8, 0.2]]])
@@ -28,9 +36,14 @@ def best_temperature(
         >>> temperature, nats = best_temperature(p, q)
         >>> round(temperature, 4), bool(nats.max() < 1e-9)
         (0.5, True)
+        >>> round(best_temperature(p, p[..., ::-1], opposite=True)[0], 4)
+        -1.0
     """
     # What is far below the floor of a KL still tells how sure q is; a zero is as unlikely as the least.
     logs = np.log(np.maximum(q, q.min(initial=FLOOR, where=q > 0)))
+    # The slope at s = 0 says on which side of it the minimum of a convex function is.
+    sign = -1 if opposite and float(logs.mean()) > float((p * logs).sum(-1).mean()) else 1
+    logs = sign * logs
     aim, s = float((p * logs).sum(-1).mean()), 1.0
     low, high = HOTTEST, COLDEST
     for _ in range(STEPS):
@@ -41,4 +54,4 @@ def best_temperature(
         curvature = float(((heated * logs**2).sum(-1) - mean**2).mean())
         step = s - slope / curvature if curvature > 0 else low
         s = step if low < step < high else float(np.sqrt(low * high))
-    return 1 / s, np.asarray(np.maximum(kl(p, softmax(s * logs, axis=-1)), 0).mean(-1))
+    return sign / s, np.asarray(np.maximum(kl(p, softmax(s * logs, axis=-1)), 0).mean(-1))

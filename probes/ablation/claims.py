@@ -152,6 +152,7 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str
         name = max(effects, key=effects.__getitem__)
         value, interval = effects[name], interval_at(data, "effect", component=name, **MEAN_LOSS)
     clean = Condition("loss", value=float(last_model(data)["clean"].sel(measure="loss")), unit="nats")
+    on_scores = (Condition("loss on scores"),) if data.attrs["objective"] != "cross_entropy" else ()
     if (group := _group_needed(data, ranked(data), interval)) is not None:
         return replace(group, because=(clean, *group.because))
     ends = {part: interval_at(data, "effect", component=part, **MEAN_LOSS) for part in effects}
@@ -182,7 +183,7 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str
         harm.append(Condition("clearly needed", words=tuple(clear)))
     return Claim(
         (name,), "is_needed_most", (), value, interval, score.null, "nats",
-        "excluded" if little else "open", "intervention", because=(clean, *harm),
+        "excluded" if little else "open", "intervention", because=(clean, *on_scores, *harm),
     )  # fmt: skip
 
 

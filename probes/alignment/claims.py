@@ -70,7 +70,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     constant = bool(best["constant"])
     holds = not constant and gain >= least
     conditions = [
-        Condition("law", value=lag, words=() if data.attrs["first_order"] else ("lagged",)),
+        _law(data, best),
         Condition("predicts by itself", value=nats, unit="nats"),
         Condition("the unigram is away", value=nats + gain, unit="nats"),
         Condition("by mean output", mlp_index(path) is not None),
@@ -103,6 +103,14 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     return [told, *_at_other_lags(data, lag)] if status == "shown" else [told]
 
 
+def _law(data: xr.Dataset, path: xr.Dataset) -> Condition:
+    """Returns which law a path's circuit is compared with: by how many steps, or of which lag."""
+    of_lag = ("lag",) if bool(path["of_own_lag"]) else ("lagged",)
+    return Condition(
+        "law", value=int(path["attended_lag"]), words=() if data.attrs["first_order"] else of_lag
+    )
+
+
 def _at_other_lags(data: xr.Dataset, told: int) -> Iterator[Claim]:
     """Yields paths that have the law of another token than the best one's, where several tell the next."""
     last, least = last_model(data), MIN_GAIN_SHARE * float(data["unigram_kl"])
@@ -115,7 +123,7 @@ def _at_other_lags(data: xr.Dataset, told: int) -> Iterator[Claim]:
         if lag != told and not bool(one["constant"]) and float(one["gain"]) >= least and is_table and reads:
             target, _ = target_of(one)
             beside = (
-                Condition("law", value=lag, words=("lagged",)),
+                _law(data, one),
                 Condition("predicts by itself", value=float(one["kernel_kl"]), unit="nats"),
             )
             yield Claim((path,), "matches", (target,), value, unit=unit, evidence="weights", because=beside)

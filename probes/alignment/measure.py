@@ -14,7 +14,7 @@ from mechmarkov.probing.preconditions import has_one_parent, parent_lag
 from mechmarkov.probing.recording import ATTENTION, SCORES
 from mechmarkov.probing.subject import Subject
 from mechmarkov.probing.value_circuits import path_tables
-from mechmarkov.sources import FixedChain, Stationary
+from mechmarkov.sources import FixedChain, SelectiveLag, Stationary
 from mechmarkov.theory import kernel as k
 
 # A circuit whose state-dependent part is this small against the whole says nothing of the state: float32
@@ -39,7 +39,8 @@ UNITS = {
 def measure(subject: Subject) -> xr.Dataset:
     """Every path's value circuit against the target at the lag the path looks at.
 
-    P^m is here the law of m steps: of the state given only the one m before.
+    P^m is here the law of m steps: of the state given only the one m before. Where each sequence has a lag
+    of its own, it is the law of that lag for a path that is nearer to it.
 
     Returns, over [axis, path]:
         `circuit` [.., state_from, state_to] (score units): the full circuit;
@@ -54,7 +55,8 @@ def measure(subject: Subject) -> xr.Dataset:
         is nearest to, and by how much (NaN: constant);
         `recall` (probability); `circulant_share` (circle sources);
         `unigram` [.., state_to]: the state-independent part of the circuit, which is left out of the above.
-        `constant`: whether the circuit says nothing of the state.
+        `constant`: whether the circuit says nothing of the state;
+        `of_own_lag`: whether its target is the law of a sequence whose lag it reads.
         `kernel` [state_from, state_to]: P; `law` [path, state_from, state_to]: P^m where the last model's
         path looks; `unigram_kl` (nats): how far the unigram is from P^m at the lag that tells most.
 
@@ -75,7 +77,9 @@ def measure(subject: Subject) -> xr.Dataset:
     powers = {m: source.step_law(m) for m in sorted({*first, *lag.ravel().tolist()})}
     variation = np.abs(k.double_centred(circuit)).max((-2, -1))
     constant = variation <= CONSTANT_SHARE * np.maximum(np.abs(circuit).max((-2, -1)), 1e-30)
-    compared = _compare(subject, circuit, constant, lag, mass, powers, first)
+    compared, target = _compare(subject, circuit, constant, lag, mass, powers, first)
+    of_own_lag = np.array([[one is not powers[int(m)] for one, m in zip(*row, strict=True)]
+                           for row in zip(target, lag, strict=True)])  # fmt: skip
     per_path, table = (axis, "path"), ("state_from", "state_to")
     unigram_kl = max(k.kernel_kl(np.broadcast_to(pi, P.shape), powers[m], pi) for m in first)
     data = xr.Dataset(
@@ -85,9 +89,9 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("lag", per_path, attended_lag=lag)
         | variables("probability", per_path, attended_mass=mass)
         | variables("lags", per_path, lags_alike=same.sum(-1)[lag])
-        | variables("yes or no", per_path, constant=constant.astype(int))
+        | variables("yes or no", per_path, constant=constant.astype(int), of_own_lag=of_own_lag.astype(int))
         | variables("probability", table, kernel=P)
-        | variables("probability", ("path", *table), law=np.stack([powers[int(m)] for m in lag[-1]]))
+        | variables("probability", ("path", *table), law=np.stack(target[-1]))
         | variables("nats", (), unigram_kl=unigram_kl),
         coords={axis: subject.coordinates, "path": list(tables)},
         attrs={
@@ -115,17 +119,25 @@ def _compare(
     mass: np.ndarray,
     powers: dict[int, np.ndarray],
     first: Sequence[int],
-) -> dict[str, np.ndarray]:
-    """Each circuit `[member, path, state_from, state_to]` against the law of its lag, by name of `UNITS`."""
+) -> tuple[dict[str, np.ndarray], list[list[np.ndarray]]]:
+    """Each circuit `[member, path, state_from, state_to]` against the law of its lag, by name of `UNITS`.
+
+    Returns also that law, of each path of each member.
+    """
     kind, softmax = subject.objective.kind, subject.objective.kind == "cross_entropy"
     assert isinstance(subject.source, Stationary)
     pi = np.array(subject.source.pi)
     seen = pi > 0  # a table says what it likes of states that never come
     predicted = _predictions(subject, circuit, lag, mass, max(powers))
     values = {name: np.full(circuit.shape[:2], np.nan) for name in UNITS}
+    source, targets = subject.source, [[pi] * circuit.shape[1] for _ in circuit]
     for where in np.ndindex(circuit.shape[:2]):
         table, law, by_itself = circuit[where], powers[int(lag[where])], predicted[where]
         nats = k.kernel_kl(by_itself, law, pi)
+        if isinstance(source, SelectiveLag) and int(lag[where]) in source.lags:
+            of_lag = k.kernel_kl(by_itself, source.lag_law, pi)
+            law, nats = (source.lag_law, of_lag) if of_lag < nats else (law, nats)
+        targets[where[0]][where[1]] = law
         values["kernel_kl"][where] = nats
         values["gain"][where] = k.kernel_kl(np.broadcast_to(pi, law.shape), law, pi) - nats
         table, law, by_itself = table[seen], law[seen], by_itself[seen]
@@ -146,7 +158,7 @@ def _compare(
             values["best_lag"][where] = lags[nearest]
             if distinct.size:
                 values["lag_margin"][where] = distinct.min() - distances[nearest]
-    return values
+    return values, targets
 
 
 def _predictions(

@@ -225,7 +225,7 @@ def _chosen(places: tuple[Any, ...], which: Bool[np.ndarray, " place"]) -> tuple
 
 
 def _tempered(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
-    """The law that the model has at another temperature than its own."""
+    """The law that the model has at another temperature than its own; below 0 it has the opposite."""
     if "temperature" not in last:
         return
     if float(data["gap"]) < MIN_GAP_NATS:  # any law is the best at some temperature
@@ -238,16 +238,17 @@ def _tempered(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
         # A copy of the likeliest state is the law at some temperature but for what is a good part of its way.
         limit = min(limit, (1 - REACHED) * float(data["gap"]))
         within = nats + NORMAL_95 * error < limit
-        told = COLDEST_TOLD < float(one["temperature"]) < HOTTEST_TOLD
-        if float(last["kl"].min()) < nats:  # a law as it is fits better than this one at another temperature
+        heat, nearest_law = float(one["temperature"]), float(last["kl"].min())
+        told = COLDEST_TOLD < abs(heat) < HOTTEST_TOLD
+        if heat < 0 and nearest_law < IMITATION_NATS:  # the opposite of next to nothing
+            continue
+        if nearest_law < nats:  # a law as it is fits better than this one at another temperature
             continue
         if told and within and own - NORMAL_95 * own_error > IMITATION_NATS:
             left = Condition("left at that temperature", value=nats, unit="nats")
             at_own = Condition("at its own temperature", value=own, unit="nats")
-            yield Claim(
-                _SUBJECT, "tempers", (name,), float(one["temperature"]), None, 1.0, "temperature",
-                because=(left, at_own),
-            )  # fmt: skip
+            relation = "opposes" if heat < 0 else "tempers"
+            yield Claim(_SUBJECT, relation, (name,), heat, None, 1.0, "temperature", because=(left, at_own))
             return
 
 
@@ -312,7 +313,8 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     tiles = []
     if closest is not None:
         like = ours.first("imitates", object=closest.object[0])
-        tempered, fails = ours.first("tempers"), ours.first("fails_at")
+        tempered = ours.first("tempers") or ours.first("opposes")
+        fails = ours.first("fails_at")
         if reaches is not None and reaches.holds("no step was made"):
             tempered = None  # what a random start is at another temperature says nothing
         has = reaches is not None and reaches.is_shown and reaches.object[0] in closest.object

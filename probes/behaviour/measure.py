@@ -233,7 +233,7 @@ def _tempered(
     reads = slice(None, None, max(1, model.shape[1] * model.shape[2] // TEMPERED_PREDICTIONS))
     fitted = []
     for q in model[:, :, reads]:
-        fits = [best_temperature(p[:, reads], q) for p in exact.values()]
+        fits = [best_temperature(p[:, reads], q, opposite=True) for p in exact.values()]
         fitted.append([(t, nats.mean(), standard_error(nats)) for t, nats in fits])
     temperature, nats, error = np.moveaxis(np.array(fitted, dtype=float), -1, 0)
     axes = (subject.axis, "predictor")

@@ -44,7 +44,7 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     events = events_of(data)
     in_order = sorted(events, key=lambda name: (events[name].after, name))
     return [
-        *(_came(data, name, events[name]) for name in in_order),
+        *(_came(data, name, events) for name in in_order),
         *_before(data, events),
         *(_lost(data, name) for name in in_order if _went_away(data, name, events[name])),
         *_not_seen(data, set(events)),
@@ -52,11 +52,13 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     ]
 
 
-def _came(data: xr.Dataset, name: str, event: Event) -> Claim:
-    first, last = int(data["step"][0]), int(data["step"][-1])
+def _came(data: xr.Dataset, name: str, events: dict[str, Event]) -> Claim:
+    event, first, last = events[name], int(data["step"][0]), int(data["step"][-1])
     beside = [Condition("probed steps", value=float(data.sizes["step"])), *_parent(data, name)]
     if event.from_start:
         beside.append(Condition("from the first probed step", event.throughout, first))
+        if any(law in events and events[law].from_start for law in _better(data, name)):
+            beside.append(Condition("with a better law"))  # the loss was below this law's, not at it
     if name in NO_ERROR:
         beside.append(Condition("without its sampling error"))
     if _went_away(data, name, event):
@@ -82,10 +84,7 @@ def _is_passed(data: xr.Dataset, name: str, event: Event) -> bool:
 
     Progress is 0 at the law that a better one starts from: on its way to that a model leaves the lesser law.
     """
-    better = (
-        [law for law in LAWS[LAWS.index(name) + 1 :] if law in data["event"].values] if name in LAWS else []
-    )
-    half = NORMAL_95 * data["progress_error"]
+    better, half = _better(data, name), NORMAL_95 * data["progress_error"]
     after = data["step"] >= event.by
     away = after & ((data["progress"] + half).sel(event=name) < EVENT_PROGRESS)
     ahead = ((data["progress"] - half).sel(event=better) > 0).any("event")
@@ -94,11 +93,14 @@ def _is_passed(data: xr.Dataset, name: str, event: Event) -> bool:
 
 def _with_better(data: xr.Dataset, name: str, status: Status) -> Iterator[Condition]:
     """Yields that the last step has a law with a better one, which tells it."""
-    better = (
-        [law for law in LAWS[LAWS.index(name) + 1 :] if law in data["event"].values] if name in LAWS else []
-    )
-    if status == "excluded" and any(_lost(data, law).status == "excluded" for law in better):
+    if status == "excluded" and any(_lost(data, law).status == "excluded" for law in _better(data, name)):
         yield Condition("with a better law")
+
+
+def _better(data: xr.Dataset, name: str) -> list[str]:
+    """Returns the laws among the events that are better than one of them; none of a head."""
+    after = LAWS[LAWS.index(name) + 1 :] if name in LAWS else ()
+    return [law for law in after if law in data["event"].values]
 
 
 def _parent(data: xr.Dataset, *names: str) -> tuple[Condition, ...]:

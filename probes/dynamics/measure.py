@@ -107,14 +107,15 @@ def measure(subject: Subject) -> xr.Dataset:
 
 def _tempered(subject: Subject, behaviour: xr.Dataset, events: list[str]) -> list[bool]:
     """Returns whether the last step has each event's law, or a better one, at the temperature that fits."""
-    left = behaviour["kl_tempered"].isel(step=-1)
+    left, heat = (behaviour[name].isel(step=-1) for name in ("kl_tempered", "temperature"))
     names = {"bigram": predictor_of(subject.source, "bigram"), BEST: _better_law(subject)}
     has = []
     for event, name in names.items():
         if event in events and name is not None:
             whole = kl(subject.exact[name], subject.exact[predictor_of(subject.source, "unigram")]).mean()
             near = float(left.sel(predictor=name)) < min(FAR_NATS, MAX_LEFT * whole)
-            has.append(event if near else "")
+            is_opposite = float(heat.sel(predictor=name)) < 0
+            has.append(event if near and not is_opposite else "")
     as_good = {"bigram": ("bigram", BEST), "unigram": ("bigram", BEST), BEST: (BEST,)}
     return [bool({*as_good.get(event, ())} & {*has}) for event in events]
 

@@ -315,10 +315,9 @@ def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:
             return None
     # A model that is too sure has a lower loss without what makes it sure.
     closest = claims.first("is_closest_to", status="shown", probe="behaviour")
+    written = "in_context_bigram" if carries is None else carries.object[0]
     is_sized = claims.first("tempers", status="shown", probe="behaviour") is not None or (
-        carries is not None
-        and closest is not None
-        and _is_or_matches_more(closest.object[0], carries.object[0])
+        closest is not None and _is_or_matches_more(closest.object[0], written)
     )
     too_sure = is_sized and carries is not None and carries.condition("does harm")
     if carries is not None and carries.status == "excluded" and not too_sure:

@@ -12,7 +12,7 @@ from mechmarkov.probing.dataset import last_model
 from mechmarkov.probing.score import Score
 
 from .escape import ESCAPED
-from .stationarity import DESCENT_STEPS, NO_SIGN, limit
+from .stationarity import DESCENT_STEPS, NO_SIGN, STATIONARY_NATS, limit
 
 # A spectrum that is farther from the predicted one, as a share of its largest eigenvalue, is another.
 AS_PREDICTED = 0.1
@@ -45,6 +45,8 @@ def _point(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
             unit=str(data.attrs["loss_unit"]), evidence=LAW, because=moving,
         )  # fmt: skip
     names = (kind,) if kind in ("minimum", "saddle") else ("minimum", "saddle")
+    if len(names) > 1 and float(data["nats_away"]) > STATIONARY_NATS:
+        names = (*names, "neither")  # only sampling may have made the gradient
     status: Status = "shown" if len(names) == 1 else "open"
     unit = score.unit if value is not None else ""
     value, interval = _without_rounding(

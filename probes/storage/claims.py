@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from mechmarkov.claims.claim import Claim, Claims, Condition, Status
+from mechmarkov.claims.claim import Claim, Claims, Condition, Status, Where
 from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.probing.dataset import interval_at, last_model
 from mechmarkov.probing.score import Score
@@ -311,16 +311,25 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     if stores is None:
         return []
     # Of a model of another law, what it needs tells more than where the bigram is stored, or that it is not.
-    closest = Claims(tuple(claims)).first("is_closest_to", probe="behaviour")
+    behaviour = Claims(tuple(claims)).where(probe="behaviour")
+    closest, like = (
+        behaviour.first("is_closest_to"),
+        behaviour.first("imitates", object="bigram", status="shown"),
+    )
     names = () if closest is None or not closest.is_shown else closest.object
-    is_another = bool(names) and not {*names} & {*SIMPLE}
+    has_bigram = like is not None and stores.is_shown
+    is_another = bool(names) and not {*names} & {*SIMPLE} and not has_bigram
+    best = behaviour.first("reaches")
+    is_part = best is not None and "bigram" not in best.object and "bigram" in names and like is None
     other = next(
         (one for one in ours.where("stores") if one.object != BIGRAM and one.object[0] in names), None
     )
-    told, rank = (
-        stores,
-        6 if is_another or _is_needed_elsewhere(stores, claims) else 1 if stores.is_shown else 4,
-    )
+    # Where it is right at some places by coincidence, behaviour does not tell them.
+    by_chance = stores.where != Where() and closest is not None and behaviour.first("fails_at") is None
+    told, rank = stores, 1 if stores.is_shown else 4
+    if is_another or is_part or _is_needed_elsewhere(stores, claims):
+        rank = 6
+    rank = 8 if by_chance else rank
     if is_another and other is not None:
         # Of a law of several tokens the parts that bring them are needed as much as the one that writes it.
         most = Claims(tuple(claims)).first("is_needed_most", status="shown", probe="ablation")

@@ -197,8 +197,8 @@ CONDITIONS: dict[str, Template] = {
     "held at temperature": "This is at temperature {number}, at which the model is nearest to the bigram",
     "not stable": "Which of them hold nine tenths changes with the sequences",
     "at the whole model's norm scale": "These are at the whole model's norm scale",
-    "positions that follow the parent": "Predictions follow the parent at {positions} only",
-    "positions that change with the parent": "Setting the parent moves predictions by 0.01 nats or more at {positions}",
+    "positions that follow the parent": "Predictions follow the last state at {positions} only",
+    "positions that change with the parent": "Setting the last state moves predictions by 0.01 nats or more at {positions}",
     "rank that keeps 90 %": "Rank {whole} of {name} keeps 90% of the bigram part",
     "half is stored": "Whether half of it is stored, not read from the context, is open ({share})",
     # symmetry

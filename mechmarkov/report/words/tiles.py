@@ -182,7 +182,7 @@ def _trapped(claim: Claim) -> str:
 
 def _point(claim: Claim) -> str:
     if claim.status == "open":
-        return "at a minimum or a saddle: open"
+        return f"at a minimum{', a saddle or neither' if 'neither' in claim.object else ' or a saddle'}: open"
     second, solved = map(claim.holds, ("to second order only", "near the best"))
     if claim.object == ("minimum",) and second and not solved:
         return "at a minimum, or flat, to second order"
@@ -229,6 +229,7 @@ _SHORT: dict[str, Callable[[Claim], str]] = {
     "imitates": lambda claim: _coinciding(claim.object),
     "is_closest_to": _closest,
     "fails_at": lambda claim: but_not(law(claim.object[0]), claim, MAX_ANSWER_WORDS),
+    "opposes": lambda claim: f"the opposite of {law(claim.object[0])}",
     "tempers": lambda claim: f"{law(claim.object[0])}, {sureness(claim)}",
     "reaches": _reaches,
     "is_trapped_by": _trapped,

@@ -119,12 +119,21 @@ def _another(claims: Claims, best: str, closest: Claim | None) -> str:
         if closest.object[0] == "uniform" and like is not None and isinstance(like.null, tuple):
             least, _, most = like.null
             named = "Uniform, as untrained models are" if least <= (like.value or 0.0) <= most else named
+    opposes = claims.first("opposes", status="shown", probe="behaviour")
+    if opposes is not None:
+        named = f"Has the opposite of {law(opposes.object[0])}"
     where = "near" if value >= -0.1 else "above" if high < 0 else "perhaps above"
     where = "below" if low > UNIGRAM_PROGRESS else where
     way = claims.first("is_on_the_way_to", probe="behaviour")
     worse = where == "above" and way is not None and way.condition("the loss is above the uniform law's")
     than = "the uniform law's" if worse else "the unigram's"
-    if worse and closest is not None and closest.object[:1] == ("uniform",) and closest.is_shown:
+    if (
+        opposes is None
+        and worse
+        and closest is not None
+        and closest.object[:1] == ("uniform",)
+        and closest.is_shown
+    ):
         return f"{named}, with a larger loss"
     return _longest(*(f"{named}{link} a loss {where} {than}" for link in (", with", ":")), named)
 

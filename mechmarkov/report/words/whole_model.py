@@ -83,7 +83,7 @@ def of_a_part(tile: Tile, shown: WordedTile, learned: str, claims: Claims) -> Wo
         if like is None:  # it has no part of a law that it is only the closest to
             return shown
         table = claims.first("matches", status="shown", probe="alignment")
-        if table is not None and learned == f"step_{int(table.number('law'))}":
+        if table is not None and learned in [f"{law}_{int(table.number('law'))}" for law in ("step", "lag")]:
             return replace(shown, answer=upper(short(table)), sentence=sentence(table), bars=())
         return replace(shown, answer=f"Where {law(learned)} lives is not known")
     rest = f"Where the rest of {law(learned)} lives is not measured."
@@ -93,19 +93,38 @@ def of_a_part(tile: Tile, shown: WordedTile, learned: str, claims: Claims) -> Wo
 
 
 def of_harm(tile: Tile, shown: WordedTile, claims: Claims) -> WordedTile:
-    """Returns the tile of where it lives, which tells of a named part without which the model is better.
+    """Returns the tile of where it lives, which tells of a part without which the model is better.
 
     Args:
         tile: The tile as data.
         shown: The tile in words.
         claims: The claims of all probes.
     """
-    if tile.question != LIVES or tile.answer[0].relation not in ("feeds", "is_induction_head"):
+    answer = tile.answer[0]
+    if tile.question == LIVES and answer.relation == "is_needed_most" and not answer.is_shown:
+        return _of_no_part(answer, shown, claims)
+    if tile.question != LIVES or answer.relation not in ("feeds", "is_induction_head"):
         return shown
     named = {name for claim in tile.answer for name in (*claim.subject, *claim.object)}
     for claim in claims.where("is_needed", probe="ablation"):
         if claim.condition("does harm") and claim.subject[0] in named:
             return replace(shown, sentence=f"{sentence(tile.more[0])} {sentence(claim)}")
+    return shown
+
+
+def _of_no_part(answer: Claim, shown: WordedTile, claims: Claims) -> WordedTile:
+    """Returns the tile of a model of which no part is clearly needed; of a law at some places, on average."""
+    harm = answer.condition("does harm")
+    if answer.status == "open" and harm is not None and harm.words:
+        by_itself = claims.first("is_needed", subject=harm.words[0], probe="ablation")
+        return (
+            shown
+            if by_itself is None
+            else replace(shown, sentence=f"{sentence(answer)} {sentence(by_itself)}")
+        )
+    somewhere = [one for one in claims.where("imitates", status="shown") if one.where != Where()]
+    if answer.status == "excluded" and harm is not None and somewhere:
+        return replace(shown, answer=upper(f"on average {short(answer)}"))
     return shown
 
 

@@ -17,6 +17,8 @@ from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, tabl
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
+ROUNDING = 1e-12  # of laws that are sums of a few hundred probabilities
+
 Parts = dict[str, Float[np.ndarray, "hidden value"]]
 """Parts of what is hidden that have a meaning: the value that each hidden state has of it."""
 
@@ -51,6 +53,22 @@ class HiddenChain(WithHidden, Stationary):
     @abstractmethod
     def hidden_law(self) -> Float[np.ndarray, " hidden"]:
         """A stationary law of the hidden chain, from which sequences start; read-only."""
+
+    @property
+    def order(self) -> int | None:
+        """Returns 1 where hidden states that emit the same token have one law of the next, 0 where all have.
+
+        Otherwise None: the law of the next token may depend on tokens however far back.
+
+        Example:
+            >>> from mechmarkov.sources import HiddenMarkov
+            >>> HiddenMarkov(transitions=[[0.9, 0.1], [0.2, 0.8]], emissions=[[1, 0], [0, 1]]).order
+            1
+        """
+        laws, comes = self.T @ self.E, self.hidden_law > 0
+        if _is_one(laws[comes]):
+            return 0
+        return 1 if all(_is_one(laws[comes & emits]) for emits in self.E.T > 0) else None
 
     @property
     def n_hidden(self) -> int:
@@ -122,3 +140,8 @@ class HiddenChain(WithHidden, Stationary):
     def best_law(self, tokens: Tokens) -> NextLaws:
         """The law of the next token, given all before it (probability)."""
         return self.beliefs(tokens) @ self.T @ self.E
+
+
+def _is_one(laws: Float[np.ndarray, "law state"]) -> bool:
+    """Returns whether laws are the same up to rounding."""
+    return bool(np.abs(laws - laws[:1]).max(initial=0.0) < ROUNDING)

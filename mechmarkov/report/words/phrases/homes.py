@@ -50,8 +50,8 @@ NO_HOME = {
     "stored or from the context": "Whether the bigram is stored or read from the context is open: {share}{ends} is left without it",
     "some from the context": "Which part holds the bigram is open: {share}{ends} of it needs no transitions in the context",
     "from the context": "No part holds the bigram: it is read from the context ({share}{ends} is left without transitions)",
-    "the parent leads away": "No part holds the bigram: setting the parent moves predictions away from its row",
-    "the parent hardly leads there": "No part holds the bigram: setting the parent hardly moves predictions toward its row",
+    "the parent leads away": "No part holds the bigram: setting the last state moves predictions away from its row",
+    "the parent hardly leads there": "No part holds the bigram: setting the last state hardly moves predictions toward its row",
     "not by the parent": "No part holds the bigram: what the parts are worth does not come from the parent",
 }  # fmt: skip
 

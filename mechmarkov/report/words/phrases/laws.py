@@ -36,6 +36,10 @@ def _tempers(claim: Claim) -> str:
     )
 
 
+def _opposes(claim: Claim) -> str:
+    return f"It has the opposite of {law(claim.object[0])}: what that law makes likely it makes unlikely"
+
+
 def _by_sureness(claim: Claim) -> list[str]:
     """Returns after which states or at which positions a model is surer than a law, and less sure; or ""."""
     told = []
@@ -160,6 +164,7 @@ LAWS: dict[str, Phrase] = {
     "imitates": _imitates,
     "is_closest_to": _closest,
     "tempers": _tempers,
+    "opposes": _opposes,
     "reaches": _reaches,
     "is_on_the_way_to": _on_the_way,
     "is_right": _is_right,

@@ -23,10 +23,10 @@ def _explains(claim: Claim) -> str:
     terms = [term(one) for one in fitted] or ["its mean prediction"]
     named = cap(_first(terms))
     several = len(terms) > 1 or any(one.words[0] in COUNTS for one in fitted)
-    much = f"{share(max(0.0, value_in(claim)), 1)} of the model ({int(claim.number('numbers'))} numbers)"
+    much = f"{share(max(0.0, value_in(claim)), 1)} of the model"
     if claim.status == "open":
         return f"{named} would explain {much}{reason_in(claim)}"
-    return f"{named} {'explain' if several else 'explains'} {much}"
+    return f"{named} {'explain' if several else 'explains'} {much} ({int(claim.number('numbers'))} numbers)"
 
 
 def _first(terms: list[str]) -> str:
@@ -50,8 +50,9 @@ def _reads_part(claim: Claim) -> str:
         )
     if value_in(claim) < MOST_OF_A_PART:
         what = f"some of {what}"
-    does = "is" if claim.is_shown else "may be"
-    return f"{cap(what)} {does} read from {stream(claim.subject[0])} on: R² {r2}"
+    if claim.status == "open":
+        return f"Whether {what} is read from {stream(claim.subject[0])} is open: R² {r2}{within(claim)}"
+    return f"{cap(what)} is read from {stream(claim.subject[0])} on: R² {r2}"
 
 
 def _follows_belief(claim: Claim) -> str:

@@ -58,11 +58,13 @@ def _matches(claim: Claim) -> str:
     lag = int(claim.number("law"))
     target = claim.object[0]
     lagged = claim.condition("lag of the source") is not None
+    of_lag = premise(claim, "law").words == ("lag",)
     if lagged:
         target = f"{target} of the {lag}-step law"
-    elif lag > 1:
+    elif lag > 1 or of_lag:
         target = f"its {target}"
     what = f"the {lag}-step law" if lag > 1 and not lagged else "the transition matrix"
+    what = f"the law of lag {lag}" if of_lag else what
     if claim.holds("constant"):
         return f"No path's own weights hold {what}: the circuit of {parts(claim.subject)} is constant"
     how = ""
@@ -192,10 +194,13 @@ def _needed_most(claim: Claim) -> str:
     who = parts(claim.subject)
     if claim.status == "excluded":
         harm = claim.condition("does harm")
+        no_part, loss = "No head, MLP or direct path is needed", "the loss"
+        if claim.holds("loss on scores"):
+            no_part, loss = "In cross-entropy, which it was not trained on, no part is needed", "it"
         if harm is not None and harm.words:
-            return f"No head, MLP or direct path is needed: without {parts(harm.words)} the loss falls by {nats(harm.value)}"
+            return f"{no_part}: without {parts(harm.words)} {loss} falls by {nats(harm.value)}"
         some_do = "" if harm is None else " and some may do harm"
-        return f"No head, MLP or direct path is needed: each is worth less than 0.001 nats{some_do}"
+        return f"{no_part}: each is worth less than 0.001 nats{some_do}"
     if claim.holds("within its null"):
         return f"Cutting {who} costs {nats(claim.value)}, no more than in untrained models"
     if (clear := claim.condition("clearly needed")) is not None:

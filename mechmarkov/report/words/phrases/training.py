@@ -40,7 +40,8 @@ def _is_at(claim: Claim) -> str:
     smallest = f"smallest Hessian eigenvalue {number(value_in(claim))}{within(claim)}"
     value = "" if claim.value is None else f": {smallest}"
     if claim.status == "open":
-        return f"Whether it is at a minimum or at a saddle is open{value}{reason_in(claim)}"
+        kinds = "minimum, a saddle or neither" if "neither" in claim.object else "minimum or at a saddle"
+        return f"Whether it is at a {kinds} is open{value}{reason_in(claim)}"
     if claim.object == ("saddle",):
         growing = claim.condition("growing directions")
         count = int(claim.number("growing directions"))
