@@ -24,7 +24,7 @@ from mechmarkov.probing.dataset import (
 from mechmarkov.probing.score import Score
 from mechmarkov.theory.kernel import kl
 
-from .progress import REACHED, is_on_its_way, knows_a_token, way
+from .progress import REACHED, is_on_its_way, is_on_scores, knows_a_token, way
 
 FAR_NATS = 0.05  # after a state or at a position from which a law is not imitated there
 FEW = 0.1  # of the positions: a law that fails in so few is named without them
@@ -92,6 +92,8 @@ def _closest(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Cl
         best, unigram = str(data.attrs.get("best", name)), str(data.attrs["unigram"])
         ties = list(dict.fromkeys([*ties, unigram, best]))
     ties = [other for other in ties if other not in (name, *equals)]
+    if is_on_scores(data) and data.attrs.get("best") not in (name, *equals, *ties):
+        beside.append(Condition("loss on scores", True))  # which may be as right as the best law all the same
     status: Status = "open" if ties else "shown"
     names, null = (name, *equals, *ties), _null_of(last, scores, name)
     return Claim(

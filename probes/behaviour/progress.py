@@ -13,6 +13,11 @@ REACHED = 0.9  # of the way from the unigram's loss to the best: a tenth is left
 ALIKE = 1e-3  # of that way; a law that is nearly the best may be nearer still
 
 
+def is_on_scores(data: xr.Dataset) -> bool:
+    """Returns whether the training loss is another one than cross-entropy."""
+    return bool(data.attrs.get("objective", "cross_entropy") != "cross_entropy")
+
+
 def knows_a_token(data: xr.Dataset, last: xr.Dataset) -> bool:
     """Returns whether a model's loss is clearly below that of laws that read no token."""
     gap = float(data["gap"])
@@ -46,7 +51,7 @@ def way(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Iterato
         Condition("the best is the unigram", best == unigram),
         Condition("the nearest law is the best", best in closest),
         Condition("the nearest law is the unigram", unigram in closest, kl_unigram, "nats"),
-        Condition("loss on scores", data.attrs.get("objective", "cross_entropy") != "cross_entropy"),
+        Condition("loss on scores", is_on_scores(data)),
         Condition("no step was made", at_start),
         Condition("the uniform law is better than the unigram", _is_uniform_better(data, gap)),
         *_above_uniform(data, last, gap),
@@ -90,7 +95,7 @@ def _fell(data: xr.Dataset, gap: float) -> Iterator[Condition]:
 
     Where in between it fell, and so whether it falls still, is not known.
     """
-    if data.sizes.get("step", 1) < 2 or data.attrs.get("objective", "cross_entropy") != "cross_entropy":
+    if data.sizes.get("step", 1) < 2 or is_on_scores(data):
         return
     fell = float(data["excess"][-2] - data["excess"][-1])
     # Of the same sequences, so that the errors together are at most too wide.

@@ -139,6 +139,14 @@ def test_a_nearest_predictor_that_sampling_cannot_tell_from_the_next_is_said_so(
     assert many.condition("next law").words == ("in_context_graph",)
 
 
+def test_scores_are_told_apart_from_what_is_right():
+    """The graph's loss is on scores: as probabilities they are nearer to a law that is less often right."""
+    graph = mm.probe(mm.example("graph"), ["behaviour"], sequences=2048)["behaviour"]
+    assert graph.verdict.startswith("Its scores, as probabilities, are closest to the in-context unigram (KL")
+    walk = mm.probe(mm.example("walk"), ["behaviour"], sequences=64)["behaviour"]
+    assert "It is closest to the bigram (KL" in walk.verdict  # which is the best law
+
+
 def test_one_sequence_has_no_error_and_breaks_nothing():
     scores = behaviour.scores(behaviour.measure.measure(subject_of(random_run(), sequences=1)), None)
     assert np.isfinite(scores["kl_bigram"].value)

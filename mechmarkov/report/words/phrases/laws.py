@@ -21,9 +21,10 @@ def _imitates(claim: Claim) -> str:
 
 def _closest(claim: Claim) -> str:
     names = [law(name) for name in claim.object]
+    near = "Its scores, as probabilities, are" if claim.holds("loss on scores") else "It is"
     if claim.is_shown:
-        return f"It is closest to {names[0]} (KL {nats(claim.value)})"
-    return f"It is closest to {listed(names[:MAX_NAMED])}, which are not told apart (KL {nats(claim.value)})"
+        return f"{near} closest to {names[0]} (KL {nats(claim.value)})"
+    return f"{near} closest to {listed(names[:MAX_NAMED])}, which are not told apart (KL {nats(claim.value)})"
 
 
 def _tempers(claim: Claim) -> str:
