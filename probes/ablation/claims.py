@@ -53,15 +53,19 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         for claim in cancelling
         for part in next((only.words for only in claim.because), claim.subject)
     }
+    most, relied = _needed_most(data, scores, undone), list(_relied_on(data))
+    # Of two parts that cost most, one at its mean and one from another sequence, only the latter is told.
+    agree = not relied or (most.is_shown and set(relied[0].subject) <= set(most.subject))
+    first = [most, *relied] if agree else relied
     return [
-        _needed_most(data, scores, undone),
+        *first[:1],
         *cancelling,
         _follows(data),
         *_repairs(data),
         *_stand_in(data),
         _order(data),
         *_of_parts(data, undone),
-        *_relied_on(data),
+        *first[1:],
     ]
 
 

@@ -115,6 +115,19 @@ def test_of_a_loss_on_scores_paths_are_drawn_by_another_sequence():
     assert not table.claims.where("is_relied_on")
 
 
+@pytest.mark.usefixtures("few_nulls")
+def test_one_part_only_is_told_as_needed_most():
+    """At its mean L0H0 costs a model of scores most, and from another sequence L1H0 does."""
+    graph = mm.probe(mm.example("graph"), ["ablation"], sequences=1024)
+    assert not graph.claims.where("is_needed_most")
+    assert graph["ablation"].verdict.startswith(
+        "With the output of L1H0 from another sequence the loss rises"
+    )
+    walk = mm.probe(mm.example("walk"), ["ablation"], sequences=64)
+    most = walk.claims.first("is_needed_most", status="shown")
+    assert most.subject == walk.claims.first("is_relied_on").subject == ("L0H0",)
+
+
 @torch.no_grad()
 def mlps(parts):
     """An MLP a layer, each of which writes so many times the table of the current token."""
