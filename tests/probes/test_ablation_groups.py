@@ -12,6 +12,7 @@ from mechmarkov.models.constructions import lookup_tables
 from mechmarkov.models.constructions.lookup_tables import handset_config
 from mechmarkov.probes import ablation
 from mechmarkov.report.first_screen.circuit import certain, is_resampled, path_effects
+from mechmarkov.report.first_screen.head_panels import head_panels
 from mechmarkov.report.words.sentences import sentence
 
 P = np.array([[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.3, 0.1, 0.6]])
@@ -99,7 +100,9 @@ def test_a_part_whose_effect_is_open_is_not_needed_most():
 @pytest.mark.usefixtures("few_nulls")
 def test_of_a_loss_on_scores_paths_are_drawn_by_another_sequence():
     """At their mean its paths to the logits are not clearly worth anything."""
-    result = mm.probe(mm.example("graph"), ["ablation", "graph"], sequences=256)
+    result = mm.probe(mm.example("graph"), ["attention", "ablation", "graph"], sequences=256)
+    (panel,) = (panel for panel in head_panels([result]) if panel.name == "L1H0")
+    assert "With the output of L1H0 from another sequence the loss rises by" in panel.said[0]
     data = result["ablation"].data
     relied = result.claims.where("is_relied_on", status="shown")
     assert {claim.subject[0] for claim in relied} == {"L0H0", "L1H0"}
@@ -120,9 +123,8 @@ def test_one_part_only_is_told_as_needed_most():
     """At its mean L0H0 costs a model of scores most, and from another sequence L1H0 does."""
     graph = mm.probe(mm.example("graph"), ["ablation"], sequences=1024)
     assert not graph.claims.where("is_needed_most")
-    assert graph["ablation"].verdict.startswith(
-        "With the output of L1H0 from another sequence the loss rises"
-    )
+    relied = "With the output of L1H0 from another sequence the loss rises by"
+    assert graph["ablation"].verdict.startswith(relied)
     walk = mm.probe(mm.example("walk"), ["ablation"], sequences=64)
     most = walk.claims.first("is_needed_most", status="shown")
     assert most.subject == walk.claims.first("is_relied_on").subject == ("L0H0",)

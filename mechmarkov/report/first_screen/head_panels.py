@@ -72,6 +72,8 @@ _CAPTION = (
 def _said(now: Findings, name: str) -> str:
     """Returns what is known of a head, with the loss that it is worth."""
     needed = now.claims.first("is_needed", subject=name)
+    if needed is not None and not needed.is_shown:  # a loss on scores may rely on it all the same
+        needed = now.claims.first("is_relied_on", subject=name) or needed
     worth = [] if needed is None else [phrase(needed)]
     return f"{name}: {', '.join([*notes(now.claims, name, named_parts(chosen_tiles(now))), *worth])}"
 
