@@ -18,6 +18,9 @@ from .measure import TIE
 # A path that takes off less than this share of what the unigram is away holds nothing of the kernel.
 MIN_GAIN_SHARE = 0.05
 
+# Of a law that is next to the unigram, at most so much is left where a path holds it.
+MAX_LEFT = 0.1
+
 # A table that is further from the target's direction is another one.
 MIN_COSINE = 0.8
 MIN_ALONG = 0.99  # that of one at another scale
@@ -68,7 +71,9 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     target, _ = target_of(best)
     gain, nats = float(best["gain"]), float(best["kernel_kl"])
     constant = bool(best["constant"])
-    holds = not constant and gain >= least
+    # Where the unigram is as near to this law, what is the law is it all the same.
+    is_law = 0 < nats + gain < MIN_GAP_NATS and nats <= MAX_LEFT * (nats + gain)
+    holds = not constant and (gain >= least or is_law)
     conditions = [
         _law(data, best),
         Condition("predicts by itself", value=nats, unit="nats"),

@@ -5,7 +5,7 @@ import pytest
 import torch
 from mixed_models import LONG, N_CTX, lag, log_of, reading, with_direct_table
 from more_models import L4, P4
-from probing_cases import P3, probe_quickly, run_of
+from probing_cases import P3, parent_logits, probe_quickly, run_of, walk_run
 
 from mechmarkov.claims.claim import Claim, Condition
 from mechmarkov.models.constructions.counting_mamba import counting_mamba
@@ -21,6 +21,7 @@ from mechmarkov.sources import (
     Circle,
     DirichletChains,
     HiddenMarkov,
+    HiddenMixture,
     LaggedChain,
     SelectiveLag,
     Tokenised,
@@ -205,3 +206,29 @@ def test_a_row_that_is_right_by_chance_has_no_home():
 def test_a_belief_that_is_open_is_not_told_as_read():
     around = Claim(("embed",), "reads_part", ("task",), -0.03, (-0.13, 0.08), unit="R²", status="open")
     assert sentence(around).startswith("Whether some of the belief over the task is read from the embedding")
+
+
+def test_a_table_of_a_law_next_to_the_unigram_is_it():
+    """The law of two tokens is hardly the unigram's distance, and others are far."""
+    emissions = [[0.95, 0.05], [0.05, 0.95]]
+    tasks = [
+        {"transitions": P, "emissions": emissions}
+        for P in ([[0.9, 0.1], [0.1, 0.9]], [[0.2, 0.8], [0.8, 0.2]])
+    ]
+    source = HiddenMixture(tasks=tasks)
+    result, *_ = told(direct_table(log_of(source.P), 16), probes=["alignment"], source=source)
+    matches = result.claims.first("matches")
+    assert (matches.status, matches.value) == ("shown", pytest.approx(1.0, abs=1e-3))
+
+
+@pytest.mark.parametrize("p", [0.25, 0.0])
+def test_a_walk_the_other_way_is_at_no_minimum_inside(p):
+    """Scores grow or fall by what all states have in common, where the gradient is not zero."""
+    right = Circle(n_states=6, p=1 - p)
+    reversed_ = np.array(Circle(n_states=6, p=p).transition_matrix()).T
+    result = probe_quickly(walk_run(right, np.sqrt(reversed_), parent_logits(15)), ["behaviour", "landscape"])
+    point = result.claims.first("is_at")
+    assert point.condition("drift").value > 0.1
+    assert sentence(point).startswith("Outside the symmetric subspace it is at a local minimum")
+    stuck = next(tile for tile in headline(result).tiles if tile.question == "Is it stuck?")
+    assert stuck.answer == "Outside the symmetric subspace at a minimum"

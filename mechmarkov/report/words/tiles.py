@@ -184,6 +184,8 @@ def _point(claim: Claim) -> str:
     if claim.status == "open":
         return f"at a minimum{', a saddle or neither' if 'neither' in claim.object else ' or a saddle'}: open"
     second, solved = map(claim.holds, ("to second order only", "near the best"))
+    if claim.object == ("minimum",) and claim.condition("drift") is not None and not solved:
+        return "outside the symmetric subspace at a minimum"
     if claim.object == ("minimum",) and second and not solved:
         return "at a minimum, or flat, to second order"
     near = claim.condition("near the best")
