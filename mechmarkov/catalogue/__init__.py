@@ -102,9 +102,12 @@ def check_written(kind: str, name: str) -> None:
         ValueError: No shipped one has that name.
         FileNotFoundError: The file is not there.
     """
-    if name.endswith(".toml") or "/" in name:
-        Path(name).stat()
-    elif name not in (known := titles(kind)):
+    known, path = titles(kind), Path(name)
+    if name.endswith((".toml", ".json")) or "/" in name:
+        if path.stem in known and not path.exists():
+            raise ValueError(f"{name}: {os.strerror(errno.ENOENT)}, did you mean {path.stem}?")
+        path.stat()
+    elif name not in known:
         raise ValueError(f"no shipped {kind} is called {shown(name)}{near_misses(name, list(known))}")
 
 

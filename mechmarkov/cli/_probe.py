@@ -16,6 +16,7 @@ from mechmarkov.cli._options import (
     JSON,
     PATH,
     Finite,
+    Whole,
     completing,
     names_of,
     number,
@@ -50,7 +51,7 @@ FILES = ("report.html", "results.nc", "summary.json")
     help="Only these probes (`mechmarkov probes` lists them).",
 )
 @click.option("--steps", default="last", metavar="last|all|10,50", help="Which checkpoints.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the evaluation data.")
+@click.option("--seed", type=Whole(min=0), default=0, help="Of the evaluation data.")
 @number("--sequences", MAX_SEQUENCES, "Evaluation sequences.  [64 to 2048]")
 @click.option("--time-limit", type=Finite(min=0, min_open=True), metavar="S", help="Seconds for a probe.")
 @JOBS

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from mechmarkov.catalogue import examples
-from mechmarkov.cli._options import JSON, PATH, completing, paths, print_json, told
+from mechmarkov.cli._options import JSON, PATH, Whole, completing, paths, print_json, told
 from mechmarkov.cli._probe import page_name
 from mechmarkov.utils.files import check_writable, made_folder
 from mechmarkov.utils.text import printable, shown
@@ -14,13 +14,13 @@ PAGE = "tokens.html"
 MAX_LINES = 32
 
 
-@click.command("tokens")
+@click.command("tokens", options_metavar="[OPTIONS] --tokens '0 1 2'")
 @click.argument("run", required=False, shell_complete=paths)
 @click.option(
     "--example", metavar="NAME", shell_complete=completing(examples), help="A bundled run instead of RUN."
 )
 @click.option("--tokens", "text", metavar="'0 1 2'", required=True, help="States by number or label.")
-@click.option("--step", type=int, default=-1, help="Checkpoint, -1 for the last.")
+@click.option("--step", type=Whole(), default=-1, help="Checkpoint, -1 for the last.")
 @click.option("--out", type=PATH, default="report", help="Folder.")
 @JSON
 @click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")

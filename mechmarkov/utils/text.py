@@ -317,6 +317,8 @@ def near_misses(key: str, known: Sequence[str]) -> str:
         ', expected one of: optimiser, steps'
         >>> near_misses("optimizer", ["optimiser.lr", "steps"])
         ', did you mean optimiser?'
+        >>> near_misses("walk", ["trap-of-a-walk", "walk-k6", "walk-k20"])
+        ', did you mean walk-k6 or walk-k20?'
     """
     leaf = key.rsplit(".", 1)[-1]
     sections = [name.rpartition(".")[0] for name in known if "." in name]
@@ -329,6 +331,8 @@ def near_misses(key: str, known: Sequence[str]) -> str:
     found = [name for name in found if name not in nested][:4]
     if found:
         return f", did you mean {' or '.join(found)}?"
+    if begun := [name for name in known if key and name.startswith(key)]:
+        return f", did you mean {' or '.join(begun[:4])}?"
     section, neighbours = key.rpartition(".")[0], list[str]()
     while section and not neighbours:  # of the nearest section that there is
         neighbours = [name for name in known if name.rpartition(".")[0] == section]
