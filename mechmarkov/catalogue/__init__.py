@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 from mechmarkov.utils.plugins import registered, written_attribute
-from mechmarkov.utils.text import near_misses, shown
+from mechmarkov.utils.text import did_you_mean, near_misses, shown
 
 ROOT = Path(__file__).parents[1]
 WRITTEN = {"recipe": ROOT / "training" / "recipes", "sweep": ROOT / "sweeps" / "examples"}  # in TOML
@@ -114,7 +114,8 @@ def check_written(kind: str, name: str) -> None:
 def check_example(name: str) -> None:
     """Raise ValueError unless a bundled run has that name."""
     if not isinstance(name, str) or name not in EXAMPLES:
-        raise ValueError(f"no bundled run is called {shown(name)}; there are {', '.join(EXAMPLES)}")
+        there = f"{', '.join(EXAMPLES)}{did_you_mean(name, EXAMPLES)}"
+        raise ValueError(f"no bundled run is called {shown(name)}; there are {there}")
 
 
 def check_run(name: str) -> None:

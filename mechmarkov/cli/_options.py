@@ -43,9 +43,8 @@ class Whole(click.IntRange):
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
             option = param.opts[-1] if param is not None else "it"
-            raise click.BadParameter(
-                f"{option} is {shown(value)}, expected {self._range()}", ctx, param
-            ) from error
+            said = f"{option} is {shown(value)}, expected {self._range()}"
+            raise click.BadParameter(said, ctx, param) from error
 
     def _range(self) -> str:
         if self.min is None:

@@ -5,7 +5,7 @@ import html
 import math
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 LINE_CHARACTERS = 600  # of a whole message
@@ -305,6 +305,17 @@ def fact_table(title: str, rows: Mapping[str, object]) -> str:
         for name, value in rows.items()
     )
     return f"<strong>{html.escape(title)}</strong><table>{cells}</table>"
+
+
+def did_you_mean(name: Any, known: Iterable[str]) -> str:
+    """The end of a sentence that lists what there is: the names that look like an unknown one.
+
+    Example:
+        >>> did_you_mean("atention", ["attention", "ablation"]), did_you_mean("x", ["attention"])
+        (': did you mean attention?', '')
+    """
+    alike = difflib.get_close_matches(str(name), list(known), n=2, cutoff=0.7)
+    return f": did you mean {' or '.join(alike)}?" if alike else ""
 
 
 def near_misses(key: str, known: Sequence[str]) -> str:
