@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,8 +91,9 @@ def probe(
         catalogue.check_example(example)
     from mechmarkov.probe_run import ProbingInterruptedError
     from mechmarkov.probe_run import probe as probe_run
-    from mechmarkov.report.compare import write_comparison
+    from mechmarkov.report.compare import shares_of_results, write_comparison
     from mechmarkov.report.save import save_all
+    from mechmarkov.report.shares import told_shares
     from mechmarkov.runs import example as bundled
     from mechmarkov.runs import load
     from mechmarkov.utils.device import pick_device
@@ -130,13 +132,16 @@ def probe(
     page = (out if len(results) > 1 else folders[0]) / "report.html"
     if as_json:
         summaries = {name: result.summary() for name, result in results.items()}
-        print_json({"runs": summaries} if len(called) > 1 else summaries[called[0]])
+        shares = [asdict(share) for share in shares_of_results(results)]
+        print_json({"runs": summaries, "shares": shares} if len(called) > 1 else summaries[called[0]])
     else:
         for name, result in results.items():
             click.echo(
                 f"{name}: {result.metadata['title']}" if len(results) > 1 else result.metadata["title"]
             )
             _print(result)
+        for line in told_shares(shares_of_results(results)):
+            click.echo(told(line))
         click.echo(told(page))
     if opened:
         click.launch(str(page))

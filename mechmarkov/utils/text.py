@@ -314,7 +314,7 @@ def did_you_mean(name: Any, known: Iterable[str]) -> str:
         >>> did_you_mean("atention", ["attention", "ablation"]), did_you_mean("x", ["attention"])
         (': did you mean attention?', '')
     """
-    alike = difflib.get_close_matches(str(name), list(known), n=2, cutoff=0.7)
+    alike = difflib.get_close_matches(str(name), list(known), n=2)
     return f": did you mean {' or '.join(alike)}?" if alike else ""
 
 

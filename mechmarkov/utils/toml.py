@@ -42,7 +42,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         is_json = text.lstrip().startswith("{")
-        raise ValueError(f"{'is JSON' if is_json else error}; expected {LIKE}") from None
+        raise ValueError(f"{'is JSON' if is_json else error}, expected {LIKE}") from None
     except OSError as error:
         raise ValueError(error.strerror) from None
     except UnicodeDecodeError as error:
