@@ -6,6 +6,7 @@ import pytest
 
 import mechmarkov as mm
 from mechmarkov.cli import main
+from mechmarkov.safe.plain_data import RunFileError
 
 MISTAKES = {
     "train walk-k6-half --steps 100": "No such option '--steps'. Did you mean --set steps=VALUE?",
@@ -65,6 +66,21 @@ def test_a_mistyped_call_is_told_what_works(words, tmp_path, monkeypatch, capsys
 def test_tokens_that_are_not_numbers_are_named(tokens):
     with pytest.raises(TypeError, match=r"^tokens is .*, expected sequences of one length, of states by num"):
         mm.probe(mm.example("induction"), ["behaviour"], tokens=tokens)
+
+
+def test_a_bundled_run_is_not_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        RunFileError, match=r"^walk: No such file or directory: mm\.example\('walk'\) is bundled$"
+    ):
+        mm.load("walk")
+    mm.example("trap").save("walk")
+    assert mm.load("walk").source == mm.example("trap").source
+
+
+def test_help_has_an_example():
+    for call in (mm.probe, mm.train, mm.load, mm.sweep, mm.import_run):
+        assert ">>> " in str(call.__doc__), call
 
 
 def test_a_misspelt_name_is_told_the_nearest():

@@ -28,7 +28,7 @@ class RunShare:
 
 @dataclass(frozen=True)
 class CountedRun:
-    """What is counted of a run; `has` is None where something is undecided, and `badge` empty."""
+    """Holds what is counted of a run: `has` is None where something is undecided, and `badge` empty."""
 
     setting: str
     badge: str
