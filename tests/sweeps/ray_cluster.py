@@ -23,8 +23,8 @@ from mechmarkov.sweeps.engines import on_ray
 LONG = """
 name = "long"
 recipe = "binary-p05-q08-tied"
-seeds = 4
-set = { steps = 3000, checkpoints = [], model.n_ctx = 8, data.batch = 4 }
+seeds = 8
+set = { steps = 500, checkpoints = [], model.n_ctx = 8, data.batch = 4 }
 """
 HEAD = {"num_cpus": 0, "include_dashboard": False}
 
@@ -116,8 +116,7 @@ def dying_process(nodes, folder):
 
 
 def interrupted(nodes, folder):
-    """Ctrl-C once a row is there; the same sweep goes on with the others."""
-    nodes.add_node(num_cpus=1)
+    """Ctrl-C once a row is there, on nodes of other scenes; the same sweep goes on with the others."""
     (folder / "long.toml").write_text(LONG, "utf-8")
     words = ["sweep", folder / "long.toml", "--out", folder / "out", "--fleet", "1", "--ray", nodes.address]
     called = [sys.executable, "-m", "mechmarkov", *map(str, words)]
