@@ -7,6 +7,7 @@ import pytest
 import mechmarkov as mm
 from mechmarkov.cli import main
 from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.training.recipe import RecipeError
 
 MISTAKES = {
     "train walk-k6-half --steps 100": "No such option '--steps'. Did you mean --set steps=VALUE?",
@@ -92,3 +93,9 @@ def test_a_misspelt_name_is_told_the_nearest():
         mm.bench.run(["eep"])
     with pytest.raises(ValueError, match=r": did you mean induction"):
         mm.bench.run(cases=["indcution"])
+
+
+def test_a_kind_named_as_its_field_is_said_once():
+    recipe = mm.load_recipe("tokens-lzw")
+    with pytest.raises(RecipeError, match=r"^source\.tokeniser\.merges\.0 is 'ab', expected a list$"):
+        recipe.with_set(['source.tokeniser={kind="merges",merges=["ab"]}'])
