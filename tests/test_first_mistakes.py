@@ -69,12 +69,13 @@ def test_tokens_that_are_not_numbers_are_named(tokens):
         mm.probe(mm.example("induction"), ["behaviour"], tokens=tokens)
 
 
-def test_a_bundled_run_is_not_a_file(tmp_path, monkeypatch):
+def test_a_shipped_name_is_not_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        RunFileError, match=r"^walk: No such file or directory: mm\.example\('walk'\) is bundled$"
-    ):
-        mm.load("walk")
+    for name, call in {"walk": r"mm\.example\('walk'\)", "mess3": r"mm\.train\('mess3'\)"}.items():
+        with pytest.raises(
+            RunFileError, match=rf"^{name}: No such file or directory, did you mean {call}\?$"
+        ):
+            mm.load(name)
     mm.example("trap").save("walk")
     assert mm.load("walk").source == mm.example("trap").source
 

@@ -111,6 +111,17 @@ def check_written(kind: str, name: str) -> None:
         raise ValueError(f"no shipped {kind} is called {shown(name)}{near_misses(name, list(known))}")
 
 
+def call_of(name: str) -> str:
+    """Returns the call in Python that gives the bundled run, or trains the shipped recipe, of a name.
+
+    >>> call_of("walk"), call_of("walk-k6-half"), call_of("run.pt")
+    ("mm.example('walk')", "mm.train('walk-k6-half')", '')
+    """
+    if name in EXAMPLES:
+        return f"mm.example({name!r})"
+    return f"mm.train({name!r})" if name in recipes() else ""
+
+
 def check_example(name: str) -> None:
     """Raise ValueError unless a bundled run has that name."""
     if not isinstance(name, str) or name not in EXAMPLES:
