@@ -127,7 +127,9 @@ def __getattr__(name: str) -> Any:
         now = _RENAMED.get(name)
         if now is None and name[0].isupper() and hasattr(import_module("mechmarkov.sources"), name):
             now = f"sources.{name}"
-    hint = "" if now is None else f": it is mm.{now}"
+    from mechmarkov.utils.text import did_you_mean  # what is imported at the top is seen as mm's
+
+    hint = did_you_mean(name, __dir__()) if now is None else f": it is mm.{now}"
     raise AttributeError(f"module 'mechmarkov' has no attribute {name!r}{hint}")
 
 

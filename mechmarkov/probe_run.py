@@ -39,7 +39,7 @@ from mechmarkov.utils.errors import list_of
 from mechmarkov.utils.forked import can_fork, forked
 from mechmarkov.utils.memory import freed_memory_kept
 from mechmarkov.utils.progress import watched
-from mechmarkov.utils.text import counted, error_line, printable, shown
+from mechmarkov.utils.text import counted, did_you_mean, error_line, printable, shown
 from mechmarkov.utils.threads import threads
 from mechmarkov.utils.time_limit import check_time_limit
 from mechmarkov.utils.time_limit import time_limit as limited_to
@@ -222,7 +222,8 @@ def _chosen(
         raise ValueError(f"probes is empty, expected some of {', '.join(known)}")
     unknown = [name for name in names if name not in known and name not in given]
     if unknown:
-        raise ValueError(f"no probe is named {unknown[0]!r}; there are {', '.join(known)}")
+        there = f"{', '.join(known)}{did_you_mean(unknown[0], known)}"
+        raise ValueError(f"no probe is named {unknown[0]!r}; there are {there}")
     return names, lambda name: given[name] if name in given else plugins.load(name, Probe, known), given
 
 

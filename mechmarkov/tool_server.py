@@ -91,7 +91,8 @@ class Commands:
             words += ["--probes", ",".join(_word("probes", one) for one in probes)]
         summary = await self._json(words, seconds, may_fail=True)
         if "runs" in summary:  # of a folder with several
-            return {"report": out, "runs": {name: _told(one) for name, one in summary["runs"].items()}}
+            told = {name: _told(one) for name, one in summary["runs"].items()}
+            return {"report": out, "runs": told, "shares": summary["shares"]}
         return {"report": out, **_told(summary)}
 
     async def claims(self, report: str, status: Status | None = None) -> dict[str, Any]:

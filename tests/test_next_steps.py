@@ -1,6 +1,10 @@
 """What commands, objects and refusals say to do next."""
 
 import re
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 from click.testing import CliRunner
@@ -65,3 +69,27 @@ def test_a_quiz_leads_from_call_to_call(tmp_path, monkeypatch, capsys):
         words = last.split()[1:]
     main(words)
     assert "right wrong overclaimed" in capsys.readouterr().out
+
+
+@pytest.mark.system
+def test_an_interrupted_training_says_how_to_go_on(tmp_path):
+    words = [
+        "train",
+        "binary-p05-q08-tied",
+        "--set",
+        "model.n_ctx=8",
+        "--set",
+        "steps=200000",
+        "--out",
+        "run",
+    ]
+    called = [sys.executable, "-m", "mechmarkov", *words]
+    process = subprocess.Popen(called, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    while process.poll() is None and not [*tmp_path.glob("run/*")]:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    told = [line for line in process.communicate()[1].splitlines() if line]
+    assert (process.returncode, told[-2:]) == (
+        130,
+        ["The same command goes on where this one stopped.", "interrupted"],
+    )

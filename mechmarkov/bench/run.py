@@ -18,7 +18,7 @@ from mechmarkov.bench.scores import SCORES
 from mechmarkov.sweeps.engines import Cluster
 from mechmarkov.utils.errors import integer_of, list_of
 from mechmarkov.utils.forked import can_fork
-from mechmarkov.utils.text import shown
+from mechmarkov.utils.text import did_you_mean, shown
 
 COST = ("seconds", "passes", "declared")
 MAX_SEEDS = 10_000
@@ -165,5 +165,6 @@ def _cases(given: Sequence[str] | None) -> list[str]:
     names = list(CASES) if given is None else list_of("cases", given, "a list of names")
     for name in names:
         if not isinstance(name, str) or name not in CASES:
-            raise ValueError(f"no case is named {shown(name)}; there are {', '.join(CASES)}")
+            there = f"{', '.join(CASES)}{did_you_mean(name, CASES)}"
+            raise ValueError(f"no case is named {shown(name)}; there are {there}")
     return list(dict.fromkeys(names))

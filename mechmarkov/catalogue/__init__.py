@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 from mechmarkov.utils.plugins import registered, written_attribute
-from mechmarkov.utils.text import near_misses, shown
+from mechmarkov.utils.text import did_you_mean, near_misses, shown
 
 ROOT = Path(__file__).parents[1]
 WRITTEN = {"recipe": ROOT / "training" / "recipes", "sweep": ROOT / "sweeps" / "examples"}  # in TOML
@@ -102,10 +102,24 @@ def check_written(kind: str, name: str) -> None:
         ValueError: No shipped one has that name.
         FileNotFoundError: The file is not there.
     """
-    if name.endswith(".toml") or "/" in name:
-        Path(name).stat()
-    elif name not in (known := titles(kind)):
+    known, path = titles(kind), Path(name)
+    if name.endswith((".toml", ".json")) or "/" in name:
+        if path.stem in known and not path.exists():
+            raise ValueError(f"{name}: {os.strerror(errno.ENOENT)}, did you mean {path.stem}?")
+        path.stat()
+    elif name not in known:
         raise ValueError(f"no shipped {kind} is called {shown(name)}{near_misses(name, list(known))}")
+
+
+def call_of(name: str) -> str:
+    """Returns the call in Python that gives the bundled run, or trains the shipped recipe, of a name.
+
+    >>> call_of("walk"), call_of("walk-k6-half"), call_of("run.pt")
+    ("mm.example('walk')", "mm.train('walk-k6-half')", '')
+    """
+    if name in EXAMPLES:
+        return f"mm.example({name!r})"
+    return f"mm.train({name!r})" if name in recipes() else ""
 
 
 def example_path(name: str) -> Path:
@@ -115,7 +129,8 @@ def example_path(name: str) -> Path:
         ValueError: None has that name.
     """
     if not isinstance(name, str) or name not in EXAMPLES:
-        raise ValueError(f"no bundled run is called {shown(name)}; there are {', '.join(EXAMPLES)}")
+        there = f"{', '.join(EXAMPLES)}{did_you_mean(name, EXAMPLES)}"
+        raise ValueError(f"no bundled run is called {shown(name)}; there are {there}")
     return ROOT / "runs" / "examples" / f"{name}.pt"
 
 

@@ -26,6 +26,7 @@ from mechmarkov.cli._runs import import_, show
 from mechmarkov.cli._sweep import sweep
 from mechmarkov.cli._tokens import tokens_
 from mechmarkov.cli._train import train
+from mechmarkov.cli._usage import usage_line
 from mechmarkov.utils.memory import ProcessKilledError, is_out_of_memory
 from mechmarkov.utils.shadowed import explaining
 from mechmarkov.utils.text import printable, reason
@@ -93,9 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(2)
-    except click.MissingParameter as error:
-        usage = error.ctx.get_usage() if error.ctx else ""
-        _fail(f"{error.format_message()} {usage}".rstrip())
+    except click.UsageError as error:
+        _fail(usage_line(error))
     except click.ClickException as error:
         _fail(error.format_message())
     except click.Abort:

@@ -5,20 +5,20 @@ from typing import Any
 
 import click
 
-from mechmarkov.cli._options import EXAMPLE, JSON, names_of, number, paths, print_json, run_of
+from mechmarkov.cli._options import EXAMPLE, JSON, Whole, names_of, number, paths, print_json, run_of
 
 KINDS = ("zero", "mean", "resample", "same_token")
 MAX_SEQUENCES = 100_000
 
 
-@click.command()
+@click.command(options_metavar="[OPTIONS] --parts A,B")
 @click.argument("run", required=False, shell_complete=paths)
 @EXAMPLE
 @click.option("--parts", metavar="A,B", required=True, help="L0H0, L0.mlp, direct, embed, pos_embed, bias.")
 @click.option("--kind", type=click.Choice(KINDS), default="mean", help="What takes their place.")
 @click.option("--positions", metavar="5,-1", help="Only there, from the end if negative.  [everywhere]")
-@click.option("--step", type=int, default=-1, help="Checkpoint, -1 for the last.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the evaluation data.")
+@click.option("--step", type=Whole(), default=-1, help="Checkpoint, -1 for the last.")
+@click.option("--seed", type=Whole(min=0), default=0, help="Of the evaluation data.")
 @number("--sequences", MAX_SEQUENCES, "Evaluation sequences.  [64 to 2048]")
 @JSON
 def ablate(

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from mechmarkov import catalogue
-from mechmarkov.cli._options import JOBS, JSON, PATH, completing, going_on, names_of, print_json, told
+from mechmarkov.cli._options import JOBS, JSON, PATH, Whole, completing, going_on, names_of, print_json, told
 from mechmarkov.utils.files import check_writable
 from mechmarkov.utils.text import counted
 
@@ -23,7 +23,7 @@ from mechmarkov.utils.text import counted
     shell_complete=completing(catalogue.questions),
     help="Only these cases (`mechmarkov list`).  [all]",
 )
-@click.option("--seeds", type=click.IntRange(1, 1000), default=3, help="Draws of each case.")
+@click.option("--seeds", type=Whole(1, 1000), default=3, help="Draws of each case.")
 @click.option(
     "--pairs",
     type=click.Choice(["minimal", "resampled"]),

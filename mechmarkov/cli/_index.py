@@ -24,6 +24,7 @@ def index(folder: Path, as_json: bool, opened: bool) -> None:
         raise NotADirectoryError(f"{folder} is not a folder, expected one with reports of `mechmarkov probe`")
     check_writable(folder / "index.html", folder / "index.json")
     from mechmarkov.report.dashboard import read_dashboard, write_dashboard
+    from mechmarkov.report.shares import told_shares
 
     board = read_dashboard(folder)
     page = write_dashboard(board)
@@ -34,10 +35,8 @@ def index(folder: Path, as_json: bool, opened: bool) -> None:
             click.echo(f"warning: {told(name)}: {told(why)}", err=True)
         for run in board.runs:
             click.echo(told(f"{run.folder}: {run.badge or 'undecided'}: {run.headline}"))
-        shares = board.shares()
-        several = len({share.setting for share in shares}) > 1
-        for share in shares:
-            click.echo(told(f"{share.setting}: {share}" if several else share))
+        for line in told_shares(board.shares()):
+            click.echo(told(line))
         click.echo(told(page))
     if opened:
         click.launch(str(page))

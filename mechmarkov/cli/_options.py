@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem, FishComplete, add_completion_class
 
 from mechmarkov.catalogue import check_run, example_path, examples
-from mechmarkov.utils.text import printable
+from mechmarkov.utils.text import printable, shown
 
 MAX_PATH_CHARACTERS = 5000
 MAX_LINE_CHARACTERS = 1000
@@ -33,9 +33,30 @@ class Finite(click.FloatRange):
         return found if math.isfinite(found) else self.fail(f"{found} is not a finite number.", param, ctx)
 
 
+class Whole(click.IntRange):
+    """An integer in a range; what is not one is told by the option's name, its value and the range."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The integer that a text is; click's error for any other text."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            option = param.opts[-1] if param is not None else "it"
+            said = f"{option} is {shown(value)}, expected {self._range()}"
+            raise click.BadParameter(said, ctx, param) from error
+
+    def _range(self) -> str:
+        if self.min is None:
+            return "an integer"
+        most = f"of at least {self.min}" if self.max is None else f"from {self.min} to {self.max}"
+        return f"an integer {most}"
+
+
 def number(name: str, most: int, text: str) -> Callable[[Command], Command]:
     """An option that says how many, at least one."""
-    return click.option(name, type=click.IntRange(1, most), metavar="N", help=text)
+    return click.option(name, type=Whole(1, most), metavar="N", help=text)
 
 
 DEVICES = click.Choice(["auto", "cpu", "cuda"])

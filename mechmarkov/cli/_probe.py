@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from mechmarkov.cli._options import (
     JSON,
     PATH,
     Finite,
+    Whole,
     completing,
     names_of,
     number,
@@ -50,7 +52,7 @@ FILES = ("report.html", "results.nc", "summary.json")
     help="Only these probes (`mechmarkov probes` lists them).",
 )
 @click.option("--steps", default="last", metavar="last|all|10,50", help="Which checkpoints.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the evaluation data.")
+@click.option("--seed", type=Whole(min=0), default=0, help="Of the evaluation data.")
 @number("--sequences", MAX_SEQUENCES, "Evaluation sequences.  [64 to 2048]")
 @click.option("--time-limit", type=Finite(min=0, min_open=True), metavar="S", help="Seconds for a probe.")
 @JOBS
@@ -89,8 +91,9 @@ def probe(
         catalogue.example_path(example)  # an error unless there is one
     from mechmarkov.probe_run import ProbingInterruptedError
     from mechmarkov.probe_run import probe as probe_run
-    from mechmarkov.report.compare import write_comparison
+    from mechmarkov.report.compare import shares_of_results, write_comparison
     from mechmarkov.report.save import save_all
+    from mechmarkov.report.shares import told_shares
     from mechmarkov.runs import example as bundled
     from mechmarkov.runs import load
     from mechmarkov.utils.device import pick_device
@@ -129,13 +132,16 @@ def probe(
     page = (out if len(results) > 1 else folders[0]) / "report.html"
     if as_json:
         summaries = {name: result.summary() for name, result in results.items()}
-        print_json({"runs": summaries} if len(called) > 1 else summaries[called[0]])
+        shares = [asdict(share) for share in shares_of_results(results)]
+        print_json({"runs": summaries, "shares": shares} if len(called) > 1 else summaries[called[0]])
     else:
         for name, result in results.items():
             click.echo(
                 f"{name}: {result.metadata['title']}" if len(results) > 1 else result.metadata["title"]
             )
             _print(result)
+        for line in told_shares(shares_of_results(results)):
+            click.echo(told(line))
         click.echo(told(page))
     if opened:
         click.launch(str(page))

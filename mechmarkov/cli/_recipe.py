@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from mechmarkov import catalogue
-from mechmarkov.cli._options import JSON, completing, print_json
+from mechmarkov.cli._options import JSON, Whole, completing, print_json
 from mechmarkov.utils.text import shown
 
 
@@ -54,20 +54,20 @@ def recipe() -> None:
     """
 
 
-@recipe.command(short_help="Print a commented recipe of your own.")
+@recipe.command(options_metavar="--source KIND [OPTIONS]", short_help="Print a commented recipe of your own.")
 @click.option(
     "--source",
     metavar="KIND",
     shell_complete=completing(catalogue.sources),
     help="Kind of source (`mechmarkov list`).",
 )
-@click.option("--layers", type=click.IntRange(1), metavar="N", help="Layers.  [1, or 2 for a law a sequence]")
-@click.option("--heads", type=click.IntRange(1), default=1, metavar="N", help="Heads a layer.")
-@click.option("--width", type=click.IntRange(1), default=32, metavar="N", help="Of the residual stream.")
-@click.option("--context", type=click.IntRange(1), metavar="N", help="Tokens to read.  [64, or the source's]")
-@click.option("--states", type=click.IntRange(2), metavar="N", help="States.  [the example's]")
-@click.option("--order", type=click.IntRange(1), metavar="N", help="States back that the law looks.  [1]")
-@click.option("--steps", type=click.IntRange(1), default=1000, metavar="N", help="Steps of the training.")
+@click.option("--layers", type=Whole(1), metavar="N", help="Layers.  [1, or 2 for a law a sequence]")
+@click.option("--heads", type=Whole(1), default=1, metavar="N", help="Heads a layer.")
+@click.option("--width", type=Whole(1), default=32, metavar="N", help="Of the residual stream.")
+@click.option("--context", type=Whole(1), metavar="N", help="Tokens to read.  [64, or the source's]")
+@click.option("--states", type=Whole(2), metavar="N", help="States.  [the example's]")
+@click.option("--order", type=Whole(1), metavar="N", help="States back that the law looks.  [1]")
+@click.option("--steps", type=Whole(1), default=1000, metavar="N", help="Steps of the training.")
 @JSON
 def new(
     source: str | None,

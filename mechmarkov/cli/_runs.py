@@ -10,6 +10,7 @@ from mechmarkov.cli._options import (
     JSON,
     MAX_LINE_CHARACTERS,
     PATH,
+    Whole,
     names_of,
     paths,
     print_json,
@@ -62,8 +63,8 @@ def show(run: str | None, example: str | None, as_json: bool) -> None:
     "--names", type=PATH, metavar="FILE", help="TOML: which weight is which, where names are its own."
 )
 @click.option("--tokens", "token_map", metavar="MAP", help='The model\'s token of each state: "a=0,b=1".')
-@click.option("--pad", type=int, metavar="TOKEN", help="The model's padding token.")
-@click.option("--bos", type=int, metavar="TOKEN", help="The model's beginning-of-sequence token.")
+@click.option("--pad", type=Whole(), metavar="TOKEN", help="The model's padding token.")
+@click.option("--bos", type=Whole(), metavar="TOKEN", help="The model's beginning-of-sequence token.")
 @click.option("--weights", metavar="NAME", help="Which of several models in a file, such as ema.")
 @click.option("--without", metavar="A,B", help="Weights that the model does not use, or how they begin.")
 @JSON

@@ -14,6 +14,7 @@ from mechmarkov.cli._options import (
     MAX_SEEDS,
     PATH,
     Finite,
+    Whole,
     completing,
     going_on,
     number,
@@ -31,8 +32,8 @@ from mechmarkov.cli._options import (
 @JSON
 @click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: auto, HOST:PORT or local.")
 @click.option("--gpus-per-task", type=Finite(min=0), metavar="X", help="Of Ray, for a fleet.  [0]")
-@click.option("--cpus-per-task", type=click.IntRange(min=1), metavar="N", help="Of Ray, for a fleet.  [1]")
-@click.option("--retries", type=click.IntRange(min=0), metavar="N", help="Of Ray, after a lost node.  [3]")
+@click.option("--cpus-per-task", type=Whole(min=1), metavar="N", help="Of Ray, for a fleet.  [1]")
+@click.option("--retries", type=Whole(min=0), metavar="N", help="Of Ray, after a lost node.  [3]")
 def sweep(
     sweep: str,
     out: Path | None,

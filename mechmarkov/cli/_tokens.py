@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from mechmarkov.cli._options import EXAMPLE, JSON, PATH, paths, print_json, run_of, told
+from mechmarkov.cli._options import EXAMPLE, JSON, PATH, Whole, paths, print_json, run_of, told
 from mechmarkov.cli._probe import page_name
 from mechmarkov.utils.files import check_writable, made_folder
 from mechmarkov.utils.text import printable, shown
@@ -13,11 +13,11 @@ PAGE = "tokens.html"
 MAX_LINES = 32
 
 
-@click.command("tokens")
+@click.command("tokens", options_metavar="[OPTIONS] --tokens '0 1 2'")
 @click.argument("run", required=False, shell_complete=paths)
 @EXAMPLE
 @click.option("--tokens", "text", metavar="'0 1 2'", required=True, help="States by number or label.")
-@click.option("--step", type=int, default=-1, help="Checkpoint, -1 for the last.")
+@click.option("--step", type=Whole(), default=-1, help="Checkpoint, -1 for the last.")
 @click.option("--out", type=PATH, default="report", help="Folder.")
 @JSON
 @click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")

@@ -12,6 +12,7 @@ from mechmarkov.cli._options import (
     MAX_SEEDS,
     MEMORY,
     PATH,
+    Whole,
     completing,
     going_on,
     number,
@@ -21,12 +22,12 @@ from mechmarkov.cli._options import (
 from mechmarkov.utils.files import check_writable, plain_stem
 
 
-@click.command()
+@click.command(options_metavar="[--set KEY=VALUE]… [OPTIONS]")
 @click.argument("recipe", shell_complete=completing(catalogue.recipes, files=".toml"))
 @click.option(
     "--set", "changes", metavar="KEY=VALUE", multiple=True, help="Change a recipe field; repeatable."
 )
-@click.option("--seed", type=int, help="Seed of weights and data (0 by default).")
+@click.option("--seed", type=Whole(), help="Seed of weights and data (0 by default).")
 @number("--seeds", MAX_SEEDS, "Train seeds 0 … N-1 as a fleet.")
 @MEMORY
 @DEVICE

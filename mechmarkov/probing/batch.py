@@ -12,6 +12,7 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.objectives import Objective, evaluated_length, sequence_length
 from mechmarkov.sources import Source
 from mechmarkov.sources.base.source import check_drawn
+from mechmarkov.utils.text import shown
 
 # Predictions evaluated by default: enough that a mean KL of 0.01 nats is known to about a tenth.
 DEFAULT_PREDICTIONS = 1 << 16
@@ -195,7 +196,11 @@ def batch_of(
         >>> batch.tokens.tolist(), batch.targets.tolist()
         ([[0, 1, 1]], [[1, 1, 0]])
     """
-    states = torch.as_tensor(states).cpu()
+    try:
+        states = torch.as_tensor(states).cpu()
+    except (TypeError, ValueError, RuntimeError):  # torch's words name no argument
+        expected = "sequences of one length, of states by number: [[0, 1], [1, 0]]"
+        raise TypeError(f"tokens is {shown(states)}, expected {expected}") from None
     length = sequence_length(objective, config.n_ctx)
     shorter = not _reads_last_only(objective)
     fits = states.ndim == 2 and (states.shape[1] == length or (shorter and 2 <= states.shape[1] < length))

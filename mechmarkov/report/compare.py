@@ -15,6 +15,7 @@ from mechmarkov.report.first_screen.curve import overlaid_curves
 from mechmarkov.report.first_screen.headline import Headline, headline
 from mechmarkov.report.html import fill, summary, write_page
 from mechmarkov.report.scales import share_scales
+from mechmarkov.report.shares import RunShare, counted_run, shares_of, told_shares
 from mechmarkov.report.words.differences import differences, settings
 from mechmarkov.report.words.tiles import WordedTile
 from mechmarkov.utils.errors import path_of
@@ -90,12 +91,18 @@ def render(results: Mapping[str, Findings]) -> str:
         )
         + settings({name: result.metadata for name, result in results.items()}),
         runs=runs,
+        shares=told_shares(shares_of_results(results)),
         questions=_questions(screens),
         cards=cards,
         usual_null="",
         without_figures=not drawn,
         most_drawn=MAX_DRAWN_RUNS,
     )
+
+
+def shares_of_results(results: Mapping[str, Findings]) -> list[RunShare]:
+    """Returns which share of runs that differ in their seed only has a badge, or formed something."""
+    return shares_of([counted_run(result, headline(result).badge) for result in results.values()])
 
 
 def _what(result: Findings) -> str:

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Strict
 
 from mechmarkov.report.first_screen.verdict import Badge
 from mechmarkov.report.html import fill
-from mechmarkov.report.words.forms import FORMS, formed, of_share
+from mechmarkov.report.shares import CountedRun, RunShare, setting_of, shares_of
+from mechmarkov.report.words.forms import formed
 from mechmarkov.safe.json_file import read_as
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.theory.bootstrap import wilson
 from mechmarkov.utils.files import replacing
 from mechmarkov.utils.text import counted, format_number
 
@@ -103,22 +103,6 @@ class _Summary(_Part):
 
 
 @dataclass(frozen=True)
-class RunShare:
-    """Counts runs that differ in their seed only and have something in common."""
-
-    setting: str  # the source, model and objective of these runs
-    what: str  # the badge, or what they have formed
-    hits: int  # the number of runs that have it
-    of: int  # the number of runs of which it is decided
-    undecided: int  # the number of the others
-    interval: tuple[float, float]  # Wilson's 95 % interval of the share
-
-    def __str__(self) -> str:
-        """Returns it in words."""
-        return of_share(self.what, self.hits, self.of, self.undecided, *self.interval)
-
-
-@dataclass(frozen=True)
 class Dashboard:
     """The probed runs of a folder; `unread` says of each summary that is none why."""
 
@@ -136,39 +120,8 @@ class Dashboard:
         return {"runs": [asdict(run) for run in self.runs], "shares": shares, "unread": self.unread}
 
     def shares(self) -> list[RunShare]:
-        """Returns which share of the seeds of a setting has a badge, or formed something, with its interval.
-
-        A setting of one run has none. What is undecided in all its runs is left out, and so is a token that
-        no head reads: it need not be one of the source's.
-        """
-        settings: dict[str, list[ProbedRun]] = {}
-        for run in self.runs:
-            settings.setdefault(" · ".join(filter(None, (run.source, run.model, run.objective))), []).append(
-                run
-            )
-        return [
-            share
-            for setting, runs in settings.items()
-            if len(runs) > 1
-            for what, has in _in_common(runs).items()
-            if (share := _share(setting, what, has)) is not None
-        ]
-
-
-def _in_common(runs: Sequence[ProbedRun]) -> dict[str, list[bool | None]]:
-    badges = [run.badge for run in runs]
-    named = [badge for badge in get_args(Badge) if badge == "solved" or badge in badges]
-    of_badges = {badge: [own == badge if own else None for own in badges] for badge in named}
-    of_forms = {what: [run.has.get(what) for run in runs] for what in FORMS}
-    return of_badges | {what: has for what, has in of_forms.items() if any(has) or not FORMS[what].object}
-
-
-def _share(setting: str, what: str, has: Sequence[bool | None]) -> RunShare | None:
-    known = [value for value in has if value is not None]
-    if not known:
-        return None
-    hits, n = sum(known), len(known)
-    return RunShare(setting, what, hits, n, len(has) - n, wilson(hits / n, n))
+        """Returns which share of the seeds of a setting has a badge, or formed something (`shares_of`)."""
+        return shares_of([CountedRun(setting_of(asdict(run)), run.badge, run.has) for run in self.runs])
 
 
 def read_dashboard(folder: Path) -> Dashboard:

@@ -27,6 +27,14 @@ def load(path: str | os.PathLike[str]) -> Run:
     Raises:
         RunFileError: One line that begins with the path and names what is wrong.
         TypeError: What is not a path.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     example("walk").save(f"{folder}/run.pt")
+        ...     run = load(folder)
+        >>> run.source.title()
+        'Circle walk on 6 states, p = 0.5'
     """
     path = place_of(path)
     if (path / shared_folder.RUN).exists():

@@ -1,5 +1,6 @@
 """A run as its file has it, without its model: nothing here imports TransformerLens."""
 
+import errno
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
+from mechmarkov.catalogue import call_of
 from mechmarkov.models.config import DecoderConfig, Slices
 from mechmarkov.objectives import Objective
 from mechmarkov.runs import growth, hub, schema
@@ -126,6 +128,8 @@ def place_of(path: str | os.PathLike[str]) -> Path:
     if place.suffix == ".toml" and place.is_file():
         with safe_file.naming(place):
             raise RunFileError(f"is a recipe, expected a run: mm.train({str(place)!r}) trains one")
+    if not place.exists() and not growth.waiting(place) and (call := call_of(str(place))):
+        raise RunFileError(f"{place}: {os.strerror(errno.ENOENT)}, did you mean {call}?")
     if not (place / shared_folder.RUN).exists() and place.is_dir():
         with safe_file.naming(place):
             return _only_run_file(place)

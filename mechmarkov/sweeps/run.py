@@ -115,6 +115,15 @@ def sweep(
         SweepError: A sweep that cannot be used, or tasks that failed in another process; what was done is
             kept. A folder whose table is that of another sweep, or that another sweep is using.
         ValueError: A device, a fleet or a number of jobs that makes no sense.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> small = {"model.n_ctx": 8, "data.batch": 4, "steps": 2, "checkpoints": []}
+        >>> both = {"name": "mine", "recipe": "binary-p05-q08-tied", "grid": {"source.p": [0.2, 0.5]}}
+        >>> with TemporaryDirectory() as folder:
+        ...     swept = sweep(both | {"set": small}, folder)
+        >>> swept.table.num_rows, swept.trained
+        (2, 2)
     """
     given, sweep = sweep, load_sweep(sweep)
     _check(sweep, device, fleet, jobs, cluster)

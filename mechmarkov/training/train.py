@@ -109,6 +109,14 @@ def train(
             `runs`.
         ValueError: Seeds or a device that make no sense, a `start` of another shape, or a budget too small
             for one model.
+
+    Example:
+        >>> recipe = load_recipe("walk-k6-half").with_set(["steps=2", "data.n_train=8"])
+        >>> run = train(recipe, seed=3)
+        >>> run.seed, run.steps.tolist()
+        (3, [0, 1, 2])
+        >>> [run.seed for run in train(recipe, seeds=range(2))]
+        [0, 1]
     """
     if isinstance(seeds, int):
         raise TypeError(f"seeds is {seeds}, expected a list of seeds: range({seeds})")

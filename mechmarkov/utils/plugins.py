@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from mechmarkov.utils.text import did_you_mean
+
 Loaded = TypeVar("Loaded")
 
 
@@ -44,7 +46,8 @@ def load(name: str, kind: type[Loaded], known: Mapping[str, EntryPoint]) -> Load
         ValueError: Nothing is, or what is registered is not of that class or calls itself otherwise.
     """
     if name not in known:
-        raise ValueError(f"no {kind.__name__.lower()} is named {name!r}; there are {', '.join(known)}")
+        there = f"{', '.join(known)}{did_you_mean(name, known)}"
+        raise ValueError(f"no {kind.__name__.lower()} is named {name!r}; there are {there}")
     entry = known[name]
     plugin = entry.load()
     called = getattr(plugin, "name", None)

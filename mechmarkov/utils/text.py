@@ -5,7 +5,7 @@ import html
 import math
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 LINE_CHARACTERS = 600  # of a whole message
@@ -307,6 +307,17 @@ def fact_table(title: str, rows: Mapping[str, object]) -> str:
     return f"<strong>{html.escape(title)}</strong><table>{cells}</table>"
 
 
+def did_you_mean(name: Any, known: Iterable[str]) -> str:
+    """The end of a sentence that lists what there is: the names that look like an unknown one.
+
+    Example:
+        >>> did_you_mean("atention", ["attention", "ablation"]), did_you_mean("x", ["attention"])
+        (': did you mean attention?', '')
+    """
+    alike = difflib.get_close_matches(str(name), list(known), n=2)
+    return f": did you mean {' or '.join(alike)}?" if alike else ""
+
+
 def near_misses(key: str, known: Sequence[str]) -> str:
     """The end of a sentence about an unknown dotted key: the known ones that look like it.
 
@@ -317,6 +328,8 @@ def near_misses(key: str, known: Sequence[str]) -> str:
         ', expected one of: optimiser, steps'
         >>> near_misses("optimizer", ["optimiser.lr", "steps"])
         ', did you mean optimiser?'
+        >>> near_misses("walk", ["trap-of-a-walk", "walk-k6", "walk-k20"])
+        ', did you mean walk-k6 or walk-k20?'
     """
     leaf = key.rsplit(".", 1)[-1]
     sections = [name.rpartition(".")[0] for name in known if "." in name]
@@ -329,6 +342,8 @@ def near_misses(key: str, known: Sequence[str]) -> str:
     found = [name for name in found if name not in nested][:4]
     if found:
         return f", did you mean {' or '.join(found)}?"
+    if begun := [name for name in known if key and name.startswith(key)]:
+        return f", did you mean {' or '.join(begun[:4])}?"
     section, neighbours = key.rpartition(".")[0], list[str]()
     while section and not neighbours:  # of the nearest section that there is
         neighbours = [name for name in known if name.rpartition(".")[0] == section]

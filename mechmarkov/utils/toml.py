@@ -16,6 +16,7 @@ from mechmarkov.utils.text import near_misses, printable, shown
 MAX_BYTES = 1 << 18  # a chain of 150 states, written out; read in a third of a second
 MAX_DEPTH = 32
 MESSAGE_CHARACTERS = 2000  # of all faults of a file
+LIKE = 'TOML, such as steps = 100 or name = "mine"'
 W = TypeVar("W", bound="Written")  # `Self` is not for beartype, which checks types in the tests
 KEY_BOUNDARY = re.compile(r"[=,{}\[\]\n]")
 
@@ -39,6 +40,9 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         if any(piece.count(".") > MAX_DEPTH for piece in KEY_BOUNDARY.split(text)):
             raise ValueError(f"has a key of more than {MAX_DEPTH} parts")
         data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        is_json = text.lstrip().startswith("{")
+        raise ValueError(f"{'is JSON' if is_json else error}, expected {LIKE}") from None
     except OSError as error:
         raise ValueError(error.strerror) from None
     except UnicodeDecodeError as error:
@@ -130,4 +134,4 @@ def is_file(name: str) -> bool:
     >>> is_file("mine.toml"), is_file("runs/mine"), is_file("walk-k6-half")
     (True, True, False)
     """
-    return name.endswith(".toml") or "/" in name
+    return name.endswith((".toml", ".json")) or "/" in name
