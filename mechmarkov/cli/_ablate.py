@@ -12,7 +12,7 @@ MAX_SEQUENCES = 100_000
 
 
 @click.command(options_metavar="[OPTIONS] --parts A,B")
-@click.argument("run", required=False, shell_complete=paths)
+@click.argument("run", required=False, metavar="RUN", shell_complete=paths)
 @EXAMPLE
 @click.option("--parts", metavar="A,B", required=True, help="L0H0, L0.mlp, direct, embed, pos_embed, bias.")
 @click.option("--kind", type=click.Choice(KINDS), default="mean", help="What takes their place.")

@@ -14,7 +14,7 @@ NUMBERS = ("tier", "worst_kl", "worst_log_ratio", "worst_logit_error", "why")
 
 
 @click.command()
-@click.argument("run", required=False, shell_complete=paths)
+@click.argument("run", required=False, metavar="RUN", shell_complete=paths)
 @EXAMPLE
 @click.option(
     "--program",
@@ -105,7 +105,7 @@ def _program(text: str | None) -> Any:
 
 @click.command()
 @click.argument("proof", type=PATH)
-@click.argument("run", required=False, shell_complete=paths)
+@click.argument("run", required=False, metavar="RUN", shell_complete=paths)
 @EXAMPLE
 @JSON
 def verify(proof: Path, run: str | None, example: str | None, as_json: bool) -> None:

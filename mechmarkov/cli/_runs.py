@@ -22,7 +22,7 @@ from mechmarkov.utils.text import NAME_CHARACTERS, printable
 
 
 @click.command()
-@click.argument("run", required=False, shell_complete=paths)
+@click.argument("run", required=False, metavar="RUN", shell_complete=paths)
 @EXAMPLE
 @JSON
 def show(run: str | None, example: str | None, as_json: bool) -> None:
