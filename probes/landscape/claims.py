@@ -44,7 +44,7 @@ def _point(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
             (MODEL,), "moves", (), None if beyond else nats,
             unit=str(data.attrs["loss_unit"]), evidence=LAW, because=moving,
         )  # fmt: skip
-    names = (kind,) if kind in ("minimum", "saddle") else ("minimum", "saddle")
+    names: tuple[str, ...] = (kind,) if kind in ("minimum", "saddle") else ("minimum", "saddle")
     if len(names) > 1 and float(data["nats_away"]) > STATIONARY_NATS:
         names = (*names, "neither")  # only sampling may have made the gradient
     status: Status = "shown" if len(names) == 1 else "open"
