@@ -5,6 +5,7 @@ import os
 import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -167,7 +168,7 @@ def _walk(models: Models, loc: Sequence[int | str]) -> tuple[list[str], Models]:
     """The keys of a pydantic location without the tags of unions, and the models that hold the last key."""
     names: list[str] = []
     current, holders = models, models
-    for part, following in zip(loc, [*loc, None][1:], strict=True):
+    for part, following in zip_longest(loc, loc[1:]):
         tagged = [model for model in current if _kind(model) == part]
         is_field = any(part in model.model_fields for model in current)
         if tagged and (not is_field or following == part):  # a kind may be called as its field is
