@@ -123,8 +123,8 @@ def load_proof(path: str | os.PathLike[str]) -> dict[str, Any]:
 def verify(proof: dict[str, Any], run: Run) -> dict[str, float]:
     """Check every inequality of a proof against a run, and return the bounds that follow (nats).
 
-    What decides is `mechmarkov.certify.checker`, which shares no code with the search. Then the model itself is
-    run on the sequence that the proof shows.
+    What decides is `mechmarkov.certify.checker`, which shares no code with the search. Then the model is run
+    on the sequence that the proof shows.
 
     Args:
         proof: A proof that `load_proof` reads, or `proof_of` makes.

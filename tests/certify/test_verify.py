@@ -219,7 +219,7 @@ def test_another_sequence_or_number_seen_is_refused(kind, of_kinds):
     assert verify(stored, run)
     seen, n = stored["seen"], run.source.n_states
     for edited, why in [
-        ({"nats": 1.01 * seen["nats"] + 1e-9}, "^seen.nats is .* but the model gives"),
+        ({"nats": 1.01 * seen["nats"] + 1e-9}, r"^seen.nats is .* but the model gives"),
         ({"nats": -1e-15}, "^seen.nats is"),
         ({"position": stored["contexts"]["reads"][-1] + 1}, "^seen.position is"),
         ({"position": -1}, "^seen.position is -1, expected one of contexts.reads"),
@@ -242,7 +242,7 @@ def test_what_was_seen_is_what_the_model_gives(of_kinds):
         nats = float((p * np.log(p / q)).sum())
         seen = {"nats": nats, "position": position, "sequence": histories[row].tolist()}
         verify(changed(stored, seen=seen), run)
-        with pytest.raises(ValueError, match="^seen.nats is"):
+        with pytest.raises(ValueError, match=r"^seen.nats is"):
             verify(changed(stored, seen=seen | {"nats": nats + 1e-4}), run)
 
 

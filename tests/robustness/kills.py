@@ -33,7 +33,7 @@ def new_folder(parent: Path, name: str) -> Path:
 
 
 def interrupt(started: Started) -> None:
-    """Ctrl-C: to the job and all that it has started, once it has ended what a terminal's session is."""
+    """Ctrl-C, as a terminal sends it: to a job and all that it has started, once they have a session."""
     while started.process.is_alive() and os.getsid(started.process.pid) != started.process.pid:
         time.sleep(0.01)
     if started.process.is_alive():
@@ -46,8 +46,8 @@ def kill_and_repeat(
     """Kill a job so often, at random moments, each time on top of what the last left.
 
     Every other moment is drawn among its changes of files, where there is most to damage, the rest in time.
-    A job that finished before its moment must have finished right; a new folder is begun. With `by_hand` it is
-    interrupted and not killed, at moments in time only: it must say so, and end as a shell expects.
+    A job that finished before its moment must have finished right; a new folder is begun. With `by_hand`
+    it is interrupted and not killed, at moments in time only, and must end as a shell expects.
 
     Returns:
         How often it was killed, and in how many folders a last call finished right.

@@ -76,7 +76,7 @@ def test_the_row_of_another_member_is_not_this_ones(store):
     keep(store)
     store.row_file("other").write_text(store.row_file(KEY).read_text("utf-8"), "utf-8")
     assert store.row(KEY)["key"] == KEY
-    with pytest.raises(SweepError, match="other.json is not a row of this sweep: delete it"):
+    with pytest.raises(SweepError, match=r"other.json is not a row of this sweep: delete it"):
         store.row("other")
 
 

@@ -18,7 +18,7 @@ from mechmarkov.certify.bounds.layer import Layer
 from mechmarkov.certify.contexts import Contexts
 from mechmarkov.theory.worst_case import Worst, largest_ratio, largest_sum
 
-# Of all radii, as a checker counts roundings in its own way. In exact arithmetic radii are only of our float64.
+# Of all radii, as a checker counts roundings in its own way. In exact arithmetic there are only our own.
 ROOM = {EXACT: 2.0, FLOAT32: 1.02}
 SMALL = 1e-34  # weights above that do not underflow in float32
 GROWTH, TRIES = 4.0, 60  # a slack that is not enough grows by that factor, so often
