@@ -67,7 +67,7 @@ def _nats(
 
 
 def _program(proof: dict[str, Any], run: Run) -> Program:
-    """What the model is compared with, once its table is seen to be what the proof calls it."""
+    """Returns what the model is compared with, once its table is seen to be what the proof calls it."""
     name, rules = proof["program"], run.source.predictors()
     if name not in rules and name not in TABLES:
         raise ValueError(f"program is {shown(name)}, expected one of {', '.join([*TABLES, *rules])}")
