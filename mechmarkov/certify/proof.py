@@ -12,6 +12,7 @@ from mechmarkov.certify import checker
 from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
 from mechmarkov.certify.certificate import Certificate
 from mechmarkov.certify.form import check_form, check_shapes
+from mechmarkov.certify.witness import seen_again
 from mechmarkov.runs.run import Run
 from mechmarkov.safe.file import check_regular, naming
 from mechmarkov.safe.json_file import read_json
@@ -122,7 +123,8 @@ def load_proof(path: str | os.PathLike[str]) -> dict[str, Any]:
 def verify(proof: dict[str, Any], run: Run) -> dict[str, float]:
     """Check every inequality of a proof against a run, and return the bounds that follow (nats).
 
-    What decides is `mechmarkov.certify.checker`, which shares no code with the search.
+    What decides is `mechmarkov.certify.checker`, which shares no code with the search. Then the model is run
+    on the sequence that the proof shows.
 
     Args:
         proof: A proof that `load_proof` reads, or `proof_of` makes.
@@ -132,12 +134,15 @@ def verify(proof: dict[str, Any], run: Run) -> dict[str, float]:
         `worst_kl`, `log_ratio_below`, `log_ratio_above` and `logit_error`.
 
     Raises:
-        ValueError: It is not a proof of such a run, an inequality fails, or a claim is below what follows;
-            the message says which.
+        ValueError: It is not a proof of such a run, an inequality fails, a claim is below what follows, the
+            table is not what `program` names, or the model gives another number than what was seen; the
+            message says which.
     """
     check_form(proof)
     check_shapes(proof, run)
     try:
-        return checker.verify(proof, run)
+        follows = checker.verify(proof, run)
     except IndexError:  # all else that an index is taken of has its shape by now
         raise ValueError("stored.closed names a piece that is not there") from None
+    seen_again(proof, run)
+    return follows

@@ -109,21 +109,27 @@ def _program(text: str | None) -> Any:
 @EXAMPLE
 @JSON
 def verify(proof: Path, run: str | None, example: str | None, as_json: bool) -> None:
-    """Check PROOF, which `certify` wrote, against RUN: each inequality is computed again from the weights."""
+    """Check PROOF, which `certify` wrote, against RUN.
+
+    Each inequality is computed again from the weights, and the model is run on the sequence that it shows.
+    """
     path = run_of(run, example)
     from mechmarkov.certify import load_proof
     from mechmarkov.certify import verify as verify_proof
+    from mechmarkov.certify.witness import seen_again
     from mechmarkov.runs import load
 
     stored, loaded = load_proof(proof), load(path)
     try:
         follows = verify_proof(stored, loaded)
+        seen = seen_again(stored, loaded)
     except ValueError as error:
         raise ValueError(f"{proof} does not hold: {error}") from None
     if as_json:
-        return print_json({"holds": True, "follows": follows, "claims": stored["claims"]})
+        return print_json({"holds": True, "follows": follows, "claims": stored["claims"], "seen": seen})
     click.echo(f"{proof} holds: {stored['kind']}, covers {stored['arithmetic']} arithmetic")
     for name, value in follows.items():
         claimed = stored["claims"][name]
         said = "nothing is claimed" if claimed is None else f"{claimed:.6g} is claimed"
         click.echo(f"  {name:<16} {value:.6g} follows, {said}")
+    click.echo(f"  {'seen':<16} {seen:.6g} on its sequence, at position {stored['seen']['position']}")

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from certify_cases import one_layer, proof
+from certify_cases import contexts_of, every_score, layer_of, one_layer, proof
 from probing_cases import RAW_LOG, SHAPES
 
 import mechmarkov as mm
-from mechmarkov.certify import EXACT, FLOAT32, checker, load_proof, save_proof, verify
+from mechmarkov.certify import EXACT, FLOAT32, certify, checker, load_proof, proof_of, save_proof, verify
 from mechmarkov.certify.bounds import every
+from mechmarkov.certify.bounds.reading import Reading
+from mechmarkov.certify.witness import seen_again
 from mechmarkov.models.constructions.context_conditioned import context_conditioned_model
 from mechmarkov.objectives import Objective
 from mechmarkov.runs import example
@@ -46,6 +48,22 @@ def test_every_certificate_is_confirmed(shape, tmp_path):
         assert all(follows[name] <= claimed for name, claimed in claims.items())
         assert len(claims) == 4 or run.config.normalization_type is not None  # a wide box may say nothing
         assert follows["worst_kl"] >= stored["seen"]["nats"]
+
+
+@pytest.mark.parametrize("unit", [EXACT, FLOAT32])
+def test_the_checker_counts_no_more_rounding_than_the_search(unit):
+    """Else whether a proof is confirmed would hang on the processor that it was made on."""
+    for shape in ("plain", "LN and MLP", "RMS and MLP", "rotary", "relative", "GPT-NeoX"):
+        run = one_layer(shape, scale=0.2)
+        layer, contexts = layer_of(run, unit), contexts_of(run)
+        weights = {name: value.double().numpy() for name, value in run.model().state_dict().items()}
+        model = checker.Model(run.config, weights, unit)
+        stated = {name: getattr(contexts, name) for name in ("n_states", "query", "start", "transitions")}
+        for read in contexts.reads:
+            ours = Reading.of(layer, contexts, read, 0, scored=False)
+            theirs = checker.Case(model, stated, read, 0)
+            assert (theirs.value.rad <= ours.value.rad).all(), shape
+            assert (theirs.weight[1] <= ours.weight.rad + 1e-299).all(), shape
 
 
 def test_certificates_of_raw_scores_paths_and_counts_are_confirmed():
@@ -172,6 +190,120 @@ def test_a_proof_of_another_model_is_refused(walk, behind):
 def test_a_table_that_is_no_law_is_refused(behind, table):
     run, stored = behind
     refused(changed(stored, table=table), run, "^the table of the proof has no law for each state")
+
+
+@pytest.fixture(scope="module")
+def of_kinds(walk, behind):
+    """A run and a proof of it, of each kind."""
+    base = np.array([[0.7, 0.3], [0.4, 0.6]])
+    copies = mm.Run.from_model(
+        context_conditioned_model(base, n_ctx=9), source=ContextConditionedChain(base), objective=RAW
+    )
+    plain, induction = one_layer("plain", scale=0.3), example("induction")
+    return {
+        "raw scores": walk,
+        "relaxed": behind,
+        "logits": (plain, proof(plain, "parent")),
+        "exact": (plain, proof(plain, "parent", EXACT)),
+        "counts": (copies, proof(copies, "row")),
+        "norm": (induction, proof_of(certify(induction, tokens=1 << 10), int(induction.steps[-1]))),
+    }
+
+
+KINDS = ["raw scores", "relaxed", "logits", "exact", "counts", "norm"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_sequence_or_number_seen_is_refused(kind, of_kinds):
+    run, stored = of_kinds[kind]
+    assert verify(stored, run)
+    seen, n = stored["seen"], run.source.n_states
+    for edited, why in [
+        ({"nats": 1.01 * seen["nats"] + 1e-9}, r"^seen.nats is .* but the model gives"),
+        ({"nats": -1e-15}, "^seen.nats is"),
+        ({"position": stored["contexts"]["reads"][-1] + 1}, "^seen.position is"),
+        ({"position": -1}, "^seen.position is -1, expected one of contexts.reads"),
+        ({"sequence": seen["sequence"][:-1]}, rf"expected {len(seen['sequence'])} states from 0 to {n - 1}"),
+        ({"sequence": [n, *seen["sequence"][1:]]}, "^seen.sequence is .* states from 0 to"),
+        ({"sequence": [-1, *seen["sequence"][1:]]}, "^seen.sequence is .* states from 0 to"),
+    ]:
+        with pytest.raises(ValueError, match=why):
+            verify(changed(stored, seen=seen | edited), run)
+
+
+def test_what_was_seen_is_what_the_model_gives(of_kinds):
+    """Ten sequences, with KL(program ‖ model) written out: each is taken with its own number only."""
+    run, stored = of_kinds["logits"]
+    histories, scores = every_score(run)
+    table, position = np.array(stored["table"]), 3
+    for row in range(0, len(histories), len(histories) // 10):
+        q = np.exp(scores[row, position]) / np.exp(scores[row, position]).sum()
+        p = table[histories[row, position]]
+        nats = float((p * np.log(p / q)).sum())
+        seen = {"nats": nats, "position": position, "sequence": histories[row].tolist()}
+        verify(changed(stored, seen=seen), run)
+        with pytest.raises(ValueError, match=r"^seen.nats is"):
+            verify(changed(stored, seen=seen | {"nats": nats + 1e-4}), run)
+
+
+def test_a_sequence_that_the_source_cannot_give_is_not_seen(walk):
+    run, stored = walk
+    stays = [0] * len(stored["seen"]["sequence"])
+    with pytest.raises(ValueError, match=r"^seen.sequence is .* expected a sequence of the contexts"):
+        verify(changed(stored, seen=stored["seen"] | {"sequence": stays}), run)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_name_of_the_program_is_refused(kind, of_kinds):
+    run, stored = of_kinds[kind]
+    names = {"constant", "uniform", "unigram", "bigram", "row", "in_context_bigram", "nothing", ""}
+    for name in names - {stored["program"]}:
+        with pytest.raises(ValueError, match=r"^program is|^table is not that of the program|^seen.nats is"):
+            verify(changed(stored, program=name), run)
+
+
+def test_a_table_with_the_name_of_a_predictor_is_it(walk):
+    run, _ = walk
+    named = proof(run, "bigram")
+    assert verify(named, run)
+    np.testing.assert_allclose(named["table"], run.source.P)
+    table = np.array(named["table"])
+    table[0, [1, 5]] = 0.5001, 0.4999
+    with pytest.raises(ValueError, match=r"^table is not that of the program 'bigram'"):
+        seen_again(changed(named, table=table.tolist()), run)
+    rows = np.tile([0.5, 0.1, 0.1, 0.1, 0.1, 0.1], (6, 1))
+    rows[3] = rows[3][::-1]
+    with pytest.raises(ValueError, match=r"^table is not that of the program 'constant'"):
+        seen_again(changed(named, table=rows.tolist(), program="constant"), run)
+
+
+def test_a_table_under_a_norm_bound_is_a_law(of_kinds):
+    run = of_kinds["norm"][0]
+    stored = proof_of(certify(run, "parent", tokens=1 << 10), int(run.steps[-1]))
+    assert verify(stored, run)
+    for table in (np.full((3, 3), 0.5), np.array([[1.5, -0.5, 0.0]] * 3)):
+        with pytest.raises(ValueError, match=r"^table is not that of the program 'parent'"):
+            verify(changed(stored, table=table.tolist()), run)
+    with pytest.raises(ValueError, match=r"^table is not that of the program 'parent'"):
+        verify(changed(stored, table=None), run)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_contexts_steps_and_kinds_are_refused(kind, of_kinds):
+    run, stored = of_kinds[kind]
+    contexts = stored["contexts"]
+    for edited in (
+        {"reads": [read + 1 for read in contexts["reads"]]},
+        {"reads": contexts["reads"][1:]},
+        {"query": not contexts["query"]},
+        {"n_states": contexts["n_states"] + 1},
+        {"start": [False, *contexts["start"][1:]]},
+    ):
+        with pytest.raises(ValueError, match=r"expected|about other positions|leaves out"):
+            verify(changed(stored, contexts=contexts | edited), run)
+    for edited in ({"step": stored["step"] + 1}, {"kind": "nothing"}, {"version": 2}, {"arithmetic": "half"}):
+        with pytest.raises(ValueError, match="expected"):
+            verify(changed(stored, **edited), run)
 
 
 def lines_of_code(source):

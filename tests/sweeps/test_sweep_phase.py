@@ -179,6 +179,13 @@ def test_a_column_has_one_type(values, kind, kept):
     assert (str(found.type), found.to_pylist()) == (kind, kept)
 
 
+@pytest.mark.parametrize("cells", [[(0.3, 0.2), (0.3, 0.9)], [(0.2, 0.3), (0.9, 0.3)], [(0.3, 0.7)]])
+def test_one_row_or_column_has_no_line_of_independence(cells):
+    """The line crosses it at one place only."""
+    picture = figure(counts(outcomes({cell: [True] for cell in cells}), PHASE), PHASE)
+    assert [trace.type for trace in picture.data] == ["heatmap"]
+
+
 def test_different_sources_share_no_exact_lines():
     runs = [RunLine(f"run {key}", key, "yes", "0.5", "", False) for key in ("a", "b")]
     curves = {key: {"step": [0, 10], "loss": [0.7, 0.5]} for key in ("a", "b")}

@@ -71,6 +71,15 @@ def test_another_file_is_not_a_row(store, content):
         store.row(KEY)
 
 
+def test_the_row_of_another_member_is_not_this_ones(store):
+    """As where somebody renamed or copied a file."""
+    keep(store)
+    store.row_file("other").write_text(store.row_file(KEY).read_text("utf-8"), "utf-8")
+    assert store.row(KEY)["key"] == KEY
+    with pytest.raises(SweepError, match=r"other.json is not a row of this sweep: delete it"):
+        store.row("other")
+
+
 WRONG = {
     **dict.fromkeys(("status", "probes", "steps", "step", "seconds", "metrics", "scores")),
     **{name: [1] for name in ("message", "skipped", "failed", "stuck", "curve")},

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from mechmarkov.certify.bounds.ball import OWN, UNDERFLOW, Ball
+from mechmarkov.certify.bounds.ball import EXACT, FLOAT32, OWN, UNDERFLOW, Ball
 from mechmarkov.certify.bounds.layer import Layer
 from mechmarkov.certify.contexts import Contexts
 from mechmarkov.theory.worst_case import Worst, largest_ratio, largest_sum
 
-ROOM = 1.02  # of all radii: a checker counts roundings in its own way
+# Of all radii, as a checker counts roundings in its own way. In exact arithmetic there are only our own.
+ROOM = {EXACT: 2.0, FLOAT32: 1.02}
 SMALL = 1e-34  # weights above that do not underflow in float32
 GROWTH, TRIES = 4.0, 60  # a slack that is not enough grows by that factor, so often
 
@@ -40,7 +41,7 @@ class Reading:
         """Returns a query's reading at a position: of scores, or of the residual stream if not `scored`."""
         token, first = contexts.token(parent), layer.first_key(read)
         value = layer.scored if scored else layer.written
-        weight, value = layer.attention(read, token), value[:, first : read + 1]
+        weight, value, room = layer.attention(read, token), value[:, first : read + 1], ROOM[layer.unit]
         if weight.mid.min() < SMALL:
             # A weight that underflows is off by a share of the largest: the mean by that share of its values.
             lost = 4 * (read + 1) * UNDERFLOW[layer.unit] * value.size.max((1, 2), keepdims=True)
@@ -48,9 +49,9 @@ class Reading:
         # Keys in front of the window are states of the path too; nothing reads them.
         unseen = ((0, 0), (first, 0), (0, 0))
         return Reading(
-            weight.larger(ROOM).padded(unseen),
-            value.larger(ROOM).padded((*unseen, (0, 0))),
-            (layer.base(read, token) if scored else layer.without_heads[read, token]).larger(ROOM),
+            weight.larger(room).padded(unseen),
+            value.larger(room).padded((*unseen, (0, 0))),
+            (layer.base(read, token) if scored else layer.without_heads[read, token]).larger(room),
             contexts.allowed(read, parent),
             contexts.token_transitions,
         )
