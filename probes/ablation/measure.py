@@ -32,7 +32,7 @@ from mechmarkov.probing.effects import (
 )
 from mechmarkov.probing.names import in_words
 from mechmarkov.probing.preconditions import has_one_parent, is_determined, parent_lag, predictor_of
-from mechmarkov.probing.subject import DoesNotApplyError, Subject
+from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import Predictor
 from mechmarkov.theory.bootstrap import interval
 from mechmarkov.theory.kernel import FLOOR
@@ -85,7 +85,7 @@ def measure(subject: Subject) -> xr.Dataset:
         [0.8]
     """
     if (n := len(subject.batch.tokens)) < MIN_SEQUENCES:
-        raise DoesNotApplyError(
+        raise ValueError(
             f"sequences is {n}, expected at least {MIN_SEQUENCES}: means are taken over the others"
         )
     parts = last_apart(subject)

@@ -95,7 +95,7 @@ def measure(subject: Subject) -> xr.Dataset:
     """
     batch = subject.batch.head(null_sequences(subject.batch.tokens.shape[1]))
     if len(batch.tokens) < MIN_SEQUENCES:
-        raise DoesNotApplyError(
+        raise ValueError(
             f"sequences is {len(batch.tokens)}, expected at least {MIN_SEQUENCES}: a reading is held out"
         )
     source: Any = subject.source

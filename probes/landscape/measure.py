@@ -15,7 +15,7 @@ from mechmarkov.curvature.trainable_vector import Symmetry, symmetry_of
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.rare_states import unseen_nats
-from mechmarkov.probing.subject import DoesNotApplyError, Subject
+from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import FixedChain
 
 from .canonical_fit import canonical_fit
@@ -75,7 +75,7 @@ def measure(subject: Subject) -> xr.Dataset:
     half = max(1, len(batch.tokens) // 2)
     population = population_of(subject, batch.head(half))
     if not population.exact and len(batch.tokens) < MIN_SEQUENCES:
-        raise DoesNotApplyError(
+        raise ValueError(
             f"sequences is {len(batch.tokens)}, expected at least {MIN_SEQUENCES}: half judge the others"
         )
     surface = loss_surface(subject, population)

@@ -11,7 +11,7 @@ from mechmarkov.probing.chunking import chunked, width
 from mechmarkov.probing.dataset import Variables, variables
 from mechmarkov.probing.effects import positions_in_turn, predictions
 from mechmarkov.probing.preconditions import has_one_parent, parent_lag
-from mechmarkov.probing.subject import DoesNotApplyError, Subject
+from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import mean_after, standard_error
 from mechmarkov.theory.kernel import kl
 from mechmarkov.utils.threads import threads
@@ -83,7 +83,7 @@ def measure(subject: Subject) -> xr.Dataset:
     """
     count = len(subject.batch.tokens)
     if count < MIN_SEQUENCES:
-        raise DoesNotApplyError(
+        raise ValueError(
             f"sequences is {count}, expected at least {MIN_SEQUENCES}: programs are fitted on one half, and "
             "chosen on the other"
         )

@@ -17,7 +17,7 @@ from mechmarkov.probing.effects import (
 )
 from mechmarkov.probing.preconditions import is_determined
 from mechmarkov.probing.recording import PATHS, SCORES
-from mechmarkov.probing.subject import DoesNotApplyError, Subject
+from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import interval, ratio, resampled_means
 from mechmarkov.theory.kernel import FLOOR, kernel_kl, kl
 
@@ -62,7 +62,7 @@ def measure(subject: Subject) -> xr.Dataset:
     if subject.axis == "seed":
         return gains(subject).assign_attrs(attrs)
     if (n := len(subject.batch.tokens)) < MIN_SEQUENCES:
-        raise DoesNotApplyError(
+        raise ValueError(
             f"sequences is {n}, expected at least {MIN_SEQUENCES}: a mean would be a sequence's own"
         )
     batch = sequences_for(subject)
