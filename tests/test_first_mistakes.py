@@ -16,7 +16,7 @@ MISTAKES = {
     "train walk-k6-half steps=2": (
         "Got unexpected extra argument (steps=2). Usage: mechmarkov train [--set KEY=VALUE]… [OPTIONS] RECIPE"
     ),
-    "train walk-k6-half --seeds 1,2": "--seeds is '1,2', expected an integer from 1 to 10000",
+    "train walk-k6-half --seeds 1,2": "--seeds is '1,2', expected an integer with 1<=x<=10000",
     "train walk-k6-half --seed 0-3": "--seed is '0-3', expected an integer",
     "train walk-k6-half.toml": "walk-k6-half.toml: No such file or directory, did you mean walk-k6-half?",
     "train walk": (
@@ -34,14 +34,14 @@ MISTAKES = {
     "recipe new chain": (
         "Got unexpected extra argument (chain). Usage: mechmarkov recipe new --source KIND [OPTIONS]"
     ),
-    "recipe new --source chain --layers two": "--layers is 'two', expected an integer of at least 1",
+    "recipe new --source chain --layers two": "--layers is 'two', expected an integer with x>=1",
     "ablate L0H0 runs/run.pt": (
         "Missing option '--parts'. Usage: mechmarkov ablate [OPTIONS] --parts A,B RUN"
     ),
     "tokens runs/run.pt": (
         "Missing option '--tokens'. Usage: mechmarkov tokens [OPTIONS] --tokens '0 1 2' [RUN]"
     ),
-    "probe --jobs 0": "--jobs is '0', expected an integer from 1 to 512",
+    "probe --jobs 0": "--jobs is '0', expected an integer with 1<=x<=512",
     "probe --example wlak": (
         "no bundled run is called 'wlak'; there are walk, trap, induction, mamba, graph: did you mean walk?"
     ),

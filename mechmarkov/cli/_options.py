@@ -48,10 +48,7 @@ class Whole(click.IntRange):
             raise click.BadParameter(said, ctx, param) from error
 
     def _range(self) -> str:
-        if self.min is None:
-            return "an integer"
-        most = f"of at least {self.min}" if self.max is None else f"from {self.min} to {self.max}"
-        return f"an integer {most}"
+        return "an integer" if self.min is None else f"an integer with {self._describe_range()}"
 
 
 def number(name: str, most: int, text: str) -> Callable[[Command], Command]:
