@@ -86,9 +86,9 @@ def test_help_has_an_example():
 
 
 def test_a_misspelt_name_is_told_the_nearest():
-    with pytest.raises(AttributeError, match=r"'trian': did you mean train or training\?$"):
+    with pytest.raises(AttributeError, match=r"'trian': did you mean train\?$"):
         _ = mm.trian
-    with pytest.raises(ValueError, match=r"certificate: did you mean attention or ablation\?$"):
+    with pytest.raises(ValueError, match=r"certificate: did you mean attention\?$"):
         mm.probe(mm.example("walk"), ["atention"])
     with pytest.raises(ValueError, match=r": did you mean eap\?$|: did you mean eap or "):
         mm.bench.run(["eep"])

@@ -308,14 +308,14 @@ def fact_table(title: str, rows: Mapping[str, object]) -> str:
 
 
 def did_you_mean(name: Any, known: Iterable[str]) -> str:
-    """The end of a sentence that lists what there is: the names that look like an unknown one.
+    """The end of a sentence that lists what there is: the name that looks most like an unknown one.
 
     Example:
         >>> did_you_mean("atention", ["attention", "ablation"]), did_you_mean("x", ["attention"])
         (': did you mean attention?', '')
     """
-    alike = difflib.get_close_matches(str(name), list(known), n=2)
-    return f": did you mean {' or '.join(alike)}?" if alike else ""
+    nearest = difflib.get_close_matches(str(name), list(known), n=1)
+    return f": did you mean {nearest[0]}?" if nearest else ""
 
 
 def near_misses(key: str, known: Sequence[str]) -> str:
@@ -328,8 +328,8 @@ def near_misses(key: str, known: Sequence[str]) -> str:
         ', expected one of: optimiser, steps'
         >>> near_misses("optimizer", ["optimiser.lr", "steps"])
         ', did you mean optimiser?'
-        >>> near_misses("walk", ["trap-of-a-walk", "walk-k6", "walk-k20"])
-        ', did you mean walk-k6 or walk-k20?'
+        >>> near_misses("walk", ["trap-of-a-walk", "walk-k20-half", "walk-k20-one"])
+        ', did you mean walk-k20-half or walk-k20-one?'
     """
     leaf = key.rsplit(".", 1)[-1]
     sections = [name.rpartition(".")[0] for name in known if "." in name]
