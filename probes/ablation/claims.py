@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import xarray as xr
+from scipy.special import ndtri
 
 from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Status, decided
 from mechmarkov.claims.tile import LIVES, Tile
-from mechmarkov.probing.dataset import interval_at, last_model
+from mechmarkov.probing.dataset import NORMAL_95, interval_at, last_model
 from mechmarkov.probing.score import Score, standing
 from mechmarkov.theory.bootstrap import wilson
 
@@ -193,7 +194,12 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str
 
 def _harm(effects: Mapping[str, float], ends: Mapping[str, Interval]) -> Iterator[Condition]:
     """Yields the part without which the loss clearly falls by most; unnamed where none clearly does."""
-    sure = [part for part, (_, high) in ends.items() if high < 0 and effects[part] < -MIN_EFFECT_NATS]
+    wider = float(ndtri(1 - 0.025 / len(ends))) / NORMAL_95  # it is chosen among all parts
+    sure = [
+        part
+        for part, (_, high) in ends.items()
+        if effects[part] + wider * (high - effects[part]) < 0 and effects[part] < -MIN_EFFECT_NATS
+    ]
     if sure:
         most = min(sure, key=effects.__getitem__)
         yield Condition("does harm", value=-effects[most], unit="nats", words=(most,))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from einops import einsum
+from mechmarkov.probes.ablation.claims import _harm
 
 import mechmarkov as mm
 from mechmarkov.claims.claim import Claims
@@ -151,3 +152,12 @@ def test_four_equal_mlps_are_needed_together():
     _, one = needed(mlps([1.0, 0, 0, 0]))
     assert one.subject == ("L0.mlp",)
     assert most.value == pytest.approx(one.value, rel=1e-4)  # all four at their mean leave what one leaves
+
+
+@pytest.mark.parametrize(("parts", "harm"), [(2, ("H0",)), (40, ())])
+def test_harm_is_judged_among_all_parts(parts, harm):
+    """Of 40 parts that change nothing one is clearly below zero by itself, more often than not."""
+    effects = {f"H{i}": -0.02 if i == 0 else 0.0 for i in range(parts)}
+    ends = {name: (value - 0.015, value + 0.015) for name, value in effects.items()}
+    (told,) = _harm(effects, ends)
+    assert told.words == harm
