@@ -84,7 +84,9 @@ def test_an_interrupted_training_says_how_to_go_on(tmp_path):
         "run",
     ]
     called = [sys.executable, "-m", "mechmarkov", *words]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job begins without one
     process = subprocess.Popen(called, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    signal.signal(signal.SIGINT, before)
     while process.poll() is None and not [*tmp_path.glob("run/*")]:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)

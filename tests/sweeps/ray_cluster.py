@@ -120,7 +120,9 @@ def interrupted(nodes, folder):
     (folder / "long.toml").write_text(LONG, "utf-8")
     words = ["sweep", folder / "long.toml", "--out", folder / "out", "--fleet", "1", "--ray", nodes.address]
     called = [sys.executable, "-m", "mechmarkov", *map(str, words)]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job begins without one
     process = subprocess.Popen(called, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    signal.signal(signal.SIGINT, before)
     rows = folder / "out" / "rows"
     while process.poll() is None and not (rows.exists() and [*rows.iterdir()]):
         time.sleep(0.05)
