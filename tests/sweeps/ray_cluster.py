@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -20,12 +19,6 @@ from sweep_cases import two_points
 from mechmarkov.sweeps import Cluster, SweepError, run, sweep
 from mechmarkov.sweeps.engines import on_ray
 
-LONG = """
-name = "long"
-recipe = "binary-p05-q08-tied"
-seeds = 8
-set = { steps = 500, checkpoints = [], model.n_ctx = 8, data.batch = 4 }
-"""
 HEAD = {"num_cpus": 0, "include_dashboard": False}
 
 
@@ -115,26 +108,8 @@ def dying_process(nodes, folder):
     print("dying process ends", flush=True)
 
 
-def interrupted(nodes, folder):
-    """Ctrl-C once a row is there, on nodes of other scenes; the same sweep goes on with the others."""
-    (folder / "long.toml").write_text(LONG, "utf-8")
-    words = ["sweep", folder / "long.toml", "--out", folder / "out", "--fleet", "1", "--ray", nodes.address]
-    called = [sys.executable, "-m", "mechmarkov", *map(str, words)]
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job begins without one
-    process = subprocess.Popen(called, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    signal.signal(signal.SIGINT, before)
-    rows = folder / "out" / "rows"
-    while process.poll() is None and not (rows.exists() and [*rows.iterdir()]):
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    said = {"told": process.communicate()[1], "code": process.returncode, "rows": len([*rows.iterdir()])}
-    run.on_ray = on_ray
-    again = sweep(folder / "long.toml", folder / "out", fleet=1, cluster=Cluster(nodes.address))
-    (folder / "said.json").write_text(json.dumps(said | {"trained_later": again.trained}), "utf-8")
-
-
 if __name__ == "__main__":
     nodes = Nodes(initialize_head=True, head_node_args=HEAD)
-    for scene in (killed_node, failing_task, dying_process, interrupted):
+    for scene in (killed_node, failing_task, dying_process):
         scene(nodes, Path(sys.argv[1]) / scene.__name__)
     nodes.shutdown()

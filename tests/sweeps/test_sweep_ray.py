@@ -22,7 +22,7 @@ SCRIPT = Path(__file__).with_name("ray_cluster.py")
 def cluster(tmp_path_factory):
     """Where one cluster left what happened: Ray leaves processes and warnings that are not ours to judge."""
     folder = tmp_path_factory.mktemp("cluster")
-    for scene in ("killed_node", "failing_task", "dying_process", "interrupted"):
+    for scene in ("killed_node", "failing_task", "dying_process"):
         (folder / scene).mkdir()
     process = subprocess.run(
         [sys.executable, SCRIPT, folder], capture_output=True, text=True, timeout=400, check=False
@@ -77,16 +77,6 @@ def test_a_dead_process_is_one_line(cluster):
     )
     printed = (cluster / "stdout").read_text("utf-8")
     assert "dying process begins\ndying process ends\n" in printed
-
-
-@pytest.mark.system
-def test_an_interrupted_sweep_goes_on(cluster):
-    said = json.loads((cluster / "interrupted" / "said.json").read_text("utf-8"))
-    assert said["code"] == 130
-    told = [line for line in said["told"].splitlines() if line]
-    assert told[-2:] == ["The same command goes on where this one stopped.", "interrupted"]
-    assert 1 <= said["rows"] < 8
-    assert said["trained_later"] == 8 - said["rows"]
 
 
 def test_results_travel_as_bytes():
