@@ -1,4 +1,4 @@
-"""What a newcomer mistypes: one line with the field, its value, what was expected and a call that works."""
+"""Mistakes of a newcomer: one line with field, value, what was expected and a call that works."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a proof says besides its bounds: which program its table is, and the worst sequence that was seen."""
+"""Check the rest of a proof: which program its table is, and the worst sequence that was seen."""
 
 import math
 from typing import Any, Final

@@ -44,8 +44,8 @@ class Whole(click.IntRange):
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
             option = param.opts[-1] if param is not None else "it"
-            said = f"{option} is {shown(value)}, expected {self._range()}"
-            raise click.BadParameter(said, ctx, param) from error
+            message = f"{option} is {shown(value)}, expected {self._range()}"
+            raise click.BadParameter(message, ctx, param) from error
 
     def _range(self) -> str:
         return "an integer" if self.min is None else f"an integer with {self._describe_range()}"

@@ -1,4 +1,4 @@
-"""What a call gets wrong, and the call that works."""
+"""Tell what a call gets wrong, and the call that works."""
 
 from difflib import get_close_matches
 
@@ -39,8 +39,8 @@ def _unknown_option(error: click.NoSuchOption) -> str:
     train = error.ctx is not None and error.ctx.command.name == "train"
     if train and (field := _field(error.option_name.lstrip("-").replace("-", "_"))):
         return f"{error.message} Did you mean --set {field}=VALUE?"
-    alike = [name for name in error.possibilities or () if name != "--help"]
-    return f"{error.message} Did you mean {' or '.join(alike)}?" if alike else error.message
+    similar = [name for name in error.possibilities or () if name != "--help"]
+    return f"{error.message} Did you mean {' or '.join(similar)}?" if similar else error.message
 
 
 def _field(name: str) -> str | None:

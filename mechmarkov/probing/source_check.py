@@ -13,7 +13,9 @@ FALSE_ALARMS = 1e-4  # how often a right source is doubted, over all pairs of st
 MIN_EVENTS = 30
 MIN_GAP_NATS = 0.05
 MIN_GAP_STANDARD_ERRORS = 5.0
-MIN_RIGHT_SHARE = 0.99  # of how often the best law is right: a model of another source is less often right
+MIN_RIGHT_SHARE = (
+    0.99  # of how often the best law is right: below it a model of scores may be of another source
+)
 
 
 def unlikely_transition(source: Source, states: Int[np.ndarray, "batch position"]) -> str | None:

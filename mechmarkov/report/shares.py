@@ -1,4 +1,4 @@
-"""Which share of runs that differ in their seed only has a badge, or formed something, with its interval."""
+"""Count runs that differ in their seed only: how many have a badge, or formed something."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

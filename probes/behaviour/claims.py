@@ -93,7 +93,7 @@ def _closest(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Cl
         ties = list(dict.fromkeys([*ties, unigram, best]))
     ties = [other for other in ties if other not in (name, *equals)]
     if is_on_scores(data) and data.attrs.get("best") not in (name, *equals, *ties):
-        beside.append(Condition("loss on scores", True))  # which may be as right as the best law all the same
+        beside.append(Condition("loss on scores", True))  # it may be as right as the best law
     status: Status = "open" if ties else "shown"
     names, null = (name, *equals, *ties), _null_of(last, scores, name)
     return Claim(

@@ -136,7 +136,7 @@ def test_a_closing_that_claims_too_much_is_refused(behind):
 
 
 def test_pieces_that_none_closes_are_confirmed(monkeypatch):
-    """As where the budget ends before the pieces that decide."""
+    """This happens if the budget ends before the pieces that decide."""
     monkeypatch.setattr(every, "_deciding", lambda found: set())
     run = one_layer("LN and MLP", n_ctx=3)
     stored = proof(run, "parent")

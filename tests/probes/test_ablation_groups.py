@@ -156,7 +156,7 @@ def test_four_equal_mlps_are_needed_together():
 
 @pytest.mark.parametrize(("parts", "harm"), [(2, ("H0",)), (40, ())])
 def test_harm_is_judged_among_all_parts(parts, harm):
-    """Of 40 parts that change nothing one is clearly below zero by itself, more often than not."""
+    """One of 40 parts that change nothing is often below zero by itself."""
     effects = {f"H{i}": -0.02 if i == 0 else 0.0 for i in range(parts)}
     ends = {name: (value - 0.015, value + 0.015) for name, value in effects.items()}
     (told,) = _harm(effects, ends)

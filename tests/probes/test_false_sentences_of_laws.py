@@ -109,7 +109,7 @@ def test_the_mean_over_lags_is_another_law():
 
 
 def test_the_title_and_its_part_have_one_law():
-    """Of a walk that is certain a law of two steps is the bigram."""
+    """In a walk that is certain, a law of two steps is the bigram."""
     walk = Circle(n_states=6, p=1.0)
     table = torch.tensor(8 * np.roll(np.eye(6), 2, axis=1)).float()
     _, screen, tiles = told(value_table(table, N_CTX, lag=2), probes=["behaviour", "storage"], source=walk)

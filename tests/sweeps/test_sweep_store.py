@@ -72,7 +72,7 @@ def test_another_file_is_not_a_row(store, content):
 
 
 def test_the_row_of_another_member_is_not_this_ones(store):
-    """As where somebody renamed or copied a file."""
+    """Somebody renamed or copied a file."""
     keep(store)
     store.row_file("other").write_text(store.row_file(KEY).read_text("utf-8"), "utf-8")
     assert store.row(KEY)["key"] == KEY

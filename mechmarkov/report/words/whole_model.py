@@ -83,7 +83,9 @@ def of_a_part(tile: Tile, shown: WordedTile, learned: str, claims: Claims) -> Wo
         if like is None:  # it has no part of a law that it is only the closest to
             return shown
         table = claims.first("matches", status="shown", probe="alignment")
-        if table is not None and learned in [f"{law}_{int(table.number('law'))}" for law in ("step", "lag")]:
+        if table is not None and learned in [
+            f"{kind}_{int(table.number('law'))}" for kind in ("step", "lag")
+        ]:
             return replace(shown, answer=upper(short(table)), sentence=sentence(table), bars=())
         return replace(shown, answer=f"Where {law(learned)} lives is not known")
     rest = f"Where the rest of {law(learned)} lives is not measured."
@@ -113,15 +115,15 @@ def of_harm(tile: Tile, shown: WordedTile, claims: Claims) -> WordedTile:
 
 
 def _of_no_part(answer: Claim, shown: WordedTile, claims: Claims) -> WordedTile:
-    """Returns the tile of a model of which no part is clearly needed; of a law at some places, on average."""
+    """Returns the tile of a model of which no part is clearly needed, with a part that does harm.
+
+    Of a law that holds at some places only, it says "on average".
+    """
     harm = answer.condition("does harm")
     if answer.status == "open" and harm is not None and harm.words:
         by_itself = claims.first("is_needed", subject=harm.words[0], probe="ablation")
-        return (
-            shown
-            if by_itself is None
-            else replace(shown, sentence=f"{sentence(answer)} {sentence(by_itself)}")
-        )
+        told = [sentence(one) for one in (answer, by_itself) if one is not None]
+        return replace(shown, sentence=" ".join(told))
     somewhere = [one for one in claims.where("imitates", status="shown") if one.where != Where()]
     if answer.status == "excluded" and harm is not None and somewhere:
         return replace(shown, answer=upper(f"on average {short(answer)}"))
