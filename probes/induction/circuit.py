@@ -100,8 +100,7 @@ def feeders_of(reader: xr.Dataset) -> list[dict[str, int]]:
     """
     if not float(reader["key_left"].sel(estimate="high")) < MAX_SHARE_LEFT:
         return []
-    feeds = reader["feeds"].transpose("from_layer", "from_head").values
-    return [{"layer": int(layer), "head": int(head)} for layer, head in np.argwhere(feeds > 0)]
+    return _marked(reader["feeds"])
 
 
 def askers_of(reader: xr.Dataset) -> list[dict[str, int]]:
@@ -110,5 +109,10 @@ def askers_of(reader: xr.Dataset) -> list[dict[str, int]]:
     Args:
         reader: What was measured of the head: `last_induction_head(data)[0]`.
     """
-    feeds = reader["feeds_queries"].transpose("from_layer", "from_head").values
-    return [{"layer": int(layer), "head": int(head)} for layer, head in np.argwhere(feeds > 0)]
+    return _marked(reader["feeds_queries"])
+
+
+def _marked(heads: xr.DataArray) -> list[dict[str, int]]:
+    """Returns the earlier heads that are above 0."""
+    marked = np.argwhere(heads.transpose("from_layer", "from_head").values > 0)
+    return [{"layer": int(layer), "head": int(head)} for layer, head in marked]

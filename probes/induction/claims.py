@@ -60,7 +60,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     feeders = tuple(head_name(feeder) for feeder in feeders_of(head))
     feeds = _feeds(last, head, heads, feeders)
     asked = list(_feeds_queries(head, heads))
-    against, along = _writing_against(last, heads), _writing_along(last, heads)
+    against, along = _writing(last, heads, -1, MIN_AGAINST), _writing(last, heads, 1, MIN_ALONG)
     carries = list(_carries(data, head, heads, feeders, against, along)) if feeders else []
     circuit = [feeds, *asked, *carries] if feeders else []
     return [
@@ -71,18 +71,11 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     ]
 
 
-def _writing_against(last: xr.Dataset, heads: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns which of the heads clearly write against the law's log-odds: they say what did not follow."""
-    most = last["along"] + NORMAL_95 * last["along_error"]
+def _writing(last: xr.Dataset, heads: tuple[str, ...], sign: int, least: float) -> tuple[str, ...]:
+    """Returns which heads clearly write the law's log-odds (1), or against them, what did not follow (-1)."""
+    surely = sign * last["along"] - NORMAL_95 * last["along_error"]
     at = {name: head_index(name) for name in heads}
-    return tuple(name for name, where in at.items() if where and float(most[where]) < -MIN_AGAINST)
-
-
-def _writing_along(last: xr.Dataset, heads: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns which of the heads clearly write the law's log-odds."""
-    least = last["along"] - NORMAL_95 * last["along_error"]
-    at = {name: head_index(name) for name in heads}
-    return tuple(name for name, where in at.items() if where and float(least[where]) > MIN_ALONG)
+    return tuple(name for name, where in at.items() if where and float(surely[where]) > least)
 
 
 def _is_head(

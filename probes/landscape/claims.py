@@ -231,7 +231,8 @@ def _leaving(data: xr.Dataset) -> Iterator[Claim]:
         yield Claim(subject, "leaves_by", (), status="does not apply", because=(away, *beside))
     elif np.isfinite(left):
         seen = Condition("seen")
-        yield Claim(subject, "leaves_by", (), left, None, _or_none(predicted), unit, because=(seen, *beside))
+        null = predicted if np.isfinite(predicted) else None
+        yield Claim(subject, "leaves_by", (), left, None, null, unit, because=(seen, *beside))
     elif np.isfinite(predicted):
         later = Condition("by linear theory", predicted > last)
         status: Status = "shown" if predicted > last else "open"
@@ -239,10 +240,6 @@ def _leaving(data: xr.Dataset) -> Iterator[Claim]:
             subject, "leaves_by", (), predicted, unit=unit, status=status, evidence=LAW,
             because=(later, *beside),
         )  # fmt: skip
-
-
-def _or_none(value: float) -> float | None:
-    return value if np.isfinite(value) else None
 
 
 def still_small(data: xr.Dataset) -> str:

@@ -42,7 +42,8 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         scored[f"share_{path}"] = Score(share, "share", 1 / data.sizes["path"], interval, "an even split")
     for group in cancelling(last):
         net = float(last["net_share"].sel(path=group[0]))
-        why = f"{_sum_of(last, group)} cancel; together they hold {net:.2f}"
+        signed = [f"{path} ({float(last['share'].sel(path=path)):+.2f})" for path in group]
+        why = f"{listed(signed)} cancel; together they hold {net:.2f}"
         scored |= {f"share_{path}": Score(None, "share", reason=why) for path in group}
     weight, rank = weight_of(homes[0]), rank_90(data, homes[0])
     if rank is None:
@@ -53,11 +54,6 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         return scored | {"rank_90": Score(None, "rank", reason=why)}
     full = float(data["full_rank"].sel(weight=weight))
     return scored | {"rank_90": Score(rank, "rank", full, null_kind=f"full rank of {weight}")}
-
-
-def _sum_of(last: xr.Dataset, paths: list[str]) -> str:
-    """Paths with their signed shares, "L0H0 (+5.1) and L0H1 (-4.9)"."""
-    return listed([f"{path} ({float(last['share'].sel(path=path)):+.2f})" for path in paths])
 
 
 probe = Probe(

@@ -69,7 +69,8 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     if not is_stable(last):
         conditions.append(Condition("not stable", None, float(last["home_stable"]), "share"))
     if is_stored_open(last):
-        conditions.append(_stored("half is stored", last, None))
+        share_stored = float(last["stored_share"][0])
+        conditions.append(Condition("half is stored", None, share_stored, "share"))
     stores = Claim(
         tuple(homes), "stores", BIGRAM, share, _interval_of(data, last, homes), None, "share", "shown",
         "intervention", because=tuple(conditions),
@@ -219,7 +220,10 @@ class _Reason:
 def _no_home(data: xr.Dataset, last: xr.Dataset, worth: tuple[Condition, ...]) -> Claim:
     """Returns why no path is named."""
     why = _reason(data, last)
-    beside = [*worth, *_alone_of(last, why.paths)]
+    beside = [*worth]
+    for path in why.paths[:1]:
+        nats = float(last["kl_only"].sel(path=path))
+        beside.append(Condition("with it only", value=nats, unit="nats", words=(path,)))
     if not reads_parent(last):
         changed = positions_changed(last)
         beside.append(Condition("positions", value=float(len(changed))))
@@ -287,35 +291,16 @@ def is_too_little(last: xr.Dataset) -> bool:
     return (gain >= -MIN_GAIN_NATS and empty < MIN_GAIN_NATS) or gain > MIN_GAIN_SHARE * empty
 
 
-def _alone_of(last: xr.Dataset, names: tuple[str, ...]) -> Iterator[Condition]:
-    for path in names[:1]:
-        yield Condition(
-            "with it only", value=float(last["kl_only"].sel(path=path)), unit="nats", words=(path,)
-        )
-
-
-def _stored(name: str, last: xr.Dataset, holds: bool | None) -> Condition:
-    return Condition(name, holds, float(last["stored_share"][0]), "share")
-
-
-def _is_needed_elsewhere(stores: Claim, claims: Sequence[Claim]) -> bool:
-    """Returns whether all paths together hold nothing of the bigram, and some part is needed all the same."""
-    nothing = any(stores.condition(why) for why in ("the paths lead away", "nothing to share"))
-    return nothing and Claims(tuple(claims)).first("is_needed_most", status="shown") is not None
-
-
 def headline(claims: Sequence[Claim]) -> list[Tile]:
     """Returns where it lives: the paths that hold the bigram, or why none does."""
-    ours = Claims(tuple(claims)).where(probe="storage")
+    everything = Claims(tuple(claims))
+    ours, behaviour = everything.where(probe="storage"), everything.where(probe="behaviour")
     stores = ours.first("stores", object="bigram")
     if stores is None:
         return []
     # Of a model of another law, what it needs tells more than where the bigram is stored, or that it is not.
-    behaviour = Claims(tuple(claims)).where(probe="behaviour")
-    closest, like = (
-        behaviour.first("is_closest_to"),
-        behaviour.first("imitates", object="bigram", status="shown"),
-    )
+    closest = behaviour.first("is_closest_to")
+    like = behaviour.first("imitates", object="bigram", status="shown")
     names = () if closest is None or not closest.is_shown else closest.object
     has_bigram = like is not None and stores.is_shown
     is_another = bool(names) and not {*names} & {*SIMPLE} and not has_bigram
@@ -327,12 +312,14 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     # Where it is right at some places by coincidence, behaviour does not tell them.
     by_chance = stores.where != Where() and closest is not None and behaviour.first("fails_at") is None
     told, rank = stores, 1 if stores.is_shown else 4
-    if is_another or is_part or _is_needed_elsewhere(stores, claims):
+    holds_nothing = any(stores.condition(why) for why in ("the paths lead away", "nothing to share"))
+    is_needed = everything.first("is_needed_most", status="shown") is not None
+    if is_another or is_part or (holds_nothing and is_needed):  # some part is needed for something else
         rank = 6
     rank = 8 if by_chance else rank
     if is_another and other is not None:
         # Of a law of several tokens the parts that bring them are needed as much as the one that writes it.
-        most = Claims(tuple(claims)).first("is_needed_most", status="shown", probe="ablation")
+        most = everything.first("is_needed_most", status="shown", probe="ablation")
         told, rank = other, 1 if most is None or set(most.subject) <= set(other.subject) else 6
     shares = [claim for claim in ours.where("holds_share") if claim.object == told.object]
     bars = {claim.subject[0]: claim.value for claim in shares if claim.value is not None}
