@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechmarkov.bench.counterfactuals import Change, Pairs, draw_pairs, law_of
-from mechmarkov.bench.metrics import measure
+from mechmarkov.bench.metrics import METRICS, kl_from, logit_difference
 from mechmarkov.interventions.paths import paths
 from mechmarkov.models.components import Output, head_index, mlp_index, output_of
 from mechmarkov.models.decoder import HookedDecoder
@@ -99,15 +99,21 @@ class Case:
     def loss(
         self, scores: Float[Tensor, "batch position state"], metric: str | None = None
     ) -> Float[Tensor, " batch"]:
-        """The case's metric of each sequence, or another one; larger is farther from the clean answer."""
-        return measure(
-            metric or self.metric,
-            scores[:, self.read],
-            law=self.law,
-            corrupt_law=self.corrupt_law,
-            output=self.output,
-            objective=self.objective,
-        )
+        """The case's metric of each sequence, or another one; larger is farther from the clean answer.
+
+        It is a mean over the positions that are read.
+
+        Raises:
+            ValueError: For an unknown metric.
+        """
+        metric, scores = metric or self.metric, scores[:, self.read]
+        if metric == "logit-difference":
+            return logit_difference(scores, self.law, self.corrupt_law).mean(-1)
+        if metric == "kl":
+            return kl_from(self.output, self.objective, scores).mean(-1)
+        if metric == "nats":
+            return self.objective.expected_loss(scores, self.law).mean(-1)
+        raise ValueError(f"metric is {metric!r}, expected one of {', '.join(METRICS)}")
 
     def predicted(self, tokens: Int[Tensor, "batch position"]) -> Float[Tensor, "batch read state"]:
         """Returns what the model, as it is now, predicts (probability)."""
@@ -193,32 +199,13 @@ def case_of(
     model = model.double().requires_grad_(False)
 
     def on(seed: int, sequences: int, tuning: Case | None) -> Case:
-        clean, corrupt = draw_pairs(
-            source,
-            objective,
-            model.config,
-            pairs=pairs,
-            change=change or Change(),
-            seed=seed,
-            sequences=sequences,
-        )
+        how: dict[str, Any] = {"pairs": pairs, "change": change or Change()}
+        clean, corrupt = draw_pairs(source, objective, model.config, **how, seed=seed, sequences=sequences)
         with torch.no_grad():
             output = objective.predict(model(clean.tokens)[:, clean.read])
-        return Case(
-            name,
-            question,
-            model,
-            clean.tokens,
-            corrupt.tokens,
-            law_of(source, clean),
-            law_of(source, corrupt),
-            output,
-            clean.read,
-            objective,
-            source,
-            tuning=tuning,
-            **known,
-        )
+        laws = law_of(source, clean), law_of(source, corrupt)
+        drawn = clean.tokens, corrupt.tokens, *laws, output, clean.read
+        return Case(name, question, model, *drawn, objective, source, tuning=tuning, **known)
 
     return on(seed, SEQUENCES, on(seed + TUNING, 2 * SEQUENCES, None))
 

@@ -110,16 +110,8 @@ def plateau_case(seed: int, shape: dict[str, int], **known: Any) -> Case:
 def bundled_case(seed: int, name: str, change: Change, **known: Any) -> Case:
     """The last checkpoint of a bundled run; the seed draws only the sequences."""
     run = example(name.removeprefix("bundled-"))
-    model, objective = run.model(step=-1), run.objective
-    return case_of(
-        name=name,
-        model=model,
-        source=run.source,
-        seed=seed,
-        objective=objective,
-        change=change,
-        **known,
-    )
+    drawn = {"model": run.model(step=-1), "source": run.source, "objective": run.objective}
+    return case_of(**drawn, name=name, seed=seed, change=change, **known)
 
 
 def trained_case(
@@ -129,14 +121,8 @@ def trained_case(
     recipe, model = trained_model(fleet, seed)
     if changed is not None:
         model = changed(model, seed=seed)
-    return case_of(
-        model=model,
-        source=recipe.source,
-        seed=seed,
-        objective=recipe.objective,
-        change=change,
-        **known,
-    )
+    drawn = {"model": model, "source": recipe.source, "objective": recipe.objective}
+    return case_of(**drawn, seed=seed, change=change, **known)
 
 
 MATCH = Change("match")

@@ -37,11 +37,6 @@ class _Line(BaseModel):
     reasons: list[list[Plain]]
 
 
-def _cell(line: str) -> tuple[str, Cell]:
-    found = _Line.model_validate(json.loads(line))
-    return found.name, Cell(found.scores, found.effects, found.reasons)
-
-
 @dataclass(frozen=True)
 class KeptCells:
     """A folder of cells.
@@ -69,8 +64,8 @@ class KeptCells:
         cells = {}
         for line in file.read_text("utf-8", errors="replace").splitlines():
             with suppress(ValueError, RecursionError):  # pydantic's complaints too
-                name, cell = _cell(line)
-                cells[name] = cell
+                kept = _Line.model_validate(json.loads(line))
+                cells[kept.name] = Cell(kept.scores, kept.effects, kept.reasons)
         return cells
 
     def add(self, draw: Draw, name: str, cell: Cell) -> None:

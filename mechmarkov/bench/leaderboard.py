@@ -22,11 +22,8 @@ SCHEMA_VERSION = 1
 MIN_SEEDS = 3  # of an interval over them
 # What methods are ranked by, and whether more of it is better. Every claim is scored by its order.
 RANKED_BY = {"nodes": ("rank", True), "edges": ("rank", True), "layers": ("error", False)}
-OF_OTHER_CASES = (
-    "built",
-    "alarms",
-)  # what a model was set by hand for, and cases in which nothing has an effect
-RANKED_ON_SHARED = [name for name in SCORES if name not in OF_OTHER_CASES]
+# The others are of what a model was set by hand for, and of cases in which nothing has an effect.
+RANKED_ON_SHARED = [name for name in SCORES if name not in ("built", "alarms")]
 
 
 @dataclass(frozen=True)

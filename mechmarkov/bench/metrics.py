@@ -49,34 +49,3 @@ def kl_from(output: Law, objective: Objective, scores: Scores) -> Float[Tensor, 
     else:
         log = objective.predict(scores).clamp_min(FLOOR).log()
     return (output * (output.clamp_min(FLOOR).log() - log)).sum(-1)
-
-
-def measure(
-    metric: str,
-    scores: Scores,
-    *,
-    law: Law,
-    corrupt_law: Law,
-    output: Law,
-    objective: Objective,
-) -> Float[Tensor, " batch"]:
-    """A metric of every sequence, mean over the positions that are read.
-
-    Args:
-        metric: One of `METRICS`.
-        scores: The model's outputs at these positions.
-        law: The exact law of the next state (probability).
-        corrupt_law: The law behind the corrupt sequences.
-        output: What the untouched model predicts of the clean sequences (probability).
-        objective: How outputs are read.
-
-    Raises:
-        ValueError: For an unknown metric.
-    """
-    if metric == "logit-difference":
-        return logit_difference(scores, law, corrupt_law).mean(-1)
-    if metric == "kl":
-        return kl_from(output, objective, scores).mean(-1)
-    if metric == "nats":
-        return objective.expected_loss(scores, law).mean(-1)
-    raise ValueError(f"metric is {metric!r}, expected one of {', '.join(METRICS)}")

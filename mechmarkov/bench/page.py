@@ -237,7 +237,8 @@ def _table(benchmark: Benchmark, means: pd.DataFrame, of: str, metric: str) -> T
         if method.name in placed:
             scores[columns[0]] = _with_interval(placed[method.name])
         costs = [_number(row[name]) for name in COST]
-        about = ([claims], [_whole(row["cases"])]) if metric else ([], [])
+        cases = "–" if np.isnan(row["cases"]) else f"{row['cases']:.0f}"
+        about = ([claims], [cases]) if metric else ([], [])
         cells.append([Code(method.name), *about[0], *scores.values(), *about[1], *costs, method.tunes or "–"])
     return Table(of, head, cells)
 
@@ -269,10 +270,6 @@ def _with_interval(score: Estimate) -> str:
     if np.isnan(score.low):
         return _number(score.value)
     return f"{_number(score.value)} ({_number(score.low)} to {_number(score.high)})"
-
-
-def _whole(value: float) -> str:
-    return "–" if np.isnan(value) else f"{value:.0f}"
 
 
 def _number(value: float) -> str:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from scipy.special import stdtrit
 
 from mechmarkov.report.figures import GREY, lines
-from mechmarkov.sweeps.phase import cells_of, value_name
+from mechmarkov.sweeps.phase import cells_of, leaf, value_name
 from mechmarkov.sweeps.spec import Phase, SweepError
 from mechmarkov.theory.bootstrap import standard_error, wilson
 from mechmarkov.utils.text import clean, near_misses, words
@@ -47,7 +47,7 @@ def heading(table: pa.Table, phase: Phase) -> str:
         >>> heading(pa.table({"source.p": [0.1], "final_loss": [0.5]}), Phase(x="source.p"))
         'Final loss over p'
     """
-    return f"{_named(score_of(table, phase))} over {clean(_last(phase.x))}"
+    return f"{_named(score_of(table, phase))} over {clean(leaf(phase.x))}"
 
 
 def positions(table: pa.Table, phase: Phase) -> list[float]:
@@ -89,7 +89,7 @@ def figure(table: pa.Table, phase: Phase) -> go.Figure:
     series, bands, numbers = {}, {}, {}
     dots: list[tuple[float, float, int]] = []
     for facet in facets:
-        key = "mean" if phase.facet is None else f"{_last(phase.facet)} = {facet}"
+        key = "mean" if phase.facet is None else f"{leaf(phase.facet)} = {facet}"
         means, low, high = (np.full(len(across), np.nan) for _ in range(3))
         numbers[key] = np.full(len(across), -1)
         for number, ((own, _, _), rows) in enumerate(cells.items()):
@@ -105,7 +105,7 @@ def figure(table: pa.Table, phase: Phase) -> go.Figure:
     numeric = [x for x in across if x > 0] if _are_numbers([x for _, _, x in cells]) else []
     log_x = bool(len(numeric) == len(across) and across[-1] >= FROM_ONE_TO_LOG * across[0])
     y_title = f"{_named(name)} ({clean(unit)})" if unit else _named(name)
-    drawn = lines(across, series, x_title=clean(_last(phase.x)), y_title=y_title, bands=bands, log_x=log_x)
+    drawn = lines(across, series, x_title=clean(leaf(phase.x)), y_title=y_title, bands=bands, log_x=log_x)
     for trace in drawn.data:
         if trace.name in numbers and trace.mode == "lines+markers":  # and not the band of that name
             trace.customdata = numbers[trace.name]
@@ -141,8 +141,4 @@ def _is_drawable(column: pa.ChunkedArray) -> bool:
 
 
 def _named(score: str) -> str:
-    return words(_last(score))
-
-
-def _last(field: str) -> str:
-    return field.rpartition(".")[2]
+    return words(leaf(score))

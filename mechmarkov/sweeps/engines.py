@@ -168,7 +168,10 @@ def sent_to_ray(
         ConnectionError: There is no cluster at that address.
         ValueError: It is no address.
     """
-    ray = _ray()
+    try:
+        import ray
+    except ImportError:
+        raise ImportError("Ray is not installed: pip install 'mechmarkov[cluster]'") from None
     _check_answers(cluster.address)
     if cluster.address == "local":  # a cluster that we start reports no usage
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -249,11 +252,3 @@ def _check_answers(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except (OSError, OverflowError) as error:
         raise ConnectionError(f"no Ray cluster answers at {address}: {error}") from None
-
-
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise ImportError("Ray is not installed: pip install 'mechmarkov[cluster]'") from None
-    return ray

@@ -105,7 +105,7 @@ def cell_names(cells: Sequence[Where], phase: Phase) -> list[str]:
         ['p = 0.1, q = 0.2']
     """
     named = [(axis, field) for axis, field in ((2, phase.x), (1, phase.y), (0, phase.facet)) if field]
-    return [", ".join(f"{_last(field)} = {_plain(where[axis])}" for axis, field in named) for where in cells]
+    return [", ".join(f"{leaf(field)} = {_plain(where[axis])}" for axis, field in named) for where in cells]
 
 
 def places(cells: Sequence[Where]) -> list[tuple[int, int, int]]:
@@ -129,7 +129,7 @@ def figure(shares: Counts, phase: Phase, title: str = "") -> go.Figure:
     """A heat map for each facet: colour is the share, the text of a cell its counts and interval."""
     facets, ys, xs = _axes(shares)
     titles = (
-        None if phase.facet is None else [f"{_text(_last(phase.facet))} = {value_name(f)}" for f in facets]
+        None if phase.facet is None else [f"{_text(leaf(phase.facet))} = {value_name(f)}" for f in facets]
     )
     numbers = {where: number for number, where in enumerate(shares)}
     picture = make_subplots(
@@ -161,8 +161,8 @@ def figure(shares: Counts, phase: Phase, title: str = "") -> go.Figure:
     ticks = {"tickmode": "array", "showgrid": False, "zeroline": False, "fixedrange": True}
     picture.update_xaxes(**ticks, tickvals=list(range(len(xs))), ticktext=[value_name(x) for x in xs])
     picture.update_yaxes(**ticks, tickvals=list(range(len(ys))), ticktext=[value_name(y) for y in ys])
-    picture.update_xaxes(title_text=_text(_last(phase.x)))
-    picture.update_yaxes(title_text=_text(_last(phase.y or "")), col=1)
+    picture.update_xaxes(title_text=_text(leaf(phase.x)))
+    picture.update_yaxes(title_text=_text(leaf(phase.y or "")), col=1)
     words, below = headings(phase, title)
     return picture.update_layout(
         template="none",
@@ -181,7 +181,7 @@ def figure(shares: Counts, phase: Phase, title: str = "") -> go.Figure:
 
 def _add_line(picture: go.Figure, phase: Phase, xs: list[Any], ys: list[Any], col: int) -> None:
     """The line p + q = 1, on which a binary chain's states are independent, over axes of places."""
-    if {_last(phase.x), _last(phase.y or "")} != {"p", "q"}:
+    if {leaf(phase.x), leaf(phase.y or "")} != {"p", "q"}:
         return
     x, y = np.array(xs, dtype=float), np.array(ys, dtype=float)
     at = np.linspace(max(x[0], 1 - y[-1]), min(x[-1], 1 - y[0]), 50)
@@ -242,7 +242,7 @@ def _cell(cell: Share | None) -> str:
 
 
 def _hover(phase: Phase, x: Any, y: Any, cell: Share | None) -> str:
-    where = f"{_text(_last(phase.x))} = {value_name(x)}, {_text(_last(phase.y or ''))} = {value_name(y)}"
+    where = f"{_text(leaf(phase.x))} = {value_name(x)}, {_text(leaf(phase.y or ''))} = {value_name(y)}"
     if cell is None:
         return f"{where}<br>not in the sweep"
     why = "".join(f"<br>{_text(label(reason, MAX_REASON))}" for reason in cell.reasons[:MAX_REASONS])
@@ -253,8 +253,8 @@ def _hover(phase: Phase, x: Any, y: Any, cell: Share | None) -> str:
     return f"{where}<br>{cell.hits} of {cell.n}<br>{interval}{unknown}"
 
 
-def _last(field: str) -> str:
-    """A dotted field as an axis calls it: `p` of `source.p`."""
+def leaf(field: str) -> str:
+    """Returns the last part of a dotted field, as an axis calls it: `p` of `source.p`."""
     return field.rpartition(".")[2]
 
 

@@ -188,7 +188,9 @@ def _finish(sweep: Sweep, members: dict[str, tuple[Point, Member]], store: Store
     rows = [row for key in members if (row := store.row(key, tabled=True)) is not None]
     table = tables.table([(point, member.seed) for point, member in members.values()], rows)
     tables.write(table, store.folder / "table.parquet")
-    picture, phase = None, _picture_of(sweep)
+    picture, phase, fields = None, sweep.phase, varied(sweep)
+    if phase is None and len(fields) == 1:
+        phase = Phase(x=fields[0])
     if phase is not None:
         shares = None if phase.y is None else diagram.counts(table, phase)
         picture = curve.figure(table, phase) if shares is None else diagram.figure(shares, phase, sweep.title)
@@ -196,12 +198,6 @@ def _finish(sweep: Sweep, members: dict[str, tuple[Point, Member]], store: Store
         levels = {key: _levels(point) for key, (point, _) in members.items()}
         page.write(picture, table, phase, store.folder / "phase.html", curves, levels, name=sweep.title)
     return Swept(sweep, store.folder, table, picture, trained)
-
-
-def _picture_of(sweep: Sweep) -> Phase | None:
-    """Returns what is drawn: what the sweep says, or a score over its field where it varies one."""
-    fields = varied(sweep)
-    return Phase(x=fields[0]) if sweep.phase is None and len(fields) == 1 else sweep.phase
 
 
 def _levels(point: Point) -> dict[str, float]:

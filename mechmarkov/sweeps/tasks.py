@@ -106,11 +106,11 @@ def fleets(items: Iterable[Item], most: int) -> list[Task]:
 
 def with_runs(task: Task) -> Task:
     """The same task for another machine: kept runs are read, so that it holds their bytes and no paths."""
-    return replace(task, items=tuple(replace(item, run=_bytes_of(item.run)) for item in task.items))
-
-
-def _bytes_of(run: Path | bytes | None) -> bytes | None:
-    return run.read_bytes() if isinstance(run, Path) else run
+    items = (
+        replace(item, run=item.run.read_bytes()) if isinstance(item.run, Path) else item
+        for item in task.items
+    )
+    return replace(task, items=tuple(items))
 
 
 def carry_out(task: Task, settings: Settings, progress: Callable[[int, int], None] | None = None) -> Done:

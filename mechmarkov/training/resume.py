@@ -43,19 +43,21 @@ def earlier_runs(paths: Sequence[Path], members: Sequence[Member]) -> dict[int, 
             ) from None
         same = theirs == member.recipe.to_data()
         if not same or run.seed != member.seed:
-            what = f"seed ({run.seed})" if same else f"recipe{_unlike(theirs or {}, member.recipe.to_data())}"
+            name, there, here = _difference(theirs or {}, member.recipe.to_data())
+            field = f" ({name} is {shown(there)} there, {shown(here)} here)" if name else ""
+            what = f"seed ({run.seed})" if same else f"recipe{field}"
             raise RunFileError(f"{path} is of another {what}: delete it or choose another folder (--out)")
         runs[place] = run
     return runs
 
 
-def _unlike(there: Any, here: Any, name: str = "") -> str:
-    """The first field in which the recipe of a file differs from the one to be trained."""
+def _difference(there: Any, here: Any, name: str = "") -> tuple[str, Any, Any]:
+    """Returns the first field in which two settings differ, by its dotted name, and both its values."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
-        keys = dict.fromkeys([*here, *there])
-        fields = (_unlike(there.get(key), here.get(key), f"{name}.{key}".lstrip(".")) for key in keys)
-        return next(filter(None, fields), "")
-    return "" if there == here else f" ({name} is {shown(there)} there, {shown(here)} here)"
+        for key in [*here, *there]:
+            if there.get(key) != here.get(key):
+                return _difference(there.get(key), here.get(key), f"{name}.{key}".lstrip("."))
+    return name, there, here
 
 
 def partial_path(folder: Path, stack: int, stacks: int) -> Path:
@@ -103,7 +105,12 @@ def read(path: Path, members: Sequence[Member], device: torch.device) -> dict[st
     ours = _identity(members, device)
     for key in ("recipes", "recipe_of", "seeds", "device"):
         if data.get(key) != ours[key]:
-            what = _difference(data.get(key), ours[key], key)
+            there, here, name = data.get(key), ours[key], key
+            if key == "recipes" and isinstance(there, list) and len(there) == len(here):
+                there, here = next(pair for pair in zip(there, here, strict=True) if pair[0] != pair[1])
+                name = ""
+            name, there, here = _difference(there, here, name)
+            what = f"{name or key} is {str(there)[:60]!r} there and {str(here)[:60]!r} here"
             raise RunFileError(
                 f"{path} belongs to another interrupted training ({what}): "
                 "finish that one, delete the file, or choose another folder"
@@ -141,18 +148,3 @@ def _identity(members: Sequence[Member], device: torch.device) -> dict[str, Any]
         "seeds": [member.seed for member in members],
         "device": device.type,
     }
-
-
-def _difference(theirs: Any, ours: Any, key: str) -> str:
-    """The first key at which two settings differ, with both values."""
-    if isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours) and key == "recipes":
-        for one, other in zip(theirs, ours, strict=True):
-            if one != other:
-                return _difference(one, other, key)
-    if isinstance(theirs, dict) and isinstance(ours, dict):
-        for name in [*ours, *theirs]:
-            if theirs.get(name) != ours.get(name):
-                return _difference(
-                    theirs.get(name), ours.get(name), name if key == "recipes" else f"{key}.{name}"
-                )
-    return f"{key} is {str(theirs)[:60]!r} there and {str(ours)[:60]!r} here"
