@@ -81,14 +81,24 @@ def shortened(plan: ImportPlan, n_ctx: int) -> ImportPlan:
         plan: A model whose tables of positions are longer.
         n_ctx: The new length of the context.
     """
-    axes = {"pos_embed.W_pos": (slice(n_ctx),), "W_rel": (slice(None), slice(n_ctx))}
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        whole = plan.states(weights)
-        rows = {name: axes.get(name, axes.get(name.rpartition(".")[2], ())) for name in whole}
-        return {name: value[rows[name]] if rows[name] else value for name, value in whole.items()}
+        return {name: first_positions(name, value, n_ctx) for name, value in plan.states(weights).items()}
 
     return replace(plan, config=plan.config.model_copy(update={"n_ctx": n_ctx}), states=states)
+
+
+def first_positions(name: str, value: Tensor, n_ctx: int) -> Tensor:
+    """Returns a table of positions, or of the lags of all heads, cut to `n_ctx`; another weight as it is.
+
+    Example:
+        >>> import torch
+        >>> first_positions("pos_embed.W_pos", torch.ones(6, 2), 4).shape
+        torch.Size([4, 2])
+    """
+    if name == "pos_embed.W_pos":
+        return value[:n_ctx]
+    return value[:, :n_ctx] if name.endswith(".W_rel") and value.ndim == 3 else value
 
 
 def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

@@ -11,6 +11,7 @@ float64's unit, and that of the radii because each is made larger by a billionth
 error of any sum of fewer than four million positive numbers.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -124,13 +125,17 @@ class Ball:
         rad = ((self.rad + error * self.size) * other.size + np.abs(self.mid) * other.rad).sum(-1)
         return Ball((self.mid * other.mid).sum(-1), up(rad), self.unit)
 
+    def arranged(self, view: Callable[[Array], Array]) -> "Ball":
+        """The same in another order or shape, as a function arranges the entries of an array."""
+        return Ball(view(self.mid), view(self.rad), self.unit)
+
     def transposed(self, *axes: int) -> "Ball":
         """The same with its axes in another order."""
-        return Ball(self.mid.transpose(axes), self.rad.transpose(axes), self.unit)
+        return self.arranged(lambda x: x.transpose(axes))
 
     def padded(self, zeros: Any) -> "Ball":
         """The same with exact zeros around it, as `numpy.pad` takes their numbers."""
-        return Ball(np.pad(self.mid, zeros), np.pad(self.rad, zeros), self.unit)
+        return self.arranged(lambda x: np.pad(x, zeros))
 
     def larger(self, factor: float) -> "Ball":
         """The same with radii that many times as large."""

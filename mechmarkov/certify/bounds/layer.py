@@ -51,7 +51,7 @@ class Layer:
         if kind == "standard":
             return tokens + self._ball("pos_embed.W_pos")[:, None]
         shape = (self.config.n_ctx, *tokens.mid.shape[1:])
-        return Ball(np.broadcast_to(tokens.mid, shape), np.broadcast_to(tokens.rad, shape), self.unit)
+        return tokens.arranged(lambda x: np.broadcast_to(x, shape))
 
     def norm(self, name: str, x: Ball) -> Ball:
         """A norm of the model by its name, `ln_final` or `blocks.0.ln1`; none changes nothing."""
@@ -73,10 +73,7 @@ class Layer:
         weight, bias = (self.weights[f"blocks.0.attn.{'_' * shared}{kind}_{side}"] for kind in "Wb")
         matrix = rearrange(weight, "head d_in d_head -> d_in (head d_head)")
         flat = x.dot(matrix, extra=1) + Ball.exact(bias.ravel(), self.unit)
-        mid, rad = (
-            rearrange(part, "p t (head d) -> p t head d", head=len(weight)) for part in (flat.mid, flat.rad)
-        )
-        read = Ball(mid, rad, self.unit)
+        read = flat.arranged(lambda x: rearrange(x, "p t (head d) -> p t head d", head=len(weight)))
         if self.config.use_qk_norm and side in "QK":
             gain = self.weights[f"blocks.0.attn.{side.lower()}_norm.w"]
             read = normalised(read, gain, None, self.config.eps, centred=False)

@@ -202,14 +202,10 @@ def _least(
     """
     ours = ours[:, -1:] if answer.last else ours
     distances = [difference(one, ours) for one in answer.candidates]
-    laws = [one for one in answer.candidates if as_laws and _are_log_probabilities(one)]
-    distances += [difference(one, ours.log_softmax(-1)) for one in laws]
+    for one in answer.candidates if as_laws else ():
+        if bool((one.logsumexp(-1).abs() <= LOG_OF_ONE).all()):  # `log_softmax` changes no law
+            distances.append(difference(one, ours.log_softmax(-1)))
     return min(distances, key=lambda distance: distance.scaled)
-
-
-def _are_log_probabilities(logits: Tensor) -> bool:
-    """Returns whether a forward pass ends in `log_softmax`, which changes no law."""
-    return bool((logits.logsumexp(-1).abs() <= LOG_OF_ONE).all())
 
 
 def _random(model: nn.Module, tokens: Int[Tensor, "batch position"], width: int) -> str:

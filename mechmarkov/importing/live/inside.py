@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -84,7 +84,7 @@ def inside(model: nn.Module, whole: bool = False) -> Inside:
     if others:
         named = listed([*others[:2], *(["others"] if len(others) > 2 else [])])
         held = type(part).__name__
-        if _ends_before_logits(part):
+        if is_of(part, "transformers.") and cast(Any, part).get_output_embeddings() is None:  # as GPT2Model
             raise ValueError(
                 f"{kind} holds a {held}, which has no logits, and weights of its own, {named}: where {kind} "
                 f'makes logits of tokens, say which weight is which, names={{"…": "embed.W_E", …}} ({PAGE})'
@@ -131,11 +131,6 @@ def _known_parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         if path and not nested and type(part).forward is not nn.Module.forward and _is_known(part):
             outer = path
             yield path, _without_wrappers(part)
-
-
-def _ends_before_logits(model: Any) -> bool:
-    """Returns whether a model of transformers is one without a head, such as GPT2Model."""
-    return is_of(model, "transformers.") and model.get_output_embeddings() is None
 
 
 def _without_wrappers(model: nn.Module) -> nn.Module:

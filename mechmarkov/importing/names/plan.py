@@ -57,9 +57,10 @@ def plan_import(
     _check_given(given)
 
     def by_our_names(weights: Mapping[str, Tensor]) -> Renamed:
-        translated = renamed(weights, table, given, optional)
-        for name, value in translated.states.items():
-            translated.states[name] = _to_length(name, value, given.get("n_ctx"))
+        translated, n_ctx = renamed(weights, table, given, optional), given.get("n_ctx")
+        if type(n_ctx) is int and n_ctx >= 1:
+            for name, value in translated.states.items():
+                translated.states[name] = layout.first_positions(name, value, n_ctx)
         return translated
 
     # Shapes of what the table makes are those of tensors without memory.
@@ -102,15 +103,6 @@ def of_live_model(
     weights = {name: x.float() if x.is_floating_point() else x for name, x in weights.items()}
     buffers = dict(model.named_buffers())
     return plan_import(layout.shapes_of(weights), names, given or {}, buffers).of_live_model(weights)
-
-
-def _to_length(name: str, value: Tensor, n_ctx: int | None) -> Tensor:
-    """A table of positions as long as the context that is given; what a shorter one computes stays."""
-    if type(n_ctx) is not int or n_ctx < 1:
-        return value
-    if name == "pos_embed.W_pos":
-        return value[:n_ctx]
-    return value[:, :n_ctx] if kind_of(name) == "W_rel" and value.ndim == 3 else value
 
 
 def _check_given(given: Mapping[str, Any]) -> None:

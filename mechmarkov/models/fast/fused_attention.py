@@ -72,11 +72,8 @@ class _FusedAttention(torch.autograd.Function):
 @compiled
 def _forward(rows, q, k, v, z, sums, shifts, scale, window):
     heads, _, batch, length = q.shape
-    panels = sums.shape[2] // TOKENS
-    made, read = (
-        np.zeros((panels, 3, len(rows) * TOKENS), f32),
-        np.zeros((panels, 1, len(rows) * TOKENS), f32),
-    )
+    panels, size = sums.shape[2] // TOKENS, len(rows) * TOKENS
+    made, read = np.zeros((panels, 3, size), f32), np.zeros((panels, 1, size), f32)
     weights = np.zeros(SQUARE, f32)
     for head in range(heads):
         for s in range(batch):

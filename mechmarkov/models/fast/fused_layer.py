@@ -135,17 +135,8 @@ def _forward(rows, x, W_in, b_in, W_out, b_out, out, z, sums, shifts, window):
         for s in range(batch):
             _make(made, some, x, m, s, W_in[m], b_in[m])
             for head in range(heads):
-                attend(
-                    rows,
-                    weights,
-                    by_head,
-                    read_by_head,
-                    head,
-                    sums[m, head, s],
-                    shifts[m, head, s],
-                    length,
-                    window,
-                )
+                own_sums, shift = sums[m, head, s], shifts[m, head, s]
+                attend(rows, weights, by_head, read_by_head, head, own_sums, shift, length, window)
             for p in range(panels):
                 give(z, m, s, p * TOKENS, read[p], ONE)
                 multiply(wrote[p], W_out[m], read[p], b_out[m])
@@ -169,10 +160,8 @@ def _backward(
 ):  # fmt: skip
     models, _, batch, length = x.shape
     panels, heads = sums.shape[3] // TOKENS, sums.shape[1]
-    some, d_some = (
-        np.zeros((panels, W_in.shape[2] * 4 * TOKENS), f32),
-        np.zeros((panels, W_in.shape[2] * 4 * TOKENS), f32),
-    )
+    size = W_in.shape[2] * 4 * TOKENS
+    some, d_some = np.zeros((panels, size), f32), np.zeros((panels, size), f32)
     wrote, width = np.zeros((panels, d_b_out.shape[1] * TOKENS), f32), z.shape[1] * TOKENS
     made, d_made = np.zeros((panels, 3 * width), f32), np.zeros((panels, 3 * width), f32)
     read, d_read = np.zeros((panels, width), f32), np.zeros((panels, width), f32)

@@ -96,7 +96,9 @@ def generate(
     with_logits = bool(generation_kwargs.pop("output_logits", False))
     _warn_of(set(generation_kwargs) - {"return_dict_in_generate"})
     how = {"top_k": top_k, "top_p": top_p, "temperature": temperature, "freq_penalty": freq_penalty}
-    ends = [] if stop_at_eos is False or eos_token_id is None else _tokens(eos_token_id)
+    ends: list[int] = []
+    if stop_at_eos is not False and eos_token_id is not None:
+        ends = [eos_token_id] if isinstance(eos_token_id, int) else [*eos_token_id]
 
     embeds = None if is_tokens else self._checked_residual(input)
     tokens = self._checked(input) if embeds is None else embeds.new_zeros(*embeds.shape[:-2], 0).long()
@@ -150,10 +152,6 @@ def _warn_of(unknown: set[str]) -> None:
     if unknown:
         names = ", ".join(sorted(unknown))
         warnings.warn(f"generate received unsupported generation kwargs; ignoring: {names}", stacklevel=4)
-
-
-def _tokens(ends: int | Sequence[int]) -> list[int]:
-    return [ends] if isinstance(ends, int) else [*ends]
 
 
 def _last_logits(model: Any, tokens: Tensor, drawn: Tensor, embeds: Tensor | None) -> Tensor:
