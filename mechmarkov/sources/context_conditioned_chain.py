@@ -44,10 +44,8 @@ class ContextConditionedChain(ByMatrix):
     @field_validator("rows")
     @classmethod
     def _positive(cls, rows: Any) -> Any:
-        for i, row in enumerate(rows):
-            for j, entry in enumerate(row):
-                if entry <= 0:
-                    raise ValueError(f"P[{i}][{j}] is {entry}, expected a number above 0")
+        for i, j in np.argwhere(np.array(rows) <= 0)[:1]:
+            raise ValueError(f"P[{i}][{j}] is {rows[i][j]}, expected a number above 0")
         return rows
 
     @cached_property

@@ -24,7 +24,6 @@ from mechmarkov.sources.estimation.stretches import MIN_BLOCKS
 from mechmarkov.sources.estimation.texts import Unit
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, integers, table
-from mechmarkov.theory.predictors import NextLaws, Tokens
 from mechmarkov.utils.text import counted, shown
 
 MAX_CONCENTRATION = 1e9
@@ -288,16 +287,14 @@ class Observed(StoredSequences):
         }
         for j in range(2, self.order + 1):
             label = f"order {j}: the last {j} tokens, near the start all there are, estimated"
-            rules[f"order_{j}"] = Predictor(f"order_{j}", label, False, partial(self._last, order=j))
+            rule = partial(self.estimate.next_laws, order=j)
+            rules[f"order_{j}"] = Predictor(f"order_{j}", label, False, rule)
         return rules
 
     def best(self) -> Predictor | str:
         """The estimated law: what would be best if it were the true one."""
         names = {0: "unigram", 1: "bigram"}
         return self.predictors()[names.get(self.order, f"order_{self.order}")]
-
-    def _last(self, tokens: Tokens, order: int) -> NextLaws:
-        return self.estimate.next_laws(tokens, order)
 
     @cached_property
     def homogeneity(self) -> Homogeneity | None:

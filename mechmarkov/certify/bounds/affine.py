@@ -89,17 +89,14 @@ class Affine:
 
     def __mul__(self, other: "Affine") -> "Affine":
         """The product, number by number; `other` may have one number for all, and more or fewer symbols."""
-        a, b = self._alike(other)
+        most = max(self.slope.shape[-1], other.slope.shape[-1])
+        a, b = self._padded(most), other._padded(most)
         mid = a.mid * b.mid
         slope = a.mid[..., None] * b.slope + b.mid[..., None] * a.slope
         rad = np.abs(a.mid) * b.rad + np.abs(b.mid) * a.rad
         product = a._made(mid, slope, rad, 1)
         remainder = up(a.spread * b.spread * (1 + gamma(1, self.unit)))
         return product.with_remainder(np.zeros_like(mid), remainder)
-
-    def _alike(self, other: "Affine") -> tuple["Affine", "Affine"]:
-        most = max(self.slope.shape[-1], other.slope.shape[-1])
-        return self._padded(most), other._padded(most)
 
     def _padded(self, symbols: int) -> "Affine":
         none = [(0, 0)] * (self.slope.ndim - 1)

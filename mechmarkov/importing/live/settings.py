@@ -1,6 +1,6 @@
 """The settings of somebody's model: its config, whatever kind of object, and what its modules keep."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -67,11 +67,7 @@ def n_heads(live: Inside) -> list[int]:
     own_configs = list(configs(live))
     sections = (part for one in own_configs for value in one.values() if (part := settings_of(value)))
     for holders in (inner, own_configs, sections, (vars(part) for part in (live.model, live.holder))):
-        if numbers := sorted(set(_heads(holders))):
-            return numbers
+        numbers = {holder[name] for holder in holders for name in HEADS if type(holder.get(name)) is int}
+        if numbers:
+            return sorted(numbers)
     return []
-
-
-def _heads(holders: Iterable[Mapping[str, Any]]) -> Iterator[int]:
-    for holder in holders:
-        yield from (holder[name] for name in HEADS if type(holder.get(name)) is int)
