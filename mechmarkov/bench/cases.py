@@ -110,8 +110,8 @@ def plateau_case(seed: int, shape: dict[str, int], **known: Any) -> Case:
 def bundled_case(seed: int, name: str, change: Change, **known: Any) -> Case:
     """The last checkpoint of a bundled run; the seed draws only the sequences."""
     run = example(name.removeprefix("bundled-"))
-    drawn = {"model": run.model(step=-1), "source": run.source, "objective": run.objective}
-    return case_of(**drawn, name=name, seed=seed, change=change, **known)
+    known |= {"objective": run.objective, "change": change}
+    return case_of(name=name, model=run.model(step=-1), source=run.source, seed=seed, **known)
 
 
 def trained_case(
@@ -121,8 +121,8 @@ def trained_case(
     recipe, model = trained_model(fleet, seed)
     if changed is not None:
         model = changed(model, seed=seed)
-    drawn = {"model": model, "source": recipe.source, "objective": recipe.objective}
-    return case_of(**drawn, seed=seed, change=change, **known)
+    known |= {"objective": recipe.objective, "change": change}
+    return case_of(model=model, source=recipe.source, seed=seed, **known)
 
 
 MATCH = Change("match")
