@@ -34,6 +34,7 @@ class Layouts:
     marks: tuple[str, ...]
     recognises: Callable[[Container[str]], bool]
     is_mark: Callable[[str], bool] = lambda _: False
+    heads: tuple[str, ...] = ()
 
     def before(self, name: str) -> str | None:
         """Returns what stands before a mark in a name, or None where there is none."""
@@ -42,8 +43,6 @@ class Layouts:
         mark = next((x for x in self.marks if name == x or name.endswith(f".{x}")), None)
         mark = mark or next((end for end in ends if self.is_mark(end)), None)
         return None if mark is None else name[: len(name) - len(mark)]
-
-    heads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
