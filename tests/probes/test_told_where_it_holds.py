@@ -1,13 +1,26 @@
 """Models of known truth that have one law here and another there: each is told with its place."""
 
 import pytest
+import torch
+from mixed_models import N_CTX, P, log_of, stationary
 from probing_cases import probe_quickly, run_of
 
 from mechmarkov.claims.claim import Claim
+from mechmarkov.models.constructions.lookup_tables import direct_table
 from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.report.words.sentences import sentence
-from mechmarkov.sources import ContextTree
+from mechmarkov.sources import Chain
 from mechmarkov.utils.text import format_number
+
+CHAIN, L, PI = Chain(P), log_of(P), stationary(P)
+UNIGRAM, NONE = log_of(PI).repeat(3, 1), torch.zeros(3, 3)
+
+
+def told(*models, probes, source=CHAIN, sequences=64, **run):
+    steps = "all" if len(models) > 1 else "last"
+    result = probe_quickly(run_of(*models, source=source, **run), probes, sequences=sequences, steps=steps)
+    screen = headline(result)
+    return result, screen, {tile.question: tile for tile in screen.tiles}
 
 
 # Numbers next to 1
@@ -19,3 +32,26 @@ def test_what_is_just_over_one_is_rounded(value, told):
     assert format_number(value, 3) == told
     slope = Claim(("direct",), "matches", ("log P",), 1.0004, unit="1 is exact", because=())
     assert "<" not in sentence(slope)
+
+
+# When
+
+
+def test_a_law_is_closest_only_while_it_clearly_is():
+    """At the last step behaviour did not tell laws apart, of which dynamics had one as the closest."""
+    tables = [NONE, UNIGRAM, log_of((P + PI) / 2)]
+    result, _, tiles = told(
+        *(direct_table(table, N_CTX) for table in tables), probes=["behaviour", "dynamics"]
+    )
+    passed = [(one.status, one.where.steps) for one in result.claims.where("passed")]
+    assert passed == [("shown", (0, 0)), ("shown", (10, 10)), ("open", (20, 20))]
+    assert result.claims.first("is_closest_to").status == "open"
+    assert tiles["How did it get there?"].answer == "Unigram by step 10, undecided from step 20"
+
+
+def test_what_is_closest_is_not_said_to_be_unseen():
+    """The same page said "unigram by step 10" and "the unigram cannot be seen to come here"."""
+    result, *_ = told(*(direct_table(table, N_CTX) for table in (NONE, UNIGRAM, L)), probes=["dynamics"])
+    unseen = result.claims.first("came_by", object="unigram")
+    assert unseen.status == "does not apply"
+    assert "come" not in sentence(unseen)
