@@ -24,6 +24,8 @@ CONSTANT_SHARE = 1e-6
 # Laws of m steps, and gains in nats, this close are one: float64 rounding is 1e-15.
 TIE = 1e-9
 
+OFTEN = 0.5  # of the attention on the most attended token
+
 UNITS = {
     "kernel_cosine": "cosine",
     "directional_distance": "",
@@ -175,17 +177,20 @@ def _attended(subject: Subject, paths: list[str], same: np.ndarray) -> tuple[np.
     """Returns where each path reads, and with what attention: a head's most attended lag, else the parent.
 
     A lag that few predictions reach counts as little as they are: a head that always looks at the first
-    token looks at no lag. Lags with one and the same P^m tell the same, so that their attention adds up.
+    token looks at no lag. Of a lagged source, one that often reads the parent is judged by its law: other
+    tokens tell nothing. Lags with one and the same P^m tell the same, so that their attention adds up.
     """
     lag_mass = subject.recorded(ATTENTION).lag_mass
     over_all = lag_mass * subject.batch.reach.numpy()
     lag = np.ones((lag_mass.shape[0], len(paths)), dtype=int)
     mass = np.ones(lag.shape)
-    members = np.arange(len(lag))
+    members, parent = np.arange(len(lag)), parent_lag(subject.source) * has_one_parent(subject.source)
     for i, head in enumerate(map(head_index, paths)):
         if head is not None:
             whole = over_all[:, *head]
             m = whole[:, 1:].argmax(-1) + 1
+            if 1 < parent < whole.shape[-1]:
+                m = np.where(whole[:, parent] >= OFTEN * whole[members, m], parent, m)
             others = (whole * same[m]).sum(-1) - whole[members, m]
             attended = lag_mass[members, *head, m] + others  # NaN for a layer without attention weights
             lag[:, i], mass[:, i] = m, np.where(np.isnan(attended), 1.0, np.minimum(1.0, attended))

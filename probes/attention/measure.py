@@ -2,7 +2,7 @@
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from mechmarkov.probing import Subject
 from mechmarkov.probing.batch import Batch
@@ -43,6 +43,9 @@ def measure(subject: Subject) -> xr.Dataset:
         these from `qk_table` on;
         `reach` [lag]: the share of predictions that have a token at that lag; `uniform_mass` [lag]
         (probability): what uniform attention gives it there;
+        `near_mass` [axis, layer, head, position, near_lag] (probability): mean attention of each prediction
+        on the tokens at the first lags, 0 where there is none; `near_uniform` [position] (probability): of
+        uniform attention;
         `last_mass` [axis, layer, head, key]: mean attention of the last prediction;
         `lag_class` [axis, layer, head, modulo] (probability, circle sources): mean attention of the last
         prediction on lags 1, 2, …, K modulo K, which a deterministic walk cannot tell apart within a class.
@@ -62,12 +65,16 @@ def measure(subject: Subject) -> xr.Dataset:
         variables("probability", (*per_head, "lag"), lag_mass=stats.lag_mass)
         | variables("share", "lag", reach=batch.reach.numpy())
         | variables("probability", "lag", uniform_mass=uniform)
+        | variables("probability", (*per_head, "position", "near_lag"), near_mass=stats.near_mass)
+        | variables("probability", "position", near_uniform=1 / _seen(batch, subject.config.window))
         | variables("probability", (*per_head, "key"), last_mass=stats.last_mass)
         | {name: (per_head, getattr(stats, name), {"unit": unit}) for name, unit in UNITS.items()},
         coords={
             axis: subject.coordinates,
             "lag": np.arange(stats.lag_mass.shape[-1]),
             "key": np.arange(stats.last_mass.shape[-1]),
+            "position": batch.read.numpy(),
+            "near_lag": np.arange(1, stats.near_mass.shape[-1] + 1),
         },
         attrs={
             "source": subject.source.title(),
@@ -127,6 +134,12 @@ def _examples(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(patterns), labels[tokens[:, shown].numpy()]
 
 
+def _seen(batch: Batch, window: int | None) -> Int[np.ndarray, " position"]:
+    """Returns how many tokens each prediction may look at."""
+    seen = batch.read.numpy() + 1
+    return seen if window is None else np.minimum(seen, window + 1)
+
+
 def _uniform_mass(
     batch: Batch, window: int | None, lags: int
 ) -> tuple[Float[np.ndarray, " lag"], float, float]:
@@ -135,9 +148,8 @@ def _uniform_mass(
     And what it gives the first token, and to how many tokens it goes, means over all predictions.
     """
     back = np.arange(lags)[:, None] - 1 + batch.parent_lag
-    read = batch.read.numpy()
-    state = read - batch.first
-    seen = read + 1 if window is None else np.minimum(read + 1, window + 1)
+    state = batch.read.numpy() - batch.first
+    seen = _seen(batch, window)
     has = (back >= 0) & (state >= back) & (window is None or back <= window)
     if batch.first:
         has[0] = batch.extra_visible(window).numpy()

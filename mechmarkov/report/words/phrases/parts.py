@@ -2,6 +2,7 @@
 
 from mechmarkov.claims.claim import ALIKE, COPIES, Claim
 from mechmarkov.report.words.names import heads, law, nats, number, parts, share, some, token, verb, within
+from mechmarkov.report.words.phrases.laws import where
 from mechmarkov.report.words.phrases.premises import Phrase, cap, negated, premise, reason_in, value_in
 from mechmarkov.utils.text import format_range, listed
 
@@ -30,6 +31,8 @@ def _attends_to(claim: Claim) -> str:
         return f"No head settles on one token: {who} gives {what} {mass}"
     if claim.holds("within its null"):
         return f"{who} gives {what} {mass} of its attention, no more than untrained models"
+    if claim.where.positions:
+        return f"{who} gives {what} {mass} of its attention {where(claim)} only"
     return f"{who} gives {what} {mass} of its attention{reason_in(claim)}"
 
 
