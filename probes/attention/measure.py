@@ -45,7 +45,7 @@ def measure(subject: Subject) -> xr.Dataset:
         (probability): what uniform attention gives it there;
         `near_mass` [axis, layer, head, position, near_lag] (probability): mean attention of each prediction
         on the tokens at the first lags, 0 where there is none; `near_uniform` [position] (probability): of
-        uniform attention;
+        attention that is uniform over states;
         `last_mass` [axis, layer, head, key]: mean attention of the last prediction;
         `lag_class` [axis, layer, head, modulo] (probability, circle sources): mean attention of the last
         prediction on lags 1, 2, …, K modulo K, which a deterministic walk cannot tell apart within a class.
@@ -66,7 +66,7 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("share", "lag", reach=batch.reach.numpy())
         | variables("probability", "lag", uniform_mass=uniform)
         | variables("probability", (*per_head, "position", "near_lag"), near_mass=stats.near_mass)
-        | variables("probability", "position", near_uniform=1 / _seen(batch, subject.config.window))
+        | variables("probability", "position", near_uniform=1 / _states_seen(batch, subject.config.window))
         | variables("probability", (*per_head, "key"), last_mass=stats.last_mass)
         | {name: (per_head, getattr(stats, name), {"unit": unit}) for name, unit in UNITS.items()},
         coords={
@@ -134,10 +134,10 @@ def _examples(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(patterns), labels[tokens[:, shown].numpy()]
 
 
-def _seen(batch: Batch, window: int | None) -> Int[np.ndarray, " position"]:
-    """Returns how many tokens each prediction may look at."""
-    seen = batch.read.numpy() + 1
-    return seen if window is None else np.minimum(seen, window + 1)
+def _states_seen(batch: Batch, window: int | None) -> Int[np.ndarray, " position"]:
+    """Returns how many states each prediction may look at."""
+    seen = batch.known.numpy() + 1
+    return seen if window is None else np.minimum(seen, window + 1 - batch.parent_lag).clip(1)
 
 
 def _uniform_mass(
@@ -148,8 +148,9 @@ def _uniform_mass(
     And what it gives the first token, and to how many tokens it goes, means over all predictions.
     """
     back = np.arange(lags)[:, None] - 1 + batch.parent_lag
-    state = batch.read.numpy() - batch.first
-    seen = _seen(batch, window)
+    read = batch.read.numpy()
+    state = read - batch.first
+    seen = read + 1 if window is None else np.minimum(read + 1, window + 1)
     has = (back >= 0) & (state >= back) & (window is None or back <= window)
     if batch.first:
         has[0] = batch.extra_visible(window).numpy()
