@@ -59,17 +59,18 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     )  # fmt: skip
     if flat:
         return [*at_extra, evenly]
-    reads = [
-        *at_extra,
-        *(
-            list(_at_lags(last, scores, beside))
-            or list(_at_first(last, beside))
-            or list(_at_position(last, beside))
-            or list(_at_some_positions(last, beside))
-            or list(_lag_classes(last, known, beside))
-            or list(by_token(last, _heads(last)))
-        ),
-    ]
+    by_place = (
+        _at_lags(last, scores, beside),
+        _at_first(last, beside),
+        _at_position(last, beside),
+        _at_some_positions(last, beside),
+    )
+    read: list[Claim] = []
+    for asked in by_place:
+        named = {claim.subject for claim in read}  # what a head reads is told once
+        read += [claim for claim in asked if claim.subject not in named]
+    read = read or list(_lag_classes(last, known, beside)) or list(by_token(last, _heads(last)))
+    reads = [*at_extra, *read]
     told = list(reads or _none_stands_out(data, last, known, beside))
     return [*told, evenly, *_spread(last, {claim.subject[0] for claim in told}, beside)]
 
