@@ -138,7 +138,8 @@ def _compare(
         nats = k.kernel_kl(by_itself, law, pi)
         if isinstance(source, SelectiveLag) and int(lag[where]) in source.lags:
             of_lag = k.kernel_kl(by_itself, source.lag_law, pi)
-            law, nats = (source.lag_law, of_lag) if of_lag < nats else (law, nats)
+            is_of_lag = _is_nearer(table, source.lag_law, law, kind) if len(law) > 2 else of_lag < nats
+            law, nats = (source.lag_law, of_lag) if is_of_lag else (law, nats)
         targets[where[0]][where[1]] = law
         values["kernel_kl"][where] = nats
         values["gain"][where] = k.kernel_kl(np.broadcast_to(pi, law.shape), law, pi) - nats
@@ -161,6 +162,13 @@ def _compare(
             if distinct.size:
                 values["lag_margin"][where] = distinct.min() - distances[nearest]
     return values, targets
+
+
+def _is_nearer(table: np.ndarray, one: np.ndarray, other: np.ndarray, kind: str) -> bool:
+    """Returns whether a table points along one law more than along another, at whatever scale."""
+    seen = k.double_centred(table)
+    towards = [k.cosine(seen, k.double_centred(k.target_for(kind, law)[1])) for law in (one, other)]
+    return towards[0] > towards[1]
 
 
 def _predictions(
