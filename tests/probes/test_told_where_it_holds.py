@@ -1,8 +1,10 @@
 """Models of known truth that have one law here and another there: each is told with its place."""
 
+import numpy as np
 import pytest
 import torch
-from mixed_models import N_CTX, P, lag, log_of, reading, stationary
+from mixed_models import N_CTX, P, by_position, lag, log_of, reading, stationary
+from more_models import L4, P4
 from probing_cases import probe_quickly, run_of
 
 from mechmarkov.claims.claim import Claim
@@ -10,7 +12,7 @@ from mechmarkov.models.constructions.lookup_tables import direct_table, value_ta
 from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.report.words.forms import formed
 from mechmarkov.report.words.sentences import sentence
-from mechmarkov.sources import Chain, LaggedChain
+from mechmarkov.sources import Chain, ChainMixture, LaggedChain, SelectiveLag
 from mechmarkov.utils.text import format_number
 
 CHAIN, L, PI = Chain(P), log_of(P), stationary(P)
@@ -69,6 +71,66 @@ def test_a_head_that_is_spread_reads_nothing_anywhere(other):
 def test_a_form_at_some_positions_does_not_count():
     claims = told(value_table(L, N_CTX, every=2), probes=["attention"])[0].claims
     assert formed(claims, ["attention"])["a head that reads the parent"] is False
+
+
+def test_each_head_is_asked_what_it_reads():
+    """Where one head read a lag, another that reads the first token was said to spread its attention."""
+    late = [at if at >= 6 else 0 for at in range(N_CTX)]
+    claims = told(reading([L, L, L], [lag(1), [0] * N_CTX, late]), probes=["attention"])[0].claims
+    reads = {one.subject[0]: one.object[-1] for one in claims.where("attends_to", status="shown")}
+    assert reads == {"L0H0": "current token", "L0H1": "first token", "L0H2": "current token"}
+    assert not claims.where("attends_to", status="excluded")
+
+
+# Laws
+
+
+@pytest.mark.parametrize(
+    ("tables", "told_there"),
+    [
+        ([UNIGRAM] * 4 + [L] * 8, "At positions 0 to 3 it predicts like the unigram"),
+        ([L, UNIGRAM], "At positions 1, 3, …, 11 it predicts like the unigram"),
+        ([L, L, L.flip(1)], "At positions 2, 5, …, 11 it is up to"),
+    ],
+)
+def test_the_law_where_another_fails_is_named(tables, told_there):
+    result, _, tiles = told(by_position(*tables), probes=["behaviour"])
+    assert sentence(result.claims.first("fails_at")).startswith(told_there)
+    assert tiles["What has it learned?"].sentence.startswith(told_there)
+
+
+def test_what_holds_at_some_positions_is_said_of_them():
+    """It was said that the model predicts like the bigram, and that its KL from it is 0.07 nats."""
+    like = told(by_position(L, UNIGRAM), probes=["behaviour"])[0].claims.first("imitates", object="bigram")
+    assert sentence(like).startswith("At positions 0, 2, …, 10 it predicts like the bigram: KL")
+    assert "at positions 0, 2, 4, …" in repr(like)
+
+
+@pytest.mark.parametrize("of", [[1.0, 0.0], [0.5, 0.5]])
+def test_a_row_of_all_chains_shows_no_retrieval(of):
+    """Both chains have one row after state 0: a table that is right there does not retrieve."""
+    chains = np.array([P, [P[0], P[2][::-1], P[1][::-1]]])
+    table = log_of(np.einsum("c,cij->ij", of, chains))
+    result, screen, _ = told(
+        direct_table(table, 16), probes=["behaviour"], source=ChainMixture(chains=chains.tolist())
+    )
+    assert result.claims.first("fails_at") is None
+    assert "only" not in screen.title
+
+
+def test_a_temperature_that_grows_is_told():
+    """Next to the positions at which it is right there are some at which it is nearly so."""
+    heats = np.linspace(0.3, 1.0, N_CTX)
+    _, screen, _ = told(by_position(*(heat * L for heat in heats)), probes=["behaviour"])
+    assert screen.title == "Has the bigram, but is less sure at positions 0 to 7"
+
+
+def test_a_law_of_a_lag_is_found_at_any_scale():
+    """Three heads have a third of one lag's law each, which is nearer in nats to laws of steps."""
+    heads = reading([L4 / 3] * 3, [lag(k, 16) for k in (1, 2, 4)], 16)
+    claims = told(heads, probes=["alignment"], source=SelectiveLag(P4.tolist(), [1, 2, 4]))[0].claims
+    found = {one.subject[0]: (one.value, one.condition("law").words) for one in claims.where("matches")}
+    assert found == {f"L0H{head}": (pytest.approx(1.0, abs=1e-4), ("lag",)) for head in range(3)}
 
 
 # Numbers next to 1

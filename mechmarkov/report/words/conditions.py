@@ -99,7 +99,7 @@ SILENT: dict[str, tuple[str, ...]] = {
     "behaviour": (
         "the uniform law is better than the unigram", "the loss is above the uniform law's", "less than chance",
         "possible", "chance", "share of places", "the nearest law is the best",
-        "the nearest law is the unigram", "surer after", "less sure after", "surer at", "less sure at",
+        "the nearest law is the unigram", "surer after", "less sure after", "surer at", "less sure at", "law there",
     ),
     "attention": (
         "one token to attend to", "tokens", "at every prediction", "effective tokens", "within its null",
