@@ -8,11 +8,12 @@ from more_models import L4, P4
 from probing_cases import probe_quickly, run_of
 
 from mechmarkov.claims.claim import Claim
+from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import direct_table, value_table
 from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.report.words.forms import formed
 from mechmarkov.report.words.sentences import sentence
-from mechmarkov.sources import Chain, ChainMixture, LaggedChain, SelectiveLag
+from mechmarkov.sources import Chain, ChainMixture, DirichletChains, LaggedChain, SelectiveLag
 from mechmarkov.utils.text import format_number
 
 CHAIN, L, PI = Chain(P), log_of(P), stationary(P)
@@ -131,6 +132,21 @@ def test_a_law_of_a_lag_is_found_at_any_scale():
     claims = told(heads, probes=["alignment"], source=SelectiveLag(P4.tolist(), [1, 2, 4]))[0].claims
     found = {one.subject[0]: (one.value, one.condition("law").words) for one in claims.where("matches")}
     assert found == {f"L0H{head}": (pytest.approx(1.0, abs=1e-4), ("lag",)) for head in range(3)}
+
+
+# Induction
+
+
+@pytest.mark.parametrize(
+    ("lags", "words"), [((1,), None), ((1, 2), "that matches two tokens"), ((1, 2, 3), "three tokens")]
+)
+def test_an_induction_head_says_how_many_tokens_it_matches(lags, words):
+    redrawn = DirichletChains(n_states=2)
+    claims = told(induction_pair(2, 24, lags=lags), probes=["induction"], source=redrawn)[0].claims
+    head = claims.first("is_induction_head")
+    assert head.number("tokens matched") == (len(lags) if words else 0)
+    assert (words or "is an induction head: ") in sentence(head)
+    assert ("match" in sentence(head)) is bool(words)
 
 
 # Numbers next to 1

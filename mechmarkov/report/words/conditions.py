@@ -109,7 +109,7 @@ SILENT: dict[str, tuple[str, ...]] = {
     "induction": (
         "takes from the law", "no match", "no key to edit", "no strong circuit", "through", "from", "to", "does harm",
         "not the law's", "some of it", "most of what there is", "finds after", "not for their predecessors",
-        "more than an ideal head",
+        "more than an ideal head", "tokens matched",
     ),
     "ablation": (
         "loss", "least of them", "no single parent", "all parents have one law", "a swap contradicts the rest", "all stay as they are", "cut from the logits only",

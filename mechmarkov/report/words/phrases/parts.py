@@ -8,6 +8,7 @@ from mechmarkov.utils.text import format_range, listed
 
 MOST_COSINE = 0.95  # with the target, from which on a table is told as all of it
 MOST_SLOPE = 0.5  # likewise; with its sign turned round it is the target's opposite
+COUNTS = {2: "two", 3: "three"}
 WEAK = 0.25  # of the ideal, below which an induction head is told as a weak one
 MORE_THAN_ALL = 1.005  # of the ideal, from which on a share is told to be as much
 LEAST_LEFT = (-0.05, 0.005)  # of a score, which are told as none
@@ -121,6 +122,8 @@ def _induction_head(claim: Claim) -> str:
         return f"{who} is an induction head by itself: its convolution sees each token's predecessor, which moves how much that token counts"
     weak = "weak " if claim.interval is not None and claim.interval[1] < WEAK else ""
     are = verb(claim.subject, f"is {'a weak' if weak else 'an'} induction head", f"are {weak}induction heads")
+    if (matched := int(claim.number("tokens matched"))) > 1:
+        are += f" that {verb(claim.subject, 'matches', 'match')} {COUNTS.get(matched, matched)} tokens"
     moved = (
         f"{who} {are}: changing a token's predecessor moves {verb(claim.subject, 'its', 'their')} attention"
     )
