@@ -149,6 +149,33 @@ def test_an_induction_head_says_how_many_tokens_it_matches(lags, words):
     assert ("match" in sentence(head)) is bool(words)
 
 
+# Programs
+
+
+@pytest.mark.parametrize(
+    ("tables", "n_ctx", "kind"),
+    [
+        ([UNIGRAM] * 4 + [L] * 8, 12, "PlacedTable"),
+        ([(0.3 + 0.06 * at) * L for at in range(12)], 12, "PlacedTable"),
+        ([L, UNIGRAM], 12, "TurnTable"),
+        ([L, L.roll(1, 1)], 24, "TurnTable"),
+    ],
+)
+def test_a_table_that_changes_over_positions_is_named(tables, n_ctx, kind):
+    """It was told as counts, pairs of tokens and three terms more, which left a third of it."""
+    result, *_ = told(by_position(*tables, n_ctx=n_ctx), probes=["program"])
+    best = result.claims.first("explains")
+    assert best.value > 0.999
+    terms = [one for one in best.because if one.name == "term"]
+    assert [one.words for one in terms] == [(kind, "current token")]
+    assert sentence(best).startswith("A table of the current token ")
+
+
+def test_what_no_position_changes_has_one_table():
+    best = told(by_position(L, L), probes=["program"])[0].claims.where("explains")
+    assert [one.words[0] for claim in best for one in claim.because if one.name == "term"] == ["Table"]
+
+
 # Numbers next to 1
 
 

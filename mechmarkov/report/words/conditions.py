@@ -74,6 +74,8 @@ def _kind(condition: Condition) -> str:
 
 TERMS = {
     "Table": "a table of {tokens}",
+    "PlacedTable": "a table of {tokens} at each position",
+    "TurnTable": "a table of {tokens} that differs between even and odd positions",
     "Position": "a bias by position",
     "Counts": "counts of {grams}",
     "WeightedRow": "counts of tokens times the current token's row",
