@@ -11,6 +11,7 @@ from mechmarkov.claims.claim import Claim
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import direct_table, value_table
 from mechmarkov.report.first_screen.headline import headline
+from mechmarkov.report.words.differences import differences
 from mechmarkov.report.words.forms import formed
 from mechmarkov.report.words.sentences import sentence
 from mechmarkov.sources import Chain, ChainMixture, DirichletChains, LaggedChain, SelectiveLag
@@ -174,6 +175,33 @@ def test_a_table_that_changes_over_positions_is_named(tables, n_ctx, kind):
 def test_what_no_position_changes_has_one_table():
     best = told(by_position(L, L), probes=["program"])[0].claims.where("explains")
     assert [one.words[0] for claim in best for one in claim.because if one.name == "term"] == ["Table"]
+
+
+# Side by side
+
+
+@pytest.mark.parametrize(
+    ("models", "did"),
+    [
+        ([direct_table(3 * L, N_CTX)], "ended with the bigram, but more sure"),
+        ([by_position(L, L.flip(1))], "ended with the bigram, but not at positions 1, 3, …, 11"),
+        ([direct_table(-L, N_CTX)], "ended with the opposite of the bigram"),
+        ([direct_table(NONE, N_CTX)], "ended at the uniform law"),
+        ([reading([4 * torch.eye(3)], [[0] * N_CTX])], "did not learn the bigram"),
+        ([direct_table(L, N_CTX), direct_table(UNIGRAM, N_CTX)], "ended at the unigram"),
+    ],
+)
+def test_runs_side_by_side_are_told_as_on_their_pages(models, did):
+    """Told were "−187% of the way", "learned another law" of no law, and "stayed" of a law that was lost."""
+    page = told(*models, probes=["behaviour"])
+    other = told(direct_table(L, N_CTX), probes=["behaviour"])
+    both = {"one": page, "two": other}
+    sentence_of_both = differences(
+        {name: screen.badge for name, (_, screen, _) in both.items()},
+        {name: result.claims for name, (result, *_) in both.items()},
+        {name: () for name in both},
+    )
+    assert sentence_of_both == f"one {did}; two learned the bigram."
 
 
 # Numbers next to 1
