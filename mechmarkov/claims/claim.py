@@ -205,9 +205,9 @@ class Claim:
     def in_short(self) -> str:
         """Status, relation and number in one line, in the names of the vocabulary."""
         number = "" if self.value is None else f" ({format_number(self.value)} {self.unit}".rstrip() + ")"
-        places = {name: [str(place) for place in places] for name, places in asdict(self.where).items()}
-        where = [f" at {name} {first_of(some, MAX_PLACES)}" for name, some in places.items() if some]
-        return " ".join([f"{self.status}:", *self.subject, self.relation, *self.object]) + number + "".join(where)
+        places = {"states": self.where.states, "positions": [str(at) for at in self.where.positions]}
+        where = "".join(f" at {name} {first_of(some, MAX_PLACES)}" for name, some in places.items() if some)
+        return " ".join([f"{self.status}:", *self.subject, self.relation, *self.object]) + number + where
 
     def __repr__(self) -> str:
         """The claim in one line; `to_data()` has its premises."""

@@ -168,7 +168,7 @@ def _is_nearer(table: np.ndarray, one: np.ndarray, other: np.ndarray, kind: str)
     """Returns whether a table points along one law more than along another, at whatever scale."""
     seen = k.double_centred(table)
     towards = [k.cosine(seen, k.double_centred(k.target_for(kind, law)[1])) for law in (one, other)]
-    return towards[0] > towards[1]
+    return bool(towards[0] > towards[1])
 
 
 def _predictions(

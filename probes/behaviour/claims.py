@@ -221,7 +221,7 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
 
 
 def _has_one_row(varies: Float[np.ndarray, " state_from"]) -> Bool[np.ndarray, " state_from"]:
-    """Returns after which states a law that reads more tokens reads none: a table of one token is it there."""
+    """Returns after which states a law that reads more tokens reads none, so that one row is it there."""
     return (varies < ROUNDING) & (np.nanmax(varies) > IMITATION_NATS)
 
 

@@ -199,7 +199,7 @@ def test_runs_side_by_side_are_told_as_on_their_pages(models, did):
     sentence_of_both = differences(
         {name: screen.badge for name, (_, screen, _) in both.items()},
         {name: result.claims for name, (result, *_) in both.items()},
-        {name: () for name in both},
+        dict.fromkeys(both, ()),
     )
     assert sentence_of_both == f"one {did}; two learned the bigram."
 

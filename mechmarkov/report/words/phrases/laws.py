@@ -111,9 +111,7 @@ def _fails_at(claim: Claim) -> str:
     if (there := claim.condition("law there")) is not None:
         like = law(there.words[0])
         return f"{cap(at)} it predicts like {like}, {most}{nats(claim.value)} from {law(claim.object[0])}"
-    return (
-        f"{cap(at)} it is {most}{nats(claim.value)}{within(claim)} from {law(claim.object[0])}"
-    )
+    return f"{cap(at)} it is {most}{nats(claim.value)}{within(claim)} from {law(claim.object[0])}"
 
 
 def where(claim: Claim) -> str:
