@@ -40,7 +40,7 @@ MIN_ALONG = 0.25  # and one that writes this share of them writes along it
 MIN_FOUND_SHARE, MAX_MISSED_SHARE = 0.5, 0.2
 MIN_IDEAL = 0.05
 
-# Heads match several tokens if so many, beyond one fewer, explain over this share of an ideal head's score.
+# Heads match k tokens if what k explain beyond k - 1 is over this share of an ideal head's score.
 MIN_MATCHED_SHARE = 0.5
 
 MIN_MOVED_TOO = 0.1  # of the ideal, from which on heads that are moved less than the best are named too
