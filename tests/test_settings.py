@@ -42,7 +42,7 @@ SETTINGS = {
     "probing.own_tokens": {"MAX_CHANGED": 32, "MAX_PATCHED_TOKENS": 4_194_304},
     "probing.preconditions": {"MAX_SYMMETRY_STATES": 256},
     "probing.rare_states": {"MIN_SEEN": 64, "RARE_SHARE": 0.25, "CONTEXTS": 32, "SEED": 14_974},
-    "probing.recording.attention": {"MIN_VARIANCE_SHARE": 1e-13},
+    "probing.recording.attention": {"MIN_VARIANCE_SHARE": 1e-13, "NEAR_LAGS": 8},
     "probing.source_check": {
         "FALSE_ALARMS": 1e-4,
         "MIN_EVENTS": 30,

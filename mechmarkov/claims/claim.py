@@ -13,9 +13,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from mechmarkov.utils.text import format_number, shown
+from mechmarkov.utils.text import first_of, format_number, shown
 
 MOST_ENDS = 3  # of an interval, or a null
+MAX_PLACES = 3  # that one line names
 
 Status = Literal["shown", "excluded", "open", "does not apply"]
 # From the weakest: weights say what a part could do, recordings what it does on sequences, interventions what
@@ -182,6 +183,11 @@ class Claim:
         """Returns whether the relation is shown to hold."""
         return self.status == "shown"
 
+    @property
+    def is_everywhere(self) -> bool:
+        """Returns whether it is said of all states and positions."""
+        return not (self.where.states or self.where.positions)
+
     def condition(self, name: str) -> Condition | None:
         """The premise of that name, or None."""
         return next((premise for premise in self.because if premise.name == name), None)
@@ -199,7 +205,9 @@ class Claim:
     def in_short(self) -> str:
         """Status, relation and number in one line, in the names of the vocabulary."""
         number = "" if self.value is None else f" ({format_number(self.value)} {self.unit}".rstrip() + ")"
-        return " ".join([f"{self.status}:", *self.subject, self.relation, *self.object]) + number
+        places = {"states": self.where.states, "positions": [str(at) for at in self.where.positions]}
+        where = "".join(f" at {name} {first_of(some, MAX_PLACES)}" for name, some in places.items() if some)
+        return " ".join([f"{self.status}:", *self.subject, self.relation, *self.object]) + number + where
 
     def __repr__(self) -> str:
         """The claim in one line; `to_data()` has its premises."""
@@ -235,6 +243,10 @@ class Claims(Sequence[Claim]):
     def __len__(self) -> int:
         """Returns how many there are."""
         return len(self.claims)
+
+    def everywhere(self) -> "Claims":
+        """Returns the claims that are said of all states and positions."""
+        return Claims(tuple(claim for claim in self.claims if claim.is_everywhere))
 
     def where(
         self,

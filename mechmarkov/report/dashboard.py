@@ -83,6 +83,12 @@ class _Claim(_Part):
     status: str
     object: list[str] = []
     probe: str = ""
+    where: dict[str, list[str | int]] = {}
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Returns whether it is said of all states and positions."""
+        return not {*self.where} & {"states", "positions"}
 
 
 class _Curve(_Part):

@@ -224,19 +224,23 @@ def words(name: str) -> str:
 def format_number(value: float | int, digits: int = 4) -> str:
     """Returns a number with that many significant digits: whole ones whole, tiny and huge as powers of ten.
 
-    What is not 1 is not written as 1: it has a digit more, or is said to be above or below.
+    What is less than 1 is not written as 1, as it may be a share: it has a digit more, or is said to be above
+    0.999. What is a little more than 1 is not a share, and is rounded: 1.00.
 
     >>> [format_number(x) for x in (0.99912, 97.0, -0.5, 0.0000123456, 1234567.8)]
     ['0.9991', '97', '−0.5', '1.235 × 10⁻⁵', '1.235 × 10⁶']
     >>> [format_number(x, 3) for x in (1.0, 0.9996, 0.99999, -0.99999, 1.0001)]
-    ['1', '0.9996', '>0.999', '<−0.999', '<1.001']
+    ['1', '0.9996', '>0.999', '<−0.999', '1.00']
     """
     if not math.isfinite(value):
         return "not a number" if math.isnan(value) else "infinite" if value > 0 else f"{_MINUS}infinite"
     if float(value).is_integer() and abs(value) < 1e6:
         return str(int(value)).replace("-", _MINUS)
     written = f"{value:.{digits}g}"
-    if written in ("1", "-1"):
+    if written in ("1", "-1") and abs(value) > 1:
+        finer = f"{value:.{digits + 1}g}"
+        written = f"{value:.{digits - 1}f}" if finer == written else finer
+    elif written in ("1", "-1"):
         written = _beside(value, f"{value:.{digits + 1}g}", 10.0**-digits, digits)
     mantissa, _, exponent = written.partition("e")
     power = f" × 10{str(int(exponent)).translate(_SUPERSCRIPTS)}" if exponent else ""

@@ -24,6 +24,8 @@ CONSTANT_SHARE = 1e-6
 # Laws of m steps, and gains in nats, this close are one: float64 rounding is 1e-15.
 TIE = 1e-9
 
+OFTEN = 0.5  # of the attention on the most attended token
+
 UNITS = {
     "kernel_cosine": "cosine",
     "directional_distance": "",
@@ -136,7 +138,8 @@ def _compare(
         nats = k.kernel_kl(by_itself, law, pi)
         if isinstance(source, SelectiveLag) and int(lag[where]) in source.lags:
             of_lag = k.kernel_kl(by_itself, source.lag_law, pi)
-            law, nats = (source.lag_law, of_lag) if of_lag < nats else (law, nats)
+            is_of_lag = _is_nearer(table, source.lag_law, law, kind) if len(law) > 2 else of_lag < nats
+            law, nats = (source.lag_law, of_lag) if is_of_lag else (law, nats)
         targets[where[0]][where[1]] = law
         values["kernel_kl"][where] = nats
         values["gain"][where] = k.kernel_kl(np.broadcast_to(pi, law.shape), law, pi) - nats
@@ -161,6 +164,13 @@ def _compare(
     return values, targets
 
 
+def _is_nearer(table: np.ndarray, one: np.ndarray, other: np.ndarray, kind: str) -> bool:
+    """Returns whether a table points along one law more than along another, at whatever scale."""
+    seen = k.double_centred(table)
+    towards = [k.cosine(seen, k.double_centred(k.target_for(kind, law)[1])) for law in (one, other)]
+    return bool(towards[0] > towards[1])
+
+
 def _predictions(
     subject: Subject, circuit: np.ndarray, lag: np.ndarray, mass: np.ndarray, n_lags: int
 ) -> np.ndarray:
@@ -175,17 +185,20 @@ def _attended(subject: Subject, paths: list[str], same: np.ndarray) -> tuple[np.
     """Returns where each path reads, and with what attention: a head's most attended lag, else the parent.
 
     A lag that few predictions reach counts as little as they are: a head that always looks at the first
-    token looks at no lag. Lags with one and the same P^m tell the same, so that their attention adds up.
+    token looks at no lag. Of a lagged source, one that often reads the parent is judged by its law: other
+    tokens tell nothing. Lags with one and the same P^m tell the same, so that their attention adds up.
     """
     lag_mass = subject.recorded(ATTENTION).lag_mass
     over_all = lag_mass * subject.batch.reach.numpy()
     lag = np.ones((lag_mass.shape[0], len(paths)), dtype=int)
     mass = np.ones(lag.shape)
-    members = np.arange(len(lag))
+    members, parent = np.arange(len(lag)), parent_lag(subject.source) * has_one_parent(subject.source)
     for i, head in enumerate(map(head_index, paths)):
         if head is not None:
             whole = over_all[:, *head]
             m = whole[:, 1:].argmax(-1) + 1
+            if 1 < parent < whole.shape[-1]:
+                m = np.where(whole[:, parent] >= OFTEN * whole[members, m], parent, m)
             others = (whole * same[m]).sum(-1) - whole[members, m]
             attended = lag_mass[members, *head, m] + others  # NaN for a layer without attention weights
             lag[:, i], mass[:, i] = m, np.where(np.isnan(attended), 1.0, np.minimum(1.0, attended))

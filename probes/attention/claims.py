@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 from scipy.special import entr
 
-from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition
+from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Where
 from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.probing.dataset import best_heads, head_name, last_model
 from mechmarkov.probing.names import token_names
@@ -15,7 +15,10 @@ from mechmarkov.probing.score import Score, standing
 from .by_token import by_token
 from .reading import (
     CLASS_SHARE,
+    MAX_UNREAD,
+    MIN_PLACES,
     MIN_REACH,
+    MIN_READ,
     MOST_REACH,
     best_lag,
     is_flat,
@@ -56,16 +59,18 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     )  # fmt: skip
     if flat:
         return [*at_extra, evenly]
-    reads = [
-        *at_extra,
-        *(
-            list(_at_lags(last, scores, beside))
-            or list(_at_first(last, beside))
-            or list(_at_position(last, beside))
-            or list(_lag_classes(last, known, beside))
-            or list(by_token(last, _heads(last)))
-        ),
-    ]
+    by_place = (
+        _at_lags(last, scores, beside),
+        _at_first(last, beside),
+        _at_position(last, beside),
+        _at_some_positions(last, beside),
+    )
+    read: list[Claim] = []
+    for asked in by_place:
+        named = {claim.subject for claim in read}  # what a head reads is told once
+        read += [claim for claim in asked if claim.subject not in named]
+    read = read or list(_lag_classes(last, known, beside)) or list(by_token(last, _heads(last)))
+    reads = [*at_extra, *read]
     told = list(reads or _none_stands_out(data, last, known, beside))
     return [*told, evenly, *_spread(last, {claim.subject[0] for claim in told}, beside)]
 
@@ -158,6 +163,27 @@ def _at_position(last: xr.Dataset, beside: tuple[Condition, ...]) -> Iterator[Cl
             )  # fmt: skip
 
 
+def _at_some_positions(last: xr.Dataset, beside: tuple[Condition, ...]) -> Iterator[Claim]:
+    """Heads that look at one lag at some positions, and clearly not at the others."""
+    uniform = last["near_uniform"].values
+    for head in _heads(last):
+        for lag in map(int, last["near_lag"].values):
+            mass = last["near_mass"].sel(near_lag=lag).isel(head).values
+            telling = 1 / uniform > lag + 1  # at earlier positions little else is there to read
+            way = np.where(telling, (mass - uniform) / (1 - uniform).clip(1e-9), mass)
+            reads = way > MIN_READ
+            few = min((reads & telling).sum(), (~reads & telling).sum()) < MIN_PLACES
+            if few or (way[telling & ~reads] > MAX_UNREAD).any():
+                continue
+            where = Where(positions=tuple(map(int, last["position"].values[reads])))
+            at_parent = last.attrs["one_parent"] and lag == last.attrs["source_lag"]
+            other = (Condition("not the parent"),) * (bool(last.attrs["one_parent"]) and not at_parent)
+            yield Claim(
+                (head_name(head),), "attends_to", _names(last, lag), float(mass[reads].mean()), None,
+                float(uniform[reads].mean()), "probability", where=where, because=(*other, *beside),
+            )  # fmt: skip
+
+
 def _lag_classes(last: xr.Dataset, known: int, beside: tuple[Condition, ...]) -> Iterator[Claim]:
     """The first head that looks at at most half of the lag classes, and all over these."""
     n_classes = last.sizes.get("modulo", 0)
@@ -214,4 +240,5 @@ def _spread(last: xr.Dataset, told: set[str], beside: tuple[Condition, ...]) -> 
 def headline(claims: Sequence[Claim]) -> list[Tile]:
     """Returns where it lives, if no other probe tells: the head that reads the parent."""
     reads = Claims(tuple(claims)).where("attends_to", object="parent", status="shown", probe="attention")
-    return [Tile(LIVES, reads[:1], (), reads[0], rank=8)] if reads else []
+    first = reads.everywhere() or reads
+    return [Tile(LIVES, first[:1], (), first[0], rank=8)] if first else []

@@ -2,7 +2,7 @@
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from mechmarkov.probing import Subject
 from mechmarkov.probing.batch import Batch
@@ -43,6 +43,9 @@ def measure(subject: Subject) -> xr.Dataset:
         these from `qk_table` on;
         `reach` [lag]: the share of predictions that have a token at that lag; `uniform_mass` [lag]
         (probability): what uniform attention gives it there;
+        `near_mass` [axis, layer, head, position, near_lag] (probability): mean attention of each prediction
+        on the tokens at the first lags, 0 where there is none; `near_uniform` [position] (probability): of
+        attention that is uniform over states;
         `last_mass` [axis, layer, head, key]: mean attention of the last prediction;
         `lag_class` [axis, layer, head, modulo] (probability, circle sources): mean attention of the last
         prediction on lags 1, 2, …, K modulo K, which a deterministic walk cannot tell apart within a class.
@@ -62,12 +65,16 @@ def measure(subject: Subject) -> xr.Dataset:
         variables("probability", (*per_head, "lag"), lag_mass=stats.lag_mass)
         | variables("share", "lag", reach=batch.reach.numpy())
         | variables("probability", "lag", uniform_mass=uniform)
+        | variables("probability", (*per_head, "position", "near_lag"), near_mass=stats.near_mass)
+        | variables("probability", "position", near_uniform=1 / _states_seen(batch, subject.config.window))
         | variables("probability", (*per_head, "key"), last_mass=stats.last_mass)
         | {name: (per_head, getattr(stats, name), {"unit": unit}) for name, unit in UNITS.items()},
         coords={
             axis: subject.coordinates,
             "lag": np.arange(stats.lag_mass.shape[-1]),
             "key": np.arange(stats.last_mass.shape[-1]),
+            "position": batch.read.numpy(),
+            "near_lag": np.arange(1, stats.near_mass.shape[-1] + 1),
         },
         attrs={
             "source": subject.source.title(),
@@ -125,6 +132,12 @@ def _examples(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
     extra = "beginning" if subject.objective.bos else "query"
     labels = np.array([*subject.source.labels, extra], dtype=object)
     return np.stack(patterns), labels[tokens[:, shown].numpy()]
+
+
+def _states_seen(batch: Batch, window: int | None) -> Int[np.ndarray, " position"]:
+    """Returns how many states each prediction may look at."""
+    seen = batch.known.numpy() + 1
+    return seen if window is None else np.minimum(seen, window + 1 - batch.parent_lag).clip(1)
 
 
 def _uniform_mass(

@@ -15,6 +15,11 @@ MIN_ATTENTION = 0.5
 MIN_REACH = 0.25
 MOST_REACH = 0.9  # above, nearly all predictions do
 
+# A head reads a token at some positions if each gives it more than this share of the way from uniform
+# attention to all of it, and each other one less than the second: and each kind is this many positions.
+MIN_READ, MAX_UNREAD = 0.75, 0.25
+MIN_PLACES = 3
+
 
 def is_looked_at(mass: float, uniform: float) -> bool:
     """Returns whether a head looks at something: over half of the way from uniform attention to all of it.

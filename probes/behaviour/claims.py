@@ -180,6 +180,8 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
                 holds = value + NORMAL_95 * error < IMITATION_NATS
                 nearer = last[variable].sel(predictor=closest).values < IMITATION_NATS
                 by_chance = (last[variable].sel(predictor=simple) < IMITATION_NATS).any("predictor").values
+            if axis == "states":
+                holds &= ~_has_one_row(last["varies_after"].sel(predictor=name).values)
             known, part = np.isfinite(value), parts[axis] / parts[axis].sum()
             held = float(part[holds].sum() / part[known].sum())
             if not fails.any() or not holds.any():
@@ -202,18 +204,37 @@ def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
             is_open = part[known & ~fails & ~holds].sum() > UNCLEAR * part[known].sum()
             few = held < MOST - ROUNDING
             only = tuple(map(str, _chosen(places, holds))) if few or is_open else ()
+            there = _law_there(last, variable, fails)
             fails_at = Claim(
                 _SUBJECT, "fails_at", (name,), float(value[worst]), ends[0], unit="nats", where=bad,
                 because=(
                     Condition("near elsewhere", few or None, float(value[most]), "nats", only),
                     Condition("share of places", axis == "states" or share > FEW, share, "share"),
+                    *there,
                 ),
             )  # fmt: skip
-            there = Claim(_SUBJECT, "imitates", (name,), float(value[most]), ends[1], unit="nats", where=good)
-            found.append((held, [fails_at, there]))
+            like = Claim(_SUBJECT, "imitates", (name,), float(value[most]), ends[1], unit="nats", where=good)
+            found.append((held, [fails_at, like]))
         if found:  # by what tells more of where it holds
             yield from max(found, key=lambda one: one[0])[1]
             return
+
+
+def _has_one_row(varies: Float[np.ndarray, " state_from"]) -> Bool[np.ndarray, " state_from"]:
+    """Returns after which states a law that reads more tokens reads none, so that one row is it there."""
+    return (varies < ROUNDING) & (np.nanmax(varies) > IMITATION_NATS)
+
+
+def _law_there(last: xr.Dataset, variable: str, which: Bool[np.ndarray, " place"]) -> Iterator[Condition]:
+    """Yields the law that is imitated at all of some places, where another one fails."""
+    value, error = (last[each].transpose("predictor", ...).values for each in (variable, f"{variable}_error"))
+    with np.errstate(invalid="ignore"):
+        holds = (value + NORMAL_95 * error < IMITATION_NATS)[:, which].all(1)
+    if holds.any():
+        worst = np.where(holds, value[:, which].max(1), np.inf)
+        nearest_law = int(worst.argmin())
+        name = str(last["predictor"].values[nearest_law])
+        yield Condition("law there", value=float(worst[nearest_law]), unit="nats", words=(name,))
 
 
 def _tells_nothing(rows: Float[np.ndarray, "state_from state_to"]) -> bool:
@@ -274,7 +295,8 @@ def _tempered_somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
             float((nats * weight)[known].sum() / weight[known].sum())
             for nats in (own, np.where(off, left, own))
         )
-        limit = min(FAR_NATS, ROW_SHARE * at_own, (1 - REACHED) * float(data["gap"]))
+        # Each place that is off is nearly the law at its temperature; the others are near it as they are.
+        limit = min(FAR_NATS, (1 - REACHED) * float(data["gap"]))
         if rest >= limit or float(last["kl"].min()) < rest:
             continue
         places = data.attrs["labels"] if which == "after" else data["position"].values

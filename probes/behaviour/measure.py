@@ -54,6 +54,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `kl_after` and its standard error `kl_after_error` [axis, state_from, predictor] (nats), `loss_after`
         [axis, state_from] (nats) and `accuracy_after` [axis, state_from] (probability): the same scores after
         each parent state, which the share `share_after` [state_from] of the predictions follows;
+        `varies_after` [state_from, predictor] (nats): KL of each predictor from its mean after a state: 0
+        where no other token tells more;
         `kernel` [state_from, state_to] (probability): P, for a source with one chain;
         of tokens `loss_per_symbol` [axis], its standard error and `least_per_symbol` (nats a symbol of their
         source; NaN where its entropy rate has no closed form).
@@ -114,6 +116,7 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("probability", (*after, "state_to"), implied=_after(subject, model))
         | _after_states(subject, per_sequence, rare)
         | variables("share", "state_from", share_after=_shares_after(subject))
+        | variables("nats", ("state_from", "predictor"), varies_after=_varies_after(subject))
         | variables("nats", after, loss_after=_after(subject, losses[..., None])[..., 0])
         | variables("probability", after, accuracy_after=_after(subject, right[..., None])[..., 0]),
         coords={axis: subject.coordinates, "predictor": list(exact), "position": batch.read.numpy()},
@@ -222,6 +225,14 @@ def _after_states(
     mean, error = values.swapaxes(-1, -2)
     axes = (subject.axis, "state_from", "predictor")
     return variables("nats", axes, kl_after=mean, kl_after_error=error)
+
+
+def _varies_after(subject: Subject) -> Float[np.ndarray, "state_from predictor"]:
+    """Returns how far each exact predictor is from its mean after each state, in nats."""
+    parents, n = subject.batch.parents.numpy(), subject.source.n_states
+    rows = (_after(subject, law[None])[0] for law in subject.exact.values())
+    laws = zip(subject.exact.values(), rows, strict=True)
+    return np.stack([mean_after(parents, kl(law, row[parents]), n)[0] for law, row in laws], axis=-1)
 
 
 def _tempered(

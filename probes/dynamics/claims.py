@@ -1,6 +1,7 @@
 """Claims of training: what came between which steps, in which order, what was lost, which laws passed."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import xarray as xr
 
@@ -148,7 +149,11 @@ def _not_seen(data: xr.Dataset, came: set[str]) -> Iterator[Claim]:
 
 
 def _phases(data: xr.Dataset) -> Iterator[Claim]:
-    """The law that was nearest, with those that coincide with it, from step to step."""
+    """The law that was nearest, with those that coincide with it, from step to step.
+
+    Steps of a phase before the first and behind the last at which it clearly was are left out, and those of
+    the last phase are open.
+    """
     predictors, near, before = data["predictor"].values, is_nearest(data["kl"]), None
     for phase in (data.isel(phase=i) for i in range(data.sizes["phase"])):
         start, stop, plateau = (int(phase[name]) for name in ("phase_start", "phase_stop", "plateau"))
@@ -159,16 +164,25 @@ def _phases(data: xr.Dataset) -> Iterator[Claim]:
             # The source's own law, which a law of steps may be.
             names.sort(key=lambda name: name != data.attrs["better_law"])
         slope = float(data["scaled_gradient"].sel(step=plateau))
-        beside = [Condition("gradient of its largest", value=slope, unit="share")]
-        if before is None:
-            beside.append(Condition("from the first probed step", value=float(start)))
-        yield Claim(
-            (MODEL,), "passed", tuple(names), float(start),
-            (float(start if before is None else before), float(start)), unit="step",
-            status="shown" if bool(phase["phase_clear"]) else "open",
-            where=Where(steps=(start, stop)), because=tuple(beside),
+        beside = (Condition("gradient of its largest", value=slope, unit="share"),)
+        steps = data["step"].sel(step=slice(start, stop))
+        clear = steps[data["clear"].sel(step=steps).values].values.tolist()
+        is_clear, (first_step, *_, last_step) = bool(clear), [*clear, *clear] or (start, stop)
+        from_start = (Condition("from the first probed step", value=float(start)),) * (before is None)
+        passed = Claim(
+            (MODEL,), "passed", tuple(names), float(first_step),
+            (float(first_step if before is None else before), float(first_step)), unit="step",
+            status="shown" if is_clear else "open",
+            where=Where(steps=(first_step, last_step)), because=(*beside, *from_start),
         )  # fmt: skip
-        before = stop
+        yield passed
+        before = last_step
+        if last_step < stop == int(data["step"][-1]):  # in the end it is not clear any more
+            rest = int(steps[steps > last_step][0])
+            yield replace(
+                passed, value=float(rest), interval=(float(last_step), float(rest)), status="open",
+                where=Where(steps=(rest, stop)), because=beside,
+            )  # fmt: skip
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:

@@ -48,11 +48,12 @@ def measure(subject: Subject) -> xr.Dataset:
         by sequence, 0). `previous_token_head`, `induction_head` and `graph_head` are more events where
         sequences have a chain each: the best such head's attention, from uniform attention's to the ideal's;
         and for the steps of a run `nearest` [step]: the index in `predictor` of the nearest one;
-        `kl` [step, predictor] (nats), from `behaviour`;
+        `kl` [step, predictor] (nats), from `behaviour`; `clear` [step]: whether every predictor but the
+        nearest and its equals is clearly further away;
         `gradient` [step] (loss per unit of parameter) and `scaled_gradient` [step]: over its largest;
         `phase_start`, `phase_stop`, `phase_predictor`, `plateau` [phase]: the runs of steps with one nearest
-        predictor, and the step at which each is closest to it; `phase_clear` [phase]: whether at any of
-        its steps every other predictor is clearly further away;
+        predictor, and the step at which each is closest to it; `phase_clear` [phase]: whether any of its
+        steps is clear;
         `at_another_temperature` [event]: whether the last step has that law, but for how sure it is;
         `score_value` [step, score]: the scores of `behaviour`, `attention`, …, as "probe.score".
     """
@@ -86,6 +87,7 @@ def measure(subject: Subject) -> xr.Dataset:
         data.assign(
             variables("index of predictor", "step", nearest=label)
             | variables("nats", ("step", "predictor"), kl=distance)
+            | variables("yes or no", "step", clear=clear)
             | variables(f"{subject.objective.unit} per unit of parameter", "step", gradient=gradient)
             | variables("share of the largest", "step", scaled_gradient=gradient / (gradient.max() or 1.0))
             | variables(

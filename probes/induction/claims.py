@@ -40,6 +40,9 @@ MIN_ALONG = 0.25  # and one that writes this share of them writes along it
 MIN_FOUND_SHARE, MAX_MISSED_SHARE = 0.5, 0.2
 MIN_IDEAL = 0.05
 
+# Heads match k tokens if what k explain beyond k - 1 is over this share of an ideal head's score.
+MIN_MATCHED_SHARE = 0.5
+
 MIN_MOVED_TOO = 0.1  # of the ideal, from which on heads that are moved less than the best are named too
 
 # Where a predecessor may move attention by more than this share of the ideal, too few sequences tell.
@@ -78,6 +81,14 @@ def _writing(last: xr.Dataset, heads: tuple[str, ...], sign: int, least: float) 
     return tuple(name for name, where in at.items() if where and float(surely[where]) > least)
 
 
+def _tokens_matched(last: xr.Dataset, heads: tuple[str, ...]) -> int:
+    """Returns of how many tokens in a row each of the heads clearly looks for copies."""
+    matches = last["induction"] - NORMAL_95 * last["induction_error"] > MIN_MATCHED_SHARE * last["ideal"]
+    at = [{"layer": where[0], "head": where[1]} for name in heads if (where := head_index(name))]
+    each = np.array([matches.isel(where).values for where in at])
+    return 1 + int(each[:, 1:].all(0).cumprod().sum())
+
+
 def _is_head(
     data: xr.Dataset,
     head: xr.Dataset,
@@ -97,6 +108,8 @@ def _is_head(
     beside += [Condition("within its null")] * within + [Condition("equal within intervals")] * (
         len(heads) > 1
     )
+    if (matched := _tokens_matched(last_model(data), heads)) > 1:
+        beside.append(Condition("tokens matched", value=float(matched)))
     if effect - half > 1:
         beside.append(Condition("more than an ideal head"))
     if others := _moved_less(last_model(data), heads):

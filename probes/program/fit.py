@@ -27,6 +27,10 @@ DONE_NATS, DONE_SHARE = 2e-4, 2e-4
 # Of terms that leave nearly as little as the best, at most this many times as much, that with the fewest
 # numbers is taken.
 NEARLY = 1.1
+# A program that leaves this share of what there is to explain may begin with a table that changes over
+# positions: if that leaves less than half as much.
+POOR_SHARE, MUCH_LESS = 0.02, 0.5
+
 # A term with fewer numbers that takes off nearly this share of what the best does is tried with all refitted:
 # by itself it cannot undo the bias.
 WORTH_A_REFIT = 0.9
@@ -108,16 +112,54 @@ def _minimise(loss: Callable[[list[Tensor]], Tensor], start: Sequence[Tensor], s
     return tensors(scipy.optimize.minimize(value, first, jac=True, method="L-BFGS-B", options=options).x)
 
 
-def fit(candidates: Sequence[Term], train: Sample, judge: Sample) -> Fitted:
+def fit(candidates: Sequence[Term], train: Sample, judge: Sample, first: Sequence[Term] = ()) -> Fitted:
     """The best program that adding one term after the other finds.
 
     Args:
         candidates: The terms of the grammar: `terms(n_states, length)`.
         train: The contexts, and the model's predictions, that numbers are fitted to.
         judge: Those that terms are chosen by: of other sequences.
+        first: Terms that it may begin with where programs of the others leave much.
     """
-    whole = float(judge.kl(_constant(train).expand_as(judge.law)))
-    flat, chosen, left = [_constant(train)], list[Term](), [whole]
+    best = _grown(candidates, train, judge, _Grown.empty(train, judge))
+    if best.left[-1] > POOR_SHARE * best.left[0]:
+        begun = [_Grown.empty(train, judge).with_term(term, train, judge) for term in first]
+        least = min((one.left[-1] for one in begun), default=np.inf)
+        if least < MUCH_LESS * best.left[-1]:
+            near = NEARLY * least + max(DONE_NATS, DONE_SHARE * best.left[0])
+            simplest = min((one for one in begun if one.left[-1] <= near), key=lambda one: one.numbers)
+            best = _grown(candidates, train, judge, simplest)
+    return fitted(best.terms, best.flat, best.left)
+
+
+@dataclass(frozen=True, eq=False)
+class _Grown:
+    """Terms chosen so far, their numbers in a row, and what they left on the sequences that chose them."""
+
+    terms: list[Term]
+    flat: list[Tensor]
+    left: list[float]
+
+    @staticmethod
+    def empty(train: Sample, judge: Sample) -> "_Grown":
+        constant = _constant(train)
+        return _Grown([], [constant], [float(judge.kl(constant.expand_as(judge.law)))])
+
+    @property
+    def numbers(self) -> int:
+        return sum(p.numel() for p in self.flat)
+
+    def with_term(self, term: Term, train: Sample, judge: Sample) -> "_Grown":
+        own = _screen(term, train, _total(self.terms, self.flat, train.context))
+        terms = [*self.terms, term]
+        flat = refit(terms, [*self.flat, *own], train)
+        return _Grown(terms, flat, [*self.left, float(judge.kl(_total(terms, flat, judge.context)))])
+
+
+def _grown(candidates: Sequence[Term], train: Sample, judge: Sample, start: _Grown) -> _Grown:
+    """Returns a program with more terms, as long as each takes off enough."""
+    flat, chosen, left = list(start.flat), list(start.terms), list(start.left)
+    whole = left[0]
     done = max(DONE_NATS, DONE_SHARE * whole)
     worth = dict.fromkeys(candidates, np.inf)  # what each took off when it was last tried
     while len(chosen) < MAX_TERMS and left[-1] > done:
@@ -146,7 +188,7 @@ def fit(candidates: Sequence[Term], train: Sample, judge: Sample) -> Fitted:
                 break
         chosen, flat = terms, refitted
         left.append(after)
-    return fitted(chosen, flat, left)
+    return _Grown(chosen, flat, left)
 
 
 def _constant(train: Sample) -> Float[Tensor, " state"]:

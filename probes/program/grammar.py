@@ -11,6 +11,8 @@ A term is one of these:
 - a head that looks for tokens: a weight for each pair of query and key token, one table (skip-trigrams);
 - an induction head: the tokens that followed a match, one table;
 - a bias for each part of the context.
+
+A program may begin with a table of the current token at each position, or with two of them in turn.
 """
 
 from abc import ABC, abstractmethod
@@ -181,6 +183,41 @@ class Table(Term):
 
 
 @dataclass(frozen=True)
+class PlacedTable(Term):
+    """A table of the current token at each position."""
+
+    name: ClassVar[str] = "lag 1 by position"
+    tensors: ClassVar[int] = 1
+    lags: ClassVar[tuple[int, ...]] = (1,)
+
+    def _places(self, context: Context) -> tuple[Int[Tensor, " read"], int]:
+        """Returns which table each prediction looks up, and how many there are."""
+        return context.known, context.history.shape[1]
+
+    def _cell(self, context: Context) -> Int[Tensor, "batch read"]:
+        return self._places(context)[0] * (context.n_states + 1) + context.token(1)
+
+    def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
+        """The tables that fit by themselves."""
+        rows = self._places(context)[1] * (context.n_states + 1)
+        return [_proportional(self._cell(context), rows, law, now)]
+
+    def scores(self, context: Context, parameters: Parameters) -> Scores:
+        """A look-up."""
+        return parameters[0][self._cell(context)]
+
+
+@dataclass(frozen=True)
+class TurnTable(PlacedTable):
+    """A table of the current token at even positions, and another at odd ones."""
+
+    name: ClassVar[str] = "lag 1 in turn"
+
+    def _places(self, context: Context) -> tuple[Int[Tensor, " read"], int]:
+        return context.known % 2, 2
+
+
+@dataclass(frozen=True)
 class Position(Term):
     """A bias for each part of the context."""
 
@@ -342,3 +379,20 @@ def terms(n_states: int, length: int) -> list[Term]:
             candidates += [WeightedRow(), LagHead(), TokenHead()]
             candidates += [MatchHead(order) for order in (2, 3) if order <= length]
     return candidates
+
+
+def placed_terms(n_states: int, length: int) -> list[Term]:
+    """The terms that a program may begin with where the others leave much: tables that change over positions.
+
+    Args:
+        n_states: The number of states of the source.
+        length: The number of known tokens of the context.
+
+    Example:
+        >>> [term.name for term in placed_terms(n_states=3, length=12)]
+        ['lag 1 in turn', 'lag 1 by position']
+    """
+    if length < 2 or n_states > MAX_STATES:
+        return []
+    few = length <= EXACT_POSITIONS and length * (n_states + 1) <= MAX_PAIR_ROWS
+    return [TurnTable(), *[PlacedTable()] * few]

@@ -18,7 +18,7 @@ from mechmarkov.utils.threads import threads
 
 from .extraction import Program, contributions, extract, parts
 from .fit import Fitted, Sample, fit, fitted, flat_numbers, refit
-from .grammar import Context, terms
+from .grammar import Context, placed_terms, terms
 
 # Other sequences than any subject's batch, whose seeds count on from `EVALUATION_SEED`.
 FRESH_SEED = 0x5851F42D
@@ -173,7 +173,8 @@ def fit_programs(subject: Subject) -> list[Fitted]:
 
     train, judge = samples(len(subject.coordinates) - 1)
     with threads(1):  # small passes: threads would wait for each other
-        last = fit(terms(n, batch.history.shape[1]), train, judge)
+        length = batch.history.shape[1]
+        last = fit(terms(n, length), train, judge, placed_terms(n, length))
         programs, numbers = [last], flat_numbers(last)
         for member in reversed(range(len(subject.coordinates) - 1)):
             numbers = refit(last.terms, numbers, samples(member)[0])

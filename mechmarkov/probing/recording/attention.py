@@ -16,6 +16,7 @@ from mechmarkov.theory.kernel import FLOOR
 # Below this share of their mean square, the variance of float32 scores is taken for rounding. Where large
 # terms cancel, rounding itself has a share of 2e-15 in heads of 4 numbers, 1e-14 of 64, and 2.5e-14 of 128.
 MIN_VARIANCE_SHARE = 1e-13
+NEAR_LAGS = 8  # for which attention is kept at each position
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,7 @@ class AttentionStats:
         selector: How often the most attended real token is the parent.
         effective_tokens: Mean of exp(entropy of the attention of a prediction).
         spread: Mean over sequences of max S - min S over real tokens, for the last prediction.
+        near_mass: Mean attention of each prediction on the tokens at lags 1, 2, …; 0 where there is none.
         last_mass: Mean attention of the last prediction on each position, from the first state on.
         position_share: Share of the variance of the last prediction's attention logits that position
             explains by itself; NaN where the logits are constant up to the rounding of float32.
@@ -49,7 +51,8 @@ class AttentionStats:
     selector: Float[np.ndarray, "member layer head"]
     effective_tokens: Float[np.ndarray, "member layer head"]
     spread: Float[np.ndarray, "member layer head"]
-    last_mass: Float[np.ndarray, "member layer head position"]
+    near_mass: Float[np.ndarray, "member layer head position near_lag"]
+    last_mass: Float[np.ndarray, "member layer head key"]
     position_share: Float[np.ndarray, "member layer head"]
     token_share: Float[np.ndarray, "member layer head"]
     token_mean_variance: Float[np.ndarray, "member layer head"]
@@ -119,6 +122,14 @@ class _AttentionSums(Recording[Arrays]):
             by_lag[..., 0] = whole[..., 0].mean(-1)
         return by_lag
 
+    def near_mass(self, mean: Float[Tensor, "model head read key"]) -> Float[Tensor, "model head read lag"]:
+        """Mean attention of each prediction on the tokens at the first lags."""
+        lags = torch.arange(1, min(NEAR_LAGS, mean.shape[-1]) + 1, device=mean.device)
+        last = self.batch.read.to(mean.device) - self.batch.first - self.batch.parent_lag
+        key = last[:, None] + 1 - lags
+        at = key.clamp_min(0).expand(*mean.shape[:2], -1, -1)
+        return mean.gather(-1, at) * (key >= 0)
+
     def compute(self) -> Arrays:
         """The fields of `AttentionStats` for this layer, `[model, head, ...]`."""
         n, sums = len(self.batch.tokens), self.sums
@@ -143,6 +154,7 @@ class _AttentionSums(Recording[Arrays]):
             "selector": sums["selector"] / n,
             "effective_tokens": sums["effective"] / n,
             "spread": sums["spread"] / n,
+            "near_mass": self.near_mass(mean),
             "last_mass": mean[..., -1, :],
             "position_share": torch.where(varies, position / total, nan),
             "token_share": torch.where(varies, token / total, nan),

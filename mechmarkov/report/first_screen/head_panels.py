@@ -127,7 +127,7 @@ def ideal_keys(now: Findings, name: str, tokens: Sequence[str]) -> tuple[str, Bo
     if head is not None:  # keys that follow a copy of the current token
         before = np.array([None, *tokens[:-1]], dtype=object)
         return "induction head", np.tril(before[None] == np.array(tokens, dtype=object)[:, None])
-    reads = claims.first("attends_to", subject=name, status="shown")
+    reads = claims.everywhere().first("attends_to", subject=name, status="shown")
     feeds = claims.first("feeds", subject=name, status="shown")
     if (feeds and feeds.condition("previous token")) or (reads and reads.object == ("previous token",)):
         return "previous-token head", np.eye(n, k=-1, dtype=bool)

@@ -115,7 +115,7 @@ def notes(claims: Claims, name: str, named: Sequence[str] = ()) -> list[str]:
         aside = ", does harm" if harm else ", without effect" if idle else ""
         told.append(f"induction head{'' if name in named else aside}")
         return told
-    reads = claims.where("attends_to", subject=name, status="shown")
+    reads = claims.everywhere().where("attends_to", subject=name, status="shown")
     looks = {claim.object[-1]: claim.value for claim in reads if not {*claim.object} & {"matches", COPIES}}
     if (graph := claims.first("recovers", subject=name, status="shown")) is not None:
         told.append(

@@ -109,7 +109,7 @@ def is_exact(claims: Claims) -> bool:
     matches = claims.first("matches", status="shown")
     if matches is None or matches.unit != "cosine" or (matches.value or 0.0) < SOLVED_COSINE:
         return False
-    reads = claims.where("attends_to", object="parent", status="shown", probe="attention")
+    reads = claims.everywhere().where("attends_to", object="parent", status="shown", probe="attention")
     looks = max((claim.value or 0.0 for claim in reads if claim.subject[0] in matches.subject), default=0.0)
     return looks >= SOLVED_ATTENTION
 

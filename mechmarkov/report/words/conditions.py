@@ -74,6 +74,8 @@ def _kind(condition: Condition) -> str:
 
 TERMS = {
     "Table": "a table of {tokens}",
+    "PlacedTable": "a table of {tokens} at each position",
+    "TurnTable": "a table of {tokens} that differs between even and odd positions",
     "Position": "a bias by position",
     "Counts": "counts of {grams}",
     "WeightedRow": "counts of tokens times the current token's row",
@@ -99,7 +101,7 @@ SILENT: dict[str, tuple[str, ...]] = {
     "behaviour": (
         "the uniform law is better than the unigram", "the loss is above the uniform law's", "less than chance",
         "possible", "chance", "share of places", "the nearest law is the best",
-        "the nearest law is the unigram", "surer after", "less sure after", "surer at", "less sure at",
+        "the nearest law is the unigram", "surer after", "less sure after", "surer at", "less sure at", "law there",
     ),
     "attention": (
         "one token to attend to", "tokens", "at every prediction", "effective tokens", "within its null",
@@ -109,7 +111,7 @@ SILENT: dict[str, tuple[str, ...]] = {
     "induction": (
         "takes from the law", "no match", "no key to edit", "no strong circuit", "through", "from", "to", "does harm",
         "not the law's", "some of it", "most of what there is", "finds after", "not for their predecessors",
-        "more than an ideal head",
+        "more than an ideal head", "tokens matched",
     ),
     "ablation": (
         "loss", "least of them", "no single parent", "all parents have one law", "a swap contradicts the rest", "all stay as they are", "cut from the logits only",

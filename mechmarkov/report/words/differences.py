@@ -5,7 +5,9 @@ from typing import Any
 
 from mechmarkov.claims.claim import Claims
 from mechmarkov.report.first_screen.verdict import Badge, progress
-from mechmarkov.report.words.names import bare_law, share
+from mechmarkov.report.words.names import bare_law, law, share
+from mechmarkov.report.words.phrases.laws import but_not, sureness
+from mechmarkov.report.words.title import MAX_TITLE_WORDS, NO_PARTS
 from mechmarkov.utils.text import clean, listed
 
 MAX_RUNS = 4  # named; of more it is said how many
@@ -62,12 +64,35 @@ def _did(word: Badge | None, claims: Claims) -> str:
     if word == "solved":
         whole = reaches is None or reaches.is_shown
         return f"learned {best}" if whole else f"learned {best}'s circuit"
+    if word in ("partly", "another law") and (law_of := _has(claims)):
+        return law_of
     if word == "partly":
         return f"came {share(progress(claims)[0])} of the way to {best}"
     known = {
         "trapped": "stayed trapped by symmetry",
-        "at the unigram": "stayed at the unigram",
-        "another law": "learned another law",
+        "at the unigram": "ended at the unigram",
+        "another law": f"did not learn {best}",
         "untrained": "made no step",
     }
     return known.get(str(word), "cannot be judged")
+
+
+def _has(claims: Claims) -> str:
+    """Returns which law a run has, as its title says: at another temperature, at some places, or another one."""
+    tempers, opposes, fails, closest = (
+        claims.first(name, status="shown", probe="behaviour")
+        for name in ("tempers", "opposes", "fails_at", "is_closest_to")
+    )
+    if tempers is not None:
+        return f"ended with {law(tempers.object[0])}, but {sureness(tempers)}"
+    if opposes is not None:
+        return f"ended with the opposite of {law(opposes.object[0])}"
+    if fails is not None and fails.object[0] not in NO_PARTS:
+        return but_not(f"ended with {law(fails.object[0])}", fails, MAX_TITLE_WORDS)
+    if closest is None:
+        return ""
+    like = claims.first("imitates", object=closest.object[0], status="shown", probe="behaviour")
+    reaches = claims.first("reaches", probe="behaviour")
+    is_best = reaches is not None and reaches.object[0] in closest.object
+    did = "ended at" if closest.object[0] in NO_PARTS else "learned"
+    return f"{did} {law(closest.object[0])}" if like is not None and not is_best else ""

@@ -27,7 +27,8 @@ def formed(claims: Sequence[Any], probes: Sequence[str]) -> dict[str, bool | Non
     """Returns what a run has of `FORMS`: None where that is open, or was not asked.
 
     Args:
-        claims: Each with `relation`, `object`, `status` and `probe`.
+        claims: Each with `relation`, `object`, `status`, `probe` and `is_everywhere`: what is so at some
+            places only does not count.
         probes: The probes that were asked and apply.
 
     Example:
@@ -46,6 +47,7 @@ def formed(claims: Sequence[Any], probes: Sequence[str]) -> dict[str, bool | Non
             for claim in claims
             if (claim.relation, claim.probe) == (form.relation, form.probe)
             and (not form.object or form.object in claim.object)
+            and claim.is_everywhere
         }
         if "shown" in statuses:
             found[words] = True

@@ -242,7 +242,9 @@ _SHORT: dict[str, Callable[[Claim], str]] = {
     "feeds": lambda claim: f"{heads(claim.subject)} → {heads(claim.object)}",
     "is_induction_head": lambda claim: heads(claim.subject),
     "matches": lambda claim: f"{parts(claim.subject)}, by weights",
-    "attends_to": lambda claim: f"{heads(claim.subject)}, by attention",
+    "attends_to": lambda claim: (
+        f"{heads(claim.subject)}, {where(claim) if claim.where != Where() else 'by attention'}"
+    ),
     "recovers": lambda claim: heads(claim.subject),
     "carries_belief": lambda claim: f"{stream(claim.subject[0])}: the belief over {clean(claim.object[0])}",
     "is_relied_on": lambda claim: parts(claim.subject),

@@ -211,12 +211,16 @@ def in_short(claim: Claim, claims: Claims) -> str:
     if claim.relation == "stores":
         if claim.condition("corrected by") is not None:  # it is not in that part only: a tile tells
             return ""
-        reads = claims.first("attends_to", subject=who[0], object="parent", status="shown", probe="attention")
+        reads = claims.everywhere().first(
+            "attends_to", subject=who[0], object="parent", status="shown", probe="attention"
+        )
         if len(who) == 1 and reads is not None:
             return f"{who[0]} reads {token(reads.object)}"
         if len(who) > MAX_NAMED:
             return f"spread over {len(who)} parts"
         return f"{'spread over' if claim.condition('not stable') else 'in'} {parts(who)}"
+    if claim.where.positions:  # a tile tells which
+        return ""
     if claim.relation == "attends_to":
         return f"{heads(who)} {verb(who, 'reads', 'read')} {token(claim.object)}"
     known = {

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from mechmarkov.claims.claim import Claim
 from mechmarkov.report.words.names import MAX_NAMED, law, nats, number, share, some, within
-from mechmarkov.report.words.phrases.premises import Phrase, reason_in, value_in
+from mechmarkov.report.words.phrases.premises import Phrase, cap, reason_in, value_in
 from mechmarkov.utils.text import format_range, listed
 
 MUCH = 4.0  # times less or more sure
@@ -16,6 +16,9 @@ def _imitates(claim: Claim) -> str:
     does = {"shown": "predicts like", "open": "may predict like", "excluded": "does not predict like"}.get(
         claim.status, "cannot be compared with"
     )
+    if not claim.is_everywhere:
+        at = where(claim)
+        return f"{cap(at)} it {does} {law(claim.object[0])}: KL {nats(claim.value)} at most"
     return f"It {does} {law(claim.object[0])}: KL {nats(claim.value)}{within(claim)}"
 
 
@@ -105,9 +108,10 @@ def _fails_at(claim: Claim) -> str:
             )
         return f"What it leaves is most {at} ({nats(claim.value)})"
     most = "up to " if len((*claim.where.states, *claim.where.positions)) > 1 else ""  # that of the worst
-    return (
-        f"{at[:1].upper()}{at[1:]} it is {most}{nats(claim.value)}{within(claim)} from {law(claim.object[0])}"
-    )
+    if (there := claim.condition("law there")) is not None:
+        like = law(there.words[0])
+        return f"{cap(at)} it predicts like {like}, {most}{nats(claim.value)} from {law(claim.object[0])}"
+    return f"{cap(at)} it is {most}{nats(claim.value)}{within(claim)} from {law(claim.object[0])}"
 
 
 def where(claim: Claim) -> str:

@@ -2,11 +2,13 @@
 
 from mechmarkov.claims.claim import ALIKE, COPIES, Claim
 from mechmarkov.report.words.names import heads, law, nats, number, parts, share, some, token, verb, within
+from mechmarkov.report.words.phrases.laws import where
 from mechmarkov.report.words.phrases.premises import Phrase, cap, negated, premise, reason_in, value_in
 from mechmarkov.utils.text import format_range, listed
 
 MOST_COSINE = 0.95  # with the target, from which on a table is told as all of it
 MOST_SLOPE = 0.5  # likewise; with its sign turned round it is the target's opposite
+COUNTS = {2: "two", 3: "three"}
 WEAK = 0.25  # of the ideal, below which an induction head is told as a weak one
 MORE_THAN_ALL = 1.005  # of the ideal, from which on a share is told to be as much
 LEAST_LEFT = (-0.05, 0.005)  # of a score, which are told as none
@@ -30,6 +32,8 @@ def _attends_to(claim: Claim) -> str:
         return f"No head settles on one token: {who} gives {what} {mass}"
     if claim.holds("within its null"):
         return f"{who} gives {what} {mass} of its attention, no more than untrained models"
+    if claim.where.positions:
+        return f"{who} gives {what} {mass} of its attention {where(claim)} only"
     return f"{who} gives {what} {mass} of its attention{reason_in(claim)}"
 
 
@@ -118,6 +122,8 @@ def _induction_head(claim: Claim) -> str:
         return f"{who} is an induction head by itself: its convolution sees each token's predecessor, which moves how much that token counts"
     weak = "weak " if claim.interval is not None and claim.interval[1] < WEAK else ""
     are = verb(claim.subject, f"is {'a weak' if weak else 'an'} induction head", f"are {weak}induction heads")
+    if (matched := int(claim.number("tokens matched"))) > 1:
+        are += f" that {verb(claim.subject, 'matches', 'match')} {COUNTS.get(matched, matched)} tokens"
     moved = (
         f"{who} {are}: changing a token's predecessor moves {verb(claim.subject, 'its', 'their')} attention"
     )

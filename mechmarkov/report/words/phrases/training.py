@@ -116,7 +116,7 @@ def _came_by(claim: Claim) -> str:
         sure = "most" if claim.is_shown else "somewhere"
         return f"The learning coefficient rises {sure} between steps {int(low)} and {int(high)}"
     if claim.status == "does not apply":
-        return f"{what} cannot be seen to come here"
+        return f"When it was halfway to {to} cannot be seen here"
     if claim.value is None:
         if claim.status == "open":
             return f"Whether it is halfway to {to} by step {last} is open"
