@@ -36,7 +36,7 @@ def unfinished(findings: Sequence[Finding]) -> list[Finding]:
 
 def three_grams(quick: bool) -> Measured:
     """Two layers of three heads on a fresh chain of order two per sequence: which count when?"""
-    seeds, steps = (1, 50) if quick else (8, 700)
+    seeds, steps = (1, 50) if quick else (16, 1000)
     varied = recipe(
         "source.n_states=2",
         "source.order=2",
