@@ -127,8 +127,8 @@ def exact(
 
 
 @contextmanager
-def keep_runs(folder: Path) -> Iterator[None]:
-    """Within it, `trained` keeps its runs in a folder, and reads them again."""
+def keep_runs(folder: Path | None) -> Iterator[None]:
+    """Within it, `trained` keeps its runs in a folder, and reads them again; with None it keeps none."""
     token = _runs_folder.set(folder)
     try:
         yield

@@ -7,6 +7,7 @@ from experiments.order_and_lag.constant_depth import constant_depth, induction_r
 from experiments.order_and_lag.construction import construction
 from experiments.order_and_lag.heads import heads
 from experiments.order_and_lag.hidden_tasks import hidden_tasks
+from experiments.order_and_lag.lag_scores import lag_scores
 from experiments.order_and_lag.lags import lags
 from experiments.order_and_lag.mixtures import mixtures
 from experiments.order_and_lag.n_grams import n_grams
@@ -26,6 +27,7 @@ STUDY = Study(
         stages,
         gradients,
         lags,
+        lag_scores,
         mixtures,
         hidden_tasks,
     ],

@@ -16,7 +16,7 @@ from mechmarkov.models.init import initialise
 from mechmarkov.theory.kernel import kl
 
 # (layers, heads in each): depth with a head for every lag, and one head a layer.
-SHAPES = ((1, 3), (3, 3), (3, 1))
+SHAPES = ((1, 3), (2, 3), (3, 3), (3, 1))
 SEQUENCES = 500
 FOUND = 0.2  # of what the rows at all lags lose, mixed by the prior
 FOLLOWS = 0.8  # correlation of attention with the posterior
@@ -72,9 +72,10 @@ def _prediction_claims(
         for shape, group in runs.items()
     }
     right = {shape: max(group) < FOUND * gain for shape, group in far.items()}
-    shallow = [one for shape, group in far.items() if shape[0] == 1 for one in group]
+    shallow, two = ([one for shape, group in far.items() if shape[0] == n for one in group] for n in (1, 2))
     text = "; ".join(f"{_name(shape)}: {over_seeds(group)}" for shape, group in far.items())
-    return [
+    short = sum(one >= FOUND * gain for one in two)
+    findings = [
         Finding(
             "picks_lag",
             f"{text} (the lags mixed by the prior: {gain:.3f})",
@@ -94,6 +95,18 @@ def _prediction_claims(
             (sum(one < FOUND * gain for one in shallow), len(shallow)),
         ),
     ]
+    if max(runs)[0] > 2:
+        findings.append(
+            Finding(
+                "two_layers_lag",
+                f"{text} (the lags mixed by the prior: {gain:.3f})",
+                holds(short == len(two)),
+                f"two layers do not come below {FOUND} of what the rows at all lags score; {settings}",
+                "trained at another",
+                (short, len(two)),
+            )
+        )
+    return findings
 
 
 def _attention_claim(runs: Runs, tokens: Int[Tensor, "batch position"], settings: str) -> Finding:

@@ -16,7 +16,7 @@ SMOKE = {
     "emergence": set(),
     "graphs_in_context": set(),
     "hidden_parts": set(),
-    "induction_heads": {"add_one", "equal_tokens"},
+    "induction_heads": {"add_one", "constructions", "equal_tokens", "lemmas", "proofs"},
     "initialisation": {"gaussian"},
     "mixers": set(),
     "order_and_lag": {"construction", "constant_depth", "n_grams"},
