@@ -19,7 +19,7 @@ from mechmarkov.utils.text import listed
 
 MAX_LOGIT_DIFFERENCE = 1e-4  # of the logits' size: what rounding to float32 may make
 SURELY_ROUNDING = 1e-5  # what is above this in float32 is compared in float64, where that can be computed
-LOG_OF_ONE = 1e-4  # probabilities of a forward pass that ends in `log_softmax` add up to one as closely
+LOG_OF_ONE = 1e-4  # probabilities of a forward pass that ends in a softmax add up to one as closely
 DTYPES = (torch.float32, torch.float64)
 
 
@@ -90,7 +90,12 @@ def _bound(answers: Sequence[Answer]) -> float:
 
 
 def compare(
-    live: Inside, decoder: HookedDecoder, tokens: Int[Tensor, "batch position"], advice: str = ""
+    live: Inside,
+    decoder: HookedDecoder,
+    tokens: Int[Tensor, "batch position"],
+    advice: str = "",
+    *,
+    as_laws: bool = True,
 ) -> dict[str, Any]:
     """Compare a live model with its conversion, on the same tokens.
 
@@ -102,6 +107,8 @@ def compare(
         decoder: The conversion.
         tokens: What both read.
         advice: The end of the sentence about a difference.
+        as_laws: Whether the model's law is the softmax of the decoder's logits: a forward pass may then end
+            in one.
 
     Returns:
         Entries of a run's provenance: `logit_difference`, and how it was measured.
@@ -128,12 +135,16 @@ def compare(
         except ValueError as error:
             failure = failure or error
             continue
-        tried.append((dtype, answer, _least(answer, _ours(decoder, tokens, dtype))))
+        tried.append((dtype, answer, _least(answer, _ours(decoder, tokens, dtype), as_laws=as_laws)))
         if tried[-1][2].is_below(SURELY_ROUNDING):
             break
     if not tried:
         raise failure or AssertionError
     dtype, answer, least = tried[-1]
+
+    def far(other: HookedDecoder) -> Difference:
+        return _least(answer, _ours(other, tokens, dtype), as_laws=as_laws)
+
     bound = _bound([answer for _, answer, _ in tried])
     if not least.is_below(bound):
         who = f"{live.kind()} and its conversion disagree:"
@@ -142,7 +153,7 @@ def compare(
             advice = f"; if that {live.kind()} is meant, pass {attribute(live.path)}{advice}"
         why = _random(asked, tokens, width) or _rounded_buffers(asked)
         if not why:
-            field = agreeing(decoder, lambda x: _least(answer, _ours(x, tokens, dtype)).is_below(bound))
+            field = agreeing(decoder, lambda x: far(x).is_below(bound))
             why = f"; with given={field} they agree" if field else advice
         raise _disagree(tried[0][2], who, bound, why)
     provenance: dict[str, Any] = {"logit_difference": least.largest}
@@ -198,11 +209,13 @@ def _least(
 ) -> Difference:
     """The difference of the tensor that is nearest: one that agrees by chance is not to be feared.
 
-    What looks like log probabilities may be logits that nearly add up to one: they are compared as both.
+    What looks like log probabilities may be logits that nearly add up to one: they are compared as both. So
+    are probabilities, of which the logarithm is.
     """
     ours = ours[:, -1:] if answer.last else ours
     distances = [difference(one, ours) for one in answer.candidates]
     laws = [one for one in answer.candidates if as_laws and _are_log_probabilities(one)]
+    laws += [one.log() for one in answer.candidates if as_laws and _are_probabilities(one)]
     distances += [difference(one, ours.log_softmax(-1)) for one in laws]
     return min(distances, key=lambda distance: distance.scaled)
 
@@ -210,6 +223,11 @@ def _least(
 def _are_log_probabilities(logits: Tensor) -> bool:
     """Returns whether a forward pass ends in `log_softmax`, which changes no law."""
     return bool((logits.logsumexp(-1).abs() <= LOG_OF_ONE).all())
+
+
+def _are_probabilities(logits: Tensor) -> bool:
+    """Returns whether a forward pass ends in `softmax`."""
+    return bool((logits >= 0).all()) and bool(((logits.sum(-1) - 1).abs() <= LOG_OF_ONE).all())
 
 
 def _random(model: nn.Module, tokens: Int[Tensor, "batch position"], width: int) -> str:
