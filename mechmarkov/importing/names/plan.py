@@ -1,7 +1,7 @@
 """A model whose names a table tells: its config, and how its weights become HookedTransformer's."""
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -94,14 +94,29 @@ def of_live_model(
 ) -> tuple[DecoderConfig, dict[str, Tensor]]:
     """Returns the config and HookedTransformer's weights of a live model; its buffers need no line.
 
+    What wrappers put into names, or stands before all of them, is taken off where the table does not have it.
+
     Raises:
         RunFileError: As of `plan_import`.
     """
     weights = {**dict(model.named_buffers()), **model.state_dict()}
     weights = {name: value.detach().cpu() for name, value in weights.items() if isinstance(value, Tensor)}
-    weights = {name: x.float() if x.is_floating_point() else x for name, x in weights.items()}
-    buffers = dict(model.named_buffers())
+    short = _without_wrappers(weights, table_of(names))
+    weights = {short[name]: x.float() if x.is_floating_point() else x for name, x in weights.items()}
+    buffers = {short.get(name, name) for name, _ in model.named_buffers()}
     return plan_import(layout.shapes_of(weights), names, given or {}, buffers).of_live_model(weights)
+
+
+def _without_wrappers(names: Iterable[str], table: Table) -> dict[str, str]:
+    """Names as a table has them, by those that they are: what it calls the embedding shows what is before."""
+    short = {name: name if table.of(name) else layout.plain_name(name) for name in names}
+    for name in short.values():
+        parts = name.split(".")
+        for begin in range(len(parts)):
+            if any("embed.W_E" in line.to for line, _ in table.of(".".join(parts[begin:]))):
+                prefix = "".join(f"{part}." for part in parts[:begin])
+                return {own: plain.removeprefix(prefix) for own, plain in short.items()}
+    return short
 
 
 def _to_length(name: str, value: Tensor, n_ctx: int | None) -> Tensor:
