@@ -107,7 +107,7 @@ def test_probabilities_are_not_scores_of_another_objective():
     model = Own(shape)
     model.readout.register_forward_hook(lambda _, __, logits: logits.softmax(-1))
     named = {"names": names_of(shape), "given": given_of(shape)}
-    with pytest.raises(RunFileError, match="^Own and its conversion disagree"):
+    with pytest.raises(RunFileError, match=r"^Own and its conversion disagree"):
         Run.from_model(model, source=SOURCE, objective=Objective(kind="raw_log"), **named)
 
 
@@ -115,7 +115,7 @@ def test_probabilities_of_another_law_are_refused():
     shape = Shape()
     model = Own(shape)
     model.readout.register_forward_hook(lambda _, __, logits: (1.01 * logits).softmax(-1))
-    with pytest.raises(RunFileError, match="^Own and its conversion disagree: logits differ by up to"):
+    with pytest.raises(RunFileError, match=r"^Own and its conversion disagree: logits differ by up to"):
         Run.from_model(model, source=SOURCE, names=names_of(shape), given=given_of(shape))
 
 

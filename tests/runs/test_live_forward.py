@@ -123,12 +123,18 @@ class Batch(GPT):
         return self.logits(batch["tokens"])
 
 
+class Loss(GPT):
+    def forward(self, tokens):
+        return self.loss(tokens, tokens)
+
+
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
         (Hidden, rf"Hidden returns dict\(hidden \[2, {LENGTH}, 8\], loss None\): expected logits \[2, "),
         (Broken, "Broken fails: KeyError: 'batch': expected logits"),
         (Batch, "Batch fails: .*: expected logits"),
+        (Loss, r"Loss returns one number: expected logits .*; where another call gives them, pass a module"),
     ],
 )
 def test_a_model_without_logits_says_what_it_returned(kind, words):

@@ -151,10 +151,10 @@ def compare(
         if asked is not live.model:
             who = f"{type(asked).__name__} and the conversion of the {live.kind()} that it holds disagree:"
             advice = f"; if that {live.kind()} is meant, pass {attribute(live.path)}{advice}"
-        why = _random(asked, tokens, width) or _rounded_buffers(asked)
+        why = _random(asked, tokens, width) or _rounded_logits(answer)
         if not why:
             field = agreeing(decoder, lambda x: far(x).is_below(bound))
-            why = f"; with given={field} they agree" if field else advice
+            why = f"; with given={field} they agree" if field else _rounded_buffers(asked) + advice
         raise _disagree(tried[0][2], who, bound, why)
     provenance: dict[str, Any] = {"logit_difference": least.largest}
     if dtype is torch.float64:
@@ -250,6 +250,17 @@ def _ours(
             return decoder.to(dtype)(tokens)
         finally:
             decoder.float()  # which changes no bit of float32 weights
+
+
+def _rounded_logits(answer: Answer) -> str:
+    """Returns advice where a forward pass casts to fewer bits than its weights have."""
+    dtypes = {one.dtype for one in answer.candidates if one.dtype.itemsize < 4}
+    if not dtypes:
+        return ""
+    return (
+        f"; it returns {listed(sorted(map(str, dtypes)))}, though its weights are lent in float32: leave the "
+        "cast to `torch.autocast`, which takes no part here, or to `model.bfloat16()`"
+    )
 
 
 def _rounded_buffers(model: nn.Module) -> str:

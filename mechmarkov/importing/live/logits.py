@@ -10,9 +10,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from mechmarkov.importing.live.untouched import call, forward_before_accelerate
+from mechmarkov.importing.names.weights import PAGE
 from mechmarkov.utils.text import NAME_CHARACTERS, error_line, printable
 
 TARGETS = ("targets", "target", "labels", "label", "y")  # parameters without which some models give no logits
+WRAPPING = f"{PAGE}#when-its-forward-pass-gives-no-logits"
 Tokens = Int[Tensor, "batch position"]
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -62,7 +64,7 @@ def ask(model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype) -> Ans
         return Answer(last, last=True)
     raise ValueError(
         f"{type(model).__name__} {told}: expected logits {[*tokens.shape, width]}, bare, in a tuple, in a "
-        "dict or in an object of fields"
+        f"dict or in an object of fields; where another call gives them, pass a module around it ({WRAPPING})"
     )
 
 
@@ -90,7 +92,7 @@ def _is_of(y: Tensor, positions: torch.Size, width: int) -> bool:
 
 
 def _readings(y: Tensor, positions: torch.Size, width: int) -> Iterator[Tensor]:
-    """Yields a tensor as logits `[*positions, width]`: as it is, with classes second, with positions first."""
+    """Yields a tensor as logits `[*positions, width]`: as it is, classes second, or positions first."""
     if _is_of(y, positions, width):
         yield y.reshape(*positions, width)
     if y.ndim == 3 and y.is_floating_point():
@@ -154,7 +156,7 @@ def _parts(output: Any) -> list[tuple[str, Any]]:
 def _described(output: Any, depth: int = 1) -> str:
     """An output in words: `dict(loss [], logits None)`."""
     if isinstance(output, Tensor):
-        return str([*output.shape])
+        return str([*output.shape]) if output.ndim else "one number"
     kind = type(output).__name__
     if output is None or not depth:
         return printable(str(output) if output is None else kind, NAME_CHARACTERS)
