@@ -180,7 +180,7 @@ def test_a_trainer_in_mixed_precision_is_recorded_and_ends_with_the_same_bits(tm
 def test_a_forward_pass_that_rounds_its_logits_is_told():
     model = drawn(NanoGPT(Config()))
     model.lm_head.register_forward_hook(lambda _, __, logits: logits.bfloat16())
-    words = r"; it returns torch\.bfloat16, though its weights are lent in float32: leave the cast to `torch\.auto"
+    words = r"; it returns torch\.bfloat16, though its weights are lent in float32: leave the cast"
     with pytest.raises(ValueError, match=words):
         Run.from_model(model, source=SOURCE)
 
