@@ -177,6 +177,15 @@ def test_a_trainer_in_mixed_precision_is_recorded_and_ends_with_the_same_bits(tm
     assert run.provenance["logit_difference"] <= 1e-5
 
 
+def test_logits_that_are_nan_are_not_blamed_on_chance():
+    model = drawn(NanoGPT(Config()))
+    model.lm_head.register_forward_hook(lambda _, __, logits: logits / 0)
+    with pytest.raises(
+        ValueError, match="; its own logits hold NaN or infinite values: are all of its weights"
+    ):
+        Run.from_model(model, source=SOURCE)
+
+
 def test_a_forward_pass_that_rounds_its_logits_is_told():
     model = drawn(NanoGPT(Config()))
     model.lm_head.register_forward_hook(lambda _, __, logits: logits.bfloat16())

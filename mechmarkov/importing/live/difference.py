@@ -151,7 +151,7 @@ def compare(
         if asked is not live.model:
             who = f"{type(asked).__name__} and the conversion of the {live.kind()} that it holds disagree:"
             advice = f"; if that {live.kind()} is meant, pass {attribute(live.path)}{advice}"
-        why = _random(asked, tokens, width) or _rounded_logits(answer)
+        why = _not_finite(answer) or _random(asked, tokens, width) or _rounded_logits(answer)
         if not why:
             field = agreeing(decoder, lambda x: far(x).is_below(bound))
             why = f"; with given={field} they agree" if field else _rounded_buffers(asked) + advice
@@ -228,6 +228,13 @@ def _are_log_probabilities(logits: Tensor) -> bool:
 def _are_probabilities(logits: Tensor) -> bool:
     """Returns whether a forward pass ends in `softmax`."""
     return bool((logits >= 0).all()) and bool(((logits.sum(-1) - 1).abs() <= LOG_OF_ONE).all())
+
+
+def _not_finite(answer: Answer) -> str:
+    """Returns what to look at where a model has no finite logits, else nothing."""
+    if any(one.isfinite().all() for one in answer.candidates):
+        return ""
+    return "; its own logits hold NaN or infinite values: are all of its weights initialised?"
 
 
 def _random(model: nn.Module, tokens: Int[Tensor, "batch position"], width: int) -> str:
