@@ -93,7 +93,7 @@ def test_a_weight_without_a_line_is_named_beside_the_names_that_are_wanted():
 def test_a_model_without_the_last_norm_is_told():
     shape = Shape(hidden=6, norm=True)
     names = {key: value for key, value in names_of(shape).items() if "last" not in key} | {r"last\..*": ""}
-    with pytest.raises(RunFileError, match="and what is unembedded: a model without the last norm, or with"):
+    with pytest.raises(RunFileError, match="and what is unembedded: one without the last norm, or that"):
         brought(shape, names)
 
 

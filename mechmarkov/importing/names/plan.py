@@ -188,8 +188,8 @@ def _check(inner: Shapes, expected: Shapes, translated: Renamed, table: Table) -
             advice = f"add their lines; {TIED}"
         if lacking[0].startswith("ln_final"):
             advice = (
-                "a HookedDecoder norms what each layer reads and what is unembedded: a model without the last "
-                "norm, or with norms of sums, does not come in"
+                "a HookedDecoder norms what each layer reads and what is unembedded: one without the last "
+                "norm, or that norms sums, does not come in"
             )
         some = first_of([*map(unmarked, lacking)], 6)
         raise RunFileError(f"names: no line gives {some}: {advice}; see {PAGE}")
