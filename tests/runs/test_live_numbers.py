@@ -177,6 +177,16 @@ def test_a_trainer_in_mixed_precision_is_recorded_and_ends_with_the_same_bits(tm
     assert run.provenance["logit_difference"] <= 1e-5
 
 
+def test_a_rounded_table_of_ones_own_names_autocast():
+    model = drawn(NanoGPT(Config()))
+    model.register_buffer("mask", torch.ones(3))
+    model.register_buffer("table", torch.full((3,), 0.1))
+    model.lm_head.register_forward_hook(lambda _, __, logits: logits * (model.table[0].double() / 0.1))
+    words = r"; its buffers table are rounded to torch\.bfloat16: train weights in float32 under"
+    with pytest.raises(ValueError, match=words):
+        Run.from_model(model.bfloat16(), source=SOURCE)
+
+
 def test_logits_that_are_nan_are_not_blamed_on_chance():
     model = drawn(NanoGPT(Config()))
     model.lm_head.register_forward_hook(lambda _, __, logits: logits / 0)

@@ -9,13 +9,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from mechmarkov.importing.live.agreeing import agreeing
+from mechmarkov.importing.live.agreeing import agreeing, not_finite, rounded_buffers, rounded_logits
 from mechmarkov.importing.live.inside import Inside, attribute, is_parallel
 from mechmarkov.importing.live.logits import Answer, ask
 from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.utils.text import listed
 
 MAX_LOGIT_DIFFERENCE = 1e-4  # of the logits' size: what rounding to float32 may make
 SURELY_ROUNDING = 1e-5  # what is above this in float32 is compared in float64, where that can be computed
@@ -151,10 +150,10 @@ def compare(
         if asked is not live.model:
             who = f"{type(asked).__name__} and the conversion of the {live.kind()} that it holds disagree:"
             advice = f"; if that {live.kind()} is meant, pass {attribute(live.path)}{advice}"
-        why = _not_finite(answer) or _random(asked, tokens, width) or _rounded_logits(answer)
+        why = not_finite(answer) or _random(asked, tokens, width) or rounded_logits(answer)
         if not why:
             field = agreeing(decoder, lambda x: far(x).is_below(bound))
-            why = f"; with given={field} they agree" if field else _rounded_buffers(asked) + advice
+            why = f"; with given={field} they agree" if field else rounded_buffers(asked) + advice
         raise _disagree(tried[0][2], who, bound, why)
     provenance: dict[str, Any] = {"logit_difference": least.largest}
     if dtype is torch.float64:
@@ -230,13 +229,6 @@ def _are_probabilities(logits: Tensor) -> bool:
     return bool((logits >= 0).all()) and bool(((logits.sum(-1) - 1).abs() <= LOG_OF_ONE).all())
 
 
-def _not_finite(answer: Answer) -> str:
-    """Returns what to look at where a model has no finite logits, else nothing."""
-    if any(one.isfinite().all() for one in answer.candidates):
-        return ""
-    return "; its own logits hold NaN or infinite values: are all of its weights initialised?"
-
-
 def _random(model: nn.Module, tokens: Int[Tensor, "batch position"], width: int) -> str:
     """Returns advice where a model gives other logits each time, else nothing."""
     with suppress(ValueError):
@@ -257,29 +249,3 @@ def _ours(
             return decoder.to(dtype)(tokens)
         finally:
             decoder.float()  # which changes no bit of float32 weights
-
-
-def _rounded_logits(answer: Answer) -> str:
-    """Returns advice where a forward pass casts to fewer bits than its weights have."""
-    dtypes = {one.dtype for one in answer.candidates if one.dtype.itemsize < 4}
-    if not dtypes:
-        return ""
-    return (
-        f"; it returns {listed(sorted(map(str, dtypes)))}, though its weights are lent in float32: leave the "
-        "cast to `torch.autocast`, which takes no part here, or to `model.bfloat16()`"
-    )
-
-
-def _rounded_buffers(model: nn.Module) -> str:
-    """Advice where buffers were rounded with the weights, such as frequencies of rotary positions."""
-    rounded = [
-        name
-        for name, value in model.named_buffers()
-        if value.is_floating_point() and value.dtype.itemsize < 4 and value.numel() > 1
-    ]
-    if not rounded:
-        return ""
-    return (
-        f"; its buffers {listed(rounded[:2])} are rounded to {model.get_buffer(rounded[0]).dtype}: keep them "
-        "in float32, as `from_config(config, dtype=torch.bfloat16)` does and `model.bfloat16()` does not"
-    )
