@@ -11,6 +11,7 @@ from names_brought import brought, sequences
 from own_names import LAYOUTS, Own, Shape, given_of, names_of
 from public_codes import SOURCE
 from torch import nn
+from torch.nn.utils import parametrizations
 from torch.optim.swa_utils import AveragedModel
 
 import mechmarkov as mm
@@ -212,6 +213,17 @@ def test_wrappers_need_no_lines_of_their_own(wrap):
     run = mm.Run.from_model(wrap(Own(shape)), source=SOURCE, names=names_of(shape), given=given_of(shape))
     tokens = sequences(shape)
     torch.testing.assert_close(run.model()(tokens), Own(shape)(tokens), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("parametrized", [parametrizations.weight_norm, parametrizations.orthogonal])
+def test_a_parametrized_weight_is_the_one_it_makes(parametrized):
+    shape = Shape(hidden=12)
+    model = Own(shape)
+    parametrized(model.readout)
+    parametrized(model.stack[0].up)
+    run = mm.Run.from_model(model, source=SOURCE, names=names_of(shape), given=given_of(shape))
+    tokens = sequences(shape)
+    torch.testing.assert_close(run.model()(tokens), model(tokens), rtol=1e-5, atol=1e-5)
 
 
 def test_a_table_may_have_the_names_of_wrappers():

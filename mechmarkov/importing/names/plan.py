@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from einops import rearrange
 from torch import Tensor
+from torch.nn.utils.parametrize import is_parametrized
 
 from mechmarkov.importing import config_fields, layout
 from mechmarkov.importing.hooked_transformer import from_shapes
@@ -95,11 +96,19 @@ def of_live_model(
     """Returns the config and HookedTransformer's weights of a live model; its buffers need no line.
 
     What wrappers put into names, or stands before all of them, is taken off where the table does not have it.
+    A weight of `torch.nn.utils.parametrizations` is the one that it makes.
 
     Raises:
         RunFileError: As of `plan_import`.
     """
     weights = {**dict(model.named_buffers()), **model.state_dict()}
+    for path, part in model.named_modules():
+        if is_parametrized(part):  # what it computes with, by the name that it had
+            at = f"{path}." if path else ""
+            for name in part.parametrizations:
+                made_of = f"{at}parametrizations.{name}."
+                weights = {key: x for key, x in weights.items() if not key.startswith(made_of)}
+                weights[f"{at}{name}"] = getattr(part, name)
     weights = {name: value.detach().cpu() for name, value in weights.items() if isinstance(value, Tensor)}
     short = _without_wrappers(weights, table_of(names))
     weights = {short[name]: x.float() if x.is_floating_point() else x for name, x in weights.items()}
