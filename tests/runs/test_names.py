@@ -215,15 +215,20 @@ def test_wrappers_need_no_lines_of_their_own(wrap):
     torch.testing.assert_close(run.model()(tokens), Own(shape)(tokens), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("parametrized", [parametrizations.weight_norm, parametrizations.orthogonal])
+PARAMETRIZED = [parametrizations.weight_norm, parametrizations.orthogonal, parametrizations.spectral_norm]
+
+
+@pytest.mark.parametrize("parametrized", PARAMETRIZED)
 def test_a_parametrized_weight_is_the_one_it_makes(parametrized):
     shape = Shape(hidden=12)
     model = Own(shape)
     parametrized(model.readout)
     parametrized(model.stack[0].up)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
     run = mm.Run.from_model(model, source=SOURCE, names=names_of(shape), given=given_of(shape))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     tokens = sequences(shape)
-    torch.testing.assert_close(run.model()(tokens), model(tokens), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(run.model()(tokens), model.eval()(tokens), rtol=1e-5, atol=1e-5)
 
 
 def test_a_table_may_have_the_names_of_wrappers():

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Container, Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -105,10 +106,10 @@ def of_live_model(
     for path, part in model.named_modules():
         if is_parametrized(part):  # what it computes with, by the name that it had
             at = f"{path}." if path else ""
-            for name in part.parametrizations:
+            for name, recipe in part.parametrizations.items():
                 made_of = f"{at}parametrizations.{name}."
                 weights = {key: x for key, x in weights.items() if not key.startswith(made_of)}
-                weights[f"{at}{name}"] = getattr(part, name)
+                weights[f"{at}{name}"] = deepcopy(recipe).eval()()  # a spectral norm would change itself
     weights = {name: value.detach().cpu() for name, value in weights.items() if isinstance(value, Tensor)}
     short = _without_wrappers(weights, table_of(names))
     weights = {short[name]: x.float() if x.is_floating_point() else x for name, x in weights.items()}
