@@ -118,6 +118,15 @@ RELATIVES = {
     "opt": "its positions begin at 2",
     "phi": "its attention and its MLP share a norm",
 }
+SHARED_NORM = 'one line gives both, ["blocks.N.ln1.w", "blocks.N.ln2.w"], with parallel_attn_mlp'
+# What a table of names says of a relative that a `HookedDecoder` does compute.
+BY_NAMES = {
+    "gpt_bigcode": '"rows" of c_attn take them apart',
+    "gpt_neo": "where all are global, with use_attn_scale false",
+    "gptj": SHARED_NORM,
+    "opt": '"rows": [2, …] takes them from there',
+    "phi": SHARED_NORM,
+}
 # Those whose bridges tell all that they compute: TransformerLens 4.3 does not say a Mistral's window.
 ARCHITECTURES = {family.architecture: family for name, family in FAMILIES.items() if name != "mistral"}
 MARKS = (("model.embed_tokens.weight",), ("gpt_neox.embed_in.weight",))
@@ -131,10 +140,13 @@ def unknown(model_type: Any, where: str = config_fields.FILE) -> RunFileError:
         'bert is not read: it reads what comes after a token'
     """
     if model_type is None:
-        return RunFileError(f"{where}model_type is missing, expected one of {', '.join(KINDS)}")
+        way = f"without one, names= or --names says which weight is which ({PAGE})"
+        return RunFileError(f"{where}model_type is missing, expected one of {', '.join(KINDS)}; {way}")
     why = f"if it computes what one of these does, names= or --names says which weight is which ({PAGE})"
     if model_type in RELATIVES:
         why = f"{model_type} is not read: {RELATIVES[model_type]}"
+    if model_type in BY_NAMES:
+        why += f"; names= or --names brings it in: {BY_NAMES[model_type]} ({PAGE})"
     return RunFileError(f"{where}model_type is {shown(model_type)}, expected {', '.join(KINDS)}; {why}")
 
 

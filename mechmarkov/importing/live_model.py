@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mechmarkov.importing import (
@@ -28,10 +29,10 @@ from mechmarkov.importing.live.reading import Fields, Reading
 from mechmarkov.importing.live.settings import configs
 from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.importing.names import plan as named
-from mechmarkov.importing.names.table import Names
+from mechmarkov.importing.names.table import BIASES, Names
 from mechmarkov.importing.names.weights import PAGE, advice_for, nothing_fits
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.decoder import HookedDecoder, is_derived
+from mechmarkov.models.decoder import HookedDecoder, is_derived, parameter_shapes
 from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import listed, quoted
@@ -134,7 +135,8 @@ def _of_transformers(
 def _with_lens_names(live: Inside, state: Mapping[str, Tensor], given: dict[str, Any]) -> Reading:
     """Somebody's model with HookedTransformer's names: fields of its config that are not ours change nothing.
 
-    Its logits would show it. What neither shapes nor config say, the logits choose.
+    Its logits would show it. What neither shapes nor config say, the logits choose. Biases that it does not
+    have are zero.
     """
     config = next(configs(live), {})
     ours = {*DecoderConfig.model_fields, *CHANGING, *LOCAL}
@@ -151,7 +153,13 @@ def _with_lens_names(live: Inside, state: Mapping[str, Tensor], given: dict[str,
         choices["act_fn"] = [*ACTIVATIONS]
     if "normalization_type" not in fields:
         choices["normalization_type"] = [None, "LNPre", "RMSPre"]
-    return Reading(lambda choice: (config_from_lens({**fields, **choice}), state), choices)
+
+    def read(choice: Fields) -> tuple[DecoderConfig, Mapping[str, Tensor]]:
+        config = config_from_lens({**fields, **choice})
+        biases = {name: x for name, x in parameter_shapes(config).items() if BIASES.fullmatch(name)}
+        return config, {**{name: torch.zeros(x) for name, x in biases.items()}, **state}
+
+    return Reading(read, choices)
 
 
 def _decoder(kind: str, reading: Reading, choice: Fields, n_ctx: int | None) -> HookedDecoder:
@@ -168,13 +176,18 @@ def _check(kind: str, weights: Mapping[str, Tensor], expected: Mapping[str, Tens
     """Refuse weights that are missing, unknown, of another shape, or no numbers."""
     for name in expected:
         if name not in weights:
-            raise ValueError(f"{kind} has no parameter {name}: expected HookedTransformer's names")
+            raise ValueError(
+                f"{kind} has no parameter {name}: expected HookedTransformer's names, or names= ({PAGE})"
+            )
     for name, value in weights.items():
         if name not in expected:
             raise ValueError(f"{kind} has a parameter {quoted(name)} that a HookedDecoder lacks")
         if value.shape != expected[name].shape:
             shape = list(expected[name].shape)
-            raise ValueError(f"{name} has shape {list(value.shape)}, expected {shape} by the model's cfg")
+            raise ValueError(
+                f"{name} has shape {list(value.shape)}, expected {shape} by the model's cfg; other orders of "
+                f"axes are said by names= ({PAGE})"
+            )
         if not value.is_floating_point():
             raise ValueError(f"{name} is a tensor of {value.dtype}, expected floating point numbers")
 

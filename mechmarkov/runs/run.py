@@ -241,7 +241,8 @@ class Run(Stored):
             schema.check_consistent(config, source, objective)
             drawn = example_tokens(config, source, objective)
             read = (drawn if ids is None else torch.tensor(ids)[drawn])[:COMPARED_SEQUENCES]
-        origin = {**compare(live, decoder, read, reading.advice), **reading.said}
+        as_laws = objective.kind == "cross_entropy"
+        origin = {**compare(live, decoder, read, reading.advice, as_laws=as_laws), **reading.said}
         if ids is not None:
             with our_own_numbers():
                 part = vocabulary.pick(decoder.config, config, states, ids, drawn)

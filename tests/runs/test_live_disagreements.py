@@ -10,6 +10,7 @@ from torch import nn
 import mechmarkov as mm
 from mechmarkov.importing.live.logits import ask
 from mechmarkov.models import HookedDecoder
+from mechmarkov.objectives import Objective
 from mechmarkov.runs import Run, RunFileError
 
 BINARY = mm.Binary(p=0.2, q=0.3)
@@ -88,15 +89,34 @@ def test_a_difference_that_no_setting_explains_keeps_its_advice():
         Run.from_model(model, source=SOURCE, names=names_of(shape), given=given_of(shape))
 
 
-def test_a_forward_pass_that_ends_in_log_softmax():
+@pytest.mark.parametrize("end", [torch.log_softmax, torch.softmax])
+def test_a_forward_pass_that_ends_in_a_softmax(end):
     shape = Shape()
     model = Own(shape)
-    model.readout.register_forward_hook(lambda _, __, logits: logits.log_softmax(-1))
+    model.readout.register_forward_hook(lambda _, __, logits: end(logits, -1))
     run = Run.from_model(model, source=SOURCE, names=names_of(shape), given=given_of(shape))
     assert run.provenance["compared_as"] == "log probabilities"
     tokens = SOURCE.sample(4, 7, generator=torch.Generator().manual_seed(1))
-    laws = run.model()(tokens).log_softmax(-1)
+    laws = end(run.model()(tokens), -1)
     torch.testing.assert_close(laws, model(tokens), rtol=1e-5, atol=1e-5)
+
+
+def test_probabilities_are_not_scores_of_another_objective():
+    """Its scores are read as they are: those of the conversion are not the model's."""
+    shape = Shape()
+    model = Own(shape)
+    model.readout.register_forward_hook(lambda _, __, logits: logits.softmax(-1))
+    named = {"names": names_of(shape), "given": given_of(shape)}
+    with pytest.raises(RunFileError, match=r"^Own and its conversion disagree"):
+        Run.from_model(model, source=SOURCE, objective=Objective(kind="raw_log"), **named)
+
+
+def test_probabilities_of_another_law_are_refused():
+    shape = Shape()
+    model = Own(shape)
+    model.readout.register_forward_hook(lambda _, __, logits: (1.01 * logits).softmax(-1))
+    with pytest.raises(RunFileError, match=r"^Own and its conversion disagree: logits differ by up to"):
+        Run.from_model(model, source=SOURCE, names=names_of(shape), given=given_of(shape))
 
 
 class Rotated(NanoGPT):

@@ -58,6 +58,9 @@ FORWARDS = {
     "needs a mask": lambda self, tokens, attention_mask, labels=None: {
         "logits": self.logits(tokens) * attention_mask.expand(tokens.shape).unsqueeze(-1)
     },
+    # As `F.cross_entropy` has them.
+    "classes second": lambda self, tokens: self.logits(tokens).transpose(1, 2),
+    "position first": lambda self, tokens: self.logits(tokens).transpose(0, 1),
     "flattened": lambda self, tokens, targets: (self.logits(tokens).view(-1, K), self.loss(tokens, targets)),
 }
 
@@ -82,6 +85,11 @@ def test_other_logits_in_the_same_place_are_refused(kind):
 
     with pytest.raises(ValueError, match="Louder and its conversion disagree: logits differ by up to"):
         Run.from_model(drawn(Louder(Config())), source=SOURCE)
+
+
+def test_as_many_positions_as_classes_are_told_apart():
+    model = drawn(type("Own", (GPT,), {"forward": FORWARDS["classes second"]})(Config(block_size=K)))
+    assert Run.from_model(model, source=SOURCE).provenance["logit_difference"] <= 1e-5
 
 
 def test_a_model_that_gives_the_last_position_only_is_compared_there():
@@ -115,12 +123,18 @@ class Batch(GPT):
         return self.logits(batch["tokens"])
 
 
+class Loss(GPT):
+    def forward(self, tokens):
+        return self.loss(tokens, tokens)
+
+
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
         (Hidden, rf"Hidden returns dict\(hidden \[2, {LENGTH}, 8\], loss None\): expected logits \[2, "),
         (Broken, "Broken fails: KeyError: 'batch': expected logits"),
         (Batch, "Batch fails: .*: expected logits"),
+        (Loss, r"Loss returns one number: expected logits .*; where another call gives them, pass a module"),
     ],
 )
 def test_a_model_without_logits_says_what_it_returned(kind, words):

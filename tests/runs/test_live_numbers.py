@@ -177,6 +177,59 @@ def test_a_trainer_in_mixed_precision_is_recorded_and_ends_with_the_same_bits(tm
     assert run.provenance["logit_difference"] <= 1e-5
 
 
+def test_a_rounded_table_of_ones_own_names_autocast():
+    model = drawn(NanoGPT(Config()))
+    model.register_buffer("mask", torch.ones(3))
+    model.register_buffer("table", torch.full((3,), 0.1))
+    model.lm_head.register_forward_hook(lambda _, __, logits: logits * (model.table[0].double() / 0.1))
+    words = r"; its buffers table are rounded to torch\.bfloat16: train weights in float32 under"
+    with pytest.raises(ValueError, match=words):
+        Run.from_model(model.bfloat16(), source=SOURCE)
+
+
+def test_logits_that_are_nan_are_not_blamed_on_chance():
+    model = drawn(NanoGPT(Config()))
+    model.lm_head.register_forward_hook(lambda _, __, logits: logits / 0)
+    with pytest.raises(
+        ValueError, match="; its own logits hold NaN or infinite values: are all of its weights"
+    ):
+        Run.from_model(model, source=SOURCE)
+
+
+def test_a_forward_pass_that_rounds_its_logits_is_told():
+    model = drawn(NanoGPT(Config()))
+    model.lm_head.register_forward_hook(lambda _, __, logits: logits.bfloat16())
+    words = r"; it returns torch\.bfloat16, though its weights are lent in float32: leave the cast"
+    with pytest.raises(ValueError, match=words):
+        Run.from_model(model, source=SOURCE)
+
+
+@pytest.mark.filterwarnings("default")
+def test_rounded_buffers_are_not_blamed_for_a_setting():
+    config = transformers.StableLmConfig(
+        vocab_size=K, hidden_size=16, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
+        num_key_value_heads=1, max_position_embeddings=64, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    model = drawn(transformers.StableLmForCausalLM(config)).bfloat16()
+    at, to = r"model\.layers\.0\.", "blocks.0."
+    names = {
+        "model.embed_tokens.weight": "embed.W_E",
+        r"model\.norm\.(.).*": r"ln_final.\1",
+        "lm_head.weight": "unembed.W_U",
+        **{at + rf"self_attn\.{x}_proj\.weight": f"{to}attn.W_{x.upper()}" for x in "qkvo"},
+        at + r"input_layernorm\.(.).*": to + r"ln1.\1",
+        at + r"post_attention_layernorm\.(.).*": to + r"ln2.\1",
+        at + r"mlp\.gate_proj\.weight": to + "mlp.W_gate",
+        at + r"mlp\.up_proj\.weight": to + "mlp.W_in",
+        at + r"mlp\.down_proj\.weight": to + "mlp.W_out",
+        "missing": "zeros",
+    }
+    given = {"n_heads": 1, "normalization_type": "LN", "act_fn": "relu", "n_ctx": 9, "rotary_dim": 4}
+    given |= {"positional_embedding_type": "rotary", "rotary_adjacent_pairs": False}
+    with pytest.raises(ValueError, match=r"; with given={'act_fn': 'silu'} they agree$"):
+        Run.from_model(model, source=SOURCE, names=names, given=given)
+
+
 @pytest.mark.filterwarnings("default")
 def test_rotary_tables_that_were_rounded_with_the_weights_are_named():
     config = transformers.LlamaConfig(

@@ -226,6 +226,27 @@ def test_hooked_transformers_names_with_a_config_of_ones_own(attribute, act_fn):
     torch.testing.assert_close(run.model()(sequences()), model(sequences()), rtol=1e-5, atol=1e-5)
 
 
+def test_biases_that_a_model_does_not_have_are_zero():
+    model = WithLensNames(normalization_type=None)
+    for part in model.modules():
+        for name in [name for name in part._parameters if name.startswith("b_")]:
+            zero = torch.zeros_like(part._parameters.pop(name))
+            part.register_buffer(name, zero, persistent=False)
+    assert not [name for name, _ in model.named_parameters() if ".b_" in name]
+    run = Run.from_model(model, source=SOURCE)
+    torch.testing.assert_close(run.model()(sequences()), model(sequences()), rtol=1e-5, atol=1e-5)
+    assert not run.states["blocks.0.mlp.b_in"].any()
+
+
+def test_another_order_of_axes_names_the_table():
+    model = WithLensNames()
+    model.embed.W_E.data = model.embed.W_E.data.T.contiguous()
+    with pytest.raises(
+        ValueError, match=r"^embed\.W_E has shape .*; other orders of axes are said by names= "
+    ):
+        Run.from_model(model, source=SOURCE)
+
+
 def test_a_field_of_hooked_transformer_that_is_given_otherwise_is_refused():
     with pytest.raises(RunFileError, match="n_heads is 2 in its cfg, but 4 was given"):
         Run.from_model(WithLensNames(), source=SOURCE, given={"n_heads": 4})

@@ -11,6 +11,8 @@ from names_brought import brought, sequences
 from own_names import LAYOUTS, Own, Shape, given_of, names_of
 from public_codes import SOURCE
 from torch import nn
+from torch.nn.utils import parametrizations
+from torch.optim.swa_utils import AveragedModel
 
 import mechmarkov as mm
 from mechmarkov.safe.plain_data import RunFileError
@@ -184,3 +186,55 @@ def test_a_recorder_takes_the_table(tmp_path):
     run = recorder.finish(3, model)
     assert run.steps.tolist() == [0, 1, 2, 3]
     torch.testing.assert_close(run.model()(sequences(shape)), model(sequences(shape)), rtol=1e-5, atol=1e-5)
+
+
+class Around(nn.Module):
+    """Calls a model; a count of its own is a buffer."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, tokens):
+        return self.model(tokens)
+
+
+def compiled_by_layers(model):
+    model.stack = nn.Sequential(*[torch.compile(block, backend="eager") for block in model.stack])
+    return model
+
+
+@pytest.mark.parametrize(
+    "wrap", [Around, AveragedModel, compiled_by_layers, lambda x: Around(compiled_by_layers(x))]
+)
+def test_wrappers_need_no_lines_of_their_own(wrap):
+    shape = Shape(hidden=12)
+    run = mm.Run.from_model(wrap(Own(shape)), source=SOURCE, names=names_of(shape), given=given_of(shape))
+    tokens = sequences(shape)
+    torch.testing.assert_close(run.model()(tokens), Own(shape)(tokens), rtol=1e-5, atol=1e-5)
+
+
+PARAMETRIZED = [parametrizations.weight_norm, parametrizations.orthogonal, parametrizations.spectral_norm]
+
+
+@pytest.mark.parametrize("parametrized", PARAMETRIZED)
+def test_a_parametrized_weight_is_the_one_it_makes(parametrized):
+    shape = Shape(hidden=12)
+    model = Own(shape)
+    parametrized(model.readout)
+    parametrized(model.stack[0].up)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    run = mm.Run.from_model(model, source=SOURCE, names=names_of(shape), given=given_of(shape))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    tokens = sequences(shape)
+    torch.testing.assert_close(run.model()(tokens), model.eval()(tokens), rtol=1e-5, atol=1e-5)
+
+
+def test_a_table_may_have_the_names_of_wrappers():
+    shape = Shape(hidden=12)
+    names = {rf"model\.{x}" if "stack" in x else f"model.{x}": to for x, to in names_of(shape).items()}
+    names["missing"] = names.pop("model.missing")
+    run = mm.Run.from_model(Around(Own(shape)), source=SOURCE, names=names, given=given_of(shape))
+    tokens = sequences(shape)
+    torch.testing.assert_close(run.model()(tokens), Own(shape)(tokens), rtol=1e-5, atol=1e-5)

@@ -90,6 +90,13 @@ def test_a_weight_without_a_line_is_named_beside_the_names_that_are_wanted():
     assert "docs/my-model-has-names-of-its-own.md" in said
 
 
+def test_a_model_without_the_last_norm_is_told():
+    shape = Shape(hidden=6, norm=True)
+    names = {key: value for key, value in names_of(shape).items() if "last" not in key} | {r"last\..*": ""}
+    with pytest.raises(RunFileError, match="and what is unembedded: one without the last norm, or that"):
+        brought(shape, names)
+
+
 def test_a_model_that_nothing_fits_shows_its_names_beside_those_that_are_wanted():
     with pytest.raises(RunFileError) as caught:
         mm.Run.from_model(Own(Shape("parts")), source=SOURCE)

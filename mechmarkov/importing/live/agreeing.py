@@ -1,13 +1,18 @@
-"""Why a live model and its conversion have other logits: a setting that no weight shows, or chance."""
+"""Why a live model and its conversion have other logits: a setting that no weight shows, or rounding."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from torch import Tensor, nn
+
+from mechmarkov.importing.live.inside import is_of
+from mechmarkov.importing.live.logits import Answer
 from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.decoder import is_derived
 from mechmarkov.models.layers import ACTIVATIONS
+from mechmarkov.utils.text import listed
 
 MAX_WINDOW = 16  # of those that are tried
 
@@ -49,3 +54,43 @@ def _others(config: DecoderConfig) -> Iterator[tuple[str, Any]]:
     yield from (("attn_scale", scale) for scale in (config.d_model**0.5, float(config.d_head)))
     yield from (("eps", eps) for eps in (1e-5, 1e-6, 1e-8, 1e-12) if eps != config.eps)
     yield from (("window", n) for n in range(1, min(config.n_ctx - 1, MAX_WINDOW + 1)) if n != config.window)
+
+
+def not_finite(answer: Answer) -> str:
+    """Returns what to look at where a model has no finite logits, else nothing."""
+    if any(one.isfinite().all() for one in answer.candidates):
+        return ""
+    return "; its own logits hold NaN or infinite values: are all of its weights initialised?"
+
+
+def rounded_logits(answer: Answer) -> str:
+    """Returns advice where a forward pass casts to fewer bits than its weights have."""
+    dtypes = {one.dtype for one in answer.candidates if one.dtype.itemsize < 4}
+    if not dtypes:
+        return ""
+    return (
+        f"; it returns {listed(sorted(map(str, dtypes)))}, though its weights are lent in float32: leave the "
+        "cast to `torch.autocast`, which takes no part here, or to `model.bfloat16()`"
+    )
+
+
+def rounded_buffers(model: nn.Module) -> str:
+    """Advice where buffers were rounded with the weights, such as frequencies of rotary positions."""
+    rounded = [
+        name
+        for name, value in model.named_buffers()
+        if value.is_floating_point() and value.dtype.itemsize < 4 and value.numel() > 1 and _may_round(value)
+    ]
+    if not rounded:
+        return ""
+    way = "train weights in float32 under `torch.autocast` instead of `model.bfloat16()`"
+    if is_of(model, "transformers."):
+        kept = "`from_config(config, dtype=torch.bfloat16)` does and `model.bfloat16()` does not"
+        way = f"keep them in float32, as {kept}"
+    dtype = model.get_buffer(rounded[0]).dtype
+    return f"; its buffers {listed(rounded[:2])} are rounded to {dtype}: {way}"
+
+
+def _may_round(buffer: Tensor) -> bool:
+    """Returns whether it is not a mask of zeros, ones and infinities, which rounding leaves as they are."""
+    return bool((buffer.isfinite() & (buffer != 0) & (buffer != 1)).any())

@@ -9,17 +9,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from mechmarkov.importing.live.agreeing import agreeing
+from mechmarkov.importing.live.agreeing import agreeing, not_finite, rounded_buffers, rounded_logits
 from mechmarkov.importing.live.inside import Inside, attribute, is_parallel
 from mechmarkov.importing.live.logits import Answer, ask
 from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.utils.text import listed
 
 MAX_LOGIT_DIFFERENCE = 1e-4  # of the logits' size: what rounding to float32 may make
 SURELY_ROUNDING = 1e-5  # what is above this in float32 is compared in float64, where that can be computed
-LOG_OF_ONE = 1e-4  # probabilities of a forward pass that ends in `log_softmax` add up to one as closely
+LOG_OF_ONE = 1e-4  # probabilities of a forward pass that ends in a softmax add up to one as closely
 DTYPES = (torch.float32, torch.float64)
 
 
@@ -90,7 +89,12 @@ def _bound(answers: Sequence[Answer]) -> float:
 
 
 def compare(
-    live: Inside, decoder: HookedDecoder, tokens: Int[Tensor, "batch position"], advice: str = ""
+    live: Inside,
+    decoder: HookedDecoder,
+    tokens: Int[Tensor, "batch position"],
+    advice: str = "",
+    *,
+    as_laws: bool = True,
 ) -> dict[str, Any]:
     """Compare a live model with its conversion, on the same tokens.
 
@@ -102,6 +106,8 @@ def compare(
         decoder: The conversion.
         tokens: What both read.
         advice: The end of the sentence about a difference.
+        as_laws: Whether the model's law is the softmax of the decoder's logits: a forward pass may then end
+            in one.
 
     Returns:
         Entries of a run's provenance: `logit_difference`, and how it was measured.
@@ -128,22 +134,26 @@ def compare(
         except ValueError as error:
             failure = failure or error
             continue
-        tried.append((dtype, answer, _least(answer, _ours(decoder, tokens, dtype))))
+        tried.append((dtype, answer, _least(answer, _ours(decoder, tokens, dtype), as_laws=as_laws)))
         if tried[-1][2].is_below(SURELY_ROUNDING):
             break
     if not tried:
         raise failure or AssertionError
     dtype, answer, least = tried[-1]
+
+    def far(other: HookedDecoder) -> Difference:
+        return _least(answer, _ours(other, tokens, dtype), as_laws=as_laws)
+
     bound = _bound([answer for _, answer, _ in tried])
     if not least.is_below(bound):
         who = f"{live.kind()} and its conversion disagree:"
         if asked is not live.model:
             who = f"{type(asked).__name__} and the conversion of the {live.kind()} that it holds disagree:"
             advice = f"; if that {live.kind()} is meant, pass {attribute(live.path)}{advice}"
-        why = _random(asked, tokens, width) or _rounded_buffers(asked)
+        why = not_finite(answer) or _random(asked, tokens, width) or rounded_logits(answer)
         if not why:
-            field = agreeing(decoder, lambda x: _least(answer, _ours(x, tokens, dtype)).is_below(bound))
-            why = f"; with given={field} they agree" if field else advice
+            field = agreeing(decoder, lambda x: far(x).is_below(bound))
+            why = f"; with given={field} they agree" if field else rounded_buffers(asked) + advice
         raise _disagree(tried[0][2], who, bound, why)
     provenance: dict[str, Any] = {"logit_difference": least.largest}
     if dtype is torch.float64:
@@ -198,14 +208,25 @@ def _least(
 ) -> Difference:
     """The difference of the tensor that is nearest: one that agrees by chance is not to be feared.
 
-    What looks like log probabilities may be logits that nearly add up to one: they are compared as both.
+    What looks like log probabilities may be logits that nearly add up to one: they are compared as both. So
+    are probabilities, of which the logarithm is.
     """
     ours = ours[:, -1:] if answer.last else ours
     distances = [difference(one, ours) for one in answer.candidates]
-    for one in answer.candidates if as_laws else ():
-        if bool((one.logsumexp(-1).abs() <= LOG_OF_ONE).all()):  # `log_softmax` changes no law
-            distances.append(difference(one, ours.log_softmax(-1)))
+    laws = [one for one in answer.candidates if as_laws and _are_log_probabilities(one)]
+    laws += [one.log() for one in answer.candidates if as_laws and _are_probabilities(one)]
+    distances += [difference(one, ours.log_softmax(-1)) for one in laws]
     return min(distances, key=lambda distance: distance.scaled)
+
+
+def _are_log_probabilities(logits: Tensor) -> bool:
+    """Returns whether a forward pass ends in `log_softmax`, which changes no law."""
+    return bool((logits.logsumexp(-1).abs() <= LOG_OF_ONE).all())
+
+
+def _are_probabilities(logits: Tensor) -> bool:
+    """Returns whether a forward pass ends in `softmax`."""
+    return bool((logits >= 0).all()) and bool(((logits.sum(-1) - 1).abs() <= LOG_OF_ONE).all())
 
 
 def _random(model: nn.Module, tokens: Int[Tensor, "batch position"], width: int) -> str:
@@ -228,18 +249,3 @@ def _ours(
             return decoder.to(dtype)(tokens)
         finally:
             decoder.float()  # which changes no bit of float32 weights
-
-
-def _rounded_buffers(model: nn.Module) -> str:
-    """Advice where buffers were rounded with the weights, such as frequencies of rotary positions."""
-    rounded = [
-        name
-        for name, value in model.named_buffers()
-        if value.is_floating_point() and value.dtype.itemsize < 4 and value.numel() > 1
-    ]
-    if not rounded:
-        return ""
-    return (
-        f"; its buffers {listed(rounded[:2])} are rounded to {model.get_buffer(rounded[0]).dtype}: keep them "
-        "in float32, as `from_config(config, dtype=torch.bfloat16)` does and `model.bfloat16()` does not"
-    )

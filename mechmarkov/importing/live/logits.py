@@ -10,9 +10,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from mechmarkov.importing.live.untouched import call, forward_before_accelerate
+from mechmarkov.importing.names.weights import PAGE
 from mechmarkov.utils.text import NAME_CHARACTERS, error_line, printable
 
 TARGETS = ("targets", "target", "labels", "label", "y")  # parameters without which some models give no logits
+WRAPPING = f"{PAGE}#when-its-forward-pass-gives-no-logits"
 Tokens = Int[Tensor, "batch position"]
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -33,6 +35,8 @@ class Answer:
 def ask(model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype) -> Answer:
     """Call a model with tokens, and find its logits: bare, in a tuple, a dict or an object of fields.
 
+    Their axes may be `[batch, d_vocab_out, position]`, as `F.cross_entropy` has them, or position first.
+
     It is asked with the tokens, then with what its forward pass has for logits (`get_logits=True`), then with
     targets, then with both: nanoGPT gives the last position only where there are no targets.
 
@@ -51,7 +55,7 @@ def ask(model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype) -> Ans
             told = told or f"fails: {error_line(output)}"
             continue
         tensors = list(_tensors(output))
-        whole = [y.reshape(*tokens.shape, width) for y in tensors if _is_of(y, tokens.shape, width)]
+        whole = [logits for y in tensors for logits in _readings(y, tokens.shape, width)]
         if whole:
             return Answer(whole, last=False)
         last = last or [y.reshape(-1, 1, width) for y in tensors if _is_of(y, tokens.shape[:1], width)]
@@ -60,7 +64,7 @@ def ask(model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype) -> Ans
         return Answer(last, last=True)
     raise ValueError(
         f"{type(model).__name__} {told}: expected logits {[*tokens.shape, width]}, bare, in a tuple, in a "
-        "dict or in an object of fields"
+        f"dict or in an object of fields; where another call gives them, pass a module around it ({WRAPPING})"
     )
 
 
@@ -85,6 +89,15 @@ def _is_of(y: Tensor, positions: torch.Size, width: int) -> bool:
         and y.numel() == positions.numel() * width
         and y.shape[0] in (positions[0], positions.numel())
     )
+
+
+def _readings(y: Tensor, positions: torch.Size, width: int) -> Iterator[Tensor]:
+    """Yields a tensor as logits `[*positions, width]`: as it is, classes second, or positions first."""
+    if _is_of(y, positions, width):
+        yield y.reshape(*positions, width)
+    if y.ndim == 3 and y.is_floating_point():
+        turned = (y.transpose(1, 2), y.transpose(0, 1))
+        yield from (one for one in turned if one.shape == (*positions, width))
 
 
 def _calls(model: nn.Module, tokens: Tokens) -> list[Call]:
@@ -143,7 +156,7 @@ def _parts(output: Any) -> list[tuple[str, Any]]:
 def _described(output: Any, depth: int = 1) -> str:
     """An output in words: `dict(loss [], logits None)`."""
     if isinstance(output, Tensor):
-        return str([*output.shape])
+        return str([*output.shape]) if output.ndim else "one number"
     kind = type(output).__name__
     if output is None or not depth:
         return printable(str(output) if output is None else kind, NAME_CHARACTERS)

@@ -1,12 +1,14 @@
 """A model whose names a table tells: its config, and how its weights become HookedTransformer's."""
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
 import torch
 from einops import rearrange
 from torch import Tensor
+from torch.nn.utils.parametrize import is_parametrized
 
 from mechmarkov.importing import config_fields, layout
 from mechmarkov.importing.hooked_transformer import from_shapes
@@ -95,14 +97,37 @@ def of_live_model(
 ) -> tuple[DecoderConfig, dict[str, Tensor]]:
     """Returns the config and HookedTransformer's weights of a live model; its buffers need no line.
 
+    What wrappers put into names, or stands before all of them, is taken off where the table does not have it.
+    A weight of `torch.nn.utils.parametrizations` is the one that it makes.
+
     Raises:
         RunFileError: As of `plan_import`.
     """
     weights = {**dict(model.named_buffers()), **model.state_dict()}
+    for path, part in model.named_modules():
+        if is_parametrized(part):  # what it computes with, by the name that it had
+            at = f"{path}." if path else ""
+            for name, recipe in part.parametrizations.items():
+                made_of = f"{at}parametrizations.{name}."
+                weights = {key: x for key, x in weights.items() if not key.startswith(made_of)}
+                weights[f"{at}{name}"] = deepcopy(recipe).eval()()  # a spectral norm would change itself
     weights = {name: value.detach().cpu() for name, value in weights.items() if isinstance(value, Tensor)}
-    weights = {name: x.float() if x.is_floating_point() else x for name, x in weights.items()}
-    buffers = dict(model.named_buffers())
+    short = _without_wrappers(weights, table_of(names))
+    weights = {short[name]: x.float() if x.is_floating_point() else x for name, x in weights.items()}
+    buffers = {short.get(name, name) for name, _ in model.named_buffers()}
     return plan_import(layout.shapes_of(weights), names, given or {}, buffers).of_live_model(weights)
+
+
+def _without_wrappers(names: Iterable[str], table: Table) -> dict[str, str]:
+    """Names as a table has them, by those that they are: what it calls the embedding shows what is before."""
+    short = {name: name if table.of(name) else layout.plain_name(name) for name in names}
+    for name in short.values():
+        parts = name.split(".")
+        for begin in range(len(parts)):
+            if any("embed.W_E" in line.to for line, _ in table.of(".".join(parts[begin:]))):
+                prefix = "".join(f"{part}." for part in parts[:begin])
+                return {own: plain.removeprefix(prefix) for own, plain in short.items()}
+    return short
 
 
 def _check_given(given: Mapping[str, Any]) -> None:
@@ -165,7 +190,8 @@ def _check(inner: Shapes, expected: Shapes, translated: Renamed, table: Table) -
             advice = f"add their lines; {TIED}"
         if lacking[0].startswith("ln_final"):
             advice = (
-                "a HookedDecoder norms what each layer reads and what is unembedded, not the sums after it"
+                "a HookedDecoder norms what each layer reads and what is unembedded: one without the last "
+                "norm, or that norms sums, does not come in"
             )
         some = first_of([*map(unmarked, lacking)], 6)
         raise RunFileError(f"names: no line gives {some}: {advice}; see {PAGE}")
