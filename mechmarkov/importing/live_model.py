@@ -156,8 +156,9 @@ def _with_lens_names(live: Inside, state: Mapping[str, Tensor], given: dict[str,
 
     def read(choice: Fields) -> tuple[DecoderConfig, Mapping[str, Tensor]]:
         config = config_from_lens({**fields, **choice})
-        biases = {name: x for name, x in parameter_shapes(config).items() if BIASES.fullmatch(name)}
-        return config, {**{name: torch.zeros(x) for name, x in biases.items()}, **state}
+        absent = {name: x for name, x in parameter_shapes(config).items() if name not in state}
+        biases = {name: torch.zeros(x) for name, x in absent.items() if BIASES.fullmatch(name)}
+        return config, {**state, **biases}
 
     return Reading(read, choices)
 
