@@ -1,6 +1,7 @@
 """Sentences of claims that read as something else: weak heads, small shares, negative eigenvalues, names."""
 
 import pytest
+from reading_aloud import long_sentences
 
 from mechmarkov.claims.claim import MODEL, Claim, Condition
 from mechmarkov.report.words import conditions
@@ -36,6 +37,14 @@ def test_a_minimum_has_no_negative_eigenvalue():
     point = Claim((MODEL,), "is_at", ("minimum",), -0.035, (-0.065, 0.009))
     assert sentence(point).endswith("eigenvalue −0.035 (−0.065 to 0.009), counted as zero.")
     assert "counted" not in sentence(Claim((MODEL,), "is_at", ("minimum",), 0.035, (0.01, 0.06)))
+
+
+def test_a_flat_point_outside_is_told_in_short():
+    beside = (Condition("to second order only"), Condition("drift", value=0.2))
+    point = Claim((MODEL,), "is_at", ("minimum",), -3.9e-9, (-3.94e-6, 3.94e-6), because=beside)
+    told = sentence(point)
+    assert told.startswith("Outside the symmetric subspace it is at a local minimum, or flat: smallest")
+    assert not long_sentences([told])
 
 
 def test_a_fourth_state_has_as_much_room_as_its_count():

@@ -54,10 +54,11 @@ def _is_at(claim: Claim) -> str:
     )
     if claim.condition("tied embeddings favour repeats"):
         return f"It is at a local minimum{order}, as tied embeddings favour repeats, and this chain tends to switch"
-    as_zero = ", counted as zero" if value_in(claim) < 0 else ""
+    as_zero = ", counted as zero" if value_in(claim) < 0 and not order else ""  # "or flat" says it
     inside = claim.condition("drift")  # where it may move all the same
     if inside is not None and not claim.holds("near the best"):
-        return f"Outside the symmetric subspace it is at a local minimum{order}{value}{as_zero}"
+        flat = ", or flat" if order else ""
+        return f"Outside the symmetric subspace it is at a local minimum{flat}{value}{as_zero}"
     return f"It is at a local minimum{order}{value}{as_zero}"
 
 
