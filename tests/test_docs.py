@@ -1,6 +1,7 @@
 """The guide and the tutorials, without building them: `make docs` and `make notebooks` do that."""
 
 import ast
+import pkgutil
 import re
 from inspect import ismodule
 from pathlib import Path
@@ -118,3 +119,18 @@ def test_the_forge_calls_the_make_targets_of_the_gate():
     assert {"lint", "types", "notebooks", "docs"} | tests <= gate
     assert gate - {"install", "gallery"} <= forge  # which others make too
     assert forge <= known
+
+
+NAMED = sorted(
+    {
+        line.removeprefix("::: ")
+        for page in (ROOT / "docs" / "api").glob("*.md")
+        for line in page.read_text().splitlines()
+        if line.startswith("::: ")
+    }
+)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_the_reference_names_is_there(name):
+    assert pkgutil.resolve_name(name) is not None
