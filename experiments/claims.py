@@ -4,7 +4,8 @@ Words about a paper are in a study's `claims.toml`, so that they can be correcte
 What was measured is a `Finding`, made by code. A `Claim` joins them, and its verdict follows by one rule.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -156,6 +157,11 @@ class Finding:
         if self.number or self.direction == "untested":
             return self.number or "–"
         return self.measured if self.count is None else share(*self.count)
+
+
+def unfinished(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings of a quick run that ends before what they are about: they decide nothing."""
+    return [replace(one, direction="untested", count=None) for one in findings]
 
 
 def of_seeds(

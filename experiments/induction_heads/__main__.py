@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from experiments.harness import Study
-from experiments.induction_heads.appendix_runs import lags, one_layer_longer, three_grams, with_mlps
+from experiments.induction_heads.appendix_runs import lags, one_layer_longer, with_mlps
 from experiments.induction_heads.constructions import constructions
 from experiments.induction_heads.depths import depths
 from experiments.induction_heads.further import add_one, equal_tokens, positions, posterior
@@ -14,6 +14,7 @@ from experiments.induction_heads.phases import phases
 from experiments.induction_heads.proofs import proofs
 from experiments.induction_heads.public_claims import public_settings
 from experiments.induction_heads.rotary import rotary
+from experiments.induction_heads.three_grams import three_grams
 from experiments.induction_heads.variants import unigrams
 from experiments.induction_heads.without_unigrams import without_unigrams
 

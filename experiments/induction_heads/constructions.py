@@ -19,7 +19,7 @@ ROUNDING = 1e-12
 def printed_transformer(
     tokens: Int[Tensor, "batch position"], n_states: int
 ) -> Float[Tensor, "batch position state"]:
-    """What the second layer writes in appendix B.1: its attention, weighing the tokens.
+    """Return what the second layer writes in appendix B.1: the mean of the tokens under its attention.
 
     The stream has three blocks: the token, what the first layer copies, and what the second one writes.
     """
@@ -36,7 +36,7 @@ def printed_transformer(
 def pair_counts(
     tokens: Int[np.ndarray, "batch position"], n_states: int, *, first_follows_itself: bool
 ) -> Float[np.ndarray, "batch position state"]:
-    """How often each state followed the current one so far; the first token may count as following itself."""
+    """Count how often each state followed the current one; the first token may count as following itself."""
     x = np.eye(n_states)[tokens]
     before = np.zeros_like(x)
     before[:, 1:] = x[:, :-1]

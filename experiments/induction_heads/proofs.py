@@ -43,7 +43,7 @@ def _first_step(gradients: Gradients) -> Finding:
         "first_step_minimal",
         f"W = step (T ({identity:.4f} I + {ones:.4f} 1 1ᵀ) + E), E at most {max(rest):.3f} log T at "
         f"T = {', '.join(map(str, gradients))}",
-        holds(max(rest) < identity + ones),  # so that log T is small beside T
+        holds(max(rest) < identity + ones),  # so that log T is small next to T
         WHERE,
         "computed exactly",
         number=f"T ({identity:.4f} I + {ones:.4f} 1 1ᵀ)",

@@ -6,9 +6,8 @@ import numpy as np
 import torch
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds, share
+from experiments.claims import Finding, holds, share, unfinished
 from experiments.harness import Measured, first_time, keep_runs, trained, when
-from experiments.induction_heads.appendix_runs import unfinished
 from experiments.induction_heads.panels import over_training
 from experiments.induction_heads.shared import distances, gained, recipe, setting
 from mechmarkov.sources.base.fresh_chains import Chains, FreshChains
@@ -34,19 +33,19 @@ class PartlyUnigram(FreshChains):
     unigram_share: float = UNIGRAM_SHARE
 
     def title(self) -> str:
-        """What is drawn."""
+        """Return what is drawn, in words."""
         return f"Doubly stochastic chains, {self.unigram_share:.0%} of them of independent tokens"
 
     def predictors(self) -> dict[str, mm.sources.Predictor]:
-        """Counts of tokens and of pairs."""
+        """Return counts of tokens and of pairs, and the uniform law."""
         return counting_rules(self.n_states, unigram="a strategy", bigram="a strategy")
 
     def best(self) -> str:
-        """Why there is none."""
+        """Say why there is none."""
         return "which kind a sequence is of is not told, and the posterior mean has no closed form"
 
     def _chains(self, batch: int, generator: Numbers, device: Device) -> Chains:
-        even, alike = (
+        even, independent = (
             source.sample_chains(batch, generator=generator, device=device)
             for source in (
                 mm.sources.DoublyStochastic(n_states=self.n_states, law="uniform"),
@@ -54,7 +53,7 @@ class PartlyUnigram(FreshChains):
             )
         )
         chosen = uniform(generator, device, batch) < self.unigram_share
-        return torch.where(chosen[:, None, None], alike, even)
+        return torch.where(chosen[:, None, None], independent, even)
 
 
 def without_unigrams(quick: bool) -> Measured:
@@ -68,11 +67,11 @@ def without_unigrams(quick: bool) -> Measured:
     }
     everything = mm.DirichletChains(n_states=STATES, start="uniform")
     curves, times = {}, {}
-    for name, (source, length, kept_share) in laws.items():
+    for name, (source, length, even_share) in laws.items():
         with keep_runs(None):  # a source that is not registered is not written to files
             (runs,) = trained([base.replace(source=source, steps=length)], range(seeds))
         gains = np.stack([gained(distances(run, everything)) for run in runs], axis=1)
-        at = runs[0].steps.numpy() * kept_share  # counted in doubly stochastic sequences, as there
+        at = runs[0].steps.numpy() * even_share  # counted in doubly stochastic sequences, as there
         curves[name] = (at, {"share of the bigram's gain": gains.clip(LOWEST)})
         times[name] = np.array([first_time(column > HALF, at) for column in gains.T])
     pure, mixed = times.values()

@@ -69,9 +69,9 @@ def lag_scores(quick: bool) -> Measured:
         P = torch._standard_gamma(concentration.expand(-1, 3, 3), generator=generator).clamp_min(1e-12)
         P = P / P.sum(-1, keepdim=True)
         for i, true in enumerate(lags):
-            for found, kind in ((normalised, True), (plain, False)):
+            for largest_in, kind in ((normalised, True), (plain, False)):
                 value = scores(P, lags, true, kind)
-                found.append((value[:, i : i + 1] - value).min(1).values > -ROUNDING)
+                largest_in.append((value[:, i : i + 1] - value).min(1).values > -ROUNDING)
     largest, largest_plain = torch.cat(normalised), torch.cat(plain)
     lowest = min(descend(lags, generator, 20 if quick else 150) for lags in sets[:: 30 if quick else 7])
     where = (

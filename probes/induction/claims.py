@@ -76,9 +76,9 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
 
 def _writing(last: xr.Dataset, heads: tuple[str, ...], sign: int, least: float) -> tuple[str, ...]:
     """Returns which heads clearly write the law's log-odds (1), or against them, what did not follow (-1)."""
-    surely = sign * last["along"] - NORMAL_95 * last["along_error"]
+    low = sign * last["along"] - NORMAL_95 * last["along_error"]
     at = {name: head_index(name) for name in heads}
-    return tuple(name for name, where in at.items() if where and float(surely[where]) > least)
+    return tuple(name for name, where in at.items() if where and float(low[where]) > least)
 
 
 def _tokens_matched(last: xr.Dataset, heads: tuple[str, ...]) -> int:

@@ -97,10 +97,10 @@ def test_directions_of_the_proofs_follow_the_numbers():
 def test_a_share_of_chains_has_equal_rows():
     generator = torch.Generator().manual_seed(0)
     P = without_unigrams.PartlyUnigram(unigram_share=0.5).sample_chains(400, generator=generator)
-    alike = (P - P[:, :1]).abs().amax((1, 2)) < 1e-12
+    equal_rows = (P - P[:, :1]).abs().amax((1, 2)) < 1e-12
     even = (P.sum(1) - 1).abs().amax(1) < 1e-9
-    assert bool((alike | even).all())
-    assert 150 < int(alike.sum()) < 250
+    assert bool((equal_rows | even).all())
+    assert 150 < int(equal_rows.sum()) < 250
 
 
 LAGS, TRUE = (1, 2, 4), 2

@@ -76,7 +76,7 @@ def test_a_form_at_some_positions_does_not_count():
 
 
 def test_each_head_is_asked_what_it_reads():
-    """Where one head read a lag, another that reads the first token was said to spread its attention."""
+    """A head that reads the first token was said to spread its attention next to one that reads a lag."""
     late = [at if at >= 6 else 0 for at in range(N_CTX)]
     claims = told(reading([L, L, L], [lag(1), [0] * N_CTX, late]), probes=["attention"])[0].claims
     reads = {one.subject[0]: one.object[-1] for one in claims.where("attends_to", status="shown")}
