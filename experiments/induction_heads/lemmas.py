@@ -75,7 +75,8 @@ def _doubly_stochastic(largest: int = 20) -> Finding:
 def pair_moments(n_states: int) -> tuple[Fraction, Fraction, Fraction]:
     """E[pi_a² (1/k - |pi|²)], E[pi_a pi_b (1/k - |pi|²)] for a not b, and what is printed for the second.
 
-    For pi uniform on the simplex, so that E|pi|² = 2 / (k + 1).
+    For pi uniform on the simplex, so that E|pi|² = 2 / (k + 1). The first two have the ratio
+    2 + 4k / (k² + 3k - 6).
     """
     k = Fraction(n_states)
     square, fourth = 2 / (k + 1), 4 * (k + 5) / ((k + 1) * (k + 2) * (k + 3))  # E|pi|², E|pi|⁴

@@ -1,6 +1,7 @@
 """Proofs on in-context chains: gradients, moments and scores against sums over all sequences."""
 
 import math
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -72,6 +73,7 @@ def test_moments_of_equal_rows(k):
     on, off, printed = lemmas.pair_moments(k)
     assert float(on) == pytest.approx(moment(0, 0), abs=1e-15)
     assert float(off) == pytest.approx(moment(0, 1), abs=1e-15)
+    assert on / off == 2 + 4 * Fraction(k) / (k**2 + 3 * k - 6)
     every = sum(moment(a, b) for a in range(k) for b in range(k)) / k**2
     assert float(printed) == pytest.approx(every, abs=1e-15)
 
