@@ -42,6 +42,10 @@ class Certificate:
     Attributes:
         program: What the model is compared with.
         contexts: What "every sequence" means.
+        kl_at: The bound of `worst_kl` at each position that is read; NaN without bounds. At the first
+            `exhausted` positions it is the largest of every context, as the model was run here.
+        seen: The worst prediction that the model itself made.
+        unit: Unit roundoff of the evaluations that are covered.
         bounds: The model's; None where there are none of its log odds, and then `why` says why.
         worst_kl: KL(program ‖ model) of no prediction is larger (nats; a state that the model gives less than
             1e-12 counts as if that were 1e-12). Without bounds what a final norm says of any program, or
@@ -49,26 +53,22 @@ class Certificate:
         worst_log_ratio: None without bounds, as the next; the smallest and the largest `log(model / program)`
             of a state that the program holds possible; infinite where the model may hold it impossible.
         worst_logit_error: The log odds of no two states are off by more.
-        kl_at: The bound of `worst_kl` at each position that is read; NaN without bounds. At the first
-            `exhausted` positions it is the largest of every context, as the model was run here.
-        seen: The worst prediction that the model itself made.
         seconds: That it took.
-        unit: Unit roundoff of the evaluations that are covered.
         why: Why the program is not certified.
         exhausted: At this number of positions, the first that are read, every context was run.
     """
 
     program: Program
     contexts: Contexts
-    bounds: Bounds | None
-    worst_kl: float | None
-    worst_log_ratio: tuple[float, float] | None
-    worst_logit_error: float | None
     kl_at: Float[np.ndarray, " read"]
     seen: WorstSeen
-    seconds: float
     unit: float
-    why: str | None
+    bounds: Bounds | None = None
+    worst_kl: float | None = None
+    worst_log_ratio: tuple[float, float] | None = None
+    worst_logit_error: float | None = None
+    seconds: float = math.nan
+    why: str | None = None
     exhausted: int = 0
 
     @property
@@ -131,47 +131,46 @@ def certify(
     began = time.monotonic()
     contexts, given = Contexts.of(run.source, run.objective, run.config), _given(run, program)
     decoder = run.model(step).double() if unit == EXACT else run.model(step)
-    weights = {name: value.double().numpy() for name, value in decoder.state_dict().items()}
-    for name, values in weights.items():
-        if not np.isfinite(values).all():
-            raise ValueError(
-                f"states[{name!r}] holds NaN or infinite values, expected finite weights to certify"
-            )
-    bounded, why = _bounds(Layer(run.config, weights, unit), contexts, run.objective, program, seconds)
+    layer = Layer(run.config, _finite_weights(decoder), unit)
+    model = _Model(run, decoder, layer, contexts, _drawn(run, contexts))
+    bounded, why = _bounds(layer, contexts, run.objective, program, seconds)
     if given is None:
         name = program if isinstance(program, str) else None
         options = [(made, one) for one in bounded for made in read_off(one, name)]
     else:
         options = [(given, one) for one in bounded if given.is_table and one.kind != "counts"]
-    drawn = _drawn(run, contexts)
-    if not options:
+    if options:
+        certificate = _with_bounds(model, options, tokens)
+    else:
         why = why or _why_no_options(given)
         if program == "row":
             raise ValueError(f"program is 'row', but {why}")
-        chosen = given or _by_samples(run, decoder, contexts, drawn, program)
-        judge = Judge(decoder, run.objective, contexts, chosen)
-        seen, every = search(judge, drawn, tokens, began + seconds), None
-        if time.monotonic() < began + seconds:
-            every = largest_of_all(judge, tokens)
-        softmax = run.objective.kind == "cross_entropy"
-        by_norm = norm_bound.largest_kl(run.config, weights, unit) if softmax else None
-        kl_at = np.full(len(contexts.reads), np.nan if by_norm is None else by_norm)
-        exhausted = 0 if every is None else len(every.at)
-        if every is not None:
-            at = np.maximum(seen.at, np.pad(every.at, (0, len(kl_at) - exhausted)))
-            kl_at[:exhausted] = at[:exhausted]
-            seen = replace(every if every.nats > seen.nats else seen, at=at)
-        took = time.monotonic() - began
-        return Certificate(
-            chosen, contexts, None, by_norm, None, None, kl_at, seen, took, unit, why, exhausted
-        )
-    chosen, of_model, worst = smallest(options)
-    judge = Judge(decoder, run.objective, contexts, chosen)
+        chosen = given or _by_samples(model, program)
+        certificate = _without_bounds(model, chosen, why, tokens, began + seconds)
+    return replace(certificate, seconds=time.monotonic() - began)
+
+
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """What is certified, and sequences of its source."""
+
+    run: Run
+    decoder: HookedDecoder
+    layer: Layer
+    contexts: Contexts
+    drawn: Histories
+
+
+def _with_bounds(model: _Model, options: Sequence[tuple[Program, Bounds]], tokens: int) -> Certificate:
+    """The certificate of the smallest program of all that have bounds."""
+    contexts, objective = model.contexts, model.run.objective
+    program, of_model, worst = smallest(options)
+    judge = Judge(model.decoder, objective, contexts, program)
     if of_model.kind == "counts":
-        seen = search(judge, drawn, tokens // 8)
+        seen = search(judge, model.drawn, tokens // 8)
     else:
-        named, at = worst_contexts(chosen, of_model, contexts, run.objective, CHECKED)
-        seen = largest(judge, np.concatenate([named, drawn]))
+        named, at = worst_contexts(program, of_model, contexts, objective, CHECKED)
+        seen = largest(judge, np.concatenate([named, model.drawn]))
         seen = replace(seen, at=np.maximum(seen.at, at))
     kl_at = worst.kl.max(1)
     if (seen.at > kl_at).any():
@@ -179,10 +178,58 @@ def certify(
         raise RuntimeError(
             f"{seen.at[i]:g} nats were seen at position {contexts.reads[i]}, where {kl_at[i]:g} was certified"
         )
-    took = time.monotonic() - began
-    largest_kl = float(kl_at.max())
-    ends = worst.log_ratio, worst.logit_error
-    return Certificate(chosen, contexts, of_model, largest_kl, *ends, kl_at, seen, took, unit, None)
+    return Certificate(
+        program=program,
+        contexts=contexts,
+        bounds=of_model,
+        worst_kl=float(kl_at.max()),
+        worst_log_ratio=worst.log_ratio,
+        worst_logit_error=worst.logit_error,
+        kl_at=kl_at,
+        seen=seen,
+        unit=model.layer.unit,
+    )
+
+
+def _without_bounds(model: _Model, program: Program, why: str, tokens: int, end: float) -> Certificate:
+    """What a final norm says of any program, all contexts of the first positions, and a search."""
+    run, layer, contexts = model.run, model.layer, model.contexts
+    judge = Judge(model.decoder, run.objective, contexts, program)
+    seen = search(judge, model.drawn, tokens, end)
+    every = largest_of_all(judge, tokens) if time.monotonic() < end else None
+    softmax = run.objective.kind == "cross_entropy"
+    by_norm = norm_bound.largest_kl(run.config, layer.weights, layer.unit) if softmax else None
+    kl_at = np.full(len(contexts.reads), np.nan if by_norm is None else by_norm)
+    exhausted = 0 if every is None else len(every.at)
+    if every is not None:
+        at = np.maximum(seen.at, np.pad(every.at, (0, len(kl_at) - exhausted)))
+        kl_at[:exhausted] = at[:exhausted]
+        seen = replace(every if every.nats > seen.nats else seen, at=at)
+    return Certificate(
+        program=program,
+        contexts=contexts,
+        worst_kl=by_norm,
+        kl_at=kl_at,
+        seen=seen,
+        unit=layer.unit,
+        why=why,
+        exhausted=exhausted,
+    )
+
+
+def _finite_weights(decoder: HookedDecoder) -> dict[str, Float[np.ndarray, "..."]]:
+    """A decoder's weights in float64.
+
+    Raises:
+        ValueError: One is not finite.
+    """
+    weights = {name: value.double().numpy() for name, value in decoder.state_dict().items()}
+    for name, values in weights.items():
+        if not np.isfinite(values).all():
+            raise ValueError(
+                f"states[{name!r}] holds NaN or infinite values, expected finite weights to certify"
+            )
+    return weights
 
 
 def _given(run: Run, program: str | Rows | None) -> Program | None:
@@ -232,13 +279,12 @@ def _drawn(run: Run, contexts: Contexts) -> Histories:
     return np.asarray(states[:, : contexts.reads[-1] + 1 - contexts.query].numpy())
 
 
-def _by_samples(
-    run: Run, decoder: HookedDecoder, contexts: Contexts, drawn: Histories, name: object
-) -> Program:
+def _by_samples(model: _Model, name: object) -> Program:
     """A program where no bound is known: read off the model's samples, or the nearest exact predictor."""
+    run, contexts, drawn = model.run, model.contexts, model.drawn
     n, known = contexts.n_states, np.array(contexts.reads) - contexts.query
     predictors = [from_source(rule, run.source) for rule in run.source.predictors()]
-    predicted = Judge(decoder, run.objective, contexts, predictors[0]).predictions(drawn)
+    predicted = Judge(model.decoder, run.objective, contexts, predictors[0]).predictions(drawn)
     if name is None:
         return min(predictors, key=lambda one: float(kl(one.rule(drawn)[:, known], predicted).mean()))
     logs = np.log(np.maximum(predicted, FLOOR)).reshape(-1, n)
