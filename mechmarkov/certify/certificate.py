@@ -265,7 +265,8 @@ def _bounds(
 def _why_no_options(given: Program | None) -> str:
     if given is None:
         return (
-            "the model may hold a state impossible that it else does not: no table of the parent is near it"
+            "the model may hold a state impossible in one context and not in another: "
+            "no table of the parent is near it"
         )
     return f"the predictor {given.name} sees more than the parent: no bound is known"
 

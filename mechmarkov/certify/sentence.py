@@ -10,9 +10,9 @@ from mechmarkov.utils.text import at_most
 MOST_COUNTED = 1_000_000  # sequences whose number is written out
 
 PROGRAMS = {
-    "constant": "one law for all contexts, {numbers} numbers",
-    "parent": "a table of the parent, {numbers} numbers",
-    "row": "counts of states times the parent's row, {numbers} numbers",
+    "constant": "one law for all contexts ({numbers} numbers)",
+    "parent": "a {numbers}-number table of the parent",
+    "row": "counts of states times the parent's row ({numbers} numbers)",
     "table": "the given table of the parent",
     "uniform": "the uniform law",
     "unigram": "the stationary law",
@@ -52,7 +52,7 @@ def program_in_words(name: str, numbers: int) -> str:
 
     Example:
         >>> program_in_words("parent", 36)
-        'a table of the parent, 36 numbers'
+        'a 36-number table of the parent'
     """
     return PROGRAMS.get(name, f"the exact predictor {name}").format(numbers=numbers)
 

@@ -97,7 +97,7 @@ def _bounded(claim: Claim) -> str:
         why = claim.condition("no bound")
         return f"No bound is known: {clean(why.words[0]) if why is not None else 'none was found'}"
     every = "On every sequence" if sequences is None else f"On each of {clean(sequences.words[0])} sequences"
-    return f"{every} KL from {name} to the model is at most {at_most(value_in(claim))} nats"
+    return f"{every}, KL from {name} to the model is at most {at_most(value_in(claim))} nats"
 
 
 def _measures(claim: Claim) -> str:
