@@ -22,40 +22,27 @@ from mechmarkov.importing.layout import (
     count_layers,
     shape_of,
 )
+from mechmarkov.importing.names.folding import FOLDS, LINEAR, Folds, kind_of
 from mechmarkov.models import DecoderConfig
 from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import quoted
 
-LAYER, AS_IT_IS = "d_out d_in -> d_in d_out", "... -> ..."
-READ, HEADS = "(head d_head) d_in -> head d_in d_head", "(head d_head) -> head d_head"
-# By the last part of HookedTransformer's name of a weight, that of a bridge's, and how its axes become ours.
-ORIGINS = {
-    **dict.fromkeys(("W_E", "W_pos"), ("weight", AS_IT_IS)),
-    "w": ("weight", HEADS),
-    "b": ("bias", AS_IT_IS),
-    **{f"W_{x.upper()}": (f"{x}.weight", READ) for x in "qkvg"},
-    **{f"b_{x.upper()}": (f"{x}.bias", HEADS) for x in "qkvg"},
-    "W_rel": ("rel.weight", "lag (head d_head) -> head lag d_head"),
-    "W_O": ("o.weight", "d_out (head d_head) -> head d_head d_out"),
-    "b_O": ("o.bias", AS_IT_IS),
-    **{f"W_{x}": (f"{x}.weight", LAYER) for x in ("in", "gate", "out", "dt_in", "B", "C")},
-    **{f"b_{x}": (f"{x}.bias", AS_IT_IS) for x in ("in", "out")},
-    "W_U": ("weight", LAYER),
-    "b_U": ("bias", AS_IT_IS),
+# By the last part of HookedTransformer's name of a weight, what a bridge calls it after its stem.
+ROLES = {
+    **dict.fromkeys(("W_E", "W_pos", "W_U", "w"), "weight"),
+    **dict.fromkeys(("b", "b_U"), "bias"),
+    **{f"W_{x}": f"{x.lower()}.weight" for x in ("Q", "K", "V", "O", "G", "in", "gate", "out", "rel")},
+    **{f"b_{x}": f"{x.lower()}.bias" for x in ("Q", "K", "V", "O", "G", "in", "out", "dt")},
     # Of state spaces.
-    **{f"conv_{x}": (f"conv_{x}.weight", "(head d_head) 1 window -> head d_head window") for x in "QKV"},
-    **{f"b_conv_{x}": (f"conv_{x}.bias", HEADS) for x in "QKV"},
-    "W_dt": ("dt.weight", READ),
-    "W_dt_out": ("dt.weight", LAYER),
-    "b_dt": ("dt.bias", HEADS),
-    "A_log": ("A_log", HEADS),
-    "D": ("D", AS_IT_IS),
+    **{f"conv_{x}": f"conv_{x}.weight" for x in "QKV"},
+    **{f"b_conv_{x}": f"conv_{x}.bias" for x in "QKV"},
+    **dict.fromkeys(("W_dt", "W_dt_out"), "dt.weight"),
+    **{f"W_{x}": f"{x}.weight" for x in ("dt_in", "B", "C")},
+    "A_log": "A_log",
+    "D": "D",
 }
-NOT_TRANSPOSED = {  # where layers lie as GPT-2's do
-    "W_O": "(head d_head) d_out -> head d_head d_out",
-    **dict.fromkeys(("W_in", "W_gate", "W_out"), AS_IT_IS),
-}
+AS_GPT2 = ("W_O", "W_in", "W_gate", "W_out")  # what is not transposed where layers lie as GPT-2's do
 # What one weight holds, one after the other, as rows.
 FUSED = {
     "qkv": ("q", "k", "v"),
@@ -195,18 +182,21 @@ def plan(
     names = table.ours(shapes) if table else dict(zip(shapes, shapes, strict=True))
     shapes = {names[name]: shape for name, shape in shapes.items()}
     ours = parameter_shapes(config.model_copy(update={"tied": False}))
-    origins = {name: _origin(name, shape, transposed, config.mixer) for name, shape in ours.items()}
-    parts = {role: _their_shape(name, axes, ours[name]) for name, (role, axes) in origins.items()}
+    folds = FOLDS[config.mixer]
+    roles = {_role(name): name for name in ours}
+    parts = {role: _their_shape(name, ours[name], folds, transposed) for role, name in roles.items()}
     if config.gated_mlp:  # ours comes behind the gate
         parts = {role: shape for role, shape in parts.items() if not role.endswith("mlp.in.bias")}
-    holders = _holders(parts, shapes)
-    whole = {role: (sum(parts[x][0] for x in held), *parts[held[0]][1:]) for role, held in holders.items()}
-    held = {part for several in holders.values() for part in several}
-    expected = {role: shape if transposed else shape[::-1] for role, shape in whole.items()}
-    expected |= {role: shape for role, shape in parts.items() if role not in held}
+    holders = _holders(parts, shapes) if table else {}
+    inside = {part for held in holders.values() for part in held}
+    expected = {role: shape for role, shape in parts.items() if role not in inside}
+    for role, held in holders.items():
+        whole = (sum(parts[part][0] for part in held), *parts[held[0]][1:])
+        expected[role] = whole if transposed else whole[::-1]
     # A linear layer may always lack its bias.
-    kept = (".attn.dt.bias", *(() if norms_may_lack_bias else (".ln1.bias", ".ln2.bias", "ln_final.bias")))
-    biases = {name for name in expected if name.endswith(".bias") and not name.endswith(kept)}
+    norms = () if norms_may_lack_bias else (".ln1.bias", ".ln2.bias", "ln_final.bias")
+    needed = (".attn.dt.bias", *norms)
+    biases = {name for name in expected if name.endswith(".bias") and not name.endswith(needed)}
     check_shapes(shapes, expected, {*biases, "unembed.weight"}, table.theirs if table else called)
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -220,9 +210,10 @@ def plan(
             cut = rows.split([parts[part][0] for part in holders[role]])
             weights |= dict(zip(holders[role], cut, strict=True))
         made = {}
-        for name, (role, axes) in origins.items():
+        for role, name in roles.items():
             value = weights.get(role)
-            made[name] = torch.zeros(ours[name]) if value is None else _turned(name, value, axes, ours[name])
+            shape = ours[name]
+            made[name] = torch.zeros(shape) if value is None else _ours(name, value, shape, folds, transposed)
             if name.endswith(".w"):
                 made[name] = made[name] + norm_offset
         return {**made, "embed.W_E": made["embed.W_E"] * embed_scale}
@@ -230,23 +221,17 @@ def plan(
     return ImportPlan(config, tuple(names), states, dict(assumed or {}), may_tie)
 
 
-def _origin(name: str, ours: tuple[int, ...], transposed: bool, mixer: str) -> tuple[str, str]:
-    """A bridge's name of a weight, and how its axes become HookedTransformer's."""
-    stem, _, kind = name.rpartition(".")
-    kind = kind.removeprefix("_")  # which marks what heads share
-    role, axes = ORIGINS[kind]
-    if not transposed:
-        axes = NOT_TRANSPOSED.get(kind, axes)
-    if axes == HEADS and (len(ours) == 1 or (kind, mixer) == ("A_log", "mamba1")):
-        axes = AS_IT_IS
-    return f"{stem}.norm.{role}" if (kind, stem[-5:]) == ("w", ".attn") else f"{stem}.{role}", axes
+def _role(name: str) -> str:
+    """Returns a bridge's name of a weight."""
+    stem, _, _ = name.rpartition(".")
+    norm = ".norm" * name.endswith(".attn.w")
+    return f"{stem}{norm}.{ROLES[kind_of(name)]}"
 
 
 def _holders(parts: Iterable[str], weights: Iterable[str]) -> dict[str, list[str]]:
     """Returns the names of weights that hold several, and of what each holds, for every layer."""
-    sides = {name.split(".")[-2] for name in weights} & FUSED.keys()
     holders: dict[str, list[str]] = {}
-    for side in sides:
+    for side in (side for side in FUSED if any(f".{side}." in name for name in weights)):
         for part in FUSED[side]:
             for role in parts:
                 block, _, kind = role.rpartition(f".{part}.")
@@ -255,12 +240,21 @@ def _holders(parts: Iterable[str], weights: Iterable[str]) -> dict[str, list[str
     return holders
 
 
-def _turned(name: str, value: Tensor, axes: str, ours: tuple[int, ...]) -> Tensor:
-    value = value[:-1] if name.endswith(LAGS) else value
-    return rearrange(value, axes, head=ours[0]) if "head" in axes else rearrange(value, axes)
+def _is_turned(name: str, transposed: bool) -> bool:
+    return kind_of(name) in LINEAR and (transposed or kind_of(name) not in AS_GPT2)
 
 
-def _their_shape(name: str, axes: str, ours: tuple[int, ...]) -> tuple[int, ...]:
-    before, after = axes.split(" -> ")
-    rows, *rest = rearrange(torch.empty(ours, device="meta"), f"{after} -> {before}").shape
-    return (rows + name.endswith(LAGS), *rest)
+def _ours(name: str, value: Tensor, shape: tuple[int, ...], folds: Folds, transposed: bool) -> Tensor:
+    value = value.t() if _is_turned(name, transposed) else value[: -1 if name.endswith(LAGS) else None]
+    fold = folds.get(kind_of(name)) if ".attn." in name else None
+    return value if fold is None else rearrange(value, fold[1], head=shape[0])
+
+
+def _their_shape(name: str, ours: tuple[int, ...], folds: Folds, transposed: bool) -> tuple[int, ...]:
+    """Returns the shape of which `_ours` makes this one."""
+    if ".attn." in name and kind_of(name) in folds:
+        before, after = folds[kind_of(name)][1].split(" -> ")
+        ours = tuple(rearrange(torch.empty(ours, device="meta"), f"{after} -> {before}").shape)
+    if _is_turned(name, transposed):
+        return ours[::-1]
+    return (ours[0] + name.endswith(LAGS), *ours[1:])

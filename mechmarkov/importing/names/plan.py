@@ -111,9 +111,9 @@ def of_live_model(
                 made_of = f"{at}parametrizations.{name}."
                 weights = {key: x for key, x in weights.items() if not key.startswith(made_of)}
                 weights[f"{at}{name}"] = deepcopy(recipe).eval()()  # a spectral norm would change itself
-    weights = {name: value.detach().cpu() for name, value in weights.items() if isinstance(value, Tensor)}
+    weights = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
     short = _without_wrappers(weights, table_of(names))
-    weights = {short[name]: x.float() if x.is_floating_point() else x for name, x in weights.items()}
+    weights = {short[name]: layout.in_float32(value) for name, value in weights.items()}
     buffers = {short.get(name, name) for name, _ in model.named_buffers()}
     return plan_import(layout.shapes_of(weights), names, given or {}, buffers).of_live_model(weights)
 
