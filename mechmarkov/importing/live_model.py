@@ -79,7 +79,11 @@ def converted(
             ) from None
     else:
         fields = given if n_ctx is None else {**given, "n_ctx": n_ctx}
-        reading = Reading(lambda _: named.of_live_model(live.model, names, fields), advice=advice_for(fields))
+        reading = Reading(
+            lambda _: named.of_live_model(live.model, names, fields),
+            advice=advice_for(fields),
+            modules=named.modules_of(live.model, names),
+        )
     choices = list(reading.all_choices())
     decoders = (_decoder(live.kind(), reading, choice, n_ctx) for choice in choices)
     if len(choices) == 1:

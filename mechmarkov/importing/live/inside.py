@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mechmarkov.importing.files.recognise import MARKS
 from mechmarkov.importing.layout import in_float32, plain_name, recognises
 from mechmarkov.importing.names.weights import PAGE
+from mechmarkov.importing.reparametrized import with_made_weights
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.utils.text import counted, listed, shown
 
@@ -86,7 +87,7 @@ def inside(model: nn.Module, whole: bool = False) -> Inside:
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Returns a model's weights and buffers as `in_float32`, by names without those of wrappers."""
-    state = model.state_dict().items()
+    state = with_made_weights(model, model.state_dict()).items()
     return {plain_name(name): in_float32(value) for name, value in state if isinstance(value, Tensor)}
 
 

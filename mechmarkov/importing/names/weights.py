@@ -90,8 +90,8 @@ def renamed(
         elif not entries and name not in optional:
             unnamed.append(name)
         for line, match in entries:
-            targets = _targets(match, line)
-            made, by_name = parts(name, value, line, targets, width, given)
+            ours = targets(match, line)
+            made, by_name = parts(name, value, line, ours, width, given)
             translated.by_name += [name] * by_name
             for target, part in made.items():
                 if line.head is None:
@@ -163,7 +163,7 @@ def _width(weights: Mapping[str, Tensor], table: Table) -> int | None:
     """`d_model`, from the weight that is the embedding."""
     for name, value in weights.items():
         entries = table.of(name)
-        turned = [line.transpose for line, match in entries if "embed.W_E" in _targets(match, line)]
+        turned = [line.transpose for line, match in entries if "embed.W_E" in targets(match, line)]
         if value.ndim >= 2 and (turned or (name == "embed.W_E" and not entries)):
             return value.shape[-2 if any(turned) else -1]
     return None
@@ -178,7 +178,8 @@ def _index(match: re.Match[str], line: Line, taken: Container[int]) -> int:
     return int(index)
 
 
-def _targets(match: re.Match[str], line: Line) -> list[str]:
+def targets(match: re.Match[str], line: Line) -> list[str]:
+    """Returns HookedTransformer's names of what a weight that matches a line holds."""
     return [_expanded(match, text, line) for text in line.to]
 
 
