@@ -163,7 +163,8 @@ def plan(
         may_tie: The flag of `ImportPlan`; without it a model without `unembed` has the embedding's transpose.
         embed_scale: What embeddings are multiplied by where they enter the model (Gemma).
         norm_offset: What is added to the gains of norms (Gemma).
-        norms_may_lack_bias: Whether a bias that a norm lacks is zero (nanoGPT).
+        norms_may_lack_bias: Whether a norm's bias that is not there is zero (nanoGPT). Gains that no norm
+            has are then one.
         called: What the file calls a weight, where there is no table.
 
     Raises:
@@ -196,8 +197,11 @@ def plan(
     # A linear layer may always lack its bias.
     norms = () if norms_may_lack_bias else (".ln1.bias", ".ln2.bias", "ln_final.bias")
     needed = (".attn.dt.bias", *norms)
-    biases = {name for name in expected if name.endswith(".bias") and not name.endswith(needed)}
-    check_shapes(shapes, expected, {*biases, "unembed.weight"}, table.theirs if table else called)
+    optional = {name for name in expected if name.endswith(".bias") and not name.endswith(needed)}
+    gains = {role for role, name in roles.items() if name.endswith(".w")}
+    if norms_may_lack_bias and not gains & shapes.keys():
+        optional |= gains
+    check_shapes(shapes, expected, {*optional, "unembed.weight"}, table.theirs if table else called)
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         weights = {names[name]: value for name, value in weights.items()}
@@ -213,9 +217,10 @@ def plan(
         for role, name in roles.items():
             value = weights.get(role)
             shape = ours[name]
-            made[name] = torch.zeros(shape) if value is None else _ours(name, value, shape, folds, transposed)
-            if name.endswith(".w"):
-                made[name] = made[name] + norm_offset
+            if value is None:
+                made[name] = torch.ones(shape) if role in gains else torch.zeros(shape)
+            else:
+                made[name] = _ours(name, value, shape, folds, transposed) + norm_offset * (role in gains)
         return {**made, "embed.W_E": made["embed.W_E"] * embed_scale}
 
     return ImportPlan(config, tuple(names), states, dict(assumed or {}), may_tie)

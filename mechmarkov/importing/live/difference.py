@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from mechmarkov.importing.live.agreeing import agreeing, not_finite, rounded_buffers, rounded_logits
 from mechmarkov.importing.live.inside import Inside, attribute, is_parallel
-from mechmarkov.importing.live.logits import Answer, Form, ask, forms
+from mechmarkov.importing.live.logits import Answer, Form, Tokens, ask, forms
 from mechmarkov.importing.live.parting import first_to_differ
 from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.models.decoder import HookedDecoder
@@ -85,15 +85,23 @@ class _Try:
     apart: Difference
 
 
-def _tried(
-    model: nn.Module,
-    decoder: HookedDecoder,
-    tokens: Int[Tensor, "batch position"],
-    form: Form = lambda tokens: tokens,
-    *,
-    as_laws: bool,
-) -> tuple[list[_Try], ValueError | None]:
-    """Compare in float32 and, where that differs, in float64; and the first failure, if one failed."""
+@dataclass(frozen=True)
+class _Asked:
+    """What a model answered to one form of tokens: in float32 and, where that differs, in float64."""
+
+    name: str
+    form: Form
+    tried: list[_Try]
+
+    def agrees(self) -> bool:
+        """Returns whether its conversion has these logits."""
+        return self.tried[-1].apart.is_below(_bound(self.tried))
+
+
+def _asked(
+    model: nn.Module, decoder: HookedDecoder, tokens: Tokens, name: str, form: Form, as_laws: bool
+) -> _Asked:
+    """Compare in float32 and, where that differs, in float64; a ValueError where neither can be asked."""
     tried, failure = list[_Try](), None
     for dtype in DTYPES:
         try:
@@ -104,13 +112,46 @@ def _tried(
         tried.append(_Try(dtype, answer, _least(answer, _ours(decoder, tokens, dtype), as_laws=as_laws)))
         if tried[-1].apart.is_below(SURELY_ROUNDING):
             break
-    return tried, failure
+    if not tried:
+        raise failure or AssertionError
+    return _Asked(name, form, tried)
 
 
-def _other_forms(decoder: HookedDecoder, tokens: Int[Tensor, "batch position"]) -> list[tuple[str, Form]]:
-    """Returns what else than tokens a model may read, where no position of it is beyond a context."""
-    others = [*forms(decoder.config.d_vocab).items()][1:]
-    return others if len(tokens) <= decoder.config.n_ctx else [x for x in others if "position" not in x[0]]
+def _forms(decoder: HookedDecoder, tokens: Tokens) -> list[tuple[str, Form]]:
+    """Returns what a model may read, where no position of it is beyond a context."""
+    ways = [*forms(decoder.config.d_vocab).items()]
+    return ways if len(tokens) <= decoder.config.n_ctx else [x for x in ways if "position" not in x[0]]
+
+
+def _disagreement(
+    live: Inside,
+    asked: nn.Module,
+    decoder: HookedDecoder,
+    tokens: Tokens,
+    ways: Sequence[_Asked],
+    advice: str,
+    modules: Mapping[str, str],
+    as_laws: bool,
+) -> RunFileError:
+    """Returns the error about logits that differ, with what makes them differ as far as that is seen."""
+    reached = [first_to_differ(live.model, decoder, tokens, way.form, modules) for way in ways]
+    furthest = max(range(len(ways)), key=lambda number: reached[number][0])  # the plainest of several
+    way, (_, inside) = ways[furthest], reached[furthest]
+    dtype, answer, bound = way.tried[-1].dtype, way.tried[-1].answer, _bound(way.tried)
+
+    def agrees(other: HookedDecoder) -> bool:
+        return _least(answer, _ours(other, tokens, dtype), as_laws=as_laws).is_below(bound)
+
+    read = f", read as {way.name}," if way.name else ""
+    who = f"{live.kind()}{read} and its conversion disagree:"
+    if asked is not live.model:
+        who = f"{type(asked).__name__}{read} and the conversion of the {live.kind()} that it holds disagree:"
+        advice = f"; if that {live.kind()} is meant, pass {attribute(live.path)}{advice}"
+    why = not_finite(answer) or _random(asked, tokens, way.form, decoder) or rounded_logits(answer)
+    if not why:
+        field = agreeing(decoder, agrees)
+        why = f"; with given={field} they agree" if field else rounded_buffers(asked) + inside + advice
+    return _disagree(way.tried[0].apart, who, bound, why)
 
 
 def _bound(tried: Sequence[_Try]) -> float:
@@ -129,7 +170,7 @@ def _bound(tried: Sequence[_Try]) -> float:
 def compare(
     live: Inside,
     decoder: HookedDecoder,
-    tokens: Int[Tensor, "batch position"],
+    tokens: Tokens,
     advice: str = "",
     *,
     as_laws: bool = True,
@@ -167,44 +208,30 @@ def compare(
         with suppress(ValueError):  # a LightningModule may have no forward pass, or take batches
             if not ask(live.holder, tokens, width, torch.float32).last:
                 asked = live.holder
-    tried, failure = _tried(asked, decoder, tokens, as_laws=as_laws)
-    reads, form = "", forms(decoder.config.d_vocab)[""]
-    if not tried or not tried[-1].apart.is_below(_bound(tried)):
-        for name, other in _other_forms(decoder, tokens):
-            again, _ = _tried(asked, decoder, tokens, other, as_laws=as_laws)
-            # Of a model that disagrees in every form the plainest is told, if it is not far worse.
-            if again and (not tried or 2 * again[-1].apart.scaled < tried[-1].apart.scaled):
-                tried, reads, form = again, name, other
-    if not tried:
+    ways, failure = list[_Asked](), None
+    for name, form in _forms(decoder, tokens):  # the plainest first; others where it disagrees
+        try:
+            ways.append(_asked(asked, decoder, tokens, name, form, as_laws))
+        except ValueError as error:
+            failure = failure or error
+        if ways and ways[-1].agrees():
+            break
+    if not ways:
         raise failure or AssertionError
-    dtype, answer, least = tried[-1].dtype, tried[-1].answer, tried[-1].apart
-
-    def far(other: HookedDecoder) -> Difference:
-        return _least(answer, _ours(other, tokens, dtype), as_laws=as_laws)
-
-    bound = _bound(tried)
-    if not least.is_below(bound):
-        who = f"{live.kind()} and its conversion disagree:"
-        if asked is not live.model:
-            who = f"{type(asked).__name__} and the conversion of the {live.kind()} that it holds disagree:"
-            advice = f"; if that {live.kind()} is meant, pass {attribute(live.path)}{advice}"
-        why = not_finite(answer) or _random(asked, tokens, width, form) or rounded_logits(answer)
-        if not why:
-            field = agreeing(decoder, lambda x: far(x).is_below(bound))
-            inside = "" if field else first_to_differ(live.model, decoder, tokens, form, modules)
-            why = f"; with given={field} they agree" if field else rounded_buffers(asked) + inside + advice
-        raise _disagree(tried[0].apart, who, bound, why)
+    if not (way := ways[-1]).agrees():
+        raise _disagreement(live, asked, decoder, tokens, ways, advice, modules or {}, as_laws)
+    dtype, answer, least = way.tried[-1].dtype, way.tried[-1].answer, way.tried[-1].apart
     provenance: dict[str, Any] = {"logit_difference": least.largest}
     if dtype is torch.float64:
         provenance["compared_in"] = "float64"
-        if len(tried) > 1:  # what its own forward pass makes of float32 weights
-            provenance["logit_difference_of_its_forward"] = tried[0].apart.largest
+        if len(way.tried) > 1:  # what its own forward pass makes of float32 weights
+            provenance["logit_difference_of_its_forward"] = way.tried[0].apart.largest
     if least.scaled < _least(answer, _ours(decoder, tokens, dtype), as_laws=False).scaled:
         provenance["compared_as"] = "log probabilities"
     if answer.last:
         provenance["compared_at"] = "the last position"
-    if reads:
-        provenance["reads"] = reads
+    if way.name:
+        provenance["reads"] = way.name
     if live.path:
         provenance["attribute"] = live.path
     return provenance
@@ -244,12 +271,10 @@ def nearest(live: Inside, decoders: Iterable[HookedDecoder]) -> tuple[int, int |
     return best, runner_up if is_tie else None, nearest_two[best]
 
 
-def _answers(
-    model: nn.Module, decoder: HookedDecoder, tokens: Int[Tensor, "batch position"], dtype: torch.dtype
-) -> list[Answer]:
+def _answers(model: nn.Module, decoder: HookedDecoder, tokens: Tokens, dtype: torch.dtype) -> list[Answer]:
     """Returns what a model answers to each form of tokens that it takes."""
     answers = []
-    for form in (forms(decoder.config.d_vocab)[""], *(form for _, form in _other_forms(decoder, tokens))):
+    for _, form in _forms(decoder, tokens):
         with suppress(ValueError):
             answers.append(ask(model, tokens, decoder.config.d_vocab_out, dtype, form))
     return answers
@@ -281,8 +306,9 @@ def _are_probabilities(logits: Tensor) -> bool:
     return bool((logits >= 0).all()) and bool(((logits.sum(-1) - 1).abs() <= LOG_OF_ONE).all())
 
 
-def _random(model: nn.Module, tokens: Int[Tensor, "batch position"], width: int, form: Form) -> str:
+def _random(model: nn.Module, tokens: Tokens, form: Form, decoder: HookedDecoder) -> str:
     """Returns advice where a model gives other logits each time, else nothing."""
+    width = decoder.config.d_vocab_out
     with suppress(ValueError):
         one, two = (ask(model, tokens, width, torch.float32, form).candidates[0] for _ in range(2))
         if not difference(one, two.to(one)).is_below(SURELY_ROUNDING):
@@ -294,7 +320,7 @@ def _random(model: nn.Module, tokens: Int[Tensor, "batch position"], width: int,
 
 
 def _ours(
-    decoder: HookedDecoder, tokens: Int[Tensor, "batch position"], dtype: torch.dtype
+    decoder: HookedDecoder, tokens: Tokens, dtype: torch.dtype
 ) -> Float[Tensor, "batch position d_vocab_out"]:
     with our_own_numbers(), torch.no_grad():
         try:

@@ -41,8 +41,8 @@ def forms(d_vocab: int) -> dict[str, Form]:
         d_vocab: The number of tokens.
 
     Example:
-        >>> {name: form(torch.tensor([[0, 2, 1]])).shape for name, form in forms(4).items()}["position first"]
-        torch.Size([3, 1])
+        >>> forms(4)["one-hot vectors"](torch.tensor([[0, 2, 1]])).shape
+        torch.Size([1, 3, 4])
     """
 
     def one_hot(tokens: Tokens) -> Tensor:
@@ -50,7 +50,7 @@ def forms(d_vocab: int) -> dict[str, Form]:
 
     return {
         "": lambda tokens: tokens,
-        "position first": lambda tokens: tokens.T,
+        "tokens, position first": lambda tokens: tokens.T,
         "one-hot vectors": one_hot,
         "one-hot vectors, position first": lambda tokens: one_hot(tokens.T),
     }

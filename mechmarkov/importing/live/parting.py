@@ -32,8 +32,8 @@ def first_to_differ(
     tokens: Int[Tensor, "batch position"],
     form: Form,
     modules: Mapping[str, str],
-) -> str:
-    """Returns which module of a model is the first to read something else than in the conversion, in words.
+) -> tuple[int, str]:
+    """Returns how far a model agrees with its conversion, and which module first reads something else.
 
     Args:
         model: The model.
@@ -43,26 +43,33 @@ def first_to_differ(
         modules: The path of the module that holds each weight, by HookedTransformer's name of the weight.
 
     Returns:
-        The end of a sentence; nothing where no module is seen to differ.
+        The number of inputs before, and the end of a sentence; nothing where no module is seen to differ.
     """
     theirs = _read_by(model, set(modules.values()), form(tokens))
-    for weight, ours, words in _read_by_ours(decoder, tokens):
-        path = modules.get(weight, "")
-        if path in theirs and _differ(theirs[path], ours):
-            return f"; the first to differ is what {path} reads, {words}"
-    return ""
+    number = 0
+    for number, (weight, ours, words) in enumerate(_read_by_ours(decoder, tokens)):
+        several = theirs.get(modules.get(weight, ""), [])
+        path = modules.get(weight)
+        if several and _differ(several[0], ours):
+            return number, f"; the first to differ is what {path} reads, {words}"
+        if len(several) > 1 and weight.endswith("attn.W_O"):
+            return number, (
+                f"; {path} is called {len(several)} times: no HookedDecoder repeats a layer, so that names= "
+                f'gives its weights once for each time, ["{weight}", "blocks.N.attn.W_O"]'
+            )
+    return number, ""
 
 
-def _read_by(model: nn.Module, paths: set[str], tokens: Tensor) -> dict[str, Tensor]:
-    """Returns what each module read first, by its path."""
-    read: dict[str, Tensor] = {}
+def _read_by(model: nn.Module, paths: set[str], tokens: Tensor) -> dict[str, list[Tensor]]:
+    """Returns what each module read, by its path: a tensor for each time that it was called."""
+    read: dict[str, list[Tensor]] = {}
     parts = dict(model.named_modules())
     with ExitStack() as hooks:
         for path in paths & parts.keys():
 
             def take(_: nn.Module, arguments: tuple[object, ...], path: str = path) -> None:
                 if arguments and isinstance(arguments[0], Tensor):
-                    read.setdefault(path, arguments[0].detach())
+                    read.setdefault(path, []).append(arguments[0].detach())
 
             hooks.callback(parts[path].register_forward_pre_hook(take).remove)
         for output in outputs(model, tokens, torch.float32):
@@ -77,16 +84,16 @@ def _read_by_ours(decoder: HookedDecoder, tokens: Tensor) -> Iterator[tuple[str,
     with our_own_numbers(), torch.no_grad():
         _, cache = decoder.run_with_cache(tokens)
         for layer in range(decoder.config.n_layers):
-            block, at = decoder.blocks[layer], f"blocks.{layer}"
-            read = {
-                "attn.W_Q": lambda block=block, at=at: block.ln1(cache[f"{at}.hook_resid_pre"]),
-                "attn.W_O": lambda at=at: cache[f"{at}.attn.hook_z"].flatten(-2),
-                "mlp.W_in": lambda block=block, at=at: block.ln2(cache[f"{at}.hook_resid_mid"]),
-                "mlp.W_out": lambda at=at: cache[f"{at}.mlp.hook_post"],
-            }
-            for name, value in read.items():
-                if f"{at}.{name}" in decoder.state_dict():
-                    yield f"{at}.{name}", value(), READ[name]
+            at = f"blocks.{layer}"
+            block = decoder.get_submodule(at)
+            pre = cache[f"{at}.hook_resid_pre"]
+            if decoder.config.mixer == "attention":
+                yield f"{at}.attn.W_Q", block.get_submodule("ln1")(pre), READ["attn.W_Q"]
+                yield f"{at}.attn.W_O", cache[f"{at}.attn.hook_z"].flatten(-2), READ["attn.W_O"]
+            if not decoder.config.attn_only:
+                mid = pre if decoder.config.parallel_attn_mlp else cache[f"{at}.hook_resid_mid"]
+                yield f"{at}.mlp.W_in", block.get_submodule("ln2")(mid), READ["mlp.W_in"]
+                yield f"{at}.mlp.W_out", cache[f"{at}.mlp.hook_post"], READ["mlp.W_out"]
         yield "unembed.W_U", cache["unembed.hook_in"], LAST
 
 

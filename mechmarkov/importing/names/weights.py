@@ -98,6 +98,12 @@ def renamed(
                     translated.put(target, part, [name])
                 else:
                     heads[target][_index(match, line, heads[target])] = (name, part)
+    for name in unnamed:
+        if name.endswith("_g") and f"{name[:-1]}v" in weights:  # of a file: a live model's are made
+            raise RunFileError(
+                f"{quoted(name)} and {quoted(f'{name[:-1]}v')} make one weight: load them into their model "
+                "and pass that, or save it after torch.nn.utils.remove_weight_norm"
+            )
     if unnamed:
         raise nothing_fits(unnamed, "the table of names has no line for")
     for target, each in heads.items():
