@@ -204,6 +204,16 @@ def test_grouped_queries_that_are_interleaved():
     torch.testing.assert_close(queries, rows[..., :2].flatten(1))
 
 
+def test_an_embedding_that_lies_the_other_way_is_named():
+    """A linear layer of one-hot vectors is `[d_model, d_vocab]`."""
+    model = drawn(Hand(PLAIN))
+    model.tok.weight = nn.Parameter(model.tok.weight.detach().T.contiguous())
+    with pytest.raises(
+        RunFileError, match=r"has shape \[7, 8\].*\(or turn embed.W_E \(from \"tok.weight\"\)"
+    ):
+        brought(model, PLAIN)
+
+
 def test_lags_that_heads_share_are_refused():
     names = {**names_of(PLAIN), rf"{R}lags\.weight": f"{B}attn.W_rel"}
     model = Hand(Style(positions="none"))

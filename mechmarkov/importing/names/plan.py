@@ -181,10 +181,15 @@ def _check(inner: Shapes, expected: Shapes, translated: Renamed, table: Table) -
         if name not in expected:
             raise RunFileError(f"names: {whose(name)} has no place in a model with this config")
         if shape != expected[name]:
-            turn = " (each head and lag has a vector of its own)" if name.endswith("W_rel") else ""
-            turn = ' (turn it with {"to": …, "transpose": true})' if shape[::-1] == expected[name] else turn
+            hint = ""
+            if shape[::-1] == expected[name]:
+                hint = ' (turn it with {"to": …, "transpose": true})'
+            elif name.endswith("W_rel"):
+                hint = " (each head and lag has a vector of its own)"
+            elif inner["embed.W_E"][0] in shape:  # and not its width, which the config has from it
+                hint = f' (or turn {whose("embed.W_E")} with {{"to": …, "transpose": true}})'
             raise RunFileError(
-                f"{whose(name)} has shape {list(shape)}, expected {list(expected[name])} by the config{turn}"
+                f"{whose(name)} has shape {list(shape)}, expected {list(expected[name])} by the config{hint}"
             )
     lacking = [name for name in expected if name not in inner and table.fill(unmarked(name)) is None]
     if lacking:
