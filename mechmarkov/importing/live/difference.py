@@ -78,7 +78,7 @@ def _disagree(apart: Difference, who: str, bound: float, advice: str) -> RunFile
 
 @dataclass(frozen=True)
 class _Try:
-    """What a model answered in a number type, and how far its conversion is from that."""
+    """Keeps what a model answered in a number type, and how far its conversion is from that."""
 
     dtype: torch.dtype
     answer: Answer
@@ -87,7 +87,7 @@ class _Try:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a model answered to one form of tokens: in float32 and, where that differs, in float64."""
+    """Keeps what a model answered to one form of tokens: in float32 and, where that differs, in float64."""
 
     name: str
     form: Form
