@@ -5,9 +5,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from mechmarkov.probes.program import fit
 
 from mechmarkov.objectives import Objective
-from mechmarkov.probes.program import fit
 from mechmarkov.probing import subject as subjects
 from mechmarkov.utils import kept_data
 
