@@ -322,6 +322,7 @@ def test_files_named_by_dots_stay_in_their_folders(trained, tmp_path, monkeypatc
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["recipe"]
 
 
+@pytest.mark.usefixtures("few_nulls")
 def test_names_with_dots_are_told_apart_and_results_of_earlier_calls_are_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("p0.5", "p0.7"):
