@@ -50,6 +50,7 @@ def trained(tmp_path_factory):
 
 def test_the_package_runs_as_a_module(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["mechmarkov", "list"])
+    monkeypatch.delitem(sys.modules, "mechmarkov.__main__", raising=False)  # doctests import it; runpy warns
     runpy.run_module("mechmarkov", run_name="__main__")
     assert "walk-k6-half" in capsys.readouterr().out
 
