@@ -12,6 +12,7 @@ from mechmarkov.probing.dataset import MIN_GAP_NATS, last_model
 from mechmarkov.probing.names import token_names
 from mechmarkov.probing.score import Score
 from mechmarkov.theory import kernel as k
+from mechmarkov.theory.temperature import least_kl
 
 from .measure import TIE
 
@@ -66,14 +67,17 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         along = _along_the_target(data)  # of a table that is far too sure no prediction is good
         if along is not None and str(along["path"].item()) not in names:
             best, names = along, (str(along["path"].item()),)
-            score = Score(float(best["kernel_cosine"]), "cosine")
+            score = _score_of(best, score)
+    if not _reads(best) and (reader := _reader(data, least)) is not None:
+        best, names = reader, (str(reader["path"].item()),)
+        score = _score_of(best, score)
     path, lag = str(best["path"].item()), int(best["attended_lag"])
     target, _ = target_of(best)
     gain, nats = float(best["gain"]), float(best["kernel_kl"])
     constant = bool(best["constant"])
     # Where the unigram is as near to this law, what is the law is it all the same.
     is_law = 0 < nats + gain < MIN_GAP_NATS and nats <= MAX_LEFT * (nats + gain)
-    holds = not constant and (gain >= least or is_law)
+    holds = not constant and (gain >= least or is_law) and _reads(best)
     conditions = [
         _law(data, best),
         Condition("predicts by itself", value=nats, unit="nats"),
@@ -89,6 +93,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
             conditions.append(Condition("a token that tells nothing"))
     if constant:
         conditions.insert(0, Condition("constant"))
+        conditions += [Condition("all rows are equal")] * (nats + gain < TIE)
     if head_index(path) is not None and not constant:
         mass = float(best["attended_mass"])
         words = token_names(lag, int(data.attrs["query_shift"]), int(data.attrs["source_lag"]))
@@ -100,12 +105,35 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     unit = "" if score is None else score.unit
     is_another = unit == "cosine" and value is not None and value < MIN_COSINE
     status: Status = "shown" if holds and not is_another else "excluded"
-    if not constant and unit == "cosine" and not is_another and not holds:
-        conditions.append(Condition("only its direction"))
+    if not constant and unit == "cosine" and not is_another and not holds and _reads(best):
+        conditions.append(Condition("only its direction", value=gain, unit="nats"))
+    if status == "shown" and data.attrs["objective"] == "cross_entropy":
+        left = least_kl(*(best[name].values for name in ("law", "circuit", "share_after")))
+        conditions.append(Condition("left at best", left <= MAX_LEFT * (nats + gain), left, "nats"))
     told = Claim(
         names, "matches", (target,), value, None, null, unit, status, "weights", because=tuple(conditions)
     )
     return [told, *_at_other_lags(data, lag)] if status == "shown" else [told]
+
+
+def _reads(path: xr.Dataset) -> bool:
+    """Returns whether a path reads one token most of the time: any does but a head that looks elsewhere."""
+    is_head = head_index(str(path["path"].item())) is not None
+    return not is_head or float(path["attended_mass"]) >= MIN_ATTENDED_MASS
+
+
+def _reader(data: xr.Dataset, least: float) -> xr.Dataset | None:
+    """The last model's best path of those that read one token and have its law; None where none does."""
+    last = last_model(data)
+    each = [last.isel(path=i) for i in range(last.sizes["path"])]
+    able = [one for one in each if not bool(one["constant"]) and float(one["gain"]) >= least and _reads(one)]
+    return max(able, key=lambda one: float(one["gain"]), default=None)
+
+
+def _score_of(path: xr.Dataset, score: Score | None) -> Score | None:
+    """Returns the score of another path than the one that was scored, which has no null."""
+    names = {"cosine": "kernel_cosine", "1 is exact": "kernel_slope", "probability": "recall"}
+    return None if score is None else Score(float(path[names[score.unit]]), score.unit)
 
 
 def _law(data: xr.Dataset, path: xr.Dataset) -> Condition:
@@ -124,8 +152,8 @@ def _at_other_lags(data: xr.Dataset, told: int) -> Iterator[Claim]:
         one = last.sel(path=path)
         lag, value = int(one["attended_lag"]), float(one[name])
         is_table = np.isfinite(value) and (unit != "cosine" or value >= MIN_COSINE)
-        reads = head_index(path) is None or float(one["attended_mass"]) >= MIN_ATTENDED_MASS
-        if lag != told and not bool(one["constant"]) and float(one["gain"]) >= least and is_table and reads:
+        gains = not bool(one["constant"]) and float(one["gain"]) >= least
+        if lag != told and gains and is_table and _reads(one):
             target, _ = target_of(one)
             beside = (
                 _law(data, one),
