@@ -7,7 +7,6 @@ the minimum in a few steps.
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import minimize
 from scipy.special import softmax
 
 from mechmarkov.theory.kernel import FLOOR, kl
@@ -56,35 +55,3 @@ def best_temperature(
         step = s - slope / curvature if curvature > 0 else low
         s = step if low < step < high else float(np.sqrt(low * high))
     return sign / s, np.asarray(np.maximum(kl(p, softmax(s * logs, axis=-1)), 0).mean(-1))
-
-
-def least_kl(
-    law: Float[np.ndarray, "state_from state_to"],
-    table: Float[np.ndarray, "state_from state_to"],
-    weights: Float[np.ndarray, " state_from"],
-) -> float:
-    """Returns KL from laws to a table's predictions with the scale and the bias that fit best (nats).
-
-    It is that of `softmax(s table + b)`, which is convex in s and b.
-
-    Args:
-        law: The law after each state.
-        table: Scores of the next state, by the current one.
-        weights: How often each state comes.
-
-    Example:
-        >>> law = np.array([[0.8, 0.2], [0.3, 0.7]])
-        >>> bool(least_kl(law, 3 * np.log(law) + [1.0, 5.0], np.array([0.6, 0.4])) < 1e-6)
-        True
-    """
-    seen = weights > 0
-    law, weights = law[seen], weights[seen] / weights[seen].sum()
-    centred = table[seen] - table[seen].mean(1, keepdims=True)
-    centred = centred / max(float(np.abs(centred).max()), FLOOR)
-
-    def loss(fit: np.ndarray) -> tuple[float, np.ndarray]:
-        q = softmax(fit[0] * centred + fit[1:], axis=-1)
-        away = weights[:, None] * (q - law)
-        return float(weights @ kl(law, q)), np.append((away * centred).sum(), away.sum(0))
-
-    return max(0.0, float(minimize(loss, np.zeros(1 + law.shape[1]), jac=True, method="L-BFGS-B").fun))

@@ -12,7 +12,6 @@ from mechmarkov.probing.dataset import MIN_GAP_NATS, last_model
 from mechmarkov.probing.names import token_names
 from mechmarkov.probing.score import Score
 from mechmarkov.theory import kernel as k
-from mechmarkov.theory.temperature import least_kl
 
 from .measure import TIE
 
@@ -107,9 +106,6 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     status: Status = "shown" if holds and not is_another else "excluded"
     if not constant and unit == "cosine" and not is_another and not holds and _reads(best):
         conditions.append(Condition("only its direction", value=gain, unit="nats"))
-    if status == "shown" and data.attrs["objective"] == "cross_entropy":
-        left = least_kl(*(best[name].values for name in ("law", "circuit", "share_after")))
-        conditions.append(Condition("left at best", left <= MAX_LEFT * (nats + gain), left, "nats"))
     told = Claim(
         names, "matches", (target,), value, None, null, unit, status, "weights", because=tuple(conditions)
     )

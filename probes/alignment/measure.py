@@ -59,8 +59,7 @@ def measure(subject: Subject) -> xr.Dataset:
         `unigram` [.., state_to]: the state-independent part of the circuit, which is left out of the above.
         `constant`: whether the circuit says nothing of the state;
         `of_own_lag`: whether its target is the law of a sequence whose lag it reads.
-        `share_after` [state_from]: how often each state comes; `kernel` [state_from, state_to]: P;
-        `law` [path, state_from, state_to]: P^m where the last model's
+        `kernel` [state_from, state_to]: P; `law` [path, state_from, state_to]: P^m where the last model's
         path looks; `unigram_kl` (nats): how far the unigram is from P^m at the lag that tells most.
 
     Example:
@@ -94,7 +93,6 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("lags", per_path, lags_alike=same.sum(-1)[lag])
         | variables("yes or no", per_path, constant=constant.astype(int), of_own_lag=of_own_lag.astype(int))
         | variables("probability", table, kernel=P)
-        | variables("share", "state_from", share_after=pi)
         | variables("probability", ("path", *table), law=np.stack(target[-1]))
         | variables("nats", (), unigram_kl=unigram_kl),
         coords={axis: subject.coordinates, "path": list(tables)},

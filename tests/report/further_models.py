@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 
 import numpy as np
 import torch
@@ -29,18 +30,20 @@ from mechmarkov.sources import (
 )
 
 Make = Callable[[], torch.nn.Module | list[torch.nn.Module]]
-Cells = Mapping[tuple[int, ...], Table]  # dimensions of the stream that are all set, and logits where they are
+Cells = Mapping[tuple[int, ...], Table]  # logits where some dimensions of the stream are all set
 L, NONE = log_of(P), torch.zeros(3, 3)
 UNIGRAM = log_of(stationary(P)).repeat(3, 1)
 LATE, MOST = 10.0, 400.0  # of a score, for each position, and for a token that is looked for
 ORDER_2 = OrderK([[[0.9, 0.1], [0.1, 0.9]], [[0.2, 0.8], [0.6, 0.4]]])
 TWICE = np.array([[0.1, 0.6, 0.3], [0.6, 0.3, 0.1], [0.3, 0.1, 0.6]])  # doubly stochastic, its own transpose
-TWO_CLASSES = np.array([[0.8, 0.198, 0.001, 0.001], [0.4, 0.598, 0.001, 0.001], [0.001, 0.001, 0.3, 0.698], [0.001, 0.001, 0.6, 0.398]])
+IN_CLASS = np.array([[0.8, 0.2], [0.4, 0.6], [0.3, 0.7], [0.6, 0.4]])
+TWO_CLASSES = 0.996 * np.kron(np.eye(2), np.ones((2, 2))) * np.tile(IN_CLASS, 2) + 0.001
 NEVER_3 = np.array([[0.6, 0.4, 0.0], [0.3, 0.7, 0.0], [0.5, 0.5, 0.0]])
 CYCLE = np.roll(np.eye(3), 1, axis=1)
 IID = np.tile([0.6, 0.3, 0.1], (3, 1))
 LIKE = np.array([[0.52, 0.48], [0.42, 0.58]])  # uniform, unigram and bigram are hardly told apart
-TWO_CHAINS = (P, P[:, ::-1].copy())
+ROWS_0 = [[0.8, 0.1, 0.1], [0.9, 0.05, 0.05], [0.7, 0.2, 0.1]]  # mostly in state 0
+TWO_CHAINS = np.array([ROWS_0, [[0.1, 0.6, 0.3], [0.1, 0.3, 0.6], [0.2, 0.7, 0.1]]])
 HIDDEN = HiddenMarkov(transitions=[[0.95, 0.05], [0.05, 0.95]], emissions=[[0.8, 0.2], [0.2, 0.8]])
 TRIGGERS = TriggerBigram(P4.tolist(), [0])
 
@@ -125,7 +128,7 @@ def seen_before(table: Table, token: int, bias: Sequence[float]) -> HookedDecode
 
 @torch.no_grad()
 def by_count(few: Table, many: Table, token: int, least: float) -> HookedDecoder:
-    """Build one table where at most a share of the tokens so far are of a kind, and another where more are."""
+    """Build one table where at most a share of the tokens so far are of a kind, and another elsewhere."""
     n = len(few)
     count, gate, out = n + N_CTX, n + N_CTX + 1, n + N_CTX + 2
     shape = {"d_model": out + n, "d_head": n, "n_layers": 2, "d_mlp": 2 * n}
@@ -213,11 +216,6 @@ def with_huge_heads(table: Table) -> HookedDecoder:
     return model
 
 
-def of_two(first: HookedDecoder, *others: HookedDecoder) -> list[torch.nn.Module]:
-    """Returns the steps of one run."""
-    return [first, *others]
-
-
 def further() -> Iterator[tuple[str, Make, mm.sources.Source]]:
     """Yields names, models (several are the steps of one run) and their sources."""
     yield from ((name, make, Chain(P)) for name, make in _of_places())
@@ -261,7 +259,10 @@ def _of_parts() -> Iterator[tuple[str, Make]]:
     yield "a head undoes the direct path after 0 and 1", partial(reading, [-half], [own], direct=L4)
     yield "a head turns the direct path round after 0 and 1", partial(reading, [-2 * half], [own], direct=L4)
     yield "surer the surer", direct(-0.4 * L4.abs() ** 2)
-    yield "only the likeliest state of each row", direct(torch.tensor(3.0 * (P4.max(1)[:, None] == P4)).float())
+    yield (
+        "only the likeliest state of each row",
+        direct(torch.tensor(3.0 * (P4.max(1)[:, None] == P4)).float()),
+    )
     U, S, V = torch.linalg.svd(L4 - L4.mean(0))
     yield "one direction of the bigram", direct(S[0] * U[:, :1] @ V[:1] + L4.mean(0))
     yield "heads of huge norm that write nothing", partial(with_huge_heads, L4)
@@ -271,7 +272,8 @@ def _of_parts() -> Iterator[tuple[str, Make]]:
     yield "half the bigram and half the two-step law", direct(log_of((P4 + P4 @ P4) / 2))
     two = torch.tensor(np.random.default_rng(8).normal(size=(4, 4))).float()
     yield "the bigram and noise of the previous token", partial(reading, [L4, 0.7 * two], [own, lag(2)])
-    yield "a sink that writes a bias", partial(reading, [torch.tensor([[1.0, 0, 0, 0]]).repeat(4, 1)], [[0] * N_CTX], direct=L4)  # fmt: skip
+    to_0 = torch.tensor([[1.0, 0, 0, 0]]).repeat(4, 1)
+    yield "a sink that writes a bias", partial(reading, [to_0], [[0] * N_CTX], direct=L4)
 
 
 def _of_chains() -> Iterator[tuple[str, Make, mm.sources.Source]]:
@@ -281,41 +283,49 @@ def _of_chains() -> Iterator[tuple[str, Make, mm.sources.Source]]:
     classes, one = Chain(TWO_CLASSES), log_of(TWO_CLASSES)
     yield "two classes that hardly meet", direct(one), classes
     yield "right in one of two classes", direct(only_after(one, [0, 1])), classes
-    yield "which class, from the first token", partial(reading, [log_of(np.kron(np.eye(2), np.ones((2, 2))) / 2)], [[0] * N_CTX]), classes  # fmt: skip
+    class_only = log_of(np.kron(np.eye(2), np.ones((2, 2))) / 2)
+    yield "which class, from the first token", partial(reading, [class_only], [[0] * N_CTX]), classes
     more = log_of(NEVER_3)
     more[0] = torch.tensor([0.0, 0.0, 4.0])
     yield "expects what never comes after 0", direct(more), Chain(NEVER_3)
-    of_first = {(3 + at, 3 + N_CTX + s): 12.0 * torch.eye(3)[(s + at + 1) % 3] for s in range(3) for at in range(N_CTX)}
-    yield "a cycle, from the first token and the position", partial(of_cells, 3, of_first, seen=[[0] * N_CTX]), Chain(CYCLE)
+    of_first = {
+        (3 + at, 3 + N_CTX + s): 12 * torch.eye(3)[(s + at + 1) % 3]
+        for s, at in product(range(3), range(N_CTX))
+    }
+    turning = partial(of_cells, 3, of_first, seen=[[0] * N_CTX])
+    yield "a cycle, from the first token and the position", turning, Chain(CYCLE)
     yield "independent tokens, by the direct path", direct(log_of(IID)), Chain(IID)
-    yield "independent tokens, by a bias", lambda: with_bias(direct_table(NONE, N_CTX), *np.log(IID[0])), Chain(IID)
+    biased = partial(with_bias, direct_table(NONE, N_CTX), *np.log(IID[0]))
+    yield "independent tokens, by a bias", biased, Chain(IID)
     yield "independent tokens, uniform", direct(NONE), Chain(IID)
     yield "independent tokens, taken for a chain", direct(L), Chain(IID)
-    near = stationary(LIKE)
-    yield "between three laws that nearly coincide", direct(log_of((LIKE + near + 0.5) / 3)), Chain(LIKE)
-    yield "a row moved on the circle", direct(log_of(mm.Circle(n_states=5, p=0.7).P).roll(1, 1)), mm.Circle(n_states=5, p=0.7)
-    kernel = np.array(ORDER_2.kernel)
-    block, both = 2 + N_CTX, log_of(ORDER_2.P)
-    turns = {(s, 2 + at, block + t): torch.tensor(np.log(kernel[t, s])).float() if at % 2 else both[s]
-             for s in range(2) for t in range(2) for at in range(N_CTX)}  # fmt: skip
+    between = log_of((LIKE + stationary(LIKE) + 0.5) / 3)
+    yield "between three laws that nearly coincide", direct(between), Chain(LIKE)
+    circle = mm.Circle(n_states=5, p=0.7)
+    yield "columns moved on the circle", direct(log_of(circle.P).roll(1, 1)), circle
+    kernel, both = log_of(np.array(ORDER_2.kernel)), log_of(ORDER_2.P)
+    turns = {
+        (s, 2 + at, 2 + N_CTX + t): kernel[t, s] if at % 2 else both[s]
+        for s, t, at in product(range(2), range(2), range(N_CTX))
+    }
     yield "trigram at odd positions, bigram at even ones", partial(of_cells, 2, turns, seen=[lag(2)]), ORDER_2
-    after_0 = {(s, block + t): torch.tensor(np.log(kernel[t, s])).float() if s else both[s] for s in range(2) for t in range(2)}  # fmt: skip
-    yield "trigram after 1, bigram after 0", partial(of_cells, 2, after_0, seen=[lag(2)]), ORDER_2
+    after_1 = {(s, 2 + N_CTX + t): kernel[t, s] if s else both[s] for s, t in product(range(2), range(2))}
+    yield "trigram after 1, bigram after 0", partial(of_cells, 2, after_1, seen=[lag(2)]), ORDER_2
     lagged = LaggedChain(P.tolist(), 3)
     yield "half as sure, of lag 3", partial(value_table, 0.5 * L, N_CTX, lag=3), lagged
     yield "an MLP that reads the wrong lag", partial(mlp_table, L, N_CTX), lagged
 
 
 def _of_contexts() -> Iterator[tuple[str, Make, mm.sources.Source]]:
-    redrawn, chains = DirichletChains(n_states=3), ChainMixture(chains=[one.tolist() for one in TWO_CHAINS])
+    redrawn, chains = DirichletChains(n_states=3), ChainMixture(chains=TWO_CHAINS.tolist())
     yield "counts since the last 0", partial(since, 3, 0), redrawn
     yield "the last match only", partial(late_match, 3), redrawn
     yield "counts of the last few tokens", partial(fading, 3 * torch.eye(3), 0.7, LONG), redrawn
     yield "a fixed chain's row where chains are redrawn", partial(direct_table, L, LONG), redrawn
     yield "the table between query and key", partial(by_query_and_key, L, 3.0), Chain(P)
     first, other = (log_of(one) for one in TWO_CHAINS)
-    yield "both chains by the share of 0", partial(by_count, other, first, 0, 0.34), chains
-    yield "right of one chain, uniform of the other", partial(by_count, NONE, first, 0, 0.34), chains
+    yield "both chains by the share of 0", partial(by_count, other, first, 0, 0.5), chains
+    yield "right of one chain, uniform of the other", partial(by_count, NONE, first, 0, 0.5), chains
     yield "a fading memory of hidden states", partial(fading, 4 * torch.eye(2), 0.5), HIDDEN
     yield "the bigram without the triggers", partial(direct_table, log_of(P4), LONG), TRIGGERS
     yield "only the triggers", partial(induction_pair, 4, LONG, gain=6.0, only_after=[0]), TRIGGERS
@@ -327,7 +337,10 @@ def _of_steps() -> Iterator[tuple[str, Make]]:
     def heads(*steps: tuple[float, float]) -> list[torch.nn.Module]:
         return [reading([a * L, b * L], [own, own]) for a, b in steps]
 
-    yield "learned by one head, lost, and learned by the other", partial(heads, (0, 0), (1, 0), (0, 0), (0, 1))
-    yield "unigram, bigram, unigram, bigram", lambda: [direct_table(t, N_CTX) for t in (UNIGRAM, L, UNIGRAM, L)]
-    yield "a label swap on the way", lambda: [direct_table(t, N_CTX) for t in (NONE, L.roll(1, 1), L)]
-    yield "never anything but noise", lambda: [direct_table(0.01 * L.roll(k, 0), N_CTX) for k in (1, 2)]
+    def tables(*steps: Table) -> list[torch.nn.Module]:
+        return [direct_table(step, N_CTX) for step in steps]
+
+    yield "learned by one head, lost, learned by the other", partial(heads, (0, 0), (1, 0), (0, 0), (0, 1))
+    yield "unigram, bigram, unigram, bigram", partial(tables, UNIGRAM, L, UNIGRAM, L)
+    yield "a label swap on the way", partial(tables, NONE, L.roll(1, 1), L)
+    yield "never anything but noise", partial(tables, 0.01 * L.roll(1, 0), 0.01 * L.roll(2, 0))

@@ -167,7 +167,6 @@ CONDITIONS: dict[str, Template] = {
     "most attended after": _most_attended,
     # alignment
     "predicts by itself": "By itself such a table is {nats} from the law",
-    "left at best": ("", "With the scale and the bias that fit best {nats} are left"),
     "the unigram is away": "The unigram is {nats} away from it",
     "by mean output": ("An MLP's table is its mean output after each state", ""),
     "norm's scale at its mean": ("The norms' scale is taken at its mean", ""),
@@ -200,7 +199,7 @@ CONDITIONS: dict[str, Template] = {
     "held at temperature": "This is at temperature {number}, at which the model is nearest to the bigram",
     "not stable": "Which of them hold nine tenths changes with the sequences",
     "at the whole model's norm scale": "These are at the whole model's norm scale",
-    "positions that follow the parent": "Predictions follow the last state at {positions} only",
+    "positions that follow the parent": "Averaged over states, predictions follow the last state at {positions} only",
     "positions that change with the parent": "Setting the last state moves predictions by 0.01 nats or more at {positions}",
     "rank that keeps 90 %": "Rank {whole} of {name} keeps 90% of the bigram part",
     "half is stored": "Whether half of it is stored, not read from the context, is open ({share})",

@@ -98,11 +98,7 @@ def _matches(claim: Claim) -> str:
         return f"No path's own weights hold {what}: {nearest}"
     if claim.status == "open":
         return f"By weights {who} would hold {what}{how}{reason_in(claim)}"
-    left = claim.condition("left at best")
-    is_most = (claim.unit == "cosine" and value_in(claim) < MOST_COSINE) or (
-        left is not None and not left.holds
-    )
-    much = "most of " if is_most else ""
+    much = "most of " if claim.unit == "cosine" and value_in(claim) < MOST_COSINE else ""
     return f"{who} {has} {much}{what} in the weights{how}"
 
 
