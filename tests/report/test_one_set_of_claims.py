@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import cache
+from html import unescape
 
 import pytest
 from click.testing import CliRunner
@@ -129,7 +130,8 @@ def same_numbers(result: mm.Result) -> dict[str, tuple[object, object]]:
         of_part = claims.first("is_needed", subject=largest, probe="ablation")
         both("ablation", "largest_effect", of_part)
     both("ablation", "history_effect", claims.first("uses_order"))
-    both("induction", "predecessor_effect", claims.first("is_induction_head"))
+    # Where there is none the claim is of the head that is moved most, the score of the one that looks most.
+    both("induction", "predecessor_effect", claims.first("is_induction_head", status="shown"))
     fitted = claims.first("explains", subject="best program found")
     both("program", "explained", fitted)
     both("program", "explained_by_weights", claims.first("explains", subject="tables read from the weights"))
@@ -181,7 +183,7 @@ def test_the_page_tells_the_claims_and_nothing_else(name):
     assert told == [prefix * (card.stands == "within") + card.outcome.verdict for card in cards.values()]
     rests = [text for outcome in result.outcomes.values() for text in rest(outcome.claims)]
     lists = texts(page, "ul", "more-said")
-    assert " ".join(lists) == " ".join(rests)
+    assert "".join(lists).replace(" ", "") == "".join(rests).replace(" ", "")  # items of lists have no space
     assert {None, *result} == {*parts(result)}
 
 
@@ -213,7 +215,7 @@ def test_the_card_tells_the_same(name, tmp_path):
     sections = card.split("\n## ")[1:]
     assert len(sections) == len(result)
     for section, outcome in zip(sections, result.outcomes.values(), strict=True):
-        lines = section.replace("\\", "").splitlines()
+        lines = unescape(section).replace("\\", "").splitlines()
         assert lines[2] == outcome.verdict
         rows = [line.strip("| ").split(" | ") for line in lines[6:] if line]
         assert [row[0] for row in rows] == list(outcome.scores)
@@ -234,9 +236,7 @@ def test_side_by_side_tells_the_same(name):
     both, names = {"one": result, "other": other}, ["one", "other"]
     page, screens = compare.render(both), [headline(result), headline(other)]
     assert texts(page, "span", "said") == [screen.title for screen in screens if screen.is_judged]
-    assert [text for text in texts(page, "span", "badge")] == [
-        screen.badge for screen in screens if screen.badge
-    ]
+    assert texts(page, "span", "badge") == [screen.badge for screen in screens if screen.badge]
     told = texts(page, "dd")
     for screen in screens:
         for tile in screen.tiles:
