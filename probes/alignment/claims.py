@@ -42,8 +42,8 @@ def best_path(data: xr.Dataset) -> xr.DataArray:
     able = gain.where(_reads(data) & (gain >= MIN_GAIN_SHARE * data["unigram_kl"]), -np.inf)
     along = data["kernel_cosine"].where(says & (data["kernel_cosine"] >= MIN_ALONG), -np.inf)
     along = along.where(data.attrs["n_states"] > 2, -np.inf)
-    chosen = xr.where(np.isfinite(along).any("path"), along, gain)
-    chosen = xr.where(np.isfinite(able).any("path"), able, chosen)
+    chosen = along.where((along > -np.inf).any("path"), gain)
+    chosen = able.where((able > -np.inf).any("path"), chosen)
     return (chosen >= chosen.max("path") - TIE).argmax("path")  # the first of equals, whatever their rounding
 
 
@@ -115,8 +115,8 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
 def _reads(data: xr.Dataset) -> xr.DataArray:
     """Returns which paths read one token most of the time: any does but a head that looks elsewhere."""
     is_head = [head_index(str(path)) is not None for path in np.atleast_1d(data["path"].values)]
-    is_head = np.array(is_head).reshape(data["path"].shape)
-    return ~xr.DataArray(is_head, dims=data["path"].dims) | (data["attended_mass"] >= MIN_ATTENDED_MASS)
+    others = ~np.array(is_head).reshape(data["path"].shape)
+    return (data["attended_mass"] >= MIN_ATTENDED_MASS) | xr.DataArray(others, dims=data["path"].dims)
 
 
 def _law(data: xr.Dataset, path: xr.Dataset) -> Condition:

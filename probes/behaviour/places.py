@@ -120,7 +120,7 @@ def _in_cells(
     with np.errstate(invalid="ignore"):
         fails = value - NORMAL_95 * error > FAR_NATS
         holds = value + NORMAL_95 * error < IMITATION_NATS
-    states, at = fails.any(1), fails.any(0)
+    states, at = np.asarray(fails.any(1)), np.asarray(fails.any(0))
     inside = np.outer(states, at)
     is_part = fails.any() and (known & ~inside)[states].any() and (known & ~inside)[:, at].any()
     unclear = float(weight[~(fails | holds)].sum())
