@@ -74,10 +74,10 @@ def pages(title: str, contents: Mapping[str, str], result: Summarised | None) ->
     for name, outcome in summary.get("probes", {}).items():
         lines.append(
             f"\n## {_cell(name)}\n\n{_cell(outcome['verdict'])}\n\n"
-            "| score | value | null | unit |\n|---|---|---|---|"
+            "| score | value | unit | null |\n|---|---|---|---|"
         )
         for key, score in outcome["scores"].items():
-            cells = (key, _number(score["value"]), _null(score.get("null")), score["unit"])
+            cells = (key, _number(score["value"]), score["unit"], _null(score.get("null")))
             lines.append(f"| {' | '.join(map(_cell, cells))} |")
     drawn = {} if picture is None else {folder.PICTURE: picture}
     return {folder.CARD: "\n".join(lines) + "\n"} | drawn

@@ -224,9 +224,9 @@ def test_the_card_tells_the_same(name, tmp_path):
                 assert float(row[1]) == pytest.approx(score.value, rel=1e-3)
             null = score.null[1] if isinstance(score.null, tuple) else score.null
             assert (
-                row[2] == "–"
+                row[3] == "–"
                 if null is None
-                else float(row[2].split(" ")[0]) == pytest.approx(null, rel=1e-3)
+                else float(row[3].split(" ")[0]) == pytest.approx(null, rel=1e-3)
             )
 
 
