@@ -115,7 +115,8 @@ def _in_cells(
         last[each].sel(predictor=name).transpose("state_from", "position").values
         for each in ("kl_cell", "kl_cell_error")
     )
-    weight = np.broadcast_to(last["share_after"].values[:, None], value.shape) / value.size * len(value)
+    after = last["share_after"].values
+    weight = np.broadcast_to(after[:, None], value.shape) / value.size * len(value)
     known = np.isfinite(value)
     with np.errstate(invalid="ignore"):
         fails = value - NORMAL_95 * error > FAR_NATS
@@ -124,6 +125,8 @@ def _in_cells(
     inside = np.outer(states, at)
     is_part = fails.any() and (known & ~inside)[states].any() and (known & ~inside)[:, at].any()
     unclear = float(weight[~(fails | holds)].sum())
+    if after[states].sum() > MOST * after.sum():
+        return None  # after most states: the positions tell it in fewer words
     if not is_part or (holds & inside).any() or unclear > UNCLEAR or weight[holds].sum() < MOST:
         return None
     worst = np.unravel_index(np.where(fails, value, -np.inf).argmax(), value.shape)

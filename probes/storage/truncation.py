@@ -119,8 +119,8 @@ def truncations(subject: Subject, batch: Batch) -> xr.Dataset:
 
 
 def _rank(values: Float[Tensor, "*member rank"]) -> int:
-    """Returns the largest rank of some matrices by their singular values, at least 1."""
-    return max(1, int((values > NO_DIRECTION * values.amax(-1, keepdim=True)).sum(-1).max()))
+    """Returns the largest rank of some matrices by their singular values; that of zeros is full."""
+    return int((values >= NO_DIRECTION * values.amax(-1, keepdim=True)).sum(-1).max())
 
 
 def _ranks(full: int, most: int) -> list[int]:
