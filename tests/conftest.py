@@ -2,10 +2,14 @@
 
 import gc
 import os
+import sys
+from functools import cache
 
 import pytest
 import torch
 from hypothesis import settings
+
+from mechmarkov.utils import plugins
 
 # The same examples in every run of the gate; `make fuzz` draws others with --hypothesis-profile=random.
 settings.register_profile("gate", derandomize=True)
@@ -17,8 +21,9 @@ gc.disable()
 
 
 def pytest_collection_finish():
-    """Leave what was collected out of every search for garbage."""
+    """Leave what was collected out of every search for garbage, and search seldom: results are trees."""
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
     gc.enable()
 
 
@@ -28,6 +33,20 @@ def _null_folder(tmp_path_factory):
     os.environ["MECHMARKOV_CACHE"] = str(tmp_path_factory.mktemp("nulls"))
     yield
     del os.environ["MECHMARKOV_CACHE"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _installed_read_once():
+    """Each probing and each recipe asks what is installed: here once for each list of folders."""
+    entry_points = plugins.entry_points
+
+    @cache
+    def read_once(folders, group):
+        return entry_points(group=group)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plugins, "entry_points", lambda *, group: read_once(tuple(sys.path), group))
+        yield
 
 
 @pytest.fixture

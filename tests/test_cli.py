@@ -50,6 +50,7 @@ def trained(tmp_path_factory):
 
 def test_the_package_runs_as_a_module(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["mechmarkov", "list"])
+    monkeypatch.delitem(sys.modules, "mechmarkov.__main__", raising=False)  # doctests import it; runpy warns
     runpy.run_module("mechmarkov", run_name="__main__")
     assert "walk-k6-half" in capsys.readouterr().out
 
@@ -322,6 +323,7 @@ def test_files_named_by_dots_stay_in_their_folders(trained, tmp_path, monkeypatc
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["recipe"]
 
 
+@pytest.mark.usefixtures("few_nulls")
 def test_names_with_dots_are_told_apart_and_results_of_earlier_calls_are_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("p0.5", "p0.7"):

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from mechmarkov.bench.cases import QUESTIONS
-from mechmarkov.bench.leaderboard import Estimate, leaderboard, places, summary
+from mechmarkov.bench.leaderboard import Estimate, Placed, leaderboard, places, summary
 from mechmarkov.bench.metrics import METRICS
 from mechmarkov.bench.run import COST, Benchmark
 from mechmarkov.bench.scores import SCORES
@@ -172,13 +172,18 @@ def as_markdown(benchmark: Benchmark) -> str:
 def sections(benchmark: Benchmark) -> list[Section]:
     """Places, scores under each metric and of other claims; where methods are silent, and what they broke."""
     means = summary(benchmark).reset_index()
-    found = [Section("Places.", PLACES, _places(benchmark))]
+    ranked = [*places(benchmark)]  # once for all tables: each place is a mean over many draws
+    placed = {(each.of, each.metric): each.methods for each in ranked}
+    found = [Section("Places.", PLACES, _places(ranked))]
     for metric, words in METRICS.items():
-        tables = [_table(benchmark, means, of, metric) for of in ("edges", "nodes", "layers")]
+        tables = [
+            _table(benchmark, means, placed.get((of, metric), {}), of, metric)
+            for of in ("edges", "nodes", "layers")
+        ]
         pairs = PAIRED[str(benchmark.pairs)]
         said = " ".join([f"An effect is the {words}.", pairs, *filter(None, [WHY.get(metric)])])
         found.append(Section(f"{_titled(metric)}.", said, tables))
-    tables = [_table(benchmark, means, of, "") for of in list(COLUMNS)[3:]]
+    tables = [_table(benchmark, means, {}, of, "") for of in list(COLUMNS)[3:]]
     found.append(Section("Other claims.", "Beliefs, subspaces, features and learning coefficients.", tables))
     for title, words, broken in (
         ("Silent.", "Draws that a method gives a reason for and no claim; they are in none of its means.", 0),
@@ -193,10 +198,10 @@ def sections(benchmark: Benchmark) -> list[Section]:
     ]
 
 
-def _places(benchmark: Benchmark) -> list[Table]:
+def _places(ranked: Sequence[Placed]) -> list[Table]:
     """The place of each ranked method under each metric, and the score that it has it by."""
     cells: dict[str, dict[str, dict[str, str]]] = {}
-    for each in places(benchmark):
+    for each in ranked:
         for place, (name, score) in enumerate(each.methods.items(), 1):
             by_method = cells.setdefault(each.of, {}).setdefault(name, {})
             by_method[each.metric] = f"{place}: {_with_interval(score)}"
@@ -214,13 +219,17 @@ def _titled(metric: str) -> str:
     return {"kl": "KL from the clean output", "nats": "Loss in nats"}.get(metric, "Logit difference")
 
 
-def _table(benchmark: Benchmark, means: pd.DataFrame, of: str, metric: str) -> Table:
-    """The methods that claim one kind of thing, the best first; references last."""
+def _table(
+    benchmark: Benchmark, means: pd.DataFrame, placed: Mapping[str, Estimate], of: str, metric: str
+) -> Table:
+    """The methods that claim one kind of thing, the best first; references last.
+
+    Those that are ranked by this metric come with their means in `placed`.
+    """
     columns = COLUMNS[of]
     best, _, _ = SCORES[columns[0]]
     rows = means[(means["of"] == of) & (means["metric"] == metric)]
     shown = [column for column in columns if rows[column].notna().any()]
-    placed = next((each.methods for each in places(benchmark) if (each.of, each.metric) == (of, metric)), {})
     rows = rows.assign(
         group=[
             2 if benchmark.methods[name].reference else int(name not in placed) for name in rows["method"]

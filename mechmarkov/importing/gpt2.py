@@ -1,7 +1,7 @@
 """GPT-2's names: nanoGPT's checkpoints (linear layers) and transformers' GPT-2 (transposed, Conv1D)."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from mechmarkov.importing import config_fields, layout, linear_layers
@@ -10,18 +10,19 @@ from mechmarkov.importing.layout import Called, ImportPlan, Shapes
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
 
-# Their names, or their beginnings, by a bridge's; `transformer.` may stand before all but the head's.
+# A bridge's stems by theirs; `transformer.` may stand before all but the head's.
 OUTER = "transformer."
-TOP = {"wte": "embed", "wpe": "pos_embed", "ln_f": "ln_final", "h.": "blocks."}
-INNER = {
-    "lm_head": "unembed",
-    "ln_1": "ln1",
-    "ln_2": "ln2",
-    "attn.c_attn": "attn.qkv",
-    **{f"attn.c_{letter}": f"attn.{letter}" for letter in "qkv"},
-    "attn.c_proj": "attn.o",
-    "mlp.c_fc": "mlp.in",
-    "mlp.c_proj": "mlp.out",
+STEMS = {
+    "wte": "embed",
+    "wpe": "pos_embed",
+    "h.N.ln_1": "blocks.N.ln1",
+    "h.N.ln_2": "blocks.N.ln2",
+    "h.N.attn.c_attn": "blocks.N.attn.qkv",
+    **{f"h.N.attn.c_{letter}": f"blocks.N.attn.{letter}" for letter in "qkv"},
+    "h.N.attn.c_proj": "blocks.N.attn.o",
+    "h.N.mlp.c_fc": "blocks.N.mlp.in",
+    "h.N.mlp.c_proj": "blocks.N.mlp.out",
+    "ln_f": "ln_final",
 }
 MARKS = tuple((f"{outer}h.0.attn.{name}.weight",) for outer in (OUTER, "") for name in ("c_attn", "c_q"))
 LN_BIAS = "blocks.0.ln1.bias"
@@ -126,54 +127,50 @@ def plan_import(
         (2, True)
     """
     outer = OUTER if any(name.startswith(OUTER) for name in shapes) else ""
-    table = linear_layers.Names({**{outer + name: ours for name, ours in TOP.items()}, **INNER}, called)
+    stems = {**{outer + theirs: ours for theirs, ours in STEMS.items()}, "lm_head": "unembed"}
     masks = [name for name in shapes if MASK.fullmatch(name.removeprefix(outer)) and len(shapes[name]) > 1]
     tables = [name for name in shapes if FREQUENCIES.fullmatch(name)]
     passed = {*masks, *tables, *(name for name in shapes if IDLE.fullmatch(name.removeprefix(outer)))}
-    return plan_of(
-        table.ours(name for name in shapes if name not in passed),
-        table,
-        shapes,
+    plan = plan_of(
+        linear_layers.Table(stems, called),
+        {name: shape for name, shape in shapes.items() if name not in passed},
         from_config,
         given,
-        masks=[name for name in masks if 0 not in shapes[name]],
-        frequencies=tables,
+        rotary_dim=2 * shapes[tables[0]][-1] if tables else None,
     )
+    return buffers.checked(plan, [name for name in masks if 0 not in shapes[name]], tables, called)
 
 
 def plan_of(
-    names: Mapping[str, str],
-    table: linear_layers.Names,
+    table: linear_layers.Table,
     shapes: Shapes,
     from_config: Mapping[str, Any],
     given: Mapping[str, Any],
     *,
-    masks: Sequence[str] = (),
-    frequencies: Sequence[str] = (),
+    rotary_dim: int | None = None,
     of: str = "a checkpoint with GPT-2's names",
 ) -> ImportPlan:
-    """Work out a decoder of weights that `linear_layers.Names.ours` has given a bridge's names.
+    """Work out a decoder of linear layers whose shapes tell most of its config.
 
     Args:
-        names: A bridge's name of each weight.
-        table: The table that gave them, for messages.
+        table: Translates the names of the weights.
         shapes: The shape of each, by its own name.
         from_config: Fields of a `DecoderConfig` that the file says.
         given: Those that the caller says.
-        masks: Names of masks, which must be causal, with the config's window.
-        frequencies: Names of rotary tables, which must be those that the config makes.
+        rotary_dim: The width that is rotated, where a rotary table shows it.
         of: A text, what the weights are called where something is asked for.
 
     Raises:
         RunFileError: As of `plan_import`.
     """
-    inner = {ours: shapes[name] for name, ours in names.items()}
+    inner = {ours: shapes[name] for name, ours in table.ours(shapes).items()}
     if not any(".ln1." in name or ".ln2." in name or name.startswith("ln_final.") for name in inner):
         # Norms without weights, or none: which is asked for.
         from_config = {name: x for name, x in from_config.items() if name != "normalization_type"}
-    fields = config_fields.agree(_from_shapes(inner, table.theirs), from_config, layout.BY_SHAPES)
-    if frequencies:
-        fields |= {"positional_embedding_type": "rotary", "rotary_dim": 2 * shapes[frequencies[0]][-1]}
+    by_shapes = linear_layers.from_shapes(inner, table.theirs)
+    fields = config_fields.agree(by_shapes, from_config, layout.BY_SHAPES)
+    if rotary_dim is not None:
+        fields |= {"positional_embedding_type": "rotary", "rotary_dim": rotary_dim}
     fields = config_fields.agree(fields, given, "in the file")
     if "pos_embed.weight" in inner:
         fields.setdefault("positional_embedding_type", "standard")
@@ -183,11 +180,7 @@ def plan_of(
     config_fields.require(fields, [*needed, *config_fields.needed_parts(fields)], of)
     if fields["attn_only"]:
         fields = {name: value for name, value in fields.items() if name not in ("act_fn", "d_mlp")}
-    first = "qkv" if "blocks.0.attn.qkv.weight" in inner else "q"
-    _, columns = layout.shape_of(inner, f"blocks.0.attn.{first}.weight", 2, table.theirs)
-    transposed = columns == fields["d_model"]  # torch's layers; GPT-2's own lie the other way
-    split = linear_layers.split_shapes(inner, transposed, table.theirs)
-    width = layout.shape_of(split, "blocks.0.attn.q.weight", 2, table.theirs)[0]
+    width, transposed = _width(inner, fields["d_model"], table.theirs)
     fields["d_head"] = config_fields.head_size(fields["n_heads"], width, f"d_model {width}")
     tied = "unembed.weight" not in inner
     may_tie = fields.pop("tied", None)
@@ -195,32 +188,28 @@ def plan_of(
         name = table.theirs("unembed.weight")
         raise RunFileError(f"it has no {name}, though its config says that it is not tied")
     config = config_fields.make_config({**fields, "tied": tied})
-    linear_layers.check_fused(inner, config, transposed, table.theirs)
     assumed = config_fields.assumptions(config, fields)
     if tied and may_tie is None:
         assumed["tied"] = True
     if config.normalization_type == "LN" and from_config.get("normalization_type") and LN_BIAS not in inner:
         assumed["normalization_type"] = "LN"  # no weight tells it from an RMS norm
-    plan = linear_layers.plan(
-        split,
+    return linear_layers.plan(
+        shapes,
         config,
+        table=table,
         transposed=transposed,
         assumed=assumed,
         may_tie=may_tie is not False,
         norms_may_lack_bias=True,
-        called=table.theirs,
     )
-    plan = linear_layers.by_other_names(
-        plan, names, lambda value: (value if transposed else value.t()).chunk(3)
-    )
-    return buffers.checked(plan, masks, frequencies, table.called)
 
 
-def _from_shapes(shapes: Shapes, called: Called) -> dict[str, Any]:
-    fields = linear_layers.from_shapes(shapes, called)
-    if not fields["attn_only"]:
-        rows, columns = layout.shape_of(shapes, "blocks.0.mlp.in.weight", 2, called)
-        fields["d_mlp"] = rows if columns == fields["d_model"] else columns  # whichever way the layer lies
-    if LN_BIAS in shapes:
-        fields["normalization_type"] = "LN"
-    return fields
+def _width(shapes: Shapes, d_model: int, called: Called) -> tuple[int, bool]:
+    """Returns the width of all heads' queries, and whether layers lie as torch's do; GPT-2's do not."""
+    is_fused = "blocks.0.attn.q.weight" not in shapes
+    name = f"blocks.0.attn.{'qkv' if is_fused else 'q'}.weight"
+    rows, columns = layout.shape_of(shapes, name, 2, called)
+    wide = rows if columns == d_model else columns
+    if is_fused and wide % 3:
+        raise RunFileError(f"{called(name)} has shape {[rows, columns]}, expected queries, keys and values")
+    return wide // 3 if is_fused else rows, columns == d_model

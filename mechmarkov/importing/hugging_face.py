@@ -4,12 +4,9 @@ Their weights are read by a bridge's names (`linear_layers`), so a bridge around
 """
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-from einops import rearrange
-from torch import Tensor
 
 from mechmarkov.importing import config_fields, gpt2, layout, linear_layers, mamba
 from mechmarkov.importing.layout import Called, ImportPlan, Shapes
@@ -18,31 +15,29 @@ from mechmarkov.models.config import MAX_WIDTH
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
 
-LLAMA_NAMES = {
+LLAMA_STEMS = {
     "model.embed_tokens": "embed",
+    "model.layers.N.input_layernorm": "blocks.N.ln1",
+    "model.layers.N.post_attention_layernorm": "blocks.N.ln2",
+    **{f"model.layers.N.self_attn.{letter}_proj": f"blocks.N.attn.{letter}" for letter in "qkvo"},
+    **{f"model.layers.N.self_attn.{letter}_norm": f"blocks.N.attn.{letter}_norm" for letter in "qk"},
+    "model.layers.N.mlp.gate_proj": "blocks.N.mlp.gate",
+    "model.layers.N.mlp.up_proj": "blocks.N.mlp.in",
+    "model.layers.N.mlp.down_proj": "blocks.N.mlp.out",
     "model.norm": "ln_final",
     "lm_head": "unembed",
-    "model.layers.": "blocks.",
-    "input_layernorm": "ln1",
-    "post_attention_layernorm": "ln2",
-    **{f"self_attn.{letter}_proj": f"attn.{letter}" for letter in "qkvo"},
-    **{f"self_attn.{letter}_norm": f"attn.{letter}_norm" for letter in "qk"},
-    "mlp.gate_proj": "mlp.gate",
-    "mlp.up_proj": "mlp.in",
-    "mlp.down_proj": "mlp.out",
 }
-NEOX_NAMES = {
+NEOX_STEMS = {
     "gpt_neox.embed_in": "embed",
+    "gpt_neox.layers.N.input_layernorm": "blocks.N.ln1",
+    "gpt_neox.layers.N.post_attention_layernorm": "blocks.N.ln2",
+    "gpt_neox.layers.N.attention.query_key_value": "blocks.N.attn.qkv",
+    "gpt_neox.layers.N.attention.dense": "blocks.N.attn.o",
+    "gpt_neox.layers.N.mlp.dense_h_to_4h": "blocks.N.mlp.in",
+    "gpt_neox.layers.N.mlp.dense_4h_to_h": "blocks.N.mlp.out",
     "gpt_neox.final_layer_norm": "ln_final",
     "embed_out": "unembed",
     "lm_head": "unembed",
-    "gpt_neox.layers.": "blocks.",
-    "input_layernorm": "ln1",
-    "post_attention_layernorm": "ln2",
-    "attention.query_key_value": "attn.qkv",
-    "attention.dense": "attn.o",
-    "mlp.dense_h_to_4h": "mlp.in",
-    "mlp.dense_4h_to_h": "mlp.out",
 }
 FIELDS = {
     "num_hidden_layers": "n_layers",
@@ -67,8 +62,8 @@ class Family:
     """A type of transformers' decoders: the facts that hold whatever a config of it says."""
 
     architecture: str  # the class in transformers
-    # A table of its names, or their beginnings, by a bridge's.
-    names: Mapping[str, str] = field(default_factory=lambda: LLAMA_NAMES)
+    # A bridge's stems by its own, as of `linear_layers.Table`.
+    stems: Mapping[str, str] = field(default_factory=lambda: LLAMA_STEMS)
     # Fields of our config that no field of theirs tells.
     fixed: Mapping[str, Any] = field(default_factory=dict)
     eps: str = "rms_norm_eps"  # the name of the norms' epsilon
@@ -93,7 +88,7 @@ FAMILIES = {
     "gemma": replace(LLAMA, architecture="GemmaForCausalLM", harmless=frozenset(), is_gemma=True),
     "gpt_neox": Family(
         "GPTNeoXForCausalLM",
-        NEOX_NAMES,
+        NEOX_STEMS,
         {"gated_mlp": False, "normalization_type": "LN"},
         eps="layer_norm_eps",
         rotary={*ROTARY, "rotary_pct", "rotary_emb_base"},
@@ -197,10 +192,9 @@ def plan_import(
     if kind in mamba.MIXERS:
         return mamba.plan_import(shapes, config, given, where=where, called=called)
     family = FAMILIES[kind]
-    table = linear_layers.Names(family.names, called)
-    names = table.ours(name for name in shapes if not BUFFER.fullmatch(name))
-    fused = {ours: shapes[name] for name, ours in names.items()}
-    inner = linear_layers.split_shapes(fused, called=table.theirs)
+    table = linear_layers.Table(family.stems, called, by_head=True)
+    own = {name: shape for name, shape in shapes.items() if not BUFFER.fullmatch(name)}
+    inner = {ours: shapes[name] for name, ours in table.ours(own).items()}
     fields = fields_of(config, family, where)
     if type(given.get("n_ctx")) is type(fields["n_ctx"]) is int:
         fields["n_ctx"] = min(fields["n_ctx"], given["n_ctx"])
@@ -213,23 +207,8 @@ def plan_import(
     shape = config_fields.make_config(fields)
     if (layers := layout.count_layers(inner, "blocks.", table.theirs)) != shape.n_layers:
         raise RunFileError(f"it has {layers} layers, but num_hidden_layers is {shape.n_layers}")
-    linear_layers.check_fused(fused, shape, True, table.theirs)
-    plan = linear_layers.plan(
-        inner,
-        shape,
-        assumed=config_fields.assumptions(shape, fields),
-        called=table.theirs,
-        **how(family, shape.d_model),
-    )
-
-    def split(value: Tensor) -> Sequence[Tensor]:
-        """GPT-NeoX has queries, keys and values head by head in one."""
-        heads = rearrange(
-            value, "(head three d_head) ... -> three (head d_head) ...", head=shape.n_heads, three=3
-        )
-        return heads.unbind()
-
-    return linear_layers.by_other_names(plan, names, split)
+    assumed = config_fields.assumptions(shape, fields)
+    return linear_layers.plan(own, shape, table=table, assumed=assumed, **how(family, shape.d_model))
 
 
 def how(family: Family, d_model: int) -> dict[str, Any]:

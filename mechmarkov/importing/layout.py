@@ -106,6 +106,18 @@ def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in weights.items()}
 
 
+def in_float32(value: Tensor) -> Tensor:
+    """Returns a tensor on the CPU, in float32 where it is of floating point numbers.
+
+    Example:
+        >>> import torch
+        >>> in_float32(torch.ones(1, dtype=torch.float64)).dtype, in_float32(torch.tensor([1])).dtype
+        (torch.float32, torch.int64)
+    """
+    value = value.detach().cpu()
+    return value.float() if value.is_floating_point() else value
+
+
 def count_layers(shapes: Shapes, prefix: str, called: Called = str) -> int:
     """Returns how many layers there are, numbered from 0 without a gap.
 

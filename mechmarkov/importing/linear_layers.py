@@ -1,11 +1,12 @@
-"""Weights that lie as linear layers with one name each: those of TransformerLens 4's bridges.
+"""Layouts as tables: what a program calls the weights of a decoder whose layers are linear ones.
 
-They are `embed`, `blocks.N.ln1`, `blocks.N.attn.q`, `blocks.N.mlp.in`, `unembed` and the like. Transformers'
-decoders are read by these names too (`hugging_face`).
+A table gives TransformerLens 4's names of a bridge's layers: `embed`, `blocks.N.ln1`, `blocks.N.attn.q`,
+`blocks.N.mlp.in`, `unembed` and the like, or `blocks.N.attn.qkv` for what holds three. How axes lie follows
+from what a weight is.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,45 +22,52 @@ from mechmarkov.importing.layout import (
     count_layers,
     shape_of,
 )
+from mechmarkov.importing.names.folding import FOLDS, LINEAR, Folds, kind_of
 from mechmarkov.models import DecoderConfig
 from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import quoted
 
-LAYER, AS_IT_IS = "d_out d_in -> d_in d_out", "... -> ..."
-# By the last part of HookedTransformer's name of a weight, that of a bridge's, and how its axes become ours.
-ORIGINS = {
-    **dict.fromkeys(("W_E", "W_pos", "w"), ("weight", AS_IT_IS)),
-    "b": ("bias", AS_IT_IS),
-    **{f"W_{x.upper()}": (f"{x}.weight", "(head d_head) d_in -> head d_in d_head") for x in "qkv"},
-    **{f"b_{x.upper()}": (f"{x}.bias", "(head d_head) -> head d_head") for x in "qkv"},
-    "W_rel": ("rel.weight", "lag (head d_head) -> head lag d_head"),
-    "W_O": ("o.weight", "d_out (head d_head) -> head d_head d_out"),
-    "b_O": ("o.bias", AS_IT_IS),
-    **{f"W_{x}": (f"{x}.weight", LAYER) for x in ("in", "gate", "out")},
-    **{f"b_{x}": (f"{x}.bias", AS_IT_IS) for x in ("in", "out")},
-    "W_U": ("weight", LAYER),
-    "b_U": ("bias", AS_IT_IS),
+# By the last part of HookedTransformer's name of a weight, what a bridge calls it after its stem.
+ROLES = {
+    **dict.fromkeys(("W_E", "W_pos", "W_U", "w"), "weight"),
+    **dict.fromkeys(("b", "b_U"), "bias"),
+    **{f"W_{x}": f"{x.lower()}.weight" for x in ("Q", "K", "V", "O", "G", "in", "gate", "out", "rel")},
+    **{f"b_{x}": f"{x.lower()}.bias" for x in ("Q", "K", "V", "O", "G", "in", "out", "dt")},
+    # Of state spaces.
+    **{f"conv_{x}": f"conv_{x}.weight" for x in "QKV"},
+    **{f"b_conv_{x}": f"conv_{x}.bias" for x in "QKV"},
+    **dict.fromkeys(("W_dt", "W_dt_out"), "dt.weight"),
+    **{f"W_{x}": f"{x}.weight" for x in ("dt_in", "B", "C")},
+    "A_log": "A_log",
+    "D": "D",
 }
-NOT_TRANSPOSED = {  # where layers lie as GPT-2's do
-    "W_O": "(head d_head) d_out -> head d_head d_out",
-    **dict.fromkeys(("W_in", "W_gate", "W_out"), AS_IT_IS),
+AS_GPT2 = ("W_O", "W_in", "W_gate", "W_out")  # what is not transposed where layers lie as GPT-2's do
+# What one weight holds, one after the other, as rows.
+FUSED = {
+    "qkv": ("q", "k", "v"),
+    "vg": ("v", "g"),
+    "gvkqdt": ("g", "v", "k", "q", "dt"),
+    "conv": ("conv_V", "conv_K", "conv_Q"),
+    "dtbc": ("dt_in", "B", "C"),
 }
+LAGS = ".W_rel"  # its last row is for positions that the mask hides
 
 
 @dataclass(frozen=True)
-class Names:
+class Table:
     """Translates the names of some program's weights into those of a TransformerBridge, and back.
 
     Example:
-        >>> names = Names({"wte": "embed", "h.": "blocks.", "ln_1": "ln1"})
-        >>> names.ours(["wte.weight", "h.3.ln_1.bias"])
+        >>> table = Table({"wte": "embed", "h.N.ln_1": "blocks.N.ln1"})
+        >>> table.ours(["wte.weight", "h.3.ln_1.bias"])
         {'wte.weight': 'embed.weight', 'h.3.ln_1.bias': 'blocks.3.ln1.bias'}
     """
 
-    # Stems of their names, and beginnings of those of layers (which end in a dot), by a bridge's.
-    table: Mapping[str, str]
+    # A bridge's stems by theirs, with N for the number of a layer; two of theirs may be one of a bridge's.
+    stems: Mapping[str, str]
     called: Called = str  # a function of one of their names: what a file calls that weight
+    by_head: bool = False  # whether queries, keys and values in one weight lie head by head
 
     def ours(self, weights: Iterable[str]) -> dict[str, str]:
         """Returns a bridge's name of each of their weights.
@@ -69,15 +77,10 @@ class Names:
         """
         names: dict[str, str] = {}
         for name in weights:
-            stem, _, kind = name.rpartition(".")
-            prefix = next((x for x in self.table if x.endswith(".") and stem.startswith(x)), "")
-            layer, _, inner = stem.removeprefix(prefix).partition(".")
-            if prefix and layer.isdecimal() and inner in self.table:
-                ours = f"{self.table[prefix]}{layer}.{self.table[inner]}.{kind}"
-            elif stem in self.table:
-                ours = f"{self.table[stem]}.{kind}"
-            else:
+            stem, number, kind = _parts(name)
+            if stem not in self.stems:
                 raise UnknownWeightError(self.called(name))
+            ours = f"{self.stems[stem].replace('.N.', f'.{number}.')}.{kind}"
             if ours in names.values():
                 name = quoted(self.called(name))
                 raise RunFileError(f"it has a weight {name} a second time, as another name")
@@ -88,27 +91,29 @@ class Names:
         """Returns what a file would call a weight that has this name in a bridge.
 
         Example:
-            >>> names = Names({"wte": "embed", "h.": "blocks.", "attn.c_attn": "attn.qkv"})
-            >>> names.theirs("embed.weight"), names.theirs("blocks.1.attn.k.bias"), names.theirs("blocks.N")
-            ('wte.weight', 'h.1.attn.c_attn.bias', 'h.N')
+            >>> table = Table({"wte": "embed", "h.N.attn.c_attn": "blocks.N.attn.qkv"})
+            >>> table.theirs("embed.weight"), table.theirs("blocks.1.attn.k.bias"), table.theirs("blocks.N")
+            ('wte.weight', 'h.1.attn.k.bias', 'h.N')
         """
-        by_ours = {name: theirs for theirs, name in self.table.items()}
-        if "attn.qkv" in by_ours:
-            by_ours |= {f"attn.{letter}": by_ours["attn.qkv"] for letter in "qkv"}
-        stem, _, kind = ours.rpartition(".")
+        by_ours = {stem: theirs for theirs, stem in self.stems.items()}
+        stem, number, kind = _parts(ours)
         if stem in by_ours:
-            return self.called(f"{by_ours[stem]}.{kind}")
-        blocks, _, rest = ours.partition(".")
-        layer, _, rest = rest.partition(".")
-        inner, _, kind = rest.rpartition(".")
-        outer = by_ours.get(f"{blocks}.", f"{blocks}.")
-        return self.called(f"{outer}{layer}" + (f".{by_ours.get(inner, inner)}.{kind}" if rest else ""))
+            return self.called(f"{by_ours[stem].replace('.N.', f'.{number}.')}.{kind}")
+        layers = next(
+            (x.partition(".N.")[0] for y, x in by_ours.items() if y.startswith("blocks.")), "blocks"
+        )
+        return self.called(ours.replace("blocks", layers, 1))
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    """Returns the stem of a name with N for the number of its layer, that number, and the last part."""
+    stem, _, kind = name.rpartition(".")
+    number = next((part for part in stem.split(".")[:-1] if part.isdecimal()), "N")
+    return stem.replace(f".{number}.", ".N.", 1), number, kind
 
 
 def from_shapes(shapes: Shapes, called: Called) -> dict[str, Any]:
     """Returns the fields of a `DecoderConfig` that the shapes of a bridge's weights tell.
-
-    They are those that do not depend on which way the layers of an MLP lie.
 
     Example:
         >>> from_shapes({"embed.weight": (3, 4), "blocks.0.attn.q.weight": (4, 4)}, str)
@@ -125,98 +130,19 @@ def from_shapes(shapes: Shapes, called: Called) -> dict[str, Any]:
         fields["n_ctx"] = shape_of(shapes, "pos_embed.weight", 2, called)[0]
     if "unembed.weight" in shapes:
         fields["d_vocab_out"] = shape_of(shapes, "unembed.weight", 2, called)[0]
+    if "blocks.0.ln1.bias" in shapes:
+        fields["normalization_type"] = "LN"
+    if not fields["attn_only"]:  # whichever way the layer lies
+        rows, columns = shape_of(shapes, "blocks.0.mlp.in.weight", 2, called)
+        fields["d_mlp"] = rows if columns == d_model else columns
     return fields
-
-
-def split_shapes(shapes: Shapes, transposed: bool = True, called: Called = str) -> Shapes:
-    """Returns shapes in which a weight that holds queries, keys and values is split in three.
-
-    Args:
-        shapes: The shapes by a bridge's names; `attn.qkv` holds the three.
-        transposed: Whether that weight is `[d_out, d_in]`.
-        called: What the file calls a weight, for messages.
-
-    Raises:
-        RunFileError: Naming a weight that cannot be split.
-
-    Example:
-        >>> split_shapes({"blocks.0.attn.qkv.bias": (6,)})
-        {'blocks.0.attn.q.bias': (2,), 'blocks.0.attn.k.bias': (2,), 'blocks.0.attn.v.bias': (2,)}
-    """
-    split: dict[str, tuple[int, ...]] = {}
-    for name, shape in shapes.items():
-        if ".qkv." not in name:
-            split[name] = shape
-            continue
-        three = shape if transposed else shape[::-1]
-        if not three or three[0] % 3:
-            raise RunFileError(f"{called(name)} has shape {list(shape)}, expected queries, keys and values")
-        split |= {name.replace("qkv", letter): (three[0] // 3, *three[1:]) for letter in "qkv"}
-    return split
-
-
-def check_fused(shapes: Shapes, config: DecoderConfig, transposed: bool, called: Called) -> None:
-    """Compare weights that hold queries, keys and values with those that the config describes.
-
-    Args:
-        shapes: The shapes by a bridge's names.
-        config: The shape of the model.
-        transposed: Whether such a weight is `[d_out, d_in]`.
-        called: What the file calls a weight, for messages.
-
-    Raises:
-        RunFileError: Naming one of another shape.
-    """
-    rows = 3 * config.n_heads * config.d_head
-    for name, shape in shapes.items():
-        weight = (rows, config.d_model) if transposed else (config.d_model, rows)
-        expected = weight if name.endswith(".weight") else (rows,)
-        if ".qkv." in name and shape != expected:
-            raise RunFileError(f"{called(name)} has shape {list(shape)}, expected {list(expected)}")
-
-
-def by_other_names(
-    plan: ImportPlan, names: Mapping[str, str], split: Callable[[Tensor], Sequence[Tensor]]
-) -> ImportPlan:
-    """The plan for weights with other names (`Names.ours`).
-
-    Args:
-        plan: By a bridge's names.
-        names: A bridge's name of each weight.
-        split: Makes queries, keys and values, `[d_out, ...]` each, of a weight that holds the three.
-    """
-
-    def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        parts: dict[str, Tensor] = {}
-        for name, value in weights.items():
-            ours = names[name]
-            if ".qkv." in ours:
-                parts |= {ours.replace("qkv", x): y for x, y in zip("qkv", split(value), strict=True)}
-            else:
-                parts[ours] = value
-        return plan.states(parts)
-
-    return replace(plan, wanted=tuple(names), states=states)
-
-
-def with_first_rows(plan: ImportPlan, rows: Mapping[str, int]) -> ImportPlan:
-    """Returns the plan for weights of which some have more rows than are used.
-
-    Args:
-        plan: For weights without the further rows.
-        rows: How many rows are used, by the name of each such weight.
-    """
-
-    def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        return plan.states({name: value[: rows.get(name)] for name, value in weights.items()})
-
-    return replace(plan, states=states)
 
 
 def plan(
     shapes: Shapes,
     config: DecoderConfig,
     *,
+    table: Table | None = None,
     transposed: bool = True,
     assumed: Mapping[str, Any] | None = None,
     may_tie: bool = False,
@@ -225,18 +151,21 @@ def plan(
     norms_may_lack_bias: bool = False,
     called: Called = str,
 ) -> ImportPlan:
-    """Work out how the linear layers of a bridge become the weights of a HookedDecoder.
+    """Work out how linear layers become the weights of a HookedDecoder.
 
     Args:
-        shapes: The shape of every weight, by a bridge's names.
+        shapes: The shape of every weight.
         config: The shape of the model.
-        transposed: Whether `attn.o` and the layers of an MLP are `[d_out, d_in]`, as all others are.
+        table: Translates their names, where these are not a bridge's.
+        transposed: Whether layers are `[d_out, d_in]`; those that read queries, keys and values from a weight
+            each always are.
         assumed: The assumptions of `ImportPlan`.
         may_tie: The flag of `ImportPlan`; without it a model without `unembed` has the embedding's transpose.
         embed_scale: What embeddings are multiplied by where they enter the model (Gemma).
         norm_offset: What is added to the gains of norms (Gemma).
-        norms_may_lack_bias: Whether a bias that a norm lacks is zero (nanoGPT).
-        called: What the file calls a weight.
+        norms_may_lack_bias: Whether a norm's bias that is not there is zero (nanoGPT). Gains that no norm
+            has are then one.
+        called: What the file calls a weight, where there is no table.
 
     Raises:
         RunFileError: Naming a weight that is missing, unknown or of another shape.
@@ -251,44 +180,86 @@ def plan(
         >>> plan(shapes, config).states(weights)["blocks.0.attn.W_Q"].shape
         torch.Size([2, 4, 2])
     """
+    names = table.ours(shapes) if table else dict(zip(shapes, shapes, strict=True))
+    shapes = {names[name]: shape for name, shape in shapes.items()}
     ours = parameter_shapes(config.model_copy(update={"tied": False}))
-    origins = {name: _origin(name, transposed) for name in ours}
-    expected = {
-        theirs: _their_shape(ours[name], axes)
-        for name, (theirs, axes) in origins.items()
-        if not (config.gated_mlp and theirs.endswith("mlp.in.bias"))  # ours comes behind the gate
-    }
+    folds = FOLDS[config.mixer]
+    roles = {_role(name): name for name in ours}
+    parts = {role: _their_shape(name, ours[name], folds, transposed) for role, name in roles.items()}
+    if config.gated_mlp:  # ours comes behind the gate
+        parts = {role: shape for role, shape in parts.items() if not role.endswith("mlp.in.bias")}
+    holders = _holders(parts, shapes) if table else {}
+    inside = {part for held in holders.values() for part in held}
+    expected = {role: shape for role, shape in parts.items() if role not in inside}
+    for role, held in holders.items():
+        whole = (sum(parts[part][0] for part in held), *parts[held[0]][1:])
+        expected[role] = whole if transposed else whole[::-1]
     # A linear layer may always lack its bias.
     norms = () if norms_may_lack_bias else (".ln1.bias", ".ln2.bias", "ln_final.bias")
-    biases = {name for name in expected if name.endswith(".bias") and not name.endswith(norms)}
-    check_shapes(shapes, expected, {*biases, "unembed.weight"}, called)
+    needed = (".attn.dt.bias", *norms)
+    optional = {name for name in expected if name.endswith(".bias") and not name.endswith(needed)}
+    gains = {role for role, name in roles.items() if name.endswith(".w")}
+    if norms_may_lack_bias and not gains & shapes.keys():
+        optional |= gains
+    check_shapes(shapes, expected, {*optional, "unembed.weight"}, table.theirs if table else called)
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        weights = {names[name]: value for name, value in weights.items()}
         weights = {"unembed.weight": weights["embed.weight"], **weights}
+        for role in holders.keys() & weights.keys():
+            rows = weights[role] if transposed else weights[role].t()
+            if table and table.by_head:
+                by_part = "(head three d_head) ... -> (three head d_head) ..."
+                rows = rearrange(rows, by_part, three=3, head=config.n_heads)
+            cut = rows.split([parts[part][0] for part in holders[role]])
+            weights |= dict(zip(holders[role], cut, strict=True))
         made = {}
-        for name, (theirs, axes) in origins.items():
-            value = weights.get(theirs)
-            made[name] = torch.zeros(ours[name]) if value is None else _turned(value, axes, config.d_head)
-            if name.endswith(".w"):
-                made[name] = made[name] + norm_offset
+        for role, name in roles.items():
+            value = weights.get(role)
+            shape = ours[name]
+            if value is None:
+                made[name] = torch.ones(shape) if role in gains else torch.zeros(shape)
+            else:
+                made[name] = _ours(name, value, shape, folds, transposed) + norm_offset * (role in gains)
         return {**made, "embed.W_E": made["embed.W_E"] * embed_scale}
 
-    wanted = tuple(name for name in expected if name in shapes)
-    return ImportPlan(config, wanted, states, dict(assumed or {}), may_tie)
+    return ImportPlan(config, tuple(names), states, dict(assumed or {}), may_tie)
 
 
-def _origin(name: str, transposed: bool) -> tuple[str, str]:
-    """A bridge's name of a weight, and how its axes become HookedTransformer's."""
-    stem, _, kind = name.rpartition(".")
-    kind = kind.removeprefix("_")  # which marks what heads share
-    theirs, axes = ORIGINS[kind]
-    return f"{stem}.{theirs}", axes if transposed else NOT_TRANSPOSED.get(kind, axes)
+def _role(name: str) -> str:
+    """Returns a bridge's name of a weight."""
+    stem, _, _ = name.rpartition(".")
+    norm = ".norm" * name.endswith(".attn.w")
+    return f"{stem}{norm}.{ROLES[kind_of(name)]}"
 
 
-def _turned(value: Tensor, axes: str, d_head: int) -> Tensor:
-    return rearrange(value, axes, d_head=d_head) if "d_head" in axes else rearrange(value, axes)
+def _holders(parts: Iterable[str], weights: Iterable[str]) -> dict[str, list[str]]:
+    """Returns the names of weights that hold several, and of what each holds, for every layer."""
+    holders: dict[str, list[str]] = {}
+    for side in (side for side in FUSED if any(f".{side}." in name for name in weights)):
+        for part in FUSED[side]:
+            for role in parts:
+                block, _, kind = role.rpartition(f".{part}.")
+                if block:
+                    holders.setdefault(f"{block}.{side}.{kind}", []).append(role)
+    return holders
 
 
-def _their_shape(ours: tuple[int, ...], axes: str) -> tuple[int, ...]:
-    before, after = axes.split(" -> ")
-    return tuple(rearrange(torch.empty(ours, device="meta"), f"{after} -> {before}").shape)
+def _is_turned(name: str, transposed: bool) -> bool:
+    return kind_of(name) in LINEAR and (transposed or kind_of(name) not in AS_GPT2)
+
+
+def _ours(name: str, value: Tensor, shape: tuple[int, ...], folds: Folds, transposed: bool) -> Tensor:
+    value = value.t() if _is_turned(name, transposed) else value[: -1 if name.endswith(LAGS) else None]
+    fold = folds.get(kind_of(name)) if ".attn." in name else None
+    return value if fold is None else rearrange(value, fold[1], head=shape[0])
+
+
+def _their_shape(name: str, ours: tuple[int, ...], folds: Folds, transposed: bool) -> tuple[int, ...]:
+    """Returns the shape of which `_ours` makes this one."""
+    if ".attn." in name and kind_of(name) in folds:
+        before, after = folds[kind_of(name)][1].split(" -> ")
+        ours = tuple(rearrange(torch.empty(ours, device="meta"), f"{after} -> {before}").shape)
+    if _is_turned(name, transposed):
+        return ours[::-1]
+    return (ours[0] + name.endswith(LAGS), *ours[1:])

@@ -21,6 +21,7 @@ from mechmarkov.importing import (
     relative_transformer,
     transformer_bridge,
 )
+from mechmarkov.importing.files.configs import numbers
 from mechmarkov.importing.hooked_transformer import CHANGING, LOCAL, config_from_lens
 from mechmarkov.importing.live import gpt2_names
 from mechmarkov.importing.live.difference import nearest
@@ -38,7 +39,6 @@ from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import listed, quoted
 
 TRANSFORMERS = "transformers.models."
-EPS = ("layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rms_norm_eps")  # other people's names
 
 
 def converted(
@@ -79,7 +79,11 @@ def converted(
             ) from None
     else:
         fields = given if n_ctx is None else {**given, "n_ctx": n_ctx}
-        reading = Reading(lambda _: named.of_live_model(live.model, names, fields), advice=advice_for(fields))
+        reading = Reading(
+            lambda _: named.of_live_model(live.model, names, fields),
+            advice=advice_for(fields),
+            modules=named.modules_of(live.model, names),
+        )
     choices = list(reading.all_choices())
     decoders = (_decoder(live.kind(), reading, choice, n_ctx) for choice in choices)
     if len(choices) == 1:
@@ -127,9 +131,8 @@ def _of_transformers(
     settings = next(configs(live), {})
     if settings.get("model_type") in mamba.MIXERS and n_ctx is not None:
         given = {**given, "n_ctx": n_ctx}  # a Mamba has no context to be shortened
-    weights = {name: value.detach().cpu().float() for name, value in state.items()}
-    plan = hugging_face.plan_import(layout.shapes_of(weights), settings, given, where="config.")
-    return Reading(lambda _: plan.of_live_model(weights))
+    plan = hugging_face.plan_import(layout.shapes_of(state), settings, given, where="config.")
+    return Reading(lambda _: plan.of_live_model(state))
 
 
 def _with_lens_names(live: Inside, state: Mapping[str, Tensor], given: dict[str, Any]) -> Reading:
@@ -141,13 +144,8 @@ def _with_lens_names(live: Inside, state: Mapping[str, Tensor], given: dict[str,
     config = next(configs(live), {})
     ours = {*DecoderConfig.model_fields, *CHANGING, *LOCAL}
     known = {name: value for name, value in config.items() if name in ours}
-    eps = [config[name] for name in EPS if name in config]
-    fields = {
-        **hooked_transformer.from_shapes(layout.shapes_of(state)),
-        **({"eps": eps[0]} if eps else {}),
-        **known,
-    }
-    fields = config_fields.agree(fields, given, "in its cfg")
+    by_shapes = hooked_transformer.from_shapes(layout.shapes_of(state))
+    fields = config_fields.agree({**by_shapes, **numbers(config), **known}, given, "in its cfg")
     choices: dict[str, list[Any]] = {}
     if not fields["attn_only"] and fields.get("act_fn") is None:
         choices["act_fn"] = [*ACTIVATIONS]

@@ -1,19 +1,15 @@
 """Transformers' Mamba and Mamba-2: `MambaForCausalLM` and `Mamba2ForCausalLM`."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from mechmarkov.importing import config_fields, layout
+from mechmarkov.importing import config_fields, layout, linear_layers
 from mechmarkov.importing.layout import Called, ImportPlan, Shapes
-from mechmarkov.importing.names.table import table_of
-from mechmarkov.importing.names.weights import renamed
-from mechmarkov.models import DecoderConfig
 from mechmarkov.models.config import MAX_WIDTH
-from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import shown
@@ -37,42 +33,27 @@ HARMLESS = {
     "time_step_limit", "time_step_max", "time_step_min", "time_step_rank", "time_step_scale",
     "use_associative_scan", "use_bias", "use_conv_bias", "use_mambapy",
 }  # fmt: skip
-LAYER, BLOCK = r"backbone\.layers\.(\d+)\.", r"blocks.\1."
-MIXER, ATTN = rf"{LAYER}mixer\.", rf"{BLOCK}attn."
-
-
-def _both(name: str, weight: str, bias: str, sides: Sequence[str]) -> dict[str, Any]:
-    """Lines of a table for a layer's weight and bias, which hold several of ours."""
-    kinds = {"weight": weight, "bias": bias}
-    return {
-        rf"{MIXER}{name}\.{kind}": {"to": [f"{ATTN}{ours}_{side}" for side in sides], "split": "parts"}
-        for kind, ours in kinds.items()
-    }
-
-
-# Tables of names (`mechmarkov.importing.names`), for both and for each.
-NAMES = {
-    "backbone.embeddings.weight": "embed.W_E",
-    "backbone.norm_f.weight": "ln_final.w",
-    "lm_head.weight": "unembed.W_U",
-    rf"{LAYER}norm\.weight": f"{BLOCK}ln1.w",
-    rf"{MIXER}(A_log|D)": rf"{ATTN}\2",
-    rf"{MIXER}out_proj\.weight": f"{ATTN}W_O",
-    rf"{MIXER}out_proj\.bias": f"{ATTN}b_O",
+LAYERS = "backbone.layers."
+# A bridge's stems by theirs, as of `linear_layers.Table`, of both and of each.
+STEMS = {
+    "backbone.embeddings": "embed",
+    f"{LAYERS}N.norm": "blocks.N.ln1",
+    f"{LAYERS}N.mixer.norm": "blocks.N.attn.norm",
+    f"{LAYERS}N.mixer": "blocks.N.attn",
+    f"{LAYERS}N.mixer.x_proj": "blocks.N.attn.dtbc",
+    f"{LAYERS}N.mixer.dt_proj": "blocks.N.attn.dt",
+    f"{LAYERS}N.mixer.out_proj": "blocks.N.attn.o",
+    "backbone.norm_f": "ln_final",
+    "lm_head": "unembed",
 }
-MIXER_NAMES: dict[str, dict[str, Any]] = {
+STEMS_OF = {
     "mamba": {
-        **_both("in_proj", "W", "b", ("G", "V", "K", "Q", "dt")),
-        **_both("conv1d", "conv", "b_conv", "VKQ"),
-        rf"{MIXER}norm\.weight": f"{ATTN}w",
+        f"{LAYERS}N.mixer.in_proj": "blocks.N.attn.gvkqdt",
+        f"{LAYERS}N.mixer.conv1d": "blocks.N.attn.conv",
     },
     "mamba1": {
-        **_both("in_proj", "W", "b", "VG"),
-        rf"{MIXER}conv1d\.weight": f"{ATTN}conv_V",
-        rf"{MIXER}conv1d\.bias": f"{ATTN}b_conv_V",
-        rf"{MIXER}x_proj\.weight": {"to": [f"{ATTN}W_{x}" for x in ("dt_in", "B", "C")], "split": "parts"},
-        rf"{MIXER}dt_proj\.weight": f"{ATTN}W_dt_out",
-        rf"{MIXER}dt_proj\.bias": f"{ATTN}b_dt",
+        f"{LAYERS}N.mixer.in_proj": "blocks.N.attn.vg",
+        f"{LAYERS}N.mixer.conv1d": "blocks.N.attn.conv_V",
     },
 }
 MARKS = (("backbone.layers.0.mixer.A_log",),)
@@ -102,15 +83,24 @@ def plan_import(
     fields = config_fields.agree(_fields(config, where), given, "in its config")
     assumed = {} if "n_ctx" in given else {"n_ctx": ASSUMED_N_CTX}
     shape = config_fields.make_config({**assumed, **fields})
-    if (layers := layout.count_layers(shapes, "backbone.layers.", called)) != shape.n_layers:
+    if (layers := layout.count_layers(shapes, LAYERS, called)) != shape.n_layers:
         raise RunFileError(f"it has {layers} layers, but num_hidden_layers is {shape.n_layers}")
-    expected = _expected(shape)
-    biases = {name for name in expected if name.endswith(".bias") and "dt_proj" not in name}
-    layout.check_shapes(shapes, expected, {*biases, "lm_head.weight"}, called)
+    # What Mamba-2 adds to what the projection gives, in a weight of its own.
+    steps = {f"{LAYERS}{n}.mixer.dt_bias": f"blocks.{n}.attn.b_dt" for n in range(layers)}
+    steps = {} if shape.mixer == "mamba1" else steps
+    own = {name: each for name, each in shapes.items() if name not in steps}
+    table = linear_layers.Table(STEMS | STEMS_OF[shape.mixer], called)
+    plan = linear_layers.plan(own, shape, table=table, assumed=assumed, may_tie=True)
+    added = {name: each for name, each in shapes.items() if name in steps}
+    layout.check_shapes(added, dict.fromkeys(steps, (shape.n_heads,)), called=called)
     if "lm_head.weight" not in shapes and config.get("tie_word_embeddings") is False:
         raise RunFileError("it has no unembedding, though its config says that it is not tied")
-    wanted = tuple(name for name in expected if name in shapes)
-    return ImportPlan(shape, wanted, lambda weights: _states(weights, shape), assumed, may_tie=True)
+
+    def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        made = plan.states({name: weights[name] for name in plan.wanted})
+        return made | {ours: made[ours] + weights[name][:, None] for name, ours in steps.items()}
+
+    return replace(plan, wanted=(*plan.wanted, *steps), states=states)
 
 
 def _fields(config: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -132,48 +122,3 @@ def _fields(config: Mapping[str, Any], where: str) -> dict[str, Any]:
         rank = math.ceil(width / 16) if rank in (None, "auto") else rank
         fields |= {"n_heads": int(width * expand), "d_head": 1, "dt_rank": rank}
     return fields
-
-
-def _channels(config: DecoderConfig) -> tuple[int, int]:
-    """Returns the number of channels, and of the numbers of `B` and of `C` next to them at a position."""
-    assert config.n_groups is not None
-    assert config.d_state is not None
-    shared = config.n_groups * config.d_state if config.mixer == "mamba" else 0
-    return config.n_heads * config.d_head, shared
-
-
-def _expected(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    d, (channels, shared) = config.d_model, _channels(config)
-    d_conv, d_state, rank = config.d_conv or 1, config.d_state or 1, config.dt_rank or 1
-    steps = config.n_heads if config.mixer == "mamba" else 0
-    read, convolved = 2 * channels + 2 * shared + steps, channels + 2 * shared
-    shapes: dict[str, tuple[int, ...]] = {"backbone.embeddings.weight": (config.d_vocab, d)}
-    for layer in range(config.n_layers):
-        at = f"backbone.layers.{layer}"
-        mixer = {"conv1d.weight": (convolved, 1, d_conv), "conv1d.bias": (convolved,)}
-        if config.mixer == "mamba":
-            mixer |= dict.fromkeys(("dt_bias", "A_log", "D"), (config.n_heads,)) | {
-                "norm.weight": (channels,)
-            }
-        else:
-            mixer |= {"x_proj.weight": (rank + 2 * d_state, channels), "A_log": (channels, d_state)}
-            mixer |= {"dt_proj.weight": (channels, rank), "dt_proj.bias": (channels,), "D": (channels,)}
-        mixer |= {"in_proj.weight": (read, d), "in_proj.bias": (read,)}
-        mixer |= {"out_proj.weight": (d, channels), "out_proj.bias": (d,)}
-        shapes |= {f"{at}.norm.weight": (d,)} | {f"{at}.mixer.{name}": one for name, one in mixer.items()}
-    return {**shapes, "backbone.norm_f.weight": (d,), "lm_head.weight": (config.d_vocab, d)}
-
-
-def _states(weights: Mapping[str, Tensor], config: DecoderConfig) -> dict[str, Tensor]:
-    """Our tensors; a bias that is not there is zero."""
-    theirs = {"lm_head.weight": weights["backbone.embeddings.weight"], **weights}
-    for name, steps in weights.items():
-        if name.endswith("dt_bias"):  # added to what the projection gives
-            at = name.removesuffix("dt_bias")
-            rows = weights[f"{at}in_proj.weight"]
-            bias = theirs.get(f"{at}in_proj.bias", rows.new_zeros(len(rows)))
-            theirs[f"{at}in_proj.bias"] = torch.cat([bias[: -len(steps)], bias[-len(steps) :] + steps])
-            del theirs[name]
-    ours = renamed(theirs, table_of(NAMES | MIXER_NAMES[config.mixer]), config.model_dump()).states
-    shapes = parameter_shapes(config.model_copy(update={"tied": False}))
-    return {name: ours.get(name, torch.zeros(shape)) for name, shape in shapes.items()}

@@ -9,21 +9,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from mechmarkov.importing import config_fields, gpt2, layout, linear_layers
+from mechmarkov.importing.files import buffers
 from mechmarkov.importing.layout import Called, ImportPlan, Shapes
 from mechmarkov.safe.plain_data import RunFileError
 
-TABLE = {
+STEMS = {
     "wte": "embed",
+    "layers.N.ln": "blocks.N.ln1",
+    "layers.N.ln_2": "blocks.N.ln2",
+    **{f"layers.N.{letter}": f"blocks.N.attn.{letter.lower()}" for letter in "QKV"},
+    "layers.N.c_proj": "blocks.N.attn.o",
+    "layers.N.wpe": "blocks.N.attn.rel",
+    "layers.N.mlp.c_fc": "blocks.N.mlp.in",
+    "layers.N.mlp.c_proj": "blocks.N.mlp.out",
     "ln_f": "ln_final",
     "lm_head": "unembed",
-    "layers.": "blocks.",
-    "ln": "ln1",
-    "ln_2": "ln2",
-    **{letter: f"attn.{letter.lower()}" for letter in "QKV"},
-    "c_proj": "attn.o",
-    "wpe": "attn.rel",
-    "mlp.c_fc": "mlp.in",
-    "mlp.c_proj": "mlp.out",
 }
 MARKS = (("layers.0.wpe.weight", "layers.0.Q.weight"),)
 
@@ -36,24 +36,16 @@ def plan_import(
     Raises:
         RunFileError: Naming a field that cannot be expressed, is not given, or contradicts the shapes.
     """
-    table = linear_layers.Names(TABLE, called)
     masks = [name for name in shapes if name.endswith(".bias") and len(shapes[name]) == 4]
     lags = [name for name in shapes if name.endswith(".pos")]  # which lag each pair of positions has
-    names = table.ours(name for name in shapes if name not in {*masks, *lags})
     rows, _ = layout.shape_of(shapes, "layers.0.wpe.weight", 2, called)
-    n_ctx = rows - 1
-    cut = {
-        name: (n_ctx, *shape[1:])
-        if names.get(name, "").endswith("rel.weight") and shape[0] == rows
-        else shape
-        for name, shape in shapes.items()
-    }
-    by_shapes = {"n_ctx": n_ctx, "positional_embedding_type": "relative"}
+    by_shapes = {"n_ctx": rows - 1, "positional_embedding_type": "relative"}
     fields = config_fields.agree(by_shapes, from_config, layout.BY_SHAPES)
-    plan = gpt2.plan_of(names, table, cut, fields, given, masks=masks, of="Relative_Transformer")
+    own = {name: shape for name, shape in shapes.items() if name not in {*masks, *lags}}
+    plan = gpt2.plan_of(linear_layers.Table(STEMS, called), own, fields, given, of="Relative_Transformer")
     if plan.config.n_heads > 1 and plan.config.n_layers > 1:
         raise RunFileError(
             f"n_heads is {plan.config.n_heads}, but layers beyond the first have one head: "
             "a HookedDecoder cannot express it"
         )
-    return linear_layers.with_first_rows(plan, {name: n_ctx for name in names if cut[name] != shapes[name]})
+    return buffers.checked(plan, masks, [], called)

@@ -113,7 +113,7 @@ def _from_shapes(shapes: Shapes, called: Called) -> tuple[dict[str, Any], bool]:
             )
     fields = linear_layers.from_shapes(shapes, called)
     if "blocks.0.ln1.weight" in shapes:
-        fields["normalization_type"] = "LN" if "blocks.0.ln1.bias" in shapes else "RMS"
+        fields.setdefault("normalization_type", "RMS")
     if "pos_embed.weight" in shapes:
         fields["positional_embedding_type"] = "standard"
     if fields["attn_only"]:
@@ -123,8 +123,7 @@ def _from_shapes(shapes: Shapes, called: Called) -> tuple[dict[str, Any], bool]:
         raise RunFileError(
             f"it is a bridge's bare state dict whose square layers do not tell which way they lie: {ADVICE}"
         )
-    flipped = d_in == fields["d_model"]
-    return {**fields, "d_mlp": d_out if flipped else d_in}, flipped
+    return fields, d_in == fields["d_model"]
 
 
 def states_of(

@@ -68,14 +68,17 @@ def pages(title: str, contents: Mapping[str, str], result: Summarised | None) ->
     if picture is not None:
         lines.append(f"\n![Loss over training and of the exact predictors]({folder.PICTURE})")
     summary = {} if result is None else result.summary()
+    if summary.get("badge"):
+        lines.append(f"\n**{_cell(summary['badge'])}**: {_cell(summary['headline'])}")
     lines += [f"\n**{_cell(warning)}**" for warning in summary.get("warnings", ())]
     for name, outcome in summary.get("probes", {}).items():
         lines.append(
-            f"\n## {_cell(name)}\n\n{_cell(outcome['verdict'])}\n\n| score | value | unit |\n|---|---|---|"
+            f"\n## {_cell(name)}\n\n{_cell(outcome['verdict'])}\n\n"
+            "| score | value | unit | null |\n|---|---|---|---|"
         )
         for key, score in outcome["scores"].items():
-            value = f"{score['value']:.4g}" if isinstance(score["value"], float) else score["value"]
-            lines.append(f"| {_cell(key)} | {_cell(value)} | {_cell(score['unit'])} |")
+            cells = (key, _number(score["value"]), score["unit"], _null(score.get("null")))
+            lines.append(f"| {' | '.join(map(_cell, cells))} |")
     drawn = {} if picture is None else {folder.PICTURE: picture}
     return {folder.CARD: "\n".join(lines) + "\n"} | drawn
 
@@ -147,6 +150,18 @@ def _naming(address: str, what: str) -> Iterator[None]:
     except Exception as error:
         why = printable(" ".join(str(error).split()), 200)
         raise RunFileError(f"{address} cannot {what}: {why}") from error
+
+
+def _number(value: object) -> object:
+    return f"{value:.4g}" if isinstance(value, float) else value
+
+
+def _null(null: float | list[float] | None) -> object:
+    """Returns a score's null: by chance, or the middle of fresh models and their range."""
+    if isinstance(null, list):
+        low, middle, high = map(_number, null)
+        return f"{middle} ({low} to {high})"
+    return "–" if null is None else _number(null)
 
 
 def _cell(value: object) -> str:

@@ -242,7 +242,8 @@ class Run(Stored):
             drawn = example_tokens(config, source, objective)
             read = (drawn if ids is None else torch.tensor(ids)[drawn])[:COMPARED_SEQUENCES]
         as_laws = objective.kind == "cross_entropy"
-        origin = {**compare(live, decoder, read, reading.advice, as_laws=as_laws), **reading.said}
+        compared = compare(live, decoder, read, reading.advice, as_laws=as_laws, modules=reading.modules)
+        origin = {**compared, **reading.said}
         if ids is not None:
             with our_own_numbers():
                 part = vocabulary.pick(decoder.config, config, states, ids, drawn)

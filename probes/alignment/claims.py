@@ -33,10 +33,18 @@ def best_path(data: xr.Dataset) -> xr.DataArray:
     """For each model the path that by itself predicts the chain best: by the most nats below the unigram.
 
     Not by the smallest KL: far lags are near the unigram whatever the weights, and would win with nothing.
+    Those come first that read one token most of the time and predict clearly better than the unigram; then
+    those that point along the target, as of a table that is far too sure no prediction is good.
     """
     # A path that is constant is nobody's answer while there is one that says something.
-    gain = data["gain"].where(data["constant"] == 0, -np.inf)
-    return (gain >= gain.max("path") - TIE).argmax("path")  # the first of equals, whatever their rounding
+    says = data["constant"] == 0
+    gain = data["gain"].where(says, -np.inf)
+    able = gain.where(_reads(data) & (gain >= MIN_GAIN_SHARE * data["unigram_kl"]), -np.inf)
+    along = data["kernel_cosine"].where(says & (data["kernel_cosine"] >= MIN_ALONG), -np.inf)
+    along = along.where(data.attrs["n_states"] > 2, -np.inf)
+    chosen = along.where((along > -np.inf).any("path"), gain)
+    chosen = able.where((able > -np.inf).any("path"), chosen)
+    return (chosen >= chosen.max("path") - TIE).argmax("path")  # the first of equals, whatever their rounding
 
 
 def of_best_path(data: xr.Dataset) -> xr.Dataset:
@@ -62,18 +70,13 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     score, best = _deciding(data, scores), of_best_path(data)
     least = MIN_GAIN_SHARE * float(data["unigram_kl"])
     names = (str(best["path"].item()),) if bool(best["constant"]) else tuple(alike(data))
-    if score is not None and score.unit == "cosine" and not float(best["gain"]) >= least:
-        along = _along_the_target(data)  # of a table that is far too sure no prediction is good
-        if along is not None and str(along["path"].item()) not in names:
-            best, names = along, (str(along["path"].item()),)
-            score = Score(float(best["kernel_cosine"]), "cosine")
     path, lag = str(best["path"].item()), int(best["attended_lag"])
     target, _ = target_of(best)
     gain, nats = float(best["gain"]), float(best["kernel_kl"])
     constant = bool(best["constant"])
     # Where the unigram is as near to this law, what is the law is it all the same.
     is_law = 0 < nats + gain < MIN_GAP_NATS and nats <= MAX_LEFT * (nats + gain)
-    holds = not constant and (gain >= least or is_law)
+    holds = not constant and (gain >= least or is_law) and bool(_reads(best))
     conditions = [
         _law(data, best),
         Condition("predicts by itself", value=nats, unit="nats"),
@@ -89,6 +92,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
             conditions.append(Condition("a token that tells nothing"))
     if constant:
         conditions.insert(0, Condition("constant"))
+        conditions += [Condition("all rows are equal")] * (nats + gain < TIE)
     if head_index(path) is not None and not constant:
         mass = float(best["attended_mass"])
         words = token_names(lag, int(data.attrs["query_shift"]), int(data.attrs["source_lag"]))
@@ -100,12 +104,19 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     unit = "" if score is None else score.unit
     is_another = unit == "cosine" and value is not None and value < MIN_COSINE
     status: Status = "shown" if holds and not is_another else "excluded"
-    if not constant and unit == "cosine" and not is_another and not holds:
-        conditions.append(Condition("only its direction"))
+    if not constant and unit == "cosine" and not is_another and not holds and bool(_reads(best)):
+        conditions.append(Condition("only its direction", value=gain, unit="nats"))
     told = Claim(
         names, "matches", (target,), value, None, null, unit, status, "weights", because=tuple(conditions)
     )
     return [told, *_at_other_lags(data, lag)] if status == "shown" else [told]
+
+
+def _reads(data: xr.Dataset) -> xr.DataArray:
+    """Returns which paths read one token most of the time: any does but a head that looks elsewhere."""
+    is_head = [head_index(str(path)) is not None for path in np.atleast_1d(data["path"].values)]
+    others = ~np.array(is_head).reshape(data["path"].shape)
+    return (data["attended_mass"] >= MIN_ATTENDED_MASS) | xr.DataArray(others, dims=data["path"].dims)
 
 
 def _law(data: xr.Dataset, path: xr.Dataset) -> Condition:
@@ -124,22 +135,14 @@ def _at_other_lags(data: xr.Dataset, told: int) -> Iterator[Claim]:
         one = last.sel(path=path)
         lag, value = int(one["attended_lag"]), float(one[name])
         is_table = np.isfinite(value) and (unit != "cosine" or value >= MIN_COSINE)
-        reads = head_index(path) is None or float(one["attended_mass"]) >= MIN_ATTENDED_MASS
-        if lag != told and not bool(one["constant"]) and float(one["gain"]) >= least and is_table and reads:
+        gains = not bool(one["constant"]) and float(one["gain"]) >= least
+        if lag != told and gains and is_table and bool(_reads(one)):
             target, _ = target_of(one)
             beside = (
                 _law(data, one),
                 Condition("predicts by itself", value=float(one["kernel_kl"]), unit="nats"),
             )
             yield Claim((path,), "matches", (target,), value, unit=unit, evidence="weights", because=beside)
-
-
-def _along_the_target(data: xr.Dataset) -> xr.Dataset | None:
-    """The last model's path that points along the target, at whatever scale; None where none does."""
-    last = last_model(data)
-    cosine = last["kernel_cosine"].where(last["constant"] == 0, -1.0).fillna(-1.0)
-    best = int(cosine.argmax("path"))
-    return last.isel(path=best) if float(cosine[best]) >= MIN_ALONG else None
 
 
 def _deciding(data: xr.Dataset, scores: dict[str, Score]) -> Score | None:

@@ -11,7 +11,8 @@ from mechmarkov.probing.dataset import MIN_GAP_NATS, last_model, normal_interval
 from mechmarkov.probing.score import DIVERGENCE, EXCESS, Score
 
 from . import figures, measure
-from .claims import claims, headline, nearest
+from .claims import claims, headline
+from .places import nearest
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:

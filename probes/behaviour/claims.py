@@ -3,11 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Bool, Float
 
 from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Status, Where, decided
 from mechmarkov.claims.tile import LEARNED, STUCK, Tile
@@ -22,16 +20,11 @@ from mechmarkov.probing.dataset import (
     normal_interval,
 )
 from mechmarkov.probing.score import Score
-from mechmarkov.theory.kernel import kl
 
+from .places import FAR_NATS, chosen, nearest, somewhere
 from .progress import REACHED, is_on_its_way, is_on_scores, knows_a_token, way
 
-FAR_NATS = 0.05  # after a state or at a position from which a law is not imitated there
-FEW = 0.1  # of the positions: a law that fails in so few is named without them
 ROUNDING = 1e-9
-MOST = 0.5  # of the predictions: a law that holds in fewer is told as holding at those only
-WRONG = 0.5  # of what the unigram is away: where it holds in few places, it is that far away elsewhere
-UNCLEAR = 0.1  # of the predictions at most, then, are neither right nor wrong
 MAX_BARS = 5  # of the picture on the first screen
 COLDEST_TOLD, HOTTEST_TOLD = 1 / 128, 8.0  # beyond, what differs is near rounding, or predictions are certain
 ROW_SHARE = 0.02  # of KL is left where a row is the law's at a temperature of its own: one is easily fitted
@@ -42,21 +35,12 @@ _STATUS: dict[bool | None, Status] = {True: "shown", None: "open", False: "exclu
 _SUBJECT = (MODEL,)
 
 
-def nearest(data: xr.Dataset) -> tuple[str, list[str]]:
-    """Returns the nearest predictor at the last step, the simplest of equals, and those it equals."""
-    closest = data["predictor"].values[is_nearest(last_model(data)["kl"])].tolist()
-    best, simple = data.attrs.get("best"), ("uniform", data.attrs.get("unigram"), data.attrs.get("bigram"))
-    if best in closest and closest[0] not in simple:  # the source's own law, which a law of steps may be
-        closest = [best, *(name for name in closest if name != best)]
-    return closest[0], closest[1:]
-
-
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     """Returns which laws are imitated and where not, at which temperature, and the excess over the best."""
     last = last_model(data)
     closest = _closest(data, last, scores)
-    somewhere = list(_somewhere(data, last))
-    there = {claim.object: claim for claim in somewhere if claim.relation == "imitates"}
+    in_places = list(somewhere(data, last))
+    there = {claim.object: claim for claim in in_places if claim.relation == "imitates"}
     everywhere = [_imitates(data, last, scores, str(name)) for name in data["predictor"].values]
     like = [there.get(claim.object, claim) for claim in everywhere]
     tempered = list(_tempered(data, last)) or list(_tempered_somewhere(data, last))
@@ -64,7 +48,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         *tempered,
         closest,
         _is_right(last, scores),
-        *(claim for claim in somewhere if claim.relation == "fails_at"),
+        *(claim for claim in in_places if claim.relation == "fails_at"),
         *way(data, last, scores),
         *sorted(like, key=lambda claim: claim.object[0] not in closest.object[:1]),
     ]
@@ -90,7 +74,8 @@ def _closest(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Cl
     if float(data["gap"]) < MIN_GAP_NATS:  # laws that hardly differ: which is nearer says nothing
         beside.append(Condition("unigram is told from the best", False, float(data["gap"]), "nats"))
         best, unigram = str(data.attrs.get("best", name)), str(data.attrs["unigram"])
-        ties = list(dict.fromkeys([*ties, unigram, best]))
+        near = [one for one in (unigram, best) if float(last["kl"].sel(predictor=one)) < value + MIN_GAP_NATS]
+        ties = list(dict.fromkeys([*ties, *near]))
     ties = [other for other in ties if other not in (name, *equals)]
     if is_on_scores(data) and data.attrs.get("best") not in (name, *equals, *ties):
         beside.append(Condition("loss on scores", True))  # it may be as right as the best law
@@ -155,98 +140,6 @@ def _at_chance(last: xr.Dataset) -> bool:
     return closest == "uniform" and is_narrow and abs(accuracy - chance) <= 3 * error + 1e-9
 
 
-def _somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
-    """Yields where the best or nearest law is imitated and where it clearly is not, by state or position."""
-    closest, equals = nearest(data)
-    best = str(data.attrs.get("best", closest))
-    parts = {"states": last["share_after"].values, "positions": np.ones(data.sizes["position"])}
-    # Of a model that is another law everywhere, the places where that is the best law say nothing.
-    is_another = best not in (closest, *equals) and imitates(last["kl"], last["kl_error"]) is True
-    names = dict.fromkeys([closest] if is_another else [best, closest])
-    labels = tuple(str(label) for label in data.attrs["labels"])
-    positions = tuple(int(at) for at in data["position"].values)
-    determined = bool(data.attrs.get("determined"))  # then laws of steps are the same where they know a token
-    simple = [name for name in ("uniform", data.attrs["unigram"]) if name in data["predictor"].values]
-    axes: dict[str, tuple[Any, ...]] = {"states": labels, "positions": positions}
-    if _tells_nothing(last["implied"].values):  # then it has no law after some states: it has one row for all
-        del axes["states"]
-    for name in names:
-        found: list[tuple[float, list[Claim]]] = []
-        for axis, places in axes.items():
-            variable = {"states": "kl_after", "positions": "kl_at"}[axis]
-            value, error = (last[each].sel(predictor=name).values for each in (variable, f"{variable}_error"))
-            with np.errstate(invalid="ignore"):
-                fails = value - NORMAL_95 * error > FAR_NATS
-                holds = value + NORMAL_95 * error < IMITATION_NATS
-                nearer = last[variable].sel(predictor=closest).values < IMITATION_NATS
-                by_chance = (last[variable].sel(predictor=simple) < IMITATION_NATS).any("predictor").values
-            if axis == "states":
-                holds &= ~_has_one_row(last["varies_after"].sel(predictor=name).values)
-            known, part = np.isfinite(value), parts[axis] / parts[axis].sum()
-            held = float(part[holds].sum() / part[known].sum())
-            if not fails.any() or not holds.any():
-                continue
-            if best not in (closest, *equals) and name == best and nearer[holds].all() and not determined:
-                continue  # where it holds it is the nearest law too: these places do not show it
-            if held < MOST - ROUNDING:
-                shows = holds & ~by_chance
-                if axis == "positions" and not shows[1:].any():
-                    continue  # where one token is seen, what reads any token reads the current one
-                away = (value * part)[fails].sum() / part[fails].sum()
-                clear = part[holds | fails].sum() >= (1 - UNCLEAR) * part[known].sum()
-                if not (shows.any() and clear and away >= WRONG * float(data["gap"])):
-                    continue
-                holds = shows
-            bad, good = (Where(**{axis: _chosen(places, which)}) for which in (fails, holds))
-            worst, most = (int(np.where(which, value, -np.inf).argmax()) for which in (fails, holds))
-            share = float(fails.sum() / known.sum())
-            ends = [normal_interval(float(value[i]), float(error[i]), least=0.0) for i in (worst, most)]
-            is_open = part[known & ~fails & ~holds].sum() > UNCLEAR * part[known].sum()
-            few = held < MOST - ROUNDING
-            only = tuple(map(str, _chosen(places, holds))) if few or is_open else ()
-            there = _law_there(last, variable, fails)
-            fails_at = Claim(
-                _SUBJECT, "fails_at", (name,), float(value[worst]), ends[0], unit="nats", where=bad,
-                because=(
-                    Condition("near elsewhere", few or None, float(value[most]), "nats", only),
-                    Condition("share of places", axis == "states" or share > FEW, share, "share"),
-                    *there,
-                ),
-            )  # fmt: skip
-            like = Claim(_SUBJECT, "imitates", (name,), float(value[most]), ends[1], unit="nats", where=good)
-            found.append((held, [fails_at, like]))
-        if found:  # by what tells more of where it holds
-            yield from max(found, key=lambda one: one[0])[1]
-            return
-
-
-def _has_one_row(varies: Float[np.ndarray, " state_from"]) -> Bool[np.ndarray, " state_from"]:
-    """Returns after which states a law that reads more tokens reads none, so that one row is it there."""
-    return (varies < ROUNDING) & (np.nanmax(varies) > IMITATION_NATS)
-
-
-def _law_there(last: xr.Dataset, variable: str, which: Bool[np.ndarray, " place"]) -> Iterator[Condition]:
-    """Yields the law that is imitated at all of some places, where another one fails."""
-    value, error = (last[each].transpose("predictor", ...).values for each in (variable, f"{variable}_error"))
-    with np.errstate(invalid="ignore"):
-        holds = (value + NORMAL_95 * error < IMITATION_NATS)[:, which].all(1)
-    if holds.any():
-        worst = np.where(holds, value[:, which].max(1), np.inf)
-        nearest_law = int(worst.argmin())
-        name = str(last["predictor"].values[nearest_law])
-        yield Condition("law there", value=float(worst[nearest_law]), unit="nats", words=(name,))
-
-
-def _tells_nothing(rows: Float[np.ndarray, "state_from state_to"]) -> bool:
-    """Returns whether mean predictions are the same after each state."""
-    known = rows[np.isfinite(rows).all(-1)]
-    return bool(kl(known, known.mean(0)).max(initial=0.0) < IMITATION_NATS)
-
-
-def _chosen(places: tuple[Any, ...], which: Bool[np.ndarray, " place"]) -> tuple[Any, ...]:
-    return tuple(places[i] for i in np.flatnonzero(which))
-
-
 def _tempered(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
     """The law that the model has at another temperature than its own; below 0 it has the opposite."""
     if "temperature" not in last:
@@ -304,8 +197,8 @@ def _tempered_somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
         yield Claim(
             _SUBJECT, "tempers", (name,), unit="temperature",
             because=(
-                Condition(f"surer {which}", words=_chosen(words, off & (heat > 1))),
-                Condition(f"less sure {which}", words=_chosen(words, off & (heat < 1))),
+                Condition(f"surer {which}", words=chosen(words, off & (heat > 1))),
+                Condition(f"less sure {which}", words=chosen(words, off & (heat < 1))),
                 Condition("left at those temperatures", value=rest, unit="nats"),
                 Condition("at its own temperature", value=at_own, unit="nats"),
             ),

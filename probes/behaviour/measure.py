@@ -22,6 +22,7 @@ from mechmarkov.theory.temperature import best_temperature
 # Predictions that a temperature is fitted to, of every sequence.
 TEMPERED_PREDICTIONS = 4096
 TEMPERED_OF_A_PLACE = 256  # likewise, after a state or at a position
+MAX_CELLS = 2048  # states times positions
 
 
 def measure(subject: Subject) -> xr.Dataset:
@@ -42,6 +43,9 @@ def measure(subject: Subject) -> xr.Dataset:
         state, of the best law and the bigram, for three states or more of one chain, and likewise
         `temperature_at` and `kl_tempered_at` [axis, position, predictor]. NaN where it is the law as it is,
         and behind the first place at which it is the law at no temperature;
+        `kl_cell` and its standard error `kl_cell_error` [axis, predictor, state_from, position] (nats): KL
+        from the best law and the bigram after each state at each position, of one chain, where these are at
+        most 2048; NaN where no two sequences have it;
         `loss`, `best_loss` and the standard error of their difference `excess_loss_error` [axis], and
         `predictor_loss` [predictor] (nats, on the sampled next states);
         `excess` [axis], `gap` and, with a Bayes-optimal predictor, `predictor_excess` [predictor] (nats):
@@ -136,7 +140,7 @@ def measure(subject: Subject) -> xr.Dataset:
         },
     )
     if axis == "step":
-        data = data.assign(_tempered(subject, model, exact))
+        data = data.assign(_tempered(subject, model, exact) | _cells(subject, per_sequence, list(exact)))
     if isinstance(source, Tokenised):
         data = data.assign(_per_symbol(source, axis, losses, batch.targets.numpy()))
     P = getattr(source, "P", None)
@@ -267,7 +271,7 @@ def _tempered_somewhere(
     n, parents = subject.source.n_states, subject.batch.parents.numpy()
     if n < 3 or not isinstance(subject.source, Stationary):
         return {}
-    asked = {getattr(subject.source.best(), "name", ""), predictor_of(subject.source, "bigram")}
+    asked = _asked(subject)
     each = np.broadcast_to(np.arange(parents.shape[1]), parents.shape)
     found: Variables = {}
     for axis, where, size, name in (
@@ -284,6 +288,30 @@ def _tempered_somewhere(
         found |= variables("temperature", axes, **{f"temperature_{name}": fits[0]})
         found |= variables("nats", axes, **{f"kl_tempered_{name}": fits[1]})
     return found
+
+
+def _cells(
+    subject: Subject, nats: Float[np.ndarray, "member predictor batch read"], laws: list[str]
+) -> Variables:
+    """KL after each parent state at each position, of the laws that are asked."""
+    n, parents = subject.source.n_states, subject.batch.parents.numpy()
+    size = n * parents.shape[1]
+    if size > MAX_CELLS or not isinstance(subject.source, Stationary):
+        return {}
+    cells = parents * parents.shape[1] + np.arange(parents.shape[1])
+    mean, error = np.full((2, *nats.shape[:2], size), np.nan)
+    for member, (i, law) in product(range(len(nats)), enumerate(laws)):
+        if law in _asked(subject):
+            mean[member, i], error[member, i] = mean_after(cells, nats[member, i], size)
+    known, shape = np.isfinite(error), (*nats.shape[:2], n, parents.shape[1])
+    axes = (subject.axis, "predictor", "state_from", "position")
+    values = {"kl_cell": np.where(known, mean, np.nan), "kl_cell_error": np.where(known, error, np.nan)}
+    return variables("nats", axes, **{name: value.reshape(shape) for name, value in values.items()})
+
+
+def _asked(subject: Subject) -> set[str]:
+    """Returns the laws that are asked place by place: the best one and the bigram."""
+    return {getattr(subject.source.best(), "name", ""), predictor_of(subject.source, "bigram")}
 
 
 def _fits(

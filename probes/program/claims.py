@@ -45,7 +45,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         return [fitted, weights, *_fails(last)]
     # Several terms that explain less than the weights do are not identified: others would fit as well.
     is_simple = last.sizes["term"] == 2
-    return [weights, *[fitted] * is_simple, *_fails(last)]
+    return [weights, fitted, *_fails(last)] if is_simple else [weights]
 
 
 def _fitted(last: xr.Dataset, scores: dict[str, Score]) -> Claim:

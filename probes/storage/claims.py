@@ -33,7 +33,7 @@ from .home import (
     reads_parent,
     weight_of,
 )
-from .places import held_somewhere
+from .places import held_somewhere, lacking_somewhere
 
 BIGRAM = ("bigram",)
 SIMPLE = ("uniform", "unigram", "bigram")  # laws of which storage tells all there is
@@ -56,9 +56,10 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
         return [*(somewhere(last) or [_no_home(data, last, worth)]), *other]
     share = sum(float(last["net_share"].sel(path=path)) for path in _one_of_each(last, homes))
     share = _without_rounding(share)
+    some = Condition("what there is of it", full > MIN_GAIN_SHARE * empty)
     conditions = [
         *worth,
-        Condition("what there is of it", full > MIN_GAIN_SHARE * empty),
+        some,
         *_corrected(last, homes),
         *_alone(data, last, homes[0]),
         *_by_position(last),
@@ -75,7 +76,7 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
         tuple(homes), "stores", BIGRAM, share, _interval_of(data, last, homes), None, "share", "shown",
         "intervention", because=tuple(conditions),
     )  # fmt: skip
-    return [stores, *_others(data, last), *_shares(data, last), *other]
+    return [stores, *_others(data, last, some), *_shares(data, last), *other]
 
 
 def somewhere(last: xr.Dataset) -> list[Claim]:
@@ -105,10 +106,14 @@ def _of_another_law(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
     homes = [path for path in share if bool(last["other_holds"].sel(path=path))]
     if homes:
         homes.sort(key=lambda path: -share[path])
-        gain = Condition("worth of all paths", value=float(last["other_gain"]), unit="nats")
+        gain, left = float(last["other_gain"]), float(last["other_left"])
+        beside = (
+            Condition("worth of all paths", value=gain, unit="nats"),
+            Condition("what there is of it", left > MIN_GAIN_SHARE * (gain + left)),
+        )
         held = _without_rounding(sum(share[path] for path in homes))
         yield Claim(
-            tuple(homes), "stores", law, held, None, None, "share", "shown", "intervention", because=(gain,)
+            tuple(homes), "stores", law, held, None, None, "share", "shown", "intervention", because=beside
         )
     for path, value in share.items():
         status: Status = "shown" if value > MIN_NAMED_SHARE else "excluded"
@@ -149,12 +154,23 @@ def _without_rounding(share: float) -> float:
     return 1.0 if abs(share - 1) < ROUNDING else share
 
 
-def _others(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
-    """Groups that cancel, and paths that work against the bigram."""
+def _others(data: xr.Dataset, last: xr.Dataset, some: Condition) -> Iterator[Claim]:
+    """Groups that cancel, and paths that work against the bigram, of which there may be only some."""
     for group in cancelling(last):
         net = float(last["net_share"].sel(path=group[0]))
         around = interval_at(data, "net_share", path=group[0])
-        yield Claim(tuple(group), "cancels", BIGRAM, net, around, None, "share", "shown", "intervention")
+        yield Claim(
+            tuple(group),
+            "cancels",
+            BIGRAM,
+            net,
+            around,
+            None,
+            "share",
+            "shown",
+            "intervention",
+            because=(some,),
+        )
     for path in opposed(last):
         value = float(last["share"].sel(path=path))
         around = interval_at(data, "share", path=path)
@@ -162,7 +178,7 @@ def _others(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
         worth = (Condition("corrects", value=nats, unit="nats"),) * _is_worth(last, path)
         yield Claim(
             (path,), "works_against", BIGRAM, -value, (-around[1], -around[0]), None, "share", "shown",
-            "intervention", because=worth,
+            "intervention", because=(*worth, some),
         )  # fmt: skip
 
 
@@ -221,6 +237,10 @@ def _no_home(data: xr.Dataset, last: xr.Dataset, worth: tuple[Condition, ...]) -
     """Returns why no path is named."""
     why = _reason(data, last)
     beside = [*worth]
+    if why.name == "others undo it":
+        places = lacking_somewhere(last, [str(label) for label in last.attrs["labels"]])
+        beside += [Condition("undone after", words=places.states)] * bool(places.states)
+        beside += [Condition("undone at", words=tuple(map(str, places.positions)))] * bool(places.positions)
     for path in why.paths[:1]:
         nats = float(last["kl_only"].sel(path=path))
         beside.append(Condition("with it only", value=nats, unit="nats", words=(path,)))

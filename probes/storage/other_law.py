@@ -22,7 +22,8 @@ def of_another_law(subject: Subject) -> xr.Dataset:
 
     Returns:
         `other_law` [axis]: which of `laws_of(subject)` it is, -1 where there is none;
-        `other_gain` [axis] (nats): how much nearer all paths together bring the model to it;
+        `other_gain`, `other_left` [axis] (nats): how much nearer all paths together bring the model to it,
+        and how far away it is then;
         `other_share` [axis, path]: of that; NaN where there is none, or less than 0.01 nats;
         `other_holds` [axis, path]: whether the path is one of the fewest that hold nine tenths.
 
@@ -34,14 +35,14 @@ def of_another_law(subject: Subject) -> xr.Dataset:
     """
     laws = laws_of(subject)
     models, paths = len(subject.decoder), list(subject.recorded(PATHS).names)
-    which, gain = np.full(models, -1), np.full(models, np.nan)
+    which, (gain, left) = np.full(models, -1), np.full((2, models), np.nan)
     share, holds = np.full((models, len(paths)), np.nan), np.zeros((models, len(paths)), dtype=bool)
     for member in range(models):
         name = _like(subject, member, laws)
         if name is None:
             continue
         game = share_out(subject, member, name)
-        gain[member] = (game.empty - game.full).mean()
+        gain[member], left[member] = (game.empty - game.full).mean(), game.full.mean()
         if not gain[member] >= MIN_GAIN_NATS:
             continue
         which[member] = laws.index(name)
@@ -52,7 +53,7 @@ def of_another_law(subject: Subject) -> xr.Dataset:
     axis = subject.axis
     return xr.Dataset(
         variables("index", axis, other_law=which)
-        | variables("nats", axis, other_gain=gain)
+        | variables("nats", axis, other_gain=gain, other_left=left)
         | variables("share", (axis, "path"), other_share=share, other_holds=holds),
         coords={axis: subject.coordinates, "path": paths},
     )

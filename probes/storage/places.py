@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from mechmarkov.claims.claim import Where
 from mechmarkov.probing.dataset import IMITATION_NATS, variables
@@ -73,8 +73,37 @@ def held_somewhere(last: xr.Dataset, labels: list[str]) -> Iterator[tuple[str, f
     Returns:
         Its name, the share of what all paths are worth there that it is worth by itself, and the places.
     """
-    for name, place in (("at", "position"), ("after", "state_from")):
+    for name, place, there in _where_it_is(last):
         full, empty = (last[f"place_{end}_{name}"].values for end in ("full", "empty"))
+        only = last[f"place_only_{name}"].transpose("path", place).values[:, there].mean(-1)
+        gain: Float[np.ndarray, " path"] = empty[there].mean() - only
+        worth = float((empty - full)[there].mean())
+        best = int(gain.argmax())
+        if worth >= MIN_GAIN_NATS and gain[best] >= MIN_HOME_SHARE * worth:
+            yield (
+                str(last["path"].values[best]),
+                min(1.0, float(gain[best]) / worth),
+                _named(last, place, there, labels),
+            )
+            return
+
+
+def lacking_somewhere(last: xr.Dataset, labels: list[str]) -> Where:
+    """Returns where the model is far from the bigram, if it has it at other places; otherwise everywhere.
+
+    Args:
+        last: What `measure` returned, of one model: `data.isel(step=-1)`.
+        labels: Names of the states.
+    """
+    for name, place, _ in _where_it_is(last):
+        return _named(last, place, last[f"place_full_{name}"].values > FAR_NATS, labels)
+    return Where()
+
+
+def _where_it_is(last: xr.Dataset) -> Iterator[tuple[str, str, Bool[np.ndarray, " place"]]]:
+    """Yields kinds of places at some of which, and which, the model has the bigram, and at others has not."""
+    for name, place in (("at", "position"), ("after", "state_from")):
+        full = last[f"place_full_{name}"].values
         there = full < IMITATION_NATS
         if place == "position" and not last.attrs["determined"]:
             with np.errstate(invalid="ignore"):
@@ -83,16 +112,11 @@ def held_somewhere(last: xr.Dataset, labels: list[str]) -> Iterator[tuple[str, f
             there &= last["place_simple_after"].values >= IMITATION_NATS
         if place == "position" and not there[1:].any():
             continue  # where one token is seen, what reads any token reads the current one
-        if not (there.any() and (full > FAR_NATS).any()):
-            continue
-        only = last[f"place_only_{name}"].transpose("path", place).values[:, there].mean(-1)
-        gain: Float[np.ndarray, " path"] = empty[there].mean() - only
-        worth = float((empty - full)[there].mean())
-        best = int(gain.argmax())
-        if worth >= MIN_GAIN_NATS and gain[best] >= MIN_HOME_SHARE * worth:
-            if place == "position":
-                where = Where(positions=tuple(int(i) for i in last["position"].values[there]))
-            else:
-                where = Where(states=tuple(np.array(labels)[there].tolist()))
-            yield str(last["path"].values[best]), min(1.0, float(gain[best]) / worth), where
-            return
+        if there.any() and (full > FAR_NATS).any():
+            yield name, place, there
+
+
+def _named(last: xr.Dataset, place: str, which: Bool[np.ndarray, " place"], labels: list[str]) -> Where:
+    if place == "position":
+        return Where(positions=tuple(int(i) for i in last["position"].values[which]))
+    return Where(states=tuple(np.array(labels)[which].tolist()))

@@ -20,6 +20,7 @@ from mechmarkov.theory.kernel import FLOOR
 MAX_RUNS = 64
 
 PARTS = ("unigram", "bigram", "context")
+NO_DIRECTION = 1e-6  # of the largest singular value, up to which float32 weights have none
 
 
 def loss_parts(
@@ -85,8 +86,9 @@ def truncations(subject: Subject, batch: Batch) -> xr.Dataset:
         if (trainable is None or not trainable.keys().isdisjoint(made_of))
         and not (query and name == "direct")
     ]
-    full = {name: spectrum(subject.decoder, name).values.shape[-1] for name in weights}
-    tried = {name: _ranks(rank, MAX_RUNS // len(weights)) for name, rank in full.items()}
+    values = {name: spectrum(subject.decoder, name).values for name in weights}
+    full = {name: known.shape[-1] for name, known in values.items()}
+    tried = {name: _ranks(_rank(known), MAX_RUNS // len(weights)) for name, known in values.items()}
     ranks = sorted({rank for some in tried.values() for rank in some})
     shape = (len(subject.decoder), len(weights), len(ranks))
     n_kept, parts = np.full(shape, np.nan), np.full((*shape, len(PARTS)), np.nan)
@@ -114,6 +116,11 @@ def truncations(subject: Subject, batch: Batch) -> xr.Dataset:
         | variables("rank", "weight", full_rank=[full[name] for name in weights]),
         coords={axis: subject.coordinates, "weight": weights, "rank": ranks, "part": list(PARTS)},
     )
+
+
+def _rank(values: Float[Tensor, "*member rank"]) -> int:
+    """Returns the largest rank of some matrices by their singular values; that of zeros is full."""
+    return int((values >= NO_DIRECTION * values.amax(-1, keepdim=True)).sum(-1).max())
 
 
 def _ranks(full: int, most: int) -> list[int]:

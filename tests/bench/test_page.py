@@ -195,6 +195,8 @@ def test_a_table_has_the_places_of_its_sentence():
     assert len(tables) == 1 + len(METRICS)
     for each, table in zip(places(found), tables[1:], strict=True):
         assert [str(row[0]) for row in table.rows] == [*each.methods]
+        at = table.head.index(each.score)
+        assert all(re.fullmatch(r"\S+ \(\S+ to \S+\)", row[at]) for row in table.rows)  # three seeds
 
 
 def test_columns_of_places_are_no_scores():

@@ -5,9 +5,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from mechmarkov.probes.program import fit
 
 from mechmarkov.objectives import Objective
 from mechmarkov.probing import subject as subjects
+from mechmarkov.utils import kept_data
 
 sys.path += [str(Path(__file__).parents[1] / room) for room in ("probing", "models", "report")]
 
@@ -31,3 +33,10 @@ def recorded():
 def eight_nulls(monkeypatch):
     """Fewer null models, for a test that asserts nothing of a null."""
     monkeypatch.setattr(subjects, "NULL_MODELS", 8)
+
+
+@pytest.fixture
+def one_term(monkeypatch):
+    """Programs of one term, for a test that asserts nothing of the best; no null of theirs is kept."""
+    monkeypatch.setattr(fit, "MAX_TERMS", 1)
+    monkeypatch.setenv(kept_data.VARIABLE, "off")

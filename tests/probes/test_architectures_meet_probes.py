@@ -64,10 +64,11 @@ LEGS = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=LEGS.get(name, pytest.mark.slow)) for name in ARCHITECTURES]
 )
+@pytest.mark.usefixtures("one_term")
 def test_every_probe_answers_or_says_why_not(name):
     shape, changes, skipped = ARCHITECTURES[name]
     run = random_run(shape, n_steps=2, **(SMALL | changes))
-    result = probe_quickly(run, registered(), nulls=2, sequences=8, steps="all")
+    result = probe_quickly(run, registered(), nulls=2, sequences=8, steps="all", drawn=True)
     assert result.failed == {}
     assert set(result.skipped) == {"belief", "graph", *skipped}
     for probe, reason in skipped.items():

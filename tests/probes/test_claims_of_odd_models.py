@@ -32,7 +32,7 @@ P5 = np.array(
 def told(*models, source=CHAIN, probes=("behaviour",), sequences=64):
     run = run_of(*models, source=source)
     steps = "all" if len(models) > 1 else "last"
-    result = probe_quickly(run, list(probes), sequences=sequences, steps=steps)
+    result = probe_quickly(run, list(probes), sequences=sequences, steps=steps, drawn=True)
     screen = headline(result)
     return result, screen, {tile.question: tile for tile in screen.tiles}
 

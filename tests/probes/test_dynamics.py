@@ -22,6 +22,8 @@ from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.sources import DirichletChains
 from mechmarkov.theory.bootstrap import ratio
 
+pytestmark = pytest.mark.usefixtures("one_term")
+
 UNIFORM_AWAY = float(PI @ (P3 * np.log(3 * P3)).sum(1))
 UNIGRAM_AWAY = float(PI @ (P3 * np.log(P3 / PI)).sum(1))
 N_CTX = 8

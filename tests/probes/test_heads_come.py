@@ -12,7 +12,7 @@ def came(name):
     return result["dynamics"].data, result.claims.where("came_by", status="shown")
 
 
-@pytest.mark.usefixtures("few_nulls")
+@pytest.mark.usefixtures("few_nulls", "one_term")
 def test_both_halves_of_an_induction_circuit_come():
     data, claims = came("induction")
     names = {claim.object[0] for claim in claims}
@@ -21,7 +21,7 @@ def test_both_halves_of_an_induction_circuit_come():
     assert (abs(first) < 0.1).all()  # the first model's attention is nearly uniform
 
 
-@pytest.mark.usefixtures("few_nulls")
+@pytest.mark.usefixtures("few_nulls", "one_term")
 def test_a_head_along_the_graph_comes():
     data, claims = came("graph")
     assert "graph_head" in {claim.object[0] for claim in claims}

@@ -22,7 +22,7 @@ ASKED = ["behaviour", "attention", "alignment"]
 
 
 def probe(decoder, source=CHAIN, sequences=64):
-    return probe_quickly(run_of(decoder, source=source), ASKED, sequences=sequences)
+    return probe_quickly(run_of(decoder, source=source), ASKED, sequences=sequences, drawn=True)
 
 
 def aligned(decoder, source):
@@ -32,7 +32,7 @@ def aligned(decoder, source):
 @cache
 def bigram_in(build):
     """A model that holds the bigram, probed once, beside as many null models as by default."""
-    return probe_quickly(run_of(build(LOG_P, n_ctx=8)), ASKED, nulls=24)
+    return probe_quickly(run_of(build(LOG_P, n_ctx=8)), ASKED, nulls=24, drawn=True)
 
 
 def assert_scores(outcome, within=1e-6, **expected):

@@ -142,9 +142,12 @@ def test_there_is_no_parent_where_the_next_state_depends_on_no_single_token():
     ],
     ids=lambda source: source.kind,
 )
+@pytest.mark.usefixtures("one_term")
 def test_every_probe_answers_or_says_why_not(source):
     """Of a model of two layers; `test_sources_meet_probes` asks one layer about every source."""
-    result = probe_quickly(run_of(random_run("plain").model(), source=source), nulls=2, sequences=8)
+    result = probe_quickly(
+        run_of(random_run("plain").model(), source=source), nulls=2, sequences=8, drawn=True
+    )
     assert not result.failed
     skipped = set(result.skipped) - {"belief", "graph", "degeneracy", "certificate"}
     if isinstance(source, Graph):

@@ -100,6 +100,7 @@ def test_the_bundled_induction_run_is_a_program_to_a_hundredth_of_a_nat():
     assert int(data["numbers_of_term"].sum()) == values["program_numbers"]
 
 
+@pytest.mark.usefixtures("one_term")
 def test_what_fresh_models_explain_too_is_said_to_be_no_evidence():
     found = mm.probe(mm.example("induction"), ["program"])["program"]
     low, _, high = found.scores["explained_by_weights"].null
@@ -271,10 +272,7 @@ QUERIED = ("plain", "two tokens of context", "LN and MLP", "window of itself alo
     few([(shape, Objective()) for shape in SHAPES]) + few([(shape, RAW_LOG) for shape in QUERIED]),
     ids=[*SHAPES, *(f"{shape}, query" for shape in QUERIED)],
 )
-def test_every_shape_has_a_program_a_sentence_and_figures(
-    shape, objective, recorded, eight_nulls, monkeypatch
-):
-    monkeypatch.setattr(program_fit, "MAX_TERMS", 1)
+def test_every_shape_has_a_program_a_sentence_and_figures(shape, objective, recorded, eight_nulls, one_term):
     subject = recorded(shape, objective)
     data = program.probe.measure(subject)
     found = program.scores(data, program.probe.measure(subject.null) if shape in QUERIED else None)
@@ -294,6 +292,7 @@ def test_fresh_sequences_are_not_those_the_program_was_read_from():
     assert not (fresh.tokens[:, None] == subject.batch.tokens[None]).all(-1).any()
 
 
+@pytest.mark.usefixtures("one_term")
 def test_a_head_whose_matches_are_all_that_some_predictions_see_has_a_selector():
     """It avoids matches wholly, so that of a softmax over matches alone nothing is left to divide by."""
     P = [[0.09, 0.32, 0.58, 0.01], [0.14, 0.01, 0.54, 0.31], [0.02, 0.1, 0.08, 0.8], [0.01, 0.18, 0.24, 0.57]]

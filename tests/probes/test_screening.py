@@ -110,7 +110,7 @@ def test_null_models_of_scores_are_not_asked():
 
 @pytest.mark.parametrize("kind", ["cross_entropy", "raw_log"])
 def test_all_kinds_are_of_the_main_parts(kind, monkeypatch):
-    subject = subject_of(random_run("LN and MLP", n_steps=2, objective=Objective(kind=kind)), sequences=8)
+    subject = subject_of(random_run("LN and MLP", n_layers=1, objective=Objective(kind=kind)), sequences=8)
     whole = ablation.probe.measure(subject)
     assert whole.attrs["kinds_left_out"] == 0
     monkeypatch.setattr(components, "MAX_ALL_KINDS", 3)

@@ -98,7 +98,7 @@ def test_what_is_wrong_everywhere_is_held_nowhere():
 # 3: nearly uniform, in the right direction
 
 
-@pytest.mark.parametrize("sureness", [0.02, 0.05, 0.1])
+@pytest.mark.parametrize("sureness", [0.02, 0.1])
 def test_a_faint_bigram_is_right_and_less_sure(sureness):
     result, screen, answers = told(
         value_table(sureness * log_of(SLOW), N), ["behaviour", "storage", "ablation"], Chain(SLOW)
@@ -128,7 +128,7 @@ def test_a_random_start_is_at_no_temperature():
 # 4: a head that subtracts what induction would give
 
 
-@pytest.mark.parametrize(("gain", "table"), [(-0.5, 1.5), (-1.0, 1.0), (-1.0, 2.5), (-2.0, 2.0)])
+@pytest.mark.parametrize(("gain", "table"), [(-0.5, 1.5), (-2.0, 2.0)])
 def test_a_head_against_the_law_holds_nothing(gain, table):
     model = with_direct_table(induction_pair(3, 24, gain=gain), table * log_of(SLOW))
     result, screen, answers = told(model, ["behaviour", "storage", "ablation", "induction"], Chain(SLOW))

@@ -23,7 +23,7 @@ OTHER = {
     "alignment": set(),
     "behaviour": set(),
     "induction": {"repeated", "repeated_chance", "previous_chance", "duplicate_chance"},
-    "storage": {"full_rank"},
+    "storage": {"full_rank", "rank_parts", "rank_kept"},
 }
 
 

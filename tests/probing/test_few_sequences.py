@@ -1,5 +1,7 @@
 """One to eight sequences: each probe answers, or says in one line how many it needs; and it is warned of."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from probing_cases import RAW_LOG, config_of, randomise, run_of
@@ -34,8 +36,18 @@ def test_a_probe_answers_or_says_how_many_sequences_it_needs(example, sequences)
             assert score.interval is None or score.interval[0] <= score.interval[1]
 
 
-@pytest.mark.parametrize("shape", ["one token of context", "two tokens of context", "LN and MLP"])
-@pytest.mark.parametrize("name", SMALLEST)
+# Every source with two tokens, and both other shapes with a chain that is fixed and with fresh ones.
+TWO, SHAPES = "two tokens of context", ("one token of context", "LN and MLP")
+IN_ORDINARY = {(name, TWO) for name in SMALLEST} | set(product(("a binary chain", "fresh chains"), SHAPES))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        pytest.param(*case, marks=() if case in IN_ORDINARY else pytest.mark.system)
+        for case in product(SMALLEST, (TWO, *SHAPES))
+    ],
+)
 def test_only_sequences_are_missing_on_the_smallest_inputs(name, shape):
     """One sequence, one step, two states, one or two tokens."""
     source = SMALLEST[name]

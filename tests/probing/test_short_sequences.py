@@ -45,6 +45,7 @@ def test_a_run_evaluates_on_sequences_as_long_as_its_context_or_shorter(number, 
     assert torch.equal(batch.targets, batch.states[:, 1:])
 
 
+@pytest.mark.usefixtures("few_nulls")
 def test_every_probe_answers_and_the_result_says_what_was_read():
     run = mm.Run.from_model(decoder(), source=Observed(sequences(), order=1))
     result = mm.probe(run, sequences=20, law_draws=2)

@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 import torch
+from further_models import further
 from mixed_models import mixed
 from more_models import more
 
@@ -102,7 +103,7 @@ def _run(make: Callable[[], torch.nn.Module | list[torch.nn.Module]], source: mm
 
 def laws_mixed() -> Models:
     """Laws mixed by state, position and part, as their names say; and runs that came and went."""
-    every = (*mixed(), *more())
+    every = (*mixed(), *more(), *further())
     return {f"mixed: {name}": partial(_run, make, source) for name, make, source in every}
 
 

@@ -351,10 +351,11 @@ def test_the_end_of_a_context_is_held_against_uniform_attention_on_all_of_it():
     assert "The last 5 of 64 positions are shown." in figure_card("f", figure).caption
 
 
+@pytest.mark.usefixtures("few_nulls")
 def test_a_heads_panel_names_every_position_by_its_place_in_the_context():
     shown = {}
     for name in ("walk", "induction"):
-        result = mm.probe(mm.example(name), ["behaviour", "attention", "ablation"], sequences=64)
+        result = mm.probe(mm.example(name), ["behaviour", "attention", "ablation"], sequences=8)
         card = head_panels([result])[0].cards[0]
         shown[name] = json.loads(card.json)["figure"]["layout"]
         positions = len(result["attention"].data["key"])

@@ -1,5 +1,7 @@
 """Live models with GPT-2's names become runs: transformers' GPT2LMHeadModel, and nanoGPT's GPT."""
 
+import warnings
+
 import pytest
 import torch
 from public_codes import LENGTH, SOURCE, Config, K, NanoGPT, drawn, live_gpt2, tokens
@@ -8,6 +10,7 @@ from torch import nn
 import mechmarkov as mm
 from mechmarkov.objectives import Objective
 from mechmarkov.runs import Run, RunFileError, load
+from mechmarkov.runs.import_run import import_run
 
 
 @pytest.mark.parametrize("activation", [nn.GELU(), nn.GELU("tanh"), nn.ReLU()], ids=str)
@@ -19,6 +22,39 @@ def test_a_live_nanogpt(tmp_path, activation, bias):
     assert model.training
     assert run.provenance["logit_difference"] <= 1e-5
     assert run.config.tied
+    logits = model.eval()(tokens(), tokens())[0]
+    torch.testing.assert_close(run.model()(tokens()), logits, rtol=1e-5, atol=1e-5)
+
+
+def test_norms_with_biases_and_without_gains(tmp_path):
+    """As of `F.layer_norm(x, [d], None, self.bias)`; a file whose one gain is missing is refused."""
+    model = drawn(NanoGPT(Config()))
+    norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
+    torch.save(model.state_dict(), tmp_path / "whole.pt")
+    for norm in norms:
+        norm.weight = None
+    run = Run.from_model(model, source=SOURCE)
+    logits = model.eval()(tokens(), tokens())[0]
+    torch.testing.assert_close(run.model()(tokens()), logits, rtol=1e-5, atol=1e-5)
+    torch.save(model.state_dict(), tmp_path / "without.pt")
+    given = {"act_fn": "gelu", "n_heads": 2}
+    read = import_run([tmp_path / "without.pt"], source=SOURCE, given=given).run
+    torch.testing.assert_close(read.model()(tokens()), logits, rtol=1e-5, atol=1e-5)
+    whole = torch.load(tmp_path / "whole.pt", weights_only=True)
+    del whole["transformer.ln_f.weight"]
+    torch.save(whole, tmp_path / "partly.pt")
+    with pytest.raises(RunFileError, match=r"it has no transformer\.ln_f\.weight"):
+        import_run([tmp_path / "partly.pt"], source=SOURCE, given=given)
+
+
+def test_a_weight_norm_of_some_of_its_layers():
+    model = NanoGPT(Config())
+    for block in model.transformer.h:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            nn.utils.weight_norm(block.attn["c_proj"])
+    drawn(model)
+    run = Run.from_model(model, source=SOURCE)
     logits = model.eval()(tokens(), tokens())[0]
     torch.testing.assert_close(run.model()(tokens()), logits, rtol=1e-5, atol=1e-5)
 

@@ -96,7 +96,10 @@ MEANINGS: dict[str, str | None] = {
 }  # fmt: skip
 # Those whose meaning is plain.
 NUMBERS = {
-    **dict.fromkeys(("eps", "norm_eps", "layer_norm_eps", "layer_norm_epsilon", "ln_eps"), "eps"),
+    **dict.fromkeys(
+        ("eps", "norm_eps", "layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "ln_eps"),
+        "eps",
+    ),
     **dict.fromkeys(("rope_theta", "rope_base", "rope_base_freq", "rotary_base"), "rotary_base"),
 }
 # An activation by its name; another one is asked about.

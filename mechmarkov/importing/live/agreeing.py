@@ -51,7 +51,8 @@ def _others(config: DecoderConfig) -> Iterator[tuple[str, Any]]:
     if config.positional_embedding_type == "rotary":
         yield "rotary_adjacent_pairs", not config.rotary_adjacent_pairs
     yield "use_attn_scale", not config.use_attn_scale
-    yield from (("attn_scale", scale) for scale in (config.d_model**0.5, float(config.d_head)))
+    scales = (config.d_model**0.5, float(config.d_head), float(config.d_model))
+    yield from (("attn_scale", scale) for scale in scales)
     yield from (("eps", eps) for eps in (1e-5, 1e-6, 1e-8, 1e-12) if eps != config.eps)
     yield from (("window", n) for n in range(1, min(config.n_ctx - 1, MAX_WINDOW + 1)) if n != config.window)
 

@@ -1,17 +1,18 @@
 """How far the logits of a model and of its conversion are apart."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from mechmarkov.importing.live.agreeing import agreeing, not_finite, rounded_buffers, rounded_logits
 from mechmarkov.importing.live.inside import Inside, attribute, is_parallel
-from mechmarkov.importing.live.logits import Answer, ask
+from mechmarkov.importing.live.logits import Answer, Form, Tokens, ask, forms
+from mechmarkov.importing.live.parting import first_to_differ
 from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.safe.plain_data import RunFileError
@@ -75,15 +76,93 @@ def _disagree(apart: Difference, who: str, bound: float, advice: str) -> RunFile
     )
 
 
-def _bound(answers: Sequence[Answer]) -> float:
+@dataclass(frozen=True)
+class _Try:
+    """Keeps what a model answered in a number type, and how far its conversion is from that."""
+
+    dtype: torch.dtype
+    answer: Answer
+    apart: Difference
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Keeps what a model answered to one form of tokens: in float32 and, where that differs, in float64."""
+
+    name: str
+    form: Form
+    tried: list[_Try]
+
+    def agrees(self) -> bool:
+        """Returns whether its conversion has these logits."""
+        return self.tried[-1].apart.is_below(_bound(self.tried))
+
+
+def _asked(
+    model: nn.Module, decoder: HookedDecoder, tokens: Tokens, name: str, form: Form, as_laws: bool
+) -> _Asked:
+    """Compare in float32 and, where that differs, in float64; a ValueError where neither can be asked."""
+    tried, failure = list[_Try](), None
+    for dtype in DTYPES:
+        try:
+            answer = ask(model, tokens, decoder.config.d_vocab_out, dtype, form)
+        except ValueError as error:
+            failure = failure or error
+            continue
+        tried.append(_Try(dtype, answer, _least(answer, _ours(decoder, tokens, dtype), as_laws=as_laws)))
+        if tried[-1].apart.is_below(SURELY_ROUNDING):
+            break
+    if not tried:
+        raise failure or AssertionError
+    return _Asked(name, form, tried)
+
+
+def _forms(decoder: HookedDecoder, tokens: Tokens) -> list[tuple[str, Form]]:
+    """Returns what a model may read, where no position of it is beyond a context."""
+    ways = [*forms(decoder.config.d_vocab).items()]
+    return ways if len(tokens) <= decoder.config.n_ctx else [x for x in ways if "position" not in x[0]]
+
+
+def _disagreement(
+    live: Inside,
+    asked: nn.Module,
+    decoder: HookedDecoder,
+    tokens: Tokens,
+    ways: Sequence[_Asked],
+    advice: str,
+    modules: Mapping[str, str],
+    as_laws: bool,
+) -> RunFileError:
+    """Returns the error about logits that differ, with what makes them differ as far as that is seen."""
+    reached = [first_to_differ(live.model, decoder, tokens, way.form, modules) for way in ways]
+    furthest = max(range(len(ways)), key=lambda number: reached[number][0])  # the plainest of several
+    way, (_, inside) = ways[furthest], reached[furthest]
+    dtype, answer, bound = way.tried[-1].dtype, way.tried[-1].answer, _bound(way.tried)
+
+    def agrees(other: HookedDecoder) -> bool:
+        return _least(answer, _ours(other, tokens, dtype), as_laws=as_laws).is_below(bound)
+
+    read = f", read as {way.name}," if way.name else ""
+    who = f"{live.kind()}{read} and its conversion disagree:"
+    if asked is not live.model:
+        who = f"{type(asked).__name__}{read} and the conversion of the {live.kind()} that it holds disagree:"
+        advice = f"; if that {live.kind()} is meant, pass {attribute(live.path)}{advice}"
+    why = not_finite(answer) or _random(asked, tokens, way.form, decoder) or rounded_logits(answer)
+    if not why:
+        field = agreeing(decoder, agrees)
+        why = f"; with given={field} they agree" if field else rounded_buffers(asked) + inside + advice
+    return _disagree(way.tried[0].apart, who, bound, why)
+
+
+def _bound(tried: Sequence[_Try]) -> float:
     """Returns how much of their size logits may differ by.
 
     Two answers are of a model in float32 and in float64. Where it rounds to float32 in both, as some norms
     do, they show how much rounding makes: a wrong activation makes more than that.
     """
-    if len(answers) < 2:
+    if len(tried) < 2:
         return MAX_LOGIT_DIFFERENCE
-    pairs = zip(answers[0].candidates, answers[1].candidates, strict=False)
+    pairs = zip(tried[0].answer.candidates, tried[1].answer.candidates, strict=False)
     own = max(difference(exact, rounded).scaled for rounded, exact in pairs)
     return min(MAX_LOGIT_DIFFERENCE, max(SURELY_ROUNDING, 4 * own))
 
@@ -91,10 +170,11 @@ def _bound(answers: Sequence[Answer]) -> float:
 def compare(
     live: Inside,
     decoder: HookedDecoder,
-    tokens: Int[Tensor, "batch position"],
+    tokens: Tokens,
     advice: str = "",
     *,
     as_laws: bool = True,
+    modules: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Compare a live model with its conversion, on the same tokens.
 
@@ -108,6 +188,7 @@ def compare(
         advice: The end of the sentence about a difference.
         as_laws: Whether the model's law is the softmax of the decoder's logits: a forward pass may then end
             in one.
+        modules: The path of the module that holds each weight, by HookedTransformer's name, where known.
 
     Returns:
         Entries of a run's provenance: `logit_difference`, and how it was measured.
@@ -127,43 +208,30 @@ def compare(
         with suppress(ValueError):  # a LightningModule may have no forward pass, or take batches
             if not ask(live.holder, tokens, width, torch.float32).last:
                 asked = live.holder
-    tried, failure = list[tuple[torch.dtype, Answer, Difference]](), None
-    for dtype in DTYPES:
+    ways, failure = list[_Asked](), None
+    for name, form in _forms(decoder, tokens):  # the plainest first; others where it disagrees
         try:
-            answer = ask(asked, tokens, width, dtype)
+            ways.append(_asked(asked, decoder, tokens, name, form, as_laws))
         except ValueError as error:
             failure = failure or error
-            continue
-        tried.append((dtype, answer, _least(answer, _ours(decoder, tokens, dtype), as_laws=as_laws)))
-        if tried[-1][2].is_below(SURELY_ROUNDING):
+        if ways and ways[-1].agrees():
             break
-    if not tried:
+    if not ways:
         raise failure or AssertionError
-    dtype, answer, least = tried[-1]
-
-    def far(other: HookedDecoder) -> Difference:
-        return _least(answer, _ours(other, tokens, dtype), as_laws=as_laws)
-
-    bound = _bound([answer for _, answer, _ in tried])
-    if not least.is_below(bound):
-        who = f"{live.kind()} and its conversion disagree:"
-        if asked is not live.model:
-            who = f"{type(asked).__name__} and the conversion of the {live.kind()} that it holds disagree:"
-            advice = f"; if that {live.kind()} is meant, pass {attribute(live.path)}{advice}"
-        why = not_finite(answer) or _random(asked, tokens, width) or rounded_logits(answer)
-        if not why:
-            field = agreeing(decoder, lambda x: far(x).is_below(bound))
-            why = f"; with given={field} they agree" if field else rounded_buffers(asked) + advice
-        raise _disagree(tried[0][2], who, bound, why)
+    if not (way := ways[-1]).agrees():
+        raise _disagreement(live, asked, decoder, tokens, ways, advice, modules or {}, as_laws)
+    dtype, answer, least = way.tried[-1].dtype, way.tried[-1].answer, way.tried[-1].apart
     provenance: dict[str, Any] = {"logit_difference": least.largest}
     if dtype is torch.float64:
         provenance["compared_in"] = "float64"
-        if len(tried) > 1:  # what its own forward pass makes of float32 weights
-            provenance["logit_difference_of_its_forward"] = tried[0][2].largest
+        if len(way.tried) > 1:  # what its own forward pass makes of float32 weights
+            provenance["logit_difference_of_its_forward"] = way.tried[0].apart.largest
     if least.scaled < _least(answer, _ours(decoder, tokens, dtype), as_laws=False).scaled:
         provenance["compared_as"] = "log probabilities"
     if answer.last:
         provenance["compared_at"] = "the last position"
+    if way.name:
+        provenance["reads"] = way.name
     if live.path:
         provenance["attribute"] = live.path
     return provenance
@@ -180,20 +248,20 @@ def nearest(live: Inside, decoders: Iterable[HookedDecoder]) -> tuple[int, int |
     Raises:
         ValueError: The model gives no logits.
     """
-    answer: Answer | None = None
+    answers = list[Answer]()
     scaled, best, runner_up = list[float](), 0, 0
     nearest_two: dict[int, HookedDecoder] = {}  # the two nearest
     for number, decoder in enumerate(decoders):
-        if answer is None:
+        if not answers:
             config, drawn = decoder.config, torch.Generator("cpu").manual_seed(0)
             tokens = torch.randint(config.d_vocab, (2, config.n_ctx), generator=drawn, device="cpu")
-            dtype = torch.float64
-            try:
-                answer = ask(live.model, tokens, config.d_vocab_out, dtype)
-            except ValueError:
-                dtype = torch.float32
-                answer = ask(live.model, tokens, config.d_vocab_out, dtype)
-        scaled.append(_least(answer, _ours(decoder, tokens, dtype)).scaled)
+            answers, dtype = _answers(live.model, decoder, tokens, torch.float64), torch.float64
+            if not answers:
+                answers, dtype = _answers(live.model, decoder, tokens, torch.float32), torch.float32
+            if not answers:
+                ask(live.model, tokens, config.d_vocab_out, dtype)  # which says why
+        ours = _ours(decoder, tokens, dtype)
+        scaled.append(min(_least(answer, ours).scaled for answer in answers))
         nearest_two[number] = decoder
         best, runner_up = (
             sorted(nearest_two, key=scaled.__getitem__)[:2] if len(nearest_two) > 1 else (number, number)
@@ -201,6 +269,15 @@ def nearest(live: Inside, decoders: Iterable[HookedDecoder]) -> tuple[int, int |
         nearest_two = {one: nearest_two[one] for one in (best, runner_up)}
     is_tie = scaled[runner_up] <= min(10 * scaled[best], SURELY_ROUNDING)
     return best, runner_up if is_tie else None, nearest_two[best]
+
+
+def _answers(model: nn.Module, decoder: HookedDecoder, tokens: Tokens, dtype: torch.dtype) -> list[Answer]:
+    """Returns what a model answers to each form of tokens that it takes."""
+    answers = []
+    for _, form in _forms(decoder, tokens):
+        with suppress(ValueError):
+            answers.append(ask(model, tokens, decoder.config.d_vocab_out, dtype, form))
+    return answers
 
 
 def _least(
@@ -229,10 +306,11 @@ def _are_probabilities(logits: Tensor) -> bool:
     return bool((logits >= 0).all()) and bool(((logits.sum(-1) - 1).abs() <= LOG_OF_ONE).all())
 
 
-def _random(model: nn.Module, tokens: Int[Tensor, "batch position"], width: int) -> str:
+def _random(model: nn.Module, tokens: Tokens, form: Form, decoder: HookedDecoder) -> str:
     """Returns advice where a model gives other logits each time, else nothing."""
+    width = decoder.config.d_vocab_out
     with suppress(ValueError):
-        one, two = (ask(model, tokens, width, torch.float32).candidates[0] for _ in range(2))
+        one, two = (ask(model, tokens, width, torch.float32, form).candidates[0] for _ in range(2))
         if not difference(one, two.to(one)).is_below(SURELY_ROUNDING):
             return (
                 "; it gives other logits each time, in evaluation mode too: is a dropout left on, "
@@ -242,7 +320,7 @@ def _random(model: nn.Module, tokens: Int[Tensor, "batch position"], width: int)
 
 
 def _ours(
-    decoder: HookedDecoder, tokens: Int[Tensor, "batch position"], dtype: torch.dtype
+    decoder: HookedDecoder, tokens: Tokens, dtype: torch.dtype
 ) -> Float[Tensor, "batch position d_vocab_out"]:
     with our_own_numbers(), torch.no_grad():
         try:

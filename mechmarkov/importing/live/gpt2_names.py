@@ -83,7 +83,7 @@ def _weights(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]
     """Weights in float32, and buffers that may stand for one: counters, masks and tables do not."""
     parameters = {layout.plain_name(name) for name, _ in model.named_parameters(remove_duplicate=False)}
     return {
-        name: value.detach().cpu().float()
+        name: value
         for name, value in state.items()
         if name in parameters or (value.is_floating_point() and name.endswith(".weight"))
     }

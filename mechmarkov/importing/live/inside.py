@@ -7,21 +7,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from mechmarkov.importing import (
-    gpt2,
-    hooked_transformer,
-    hugging_face,
-    mamba,
-    relative_transformer,
-    transformer_bridge,
-)
-from mechmarkov.importing.layout import plain_name, recognises
+from mechmarkov.importing.files.recognise import MARKS
+from mechmarkov.importing.layout import in_float32, plain_name, recognises
 from mechmarkov.importing.names.weights import PAGE
+from mechmarkov.importing.reparametrized import with_made_weights
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.utils.text import counted, listed, shown
 
-LAYOUTS = (gpt2, relative_transformer, hugging_face, mamba, hooked_transformer, transformer_bridge)
-MARKS = tuple(group for layout in LAYOUTS for group in layout.MARKS)
 LENS = "transformer_lens."
 PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 SHARDED = "FullyShardedDataParallel"  # importing the class takes longer than all else here
@@ -94,8 +86,9 @@ def inside(model: nn.Module, whole: bool = False) -> Inside:
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Returns a model's weights and buffers, by names without those of wrappers around its layers."""
-    return {plain_name(name): value for name, value in model.state_dict().items()}
+    """Returns a model's weights and buffers as `in_float32`, by names without those of wrappers."""
+    state = with_made_weights(model, model.state_dict()).items()
+    return {plain_name(name): in_float32(value) for name, value in state if isinstance(value, Tensor)}
 
 
 def is_of(thing: object, package: str) -> bool:

@@ -1,11 +1,12 @@
 """The logits of somebody's model: how it is asked for them, and where they are in what it returns."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter, signature
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -16,6 +17,7 @@ from mechmarkov.utils.text import NAME_CHARACTERS, error_line, printable
 TARGETS = ("targets", "target", "labels", "label", "y")  # parameters without which some models give no logits
 WRAPPING = f"{PAGE}#when-its-forward-pass-gives-no-logits"
 Tokens = Int[Tensor, "batch position"]
+Form = Callable[[Tokens], Tensor]  # what a forward pass reads for tokens
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -32,7 +34,31 @@ class Answer:
     last: bool
 
 
-def ask(model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype) -> Answer:
+def forms(d_vocab: int) -> dict[str, Form]:
+    """Returns what a forward pass may read, by what is said of it; tokens as they are have the name "".
+
+    Args:
+        d_vocab: The number of tokens.
+
+    Example:
+        >>> forms(4)["one-hot vectors"](torch.tensor([[0, 2, 1]])).shape
+        torch.Size([1, 3, 4])
+    """
+
+    def one_hot(tokens: Tokens) -> Tensor:
+        return F.one_hot(tokens, d_vocab).to(torch.get_default_dtype())
+
+    return {
+        "": lambda tokens: tokens,
+        "tokens, position first": lambda tokens: tokens.T,
+        "one-hot vectors": one_hot,
+        "one-hot vectors, position first": lambda tokens: one_hot(tokens.T),
+    }
+
+
+def ask(
+    model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype, form: Form = lambda tokens: tokens
+) -> Answer:
     """Call a model with tokens, and find its logits: bare, in a tuple, a dict or an object of fields.
 
     Their axes may be `[batch, d_vocab_out, position]`, as `F.cross_entropy` has them, or position first.
@@ -50,7 +76,7 @@ def ask(model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype) -> Ans
         (torch.Size([1, 2, 3]), False)
     """
     told, last = "", list[Tensor]()
-    for output in outputs(model, tokens, dtype):
+    for output in outputs(model, form(tokens), dtype):
         if isinstance(output, Exception):
             told = told or f"fails: {error_line(output)}"
             continue
@@ -68,11 +94,10 @@ def ask(model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype) -> Ans
     )
 
 
-def outputs(model: nn.Module, tokens: Tokens, dtype: torch.dtype) -> Iterator[Any]:
+def outputs(model: nn.Module, tokens: Tensor, dtype: torch.dtype) -> Iterator[Any]:
     """Yields what a model returns, called in each way in turn, or the exception with which it fails."""
-    tokens = tokens.contiguous().to(
-        next(model.parameters()).device
-    )  # a loss may flatten its targets with `view`
+    tokens = tokens.contiguous().to(next(model.parameters()).device)  # `view` may flatten targets
+    tokens = tokens.to(dtype) if tokens.is_floating_point() else tokens
     for arguments, options in _calls(model, tokens):
         try:
             yield call(model, dtype, *arguments, **options)
@@ -100,7 +125,7 @@ def _readings(y: Tensor, positions: torch.Size, width: int) -> Iterator[Tensor]:
         yield from (one for one in turned if one.shape == (*positions, width))
 
 
-def _calls(model: nn.Module, tokens: Tokens) -> list[Call]:
+def _calls(model: nn.Module, tokens: Tensor) -> list[Call]:
     """Ways to ask a model, the plainest first."""
     try:
         forward = forward_before_accelerate(vars(model)) or model.forward

@@ -21,6 +21,7 @@ class Reading:
         choices: The values that each field may have that nothing says: its logits tell which.
         said: Entries for provenance, how fields were found that no config gives.
         advice: The end of a sentence about logits that differ.
+        modules: The path of the module that holds each weight, by HookedTransformer's name, where known.
 
     Example:
         >>> reading = Reading(lambda choice: NotImplemented, {"act_fn": ["relu", "gelu"]})
@@ -32,6 +33,7 @@ class Reading:
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     said: Mapping[str, Any] = field(default_factory=dict)
     advice: str = ""
+    modules: Mapping[str, str] = field(default_factory=dict)
 
     def all_choices(self) -> Iterator[dict[str, Any]]:
         """Yields every combination of `choices`; one, of nothing, where there are none."""

@@ -171,7 +171,7 @@ def _columns(kind: str, given: Mapping[str, Any]) -> int | None:
 def _cut(name: str, value: Tensor, split: str, targets: list[str], given: Mapping[str, Any]) -> list[Tensor]:
     """A weight that holds several in its columns (in its channels, of a convolution)."""
     sizes = [_columns(kind_of(target), given) for target in targets]
-    if split == "parts" and len(set(sizes)) == 1:
+    if split != "heads" and len(set(sizes)) == 1:
         sizes = [1] * len(targets)
     known = [size for size in sizes if size]
     if len(known) < len(sizes):
@@ -182,7 +182,7 @@ def _cut(name: str, value: Tensor, split: str, targets: list[str], given: Mappin
         raise RunFileError(
             f"names: {quoted(name)} has {columns} columns, expected a multiple of {total} for {len(known)}"
         )
-    groups = min(known) if split == "heads" else 1
+    groups = {"parts": 1, "heads": min(known), "interleaved": columns // total * min(known)}[split]
     blocks = value.movedim(axis, -1).unflatten(-1, (groups, -1))
     cut = blocks.split([columns // total * size // groups for size in known], -1)
     return [block.flatten(-2).movedim(-1, axis) for block in cut]

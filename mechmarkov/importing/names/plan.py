@@ -2,20 +2,19 @@
 
 import re
 from collections.abc import Container, Iterable, Mapping
-from copy import deepcopy
 from typing import Any
 
 import torch
 from einops import rearrange
 from torch import Tensor
-from torch.nn.utils.parametrize import is_parametrized
 
 from mechmarkov.importing import config_fields, layout
 from mechmarkov.importing.hooked_transformer import from_shapes
 from mechmarkov.importing.layout import ImportPlan, Shapes
 from mechmarkov.importing.names.folding import FOLDS, kind_of, unmarked
 from mechmarkov.importing.names.table import Names, Table, table_of
-from mechmarkov.importing.names.weights import OURS, PAGE, Renamed, renamed
+from mechmarkov.importing.names.weights import OURS, PAGE, Renamed, renamed, targets
+from mechmarkov.importing.reparametrized import with_made_weights
 from mechmarkov.models import DecoderConfig
 from mechmarkov.models.config import MAX_WIDTH, STATE_SPACES
 from mechmarkov.models.decoder import parameter_shapes
@@ -24,6 +23,7 @@ from mechmarkov.utils.text import first_of, near_misses, quoted, shown
 
 LAYOUT = "a table of names"
 TIED = 'a tied weight has two names, "…": ["embed.W_E", "unembed.W_U"]'
+POSITIONS = ", without a line for pos_embed.W_pos (of positions that code computes a buffer makes one),"
 SIZES = ("n_heads", "n_key_value_heads", "d_head", "d_state", "dt_rank", "n_groups")
 KNOWN = (
     "embed.W_E", "pos_embed.W_pos", "ln_final.w", "ln_final.b", "unembed.W_U", "unembed.b_U",
@@ -98,24 +98,31 @@ def of_live_model(
     """Returns the config and HookedTransformer's weights of a live model; its buffers need no line.
 
     What wrappers put into names, or stands before all of them, is taken off where the table does not have it.
-    A weight of `torch.nn.utils.parametrizations` is the one that it makes.
+    A weight that is made of others (`reparametrized`) has its own name.
 
     Raises:
         RunFileError: As of `plan_import`.
     """
-    weights = {**dict(model.named_buffers()), **model.state_dict()}
-    for path, part in model.named_modules():
-        if is_parametrized(part):  # what it computes with, by the name that it had
-            at = f"{path}." if path else ""
-            for name, recipe in part.parametrizations.items():
-                made_of = f"{at}parametrizations.{name}."
-                weights = {key: x for key, x in weights.items() if not key.startswith(made_of)}
-                weights[f"{at}{name}"] = deepcopy(recipe).eval()()  # a spectral norm would change itself
-    weights = {name: value.detach().cpu() for name, value in weights.items() if isinstance(value, Tensor)}
+    weights = _weights_of(model)
     short = _without_wrappers(weights, table_of(names))
-    weights = {short[name]: x.float() if x.is_floating_point() else x for name, x in weights.items()}
+    weights = {short[name]: layout.in_float32(value) for name, value in weights.items()}
     buffers = {short.get(name, name) for name, _ in model.named_buffers()}
     return plan_import(layout.shapes_of(weights), names, given or {}, buffers).of_live_model(weights)
+
+
+def modules_of(model: torch.nn.Module, names: Names) -> dict[str, str]:
+    """Returns the path of the module that holds each weight, by HookedTransformer's name of the weight."""
+    table, modules = table_of(names), dict[str, str]()
+    for own, short in _without_wrappers(_weights_of(model), table).items():
+        for line, match in table.of(short):
+            for target in targets(match, line):
+                modules.setdefault(target, own.rpartition(".")[0])
+    return modules
+
+
+def _weights_of(model: torch.nn.Module) -> dict[str, Tensor]:
+    weights = with_made_weights(model, {**dict(model.named_buffers()), **model.state_dict()})
+    return {name: value for name, value in weights.items() if isinstance(value, Tensor)}
 
 
 def _without_wrappers(names: Iterable[str], table: Table) -> dict[str, str]:
@@ -159,7 +166,8 @@ def _fields(inner: Shapes, given: Mapping[str, Any]) -> tuple[dict[str, Any], di
     needed = ["n_ctx", "normalization_type", *config_fields.needed_parts(fields)]
     if fields.get("mixer") not in STATE_SPACES:
         needed.insert(0, "positional_embedding_type")
-    config_fields.require(fields, needed, "a table of names")
+    lacks = "" if {"pos_embed.W_pos", "positional_embedding_type"} & {*inner, *fields} else POSITIONS
+    config_fields.require(fields, needed, f"a table of names{lacks}")
     return fields, assumed
 
 
@@ -173,9 +181,15 @@ def _check(inner: Shapes, expected: Shapes, translated: Renamed, table: Table) -
         if name not in expected:
             raise RunFileError(f"names: {whose(name)} has no place in a model with this config")
         if shape != expected[name]:
-            turn = ' (turn it with {"to": …, "transpose": true})' if shape[::-1] == expected[name] else ""
+            hint = ""
+            if shape[::-1] == expected[name]:
+                hint = ' (turn it with {"to": …, "transpose": true})'
+            elif name.endswith("W_rel"):
+                hint = " (each head and lag has a vector of its own)"
+            elif inner["embed.W_E"][0] in shape:  # and not its width, which the config has from it
+                hint = f' (or turn {whose("embed.W_E")} with {{"to": …, "transpose": true}})'
             raise RunFileError(
-                f"{whose(name)} has shape {list(shape)}, expected {list(expected[name])} by the config{turn}"
+                f"{whose(name)} has shape {list(shape)}, expected {list(expected[name])} by the config{hint}"
             )
     lacking = [name for name in expected if name not in inner and table.fill(unmarked(name)) is None]
     if lacking:

@@ -23,7 +23,7 @@ BIASES = re.compile(r".*\.(b|_?b_\w+)")
 # The keys of a line besides `to`: their types, and these in words.
 TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "transpose": ((bool,), "true or false"),
-    "split": ((str,), "'parts' or 'heads'"),
+    "split": ((str,), "'parts' or 'heads' or 'interleaved'"),
     "head": ((str,), r"the head's number, such as '\2'"),
     "rows": ((list, tuple), "[start, stop]"),
     "scale": ((int, float), "a number"),
@@ -32,7 +32,7 @@ TYPES: dict[str, tuple[tuple[type, ...], str]] = {
 # What a value must be beyond that.
 FURTHER: dict[str, Callable[[Any], bool]] = {
     "transpose": lambda _: True,
-    "split": lambda x: x in ("parts", "heads"),
+    "split": lambda x: x in ("parts", "heads", "interleaved"),
     "rows": lambda x: len(x) == 2 and all(type(row) is int and row >= 0 for row in x),
     "add": math.isfinite,
     "scale": math.isfinite,
@@ -49,8 +49,8 @@ class Line:
         transpose: Whether its last two axes are exchanged to give HookedTransformer's order, `[d_in, d_out]`.
             None where its shape decides, or else its name: what ends in `weight` is exchanged, because
             `nn.Linear` keeps `[d_out, d_in]`.
-        split: How it holds several names: "parts" one after the other, "heads" head by head. None where each
-            name gets the whole, such as a tied embedding and unembedding.
+        split: How it holds several names: "parts" one after the other, "heads" head by head, "interleaved"
+            column by column. None where each name gets the whole, such as a tied embedding and unembedding.
         head: The number of the head, with `\1` for a group, where each head has a weight of its own.
         rows: Which of its rows are taken, `[start, stop]`, such as positions without a padding row.
         scale: What it is multiplied by.

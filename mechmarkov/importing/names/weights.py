@@ -90,14 +90,20 @@ def renamed(
         elif not entries and name not in optional:
             unnamed.append(name)
         for line, match in entries:
-            targets = _targets(match, line)
-            made, by_name = parts(name, value, line, targets, width, given)
+            ours = targets(match, line)
+            made, by_name = parts(name, value, line, ours, width, given)
             translated.by_name += [name] * by_name
             for target, part in made.items():
                 if line.head is None:
                     translated.put(target, part, [name])
                 else:
                     heads[target][_index(match, line, heads[target])] = (name, part)
+    for name in unnamed:
+        if name.endswith("_g") and f"{name[:-1]}v" in weights:  # of a file: a live model's are made
+            raise RunFileError(
+                f"{quoted(name)} and {quoted(f'{name[:-1]}v')} make one weight: load them into their model "
+                "and pass that, or save it after torch.nn.utils.remove_weight_norm"
+            )
     if unnamed:
         raise nothing_fits(unnamed, "the table of names has no line for")
     for target, each in heads.items():
@@ -163,7 +169,7 @@ def _width(weights: Mapping[str, Tensor], table: Table) -> int | None:
     """`d_model`, from the weight that is the embedding."""
     for name, value in weights.items():
         entries = table.of(name)
-        turned = [line.transpose for line, match in entries if "embed.W_E" in _targets(match, line)]
+        turned = [line.transpose for line, match in entries if "embed.W_E" in targets(match, line)]
         if value.ndim >= 2 and (turned or (name == "embed.W_E" and not entries)):
             return value.shape[-2 if any(turned) else -1]
     return None
@@ -178,7 +184,8 @@ def _index(match: re.Match[str], line: Line, taken: Container[int]) -> int:
     return int(index)
 
 
-def _targets(match: re.Match[str], line: Line) -> list[str]:
+def targets(match: re.Match[str], line: Line) -> list[str]:
+    """Returns HookedTransformer's names of what a weight that matches a line holds."""
     return [_expanded(match, text, line) for text in line.to]
 
 

@@ -107,7 +107,7 @@ SILENT: dict[str, tuple[str, ...]] = {
         "one token to attend to", "tokens", "at every prediction", "effective tokens", "within its null",
         "modulo", "of one head", "at position",
     ),
-    "alignment": ("law", "lag of the source", "only its direction", "a token that tells nothing"),
+    "alignment": ("law", "lag of the source", "only its direction", "a token that tells nothing", "all rows are equal"),
     "induction": (
         "takes from the law", "no match", "no key to edit", "no strong circuit", "through", "from", "to", "does harm",
         "not the law's", "some of it", "most of what there is", "finds after", "not for their predecessors",
@@ -119,7 +119,7 @@ SILENT: dict[str, tuple[str, ...]] = {
     ),
     "storage": (
         "worth of all paths", "what there is of it", "corrected by", "corrects", "positions", "full rank", "too little to share", "the mean is it",
-        "others undo it", "the paths lead away", "nothing to share", "only at another scale",
+        "others undo it", "undone after", "undone at", "the paths lead away", "nothing to share", "only at another scale",
         "stored or from the context", "some from the context", "from the context", "the parent leads away",
         "the parent hardly leads there", "not by the parent",
     ),
@@ -199,7 +199,7 @@ CONDITIONS: dict[str, Template] = {
     "held at temperature": "This is at temperature {number}, at which the model is nearest to the bigram",
     "not stable": "Which of them hold nine tenths changes with the sequences",
     "at the whole model's norm scale": "These are at the whole model's norm scale",
-    "positions that follow the parent": "Predictions follow the last state at {positions} only",
+    "positions that follow the parent": "Averaged over states, predictions follow the last state at {positions} only",
     "positions that change with the parent": "Setting the last state moves predictions by 0.01 nats or more at {positions}",
     "rank that keeps 90 %": "Rank {whole} of {name} keeps 90% of the bigram part",
     "half is stored": "Whether half of it is stored, not read from the context, is open ({share})",
@@ -242,7 +242,7 @@ CONDITIONS: dict[str, Template] = {
     "without its sampling error": "Its steps leave out the sampling error of attention",
     "cannot be seen": "{name}",
     # program
-    "at most": "On fresh sequences it leaves at most {nats}",
+    "at most": "On fresh sequences the fitted program leaves at most {nats}",
     "predictor leaves": "By KL from the model, {law} leaves {nats}",
     "looks up": _looks_up,
     "looks up matches": lambda c: f"Its tables look up tokens after copies of the current one, in the table of {part(c.words[0])}"

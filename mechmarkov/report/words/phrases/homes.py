@@ -2,7 +2,7 @@
 
 from mechmarkov.claims.claim import Claim, Where
 from mechmarkov.report.words.names import MAX_NAMED, law, nats, parts, share, verb, within
-from mechmarkov.report.words.phrases.laws import where
+from mechmarkov.report.words.phrases.laws import after_states, at_positions, where
 from mechmarkov.report.words.phrases.premises import Phrase, cap, value_in
 
 NONE_OF_IT = 0.02  # up to which share parts that cancel are said to hold nothing
@@ -31,8 +31,11 @@ def _stores(claim: Claim) -> str:
     start, end = (nats(claim.number(name)) for name in ("from", "to"))
     none = f", {start} with none" if start != end else " and with none"
     moved = f"the model is {end} from it with all parts{none}"
+    after, at = (claim.condition(f"undone {which}") for which in ("after", "at"))
+    place = "" if after is None else f" {after_states(after.words)}"
+    place = place if at is None else f" {at_positions([*map(int, at.words)])}"
     return NO_HOME[_no_home(claim)].format(
-        who=parts(claim.subject), share=share(claim.value), ends=within(claim), moved=moved
+        who=parts(claim.subject), share=share(claim.value), ends=within(claim), moved=moved, place=place
     )
 
 
@@ -43,7 +46,7 @@ def _no_home(claim: Claim) -> str:
 NO_HOME = {
     "the mean is it": "No part needs to hold the bigram: the mean prediction is the bigram",
     "too little to share": "Which part holds the bigram is open: {moved}",
-    "others undo it": "No part holds the bigram: {who} would by itself, and with the others nothing is left of that",
+    "others undo it": "No part holds the bigram: {who} would by itself, and with the others nothing is left of that{place}",
     "the paths lead away": "No part holds the bigram: {moved}",
     "nothing to share": "No part holds the bigram: {moved}",
     "only at another scale": "No part holds the bigram by itself: {who} would at the norm's scale that others set",
@@ -57,14 +60,18 @@ NO_HOME = {
 
 
 def _works_against(claim: Claim) -> str:
-    who = cap(parts(claim.subject))
+    who, what = (
+        cap(parts(claim.subject)),
+        "what there is of it" if claim.holds("what there is of it") else "it",
+    )
     if (worth := claim.condition("corrects")) is not None:
         return f"{who} by itself leads away from the bigram, and corrects the others: without it {nats(worth.value)} would be left"
-    return f"{who} {verb(claim.subject, 'works', 'work')} against the bigram: {share(claim.value)} of it"
+    return f"{who} {verb(claim.subject, 'works', 'work')} against the bigram: {share(claim.value)} of {what}"
 
 
 def _cancels(claim: Claim) -> str:
     who = cap(parts(claim.subject))
+    what = "what there is of the bigram" if claim.holds("what there is of it") else "the bigram"
     if claim.unit == "nats":
         count = "both" if len(claim.subject) == 2 else "all"
         told = f"{who} only undo each other"
@@ -74,7 +81,7 @@ def _cancels(claim: Claim) -> str:
         return f"{told}: {count} together are worth {nats(claim.value)}"
     if abs(value_in(claim)) < NONE_OF_IT:
         return f"{who} cancel: together they hold none of the bigram"
-    return f"{who} cancel in part: together they hold {share(claim.value)} of the bigram"
+    return f"{who} cancel in part: together they hold {share(claim.value)} of {what}"
 
 
 HOMES: dict[str, Phrase] = {

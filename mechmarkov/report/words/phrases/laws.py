@@ -50,7 +50,9 @@ def _by_sureness(claim: Claim) -> list[str]:
     for how in ("surer", "less sure"):
         after, at = (claim.condition(f"{how} {which}") for which in ("after", "at"))
         states, positions = (() if one is None else one.words for one in (after, at))
-        told.append(_after(states) if states else _at([*map(int, positions)]) if positions else "")
+        told.append(
+            after_states(states) if states else at_positions([*map(int, positions)]) if positions else ""
+        )
     return told
 
 
@@ -103,11 +105,9 @@ def _fails_at(claim: Claim) -> str:
     if claim.subject == ("program",):
         if claim.status == "open":
             low, high = claim.interval or (0.0, 0.0)
-            return (
-                f"Where the program leaves most is open: {format_range(low, high, 3)} nats after each state"
-            )
-        return f"What it leaves is most {at} ({nats(claim.value)})"
-    most = "up to " if len((*claim.where.states, *claim.where.positions)) > 1 else ""  # that of the worst
+            return f"Where the fitted program leaves most is open: {format_range(low, high, 3)} nats after each state"
+        return f"What the fitted program leaves is most {at} ({nats(claim.value)})"
+    most = "up to " if len(claim.where.states) > 1 or len(claim.where.positions) > 1 else ""  # of the worst
     if (there := claim.condition("law there")) is not None:
         like = law(there.words[0])
         return f"{cap(at)} it predicts like {like}, {most}{nats(claim.value)} from {law(claim.object[0])}"
@@ -116,16 +116,16 @@ def _fails_at(claim: Claim) -> str:
 
 def where(claim: Claim) -> str:
     """Returns the states or positions of a claim in words."""
-    if claim.where.states:
-        return _after(claim.where.states)
-    return _at(claim.where.positions)
+    states, positions = claim.where.states, claim.where.positions
+    return " ".join([after_states(states)] * bool(states) + [at_positions(positions)] * bool(positions))
 
 
-def _after(states: Sequence[str]) -> str:
+def after_states(states: Sequence[str]) -> str:
+    """Returns states in words."""
     return f"after {'state' if len(states) == 1 else 'states'} {some(states)}"
 
 
-def _at(positions: Sequence[int]) -> str:
+def at_positions(positions: Sequence[int]) -> str:
     """Returns positions in words: runs of them by their ends, evenly spaced ones by the first and the last."""
     runs: list[list[int]] = []
     for at in positions:
@@ -155,14 +155,15 @@ def but_not(start: str, claim: Claim, most: int) -> str:
     only = () if near is None else near.words
     states, positions = claim.where.states, claim.where.positions
     if only:
-        at = _after(only) if states else _at([int(place) for place in only])
+        at = after_states(only) if states else at_positions([int(place) for place in only])
         link, count = " only" if near is not None and near.holds else "", len(only)
     else:
         at, link, count = where(claim), ", but not", len(states or positions)
-    told = f"{start}{link} {at}"
-    if len(told.split()) <= most:
-        return told
-    return f"{start}{link} {f'after {count} states' if states else f'at {count} positions'}"
+    ways = [at, f"after {count} states" if states else f"at {count} positions"]
+    if states and positions:
+        ways[1:] = [f"{after_states(states)} at {len(positions)} positions", "at some places"]
+    told = [f"{start}{link} {way}" for way in ways]
+    return next((way for way in told if len(way.split()) <= most), told[-1])
 
 
 LAWS: dict[str, Phrase] = {

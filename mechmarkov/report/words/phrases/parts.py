@@ -70,6 +70,8 @@ def _matches(claim: Claim) -> str:
     what = f"the {lag}-step law" if lag > 1 and not lagged else "the transition matrix"
     what = f"the law of lag {lag}" if of_lag else what
     if claim.holds("constant"):
+        if claim.condition("all rows are equal"):
+            return f"All rows of {what} are equal, so that no path has to hold it"
         return f"No path's own weights hold {what}: the circuit of {parts(claim.subject)} is constant"
     how = ""
     if claim.value is not None:
@@ -77,9 +79,14 @@ def _matches(claim: Claim) -> str:
         how = f" ({names.get(claim.unit, '{} of').format(number(claim.value))} {target})"
     who, has = parts(claim.subject), verb(claim.subject, "has", "have")
     nearest = f"{who} {verb(claim.subject, 'comes', 'come')} nearest{how}"
-    if claim.holds("only its direction"):
+    if (direction := claim.condition("only its direction")) is not None:
         points, is_ = verb(claim.subject, "points", "point"), verb(claim.subject, "is", "are")
-        return f"{cap(who)} {points} along {what}{how}, but {is_} at best hardly better than the unigram"
+        near = "hardly nearer to it" if (direction.value or 0.0) > 0 else "farther from it"
+        return f"{cap(who)} {points} along {what}{how}, but at its scale {is_} {near} than the unigram"
+    attends = claim.condition("attends")
+    if claim.status == "excluded" and attends is not None and not attends.holds:
+        reads = verb(claim.subject, "reads", "read")
+        return f"No path has the law of the token it reads: {who}, the nearest, {reads} tokens at several distances"
     if claim.status == "excluded" and claim.condition("a token that tells nothing"):
         return f"No path has a law in its weights: {who}, the nearest, {verb(claim.subject, 'reads', 'read')} a token that tells nothing of the next"
     if claim.status == "excluded" and lagged:
