@@ -16,6 +16,9 @@ from mechmarkov.sweeps.run import FLEET
 from mechmarkov.sweeps.tasks import Done
 
 SCRIPT = Path(__file__).with_name("ray_cluster.py")
+SECONDS = 900  # three clusters start and end, a minute each where the machine is busy
+
+pytestmark = pytest.mark.timeout(SECONDS + 60)
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +28,7 @@ def cluster(tmp_path_factory):
     for scene in ("killed_node", "failing_task", "dying_process"):
         (folder / scene).mkdir()
     process = subprocess.run(
-        [sys.executable, SCRIPT, folder], capture_output=True, text=True, timeout=400, check=False
+        [sys.executable, SCRIPT, folder], capture_output=True, text=True, timeout=SECONDS, check=False
     )
     assert process.returncode == 0, process.stderr[-4000:]
     (folder / "stdout").write_text(process.stdout, "utf-8")
