@@ -152,7 +152,7 @@ def certify(
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """What is certified, and sequences of its source."""
+    """A model that is to be certified, and sequences of its source."""
 
     run: Run
     decoder: HookedDecoder
@@ -192,7 +192,7 @@ def _with_bounds(model: _Model, options: Sequence[tuple[Program, Bounds]], token
 
 
 def _without_bounds(model: _Model, program: Program, why: str, tokens: int, end: float) -> Certificate:
-    """What a final norm says of any program, all contexts of the first positions, and a search."""
+    """The certificate by a final norm, by all contexts of the first positions, and by a search."""
     run, layer, contexts = model.run, model.layer, model.contexts
     judge = Judge(model.decoder, run.objective, contexts, program)
     seen = search(judge, model.drawn, tokens, end)
