@@ -81,7 +81,7 @@ def _matches(claim: Claim) -> str:
     nearest = f"{who} {verb(claim.subject, 'comes', 'come')} nearest{how}"
     if (direction := claim.condition("only its direction")) is not None:
         points, is_ = verb(claim.subject, "points", "point"), verb(claim.subject, "is", "are")
-        near = "hardly nearer to it" if (direction.value or 0.0) > 0 else "farther from it"
+        near = "hardly nearer" if (direction.value or 0.0) > 0 else "farther"
         return f"{cap(who)} {points} along {what}{how}, but at its scale {is_} {near} than the unigram"
     attends = claim.condition("attends")
     if claim.status == "excluded" and attends is not None and not attends.holds:
