@@ -35,6 +35,17 @@ def cluster(tmp_path_factory):
     return folder
 
 
+# The first of these: processes of a cluster may outlive it for a while, and would be found.
+def test_without_a_cluster_the_advice_is_ours(monkeypatch, tmp_path):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    with pytest.raises(
+        ConnectionError, match=r"no Ray cluster answers at auto: .*ray start --head.*HOST:PORT"
+    ):
+        sweep(tiny(seeds=1), tmp_path / "new", cluster=Cluster("auto"))
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.system
 def test_a_dying_node_leaves_the_table_whole(cluster, tmp_path):
     folder = cluster / "killed_node"
@@ -112,16 +123,6 @@ def test_an_address_without_a_cluster_is_named(tmp_path):
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ConnectionError, match=f"no Ray cluster answers at {address}"):
             sweep(tiny(seeds=1), tmp_path, cluster=Cluster(address))
-
-
-def test_without_a_cluster_the_advice_is_ours(monkeypatch, tmp_path):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    with pytest.raises(
-        ConnectionError, match=r"no Ray cluster answers at auto: .*ray start --head.*HOST:PORT"
-    ):
-        sweep(tiny(seeds=1), tmp_path / "new", cluster=Cluster("auto"))
-    assert not (tmp_path / "new").exists()
 
 
 def test_nothing_to_do_asks_for_no_cluster():
