@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -46,13 +45,6 @@ def trained(tmp_path_factory):
     changes = ["--set", "steps=5", "--set", "checkpoints=[0,2,5]", "--set", "model.n_ctx=13"]
     main(["train", "walk-k6-half", *changes, "--out", str(folder)])
     return folder / "run.pt"
-
-
-def test_the_package_runs_as_a_module(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["mechmarkov", "list"])
-    monkeypatch.delitem(sys.modules, "mechmarkov.__main__", raising=False)  # doctests import it; runpy warns
-    runpy.run_module("mechmarkov", run_name="__main__")
-    assert "walk-k6-half" in capsys.readouterr().out
 
 
 def test_train_writes_a_run_that_loads(trained):

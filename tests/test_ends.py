@@ -2,6 +2,7 @@
 
 import gc
 import os
+import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -158,3 +159,10 @@ def test_only_a_process_of_our_own_collects_seldom():
     before = gc.get_threshold()
     main(["probes"])
     assert gc.get_threshold() == before
+
+
+def test_the_package_runs_as_a_module(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["mechmarkov", "list"])
+    monkeypatch.delitem(sys.modules, "mechmarkov.__main__", raising=False)  # doctests import it; runpy warns
+    runpy.run_module("mechmarkov", run_name="__main__")
+    assert "walk-k6-half" in capsys.readouterr().out

@@ -32,7 +32,7 @@ def dictionary(lag: int, size: int) -> Greedy:
 
 
 def losses(lag: int, tokeniser: Greedy | Strings | None, seeds: range) -> Losses:
-    """What models, and the unigram of what they read, lose to the best prediction (nats a source symbol)."""
+    """Train models, and return their `excess`, a row a seed."""
     read = source(lag) if tokeniser is None else Tokenised(source=source(lag), tokeniser=tokeniser)
     base = mm.load_recipe("tokens-lzw").with_set([f"steps={STEPS}", "checkpoints=[0]", "data.batch=32"])
     (runs,) = trained([base.replace(source=read.model_dump())], seeds)
@@ -40,7 +40,7 @@ def losses(lag: int, tokeniser: Greedy | Strings | None, seeds: range) -> Losses
 
 
 def excess(run: mm.Run) -> tuple[float, float]:
-    """What a model, and the unigram of what it reads, lose to the best prediction (nats a source symbol)."""
+    """Returns what a model and the unigram of its tokens lose to the best one (nats a source symbol)."""
     tokens = evaluation(run.source, SEQUENCES, run.config.n_ctx)
     laws, model = exact(run.source, tokens), predictions(run, tokens)[-1]
     best, each = laws[run.source.best().name], getattr(run.source, "symbols_per_token", 1.0)

@@ -165,7 +165,7 @@ def plan(
         norm_offset: What is added to the gains of norms (Gemma).
         norms_may_lack_bias: Whether a norm's bias that is not there is zero (nanoGPT). Gains that no norm
             has are then one.
-        called: What the file calls a weight, where there is no table.
+        called: A function that gives the file's name of a weight, where there is no table.
 
     Raises:
         RunFileError: Naming a weight that is missing, unknown or of another shape.

@@ -107,13 +107,13 @@ def _of_another_law(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
     if homes:
         homes.sort(key=lambda path: -share[path])
         gain, left = float(last["other_gain"]), float(last["other_left"])
-        beside = (
+        premises = (
             Condition("worth of all paths", value=gain, unit="nats"),
             Condition("what there is of it", left > MIN_GAIN_SHARE * (gain + left)),
         )
         held = _without_rounding(sum(share[path] for path in homes))
         yield Claim(
-            tuple(homes), "stores", law, held, None, None, "share", "shown", "intervention", because=beside
+            tuple(homes), "stores", law, held, None, None, "share", "shown", "intervention", because=premises
         )
     for path, value in share.items():
         status: Status = "shown" if value > MIN_NAMED_SHARE else "excluded"
@@ -160,17 +160,9 @@ def _others(data: xr.Dataset, last: xr.Dataset, some: Condition) -> Iterator[Cla
         net = float(last["net_share"].sel(path=group[0]))
         around = interval_at(data, "net_share", path=group[0])
         yield Claim(
-            tuple(group),
-            "cancels",
-            BIGRAM,
-            net,
-            around,
-            None,
-            "share",
-            "shown",
-            "intervention",
+            tuple(group), "cancels", BIGRAM, net, around, None, "share", "shown", "intervention",
             because=(some,),
-        )
+        )  # fmt: skip
     for path in opposed(last):
         value = float(last["share"].sel(path=path))
         around = interval_at(data, "share", path=path)
@@ -236,21 +228,21 @@ class _Reason:
 def _no_home(data: xr.Dataset, last: xr.Dataset, worth: tuple[Condition, ...]) -> Claim:
     """Returns why no path is named."""
     why = _reason(data, last)
-    beside = [*worth]
+    premises = [*worth]
     if why.name == "others undo it":
         places = lacking_somewhere(last, [str(label) for label in last.attrs["labels"]])
-        beside += [Condition("undone after", words=places.states)] * bool(places.states)
-        beside += [Condition("undone at", words=tuple(map(str, places.positions)))] * bool(places.positions)
+        premises += [Condition("undone after", words=places.states)] * bool(places.states)
+        premises += [Condition("undone at", words=tuple(map(str, places.positions)))] * bool(places.positions)
     for path in why.paths[:1]:
         nats = float(last["kl_only"].sel(path=path))
-        beside.append(Condition("with it only", value=nats, unit="nats", words=(path,)))
+        premises.append(Condition("with it only", value=nats, unit="nats", words=(path,)))
     if not reads_parent(last):
         changed = positions_changed(last)
-        beside.append(Condition("positions", value=float(len(changed))))
-        beside.append(Condition("positions that change with the parent", value=float(changed.sum())))
+        premises.append(Condition("positions", value=float(len(changed))))
+        premises.append(Condition("positions that change with the parent", value=float(changed.sum())))
     return Claim(
         why.paths, "stores", BIGRAM, why.share, why.interval, None, "share" if why.share is not None else "",
-        why.status, "intervention", because=(Condition(why.name), *beside),
+        why.status, "intervention", because=(Condition(why.name), *premises),
     )  # fmt: skip
 
 

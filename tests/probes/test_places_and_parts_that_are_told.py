@@ -163,7 +163,7 @@ def test_another_law_at_some_positions_is_partly_there():
 
 @pytest.mark.parametrize("heads", [3, 4])
 def test_a_rank_is_at_most_the_weights_own(heads):
-    """Of a head with a table of three states it was said that rank 12 of its weight is needed."""
+    """A head's table of three states has rank 3, though its weight has room for 12."""
     claims = told(heads_in_turn([L] * heads), ["storage"]).claims
     assert claims.first("stores").number("rank that keeps 90 %") <= 3
 

@@ -56,7 +56,7 @@ def probed(name: str) -> mm.Result:
 
 
 def is_near(one: float, other: float) -> bool:
-    """Whether two probes' numbers are one, but for the order in which float32 was added up."""
+    """Returns whether two numbers differ only by the order in which float32 was added up."""
     return other == pytest.approx(one, rel=1e-5, abs=1e-6)
 
 
@@ -264,7 +264,7 @@ def test_the_command_tells_the_same(tmp_path):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_sentences_are_of_one_claim_or_premise(name):
-    """What a tile says is made of sentences of claims, but for what is said in view of the whole model."""
+    """A tile quotes sentences of claims, unless it speaks of the whole model."""
     result = probed(name)
     of_claims = {text for claim in result.claims for text in split(sentence(claim))}
     for tile, shown in zip(chosen_tiles(result), headline(result).tiles, strict=False):

@@ -14,7 +14,7 @@ R, B = r"layers\.(\d+)\.", r"blocks.\1."  # a layer's names, and HookedTransform
 
 @dataclass(frozen=True)
 class Style:
-    """What differs; a wrong `repeats`, `bias_of_scores`, … is of a model that no HookedDecoder computes."""
+    """A way to write a decoder; no HookedDecoder has `repeats`, `bias_of_scores` or norms after the sum."""
 
     reads: str = "tokens"  # or "one-hot"
     position_first: bool = False
@@ -175,7 +175,7 @@ def names_of(style: Style) -> dict:
 
 
 def given_of(style: Style) -> dict:
-    """What no shape tells of it."""
+    """Fields of a config that no shape tells."""
     given: dict = {"n_heads": HEADS, "normalization_type": None, "attn_scale": 1 / style.scale}
     if style.norm != "none":
         given |= {"normalization_type": "RMS", "eps": EPS} if style.rms else {"normalization_type": "LN"}
@@ -186,12 +186,3 @@ def given_of(style: Style) -> dict:
         given |= rotary if style.positions == "rotary" else {"positional_embedding_type": "none"}
         given["n_ctx"] = LENGTH
     return given
-
-
-def drawn(model: nn.Module) -> nn.Module:
-    """The model with weights that matter, norms and biases too."""
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(0.4 * torch.randn(parameter.shape, generator=generator))
-    return model

@@ -27,7 +27,7 @@ def test_a_live_nanogpt(tmp_path, activation, bias):
 
 
 def test_norms_with_biases_and_without_gains(tmp_path):
-    """As of `F.layer_norm(x, [d], None, self.bias)`; a file whose one gain is missing is refused."""
+    """The calls are `F.layer_norm(x, [d], None, self.bias)`; a file that lacks one gain only is refused."""
     model = drawn(NanoGPT(Config()))
     norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
     torch.save(model.state_dict(), tmp_path / "whole.pt")

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from by_hand import HEADS, LENGTH, WIDTH, B, Hand, K, R, Style, drawn, given_of, names_of, sinusoids
+from by_hand import HEADS, LENGTH, WIDTH, B, Hand, K, R, Style, given_of, names_of, sinusoids
+from public_codes import drawn
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
@@ -66,7 +67,7 @@ def test_a_decoder_by_hand_comes_in(case):
 
 
 def test_no_position_beyond_a_context_is_read():
-    """Of three positions, four sequences are not read as four: some devices stop at such an index."""
+    """Four sequences are not read as four of three positions: some devices stop at such an index."""
     shapes = set()
 
     class Short(nn.Module):

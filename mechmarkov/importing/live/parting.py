@@ -1,4 +1,4 @@
-"""Where a live model and its conversion first differ inside, by what its layers read."""
+"""Find where a live model and its conversion first differ inside, by what their layers read."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
