@@ -23,6 +23,7 @@ from mechmarkov.certify.sentence import number_of, sentences
 from mechmarkov.cli import main
 from mechmarkov.models.constructions.context_conditioned import context_conditioned_model
 from mechmarkov.models.constructions.lookup_tables import direct_table, value_table
+from mechmarkov.models.constructions.n_grams import n_gram_model
 from mechmarkov.objectives import Objective
 from mechmarkov.population import population_law
 from mechmarkov.runs import example
@@ -119,6 +120,18 @@ def test_what_has_no_bound_is_searched():
     stored["claims"]["worst_kl"] *= 0.99
     with pytest.raises(ValueError, match=r"^worst_kl is claimed to be at most"):
         verify(stored, run)
+
+
+@pytest.mark.parametrize("needle", [(4, 1, 3), (0, 3, 1), (2, 0, 4)])
+def test_one_bad_context_of_few_is_shown(needle):
+    """One history of 125 has another law, to which no ascent leads."""
+    kernel = np.full((5, 5, 5, 5), 0.2)
+    kernel[needle] = [0.996, *[0.001] * 4]
+    model = n_gram_model(kernel, 3, form="layers")
+    run = mm.Run.from_model(model, source=mm.Chain(np.full((5, 5), 0.2).tolist()))
+    seen = certify(run, "uniform", tokens=1 << 10).seen
+    assert tuple(seen.history.tolist()) == needle
+    assert seen.nats == pytest.approx(np.log(0.2) - (np.log(0.996) + 4 * np.log(0.001)) / 5, rel=1e-5)
 
 
 def test_positions_with_few_contexts_have_every_one_run():
