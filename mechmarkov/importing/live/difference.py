@@ -117,10 +117,9 @@ def _asked(
     return _Asked(name, form, tried)
 
 
-def _forms(decoder: HookedDecoder, tokens: Tokens) -> list[tuple[str, Form]]:
+def _forms(decoder: HookedDecoder, tokens: Tokens) -> dict[str, Form]:
     """Returns what a model may read, where no position of it is beyond a context."""
-    ways = [*forms(decoder.config.d_vocab).items()]
-    return ways if len(tokens) <= decoder.config.n_ctx else [x for x in ways if "position" not in x[0]]
+    return forms(decoder.config.d_vocab, position_first=len(tokens) <= decoder.config.n_ctx)
 
 
 def _disagreement(
@@ -209,7 +208,7 @@ def compare(
             if not ask(live.holder, tokens, width, torch.float32).last:
                 asked = live.holder
     ways, failure = list[_Asked](), None
-    for name, form in _forms(decoder, tokens):  # the plainest first; others where it disagrees
+    for name, form in _forms(decoder, tokens).items():  # the plainest first; others where it disagrees
         try:
             ways.append(_asked(asked, decoder, tokens, name, form, as_laws))
         except ValueError as error:
@@ -274,7 +273,7 @@ def nearest(live: Inside, decoders: Iterable[HookedDecoder]) -> tuple[int, int |
 def _answers(model: nn.Module, decoder: HookedDecoder, tokens: Tokens, dtype: torch.dtype) -> list[Answer]:
     """Returns what a model answers to each form of tokens that it takes."""
     answers = []
-    for _, form in _forms(decoder, tokens):
+    for form in _forms(decoder, tokens).values():
         with suppress(ValueError):
             answers.append(ask(model, tokens, decoder.config.d_vocab_out, dtype, form))
     return answers

@@ -34,11 +34,12 @@ class Answer:
     last: bool
 
 
-def forms(d_vocab: int) -> dict[str, Form]:
+def forms(d_vocab: int, *, position_first: bool = True) -> dict[str, Form]:
     """Returns what a forward pass may read, by what is said of it; tokens as they are have the name "".
 
     Args:
         d_vocab: The number of tokens.
+        position_first: Whether `[position, batch]` is tried too.
 
     Example:
         >>> forms(4)["one-hot vectors"](torch.tensor([[0, 2, 1]])).shape
@@ -48,12 +49,13 @@ def forms(d_vocab: int) -> dict[str, Form]:
     def one_hot(tokens: Tokens) -> Tensor:
         return F.one_hot(tokens, d_vocab).to(torch.get_default_dtype())
 
-    return {
-        "": lambda tokens: tokens,
-        "tokens, position first": lambda tokens: tokens.T,
-        "one-hot vectors": one_hot,
-        "one-hot vectors, position first": lambda tokens: one_hot(tokens.T),
-    }
+    ways: dict[str, Form] = {"": lambda tokens: tokens}
+    if position_first:
+        ways["tokens, position first"] = lambda tokens: tokens.T
+    ways["one-hot vectors"] = one_hot
+    if position_first:
+        ways["one-hot vectors, position first"] = lambda tokens: one_hot(tokens.T)
+    return ways
 
 
 def ask(

@@ -55,7 +55,7 @@ def first_to_differ(
         if len(several) > 1 and weight.endswith("attn.W_O"):
             return number, (
                 f"; {path} is called {len(several)} times: no HookedDecoder repeats a layer, so that names= "
-                f'gives its weights once for each time, ["{weight}", "blocks.N.attn.W_O"]'
+                f'has to list its weights once for each call, ["{weight}", "blocks.N.attn.W_O"]'
             )
     return number, ""
 

@@ -23,7 +23,7 @@ from mechmarkov.utils.text import first_of, near_misses, quoted, shown
 
 LAYOUT = "a table of names"
 TIED = 'a tied weight has two names, "…": ["embed.W_E", "unembed.W_U"]'
-POSITIONS = ", without a line for pos_embed.W_pos (of positions that code computes a buffer makes one),"
+POSITIONS = ", without a line for pos_embed.W_pos (positions that code computes can be a buffer),"
 SIZES = ("n_heads", "n_key_value_heads", "d_head", "d_state", "dt_rank", "n_groups")
 KNOWN = (
     "embed.W_E", "pos_embed.W_pos", "ln_final.w", "ln_final.b", "unembed.W_U", "unembed.b_U",
