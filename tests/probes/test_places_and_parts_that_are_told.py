@@ -161,6 +161,14 @@ def test_another_law_at_some_positions_is_partly_there():
     assert [home.holds("what there is of it") for home in homes] == [True, False]
 
 
+def test_what_takes_more_than_there_is_has_no_share():
+    """An MLP undoes the direct path after state 0 at eight of twelve positions: 450% of what is left."""
+    wrong = told(cells(*((0, position) for position in range(8))), ["storage"], CHAIN4).claims
+    (against,) = wrong.where("works_against")
+    assert against.value > 1
+    assert sentence(against).endswith("against the bigram: more than all of what there is of it.")
+
+
 @pytest.mark.parametrize("heads", [3, 4])
 def test_a_rank_is_at_most_the_weights_own(heads):
     """A head's table of three states has rank 3, though its weight has room for 12."""

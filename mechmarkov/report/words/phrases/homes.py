@@ -60,13 +60,12 @@ NO_HOME = {
 
 
 def _works_against(claim: Claim) -> str:
-    who, what = (
-        cap(parts(claim.subject)),
-        "what there is of it" if claim.holds("what there is of it") else "it",
-    )
+    who = cap(parts(claim.subject))
+    what = "what there is of it" if claim.holds("what there is of it") else "it"
     if (worth := claim.condition("corrects")) is not None:
         return f"{who} by itself leads away from the bigram, and corrects the others: without it {nats(worth.value)} would be left"
-    return f"{who} {verb(claim.subject, 'works', 'work')} against the bigram: {share(claim.value)} of {what}"
+    amount = "more than all" if value_in(claim) > 1 else share(claim.value)
+    return f"{who} {verb(claim.subject, 'works', 'work')} against the bigram: {amount} of {what}"
 
 
 def _cancels(claim: Claim) -> str:
