@@ -23,9 +23,10 @@ from mechmarkov.importing import (
 )
 from mechmarkov.importing.files.configs import numbers
 from mechmarkov.importing.hooked_transformer import CHANGING, LOCAL, config_from_lens
-from mechmarkov.importing.live import gpt2_names
+from mechmarkov.importing.live import by_forward_pass, gpt2_names
 from mechmarkov.importing.live.difference import nearest
 from mechmarkov.importing.live.inside import LENS, Inside, is_of, weights_of
+from mechmarkov.importing.live.name_table import UnclearError
 from mechmarkov.importing.live.reading import Fields, Reading
 from mechmarkov.importing.live.settings import configs
 from mechmarkov.importing.live.untouched import our_own_numbers
@@ -122,7 +123,11 @@ def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
         return Reading(lambda _: (config_from_lens(cfg), state))
     if layout.recognises(hooked_transformer.MARKS, state):
         return _with_lens_names(live, state, given)
-    raise nothing_fits(state, f"the weights of {live.kind()} are called")
+    try:
+        return by_forward_pass.reading(live, given, n_ctx)
+    except UnclearError as error:
+        begin = f"the forward pass of {live.kind()} does not tell which weight is which ({error}); they are called"
+        raise nothing_fits(state, begin) from None
 
 
 def _of_transformers(
