@@ -126,8 +126,8 @@ def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
     try:
         return by_forward_pass.reading(live, given, n_ctx)
     except UnclearError as error:
-        begin = f"the forward pass of {live.kind()} does not tell which weight is which ({error}); they are called"
-        raise nothing_fits(state, begin) from None
+        called = nothing_fits(state, f"the weights of {live.kind()} are called")
+        raise RunFileError(f"{called}; its forward pass does not tell: {error}") from None
 
 
 def _of_transformers(

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from mechmarkov.importing.live.embeddings import measured_embeddings, put_embeddings
-from mechmarkov.importing.live.events import Attention, Linear, Mix, Norm, Pass, same
+from mechmarkov.importing.live.events import Attention, Linear, Mix, Norm, Pass, normed_as, same
 from mechmarkov.importing.live.forward_pass import few_tokens, passes
 from mechmarkov.importing.live.heads import HIDDEN
 from mechmarkov.importing.live.inside import Inside
@@ -43,25 +43,25 @@ def reading(live: Inside, given: Fields, n_ctx: int | None) -> Reading:
     Raises:
         UnclearError: With what is not understood.
     """
-    reasons = list[str]()
+    reasons, failures = list[str](), list[Exception]()
     tensors = [*live.model.parameters(), *live.model.buffers()]
     sizes = sorted({size for value in tensors if value.ndim > 1 for size in value.shape if size <= MAX_SIZE})
     masks = [x.shape[-1] for x in live.model.buffers() if x.ndim > 1 and x.shape[-1] == x.shape[-2]]
     contexts = [n_ctx] if n_ctx else numbers_called(live, CONTEXTS) or masks
     for length in dict.fromkeys((min([N_POSITIONS, *contexts]), *contexts, *sizes)):
-        for one in passes(live.model, few_tokens(length), sizes):
+        for one in passes(live.model, few_tokens(length), sizes, failures=failures):
             try:
                 table = _read(one)
             except UnclearError as error:
                 reasons.append(str(error))
                 continue
-            except (RuntimeError, ValueError) as error:  # of code that nobody thought of
+            except Exception as error:  # of code that nobody thought of
                 reasons.append(error_line(error))
                 continue
             return _as_reading(live, table, given, n_ctx or min(contexts, default=None) or table.n_positions)
         if reasons:  # other lengths are for a model that takes one only
             raise UnclearError(reasons[0])
-    raise UnclearError("no function of torch is seen to read its weights")
+    raise UnclearError(f"called with tokens it fails, {error_line(failures[0])}")
 
 
 def _as_reading(live: Inside, table: NameTable, given: Fields, n_ctx: int | None) -> Reading:
@@ -83,16 +83,12 @@ def _as_reading(live: Inside, table: NameTable, given: Fields, n_ctx: int | None
     fields = {**table.fields, **given}
     if n_ctx is not None:
         fields.setdefault("n_ctx", n_ctx)
-    choices: dict[str, Sequence[Any]] = {}
-    if "normalization_type" not in fields:
-        choices["normalization_type"] = [None, "LNPre", "RMSPre"]
     shown = {name: _shown(line) for name, line in names.items() if name != "missing" and line}
     return Reading(
-        lambda choice: named.of_live_model(live.model, names, {**fields, **choice}, made),
-        choices,
-        {"names": shown, **({"measured": [*made]} if made else {})},
-        f"; which weight is which was taken from its forward pass{table.advice}: say it by names=",
-        named.modules_of(live.model, names),
+        lambda _: named.of_live_model(live.model, names, fields, made),
+        said={"names": shown, **({"measured": [*made]} if made else {})},
+        advice=f"; which weight is which was taken from its forward pass{table.advice}: say it by names=",
+        modules=named.modules_of(live.model, names),
     )
 
 
@@ -134,7 +130,7 @@ def _read(one: Pass) -> NameTable:
     without = [number for number, layer in enumerate(layers) if layer.mlp is None]
     if len(without) < len(layers):
         table.missing = {rf"blocks\.{number}\.mlp\..*": "zeros" for number in without}
-    _norms(norms, sites, table)
+    _norms(norms, sites, table, one.small[-1] if one.small else 0.0)
     later = [mix.scores[..., :-1, -1] for mix in one.of(Mix)]
     if any(bool((scores > HIDDEN).any()) for scores in later):
         table.advice = " (its scores are not masked: are later tokens seen?)"
@@ -211,11 +207,14 @@ def _mlp(group: Group, down: Linear, table: NameTable, at: str) -> None:
     raise UnclearError(f"what is between {names} is none of {listed([*ACTIVATIONS])}")
 
 
-def _norms(norms: Sequence[Norm], sites: Sequence[tuple[str, Tensor]], table: NameTable) -> None:
+def _norms(norms: Sequence[Norm], sites: Sequence[tuple[str, Tensor]], table: NameTable, eps: float) -> None:
     """Put the norms of what each part reads."""
     at = {name: next((norm for norm in norms if same(norm.y, x)), None) for name, x in sites}
     without = [name for name, norm in at.items() if norm is None]
-    if len(without) == len(at) and not norms:
+    if len(without) == len(at):
+        kinds = {normed_as(x) for _, x in sites}
+        kind = kinds.pop() if len(kinds) == 1 else None
+        table.say(normalization_type=kind and f"{kind}Pre", **({"eps": eps} if kind else {}))
         return
     if without:
         raise UnclearError(
@@ -224,9 +223,9 @@ def _norms(norms: Sequence[Norm], sites: Sequence[tuple[str, Tensor]], table: Na
         )
     used = [(name, norm) for name, norm in at.items() if norm is not None]
     for name, norm in used:
-        for weight, letter in ((norm.weight, "w"), (norm.bias, "b")):
-            if weight is not None:
-                table.put(weight, f"{name}.{letter}")
-        table.say(normalization_type=norm.kind if norm.weight is not None else f"{norm.kind}Pre")
-        if norm.eps is not None:
-            table.say(eps=norm.eps)
+        if norm.weight is not None:
+            table.put(norm.weight, f"{name}.w", add=norm.plus or None)
+        if norm.bias is not None:
+            table.put(norm.bias, f"{name}.b")
+        kind = norm.kind if norm.weight is not None else f"{norm.kind}Pre"
+        table.say(normalization_type=kind, eps=norm.eps)

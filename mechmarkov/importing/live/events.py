@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 CLOSE = 1e-4  # of the largest number: rounding in float32
+NORMED = 0.05  # what is added to a variance makes that of what is normed less than 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,14 +53,25 @@ class Linear:
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """A norm: what it reads (None where its code is its own), what comes out, its kind and weights."""
+    """A norm.
 
-    kind: str  # "LN" or "RMS"
+    Attributes:
+        kind: "LN" or "RMS".
+        x: What it reads; None where its code is its own.
+        y: What comes out.
+        weight: The name of its gain, if it has one.
+        bias: The name of what is added after it, if there is any.
+        eps: What is added to the variance.
+        plus: What is added to the gain.
+    """
+
+    kind: str
     x: Tensor | None
     y: Tensor
-    weight: str | None = None
-    bias: str | None = None
-    eps: float | None = None
+    weight: str | None
+    bias: str | None
+    eps: float
+    plus: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +101,7 @@ class Pass:
         events: What was done with weights, in its order.
         names: The names of each weight and buffer, several where it is tied.
         sizes: The shape of each.
+        small: Small numbers that were added, such as to a variance.
         buffers: The names of what is not trained.
         strange: What was done with a weight that is none of the above: the function, by the weight's name.
     """
@@ -96,6 +109,7 @@ class Pass:
     events: list[Event] = field(default_factory=list)
     names: Mapping[str, list[str]] = field(default_factory=dict)
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    small: list[float] = field(default_factory=list)
     buffers: Collection[str] = ()
     strange: dict[str, str] = field(default_factory=dict)
 
@@ -113,3 +127,17 @@ def same(one: Tensor, other: Tensor) -> bool:
         (True, False)
     """
     return one.shape == other.shape and bool((one - other).abs().max() <= CLOSE * other.abs().max())
+
+
+def normed_as(x: Tensor) -> str | None:
+    """Returns which norm numbers come from that have no gain: "LN", "RMS", or None.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([[3.0, 1.0, 0.0]])
+        >>> normed_as(torch.nn.functional.layer_norm(x, (3,))), normed_as(x)
+        ('LN', None)
+    """
+    if not bool(((x.square().mean(-1) - 1).abs() <= NORMED).all()):
+        return None
+    return "LN" if bool((x.mean(-1).abs() <= CLOSE * x.abs().max()).all()) else "RMS"

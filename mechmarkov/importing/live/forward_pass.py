@@ -1,8 +1,8 @@
 """The forward pass of somebody's model, watched: what it does with each weight, in its order.
 
 Its functions are watched while it reads tokens with weights that are drawn at random: zeros and ones of a
-start would make different codes look the same. How a weight is kept, in a module or as a bare parameter, plays
-no part.
+start would make different codes look the same. How a weight is kept, in a module or as a bare parameter,
+plays no part.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from mechmarkov.importing.live.events import CLOSE, Attention, Linear, Lookup, Mix, Norm, Pass, same
+from mechmarkov.importing.live.events import Attention, Linear, Lookup, Mix, Norm, Pass, normed_as, same
 from mechmarkov.importing.live.logits import Tokens, outputs
 from mechmarkov.importing.reparametrized import with_made_weights
 
@@ -28,6 +28,7 @@ PRODUCTS, ROWS = (
     ("linear", "matmul", "mm", "bmm", "addmm", "einsum"),
     ("embedding", "getitem", "index_select"),
 )
+COPIES = ("to", "contiguous", "clone", "float", "double", "type_as")  # of a weight, its numbers as they are
 PLUS, TIMES = ("add", "iadd", "radd"), ("mul", "imul", "rmul", "div", "truediv")
 WHOLE = (
     *("query", "key", "value", "embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias", "bias_k"),
@@ -37,7 +38,12 @@ SEQUENCES = 7  # a number that no count of heads or tokens is likely to be
 
 
 def passes(
-    model: nn.Module, tokens: Tokens, vocabularies: Sequence[int] = (), *, drawn: bool = True
+    model: nn.Module,
+    tokens: Tokens,
+    vocabularies: Sequence[int] = (),
+    *,
+    drawn: bool = True,
+    failures: list[Exception] | None = None,
 ) -> Iterator[Pass]:
     """Yields a model's forward passes, of those ways of calling it that do not fail.
 
@@ -46,6 +52,7 @@ def passes(
         tokens: What it reads.
         vocabularies: How many tokens there may be, for a model that reads one-hot vectors.
         drawn: Whether it computes with weights that are drawn, instead of its own.
+        failures: Takes the errors of the other ways.
 
     Example:
         >>> model = nn.Sequential(nn.Embedding(3, 4), nn.Linear(4, 3))
@@ -63,8 +70,12 @@ def passes(
                 watch = _Watch(tokens, drawn)
                 stack.callback(model.register_forward_pre_hook(watch.begin).remove)
                 stack.enter_context(watch)
-                answers = ((output, watch.seen) for output in outputs(model, read, dtype))
-                seen = [one for output, one in answers if not isinstance(output, Exception) and one.events]
+                seen = []
+                for output in outputs(model, read, dtype):
+                    if not isinstance(output, Exception):
+                        seen.append(watch.seen)
+                    elif failures is not None:
+                        failures.append(output)
             yield from seen  # when nothing watches any more
 
 
@@ -83,8 +94,8 @@ class _Watch(TorchFunctionMode):
         self.weights: dict[str, Tensor] = {}  # by the first of their names
         self.made: dict[str, Tensor] = {}  # those that parametrizations make of others in the pass
         self.by_storage: dict[int, str] = {}
+        self.plus: dict[int, float] = {}  # what is added to a weight, by where the sum lies
         self.held: list[Tensor] = []  # so that no storage is used a second time
-        self.eps: float | None = None  # the last small number that was added
         self.is_on = False
 
     def begin(self, model: nn.Module, _: object) -> None:
@@ -96,7 +107,7 @@ class _Watch(TorchFunctionMode):
         buffers = dict(model.named_buffers())
         own = {**dict(model.named_parameters(remove_duplicate=False)), **buffers}
         names: dict[str, list[str]] = {}
-        self.by_storage, self.held = {}, []
+        self.by_storage, self.plus, self.held = {}, {}, []
         for name, value in own.items():
             first = self.by_storage.setdefault(value.untyped_storage().data_ptr(), name)
             names.setdefault(first, []).append(name)
@@ -135,15 +146,20 @@ class _Watch(TorchFunctionMode):
         elif name in NORMS:
             kind, order = NORMS[name]
             self._norm(kind, out, **_options(order, args, kwargs))
-        elif name == "one_hot" and given[0].numel() == self.tokens.numel():
-            self.seen.events.append(Lookup(None, "tokens", self._rows(out).double()))
+        elif name == "one_hot":
+            if self._are_tokens(given[0]):
+                self.seen.events.append(Lookup(None, "tokens", self._rows(out).double()))
         elif name in TIMES and not named:
             self._scaled(name, args)
         elif name in PLUS and not named:
-            small = [x for x in args if isinstance(x, float) and 0 < x <= MAX_EPS]
-            self.eps = small[0] if small else self.eps
+            self.seen.small.extend(x for x in args if isinstance(x, float) and 0 < x <= MAX_EPS)
         elif not named or out.untyped_storage().data_ptr() in self.by_storage:  # no weight, or a view of one
             return
+        elif name in COPIES:
+            if self._name(args[0]) is not None:  # else a weight says the number type only
+                self._derive(args[0], out)
+        elif name in PLUS and not others and len(args) == 2 and isinstance(args[1], int | float):
+            self._derive(args[0], out, float(args[1]))
         elif not (
             (name == "multi_head_attention_forward" and self._attention(**_options(WHOLE, args, kwargs)))
             or (name in PRODUCTS and self._product(named, others, out))
@@ -164,6 +180,13 @@ class _Watch(TorchFunctionMode):
                 self.held.append(value)
         return self.by_storage.get(where)
 
+    def _derive(self, weight: Tensor, out: Tensor, plus: float = 0.0) -> None:
+        """Note that a tensor is a weight, to which a number may be added."""
+        name, where = str(self._name(weight)), out.untyped_storage().data_ptr()
+        self.by_storage[where] = name
+        self.plus[where] = plus + self.plus.get(weight.untyped_storage().data_ptr(), 0.0)
+        self.held.append(out)
+
     def _rows(self, x: Tensor) -> Tensor:
         """A copy with axes `[batch, position, …]`, where it has these in another order or in one."""
         batch, length = self.tokens.shape
@@ -171,16 +194,22 @@ class _Watch(TorchFunctionMode):
         x = x.detach().clone()
         if x.shape[:2] == (length, batch):
             x = x.transpose(0, 1)
+        if x.ndim == 4 and x.shape[1] != length == x.shape[2]:  # heads come first
+            x = x.transpose(1, 2)
         return x.unflatten(0, (batch, length)) if x.ndim > 1 and len(x) == batch * length else x
+
+    def _are_tokens(self, index: Tensor) -> bool:
+        rows = self._rows(index)
+        if rows.numel() != self.tokens.numel():
+            return False
+        return bool((rows.reshape(self.tokens.shape) == self.tokens).all())
 
     def _looked_up(self, named: tuple[Tensor, str], others: Sequence[Tensor], out: Tensor) -> bool:
         index = next((x for x in others if x.dtype in (torch.int64, torch.int32)), None)
         if index is None:
             return False
         rows = self._rows(index)
-        if rows.numel() == self.tokens.numel() and bool(
-            (rows.reshape(self.tokens.shape) == self.tokens).all()
-        ):
+        if self._are_tokens(index):
             self.seen.events.append(Lookup(named[1], "tokens", self._rows(out)))
             return True
         first, length = int(index.flatten()[0]), self.tokens.shape[1]
@@ -236,10 +265,15 @@ class _Watch(TorchFunctionMode):
         if named[0].squeeze().ndim != 1 or not others or others[0].ndim < 3:
             return False
         x = self._rows(others[0])
-        is_centred = bool((x.mean(-1).abs() <= CLOSE * x.abs().max()).all())
-        self.seen.events.append(
-            Norm("LN" if is_centred else "RMS", None, self._rows(out), named[1], eps=self.eps)
-        )
+        plus = self.plus.get(named[0].untyped_storage().data_ptr(), 0.0)
+        last, y = self.seen.events[-1] if self.seen.events else None, self._rows(out)
+        if isinstance(last, Norm) and last.weight is None and same(last.y, x):  # torch's norm without a gain
+            self.seen.events[-1] = replace(last, weight=named[1], y=y, plus=plus)
+            return True
+        if (kind := normed_as(x)) is None:
+            return False
+        eps = self.seen.small[-1] if self.seen.small else 0.0
+        self.seen.events.append(Norm(kind, None, y, named[1], None, eps, plus))
         return True
 
     def _norm(
@@ -249,12 +283,12 @@ class _Watch(TorchFunctionMode):
         input: Tensor,  # noqa: A002 - as torch calls it
         weight: Tensor | None = None,
         bias: Tensor | None = None,
-        eps: float | None = None,
+        eps: float | None = 1e-5,
         **_: Any,
     ) -> None:
-        names = [None if x is None else self._name(x) for x in (weight, bias)]
+        gain, shift = (None if x is None else self._name(x) for x in (weight, bias))
         eps = torch.finfo(torch.float32).eps if eps is None else eps  # as torch does where none is given
-        self.seen.events.append(Norm(kind, self._rows(input), self._rows(out), *names, eps))
+        self.seen.events.append(Norm(kind, self._rows(input), self._rows(out), gain, shift, eps))
 
     def _scaled(self, name: str, args: Sequence[Any]) -> None:
         """Note a number that rows of a table are multiplied by."""

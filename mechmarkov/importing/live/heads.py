@@ -23,7 +23,7 @@ Side = Float[Tensor, "batch position heads_d_head"]
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """One product, which of queries (Q), keys (K) and values (V) it gives, and options of its line of names."""
+    """A product, which of queries (Q), keys (K) and values (V) it gives, and options of its line of names."""
 
     linear: Linear
     sides: tuple[str, ...]
@@ -115,7 +115,7 @@ def _sides(linears: Sequence[Linear], n_heads: int) -> Iterator[tuple[list[Line]
 
 
 def _in_one(whole: Linear, n_heads: int) -> Iterator[tuple[list[Line], dict[str, Side]]]:
-    """Yields how one product may hold all three, of as many heads of keys and values as of queries or fewer."""
+    """Yields how one product may hold all three; heads of keys and values may be fewer than of queries."""
     for shared in [n for n in range(n_heads, 0, -1) if n_heads % n == 0]:
         if whole.y.shape[-1] % (n_heads + 2 * shared):
             continue
@@ -143,11 +143,9 @@ def _normed(queries: Side, keys: Side, norms: Sequence[Norm]) -> tuple[Side, Sid
     """Returns what norms of queries and keys, in this order, give; queries and keys where there are none."""
     if len(norms) != 2:
         return queries, keys
-    length = queries.shape[1]
-    both = [norm.y if norm.y.shape[1] == length else norm.y.transpose(1, 2) for norm in norms]
-    if [x.flatten(2).shape[-1] for x in both] != [queries.shape[-1], keys.shape[-1]]:
-        return queries, keys
-    return both[0].flatten(2), both[1].flatten(2)
+    of_queries, of_keys = (norm.y.flatten(2) for norm in norms)
+    fits = (of_queries.shape, of_keys.shape) == (queries.shape, keys.shape)
+    return (of_queries, of_keys) if fits else (queries, keys)
 
 
 def _scaled_products(
@@ -162,8 +160,15 @@ def _scaled_products(
     ways: list[tuple[Tensor, Tensor, dict[str, Any]]] = [(q, k, {})]
     for adjacent in (False, True) if d_head % 2 == 0 else ():
         fields = {"positional_embedding_type": "rotary", "rotary_adjacent_pairs": adjacent}
-        sizes = {"n_layers": 1, "d_model": d_head, "n_ctx": q.shape[1], "d_head": d_head, "d_vocab": 2}
-        config = DecoderConfig(**sizes, **fields)
+        config = DecoderConfig(
+            n_layers=1,
+            d_model=d_head,
+            n_ctx=q.shape[1],
+            d_head=d_head,
+            d_vocab=2,
+            positional_embedding_type="rotary",
+            rotary_adjacent_pairs=adjacent,
+        )
         turn = rotation(config, q.shape[1], q)
         ways.append((rotate(q, *turn, config), rotate(k, *turn, config), fields))
     visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()

@@ -1,4 +1,4 @@
-"""Which products with weights are one layer: those that read the same, and those that read what these give."""
+"""Which products with weights are one layer: those that read the same, and what reads what these give."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -83,9 +83,7 @@ def layers_of(groups: Sequence[Group], d_model: int) -> list[Layer]:
 
 def _reads(linear: Linear, z: Tensor) -> bool:
     """Returns whether a product reads what heads give."""
-    x = linear.x
-    x = x.transpose(1, 2) if x.ndim == 4 and x.shape[1] != z.shape[1] else x
-    return same(x.flatten(2), z)
+    return same(linear.x.flatten(2), z)
 
 
 def _heads(group: Group) -> Heads:
