@@ -121,13 +121,20 @@ def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
         if layout.recognises(transformer_bridge.MARKS, state):
             return Reading(lambda _: transformer_bridge.states_of(state, vars(cfg)))
         return Reading(lambda _: (config_from_lens(cfg), state))
+    why: ValueError = nothing_fits(state, f"the weights of {live.kind()} are called")
     if layout.recognises(hooked_transformer.MARKS, state):
-        return _with_lens_names(live, state, given)
+        try:
+            by_names = _with_lens_names(live, state, given)
+            by_names.read(next(by_names.all_choices()))
+            return by_names
+        except ValueError as error:
+            if cfg is not None:
+                raise
+            why = error  # some of its names are HookedTransformer's, and it says nothing else
     try:
         return by_forward_pass.reading(live, given, n_ctx)
     except UnclearError as error:
-        called = nothing_fits(state, f"the weights of {live.kind()} are called")
-        raise RunFileError(f"{called}; its forward pass does not tell: {error}") from None
+        raise RunFileError(f"{why}; its forward pass does not tell: {error}") from None
 
 
 def _of_transformers(

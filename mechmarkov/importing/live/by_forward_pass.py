@@ -109,9 +109,7 @@ def _read(one: Pass) -> NameTable:
     if not groups or len(groups[-1].linears) != 1:
         raise UnclearError("its last product with a weight is not one that gives logits")
     last = groups.pop().linears[0]
-    table.put(last.weight, "unembed.W_U", transpose=last.transpose)
-    if last.bias is not None:
-        table.put(last.bias, "unembed.b_U")
+    table.linear(last, "U", at="unembed")
     layers = layers_of(groups, last.x.shape[-1])
     norms = one.of(Norm)
     sites = [("ln_final", last.x)]
@@ -158,11 +156,9 @@ def _attention(layer: Layer, table: NameTable, at: str) -> Tensor:
         table.say(**{**heads.fields, "n_heads": n_heads})
         if out is None:
             continue
-        table.put(out.weight, f"{at}.W_O", transpose=out.transpose, **head)
-        if out.bias is not None:
-            if several:
-                raise UnclearError(f"{out.bias} is a bias of one head's output")
-            table.put(out.bias, f"{at}.b_O")
+        if several and out.bias is not None:
+            raise UnclearError(f"{out.bias} is a bias of one head's output")
+        table.linear(out, "O", at=at, **head)
     return group.x()
 
 
@@ -194,6 +190,10 @@ def _mlp(group: Group, down: Linear, table: NameTable, at: str) -> None:
             if not same(hidden, down.x):
                 continue
             kinds = ["gate", "in"][::-1] if turned else ["gate", "in"]
+            if rest and any(
+                up.bias for up, kind in zip(ups, kinds, strict=False) if is_fused or kind == "gate"
+            ):
+                raise UnclearError(f"the gate of {names} has a bias, which no HookedDecoder has")
             if not rest:
                 table.linear(ups[0], "in", at=at)
             elif is_fused:

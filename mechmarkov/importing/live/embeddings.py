@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mechmarkov.importing.live.events import Attention, Linear, Lookup, Norm, Pass, same
+from mechmarkov.importing.live.events import Attention, Linear, Lookup, Norm, Pass, normed_as, same
 from mechmarkov.importing.live.forward_pass import passes
 from mechmarkov.importing.live.inside import Inside
 from mechmarkov.importing.live.name_table import NameTable, UnclearError
@@ -56,7 +56,7 @@ def measured_embeddings(live: Inside, d_vocab: int, n_ctx: int) -> dict[str, Ten
 
 def _first_stream(one: Pass) -> Tensor | None:
     """Returns what the first layer reads, before its norm; None where that is not seen."""
-    for event in one.events:
-        if isinstance(event, Norm | Linear | Attention):
-            return event.x
-    return None
+    first = next((event for event in one.events if isinstance(event, Norm | Linear | Attention)), None)
+    if first is None or first.x is None or (not isinstance(first, Norm) and normed_as(first.x)):
+        return None
+    return first.x

@@ -34,7 +34,7 @@ class Lookup:
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """A product with a weight: `y = x W + b`.
+    """A product with a weight: `y = scale (x W + b)`.
 
     Attributes:
         weight: The name of `W`.
@@ -42,6 +42,7 @@ class Linear:
         y: What comes out, `[batch, position, d_out]`, of heads in one.
         transpose: Whether the weight lies as `[d_out, d_in]`.
         bias: The name of `b`, if there is one.
+        scale: What the sum is multiplied by.
     """
 
     weight: str
@@ -49,6 +50,7 @@ class Linear:
     y: Tensor
     transpose: bool | None
     bias: str | None = None
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ plays no part.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -126,12 +126,11 @@ class _Watch(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         if self.is_on:
             self.is_on = False
-            try:
-                first = out[0] if isinstance(out, tuple) and out else out
-                if isinstance(first, Tensor):
+            first = out[0] if isinstance(out, tuple) and out else out
+            if isinstance(first, Tensor):
+                with suppress(Exception):  # what cannot be noted leaves a gap, which logits show
                     self._note(func.__name__.strip("_"), args, kwargs or {}, first)
-            finally:
-                self.is_on = True
+            self.is_on = True
         return out
 
     def _note(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> None:
@@ -291,15 +290,17 @@ class _Watch(TorchFunctionMode):
         self.seen.events.append(Norm(kind, self._rows(input), self._rows(out), gain, shift, eps))
 
     def _scaled(self, name: str, args: Sequence[Any]) -> None:
-        """Note a number that rows of a table are multiplied by."""
+        """Note a number that rows of a table, or what a product gives, are multiplied by."""
         numbers = [x for x in args if isinstance(x, int | float) or (isinstance(x, Tensor) and x.ndim == 0)]
         tensors = [x for x in args if isinstance(x, Tensor) and x.ndim > 1]
         last = self.seen.events[-1] if self.seen.events else None
-        if len(numbers) != 1 or len(tensors) != 1 or not isinstance(last, Lookup):
+        if len(numbers) != 1 or len(tensors) != 1 or not isinstance(last, Lookup | Linear):
             return
-        if same(last.y * last.scale, self._rows(tensors[0])):
-            by = float(numbers[0])
-            self.seen.events[-1] = replace(last, scale=last.scale * (by if "mul" in name else 1 / by))
+        by = float(numbers[0]) if "mul" in name else 1 / float(numbers[0])
+        is_table = isinstance(last, Lookup)
+        if same(last.y * last.scale if is_table else last.y, _side_by_side(self._rows(tensors[0]))):
+            y = last.y if is_table else last.y * by
+            self.seen.events[-1] = replace(last, y=y, scale=last.scale * by)
 
     def _attention(self, query: Tensor, num_heads: int, **options: Any) -> bool:
         parts = ("in_proj_weight", "in_proj_bias", "out_proj_weight", "out_proj_bias")

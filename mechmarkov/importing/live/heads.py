@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import permutations, product
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from mechmarkov.models.rotary import rotate, rotation
 
 HIDDEN = -1e4  # scores below this are of positions that a mask hides
 ROLE = {"Q": ("q", "query", "queries"), "K": ("k", "key", "keys"), "V": ("v", "value", "values")}
+BASES = (1e4, 5e5, 1e6, 1e5, 1e3, 100.0)  # of rotations
 ORDERS = [*permutations("QKV")]
 Side = Float[Tensor, "batch position heads_d_head"]
 
@@ -101,11 +102,10 @@ def _sides(linears: Sequence[Linear], n_heads: int) -> Iterator[tuple[list[Line]
         yield from _in_one(linears[0], n_heads)
     if len(linears) == 2:
         for one, both in (linears, linears[::-1]):
-            for order in ("KV", "VK"):
-                for split in ("parts", "heads"):
-                    if both.y.shape[-1] % (2 * n_heads) == 0:
-                        lines = [Line(one, ("Q",), {}), Line(both, tuple(order), {"split": split})]
-                        yield lines, {"Q": one.y, **_cut(both, order, split, {"n_heads": n_heads})}
+            for pair, split in product((("K", "V"), ("V", "K")), ("parts", "heads")):
+                if both.y.shape[-1] % (2 * n_heads) == 0:
+                    lines = [Line(one, ("Q",), {}), Line(both, pair, {"split": split})]
+                    yield lines, {"Q": one.y, **_cut(both, pair, split, {"n_heads": n_heads})}
     if len(linears) < 3 and n_heads == 1:  # one matrix between tokens; values may be the stream itself
         for one in linears:
             values = next((other for other in linears if other is not one), None)
@@ -157,23 +157,9 @@ def _scaled_products(
     if d_head == 0 or rest or keys.shape[-1] % d_head or n_heads % (keys.shape[-1] // d_head):
         return None
     q, k = (rearrange(x, "b t (h d) -> b t h d", d=d_head) for x in (queries, keys))
-    ways: list[tuple[Tensor, Tensor, dict[str, Any]]] = [(q, k, {})]
-    for adjacent in (False, True) if d_head % 2 == 0 else ():
-        fields = {"positional_embedding_type": "rotary", "rotary_adjacent_pairs": adjacent}
-        config = DecoderConfig(
-            n_layers=1,
-            d_model=d_head,
-            n_ctx=q.shape[1],
-            d_head=d_head,
-            d_vocab=2,
-            positional_embedding_type="rotary",
-            rotary_adjacent_pairs=adjacent,
-        )
-        turn = rotation(config, q.shape[1], q)
-        ways.append((rotate(q, *turn, config), rotate(k, *turn, config), fields))
     visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     visible = visible & scores.isfinite() & (scores > HIDDEN)
-    for one, other, fields in ways:
+    for one, other, fields in _turned(q, k):
         other = repeat(other, "b t g d -> b t (g n) d", n=n_heads // other.shape[2])
         ours = torch.einsum("bqhd,bkhd->bhqk", one, other)[visible]
         theirs = scores[visible].to(ours)
@@ -183,6 +169,32 @@ def _scaled_products(
         if scale > 0 and same(scale * ours, theirs):
             return {**fields, **_scale(scale, d_head)}
     return None
+
+
+Rotated = Float[Tensor, "batch position head d_head"]
+
+
+def _turned(q: Rotated, k: Rotated) -> Iterator[tuple[Rotated, Rotated, dict[str, Any]]]:
+    """Yields queries and keys as they are, then rotated by their positions in the ways that are in use."""
+    yield q, k, {}
+    d_head = q.shape[-1]
+    for turned, base, adjacent in product(range(d_head - d_head % 2, 0, -2), BASES, (False, True)):
+        config = DecoderConfig(
+            n_layers=1,
+            d_model=d_head,
+            n_ctx=q.shape[1],
+            d_head=d_head,
+            d_vocab=2,
+            positional_embedding_type="rotary",
+            rotary_dim=turned,
+            rotary_base=base,
+            rotary_adjacent_pairs=adjacent,
+        )
+        sin, cos = rotation(config, q.shape[1], q)
+        fields = {"positional_embedding_type": "rotary", "rotary_adjacent_pairs": adjacent}
+        fields |= {} if turned == d_head else {"rotary_dim": turned}
+        fields |= {} if base == BASES[0] else {"rotary_base": base}
+        yield rotate(q, sin, cos, config), rotate(k, sin, cos, config), fields
 
 
 def _scale(scale: float, d_head: int) -> dict[str, Any]:

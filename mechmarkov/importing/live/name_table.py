@@ -41,9 +41,10 @@ class NameTable:
     def linear(self, one: Linear, *kinds: str, at: str, **options: Any) -> None:
         """Put a product's weight and bias, of one or several kinds such as "Q" and "in"."""
         weights, biases = ([f"{at}.{letter}_{kind}" for kind in kinds] for letter in "Wb")
-        self.put(one.weight, *weights, transpose=one.transpose, **options)
+        scale = None if one.scale == 1 else one.scale
+        self.put(one.weight, *weights, transpose=one.transpose, scale=scale, **options)
         if one.bias is not None:
-            self.put(one.bias, *biases, **options)
+            self.put(one.bias, *biases, scale=scale, **options)
 
     def say(self, **fields: Any) -> None:
         """Put fields; an UnclearError where layers differ."""
