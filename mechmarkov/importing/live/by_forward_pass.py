@@ -6,6 +6,8 @@ by the logits of the conversion.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from torch import Tensor
@@ -25,6 +27,7 @@ from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import error_line, listed
 
 N_POSITIONS = 5
+ORDERS = {1: [(0,)], 2: [(0, 1), (1, 0)]}  # of a gate and what it multiplies
 MAX_SIZE = 4096  # of vocabularies and contexts that are tried
 CONTEXTS = (
     "n_ctx", "block_size", "context_length", "max_seq_len", "max_len", "seq_len", "n_positions", "max_length",
@@ -177,30 +180,27 @@ def _torchs_own(whole: Attention, table: NameTable, at: str) -> None:
 
 
 def _mlp(group: Group, down: Linear, table: NameTable, at: str) -> None:
-    ups = group.linears
-    names = listed([*(up.weight for up in ups), down.weight])
-    values = [up.y for up in ups]
-    is_fused = len(ups) == 1 and ups[0].y.shape[-1] == 2 * down.x.shape[-1]
-    if is_fused:
-        values = [*ups[0].y.chunk(2, -1)]
-    for turned in (False, True)[: len(values)]:
-        gate, *rest = values[::-1] if turned else values
-        for name, activation in ACTIVATIONS.items():
-            hidden = activation(gate) * rest[0] if rest else activation(gate)
+    """Put the weights of an MLP: the activation is the one by which its hidden units follow."""
+    names = listed([*(up.weight for up in group.linears), down.weight])
+    # A product that is halved may be the first step of gelu, written out.
+    as_it_is = [replace(up, y=up.y / up.scale, scale=1.0) for up in group.linears]
+    for ups in (as_it_is, group.linears):
+        is_fused = len(ups) == 1 and ups[0].y.shape[-1] == 2 * down.x.shape[-1]
+        values = [*ups[0].y.chunk(2, -1)] if is_fused else [up.y for up in ups]
+        for order, name in product(ORDERS[len(values)], ACTIVATIONS):
+            gate, *rest = (values[number] for number in order)
+            hidden = ACTIVATIONS[name](gate) * rest[0] if rest else ACTIVATIONS[name](gate)
             if not same(hidden, down.x):
                 continue
-            kinds = ["gate", "in"][::-1] if turned else ["gate", "in"]
+            kinds = ["in"] if not rest else ["gate", "in"] if order == (0, 1) else ["in", "gate"]
             if rest and any(
                 up.bias for up, kind in zip(ups, kinds, strict=False) if is_fused or kind == "gate"
             ):
                 raise UnclearError(f"the gate of {names} has a bias, which no HookedDecoder has")
-            if not rest:
-                table.linear(ups[0], "in", at=at)
-            elif is_fused:
+            if is_fused:
                 table.linear(ups[0], *kinds, at=at, split="parts")
-            else:
-                for up, kind in zip(ups, kinds, strict=True):
-                    table.linear(up, kind, at=at)
+            for up, kind in () if is_fused else zip(ups, kinds, strict=True):
+                table.linear(up, kind, at=at)
             table.linear(down, "out", at=at)
             table.say(act_fn=name)
             return

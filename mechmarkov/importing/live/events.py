@@ -18,10 +18,10 @@ class Lookup:
     Attributes:
         weight: The name of the table; None where code computes it.
         of: Whether rows follow tokens or positions.
-        y: The rows: `[batch, position, d_model]` of tokens, `[position, d_model]` of positions.
+        y: The rows, scaled: `[batch, position, d_model]` of tokens, `[position, d_model]` of positions.
         first: The row of position 0.
         transpose: Whether the table lies as `[d_model, row]`.
-        scale: What the rows are multiplied by.
+        scale: What the rows were multiplied by.
     """
 
     weight: str | None
@@ -42,7 +42,7 @@ class Linear:
         y: What comes out, `[batch, position, d_out]`, of heads in one.
         transpose: Whether the weight lies as `[d_out, d_in]`.
         bias: The name of `b`, if there is one.
-        scale: What the sum is multiplied by.
+        scale: What the sum was multiplied by.
     """
 
     weight: str

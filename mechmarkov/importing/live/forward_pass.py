@@ -149,7 +149,7 @@ class _Watch(TorchFunctionMode):
             if self._are_tokens(given[0]):
                 self.seen.events.append(Lookup(None, "tokens", self._rows(out).double()))
         elif name in TIMES and not named:
-            self._scaled(name, args)
+            self._scaled(name, args, out)
         elif name in PLUS and not named:
             self.seen.small.extend(x for x in args if isinstance(x, float) and 0 < x <= MAX_EPS)
         elif not named or out.untyped_storage().data_ptr() in self.by_storage:  # no weight, or a view of one
@@ -163,7 +163,7 @@ class _Watch(TorchFunctionMode):
             (name == "multi_head_attention_forward" and self._attention(**_options(WHOLE, args, kwargs)))
             or (name in PRODUCTS and self._product(named, others, out))
             or (name in ROWS and self._looked_up(named[0], others, out))
-            or (name in PLUS and self._added(named[0], others, out))
+            or (name in PLUS and self._added(named[0], out))
             or (name in TIMES and self._gain(named[0], others, out))
         ):
             for _, weight in named:
@@ -241,19 +241,22 @@ class _Watch(TorchFunctionMode):
             self.seen.events.append(Linear(matrices[0], x, y, transpose, biases[0] if biases else None))
         return True
 
-    def _added(self, named: tuple[Tensor, str], others: Sequence[Tensor], out: Tensor) -> bool:
+    def _added(self, named: tuple[Tensor, str], out: Tensor) -> bool:
         """A bias of the last product or norm, or a table of positions."""
-        (value, weight), length, width = named, self.tokens.shape[1], named[0].shape[-1]
-        if value.squeeze().ndim > 1 and value.numel() == length * width:
+        (value, weight), (batch, length), width = named, self.tokens.shape, named[0].shape[-1]
+        table = value.detach().squeeze()
+        if value.ndim == 3 and value.numel() == batch * length * width:  # the same of each sequence
+            table = self._rows(value)[0]
+        if table.ndim > 1 and table.numel() == length * width:
             first = value.storage_offset() // width
-            self.seen.events.append(Lookup(weight, "positions", value.detach().reshape(length, width), first))
+            self.seen.events.append(Lookup(weight, "positions", table.reshape(length, width), first))
             return True
         last = self.seen.events[-1] if self.seen.events else None
         if not isinstance(last, Linear | Norm) or last.bias is not None or value.numel() != last.y.shape[-1]:
             return False
-        is_next = same(last.y, _side_by_side(self._rows(others[0]))) if others else False
-        if is_next:
-            last = replace(last, y=_side_by_side(self._rows(out)))
+        y = last.y + self.weights[weight].flatten()
+        if same(y, _side_by_side(self._rows(out))):  # not the other term, which may be changed in place
+            last = replace(last, y=y)
         elif isinstance(last, Norm):
             return False  # of a product, one that is added after the sum with the stream is the same
         self.seen.events[-1] = replace(last, bias=weight)
@@ -289,18 +292,15 @@ class _Watch(TorchFunctionMode):
         eps = torch.finfo(torch.float32).eps if eps is None else eps  # as torch does where none is given
         self.seen.events.append(Norm(kind, self._rows(input), self._rows(out), gain, shift, eps))
 
-    def _scaled(self, name: str, args: Sequence[Any]) -> None:
+    def _scaled(self, name: str, args: Sequence[Any], out: Tensor) -> None:
         """Note a number that rows of a table, or what a product gives, are multiplied by."""
         numbers = [x for x in args if isinstance(x, int | float) or (isinstance(x, Tensor) and x.ndim == 0)]
-        tensors = [x for x in args if isinstance(x, Tensor) and x.ndim > 1]
         last = self.seen.events[-1] if self.seen.events else None
-        if len(numbers) != 1 or len(tensors) != 1 or not isinstance(last, Lookup | Linear):
+        if len(numbers) != 1 or not isinstance(last, Lookup | Linear):
             return
         by = float(numbers[0]) if "mul" in name else 1 / float(numbers[0])
-        is_table = isinstance(last, Lookup)
-        if same(last.y * last.scale if is_table else last.y, _side_by_side(self._rows(tensors[0]))):
-            y = last.y if is_table else last.y * by
-            self.seen.events[-1] = replace(last, y=y, scale=last.scale * by)
+        if same(last.y * by, _side_by_side(self._rows(out))):
+            self.seen.events[-1] = replace(last, y=last.y * by, scale=last.scale * by)
 
     def _attention(self, query: Tensor, num_heads: int, **options: Any) -> bool:
         parts = ("in_proj_weight", "in_proj_bias", "out_proj_weight", "out_proj_bias")
