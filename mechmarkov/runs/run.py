@@ -174,8 +174,8 @@ class Run(Stored):
         Takes a live HookedTransformer (TransformerLens 3.9), a TransformerBridge (4: native, or around one of
         transformers' models), a GPT with GPT-2's names (nanoGPT's, minGPT's), transformers' GPT-2, Llama,
         Mistral, Qwen2, Qwen3, Gemma, GPT-NeoX and Mamba, a `HookedDecoder`, any module that has
-        HookedTransformer's `cfg`, parameter names and logits, or a decoder written by hand, whose forward pass
-        tells which weight is which; also inside `torch.compile`, DDP, accelerate's `prepare` or a
+        HookedTransformer's `cfg`, parameter names and logits, or a decoder written by hand, whose forward
+        pass tells which weight is which; also inside `torch.compile`, DDP, accelerate's `prepare` or a
         LightningModule. The same tokens, drawn from the source, go through copies of its
         weights in float32, in evaluation mode and without autocast, and through the conversion. The largest
         logit difference is kept in `provenance`.

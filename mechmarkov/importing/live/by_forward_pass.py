@@ -27,7 +27,10 @@ from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import error_line, listed
 
 N_POSITIONS = 5
-ORDERS = {1: [(0,)], 2: [(0, 1), (1, 0)]}  # of a gate and what it multiplies
+ORDERS: Mapping[int, Sequence[tuple[int, ...]]] = {
+    1: [(0,)],
+    2: [(0, 1), (1, 0)],
+}  # of a gate and what it multiplies
 MAX_SIZE = 4096  # of vocabularies and contexts that are tried
 CONTEXTS = (
     "n_ctx", "block_size", "context_length", "max_seq_len", "max_len", "seq_len", "n_positions", "max_length",
