@@ -156,3 +156,39 @@ def test_given_fields_count_more(tmp_path):
     style = replace(Style(), positions="rotary")
     run = mm.Run.from_model(drawn(Hand(style)), source=SOURCE, given={"n_ctx": 5})
     assert run.config.n_ctx == 5
+
+
+def test_a_window_is_seen():
+    class Window(strangers.NoOutput):
+        def forward(self, read):
+            x, place = self.stream(read), torch.arange(read.shape[1])
+            lags = place[:, None] - place
+            scores = (self.a(x) @ self.b(x).mT).masked_fill((lags < 0) | (lags > 3), -torch.inf)
+            return self.u(x + scores.softmax(-1) @ self.c(x))
+
+    run = mm.Run.from_model(drawn(Window()), source=SOURCE)
+    assert (run.config.window, run.config.use_attn_scale) == (3, False)
+
+
+@pytest.mark.parametrize(
+    "around", [nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm]
+)
+def test_a_weight_made_of_others_is_seen(around):
+    model = drawn(strangers.NoOutput())
+    around(model.a)
+    around(model.u)
+    run = mm.Run.from_model(model, source=SOURCE)
+    assert run.provenance["names"]["a.weight"] == "blocks.0.attn.W_K"
+
+
+def test_a_holder_without_a_forward_pass_names_its_part():
+    holder = nn.Module()
+    holder.net = drawn(strangers.InParallel())
+    with pytest.raises(ValueError, match=r"called with tokens it fails, .*; pass model.net$"):
+        mm.Run.from_model(holder, source=SOURCE)
+
+
+@pytest.mark.parametrize("around", [nn.DataParallel, nn.Module.bfloat16, nn.Module.double])
+def test_a_wrapper_or_another_number_type_hides_nothing(around):
+    model = around(drawn(strangers.InParallel()))
+    assert mm.Run.from_model(model, source=SOURCE).config.parallel_attn_mlp

@@ -10,13 +10,13 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from mechmarkov.importing.live.embeddings import measured_embeddings, put_embeddings
 from mechmarkov.importing.live.events import Attention, Linear, Mix, Norm, Pass, normed_as, same
 from mechmarkov.importing.live.forward_pass import few_tokens, passes
 from mechmarkov.importing.live.heads import HIDDEN
-from mechmarkov.importing.live.inside import Inside
+from mechmarkov.importing.live.inside import Inside, attribute
 from mechmarkov.importing.live.layers import Group, Layer, groups_of, layers_of
 from mechmarkov.importing.live.name_table import NameTable, UnclearError
 from mechmarkov.importing.live.reading import Fields, Reading
@@ -26,7 +26,7 @@ from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import error_line, listed
 
-N_POSITIONS = 5
+LONG, SHORT = 11, 5  # positions: the first shows windows of a few
 ORDERS: Mapping[int, Sequence[tuple[int, ...]]] = {
     1: [(0,)],
     2: [(0, 1), (1, 0)],
@@ -54,7 +54,8 @@ def reading(live: Inside, given: Fields, n_ctx: int | None) -> Reading:
     sizes = sorted({size for value in tensors if value.ndim > 1 for size in value.shape if size <= MAX_SIZE})
     masks = [x.shape[-1] for x in live.model.buffers() if x.ndim > 1 and x.shape[-1] == x.shape[-2]]
     contexts = [n_ctx] if n_ctx else numbers_called(live, CONTEXTS) or masks
-    for length in dict.fromkeys((min([N_POSITIONS, *contexts]), *contexts, *sizes)):
+    for length in dict.fromkeys((min([LONG, *contexts]), SHORT, *contexts, *sizes)):
+        reasons.clear()
         for one in passes(live.model, few_tokens(length), sizes, failures=failures):
             try:
                 table = _read(one)
@@ -65,9 +66,18 @@ def reading(live: Inside, given: Fields, n_ctx: int | None) -> Reading:
                 reasons.append(error_line(error))
                 continue
             return _as_reading(live, table, given, n_ctx or min(contexts, default=None) or table.n_positions)
-        if reasons:  # other lengths are for a model that takes one only
-            raise UnclearError(reasons[0])
-    raise UnclearError(f"called with tokens it fails, {error_line(failures[0])}")
+        if reasons and length <= SHORT:  # other lengths are for a model that takes one only
+            break
+    if reasons:
+        raise UnclearError(reasons[0])
+    holders = [name for name, part in live.model.named_children() if _holds_all(part, live.model)]
+    advice = f"; pass {attribute(holders[0])}" if holders else ""
+    raise UnclearError(f"called with tokens it fails, {error_line(failures[0])}{advice}")
+
+
+def _holds_all(part: nn.Module, model: nn.Module) -> bool:
+    own = {id(value) for value in part.parameters()}
+    return all(id(value) in own for value in model.parameters())
 
 
 def _as_reading(live: Inside, table: NameTable, given: Fields, n_ctx: int | None) -> Reading:

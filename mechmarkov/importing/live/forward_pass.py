@@ -111,12 +111,16 @@ class _Watch(TorchFunctionMode):
         for name, value in own.items():
             first = self.by_storage.setdefault(value.untyped_storage().data_ptr(), name)
             names.setdefault(first, []).append(name)
-        both = with_made_weights(model, own)
-        self.made = {name: value.detach() for name, value in both.items() if name not in own}
-        self.weights = {name: value.detach().squeeze() for name, value in {**own, **self.made}.items()}
+        whole = with_made_weights(model, own)  # without those that others are made of
+        self.made = {name: value.detach() for name, value in whole.items() if name not in own}
+        self.weights = {name: value.detach().squeeze() for name, value in whole.items()}
         sizes = {name: tuple(value.shape) for name, value in self.weights.items()}
         self.seen = Pass(
-            names={**names, **{name: [name] for name in self.made}}, buffers=[*buffers], sizes=sizes
+            names={
+                first: names.get(first, [first]) for first in whole if first in names or first in self.made
+            },
+            buffers=[*buffers],
+            sizes=sizes,
         )
         self.is_on = True
 
@@ -167,7 +171,7 @@ class _Watch(TorchFunctionMode):
             or (name in TIMES and self._gain(named[0], others, out))
         ):
             for _, weight in named:
-                if weight not in self.seen.buffers:  # of masks and counters
+                if weight in self.weights and weight not in self.seen.buffers:  # of masks and counters
                     self.seen.strange.setdefault(weight, name)
 
     def _name(self, value: Tensor) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from einops import rearrange, repeat
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechmarkov.importing.live.events import CLOSE, Linear, Norm, same
@@ -157,8 +157,9 @@ def _scaled_products(
     if d_head == 0 or rest or keys.shape[-1] % d_head or n_heads % (keys.shape[-1] // d_head):
         return None
     q, k = (rearrange(x, "b t (h d) -> b t h d", d=d_head) for x in (queries, keys))
-    visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    visible = visible & scores.isfinite() & (scores > HIDDEN)
+    before = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    visible = before & scores.isfinite() & (scores > HIDDEN)
+    window = _window(before & ~visible.flatten(0, 1).any(0))
     for one, other, fields in _turned(q, k):
         other = repeat(other, "b t g d -> b t (g n) d", n=n_heads // other.shape[2])
         ours = torch.einsum("bqhd,bkhd->bhqk", one, other)[visible]
@@ -167,8 +168,14 @@ def _scaled_products(
             return None
         scale = float((ours * theirs).sum() / ours.square().sum())
         if scale > 0 and same(scale * ours, theirs):
-            return {**fields, **_scale(scale, d_head)}
+            return {**fields, **_scale(scale, d_head), **window}
     return None
+
+
+def _window(hidden: Bool[Tensor, "query key"]) -> dict[str, Any]:
+    """Returns the field that says how far back queries see, where they do not see all that is before them."""
+    query, key = hidden.nonzero(as_tuple=True)
+    return {"window": int((query - key).min()) - 1} if len(query) else {}
 
 
 Rotated = Float[Tensor, "batch position head d_head"]
