@@ -82,7 +82,8 @@ def passes(
 def few_tokens(n_positions: int) -> Tokens:
     """Returns sequences of two tokens, which every model knows."""
     generator = torch.Generator("cpu").manual_seed(0)
-    return torch.randint(2, (SEQUENCES, n_positions), generator=generator, device="cpu")
+    n_sequences = SEQUENCES + (n_positions == SEQUENCES)  # so that the two axes are told apart
+    return torch.randint(2, (n_sequences, n_positions), generator=generator, device="cpu")
 
 
 class _Watch(TorchFunctionMode):

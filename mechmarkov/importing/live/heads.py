@@ -17,7 +17,7 @@ from mechmarkov.models.rotary import rotate, rotation
 
 HIDDEN = -1e4  # scores below this are of positions that a mask hides
 ROLE = {"Q": ("q", "query", "queries"), "K": ("k", "key", "keys"), "V": ("v", "value", "values")}
-BASES = (1e4, 5e5, 1e6, 1e5, 1e3, 100.0)  # of rotations
+BASES = (1e4, 5e5, 1e6)  # of rotations
 ORDERS = [*permutations("QKV")]
 Side = Float[Tensor, "batch position heads_d_head"]
 
@@ -185,7 +185,7 @@ def _turned(q: Rotated, k: Rotated) -> Iterator[tuple[Rotated, Rotated, dict[str
     """Yields queries and keys as they are, then rotated by their positions in the ways that are in use."""
     yield q, k, {}
     d_head = q.shape[-1]
-    for turned, base, adjacent in product(range(d_head - d_head % 2, 0, -2), BASES, (False, True)):
+    for turned, base, adjacent in product(_widths(d_head), BASES, (False, True)):
         config = DecoderConfig(
             n_layers=1,
             d_model=d_head,
@@ -202,6 +202,11 @@ def _turned(q: Rotated, k: Rotated) -> Iterator[tuple[Rotated, Rotated, dict[str
         fields |= {} if turned == d_head else {"rotary_dim": turned}
         fields |= {} if base == BASES[0] else {"rotary_base": base}
         yield rotate(q, sin, cos, config), rotate(k, sin, cos, config), fields
+
+
+def _widths(d_head: int) -> list[int]:
+    """Returns how many coordinates of a head may be rotated: all, a half, a quarter."""
+    return [width for width in dict.fromkeys((d_head, d_head // 2, d_head // 4)) if width and width % 2 == 0]
 
 
 def _scale(scale: float, d_head: int) -> dict[str, Any]:
