@@ -15,6 +15,7 @@ MAX_LENGTH = 1 << 20
 MAX_WINDOW = (1 << 31) - 1
 
 STATE_SPACES = ("mamba", "mamba1")  # mixers that have the fields below
+LAG_SCORES = ("relative", "relative_bias", "alibi")  # positions that add to attention's scores by lag
 WITHOUT_SCORES = ("lstm", "mlp")  # mixers of ours that have no attention weights
 STATE_SPACE_FIELDS = ("d_state", "d_conv", "n_groups", "dt_rank", "conv_act_fn", "use_gate", "use_gate_norm")
 # What such mixers and state spaces must have.
@@ -45,7 +46,9 @@ class DecoderConfig(Fields):
     HookedTransformer lacks: `tied` (the unembedding is the embedding's transpose), `window` (attention
     limited to the last `window + 1` tokens, the query's own among them), `mixer` (what moves information
     between positions, by its name in `mechmarkov.models.mixer.MIXERS`) and the positional embedding types
-    `"relative"` (a learned vector per head and lag, added to the key) and `"none"`, the default of a mixer
+    `"relative"` (a learned vector per head and lag, added to the key), `"relative_bias"` (a learned number per
+    head and lag, added to the score after its scale: T5's, Raffel et al. 2020, arXiv 1910.10683, with a number
+    for each lag in place of buckets, and in each layer) and `"none"`, the default of a mixer
     `"mamba"` (Mamba-2), `"mamba1"` (Mamba), `"lstm"` or `"mlp"`. Only Mambas have `d_state` (of a head, or of
     a channel in Mamba), `d_conv` (the convolution's window; with 1 no position reaches another), `n_groups`
     (of heads that share `B` and `C`), `dt_rank` (Mamba's), `conv_act_fn`, `use_gate` and `use_gate_norm`.
@@ -115,7 +118,9 @@ class DecoderConfig(Fields):
     parallel_attn_mlp: bool = False  # the MLP reads what attention reads
     normalization_type: Literal["LN", "LNPre", "RMS", "RMSPre"] | None = "LN"
     eps: float = Field(default=1e-5, ge=0, le=1)
-    positional_embedding_type: Literal["standard", "shortformer", "rotary", "relative", "none"] = "standard"
+    positional_embedding_type: Literal[
+        "standard", "shortformer", "rotary", "alibi", "relative", "relative_bias", "none"
+    ] = "standard"  # fmt: skip
     rotary_dim: int | None = None
     rotary_base: float = Field(default=10000.0, gt=1, le=1e12)
     rotary_adjacent_pairs: bool = False
@@ -246,6 +251,11 @@ class DecoderConfig(Fields):
                 raise ValueError(
                     f"{name} is {getattr(self, name)!r}, expected {known} where mixer is {self.mixer!r}"
                 )
+
+    @property
+    def scores_lags(self) -> bool:
+        """Returns whether positions add to attention's scores by lag, learned or as ALiBi."""
+        return self.positional_embedding_type in LAG_SCORES
 
     @property
     def score_scale(self) -> float:
