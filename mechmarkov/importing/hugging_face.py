@@ -107,6 +107,7 @@ RELATIVES = {
     "gpt_neo": "attention_types are global and local in turn, and its scores are not scaled",
     "gptj": "its attention and its MLP share a norm",
     "mixtral": "num_local_experts",
+    "mpt": "its attn_config may clip queries, keys and values",
     "olmo2": "its norms come after attention and MLP",
     "openai-gpt": "its norms come after attention and MLP",
     "opt": "its positions begin at 2",
@@ -118,6 +119,7 @@ BY_NAMES = {
     "gpt_bigcode": '"rows" of c_attn take them apart',
     "gpt_neo": "where all are global, with use_attn_scale false",
     "gptj": SHARED_NORM,
+    "mpt": "where nothing is clipped, with positional_embedding_type alibi (n_heads a power of two)",
     "opt": '"rows": [2, …] takes them from there',
     "phi": SHARED_NORM,
 }
