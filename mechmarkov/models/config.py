@@ -15,7 +15,8 @@ MAX_LENGTH = 1 << 20
 MAX_WINDOW = (1 << 31) - 1
 
 STATE_SPACES = ("mamba", "mamba1")  # mixers that have the fields below
-LAG_SCORES = ("relative", "relative_bias", "alibi")  # positions that add to attention's scores by lag
+LAG_BIASES = ("relative_bias", "alibi")  # positions that add a number a lag to attention's scores
+LAG_SCORES = ("relative", *LAG_BIASES)  # those that add to scores by lag
 WITHOUT_SCORES = ("lstm", "mlp")  # mixers of ours that have no attention weights
 STATE_SPACE_FIELDS = ("d_state", "d_conv", "n_groups", "dt_rank", "conv_act_fn", "use_gate", "use_gate_norm")
 # What such mixers and state spaces must have.
@@ -256,6 +257,11 @@ class DecoderConfig(Fields):
     def scores_lags(self) -> bool:
         """Returns whether positions add to attention's scores by lag, learned or as ALiBi."""
         return self.positional_embedding_type in LAG_SCORES
+
+    @property
+    def has_lag_bias(self) -> bool:
+        """Returns whether what is added to a score by lag is the same for all tokens, and beside the scale."""
+        return self.positional_embedding_type in LAG_BIASES
 
     @property
     def score_scale(self) -> float:
