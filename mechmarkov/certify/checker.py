@@ -170,8 +170,8 @@ class Model:
             by_lag = self.w["blocks.0.attn.W_rel"][:, n - np.arange(first, n + 1)].transpose(1, 0, 2)
             score = score + (own * by_lag).dot(ones)[:, None]
         score = (score * (1 / self.c.score_scale)).off(4)
-        if (by_lag := self.lag_bias()) is not None:
-            score = score + by_lag[n - np.arange(first, n + 1), None]
+        if (bias := self.lag_bias()) is not None:
+            score = score + bias[n - np.arange(first, n + 1), None]
         mid, rad = score.mid.transpose(2, 0, 1), score.rad.transpose(2, 0, 1)
         top, blocks = mid.max((1, 2), keepdims=True), 2 + mid.shape[1] // BLOCK
         exponent = rad + score.gamma(4) * (np.abs(mid - top) + np.abs(mid) + np.abs(top) + rad)

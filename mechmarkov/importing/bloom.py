@@ -106,8 +106,9 @@ def plan_import(
 
 
 def slopes(n_heads: int) -> Float[Tensor, " head"]:
-    """Returns ALiBi's slopes by its authors' rule (Press et al. 2022): of other numbers than powers of two,
-    those of the power below, then every second of the power above.
+    """Returns ALiBi's slopes by its authors' rule (Press et al. 2022, arXiv 2108.12409).
+
+    Where there are not a power of two: those of the power below, then every second of the power above.
 
     Example:
         >>> slopes(3)

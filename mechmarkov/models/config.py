@@ -47,9 +47,9 @@ class DecoderConfig(Fields):
     HookedTransformer lacks: `tied` (the unembedding is the embedding's transpose), `window` (attention
     limited to the last `window + 1` tokens, the query's own among them), `mixer` (what moves information
     between positions, by its name in `mechmarkov.models.mixer.MIXERS`) and the positional embedding types
-    `"relative"` (a learned vector per head and lag, added to the key), `"relative_bias"` (a learned number per
-    head and lag, added to the score after its scale: T5's, Raffel et al. 2020, arXiv 1910.10683, with a number
-    for each lag in place of buckets, and in each layer) and `"none"`, the default of a mixer
+    `"relative"` (a learned vector per head and lag, added to the key), `"relative_bias"` (a learned number
+    per head and lag, added to the score after its scale; T5's, arXiv 1910.10683, has one for each bucket of
+    lags, which all layers share) and `"none"`, the default of a mixer
     `"mamba"` (Mamba-2), `"mamba1"` (Mamba), `"lstm"` or `"mlp"`. Only Mambas have `d_state` (of a head, or of
     a channel in Mamba), `d_conv` (the convolution's window; with 1 no position reaches another), `n_groups`
     (of heads that share `B` and `C`), `dt_rank` (Mamba's), `conv_act_fn`, `use_gate` and `use_gate_norm`.
@@ -260,7 +260,7 @@ class DecoderConfig(Fields):
 
     @property
     def has_lag_bias(self) -> bool:
-        """Returns whether what is added to a score by lag is the same for all tokens, and beside the scale."""
+        """Returns whether positions add a number to scores, the same for all pairs of tokens at a lag."""
         return self.positional_embedding_type in LAG_BIASES
 
     @property

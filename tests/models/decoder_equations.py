@@ -94,7 +94,9 @@ def reference(config, state, tokens, patterns=None):
                     q, k = turn(q, config), turn(k, config)
                 rel = w[a + "W_rel"][h] if config.positional_embedding_type == "relative" else None
                 pattern = (patterns or {}).get(layer)
-                pattern = pattern_of(q, k, rel, config, by_lag(config, w, layer, h)) if pattern is None else pattern
+                pattern = (
+                    pattern_of(q, k, rel, config, by_lag(config, w, layer, h)) if pattern is None else pattern
+                )
                 update += pattern @ v @ w[a + "W_O"][h]
             before, x = x, x + update
             if not config.attn_only:

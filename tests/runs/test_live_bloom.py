@@ -40,5 +40,7 @@ def test_a_bloom_comes_in_with_its_logits(tmp_path, n_heads, tied):
 
 def test_a_bloom_whose_stream_is_normed_is_refused():
     model = live(2, apply_residual_connection_post_layernorm=True)
-    with pytest.raises(RunFileError, match="apply_residual_connection_post_layernorm is True: a HookedDecoder"):
+    with pytest.raises(
+        RunFileError, match="apply_residual_connection_post_layernorm is True: a HookedDecoder"
+    ):
         Run.from_model(model, source=SOURCE, n_ctx=LENGTH)

@@ -125,8 +125,9 @@ class Layer:
             scores = scores + by_lag[:, None]
         scale = Ball.exact(1 / self.config.score_scale, self.unit)
         scores = (scores * scale).widened(gamma(4, self.unit)).transposed(2, 0, 1)
-        by_lag = self._lag_bias
-        return scores if by_lag is None else scores + by_lag[:, query - np.arange(seen.start, seen.stop), None]
+        if self._lag_bias is None:
+            return scores
+        return scores + self._lag_bias[:, query - np.arange(seen.start, seen.stop), None]
 
     @cached_property
     def _lag_bias(self) -> Ball | None:

@@ -1,4 +1,4 @@
-"""A number for each head and lag, of what codes keep in its place: slopes, buckets, all pairs of positions."""
+"""A number for each head and lag, of what codes keep in its place: slopes, buckets, pairs of positions."""
 
 import math
 from collections.abc import Mapping
@@ -84,7 +84,9 @@ def buckets(n_lags: int, n_buckets: int, farthest: int) -> Int[Tensor, " lag"]:
 
 def _of_heads(name: str, value: Tensor, heads: int, words: str) -> Tensor:
     if value.ndim == 0 or value.ndim > 2 or len(value) != heads:
-        raise RunFileError(f"{quoted(name)} has shape {list(value.shape)}, expected {words} for {heads} heads")
+        raise RunFileError(
+            f"{quoted(name)} has shape {list(value.shape)}, expected {words} for {heads} heads"
+        )
     return value
 
 
@@ -101,6 +103,6 @@ def _of_pairs(name: str, value: Float[Tensor, "head query key"]) -> Float[Tensor
         other = (value - of_last[:, lag.clamp_min(0)])[:, seen].abs().max()
         if not other <= 1e-4 * of_last.abs().max():
             raise RunFileError(
-                f"{quoted(name)} differs by {shown(float(other))} among pairs of one lag, expected a number a lag"
+                f"{quoted(name)} differs by {shown(float(other))} among pairs of one lag, expected one number"
             )
     return of_last

@@ -59,7 +59,7 @@ class Line:
         scale: What it is multiplied by.
         add: What is added to it, after that.
         slopes: Of `b_rel`, whether it holds each head's slope: a score falls by that at each lag (ALiBi).
-        buckets: Of `b_rel`, that it holds a number for each of T5's buckets of lags, `[bucket, head]`, and the
+        buckets: Of `b_rel`, that it has a number for each of T5's buckets of lags, `[bucket, head]`, and the
             lag from which all share the last one.
     """
 

@@ -75,8 +75,8 @@ def induction_pair_by_lag(n_states: int, n_ctx: int, *, lag: int = 1, gain: floa
 
 def _frame(n: int, n_ctx: int, *, blocks: int, **shape: Any) -> HookedDecoder:
     """A decoder that embeds tokens one-hot in its first block and unembeds its last; all else is zero."""
-    positions = {"positional_embedding_type": "relative_bias"}
-    decoder = HookedDecoder(handset_config(n, n_ctx, d_model=blocks * n, **positions, **shape))
+    shape |= {"d_model": blocks * n, "positional_embedding_type": "relative_bias"}
+    decoder = HookedDecoder(handset_config(n, n_ctx, **shape))
     decoder.embed.W_E[:, :n] = torch.eye(n)
     decoder.get_parameter("unembed.W_U")[-n:] = torch.eye(n)
     return decoder
