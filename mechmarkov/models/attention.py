@@ -143,7 +143,7 @@ class Attention(Mixer, name="attention"):
     def _lag_scores(
         self, q: Tensor, n_keys: int, visible: Tensor | None = None
     ) -> Float[Tensor, "... head query key"]:
-        """What positions add to scores, `q_t . W_rel[t - s] / score_scale` or `lag_bias`, for every sequence.
+        """Positions' part of scores by lag: `q_t . W_rel[t - s] / score_scale`, or `lag_bias`.
 
         Entries above the diagonal are arbitrary. ALiBi counts masked tokens, as HookedTransformer's does.
         """

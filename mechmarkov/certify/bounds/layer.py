@@ -131,7 +131,7 @@ class Layer:
 
     @cached_property
     def _lag_bias(self) -> Ball | None:
-        """What a lag adds to scores, `[head, lag]`, where positions are such."""
+        """Returns the bias of scores by lag, `[head, lag]`, where positions are one; else None."""
         match self.config.positional_embedding_type:
             case "relative_bias":
                 return self._ball("blocks.0.attn.b_rel").widened(gamma(4, self.unit))

@@ -58,9 +58,9 @@ class Line:
         rows: Which of its rows are taken, `[start, stop]`, such as positions without a padding row.
         scale: What it is multiplied by.
         add: What is added to it, after that.
-        slopes: Of `b_rel`, whether it holds each head's slope: a score falls by that at each lag (ALiBi).
-        buckets: Of `b_rel`, that it has a number for each of T5's buckets of lags, `[bucket, head]`, and the
-            lag from which all share the last one.
+        slopes: Whether it holds each head's slope in place of `b_rel`: by that a score falls at each lag.
+        buckets: The lag from which all share the last of T5's buckets, where it holds a number for each of
+            these in place of `b_rel`, `[bucket, head]`.
     """
 
     pattern: str
