@@ -47,9 +47,7 @@ class DecoderConfig(Fields):
     HookedTransformer lacks: `tied` (the unembedding is the embedding's transpose), `window` (attention
     limited to the last `window + 1` tokens, the query's own among them), `mixer` (what moves information
     between positions, by its name in `mechmarkov.models.mixer.MIXERS`) and the positional embedding types
-    `"relative"` (a learned vector per head and lag, added to the key), `"relative_bias"` (a learned number
-    per head and lag, added to the score after its scale; T5's, arXiv 1910.10683, has one for each bucket of
-    lags, which all layers share) and `"none"`, the default of a mixer
+    `"relative"` (a learned vector per head and lag, added to the key) and `"none"`, the default of a mixer
     `"mamba"` (Mamba-2), `"mamba1"` (Mamba), `"lstm"` or `"mlp"`. Only Mambas have `d_state` (of a head, or of
     a channel in Mamba), `d_conv` (the convolution's window; with 1 no position reaches another), `n_groups`
     (of heads that share `B` and `C`), `dt_rank` (Mamba's), `conv_act_fn`, `use_gate` and `use_gate_norm`.
@@ -72,7 +70,8 @@ class DecoderConfig(Fields):
         parallel_attn_mlp: Whether the MLP reads what attention reads.
         normalization_type: Norm before each layer's parts and before the unembedding.
         eps: Added to the variance in a norm.
-        positional_embedding_type: How the model knows positions.
+        positional_embedding_type: How the model knows positions. `relative_bias` is a learned number per head
+            and lag, added to the score after its scale; `alibi` has HookedTransformer's slopes.
         rotary_dim: How many dimensions of a head are rotated; `d_head` where it is not given.
         rotary_base: Base of the rotations' frequencies.
         rotary_adjacent_pairs: Whether neighbouring dimensions are rotated together.

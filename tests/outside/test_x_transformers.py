@@ -79,23 +79,6 @@ def test_a_saved_wrapper_comes_in(tmp_path):
     assert_same_logits(run, wrapper.net)
 
 
-def test_a_tied_embedding_that_is_scaled_at_the_end():
-    wrapper = trained(tied=True)
-    names = names_of(2) | {"token_emb.emb.weight": ["embed.W_E", {"to": "unembed.W_U", "scale": WIDTH**-0.5}]}
-    assert_same_logits(mm.Run.from_model(wrapper.net, source=SOURCE, names=names, given=GIVEN), wrapper.net)
-
-
-def test_rotary_positions_shared_keys_and_rms_norms():
-    wrapper = trained(rotary_pos_emb=True, rotary_emb_dim=8, use_rmsnorm=True, attn_kv_heads=1)
-    names = {name.replace(".gamma", ".g"): line for name, line in names_of(2).items()}
-    del names["pos_emb.emb.weight"]
-    rotary = {"positional_embedding_type": "rotary", "rotary_base": 10000, "rotary_adjacent_pairs": True}
-    norm = {"normalization_type": "RMS", "eps": 0.0}
-    given = GIVEN | rotary | norm | {"n_ctx": LENGTH, "n_key_value_heads": 1}
-    run = mm.Run.from_model(wrapper.net, source=SOURCE, names=names, given=given)
-    assert_same_logits(run, wrapper.net)
-
-
 def by_lag(net: torch.nn.Module, line: dict, kind: str = "relative_bias", n_heads: int = 2) -> mm.Run:
     """One bias of all layers, without positions of tokens."""
     names = names_of(2) | line
@@ -128,6 +111,23 @@ def test_t5s_buckets_become_a_bias_of_each_layer():
     assert_same_logits(run, net)
     with pytest.raises(ValueError, match="disagree"):
         by_lag(net, {"attn_layers.rel_pos.relative_attention_bias.weight": line | {"buckets": 16}})
+
+
+def test_a_tied_embedding_that_is_scaled_at_the_end():
+    wrapper = trained(tied=True)
+    names = names_of(2) | {"token_emb.emb.weight": ["embed.W_E", {"to": "unembed.W_U", "scale": WIDTH**-0.5}]}
+    assert_same_logits(mm.Run.from_model(wrapper.net, source=SOURCE, names=names, given=GIVEN), wrapper.net)
+
+
+def test_rotary_positions_shared_keys_and_rms_norms():
+    wrapper = trained(rotary_pos_emb=True, rotary_emb_dim=8, use_rmsnorm=True, attn_kv_heads=1)
+    names = {name.replace(".gamma", ".g"): line for name, line in names_of(2).items()}
+    del names["pos_emb.emb.weight"]
+    rotary = {"positional_embedding_type": "rotary", "rotary_base": 10000, "rotary_adjacent_pairs": True}
+    norm = {"normalization_type": "RMS", "eps": 0.0}
+    given = GIVEN | rotary | norm | {"n_ctx": LENGTH, "n_key_value_heads": 1}
+    run = mm.Run.from_model(wrapper.net, source=SOURCE, names=names, given=given)
+    assert_same_logits(run, wrapper.net)
 
 
 def test_what_no_decoder_computes_has_no_line():
