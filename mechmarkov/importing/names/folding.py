@@ -122,7 +122,7 @@ def parts(
     by_name = any(guessed for _, guessed in turned.values())
     whole = {target: part for target, (part, _) in turned.items()}
     if line.split is not None:
-        whole = dict(zip(targets, _cut(name, whole[targets[0]], line.split, targets, given), strict=True))
+        whole = dict(zip(targets, cut(name, whole[targets[0]], line.split, targets, given), strict=True))
     if line.head is None:
         whole = {
             target: by_lag(name, part, line, given)
@@ -174,7 +174,7 @@ def _columns(kind: str, given: Mapping[str, Any]) -> int | None:
     return whole[side] if side in whole else heads * per_head.get(side, given.get("d_state") or 1)
 
 
-def _cut(name: str, value: Tensor, split: str, targets: list[str], given: Mapping[str, Any]) -> list[Tensor]:
+def cut(name: str, value: Tensor, split: str, targets: list[str], given: Mapping[str, Any]) -> list[Tensor]:
     """A weight that holds several in its columns (in its channels, of a convolution)."""
     sizes = [_columns(kind_of(target), given) for target in targets]
     if split != "heads" and len(set(sizes)) == 1:
