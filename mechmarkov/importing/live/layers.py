@@ -92,7 +92,7 @@ def _heads(group: Group) -> Heads:
     if heads is None:
         names = listed([linear.weight for linear in group.linears[:4]])
         raise UnclearError(
-            f"attention's scores are not scaled products of what {names} give; a bias by lag needs names= and "
-            'given={"positional_embedding_type": "alibi"} or "relative_bias"'
+            f"attention's scores are not scaled products of what {names} give; a bias by lag needs names= "
+            'and given={"positional_embedding_type": "alibi"} or "relative_bias"'
         )
     return heads
