@@ -62,7 +62,11 @@ def test_a_length_that_nothing_tells_is_asked_for(qk_norm):
     assert run.config.rotary_adjacent_pairs
 
 
-@pytest.mark.parametrize("case", COME_IN)
+# What is added to scores by lag is said by a table of names only.
+READ = [case for case, style in COME_IN.items() if style.bias_of_scores == "none"]
+
+
+@pytest.mark.parametrize("case", READ)
 def test_it_is_what_a_table_of_names_gives(case):
     style = COME_IN[case]
     model = drawn(Hand(style))
@@ -91,6 +95,14 @@ REFUSED = {
     "a GRU": (strangers.Recurrent, "gru.weight_ih_l0 goes through `gru`"),
     "later tokens": (strangers.SeesAll, "its scores are not masked: are later tokens seen"),
     "softplus": (strangers.OddActivation, "between up.weight and down.weight is none of relu, gelu"),
+    "ALiBi": (
+        lambda: Hand(Style(positions="none", bias_of_scores="alibi")),
+        "attention's scores are not scaled products",
+    ),
+    "a learned bias of scores": (
+        lambda: Hand(Style(positions="none", bias_of_scores="lags")),
+        "lags.weight goes through `embedding`",
+    ),
     "no softmax": (lambda: Hand(Style(soft=False)), "neither attention with a softmax nor"),
 }
 

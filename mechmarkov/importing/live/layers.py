@@ -91,5 +91,8 @@ def _heads(group: Group) -> Heads:
     heads = heads_of(group.linears, group.norms, scores)
     if heads is None:
         names = listed([linear.weight for linear in group.linears[:4]])
-        raise UnclearError(f"attention's scores are not scaled products of what {names} give")
+        raise UnclearError(
+            f"attention's scores are not scaled products of what {names} give; a bias by lag needs names= "
+            'and given={"positional_embedding_type": "alibi"} or "relative_bias"'
+        )
     return heads

@@ -6,6 +6,7 @@ from typing import Any
 from einops import EinopsError, rearrange
 from torch import Tensor
 
+from mechmarkov.importing.names.lags import by_lag
 from mechmarkov.importing.names.table import Line
 from mechmarkov.models.config import STATE_SPACES
 from mechmarkov.safe.plain_data import RunFileError
@@ -123,7 +124,12 @@ def parts(
     if line.split is not None:
         whole = dict(zip(targets, cut(name, whole[targets[0]], line.split, targets, given), strict=True))
     if line.head is None:
-        whole = {target: _folded(name, part, target, given) for target, part in whole.items()}
+        whole = {
+            target: by_lag(name, part, line, given)
+            if kind_of(target) == "b_rel"
+            else _folded(name, part, target, given)
+            for target, part in whole.items()
+        }
     return {stored(target, given): part for target, part in whole.items()}, by_name
 
 
