@@ -5,11 +5,12 @@ heads lie in a weight, how scores are scaled and which activation there is. What
 by the logits of the conversion.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mechmarkov.importing.live.embeddings import measured_embeddings, put_embeddings
@@ -22,6 +23,7 @@ from mechmarkov.importing.live.name_table import NameTable, UnclearError
 from mechmarkov.importing.live.reading import Fields, Reading
 from mechmarkov.importing.live.settings import numbers_called
 from mechmarkov.importing.names import plan as named
+from mechmarkov.models.alibi import alibi
 from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import error_line, listed
@@ -60,6 +62,7 @@ def reading(live: Inside, given: Fields, n_ctx: int | None) -> Reading:
             try:
                 table = _read(one)
             except UnclearError as error:
+                reasons += [f"{weight} goes through `{function}`" for weight, function in one.strange.items()]
                 reasons.append(str(error))
                 continue
             except Exception as error:  # of code that nobody thought of
@@ -89,6 +92,8 @@ def _as_reading(live: Inside, table: NameTable, given: Fields, n_ctx: int | None
     made: Mapping[str, Tensor] = {}
     if table.positions == "measured":
         made = measured_embeddings(live, table.d_vocab, n_ctx or 1)
+    if table.biases:
+        made = {**made, **_biases(live, table, n_ctx or 1)}
     elif table.positions == "none":
         table.fields.setdefault("positional_embedding_type", "none")
     names = {name: lines[0] if len(lines) == 1 else lines for name, lines in table.lines.items()}
@@ -108,6 +113,22 @@ def _as_reading(live: Inside, table: NameTable, given: Fields, n_ctx: int | None
     )
 
 
+def _biases(live: Inside, table: NameTable, n_ctx: int) -> dict[str, Tensor]:
+    """Measure what is added to scores by lag: computed, or made of weights that nothing else reads."""
+    if table.positions != "none":
+        raise UnclearError("scores have a bias by lag, next to positions of another kind")
+    for one in passes(live.model, few_tokens(n_ctx), own=table.odd):
+        biases = _read(one, table.odd).biases
+        for layer, bias in table.biases.items():  # a bias of zeros is not seen
+            biases.setdefault(layer, bias.new_zeros(len(bias), n_ctx))
+        if all(same(bias, alibi(*bias.shape, bias)) for bias in biases.values()):
+            table.fields["positional_embedding_type"] = "alibi"
+            return {}
+        table.fields["positional_embedding_type"] = "relative_bias"
+        return {f"blocks.{layer}.attn.b_rel": bias.float().cpu() for layer, bias in biases.items()}
+    raise UnclearError(f"the bias of its scores cannot be measured with {n_ctx} tokens")
+
+
 def _shown(line: Any) -> Any:
     """Returns HookedTransformer's names in a line, for provenance."""
     lines = line if isinstance(line, list) else [line]
@@ -115,11 +136,14 @@ def _shown(line: Any) -> Any:
     return names[0] if len(names) == 1 else names
 
 
-def _read(one: Pass) -> NameTable:
-    """Returns the table of a forward pass."""
-    for weight, function in one.strange.items():
-        raise UnclearError(f"{weight} goes through `{function}`")
-    table = NameTable()
+def _read(one: Pass, odd: Collection[str] = ()) -> NameTable:
+    """Returns the table of a forward pass.
+
+    Args:
+        one: The pass.
+        odd: Weights that are known to make a bias of scores.
+    """
+    table = NameTable(odd=one.strange)
     put_embeddings(one, table)
     groups = groups_of(one)
     if not groups or len(groups[-1].linears) != 1:
@@ -132,6 +156,11 @@ def _read(one: Pass) -> NameTable:
     for number, layer in enumerate(layers):
         at = f"blocks.{number}"
         x = _attention(layer, table, f"{at}.attn")
+        biases = [
+            heads.bias for _, heads, _ in layer.attention if heads is not None and heads.bias is not None
+        ]
+        if biases:
+            table.biases[number] = torch.cat(biases)
         sites.append((f"{at}.ln1", x))
         if layer.mlp is None:
             continue
@@ -148,6 +177,9 @@ def _read(one: Pass) -> NameTable:
     later = [mix.scores[..., :-1, -1] for mix in one.of(Mix)]
     if any(bool((scores > HIDDEN).any()) for scores in later):
         table.advice = " (its scores are not masked: are later tokens seen?)"
+    for weight, function in one.strange.items():
+        if not table.biases and weight not in odd:
+            raise UnclearError(f"{weight} goes through `{function}`")
     for first, others in one.names.items():
         for name in others if first not in table.lines else [other for other in others if other != first]:
             table.lines.setdefault(name, [""])  # a second name, or what no function reads

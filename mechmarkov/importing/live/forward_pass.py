@@ -5,7 +5,7 @@ start would make different codes look the same. How a weight is kept, in a modul
 plays no part.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
@@ -43,6 +43,7 @@ def passes(
     vocabularies: Sequence[int] = (),
     *,
     drawn: bool = True,
+    own: Collection[str] = (),
     failures: list[Exception] | None = None,
 ) -> Iterator[Pass]:
     """Yields a model's forward passes, of those ways of calling it that do not fail.
@@ -52,6 +53,7 @@ def passes(
         tokens: What it reads.
         vocabularies: How many tokens there may be, for a model that reads one-hot vectors.
         drawn: Whether it computes with weights that are drawn, instead of its own.
+        own: Names of weights that are its own all the same.
         failures: Takes the errors of the other ways.
 
     Example:
@@ -67,7 +69,7 @@ def passes(
     for dtype in (torch.float64, torch.float32):
         for read in forms:
             with ExitStack() as stack:
-                watch = _Watch(tokens, drawn)
+                watch = _Watch(tokens, drawn, own)
                 stack.callback(model.register_forward_pre_hook(watch.begin).remove)
                 stack.enter_context(watch)
                 seen = []
@@ -89,9 +91,9 @@ def few_tokens(n_positions: int) -> Tokens:
 class _Watch(TorchFunctionMode):
     """Notes what functions do with weights while a model runs."""
 
-    def __init__(self, tokens: Tokens, drawn: bool) -> None:
+    def __init__(self, tokens: Tokens, drawn: bool, own: Collection[str]) -> None:
         super().__init__()
-        self.tokens, self.drawn, self.seen = tokens, drawn, Pass()
+        self.tokens, self.drawn, self.own, self.seen = tokens, drawn, own, Pass()
         self.weights: dict[str, Tensor] = {}  # by the first of their names
         self.made: dict[str, Tensor] = {}  # those that parametrizations make of others in the pass
         self.by_storage: dict[int, str] = {}
@@ -104,7 +106,7 @@ class _Watch(TorchFunctionMode):
         self.is_on = False
         self.tokens = self.tokens.to(next(model.parameters()).device)
         if self.drawn:
-            _draw(model)
+            _draw(model, self.own)
         buffers = dict(model.named_buffers())
         own = {**dict(model.named_parameters(remove_duplicate=False)), **buffers}
         names: dict[str, list[str]] = {}
@@ -351,10 +353,12 @@ def _options(order: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any
     return {**dict(zip(order, args, strict=False)), **kwargs}
 
 
-def _draw(model: nn.Module) -> None:
+def _draw(model: nn.Module, but: Collection[str]) -> None:
     """Give a model random weights, by which numbers of about one become such numbers."""
     generator = torch.Generator("cpu").manual_seed(0)
-    for value in model.parameters():
+    for name, value in model.named_parameters():
+        if name in but:
+            continue
         drawn = torch.randn(value.shape, generator=generator, device="cpu", dtype=torch.float64)
         value.data.copy_(drawn / value.shape[-1] ** 0.5 if value.ndim > 1 else 1 + drawn.tanh() / 2)
 

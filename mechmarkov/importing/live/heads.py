@@ -10,7 +10,7 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechmarkov.importing.live.events import CLOSE, Linear, Norm, same
+from mechmarkov.importing.live.events import CLOSE, Linear, Norm
 from mechmarkov.importing.names.folding import cut
 from mechmarkov.models import DecoderConfig
 from mechmarkov.models.rotary import rotate, rotation
@@ -40,12 +40,14 @@ class Heads:
         fields: What the config says of them.
         z: What the heads give, side by side.
         norms: The norms of queries and of keys, where there are any.
+        bias: What is added to scores, by lag, where anything is.
     """
 
     lines: list[Line]
     fields: dict[str, Any]
     z: Side
     norms: Sequence[Norm]
+    bias: Float[Tensor, "head lag"] | None = None
 
 
 def heads_of(
@@ -59,21 +61,28 @@ def heads_of(
         scores: Scores before the softmax.
     """
     n_heads = scores.shape[1]
-    for lines, of in _sides(linears, n_heads):
-        queries, keys = _normed(of["Q"], of["K"], norms)
-        fields = _scaled_products(queries, keys, scores)
-        if fields is None:
-            continue
-        visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-        weights = scores.masked_fill(~visible, -torch.inf).softmax(-1).to(of["V"])
-        d_head = of["V"].shape[-1] * queries.shape[-1] // keys.shape[-1] // n_heads
-        values = rearrange(of["V"], "b t (g d) -> b g t d", d=d_head)
-        values = repeat(values, "b g t d -> b (g n) t d", n=n_heads // values.shape[1])
-        if keys.shape[-1] != queries.shape[-1]:
-            fields["n_key_value_heads"] = keys.shape[-1] * n_heads // queries.shape[-1]
-        fields |= {"n_heads": n_heads, **({"use_qk_norm": True} if norms else {})}
-        return Heads(lines, fields, rearrange(weights @ values, "b h t d -> b t (h d)"), norms)
+    for may_differ in (False, True):  # by lag: last, since such scores may look like several
+        for lines, of in _sides(linears, n_heads):
+            queries, keys = _normed(of["Q"], of["K"], norms)
+            how = _scaled_products(queries, keys, scores, may_differ)
+            if how is None:
+                continue
+            fields, bias = how
+            if keys.shape[-1] != queries.shape[-1]:
+                fields["n_key_value_heads"] = keys.shape[-1] * n_heads // queries.shape[-1]
+            fields |= {"n_heads": n_heads, **({"use_qk_norm": True} if norms else {})}
+            d_head = of["V"].shape[-1] * queries.shape[-1] // keys.shape[-1] // n_heads
+            return Heads(lines, fields, _means(scores, of["V"], d_head), norms, bias)
     return None
+
+
+def _means(scores: Float[Tensor, "batch head query key"], values: Side, d_head: int) -> Side:
+    """Returns what heads give, side by side."""
+    before = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    weights = scores.masked_fill(~before, -torch.inf).softmax(-1).to(values)
+    of_groups = rearrange(values, "b t (g d) -> b g t d", d=d_head)
+    of_heads = repeat(of_groups, "b g t d -> b (g n) t d", n=scores.shape[1] // of_groups.shape[1])
+    return rearrange(weights @ of_heads, "b h t d -> b t (h d)")
 
 
 def _sides(linears: Sequence[Linear], n_heads: int) -> Iterator[tuple[list[Line], dict[str, Side]]]:
@@ -149,9 +158,19 @@ def _normed(queries: Side, keys: Side, norms: Sequence[Norm]) -> tuple[Side, Sid
 
 
 def _scaled_products(
-    queries: Side, keys: Side, scores: Float[Tensor, "batch head query key"]
-) -> dict[str, Any] | None:
-    """Returns how scores are made of queries and keys, as fields of a config; None where they are not."""
+    queries: Side, keys: Side, scores: Float[Tensor, "batch head query key"], may_differ: bool
+) -> tuple[dict[str, Any], Tensor | None] | None:
+    """Returns how scores are made of queries and keys, as fields of a config, and what is added by lag.
+
+    Args:
+        queries: Queries.
+        keys: Keys, of as many heads or fewer.
+        scores: The scores.
+        may_differ: Whether something may be added by lag; else they may be rotated.
+
+    Returns:
+        None where they are not made of these.
+    """
     n_heads = scores.shape[1]
     d_head, rest = divmod(queries.shape[-1], n_heads)
     if d_head == 0 or rest or keys.shape[-1] % d_head or n_heads % (keys.shape[-1] // d_head):
@@ -159,17 +178,37 @@ def _scaled_products(
     q, k = (rearrange(x, "b t (h d) -> b t h d", d=d_head) for x in (queries, keys))
     before = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     visible = before & scores.isfinite() & (scores > HIDDEN)
+    if not visible.any():
+        return None
     window = _window(before & ~visible.flatten(0, 1).any(0))
-    for one, other, fields in _turned(q, k):
+    for one, other, fields in [(q, k, {})] if may_differ else _turned(q, k):
         other = repeat(other, "b t g d -> b t (g n) d", n=n_heads // other.shape[2])
-        ours = torch.einsum("bqhd,bkhd->bhqk", one, other)[visible]
-        theirs = scores[visible].to(ours)
-        if not len(ours):
-            return None
-        scale = float((ours * theirs).sum() / ours.square().sum())
-        if scale > 0 and same(scale * ours, theirs):
-            return {**fields, **_scale(scale, d_head), **window}
+        ours = torch.einsum("bqhd,bkhd->bhqk", one, other)
+        theirs = scores.to(ours).masked_fill(~visible, 0)
+        ours = ours.masked_fill(~visible, 0)
+        mean_ours, mean_theirs = (
+            _by_lag(x, visible) if may_differ else x.new_zeros(()) for x in (ours, theirs)
+        )
+        left, right = ((ours - mean_ours) * visible, (theirs - mean_theirs) * visible)
+        scale = float((left * right).sum() / left.square().sum())
+        if not (scale > 0 and bool((scale * left - right).abs().max() <= CLOSE * theirs.abs().max())):
+            continue
+        bias = (mean_theirs - scale * mean_ours)[0, :, -1].flip(-1) if may_differ else None
+        return {**fields, **_scale(scale, d_head), **window}, bias
     return None
+
+
+def _by_lag(
+    scores: Float[Tensor, "batch head query key"], visible: Bool[Tensor, "batch head query key"]
+) -> Float[Tensor, "1 head query key"]:
+    """Returns the mean score of each head and lag, at each query and key."""
+    places = torch.arange(scores.shape[-1], device=scores.device)
+    lags = (places[:, None] - places).clamp_min(0)
+    zeros = scores.new_zeros(scores.shape[1], len(places))
+    where = lags.expand_as(scores[0]).flatten(1)
+    total = zeros.scatter_add(1, where, (scores * visible).sum(0).flatten(1))
+    count = zeros.scatter_add(1, where, visible.to(scores).sum(0).flatten(1))
+    return (total / count.clamp_min(1)).gather(1, where).view_as(scores[0])[None]
 
 
 def _window(hidden: Bool[Tensor, "query key"]) -> dict[str, Any]:

@@ -1,7 +1,10 @@
 """Which weight is which, as it is found out: a table of names in the making."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from torch import Tensor
 
 from mechmarkov.importing.live.events import Linear
 
@@ -22,6 +25,8 @@ class NameTable:
             tokens, where code makes of weights what the first layer reads.
         d_vocab: How many tokens there are, where embeddings are measured.
         n_positions: How many positions a table has there, if there is one.
+        biases: What is added to scores in each layer, `[head, lag]`, where anything is.
+        odd: Weights by which something is done that is none of the known: the function, by the weight.
         advice: What to say where logits differ.
     """
 
@@ -30,6 +35,8 @@ class NameTable:
     positions: str = "none"
     d_vocab: int = 0
     n_positions: int | None = None
+    biases: dict[int, Tensor] = field(default_factory=dict)
+    odd: Mapping[str, str] = field(default_factory=dict)
     advice: str = ""
     fields: dict[str, Any] = field(default_factory=dict)
 
