@@ -170,6 +170,8 @@ CONDITIONS: dict[str, Template] = {
     "the unigram is away": "The unigram is {nats} away from it",
     "by mean output": ("An MLP's table is its mean output after each state", ""),
     "norm's scale at its mean": ("The norms' scale is taken at its mean", ""),
+    "other rows": lambda c: f"There its rows are up to {nats(c.value)} from the law's" if len(c.words) > 1 else f"There its row is {nats(c.value)} from the law's",
+    "no row is right": "Whatever its slope, a row is {nats} from the law's",
     "constant": "Its circuit is constant over states",
     "attends": "It reads {token} with {tenths} of its attention",
     "lags alike": "Other lags fit as well",

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from mechmarkov.claims.claim import Claim, Claims
+from mechmarkov.claims.claim import Claim, Claims, Where
 from mechmarkov.claims.tile import Tile
 from mechmarkov.report.first_screen.verdict import UNIGRAM_PROGRESS, Badge, is_exactly_as_right, progress
 from mechmarkov.report.words.names import (
@@ -219,7 +219,7 @@ def in_short(claim: Claim, claims: Claims) -> str:
         if len(who) > MAX_NAMED:
             return f"spread over {len(who)} parts"
         return f"{'spread over' if claim.condition('not stable') else 'in'} {parts(who)}"
-    if claim.where.positions:  # a tile tells which
+    if claim.where != Where():  # a tile tells which
         return ""
     if claim.relation == "attends_to":
         return f"{heads(who)} {verb(who, 'reads', 'read')} {token(claim.object)}"

@@ -2,7 +2,7 @@
 
 from mechmarkov.claims.claim import ALIKE, COPIES, Claim
 from mechmarkov.report.words.names import heads, law, nats, number, parts, share, some, token, verb, within
-from mechmarkov.report.words.phrases.laws import where
+from mechmarkov.report.words.phrases.laws import after_states, where
 from mechmarkov.report.words.phrases.premises import Phrase, cap, negated, premise, reason_in, value_in
 from mechmarkov.utils.text import format_range, listed
 
@@ -98,7 +98,13 @@ def _matches(claim: Claim) -> str:
         return f"No path's own weights hold {what}: {nearest}"
     if claim.status == "open":
         return f"By weights {who} would hold {what}{how}{reason_in(claim)}"
-    much = "most of " if claim.unit == "cosine" and value_in(claim) < MOST_COSINE else ""
+    if (other := claim.condition("other rows")) is not None:
+        right = claim.where.states
+        if len(other.words) > len(right):
+            return f"{who} {has} {what} {after_states(right)} only, in the weights{how}"
+        return f"{who} {has} {what}, but not {after_states(other.words)}, in the weights{how}"
+    is_all = claim.unit != "cosine" or value_in(claim) >= MOST_COSINE
+    much = "" if is_all and not claim.condition("no row is right") else "most of "
     return f"{who} {has} {much}{what} in the weights{how}"
 
 
