@@ -103,6 +103,22 @@ def feeders_of(reader: xr.Dataset) -> list[dict[str, int]]:
     return _marked(reader["feeds"])
 
 
+def fed_alike(last: xr.Dataset, heads: list[tuple[int, int]]) -> dict[tuple[str, ...], list[tuple[int, int]]]:
+    """Heads that tie, by the names of what clearly feeds their keys; none for those that nothing does.
+
+    Args:
+        last: What `measure` returned, of one model.
+        heads: Pairs of layer and head: `tied_heads(last)`.
+    """
+    by_feeders: dict[tuple[str, ...], list[tuple[int, int]]] = {}
+    for layer, head in heads:
+        one = last.isel(layer=layer, head=head)
+        is_fed = float(one["tied_left"].sel(estimate="high")) < MAX_SHARE_LEFT
+        feeders = tuple(map(head_name, _marked(one["tied_feeds"]))) if is_fed else ()
+        by_feeders.setdefault(feeders, []).append((layer, head))
+    return by_feeders
+
+
 def askers_of(reader: xr.Dataset) -> list[dict[str, int]]:
     """The heads that feed a head by its queries: cutting any of them there clearly takes most of the score.
 
