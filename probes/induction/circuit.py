@@ -32,6 +32,22 @@ def induction_heads(data: xr.Dataset) -> dict[Hashable, xr.DataArray]:
     return best_heads(score + 10.0 * is_moved(data))
 
 
+def asked_heads(data: xr.Dataset) -> dict[Hashable, xr.DataArray]:
+    """The layer and head, for each model, that is said to be an induction head or not.
+
+    That is its induction head; where a predecessor moves none, the one whose attention it moves most.
+
+    Args:
+        data: What `measure` returned.
+
+    Returns:
+        "layer" and "head", each [axis] (indices).
+    """
+    first, most = induction_heads(data), best_heads(data["effect"])
+    is_any = is_moved(data).any(("layer", "head"))
+    return {name: first[name].where(is_any, most[name]) for name in first}
+
+
 def is_moved(heads: xr.Dataset) -> xr.DataArray:
     """Returns whether a key's predecessor, for its own sake, moves a head's attention to that key.
 

@@ -102,6 +102,7 @@ SILENT: dict[str, tuple[str, ...]] = {
         "the uniform law is better than the unigram", "the loss is above the uniform law's", "less than chance",
         "possible", "chance", "share of places", "the nearest law is the best",
         "the nearest law is the unigram", "surer after", "less sure after", "surer at", "less sure at", "law there",
+        "two equal states", "fails with before", "holds with before",
     ),
     "attention": (
         "one token to attend to", "tokens", "at every prediction", "effective tokens", "within its null",
