@@ -21,6 +21,7 @@ MIN_GAIN_SHARE = 0.05
 # Of a law that is next to the unigram, at most so much is left where a path holds it.
 MAX_LEFT = 0.1
 
+MIN_SLOPE = 0.5  # of a table whose scale is the target's
 MIN_ALONG = 0.99  # that of one at another scale
 
 # A row is another one where it is further than this from the law's, and the law's where it is nearer than
@@ -94,7 +95,8 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
             conditions.append(Condition("a token that tells nothing"))
     if constant:
         conditions.insert(0, Condition("constant"))
-        conditions += [Condition("all rows are equal")] * (nats + gain < TIE)
+    if nats + gain < TIE and int(data.attrs["source_lag"]) <= 1:
+        conditions.append(Condition("all rows are equal"))
     if head_index(path) is not None and not constant:
         mass = float(best["attended_mass"])
         words = token_names(lag, int(data.attrs["query_shift"]), int(data.attrs["source_lag"]))
@@ -107,7 +109,9 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     is_another = unit == "cosine" and value is not None and value < MIN_COSINE
     status: Status = "shown" if holds and not is_another else "excluded"
     if not constant and unit == "cosine" and not is_another and not holds and bool(_reads(best)):
-        conditions.append(Condition("only its direction", value=gain, unit="nats"))
+        slope = float(best["kernel_slope"])  # at a slope near 1 the scale is right, and the rest is not
+        off = not MIN_SLOPE < slope < 1 / MIN_SLOPE
+        conditions.append(Condition("only its direction", off, gain, "nats"))
     rows, where = _rows(data, best) if status == "shown" else ((), Where())
     told = Claim(
         names, "matches", (target,), value, None, null, unit, status, "weights", where, (*conditions, *rows)

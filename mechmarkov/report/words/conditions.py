@@ -25,7 +25,7 @@ FIELDS: dict[str, Callable[[Condition], object]] = {
     "number": lambda c: number(_value(c)),
     "tiny": lambda c: "under 10⁻¹²" if 0 < _value(c) < 1e-12 else number(_value(c)),
     "whole": _whole,
-    "positions": lambda c: counted(_whole(c), "position"),
+    "positions": lambda c: counted(_whole(c), "position") if _whole(c) else "no position",
     "nats": lambda c: nats(c.value),
     "in_unit": lambda c: nats(c.value, c.unit),
     "unit": lambda c: c.unit,

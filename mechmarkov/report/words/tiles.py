@@ -268,13 +268,18 @@ def came_in_words(claims: Sequence[Claim]) -> str:
         return "Open" if any(claim.status == "open" for claim in claims) else "It never began"
     if told is seen[0] and len(told) < MAX_CAME and came_back(laws):
         told = [laws[0], *told]
-    shown = [*told[: MAX_CAME - 1], told[-1]] if len(told) > MAX_CAME else told
-    first = next((i for i, claim in enumerate(shown) if not was_there(claim)), 0)
-    words = [f"{what_came(claim)} {when(claim, i - first)}" for i, claim in enumerate(shown)]
-    if len(shown) < len(told):
-        words.insert(-1, f"{len(told) - len(shown)} more")
+    words = _each_came(told)
+    if len(told) > MAX_CAME and not has_room(" ".join([*words, *undecided])):
+        words = _each_came([*told[: MAX_CAME - 1], told[-1]])
+        words.insert(-1, f"{len(told) - MAX_CAME} more")
     words += undecided if seen[0] else []
     return upper(", ".join(words))
+
+
+def _each_came(claims: Sequence[Claim]) -> list[str]:
+    """Returns what came, each with its step."""
+    first = next((i for i, claim in enumerate(claims) if not was_there(claim)), 0)
+    return [f"{what_came(claim)} {when(claim, i - first)}" for i, claim in enumerate(claims)]
 
 
 def _row(claim: Claim) -> str:

@@ -69,9 +69,11 @@ def _matches(claim: Claim) -> str:
         target = f"its {target}"
     what = f"the {lag}-step law" if lag > 1 and not lagged else "the transition matrix"
     what = f"the law of lag {lag}" if of_lag else what
+    if claim.condition("all rows are equal"):
+        return f"All rows of {what} are equal, so that no path has to hold it"
     if claim.holds("constant"):
-        if claim.condition("all rows are equal"):
-            return f"All rows of {what} are equal, so that no path has to hold it"
+        if lagged:
+            what = f"the law of lag {int(claim.number('lag of the source'))}"
         return f"No path's own weights hold {what}: the circuit of {parts(claim.subject)} is constant"
     how = ""
     if claim.value is not None:
@@ -81,8 +83,9 @@ def _matches(claim: Claim) -> str:
     nearest = f"{who} {verb(claim.subject, 'comes', 'come')} nearest{how}"
     if (direction := claim.condition("only its direction")) is not None:
         points, is_ = verb(claim.subject, "points", "point"), verb(claim.subject, "is", "are")
+        where_it_is = "at its scale" if direction.holds else "with the rest's mean output"
         near = "hardly nearer" if (direction.value or 0.0) > 0 else "farther"
-        return f"{cap(who)} {points} along {what}{how}, but at its scale {is_} {near} than the unigram"
+        return f"{cap(who)} {points} along {what}{how}, but {where_it_is} {is_} {near} than the unigram"
     attends = claim.condition("attends")
     if claim.status == "excluded" and attends is not None and not attends.holds:
         reads = verb(claim.subject, "reads", "read")
