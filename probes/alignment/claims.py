@@ -103,6 +103,8 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         conditions.append(Condition("attends", mass >= MIN_ATTENDED_MASS, mass, "probability", words))
         if int(best["lags_alike"]) > 1:
             conditions.append(Condition("lags alike"))
+    if np.isfinite(best["kernel_slope"]) and not constant:
+        conditions.append(Condition("slope", value=float(best["kernel_slope"])))
     value = score.value if score is not None and isinstance(score.value, float) else None
     null = None if score is None else score.null
     unit = "" if score is None else score.unit
@@ -168,6 +170,7 @@ def _at_other_lags(data: xr.Dataset, told: int) -> Iterator[Claim]:
             target, _ = target_of(one)
             beside = (
                 _law(data, one),
+                *[Condition("slope", value=float(one["kernel_slope"]))] * bool(np.isfinite(one["kernel_slope"])),
                 Condition("predicts by itself", value=float(one["kernel_kl"]), unit="nats"),
             )
             rows, where = _rows(data, one)

@@ -108,7 +108,7 @@ SILENT: dict[str, tuple[str, ...]] = {
         "one token to attend to", "tokens", "at every prediction", "effective tokens", "within its null",
         "modulo", "of one head", "at position",
     ),
-    "alignment": ("law", "lag of the source", "only its direction", "a token that tells nothing", "all rows are equal"),
+    "alignment": ("law", "lag of the source", "only its direction", "a token that tells nothing", "all rows are equal", "slope"),
     "induction": (
         "takes from the law", "no match", "no key to edit", "no strong circuit", "through", "from", "to", "does harm",
         "not the law's", "some of it", "most of what there is", "finds after", "not for their predecessors",

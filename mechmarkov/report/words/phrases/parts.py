@@ -78,7 +78,11 @@ def _matches(claim: Claim) -> str:
     how = ""
     if claim.value is not None:
         names = {"cosine": "cosine {} with", "1 is exact": "slope {} on", "probability": "recall {} of"}
-        how = f" ({names.get(claim.unit, '{} of').format(number(claim.value))} {target})"
+        how = f"{names.get(claim.unit, '{} of').format(number(claim.value))} {target}"
+        slope = claim.condition("slope")
+        if claim.unit == "cosine" and slope is not None and not _is_of_scale(slope.value):
+            how += f", slope {number(slope.value or 0.0)}"
+        how = f" ({how})"
     who, has = parts(claim.subject), verb(claim.subject, "has", "have")
     nearest = f"{who} {verb(claim.subject, 'comes', 'come')} nearest{how}"
     if (direction := claim.condition("only its direction")) is not None:
@@ -108,7 +112,14 @@ def _matches(claim: Claim) -> str:
         return f"{who} {has} {what}, but not {after_states(other.words)}, in the weights{how}"
     is_all = claim.unit != "cosine" or value_in(claim) >= MOST_COSINE
     much = "" if is_all and not claim.condition("no row is right") else "most of "
+    if (slope := claim.condition("slope")) is not None and (slope.value or 0.0) < MOST_SLOPE:
+        much = "some of "
     return f"{who} {has} {much}{what} in the weights{how}"
+
+
+def _is_of_scale(slope: float | None) -> bool:
+    """Returns whether a table is about as sure as its target."""
+    return slope is not None and MOST_SLOPE <= slope <= 1 / MOST_SLOPE
 
 
 def _induction_head(claim: Claim) -> str:
