@@ -15,6 +15,7 @@ from mechmarkov.theory.kernel import kl
 FAR_NATS = 0.05  # after a state or at a position from which a law is not imitated there
 MOST = 0.5  # of the predictions: a law that holds in fewer is told as holding at those only
 ROUNDING = 1e-9
+UNCLEAR = 0.1  # of the predictions at most, where few sequences have a pair
 MAX_PAIRS = 256
 SEPARATOR = "→"  # of the two states of a pair, the earlier one first
 
@@ -77,10 +78,10 @@ def in_pairs(
     known, share = np.isfinite(value), last["share_pair"].values
     if not (fails.any() and holds.any()):
         return
-    there = list(law_there(last, "kl_pair", known & ~holds))
-    if not there and (known & ~fails & ~holds).any():
+    if there := list(law_there(last, "kl_pair", known & ~holds)):
+        fails = known & ~holds  # also where that law is near this one
+    if share[known & ~fails & ~holds].sum() > UNCLEAR:
         return
-    fails = known & ~holds  # also where another law is near this one
     # After a state with one row for all tokens before it, a law that reads these is that row only by chance.
     told = last["told_before"].values[fails.any(0) & holds.any(0)]
     if not told.size or (told < IMITATION_NATS).any():
@@ -100,7 +101,7 @@ def in_pairs(
         because=(
             Condition("near elsewhere", few or None, float(value[nearest]), "nats", only),
             Condition("share of places", True, float(fails.sum() / known.sum()), "share"),
-            *_all_of_a_kind(labels, fails, known),
+            *_all_of_a_kind(labels, fails, fails | holds),
             *there,
         ),
     )  # fmt: skip

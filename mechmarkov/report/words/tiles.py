@@ -10,7 +10,7 @@ from mechmarkov.claims.tile import Tile
 from mechmarkov.probing.score import Score
 from mechmarkov.report.score_picture import DIGITS
 from mechmarkov.report.symlog import symlog
-from mechmarkov.report.words.came import came_back, in_order, was_there, when
+from mechmarkov.report.words.came import began_with_tokens, in_order, was_there, when
 from mechmarkov.report.words.conditions import stream
 from mechmarkov.report.words.names import (
     MAX_NAMED,
@@ -266,7 +266,7 @@ def came_in_words(claims: Sequence[Claim]) -> str:
         return "Open which law it is closest to"
     if not (told := told or heads):
         return "Open" if any(claim.status == "open" for claim in claims) else "It never began"
-    if told is seen[0] and len(told) < MAX_CAME and came_back(laws):
+    if told is seen[0] and len(told) < MAX_CAME and began_with_tokens(laws):
         told = [laws[0], *told]
     words = _each_came(told)
     if len(told) > MAX_CAME and not has_room(" ".join([*words, *undecided])):
