@@ -170,7 +170,8 @@ def _at_other_lags(data: xr.Dataset, told: int) -> Iterator[Claim]:
             target, _ = target_of(one)
             beside = (
                 _law(data, one),
-                *[Condition("slope", value=float(one["kernel_slope"]))] * bool(np.isfinite(one["kernel_slope"])),
+                *[Condition("slope", value=float(one["kernel_slope"]))]
+                * bool(np.isfinite(one["kernel_slope"])),
                 Condition("predicts by itself", value=float(one["kernel_kl"]), unit="nats"),
             )
             rows, where = _rows(data, one)

@@ -162,14 +162,20 @@ def _feeds(last: xr.Dataset, head: xr.Dataset, name: str) -> Iterator[Claim]:
     for feeders, some in fed_alike(last, tied).items():
         heads = tuple(head_name({"layer": layer, "head": index}) for layer, index in some)
         if not feeders:
-            yield _not_fed(head, heads) if name in heads else Claim(
-                (), "feeds", heads, None, None, 1.0, "share", "open", INTERVENED, because=(through,)
+            yield (
+                _not_fed(head, heads)
+                if name in heads
+                else Claim(
+                    (), "feeds", heads, None, None, 1.0, "share", "open", INTERVENED, because=(through,)
+                )
             )
             continue
         one = last.isel(layer=some[0][0], head=some[0][1])
         value, low, high = (float(one["tied_left"].sel(estimate=end)) for end in ESTIMATE)
         beside = [
-            Condition("previous token", value=float(last["previous_token"][at]), unit="probability", words=(who,))
+            Condition(
+                "previous token", value=float(last["previous_token"][at]), unit="probability", words=(who,)
+            )
             for who in feeders
             if (at := head_index(who)) is not None
         ]

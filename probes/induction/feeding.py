@@ -45,7 +45,9 @@ def takes_half(cut: Float[Tensor, " batch"], intact: Float[Tensor, " batch"]) ->
 
 
 def feeding(
-    score: Callable[[list[Head]], Float[Tensor, " batch"]], intact: Float[Tensor, " batch"], earlier: list[Head]
+    score: Callable[[list[Head]], Float[Tensor, " batch"]],
+    intact: Float[Tensor, " batch"],
+    earlier: list[Head],
 ) -> tuple[list[Head], dict[Head, Float[Tensor, " batch"]], Float[np.ndarray, " estimate"]]:
     """Returns the earlier heads that feed a head, its score without each, and what is left without all.
 

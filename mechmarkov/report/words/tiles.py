@@ -241,7 +241,9 @@ _SHORT: dict[str, Callable[[Claim], str]] = {
     "is_needed_most": _most,
     "feeds": lambda claim: f"{heads(claim.subject)} → {heads(claim.object)}",
     "is_induction_head": lambda claim: heads(claim.subject),
-    "matches": lambda claim: f"{parts(claim.subject)}, by weights{', at some states' * (claim.where != Where())}",
+    "matches": lambda claim: (
+        f"{parts(claim.subject)}, by weights{', at some states' * (claim.where != Where())}"
+    ),
     "attends_to": lambda claim: (
         f"{heads(claim.subject)}, {where(claim) if claim.where != Where() else 'by attention'}"
     ),

@@ -137,7 +137,11 @@ def after_pairs(claim: Claim, pairs: Sequence[str], *, elsewhere: bool = False) 
     before = claim.condition(f"{'holds' if elsewhere else 'fails'} with before")
     if before is not None and len(before.words) <= MAX_NAMED:
         return f"where {' or '.join(map(clean, before.words))} came before the last state"
-    return f"after {listed([*map(clean, pairs)])}" if len(pairs) <= MAX_NAMED else f"after {len(pairs)} pairs of states"
+    return (
+        f"after {listed([*map(clean, pairs)])}"
+        if len(pairs) <= MAX_NAMED
+        else f"after {len(pairs)} pairs of states"
+    )
 
 
 def after_states(states: Sequence[str]) -> str:
