@@ -83,7 +83,7 @@ RELATIONS = {
 
 @dataclass(frozen=True)
 class Where:
-    """For which states, positions, pairs of last states (the earlier first) and steps; empty means for all."""
+    """For which states, positions, pairs of last states (earlier first) and steps; empty means for all."""
 
     states: tuple[str, ...] = ()
     positions: tuple[int, ...] = ()

@@ -1,7 +1,7 @@
 """Each row of a table of scores against a chain's, once what a softmax or other paths may add is fitted.
 
-A table C holds P where `softmax(slope * C_i + bias)` is P_i for one slope, and one bias out of few directions.
-KL from P is convex in both. Unlike a cosine of logarithms it weighs transitions by their probability.
+A table C holds P where `softmax(slope * C_i + bias)` is P_i for one slope and one bias, of few directions. KL
+from P is convex in both. Unlike a cosine of logarithms it weighs transitions by their probability.
 """
 
 import numpy as np

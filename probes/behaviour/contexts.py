@@ -1,4 +1,4 @@
-"""Where a law is imitated by the last two tokens: what reads more than one may be a law after some pairs only."""
+"""Where a law is imitated by the last two tokens: a model may have it after some pairs of these only."""
 
 from collections.abc import Iterator, Sequence
 
@@ -21,7 +21,7 @@ SEPARATOR = "→"  # of the two states of a pair, the earlier one first
 
 
 def after_pairs(subject: Subject, nats: Float[np.ndarray, "member predictor batch read"]) -> Variables:
-    """KL from each predictor after each pair of last tokens, how often these come, and what the earlier tells.
+    """KL from each predictor after each pair of last tokens, how often it comes, what its first tells.
 
     Nothing of more pairs than `MAX_PAIRS`.
     """
@@ -118,17 +118,17 @@ def _named(labels: Sequence[str], which: Bool[np.ndarray, "before state"]) -> tu
 def _all_of_a_kind(
     labels: Sequence[str], fails: Bool[np.ndarray, "before state"], known: Bool[np.ndarray, "before state"]
 ) -> Iterator[Condition]:
-    """Yields that a law fails after all pairs of equal states, or of different ones, or after some and any."""
+    """Yields that a law fails after all pairs of equal states, of different ones, or of some first ones."""
     equal = np.eye(len(labels), dtype=bool)
     for holds, kind in ((True, equal), (False, ~equal)):
         if (fails == (kind & known)).all():
             yield Condition("two equal states", holds)
             return
-    before = fails.any(1)
+    before = np.asarray(fails.any(1))
     if (fails == (before[:, None] & known)).all():
         rest = known.any(1) & ~before
         for name, which in (("fails with before", before), ("holds with before", rest)):
-            yield Condition(name, words=tuple(labels[i] for i in np.flatnonzero(which)))
+            yield Condition(name, words=tuple(labels[int(i)] for i in np.flatnonzero(which)))
 
 
 def law_there(last: xr.Dataset, variable: str, which: Bool[np.ndarray, "..."]) -> Iterator[Condition]:

@@ -156,7 +156,7 @@ def _no_head(last: xr.Dataset) -> Claim:
 
 
 def _feeds(last: xr.Dataset, head: xr.Dataset, name: str) -> Iterator[Claim]:
-    """Yields which earlier heads each of the heads that tie has in its keys, and what is left without these."""
+    """Yields which earlier heads feed the keys of each head that ties, and what is left without them."""
     through = Condition("through", words=("keys",))
     tied = tied_heads(last) or [(int(head["layer"]), int(head["head"]))]
     for feeders, some in fed_alike(last, tied).items():

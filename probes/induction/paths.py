@@ -227,16 +227,16 @@ def trace(
         half of the score; otherwise the fewest that take half together, of which none can be left out (heads
         that stand in for each other); else the feeder;
         `key_left` [.., estimate] (share): `cut` of the keys over `intact`, with its 95 % interval;
-        `tied_feeds` [.., from_layer, from_head, layer, head] and `tied_left` [.., layer, head, estimate]: both
-        for each head that ties: the same heads if cutting them from it clearly takes half of its score too,
-        otherwise its own;
+        `tied_feeds` [.., from_layer, from_head, layer, head], `tied_left` [.., layer, head, estimate]:
+        both of each head that ties: the same heads if cutting them from it clearly takes half of its score too, its
+        own otherwise;
         `earlier_left`: that with all earlier heads cut from the keys, where no head is seen to feed it;
         `feeds_queries` [.., from_layer, from_head]: 1 for each head whose own cut from the queries clearly
         takes half of the score; `query_left` [.., estimate]: what is left with all of these cut there, or
         with all earlier heads where none does;
         `kl_intact`, `kl_cut` [.., input] (nats): KL from `exact` to the model, intact and with what feeds it
-        cut from each; `kl_error`: the standard error over sequences of the difference; `kl_simpler`: KL from `exact` to
-        `simpler`, and `simpler_error`: the standard error of that less `kl_intact`;
+        cut from each; `kl_error`: the standard error over sequences of the difference; `kl_simpler`: KL from
+        `exact` to `simpler`, and `simpler_error`: the standard error of that less `kl_intact`;
         and the attribute `cut_sequences`, how many all of this is a mean over.
     """
     count = min(CUT_SEQUENCES, sequences_for(subject.batch))

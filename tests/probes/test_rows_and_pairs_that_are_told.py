@@ -35,7 +35,9 @@ from mechmarkov.report.words.sentences import sentence
 from mechmarkov.sources import Chain, DirichletChains, LaggedChain, OrderK
 
 L, CHAIN, REDRAWN = log_of(P), Chain(P), DirichletChains(n_states=3)
-TWO_TABLE = log_of(TWO)
+FIRST, REST = (0, 1), only_after(L4, [2, 3])
+CHAIN4, OWN, TWO_TABLE = Chain(P4), lag(1), log_of(TWO)
+WRONG_AFTER_01 = np.array([[ORDER_2[0, 0], ORDER_2[0, 1, ::-1]], ORDER_2[1]])
 
 
 def matches_of(model, source):
@@ -51,7 +53,7 @@ def matches_of(model, source):
         (direct_table(log_of(SWAPPED), N_CTX), Chain(TWO_LIKELY), ("0",)),
         (mlp_table(log_of(SURER), N_CTX), Chain(RING), ("0",)),
         (direct_table(with_row(TWO_TABLE, 1, log_of(stationary(TWO))), N_CTX), Chain(TWO), ("1",)),
-        (reading([0 * L4], [lag(1)], direct=only_after(L4, [0, 1]), mlp=only_after(L4, [2, 3])), Chain(P4), ("2", "3")),
+        (reading([0 * L4], [OWN], direct=only_after(L4, FIRST), mlp=REST), CHAIN4, ("2", "3")),
     ],
 )  # fmt: skip
 def test_rows_of_another_law_are_named(model, source, wrong):
@@ -76,11 +78,11 @@ def test_a_cosine_of_impossible_ones_is_not_the_matrix():
         direct_table(L4, N_CTX),
         direct_table(0.6 * L4, N_CTX),
         with_bias(direct_table(L4, N_CTX), 1.0, 0.0, 0.0, -1.0),
-        reading([0 * L4], [lag(1)], direct=0.6 * L4, mlp=0.4 * L4),
+        reading([0 * L4], [OWN], direct=0.6 * L4, mlp=0.4 * L4),
     ],
 )
 def test_a_slope_and_a_bias_make_no_other_rows(model):
-    claim = matches_of(model, Chain(P4))
+    claim = matches_of(model, CHAIN4)
     assert claim.where == Where()
     assert "has the transition matrix in the weights" in sentence(claim)
 
@@ -113,9 +115,9 @@ def test_heads_that_read_the_parent_together_have_no_matrix():
         (by_pair(equal(L), NONE), CHAIN, "Has the bigram, but not after two different states"),
         (by_pair({(0, s): L.flip(1) for s in range(3)}, L), CHAIN,
          "Has the bigram, but not where 0 came before the last state"),
-        (by_pair({(0, 1): L.flip(1), (2, 0): L.flip(1)}, L), CHAIN, "Has the bigram, but not after 0→1 and 2→0"),
-        (n_gram_model(np.array([ORDER_2[0][:, ::-1] * [[0], [1]] + ORDER_2[0] * [[1], [0]], ORDER_2[1]]), 16),
-         OrderK(ORDER_2.tolist()), "Has the 3-gram, but not after 0→1"),
+        (by_pair({(0, 1): L.flip(1), (2, 0): L.flip(1)}, L), CHAIN,
+         "Has the bigram, but not after 0→1 and 2→0"),
+        (n_gram_model(WRONG_AFTER_01, 16), OrderK(ORDER_2.tolist()), "Has the 3-gram, but not after 0→1"),
     ],
 )  # fmt: skip
 def test_pairs_at_which_a_law_fails_are_told(model, source, title):

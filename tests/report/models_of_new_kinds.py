@@ -1,4 +1,4 @@
-"""Models set by hand whose truth their names say: rows that a cosine hardly sees, pairs of states, two circuits."""
+"""Models set by hand whose truth their names say: rows that a cosine hardly sees, pairs, two circuits."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -42,7 +42,7 @@ def with_row(table: Table, state: int, row: np.ndarray | Table) -> Table:
 
 
 def by_pair(tables: Mapping[tuple[int, int], Table], elsewhere: Table) -> HookedDecoder:
-    """Build an MLP that applies a table after some pairs of last states, the earlier first, another elsewhere."""
+    """Build an MLP that applies a table after some pairs of last states, earlier first, or another one."""
     n = len(elsewhere)
     cells = {
         (state, n + N_CTX + before): tables.get((before, state), elsewhere)[state]
@@ -58,7 +58,7 @@ def equal(table: Table) -> dict[tuple[int, int], Table]:
 
 @torch.no_grad()
 def two_pairs(gains: Sequence[float], n: int = 3, n_ctx: int = LONG) -> HookedDecoder:
-    """Build induction heads of which each reads a previous-token head of its own; one of gain 0 is not there."""
+    """Build induction heads that each read a previous-token head of their own; one of gain 0 is not there."""
     states, at, out = torch.arange(n), torch.arange(n_ctx), 3 * n + n_ctx
     shape = {"n_layers": 2, "n_heads": 2, "d_model": out + n, "d_head": max(n + 1, n_ctx)}
     model = embedding_frame(n, n_ctx, positions=n, output=out, **shape)
@@ -82,7 +82,7 @@ def two_pairs(gains: Sequence[float], n: int = 3, n_ctx: int = LONG) -> HookedDe
 
 @torch.no_grad()
 def composed(table: Table, n_ctx: int = N_CTX) -> HookedDecoder:
-    """Build two heads that each look one token back, the second at what the first writes: two back together."""
+    """Build two heads that look one token back, the second at what the first writes: two back together."""
     n, at = len(table), torch.arange(n_ctx)
     out = n + n_ctx + n
     shape = {"n_layers": 2, "d_model": out + n, "d_head": max(n, n_ctx)}
