@@ -228,8 +228,8 @@ def trace(
         that stand in for each other); else the feeder;
         `key_left` [.., estimate] (share): `cut` of the keys over `intact`, with its 95 % interval;
         `tied_feeds` [.., from_layer, from_head, layer, head], `tied_left` [.., layer, head, estimate]:
-        both of each head that ties: the same heads if cutting them from it clearly takes half of its score too, its
-        own otherwise;
+        both of each head that ties: the same heads if cutting them from it clearly takes half of its score,
+        its own otherwise;
         `earlier_left`: that with all earlier heads cut from the keys, where no head is seen to feed it;
         `feeds_queries` [.., from_layer, from_head]: 1 for each head whose own cut from the queries clearly
         takes half of the score; `query_left` [.., estimate]: what is left with all of these cut there, or
