@@ -87,7 +87,7 @@ def _matches(claim: Claim) -> str:
     nearest = f"{who} {verb(claim.subject, 'comes', 'come')} nearest{how}"
     if (direction := claim.condition("only its direction")) is not None:
         points, is_ = verb(claim.subject, "points", "point"), verb(claim.subject, "is", "are")
-        where_it_is = "at its scale" if direction.holds else "with the rest's mean output"
+        where_it_is = "at its scale" if direction.holds else "with the model's mean output"
         near = "hardly nearer" if (direction.value or 0.0) > 0 else "farther"
         return f"{cap(who)} {points} along {what}{how}, but {where_it_is} {is_} {near} than the unigram"
     attends = claim.condition("attends")
