@@ -83,11 +83,12 @@ RELATIONS = {
 
 @dataclass(frozen=True)
 class Where:
-    """For which states, positions and steps a claim is said; empty means for all."""
+    """For which states, positions, pairs of last states (earlier first) and steps; empty means for all."""
 
     states: tuple[str, ...] = ()
     positions: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()
+    pairs: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -185,8 +186,8 @@ class Claim:
 
     @property
     def is_everywhere(self) -> bool:
-        """Returns whether it is said of all states and positions."""
-        return not (self.where.states or self.where.positions)
+        """Returns whether it is said of all states, positions and pairs."""
+        return not (self.where.states or self.where.positions or self.where.pairs)
 
     def condition(self, name: str) -> Condition | None:
         """The premise of that name, or None."""
@@ -206,6 +207,7 @@ class Claim:
         """Status, relation and number in one line, in the names of the vocabulary."""
         number = "" if self.value is None else f" ({format_number(self.value)} {self.unit}".rstrip() + ")"
         places = {"states": self.where.states, "positions": [str(at) for at in self.where.positions]}
+        places |= {"pairs": [" ".join(pair) for pair in self.where.pairs]}
         where = "".join(f" at {name} {first_of(some, MAX_PLACES)}" for name, some in places.items() if some)
         return " ".join([f"{self.status}:", *self.subject, self.relation, *self.object]) + number + where
 
@@ -220,7 +222,7 @@ class Claim:
         data |= {name: _plain(value) for name in VALUES if (value := getattr(self, name)) is not None}
         data |= {"unit": self.unit} if self.unit else {}
         data |= {"status": self.status, "evidence": self.evidence, "probe": self.probe}
-        where = {name: list(places) for name, places in asdict(self.where).items() if places}
+        where = {name: [*map(_plain, places)] for name, places in asdict(self.where).items() if places}
         data |= {"where": where} if where else {}
         if self.because:
             data["because"] = [condition.to_data() for condition in self.because]

@@ -36,6 +36,7 @@ def summary_schema() -> dict[str, Any]:
         {"value": NUMBER, "unit": TEXT, "words": TEXTS},
     )
     steps = {"type": "array", "items": {"type": "integer"}}
+    pairs = {"type": "array", "items": TEXTS}
     claim = _object(
         {
             "subject": TEXTS,
@@ -50,7 +51,7 @@ def summary_schema() -> dict[str, Any]:
             "interval": PAIR,
             "null": NULL,
             "unit": TEXT,
-            "where": _object({}, {"states": TEXTS, "positions": steps, "steps": steps}),
+            "where": _object({}, {"states": TEXTS, "positions": steps, "steps": steps, "pairs": pairs}),
             "because": {"type": "array", "items": condition},
             "against": _object(
                 dict.fromkeys(("probe", "relation"), TEXT) | {"subject": TEXTS, "object": TEXTS}, {}

@@ -5,15 +5,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import xarray as xr
 
-from mechmarkov.claims.claim import Claim, Claims, Condition, Status
+from mechmarkov.claims.claim import Claim, Claims, Condition, Status, Where
 from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.models.components import head_index, mlp_index
-from mechmarkov.probing.dataset import MIN_GAP_NATS, last_model
+from mechmarkov.probing.dataset import IMITATION_NATS, MIN_GAP_NATS, last_model
 from mechmarkov.probing.names import token_names
 from mechmarkov.probing.score import Score
 from mechmarkov.theory import kernel as k
 
-from .measure import TIE
+from .measure import MIN_COSINE, TIE
 
 # A path that takes off less than this share of what the unigram is away holds nothing of the kernel.
 MIN_GAIN_SHARE = 0.05
@@ -21,9 +21,12 @@ MIN_GAIN_SHARE = 0.05
 # Of a law that is next to the unigram, at most so much is left where a path holds it.
 MAX_LEFT = 0.1
 
-# A table that is further from the target's direction is another one.
-MIN_COSINE = 0.8
+MIN_SLOPE = 0.5  # of a table whose scale is the target's
 MIN_ALONG = 0.99  # that of one at another scale
+
+# A row is another one where it is further than this from the law's, and the law's where it is nearer than
+# `IMITATION_NATS`.
+WRONG_ROW_NATS = 0.05
 
 # Of a head with less of its attention at its lag, most of the output is left at its mean.
 MIN_ATTENDED_MASS = 0.5
@@ -92,22 +95,28 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
             conditions.append(Condition("a token that tells nothing"))
     if constant:
         conditions.insert(0, Condition("constant"))
-        conditions += [Condition("all rows are equal")] * (nats + gain < TIE)
+    if nats + gain < TIE and int(data.attrs["source_lag"]) <= 1:
+        conditions.append(Condition("all rows are equal"))
     if head_index(path) is not None and not constant:
         mass = float(best["attended_mass"])
         words = token_names(lag, int(data.attrs["query_shift"]), int(data.attrs["source_lag"]))
         conditions.append(Condition("attends", mass >= MIN_ATTENDED_MASS, mass, "probability", words))
         if int(best["lags_alike"]) > 1:
             conditions.append(Condition("lags alike"))
+    if np.isfinite(best["kernel_slope"]) and not constant:
+        conditions.append(Condition("slope", value=float(best["kernel_slope"])))
     value = score.value if score is not None and isinstance(score.value, float) else None
     null = None if score is None else score.null
     unit = "" if score is None else score.unit
     is_another = unit == "cosine" and value is not None and value < MIN_COSINE
     status: Status = "shown" if holds and not is_another else "excluded"
     if not constant and unit == "cosine" and not is_another and not holds and bool(_reads(best)):
-        conditions.append(Condition("only its direction", value=gain, unit="nats"))
+        slope = float(best["kernel_slope"])  # at a slope near 1 the scale is right, and the rest is not
+        off = not MIN_SLOPE < slope < 1 / MIN_SLOPE
+        conditions.append(Condition("only its direction", off, gain, "nats"))
+    rows, where = _rows(data, best) if status == "shown" else ((), Where())
     told = Claim(
-        names, "matches", (target,), value, None, null, unit, status, "weights", because=tuple(conditions)
+        names, "matches", (target,), value, None, null, unit, status, "weights", where, (*conditions, *rows)
     )
     return [told, *_at_other_lags(data, lag)] if status == "shown" else [told]
 
@@ -127,6 +136,27 @@ def _law(data: xr.Dataset, path: xr.Dataset) -> Condition:
     )
 
 
+def _rows(data: xr.Dataset, path: xr.Dataset) -> tuple[tuple[Condition, ...], Where]:
+    """Returns which rows of a path are another law's, and after which states it has the law, if not all.
+
+    A cosine over all entries of log P hardly sees them next to transitions that are hardly possible. What a
+    slope or a mean output mends is no other row, though by itself it is far from the law; of two states these
+    mend everything.
+    """
+    own, left = path["row_kl"].values, path["row_left"].values
+    known = np.isfinite(left)
+    if not known.any() or (known.sum() > 2 and (left[known] <= WRONG_ROW_NATS).all()):
+        return (), Where()
+    labels = np.array([str(label) for label in data.attrs["labels"]])
+    wrong, right = known & (own > WRONG_ROW_NATS), known & (own < IMITATION_NATS)
+    if not (wrong.any() and right.any()):
+        if known.sum() == 2:  # a slope tells that both are off
+            return (), Where()
+        return (Condition("no row is right", value=float(left[known].max()), unit="nats"),), Where()
+    worst = Condition("other rows", value=float(own[wrong].max()), unit="nats", words=tuple(labels[wrong]))
+    return (worst,), Where(states=tuple(labels[known & ~wrong]))
+
+
 def _at_other_lags(data: xr.Dataset, told: int) -> Iterator[Claim]:
     """Yields paths that have the law of another token than the best one's, where several tell the next."""
     last, least = last_model(data), MIN_GAIN_SHARE * float(data["unigram_kl"])
@@ -140,9 +170,15 @@ def _at_other_lags(data: xr.Dataset, told: int) -> Iterator[Claim]:
             target, _ = target_of(one)
             beside = (
                 _law(data, one),
+                *[Condition("slope", value=float(one["kernel_slope"]))]
+                * bool(np.isfinite(one["kernel_slope"])),
                 Condition("predicts by itself", value=float(one["kernel_kl"]), unit="nats"),
             )
-            yield Claim((path,), "matches", (target,), value, unit=unit, evidence="weights", because=beside)
+            rows, where = _rows(data, one)
+            yield Claim(
+                (path,), "matches", (target,), value, unit=unit, evidence="weights", where=where,
+                because=(*beside, *rows),
+            )  # fmt: skip
 
 
 def _deciding(data: xr.Dataset, scores: dict[str, Score]) -> Score | None:

@@ -16,6 +16,7 @@ from mechmarkov.probing.subject import Subject
 from mechmarkov.probing.value_circuits import path_tables
 from mechmarkov.sources import FixedChain, SelectiveLag, Stationary
 from mechmarkov.theory import kernel as k
+from mechmarkov.theory.fitted_rows import left_of_rows
 
 # A circuit whose state-dependent part is this small against the whole says nothing of the state: float32
 # weights carry a relative rounding of 6e-8, and a K-term sum of them a few times that.
@@ -23,6 +24,9 @@ CONSTANT_SHARE = 1e-6
 
 # Laws of m steps, and gains in nats, this close are one: float64 rounding is 1e-15.
 TIE = 1e-9
+
+# A table that is further from the target's direction is another one.
+MIN_COSINE = 0.8
 
 OFTEN = 0.5  # of the attention on the most attended token
 
@@ -51,7 +55,9 @@ def measure(subject: Subject) -> xr.Dataset:
         `lags_alike`: how many those are;
         `kernel_cosine` (cosine), `directional_distance`: centred circuit against the centred target;
         `kernel_slope` (1 is exact; NaN where the objective or P has none);
-        `kernel_kl` (nats): KL from P^m at that lag, with all other paths at their data mean;
+        `kernel_kl` (nats): KL from P^m at that lag, with all other paths at their data mean; `row_kl`
+        [.., state_from]: that of each row (NaN for a state that never comes);
+        `row_left` [.., state_from] (nats): the same at the slope and mean output that fit best, of a softmax;
         `gain` (nats): by how much that is better than the unigram is at P^m; it ranks the paths;
         `best_lag`, `lag_margin`: the m, of the first few lags and where the path looks, whose P^m the circuit
         is nearest to, and by how much (NaN: constant);
@@ -59,8 +65,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `unigram` [.., state_to]: the state-independent part of the circuit, which is left out of the above.
         `constant`: whether the circuit says nothing of the state;
         `of_own_lag`: whether its target is the law of a sequence whose lag it reads.
-        `kernel` [state_from, state_to]: P; `law` [path, state_from, state_to]: P^m where the last model's
-        path looks; `unigram_kl` (nats): how far the unigram is from P^m at the lag that tells most.
+        `kernel` [state_from, state_to]: P; `law` [.., state_from, state_to]: P^m where the path looks;
+        `unigram_kl` (nats): how far the unigram is from P^m at the lag that tells most.
 
     Example:
         >>> import mechmarkov as mm
@@ -79,7 +85,7 @@ def measure(subject: Subject) -> xr.Dataset:
     powers = {m: source.step_law(m) for m in sorted({*first, *lag.ravel().tolist()})}
     variation = np.abs(k.double_centred(circuit)).max((-2, -1))
     constant = variation <= CONSTANT_SHARE * np.maximum(np.abs(circuit).max((-2, -1)), 1e-30)
-    compared, target = _compare(subject, circuit, constant, lag, mass, powers, first)
+    compared, rows, target = _compare(subject, circuit, constant, lag, mass, powers, first)
     of_own_lag = np.array([[one is not powers[int(m)] for one, m in zip(*row, strict=True)]
                            for row in zip(target, lag, strict=True)])  # fmt: skip
     per_path, table = (axis, "path"), ("state_from", "state_to")
@@ -93,7 +99,8 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("lags", per_path, lags_alike=same.sum(-1)[lag])
         | variables("yes or no", per_path, constant=constant.astype(int), of_own_lag=of_own_lag.astype(int))
         | variables("probability", table, kernel=P)
-        | variables("probability", ("path", *table), law=np.stack(target[-1]))
+        | variables("nats", (*per_path, "state_from"), **rows)
+        | variables("probability", (*per_path, *table), law=np.array(target))
         | variables("nats", (), unigram_kl=unigram_kl),
         coords={axis: subject.coordinates, "path": list(tables)},
         attrs={
@@ -121,17 +128,18 @@ def _compare(
     mass: np.ndarray,
     powers: dict[int, np.ndarray],
     first: Sequence[int],
-) -> tuple[dict[str, np.ndarray], list[list[np.ndarray]]]:
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[list[np.ndarray]]]:
     """Each circuit `[member, path, state_from, state_to]` against the law of its lag, by name of `UNITS`.
 
-    Returns also that law, of each path of each member.
+    Returns also KL by row, and that law, of each path of each member.
     """
     kind, softmax = subject.objective.kind, subject.objective.kind == "cross_entropy"
     assert isinstance(subject.source, Stationary)
     pi = np.array(subject.source.pi)
     seen = pi > 0  # a table says what it likes of states that never come
-    predicted = _predictions(subject, circuit, lag, mass, max(powers))
+    predicted, biases = _predictions(subject, circuit, lag, mass, max(powers))
     values = {name: np.full(circuit.shape[:2], np.nan) for name in UNITS}
+    rows = {name: np.full(circuit.shape[:3], np.nan) for name in ("row_kl", "row_left")}
     source, targets = subject.source, [[pi] * circuit.shape[1] for _ in circuit]
     for where in np.ndindex(circuit.shape[:2]):
         table, law, by_itself = circuit[where], powers[int(lag[where])], predicted[where]
@@ -145,10 +153,13 @@ def _compare(
         values["gain"][where] = k.kernel_kl(np.broadcast_to(pi, law.shape), law, pi) - nats
         table, law, by_itself = table[seen], law[seen], by_itself[seen]
         name, target = k.target_for(kind, law)
+        rows["row_kl"][where][seen] = k.kl(law, by_itself)
         compared = by_itself if softmax and name == "P" else table
         centred = k.double_centred(target)
         cosine = 0.0 if constant[where] else k.cosine(k.double_centred(compared), centred)
         values["kernel_cosine"][where] = cosine
+        if softmax and subject.axis == "step" and (cosine >= MIN_COSINE or len(law) < 3):
+            rows["row_left"][where][seen] = left_of_rows(table, law, biases[where])
         values["directional_distance"][where] = np.sqrt(2 - 2 * cosine)  # cosines are clipped
         if name == "log P":
             values["kernel_slope"][where] = k.slope(k.double_centred(mass[where] * table), centred)
@@ -161,7 +172,7 @@ def _compare(
             values["best_lag"][where] = lags[nearest]
             if distinct.size:
                 values["lag_margin"][where] = distinct.min() - distances[nearest]
-    return values, targets
+    return values, rows, targets
 
 
 def _is_nearer(table: np.ndarray, one: np.ndarray, other: np.ndarray, kind: str) -> bool:
@@ -173,12 +184,16 @@ def _is_nearer(table: np.ndarray, one: np.ndarray, other: np.ndarray, kind: str)
 
 def _predictions(
     subject: Subject, circuit: np.ndarray, lag: np.ndarray, mass: np.ndarray, n_lags: int
-) -> np.ndarray:
-    """Returns what each path by itself predicts after each state, all others at their mean here."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what each path by itself predicts after each state, all others at their mean here.
+
+    Returns also the biases that it may differ by: the mean scores of all, and of the path.
+    """
     mean_scores = subject.recorded(SCORES).mean((1, 2))[:, None, None, :]
     own_mean = np.einsum("api,apij->apj", _frequencies(subject, n_lags)[lag - 1], circuit)
     scores = mass[..., None, None] * circuit - (mass[..., None] * own_mean)[:, :, None, :] + mean_scores
-    return np.asarray(subject.objective.predict(torch.from_numpy(scores)).numpy())
+    biases = np.stack([np.broadcast_to(mean_scores[:, :, 0], own_mean.shape), own_mean], axis=2)
+    return np.asarray(subject.objective.predict(torch.from_numpy(scores)).numpy()), biases
 
 
 def _attended(subject: Subject, paths: list[str], same: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

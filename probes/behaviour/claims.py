@@ -21,7 +21,8 @@ from mechmarkov.probing.dataset import (
 )
 from mechmarkov.probing.score import Score
 
-from .places import FAR_NATS, chosen, nearest, somewhere
+from .contexts import FAR_NATS
+from .places import chosen, nearest, somewhere
 from .progress import REACHED, is_on_its_way, is_on_scores, knows_a_token, way
 
 ROUNDING = 1e-9

@@ -19,6 +19,8 @@ from mechmarkov.theory.bootstrap import mean_after, ratio, standard_error
 from mechmarkov.theory.kernel import FLOOR, kl
 from mechmarkov.theory.temperature import best_temperature
 
+from .contexts import after_pairs
+
 # Predictions that a temperature is fitted to, of every sequence.
 TEMPERED_PREDICTIONS = 4096
 TEMPERED_OF_A_PLACE = 256  # likewise, after a state or at a position
@@ -45,7 +47,10 @@ def measure(subject: Subject) -> xr.Dataset:
         and behind the first place at which it is the law at no temperature;
         `kl_cell` and its standard error `kl_cell_error` [axis, predictor, state_from, position] (nats): KL
         from the best law and the bigram after each state at each position, of one chain, where these are at
-        most 2048; NaN where no two sequences have it;
+        most 2048; NaN where no two sequences have it; `kl_pair` and its standard error `kl_pair_error` [axis,
+        predictor, state_before, state_from] (nats): KL after each pair of last tokens, of up to 16 states,
+        which the share `share_pair` [state_before, state_from] of the predictions follows; `told_before`
+        [axis, state_from] (nats): the largest KL of mean predictions after a pair from those after its state;
         `loss`, `best_loss` and the standard error of their difference `excess_loss_error` [axis], and
         `predictor_loss` [predictor] (nats, on the sampled next states);
         `excess` [axis], `gap` and, with a Bayes-optimal predictor, `predictor_excess` [predictor] (nats):
@@ -141,6 +146,7 @@ def measure(subject: Subject) -> xr.Dataset:
     )
     if axis == "step":
         data = data.assign(_tempered(subject, model, exact) | _cells(subject, per_sequence, list(exact)))
+        data = data.assign(after_pairs(subject, per_sequence))
     if isinstance(source, Tokenised):
         data = data.assign(_per_symbol(source, axis, losses, batch.targets.numpy()))
     P = getattr(source, "P", None)

@@ -18,10 +18,9 @@ from mechmarkov.probing.dataset import (
 )
 from mechmarkov.theory.kernel import kl
 
-FAR_NATS = 0.05  # after a state or at a position from which a law is not imitated there
+from .contexts import FAR_NATS, MOST, ROUNDING, in_pairs, law_there
+
 FEW = 0.1  # of the positions: a law that fails in so few is named without them
-ROUNDING = 1e-9
-MOST = 0.5  # of the predictions: a law that holds in fewer is told as holding at those only
 WRONG = 0.5  # of what the unigram is away: where it holds in few places, it is that far away elsewhere
 UNCLEAR = 0.1  # of the predictions at most, then, are neither right nor wrong
 
@@ -89,7 +88,7 @@ def somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
             is_open = part[known & ~fails & ~holds].sum() > UNCLEAR * part[known].sum()
             few = held < MOST - ROUNDING
             only = tuple(map(str, chosen(places, holds))) if few or is_open else ()
-            there = _law_there(last, variable, fails)
+            there = law_there(last, variable, fails)
             fails_at = Claim(
                 _SUBJECT, "fails_at", (name,), float(value[worst]), ends[0], unit="nats", where=bad,
                 because=(
@@ -102,6 +101,10 @@ def somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
             found.append((held, [fails_at, like]))
         if found:  # by what tells more of where it holds
             yield from max(found, key=lambda one: one[0])[1]
+            return
+    for name in names:
+        if in_two := list(in_pairs(last, name, labels, simple, WRONG * float(data["gap"]))):
+            yield from in_two
             return
 
 
@@ -146,18 +149,6 @@ def _in_cells(
 def _has_one_row(varies: Float[np.ndarray, " state_from"]) -> Bool[np.ndarray, " state_from"]:
     """Returns after which states a law that reads more tokens reads none, so that one row is it there."""
     return (varies < ROUNDING) & (np.nanmax(varies) > IMITATION_NATS)
-
-
-def _law_there(last: xr.Dataset, variable: str, which: Bool[np.ndarray, " place"]) -> Iterator[Condition]:
-    """Yields the law that is imitated at all of some places, where another one fails."""
-    value, error = (last[each].transpose("predictor", ...).values for each in (variable, f"{variable}_error"))
-    with np.errstate(invalid="ignore"):
-        holds = (value + NORMAL_95 * error < IMITATION_NATS)[:, which].all(1)
-    if holds.any():
-        worst = np.where(holds, value[:, which].max(1), np.inf)
-        nearest_law = int(worst.argmin())
-        name = str(last["predictor"].values[nearest_law])
-        yield Condition("law there", value=float(worst[nearest_law]), unit="nats", words=(name,))
 
 
 def _tells_nothing(rows: Float[np.ndarray, "state_from state_to"]) -> bool:

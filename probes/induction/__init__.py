@@ -23,6 +23,7 @@ from . import figures, measure
 from .circuit import (
     MAX_SHARE_LEFT,
     MIN_MOVED_SHARE,
+    asked_heads,
     feeders_of,
     induction_heads,
     is_moved,
@@ -84,8 +85,13 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     induction = float(head["induction"].sel(matched=1))
     interval = normal_interval(induction, float(head["induction_error"].sel(matched=1)))
     tied = [head_name({"layer": layer, "head": index}) for layer, index in tied_heads(last)]
-    effect, half = float(head["effect"]), float(head["effect_high"] - head["effect"])
-    moved = (effect - half, effect + half)
+    asked = {id(d): asked_heads(d) for d in (data, null) if d is not None}
+    one = last.isel({name: int(index[-1]) for name, index in asked[id(data)].items()})
+    effect, half = float(one["effect"]), float(one["effect_high"] - one["effect"])
+    moved = score_with_null(
+        lambda d: d["effect"].isel(asked[id(d)]), data, null, "of the ideal", reason=NO_EDIT,
+        interval=(effect - half, effect + half),
+    )  # fmt: skip
     no_circuit = "values pass a convolution and a gate: there is no OV circuit"
     if data.attrs["is_linear"]:
         no_circuit = f"the OV circuit of {name} is constant over states"
@@ -98,7 +104,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         "induction_head": Score(name, "") if is_moved(head) else Score(None, "", reason=_no_head(last)),
         "induction_heads": Score(" + ".join(tied), "") if tied else Score(None, "", reason=_no_head(last)),
         "feeders": _feeders(head, last),
-        "predecessor_effect": of_head("effect", "of the ideal", NO_EDIT, interval=moved),
+        "predecessor_effect": moved,
         "fidelity": of_head("fidelity", "nats", no_match),
         "repeated_score": of_head("repeated", "probability", no_match),
         **{f"induction_score_{k}": largest("induction", matched=k) for k in range(2, MAX_MATCHED + 1)},
@@ -203,6 +209,7 @@ probe = Probe(
     formulas={
         "induction_head": "the head with the largest induction score that a predecessor moves",
         "induction_heads": "that head and those within its error",
+        "predecessor_effect": "that of the induction head; where there is none, the largest",
         "fidelity": "E[KL(uniform on the matches ‖ attention)]",
         "repeated_score": "attention on TransformerLens' induction pattern, repeated sequences, less chance",
         "induction_score": "E[attention on keys behind a copy of the token] − the same from lag and tokens",

@@ -32,6 +32,22 @@ def induction_heads(data: xr.Dataset) -> dict[Hashable, xr.DataArray]:
     return best_heads(score + 10.0 * is_moved(data))
 
 
+def asked_heads(data: xr.Dataset) -> dict[Hashable, xr.DataArray]:
+    """The layer and head, for each model, that is said to be an induction head or not.
+
+    That is its induction head; where a predecessor moves none, the one whose attention it moves most.
+
+    Args:
+        data: What `measure` returned.
+
+    Returns:
+        "layer" and "head", each [axis] (indices).
+    """
+    first, most = induction_heads(data), best_heads(data["effect"])
+    is_any = is_moved(data).any(("layer", "head"))
+    return {name: first[name].where(is_any, most[name]) for name in first}
+
+
 def is_moved(heads: xr.Dataset) -> xr.DataArray:
     """Returns whether a key's predecessor, for its own sake, moves a head's attention to that key.
 
@@ -101,6 +117,22 @@ def feeders_of(reader: xr.Dataset) -> list[dict[str, int]]:
     if not float(reader["key_left"].sel(estimate="high")) < MAX_SHARE_LEFT:
         return []
     return _marked(reader["feeds"])
+
+
+def fed_alike(last: xr.Dataset, heads: list[tuple[int, int]]) -> dict[tuple[str, ...], list[tuple[int, int]]]:
+    """Heads that tie, by the names of what clearly feeds their keys; none for those that nothing does.
+
+    Args:
+        last: What `measure` returned, of one model.
+        heads: Pairs of layer and head: `tied_heads(last)`.
+    """
+    by_feeders: dict[tuple[str, ...], list[tuple[int, int]]] = {}
+    for layer, head in heads:
+        one = last.isel(layer=layer, head=head)
+        is_fed = float(one["tied_left"].sel(estimate="high")) < MAX_SHARE_LEFT
+        feeders = tuple(map(head_name, _marked(one["tied_feeds"]))) if is_fed else ()
+        by_feeders.setdefault(feeders, []).append((layer, head))
+    return by_feeders
 
 
 def askers_of(reader: xr.Dataset) -> list[dict[str, int]]:

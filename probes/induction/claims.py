@@ -17,13 +17,13 @@ from .circuit import (
     MAX_SHARE_LEFT,
     MIN_MOVED_SHARE,
     askers_of,
-    feeders_of,
+    fed_alike,
     is_moved,
     last_induction_head,
     strongest_feeder,
     tied_heads,
 )
-from .paths import ESTIMATE
+from .feeding import ESTIMATE
 
 # A head looks at the previous token, or at copies, if these get more than this much of its attention.
 MIN_ATTENTION = 0.5
@@ -60,16 +60,16 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     if not is_moved(head):
         return [_no_head(last), *_lookalikes(data, last)]
     heads = tuple(head_name({"layer": layer, "head": index}) for layer, index in tied_heads(last)) or (name,)
-    feeders = tuple(head_name(feeder) for feeder in feeders_of(head))
-    feeds = _feeds(last, head, heads, feeders)
+    feeds = list(_feeds(last, head, name))
+    feeders = tuple(dict.fromkeys(who for claim in feeds if claim.is_shown for who in claim.subject))
     asked = list(_feeds_queries(head, heads))
     against, along = _writing(last, heads, -1, MIN_AGAINST), _writing(last, heads, 1, MIN_ALONG)
     carries = list(_carries(data, head, heads, feeders, against, along)) if feeders else []
-    circuit = [feeds, *asked, *carries] if feeders else []
+    circuit = [*feeds, *asked, *carries] if feeders else []
     return [
         *circuit,
         _is_head(data, head, heads, scores, against),
-        *([] if circuit else [feeds, *asked]),
+        *([] if circuit else [*feeds, *asked]),
         *(claim for name in heads for claim in _partial(data, last, name)),
     ]
 
@@ -155,23 +155,44 @@ def _no_head(last: xr.Dataset) -> Claim:
     )  # fmt: skip
 
 
-def _feeds(last: xr.Dataset, head: xr.Dataset, heads: tuple[str, ...], feeders: tuple[str, ...]) -> Claim:
-    """The earlier heads whose cut from the keys takes most of the score, or what is left without all."""
+def _feeds(last: xr.Dataset, head: xr.Dataset, name: str) -> Iterator[Claim]:
+    """Yields which earlier heads feed the keys of each head that ties, and what is left without them."""
     through = Condition("through", words=("keys",))
-    if feeders:
-        left = {end: float(head["key_left"].sel(estimate=end)) for end in ESTIMATE}
-        previous = tuple(
-            Condition("previous token", value=float(last["previous_token"].isel(feeder)), unit="probability",
-                      words=(head_name(feeder),))
-            for feeder in feeders_of(head)
-        )  # fmt: skip
-        value, low, high = left["value"], left["low"], left["high"]
-        cut = Condition("score before and after", value=float(head["intact"]))
-        after = Condition("after the cut", value=float(head["cut"].sel(input="K")))
-        return Claim(
+    tied = tied_heads(last) or [(int(head["layer"]), int(head["head"]))]
+    for feeders, some in fed_alike(last, tied).items():
+        heads = tuple(head_name({"layer": layer, "head": index}) for layer, index in some)
+        if not feeders:
+            yield (
+                _not_fed(head, heads)
+                if name in heads
+                else Claim(
+                    (), "feeds", heads, None, None, 1.0, "share", "open", INTERVENED, because=(through,)
+                )
+            )
+            continue
+        one = last.isel(layer=some[0][0], head=some[0][1])
+        value, low, high = (float(one["tied_left"].sel(estimate=end)) for end in ESTIMATE)
+        beside = [
+            Condition(
+                "previous token", value=float(last["previous_token"][at]), unit="probability", words=(who,)
+            )
+            for who in feeders
+            if (at := head_index(who)) is not None
+        ]
+        if name in heads:
+            beside += [
+                Condition("score before and after", value=float(head["intact"])),
+                Condition("after the cut", value=float(head["cut"].sel(input="K"))),
+            ]
+        yield Claim(
             feeders, "feeds", heads, value, (low, high), 1.0, "share", "shown", INTERVENED,
-            because=(through, *previous, cut, after),
+            because=(through, *beside),
         )  # fmt: skip
+
+
+def _not_fed(head: xr.Dataset, heads: tuple[str, ...]) -> Claim:
+    """Returns what is left of the score of a head that no earlier head feeds, without all of them."""
+    through = Condition("through", words=("keys",))
     low, high = (float(head["earlier_left"].sel(estimate=end)) for end in ("low", "high"))
     if strongest_feeder(head) is None:
         return Claim((), "feeds", heads, None, None, 1.0, "share", "excluded", INTERVENED, because=(through,))
@@ -346,4 +367,5 @@ def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:
     acting = acting or head.subject  # of heads that tie in what they look at, those that something comes of
     head = replace(head, subject=acting)
     fed = claims.where("feeds", status="shown", probe="induction")
-    return (*(replace(claim, object=acting) for claim in fed), head)
+    each = [(claim, tuple(name for name in claim.object if name in acting)) for claim in fed]
+    return (*(replace(claim, object=names) for claim, names in each if names), head)

@@ -1,13 +1,13 @@
 """Which earlier head feeds an induction head, by cutting the path from one to the other and no other."""
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import torch
 import xarray as xr
 from einops import einsum
 from jaxtyping import Float, Int
-from scipy.special import stdtrit
 from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
@@ -20,14 +20,12 @@ from mechmarkov.theory.kernel import kl
 
 from .circuit import MAX_SHARE_LEFT
 from .composition import INPUTS, Input
+from .feeding import ESTIMATE, Head, feeding, share_left, takes_half
 from .matches import Matches, sequences_for
 from .recorded import INDUCTION
 
-Head = tuple[int, int]
-
 CUT_SEQUENCES = 128
 MAX_REFERENCE, REFERENCE_TOKENS, REFERENCE_SEED = 2048, 1 << 18, 0x4EF
-ESTIMATE = ("value", "low", "high")
 MIN_MASS = 1e-6  # of a key: attention that is exactly zero has no logarithm
 
 
@@ -42,6 +40,8 @@ MEASURED: dict[str, tuple[str, tuple[str, ...]]] = {
     "odds_after": ("nats", ("state_from", "estimate")),
     "tied_after": ("probability", ("layer", "head", "state_from")),
     "tied_odds_after": ("nats", ("layer", "head", "state_from", "estimate")),
+    "tied_feeds": ("yes or no", ("from_layer", "from_head", "layer", "head")),
+    "tied_left": ("of the score", ("layer", "head", "estimate")),
     "cut": ("probability", ("input",)),
     "key_left": ("of the score", ("estimate",)),
     "earlier_left": ("of the score", ("estimate",)),
@@ -157,29 +157,6 @@ def _odds_after(
     return estimates
 
 
-def share_left(
-    cut: Float[Tensor, " batch"], intact: Float[Tensor, " batch"]
-) -> Float[np.ndarray, " estimate"]:
-    """A ratio of means and the ends of its 95 % interval, by the delta method.
-
-    Args:
-        cut: A score of each sequence with something cut.
-        intact: A score of each with nothing cut.
-
-    Returns:
-        The ratio, low and high; NaN if nothing can be cut, as the mean score is 0 or less.
-
-    Example:
-        >>> share_left(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.6, 0.4])).round(1).tolist()
-        [0.4, -0.2, 1.0]
-    """
-    if len(intact) < 2 or intact.mean() <= 0:
-        return np.full(len(ESTIMATE), np.nan)
-    share, error = ratio(cut.numpy(), intact.numpy())
-    half = stdtrit(len(intact) - 1, 0.975) * error
-    return np.array([share, share - half, share + half])
-
-
 @dataclass(frozen=True, eq=False)
 class _Trial:
     """The sequences that paths are cut on, and what does not depend on the model there.
@@ -250,13 +227,16 @@ def trace(
         half of the score; otherwise the fewest that take half together, of which none can be left out (heads
         that stand in for each other); else the feeder;
         `key_left` [.., estimate] (share): `cut` of the keys over `intact`, with its 95 % interval;
+        `tied_feeds` [.., from_layer, from_head, layer, head], `tied_left` [.., layer, head, estimate]:
+        both of each head that ties: the same heads if cutting them from it clearly takes half of its score,
+        its own otherwise;
         `earlier_left`: that with all earlier heads cut from the keys, where no head is seen to feed it;
         `feeds_queries` [.., from_layer, from_head]: 1 for each head whose own cut from the queries clearly
         takes half of the score; `query_left` [.., estimate]: what is left with all of these cut there, or
         with all earlier heads where none does;
         `kl_intact`, `kl_cut` [.., input] (nats): KL from `exact` to the model, intact and with what feeds it
-        cut; `kl_error`: the standard error over sequences of the difference; `kl_simpler`: KL from `exact` to
-        `simpler`, and `simpler_error`: the standard error of that less `kl_intact`;
+        cut from each; `kl_error`: the standard error over sequences of the difference; `kl_simpler`: KL from
+        `exact` to `simpler`, and `simpler_error`: the standard error of that less `kl_intact`;
         and the attribute `cut_sequences`, how many all of this is a mean over.
     """
     count = min(CUT_SEQUENCES, sequences_for(subject.batch))
@@ -295,6 +275,7 @@ def _no_row(trial: _Trial) -> dict[str, np.ndarray]:
         "feeder_head": np.array(-1),
         "feeds": np.zeros(shapes["feeds"], int),
         "feeds_queries": np.zeros(shapes["feeds"], int),
+        "tied_feeds": np.zeros(shapes["tied_feeds"], int),
     }
     return {name: np.full(shape, np.nan) for name, shape in shapes.items()} | none
 
@@ -305,57 +286,63 @@ def _row(
     """The values of one model by the names of `MEASURED`: cuts into its first reader and those that tie."""
     subject, batch, reader, row = trial.subject, trial.batch, readers[0], _no_row(trial)
     decoder = substack(subject.decoder, slice(member, member + 1))
-    means = _mean_outputs(decoder, reference, reader[0], subject.chunk_elements)
+    means = _mean_outputs(decoder, reference, max(readers)[0], subject.chunk_elements)
     decoder.set_use_split_qkv_input(True)  # only on the part
     decoder.set_ungroup_grouped_query_attention(True)  # an input for each head
 
-    def cut(feeders: list[Head], into: Input, fed: list[Head]) -> tuple[Tensor, Tensor]:
-        """The score by sequence, and the output, with heads cut from an input of some."""
-        pairs = [(feeder, to) for feeder in feeders for to in fed if feeder[0] < to[0]]
-        hooks = [hook for pair in pairs for hook in _hooks(decoder, *pair, into, means[pair[0]])]
-        attention, out = _run(decoder, batch, reader, hooks)
+    def cut(pairs: list[tuple[Head, Head]], into: Input, of: Head = reader) -> tuple[Tensor, Tensor]:
+        """A head's score by sequence, and the output, with heads cut from an input of later ones."""
+        earlier = [(feeder, to) for feeder, to in pairs if feeder[0] < to[0]]
+        hooks = [hook for pair in earlier for hook in _hooks(decoder, *pair, into, means[pair[0]])]
+        attention, out = _run(decoder, batch, of, hooks)
         return trial.score(attention), out
 
     attention, out = _run(decoder, batch, reader, [])
+    looked = {reader: attention} | {head: _run(decoder, batch, head, [])[0] for head in readers[1:]}
     intact, clean = trial.score(attention), trial.nats(out)
-    earlier = [(layer, head) for layer in range(reader[0]) for head in range(subject.config.n_heads)]
-    alone = {head: cut([head], "K", [reader])[0] for head in earlier}
-    for head, score in alone.items():
-        row["key_cut"][head] = score.mean()
-    by_cut = sorted(earlier, key=lambda head: float(alone[head].mean()))
-    feeders = [head for head in earlier if share_left(alone[head], intact)[-1] < MAX_SHARE_LEFT]
-    if not feeders:
-        row["earlier_left"] = share_left(cut(earlier, "K", [reader])[0], intact)
-        if row["earlier_left"][-1] < MAX_SHARE_LEFT:
-            feeders = by_cut
-            for head in reversed(by_cut):
-                others = [one for one in feeders if one != head]
-                if share_left(cut(others, "K", [reader])[0], intact)[-1] < MAX_SHARE_LEFT:
-                    feeders = others
-    feeders = feeders or by_cut[:1]
-    for head in feeders:
-        row["feeds"][head] = 1
+    heads = range(subject.config.n_heads)
+    fed: dict[Head, list[Head]] = {}
+    for to in readers:
+        earlier, whole = list(product(range(to[0]), heads)), trial.score(looked[to])
+
+        def score(some: list[Head], to: Head = to) -> Tensor:
+            return cut([(head, to) for head in some], "K", to)[0]
+
+        shared = fed.get(reader)
+        if shared and takes_half(score(shared), whole):
+            fed[to] = shared
+        else:
+            fed[to], alone, all_left = feeding(score, whole, earlier)
+            if to == reader:
+                by_cut = sorted(alone, key=lambda head: float(alone[head].mean()))
+                row["earlier_left"] = all_left
+                for head in earlier:
+                    row["key_cut"][head] = alone[head].mean()
+        row["tied_left"][to] = share_left(score(fed[to]), whole) if fed[to] else np.nan
+        for head in fed[to]:
+            row["tied_feeds"][(*head, *to)] = 1
+    pairs = [(head, to) for to in readers for head in fed[to] or fed[reader] or by_cut[:1]]
+    for head, to in pairs:
+        row["feeds"][head] = max(row["feeds"][head], to == reader)
     for i, into in enumerate(INPUTS):
-        score, out = cut(feeders, into, readers)
-        row["cut"][i] = score.mean()
+        left, out = cut(pairs, into)
+        row["cut"][i] = left.mean()
         if into == "K":
-            row["key_left"] = share_left(score, intact)
+            row["key_left"] = share_left(left, intact)
         change = trial.nats(out) - clean
         row["kl_cut"][i], row["kl_error"][i] = clean.mean() + change.mean(), standard_error(change)
-    row["query_left"] = share_left(cut(earlier, "Q", readers)[0], intact)
+    earlier = list(product(range(reader[0]), heads))
+    row["query_left"] = share_left(cut(list(product(earlier, readers)), "Q")[0], intact)
     if row["query_left"][-1] < MAX_SHARE_LEFT:  # else no head can take half by itself
-        asking = [
-            one for one in earlier if share_left(cut([one], "Q", readers)[0], intact)[-1] < MAX_SHARE_LEFT
-        ]
+        asking = [one for one in earlier if takes_half(cut(list(product([one], readers)), "Q")[0], intact)]
         for head in asking:
             row["feeds_queries"][head] = 1
         if asking:
-            row["query_left"] = share_left(cut(asking, "Q", readers)[0], intact)
+            row["query_left"] = share_left(cut(list(product(asking, readers)), "Q")[0], intact)
     window, n_states = subject.config.window, subject.source.n_states
-    for head in readers:
-        looked = attention if head == reader else _run(decoder, batch, head, [])[0]
-        row["tied_after"][head] = trial.score_after(looked)
-        row["tied_odds_after"][head] = _odds_after(looked, batch, trial.matches, window, n_states)
+    for head, seen in looked.items():
+        row["tied_after"][head] = trial.score_after(seen)
+        row["tied_odds_after"][head] = _odds_after(seen, batch, trial.matches, window, n_states)
     return row | {
         "intact": np.asarray(intact.mean()),
         "intact_after": row["tied_after"][reader],

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from further_models import further
 from mixed_models import mixed
+from models_of_new_kinds import of_new_kinds
 from more_models import more
 
 import mechmarkov as mm
@@ -103,7 +104,7 @@ def _run(make: Callable[[], torch.nn.Module | list[torch.nn.Module]], source: mm
 
 def laws_mixed() -> Models:
     """Laws mixed by state, position and part, as their names say; and runs that came and went."""
-    every = (*mixed(), *more(), *further())
+    every = (*mixed(), *more(), *further(), *of_new_kinds())
     return {f"mixed: {name}": partial(_run, make, source) for name, make, source in every}
 
 

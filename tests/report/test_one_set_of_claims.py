@@ -130,8 +130,8 @@ def same_numbers(result: mm.Result) -> dict[str, tuple[object, object]]:
         of_part = claims.first("is_needed", subject=largest, probe="ablation")
         both("ablation", "largest_effect", of_part)
     both("ablation", "history_effect", claims.first("uses_order"))
-    # Where there is none the claim is of the head that is moved most, the score of the one that looks most.
-    both("induction", "predecessor_effect", claims.first("is_induction_head", status="shown"))
+    asked = [one for one in claims.where("is_induction_head") if not one.object and one.value is not None]
+    both("induction", "predecessor_effect", next(iter(asked), None))
     fitted = claims.first("explains", subject="best program found")
     both("program", "explained", fitted)
     both("program", "explained_by_weights", claims.first("explains", subject="tables read from the weights"))

@@ -10,7 +10,7 @@ from mechmarkov.claims.tile import Tile
 from mechmarkov.probing.score import Score
 from mechmarkov.report.score_picture import DIGITS
 from mechmarkov.report.symlog import symlog
-from mechmarkov.report.words.came import came_back, in_order, was_there, when
+from mechmarkov.report.words.came import began_with_tokens, in_order, was_there, when
 from mechmarkov.report.words.conditions import stream
 from mechmarkov.report.words.names import (
     MAX_NAMED,
@@ -241,7 +241,9 @@ _SHORT: dict[str, Callable[[Claim], str]] = {
     "is_needed_most": _most,
     "feeds": lambda claim: f"{heads(claim.subject)} → {heads(claim.object)}",
     "is_induction_head": lambda claim: heads(claim.subject),
-    "matches": lambda claim: f"{parts(claim.subject)}, by weights",
+    "matches": lambda claim: (
+        f"{parts(claim.subject)}, by weights{', at some states' * (claim.where != Where())}"
+    ),
     "attends_to": lambda claim: (
         f"{heads(claim.subject)}, {where(claim) if claim.where != Where() else 'by attention'}"
     ),
@@ -266,15 +268,20 @@ def came_in_words(claims: Sequence[Claim]) -> str:
         return "Open which law it is closest to"
     if not (told := told or heads):
         return "Open" if any(claim.status == "open" for claim in claims) else "It never began"
-    if told is seen[0] and len(told) < MAX_CAME and came_back(laws):
+    if told is seen[0] and len(told) < MAX_CAME and began_with_tokens(laws):
         told = [laws[0], *told]
-    shown = [*told[: MAX_CAME - 1], told[-1]] if len(told) > MAX_CAME else told
-    first = next((i for i, claim in enumerate(shown) if not was_there(claim)), 0)
-    words = [f"{what_came(claim)} {when(claim, i - first)}" for i, claim in enumerate(shown)]
-    if len(shown) < len(told):
-        words.insert(-1, f"{len(told) - len(shown)} more")
+    words = _each_came(told)
+    if len(told) > MAX_CAME and not has_room(" ".join([*words, *undecided])):
+        words = _each_came([*told[: MAX_CAME - 1], told[-1]])
+        words.insert(-1, f"{len(told) - MAX_CAME} more")
     words += undecided if seen[0] else []
     return upper(", ".join(words))
+
+
+def _each_came(claims: Sequence[Claim]) -> list[str]:
+    """Returns what came, each with its step."""
+    first = next((i for i, claim in enumerate(claims) if not was_there(claim)), 0)
+    return [f"{what_came(claim)} {when(claim, i - first)}" for i, claim in enumerate(claims)]
 
 
 def _row(claim: Claim) -> str:

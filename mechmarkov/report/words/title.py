@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from mechmarkov.claims.claim import Claim, Claims
+from mechmarkov.claims.claim import Claim, Claims, Where
 from mechmarkov.claims.tile import Tile
 from mechmarkov.report.first_screen.verdict import UNIGRAM_PROGRESS, Badge, is_exactly_as_right, progress
 from mechmarkov.report.words.names import (
@@ -188,13 +188,16 @@ def how(claims: Claims, lives: Tile | None) -> list[str]:
     if len(needed) > 1 and needed[1] >= CLOSE * needed[0]:  # it is in all of these: a tile names them
         return [""]
     told = [text for claim in shown if (text := in_short(claim, claims))]
-    feeds = next((claim for claim in shown if claim.relation == "feeds"), None)
-    shorter = []
-    if feeds is not None:
-        verb_of = verb(feeds.subject, "feeds", "feed")
-        ends = ((heads(feeds.subject), heads(feeds.object)), (_count(feeds.subject), _count(feeds.object)))
-        shorter = [f"{first} {verb_of} {last}" for first, last in ends]
-    return [listed(told), *told[:1], *shorter]
+    feeds = [claim for claim in shown if claim.relation == "feeds"]
+    if not feeds:
+        return [listed(told), *told[:1]]
+    feeders, fed = (tuple(dict.fromkeys(name for claim in feeds for name in getattr(claim, which)))
+                    for which in ("subject", "object"))  # fmt: skip
+    verb_of = verb(feeders, "feeds", "feed")
+    counted_only = f"{_count(feeders)} {verb_of} {_count(fed)}"
+    if len(feeds) > 1:  # who feeds whom is told of all of them, or of none
+        return [listed(told), counted_only]
+    return [listed(told), *told[:1], f"{heads(feeders)} {verb_of} {heads(fed)}", counted_only]
 
 
 def _count(names: Sequence[str]) -> str:
@@ -219,7 +222,7 @@ def in_short(claim: Claim, claims: Claims) -> str:
         if len(who) > MAX_NAMED:
             return f"spread over {len(who)} parts"
         return f"{'spread over' if claim.condition('not stable') else 'in'} {parts(who)}"
-    if claim.where.positions:  # a tile tells which
+    if claim.where != Where():  # a tile tells which
         return ""
     if claim.relation == "attends_to":
         return f"{heads(who)} {verb(who, 'reads', 'read')} {token(claim.object)}"

@@ -6,9 +6,10 @@ from itertools import pairwise
 from mechmarkov.claims.claim import Claim
 from mechmarkov.report.words.names import MAX_NAMED, law, nats, number, share, some, within
 from mechmarkov.report.words.phrases.premises import Phrase, cap, reason_in, value_in
-from mechmarkov.utils.text import format_range, listed
+from mechmarkov.utils.text import clean, format_range, listed
 
 MUCH = 4.0  # times less or more sure
+SEPARATOR = "→"  # of the two states of a pair, the earlier one first
 ROUNDING = 1e-6  # of a share of a way, computed from predictions in float32
 
 
@@ -107,7 +108,8 @@ def _fails_at(claim: Claim) -> str:
             low, high = claim.interval or (0.0, 0.0)
             return f"Where the fitted program leaves most is open: {format_range(low, high, 3)} nats after each state"
         return f"What the fitted program leaves is most {at} ({nats(claim.value)})"
-    most = "up to " if len(claim.where.states) > 1 or len(claim.where.positions) > 1 else ""  # of the worst
+    places = (claim.where.states, claim.where.positions, claim.where.pairs)
+    most = "up to " if any(len(some) > 1 for some in places) else ""  # of the worst
     if (there := claim.condition("law there")) is not None:
         like = law(there.words[0])
         return f"{cap(at)} it predicts like {like}, {most}{nats(claim.value)} from {law(claim.object[0])}"
@@ -117,7 +119,29 @@ def _fails_at(claim: Claim) -> str:
 def where(claim: Claim) -> str:
     """Returns the states or positions of a claim in words."""
     states, positions = claim.where.states, claim.where.positions
+    if claim.where.pairs:
+        return after_pairs(claim, [SEPARATOR.join(pair) for pair in claim.where.pairs])
     return " ".join([after_states(states)] * bool(states) + [at_positions(positions)] * bool(positions))
+
+
+def after_pairs(claim: Claim, pairs: Sequence[str], *, elsewhere: bool = False) -> str:
+    """Returns the pairs of last states at which a law fails in words, or those elsewhere, at which it holds.
+
+    Args:
+        claim: What says where the law fails.
+        pairs: Names of the pairs.
+        elsewhere: Whether they are those at which the law holds.
+    """
+    if (equal := claim.condition("two equal states")) is not None:
+        return f"after two {'equal' if equal.holds is not elsewhere else 'different'} states"
+    before = claim.condition(f"{'holds' if elsewhere else 'fails'} with before")
+    if before is not None and len(before.words) <= MAX_NAMED:
+        return f"where {' or '.join(map(clean, before.words))} came before the last state"
+    return (
+        f"after {listed([*map(clean, pairs)])}"
+        if len(pairs) <= MAX_NAMED
+        else f"after {len(pairs)} pairs of states"
+    )
 
 
 def after_states(states: Sequence[str]) -> str:
@@ -154,12 +178,15 @@ def but_not(start: str, claim: Claim, most: int) -> str:
     near = claim.condition("near elsewhere")
     only = () if near is None else near.words
     states, positions = claim.where.states, claim.where.positions
-    if only:
+    if only and claim.where.pairs:
+        at, link, count = after_pairs(claim, only, elsewhere=True), " only", len(only)
+    elif only:
         at = after_states(only) if states else at_positions([int(place) for place in only])
         link, count = " only" if near is not None and near.holds else "", len(only)
     else:
-        at, link, count = where(claim), ", but not", len(states or positions)
-    ways = [at, f"after {count} states" if states else f"at {count} positions"]
+        at, link, count = where(claim), ", but not", len(states or positions or claim.where.pairs)
+    count_of = f"after {count} states" if states else f"at {count} positions"
+    ways = [at, f"after {count} pairs of states" if claim.where.pairs else count_of]
     if states and positions:
         ways[1:] = [f"{after_states(states)} at {len(positions)} positions", "at some places"]
     told = [f"{start}{link} {way}" for way in ways]

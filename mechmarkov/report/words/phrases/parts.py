@@ -2,7 +2,7 @@
 
 from mechmarkov.claims.claim import ALIKE, COPIES, Claim
 from mechmarkov.report.words.names import heads, law, nats, number, parts, share, some, token, verb, within
-from mechmarkov.report.words.phrases.laws import where
+from mechmarkov.report.words.phrases.laws import after_states, where
 from mechmarkov.report.words.phrases.premises import Phrase, cap, negated, premise, reason_in, value_in
 from mechmarkov.utils.text import format_range, listed
 
@@ -69,20 +69,27 @@ def _matches(claim: Claim) -> str:
         target = f"its {target}"
     what = f"the {lag}-step law" if lag > 1 and not lagged else "the transition matrix"
     what = f"the law of lag {lag}" if of_lag else what
+    if claim.condition("all rows are equal"):
+        return f"All rows of {what} are equal, so that no path has to hold it"
     if claim.holds("constant"):
-        if claim.condition("all rows are equal"):
-            return f"All rows of {what} are equal, so that no path has to hold it"
+        if lagged:
+            what = f"the law of lag {int(claim.number('lag of the source'))}"
         return f"No path's own weights hold {what}: the circuit of {parts(claim.subject)} is constant"
     how = ""
     if claim.value is not None:
         names = {"cosine": "cosine {} with", "1 is exact": "slope {} on", "probability": "recall {} of"}
-        how = f" ({names.get(claim.unit, '{} of').format(number(claim.value))} {target})"
+        how = f"{names.get(claim.unit, '{} of').format(number(claim.value))} {target}"
+        slope = claim.condition("slope")
+        if claim.unit == "cosine" and slope is not None and not _is_of_scale(slope.value):
+            how += f", slope {number(slope.value or 0.0)}"
+        how = f" ({how})"
     who, has = parts(claim.subject), verb(claim.subject, "has", "have")
     nearest = f"{who} {verb(claim.subject, 'comes', 'come')} nearest{how}"
     if (direction := claim.condition("only its direction")) is not None:
         points, is_ = verb(claim.subject, "points", "point"), verb(claim.subject, "is", "are")
+        where_it_is = "at its scale" if direction.holds else "with the model's mean output"
         near = "hardly nearer" if (direction.value or 0.0) > 0 else "farther"
-        return f"{cap(who)} {points} along {what}{how}, but at its scale {is_} {near} than the unigram"
+        return f"{cap(who)} {points} along {what}{how}, but {where_it_is} {is_} {near} than the unigram"
     attends = claim.condition("attends")
     if claim.status == "excluded" and attends is not None and not attends.holds:
         reads = verb(claim.subject, "reads", "read")
@@ -98,8 +105,21 @@ def _matches(claim: Claim) -> str:
         return f"No path's own weights hold {what}: {nearest}"
     if claim.status == "open":
         return f"By weights {who} would hold {what}{how}{reason_in(claim)}"
-    much = "most of " if claim.unit == "cosine" and value_in(claim) < MOST_COSINE else ""
+    if (other := claim.condition("other rows")) is not None:
+        right = claim.where.states
+        if len(other.words) > len(right):
+            return f"{who} {has} {what} {after_states(right)} only, in the weights{how}"
+        return f"{who} {has} {what}, but not {after_states(other.words)}, in the weights{how}"
+    is_all = claim.unit != "cosine" or value_in(claim) >= MOST_COSINE
+    much = "" if is_all and not claim.condition("no row is right") else "most of "
+    if (slope := claim.condition("slope")) is not None and (slope.value or 0.0) < MOST_SLOPE:
+        much = "some of "
     return f"{who} {has} {much}{what} in the weights{how}"
+
+
+def _is_of_scale(slope: float | None) -> bool:
+    """Returns whether a table is about as sure as its target."""
+    return slope is not None and MOST_SLOPE <= slope <= 1 / MOST_SLOPE
 
 
 def _induction_head(claim: Claim) -> str:
