@@ -184,7 +184,8 @@ class Model:
             gate, y = y.dot(w["W_gate"]).through(c.act_fn) if c.gated_mlp else None, y.dot(w["W_in"], 1)
             y = (y + w["b_in"]).through(c.act_fn) if gate is None else gate * y + w["b_in"]
             x = y.dot(w["W_out"], 1) + w["b_out"] + x
-        return x.normed(w, "ln_final", c.normalization_type, c.eps).dot(self.W_U, 1) + w["unembed.b_U"]
+        x = x.normed(w, "ln_final", c.normalization_type, c.eps) if c.final_norm else x
+        return x.dot(self.W_U, 1) + w["unembed.b_U"]
 
 
 class Case:
@@ -343,7 +344,7 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
     every = start.all() and transitions.all()
     if not every and (source.redraws or (source.P > 0)[~transitions].any() or (source.pi > 0)[~start].any()):
         raise ValueError("the proof leaves out sequences that the source can give")
-    softmax, normed = run.objective.kind == "cross_entropy", c.normalization_type is not None
+    softmax, normed = run.objective.kind == "cross_entropy", c.normalization_type is not None and c.final_norm
     kinds = ["relaxed"] * softmax + ["norm"] * (softmax and normed)
     kinds += [] if normed or not c.attn_only else ["logits"] if softmax else ["raw scores", "counts"]
     if kind not in kinds:

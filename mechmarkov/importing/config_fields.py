@@ -15,6 +15,7 @@ FILE = "config.json: "
 # What no shape tells: HookedTransformer's defaults, named to the user wherever they are assumed.
 ASSUMED: dict[str, Any] = {"eps": 1e-5, "use_attn_scale": True, "window": None}
 NORMS = "before attention and MLP"
+PLACES: dict[str, Any] = {"final_norm": True}  # of norms in TransformerLens and transformers
 EXAMPLES = {
     "n_heads": "2",
     "act_fn": "gelu|gelu_new|relu|silu",
@@ -26,6 +27,7 @@ EXAMPLES = {
     "window": "3 (a query sees itself and 3 tokens before it)",
     "attn_scale": "4.0 (what scores are divided by)",
     "parallel_attn_mlp": "true",
+    "final_norm": "false",
     "use_qk_norm": "true",
     "n_key_value_heads": "1",
 }
@@ -76,6 +78,8 @@ def assumptions(config: DecoderConfig, known: Container[str]) -> dict[str, Any]:
     settings |= {"parallel_attn_mlp": config.parallel_attn_mlp} if mlp else {}
     settings |= {"rotary_base": config.rotary_base, "rotary_dim": config.rotary_dim} if rotary else {}
     settings |= {"norms": NORMS if mlp else "before attention"} if norm else {}
+    if norm and not (config.final_norm and config.normalization_type in ("LN", "RMS")):
+        settings["final_norm"] = config.final_norm  # otherwise its weights show it
     return {name: value for name, value in settings.items() if name not in known}
 
 

@@ -74,7 +74,7 @@ def fields_of_gpt2(config: Mapping[str, Any], where: str = config_fields.FILE) -
     act_fn = ACTIVATIONS[config_fields.one_of(act_fn, ACTIVATIONS, f"{where}activation_function")]
     tied = {"tied": config["tie_word_embeddings"]} if "tie_word_embeddings" in config else {}
     return {
-        "eps": 1e-5, "use_attn_scale": True, **fields, **tied,
+        "eps": 1e-5, "use_attn_scale": True, **fields, **tied, **config_fields.PLACES,
         "act_fn": act_fn, "normalization_type": "LN",
     }  # fmt: skip
 

@@ -116,7 +116,7 @@ def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
     if layout.recognises((*gpt2.MARKS, *relative_transformer.MARKS), state):
         return gpt2_names.reading(live, state, given, n_ctx)
     if cfg is not None and is_of(cfg, LENS):
-        config_fields.agree(vars(cfg), given, "in its cfg")
+        config_fields.agree({**vars(cfg), **config_fields.PLACES}, given, "in its cfg")
         if layout.recognises(transformer_bridge.MARKS, state):
             return Reading(lambda _: transformer_bridge.states_of(state, vars(cfg)))
         return Reading(lambda _: (config_from_lens(cfg), state))
@@ -146,6 +146,8 @@ def _with_lens_names(live: Inside, state: Mapping[str, Tensor], given: dict[str,
     known = {name: value for name, value in config.items() if name in ours}
     by_shapes = hooked_transformer.from_shapes(layout.shapes_of(state))
     fields = config_fields.agree({**by_shapes, **numbers(config), **known}, given, "in its cfg")
+    if hooked_transformer.lacks_last_norm(state):
+        fields.setdefault("final_norm", False)
     choices: dict[str, list[Any]] = {}
     if not fields["attn_only"] and fields.get("act_fn") is None:
         choices["act_fn"] = [*ACTIVATIONS]

@@ -42,7 +42,7 @@ class DecoderConfig(Fields):
 
     Field names, meanings and defaults are `HookedTransformerConfig`'s. A default that depends on other
     fields is filled in on construction, so that a dumped config is complete. Own fields, for what
-    HookedTransformer lacks: `tied` (the unembedding is the embedding's transpose), `window` (attention
+    HookedTransformer lacks: `final_norm`, `tied` (the unembedding is the embedding's transpose), `window` (attention
     limited to the last `window + 1` tokens, the query's own among them), `mixer` (what moves information
     between positions, by its name in `mechmarkov.models.mixer.MIXERS`) and the positional embedding types
     `"relative"` (a learned vector per head and lag, added to the key) and `"none"`, the default of a mixer
@@ -67,6 +67,7 @@ class DecoderConfig(Fields):
         attn_only: Whether layers have no MLP.
         parallel_attn_mlp: Whether the MLP reads what attention reads.
         normalization_type: Norm before each layer's parts and before the unembedding.
+        final_norm: Whether a norm stands before the unembedding, too.
         eps: Added to the variance in a norm.
         positional_embedding_type: How the model knows positions.
         rotary_dim: How many dimensions of a head are rotated; `d_head` where it is not given.
@@ -114,6 +115,7 @@ class DecoderConfig(Fields):
     attn_only: bool = False
     parallel_attn_mlp: bool = False  # the MLP reads what attention reads
     normalization_type: Literal["LN", "LNPre", "RMS", "RMSPre"] | None = "LN"
+    final_norm: bool = True
     eps: float = Field(default=1e-5, ge=0, le=1)
     positional_embedding_type: Literal["standard", "shortformer", "rotary", "relative", "none"] = "standard"
     rotary_dim: int | None = None
@@ -195,6 +197,8 @@ class DecoderConfig(Fields):
         for name in ("gated_mlp", "parallel_attn_mlp"):
             if self.attn_only and getattr(self, name):
                 raise ValueError(f"{name} is true, but attn_only is true: there is no MLP")
+        if self.normalization_type is None and not self.final_norm:
+            raise ValueError("final_norm is False, expected it left out where normalization_type is None")
         if not self.attn_only and self.act_fn is None:
             raise ValueError("act_fn is None, expected 'relu', 'gelu', 'gelu_new' or 'silu' for an MLP")
         if self.n_key_value_heads and self.n_heads % self.n_key_value_heads:
@@ -223,6 +227,11 @@ class DecoderConfig(Fields):
                 f"{self.positional_embedding_type!r}"
             )
         return self
+
+    @property
+    def final_normalization_type(self) -> str | None:
+        """The kind of the norm before the unembedding, None where there is none."""
+        return self.normalization_type if self.final_norm else None
 
     def _check_state_space(self) -> None:
         """Check what a mixer of `STATE_SPACES` must have and cannot have."""

@@ -78,7 +78,7 @@ class HookedDecoder(Inputs):
             self.pos_embed = PosEmbed(config, stack)
             self.hook_pos_embed = HookPoint()  # [*stack, batch, position, d_model]
         self.blocks = nn.ModuleList([Block(config, stack) for _ in range(config.n_layers)])
-        self.ln_final = nn.Identity() if config.normalization_type is None else Norm(config, stack)
+        self.ln_final = nn.Identity() if config.final_normalization_type is None else Norm(config, stack)
         self.unembed = TiedUnembed(config, stack, self.embed) if config.tied else Unembed(config, stack)
         self.eval()
         self.setup()

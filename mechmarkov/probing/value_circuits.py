@@ -36,7 +36,8 @@ def _norm(
     subject: Subject, weights: Weights, name: str, x: Float[np.ndarray, "member state d_model"]
 ) -> Float[np.ndarray, "member state d_model"]:
     """The state-dependent part of a norm's output, its scale at the data mean."""
-    kind = subject.config.normalization_type
+    config = subject.config
+    kind = config.final_normalization_type if name == "ln_final" else config.normalization_type
     if kind is None:
         return x
     if kind in ("LN", "LNPre"):

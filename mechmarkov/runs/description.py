@@ -29,6 +29,7 @@ def describe(run: Stored) -> dict[str, Any]:
         POSITIONS.get(model.positional_embedding_type, f"{model.positional_embedding_type} positions"),
     ]
     shape += [f"{model.n_key_value_heads} key-value heads"] * (model.n_key_value_heads is not None)
+    shape += ["no last norm"] * (not model.final_norm)
     shape += ["norms on queries and keys"] * model.use_qk_norm
     shape += [f"mixer {model.mixer}"] * (model.mixer != "attention")
     shape += ["tied embeddings"] * model.tied

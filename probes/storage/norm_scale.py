@@ -37,7 +37,7 @@ def by_own_scale(subject: Subject, data: xr.Dataset) -> xr.Dataset:
     axis, batch = subject.axis, sequences_for(subject)
     nats = np.full((2, len(subject.decoder)), np.nan)
     law = subject.exact["bigram"][: len(batch.tokens)]
-    for i in range(len(subject.decoder)) if subject.config.normalization_type is not None else ():
+    for i in range(len(subject.decoder)) if subject.config.final_normalization_type else ():
         if home := largest_holders(data.isel({axis: [i]})):
             at_home = np.isin(data["path"].values, home)
             game = Coalitions(subject, i, MAX_SCORES // (2 * len(subject.decoder) * subject.source.n_states))

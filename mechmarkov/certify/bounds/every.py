@@ -78,7 +78,7 @@ def why_no_bounds(config: DecoderConfig, n_states: int, softmax: bool) -> str | 
 
 def _adds_up(config: DecoderConfig) -> bool:
     """Returns whether scores are sums of what the heads write."""
-    return config.attn_only and config.normalization_type is None
+    return config.attn_only and config.final_normalization_type is None
 
 
 def bounds(layer: Layer, contexts: Contexts, softmax: bool, seconds: float = np.inf) -> Bounds:

@@ -55,7 +55,8 @@ class Layer:
 
     def norm(self, name: str, x: Ball) -> Ball:
         """A norm of the model by its name, `ln_final` or `blocks.0.ln1`; none changes nothing."""
-        kind = self.config.normalization_type
+        config = self.config
+        kind = config.final_normalization_type if name == "ln_final" else config.normalization_type
         if kind is None:
             return x
         gain, shift = (self.weights.get(f"{name}.{part}") for part in "wb")

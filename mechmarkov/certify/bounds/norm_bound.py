@@ -22,7 +22,7 @@ def largest_kl(config: DecoderConfig, weights: Weights, unit: float) -> float | 
         weights: Its tensors by HookedTransformer's names, float64.
         unit: Unit roundoff of the evaluations that are covered.
     """
-    if config.normalization_type is None:
+    if config.final_normalization_type is None:
         return None
     tied = weights["embed.W_E"][: config.d_vocab_out].T
     W_U = tied if config.tied else weights["unembed.W_U"]

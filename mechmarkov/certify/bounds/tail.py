@@ -128,8 +128,9 @@ def scores(layer: Layer, before: Affine, behind: Affine) -> Affine:
 
 
 def _norm(layer: Layer, name: str, x: Affine) -> Affine:
-    kind = layer.config.normalization_type
+    config = layer.config
+    kind = config.final_normalization_type if name == "ln_final" else config.normalization_type
     if kind is None:
         return x
     gain, shift = (layer.weights.get(f"{name}.{part}") for part in "wb")
-    return normalised(x, gain, shift, layer.config.eps, centred=kind in ("LN", "LNPre"))
+    return normalised(x, gain, shift, config.eps, centred=kind in ("LN", "LNPre"))

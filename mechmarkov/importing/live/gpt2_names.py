@@ -40,6 +40,9 @@ def reading(live: Inside, state: Mapping[str, Tensor], given: Fields, n_ctx: int
     of_lags = layout.recognises(relative_transformer.MARKS, shapes)
     plan_import = relative_transformer.plan_import if of_lags else gpt2.plan_import
     fields, choices = {**_norms(norms, given), **given}, dict[str, Sequence[Any]]()
+    holders = {name.split(".")[-2] for name in shapes if "." in name}
+    if holders & {"ln_1", "ln"} and "ln_f" not in holders:
+        fields.setdefault("final_norm", False)
     if n_ctx is not None and not any(name.endswith("wpe.weight") for name in shapes):
         fields["n_ctx"] = n_ctx
     if fields.get("positional_embedding_type") == "rotary" and "rotary_adjacent_pairs" not in fields:

@@ -77,7 +77,7 @@ class _PathSums(Recording[PathOutputs]):
             if block.mlp is not None:
                 name = mlp_name(layer)
                 hooks.append((f"blocks.{layer}.hook_mlp_out", lambda x, hook, n=name: self._note(n, x)))
-        if self.decoder.config.normalization_type is not None:
+        if self.decoder.config.final_normalization_type is not None:
             hooks.append(("ln_final.hook_scale", lambda x, hook: self.now.update(scale=x[..., self.read, :])))
         return hooks
 
