@@ -31,7 +31,7 @@ Slices = dict[str, list[list[int]] | None]
 # Fields whose default follows from others.
 FOLLOWING = (
     "n_heads", "d_vocab_out", "d_mlp", "act_fn", "positional_embedding_type", "rotary_dim", "attn_scale",
-    "initializer_range", "d_conv", "n_groups", "dt_rank", "conv_act_fn", "use_gate", "use_gate_norm",
+    "initializer_range", "final_norm", "d_conv", "n_groups", "dt_rank", "conv_act_fn", "use_gate", "use_gate_norm",
 )  # fmt: skip
 
 Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
@@ -42,7 +42,7 @@ class DecoderConfig(Fields):
 
     Field names, meanings and defaults are `HookedTransformerConfig`'s. A default that depends on other
     fields is filled in on construction, so that a dumped config is complete. Own fields, for what
-    HookedTransformer lacks: `final_norm`, `tied` (the unembedding is the embedding's transpose), `window` (attention
+    HookedTransformer lacks: `norm_first`, `final_norm`, `tied` (the unembedding is the embedding's transpose), `window` (attention
     limited to the last `window + 1` tokens, the query's own among them), `mixer` (what moves information
     between positions, by its name in `mechmarkov.models.mixer.MIXERS`) and the positional embedding types
     `"relative"` (a learned vector per head and lag, added to the key) and `"none"`, the default of a mixer
@@ -66,8 +66,10 @@ class DecoderConfig(Fields):
         gated_mlp: Whether the MLP has a gate.
         attn_only: Whether layers have no MLP.
         parallel_attn_mlp: Whether the MLP reads what attention reads.
-        normalization_type: Norm before each layer's parts and before the unembedding.
-        final_norm: Whether a norm stands before the unembedding, too.
+        normalization_type: Norm of each layer's two parts and before the unembedding.
+        norm_first: Whether norms stand before each layer's parts. If not, each stands behind the residual sum
+            (post-norm): `x = ln1(x + attn(x)); x = ln2(x + mlp(x))`.
+        final_norm: Whether a norm stands before the unembedding, too; as `norm_first` where it is not given.
         eps: Added to the variance in a norm.
         positional_embedding_type: How the model knows positions.
         rotary_dim: How many dimensions of a head are rotated; `d_head` where it is not given.
@@ -115,7 +117,8 @@ class DecoderConfig(Fields):
     attn_only: bool = False
     parallel_attn_mlp: bool = False  # the MLP reads what attention reads
     normalization_type: Literal["LN", "LNPre", "RMS", "RMSPre"] | None = "LN"
-    final_norm: bool = True
+    norm_first: bool = True  # torch's name; its default is False
+    final_norm: bool = True  # norm_first
     eps: float = Field(default=1e-5, ge=0, le=1)
     positional_embedding_type: Literal["standard", "shortformer", "rotary", "relative", "none"] = "standard"
     rotary_dim: int | None = None
@@ -172,6 +175,7 @@ class DecoderConfig(Fields):
         if not told("attn_only"):
             fill("d_mlp", 4 * d_model)
             data.setdefault("act_fn", "relu")
+        data.setdefault("final_norm", told("norm_first") is not False)
         if told("positional_embedding_type") == "rotary":
             fill("rotary_dim", d_head)
         if told("mixer") in WITHOUT_SCORES:
@@ -197,8 +201,11 @@ class DecoderConfig(Fields):
         for name in ("gated_mlp", "parallel_attn_mlp"):
             if self.attn_only and getattr(self, name):
                 raise ValueError(f"{name} is true, but attn_only is true: there is no MLP")
-        if self.normalization_type is None and not self.final_norm:
-            raise ValueError("final_norm is False, expected it left out where normalization_type is None")
+        for name in ("norm_first", "final_norm"):
+            if self.normalization_type is None and not getattr(self, name):
+                raise ValueError(f"{name} is False, expected it left out where normalization_type is None")
+        if self.parallel_attn_mlp and not self.norm_first:
+            raise ValueError("norm_first is False, expected true where parallel_attn_mlp is true")
         if not self.attn_only and self.act_fn is None:
             raise ValueError("act_fn is None, expected 'relu', 'gelu', 'gelu_new' or 'silu' for an MLP")
         if self.n_key_value_heads and self.n_heads % self.n_key_value_heads:

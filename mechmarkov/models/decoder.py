@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.block import Block
+from mechmarkov.models.components import norms_between
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.layers import Embed, Norm, PosEmbed, TiedUnembed, Unembed, is_hooked
 from mechmarkov.models.lens.inputs import Inputs
@@ -181,16 +182,17 @@ class HookedDecoder(Inputs):
     def _is_norm_hooked(self) -> bool:
         return any(map(is_hooked, self.ln_final.modules()))
 
-    def folded_unembedding(self) -> Float[Tensor, "*stack d_model d_vocab_out"]:
-        """From the residual stream to the logits: `W_U` with the final norm's gain and centring folded in.
+    def folded_unembedding(self, writer: str = "direct") -> Float[Tensor, "*stack d_model d_vocab_out"]:
+        """From what a component writes to the logits: `W_U` with the norms between the two folded in.
 
-        The norm's scale and all biases are left out. Detached.
+        Where norms stand first that is the final norm, whatever writes; otherwise those behind the sums, too.
+        Of norms it holds gain and centring; scales and all biases are left out. Detached.
         """
-        norm: Any = self.ln_final
         weight = self.unembed.W_U.detach()
-        if getattr(norm, "w", None) is not None:
-            weight = norm.w.detach()[..., None] * weight
-        return weight - weight.mean(-2, keepdim=True) if getattr(norm, "centred", False) else weight
+        for name in reversed(norms_between(self.config, writer)):
+            norm: Any = self.get_submodule(name)
+            weight = norm.folded(weight)
+        return weight
 
     def __bool__(self) -> bool:
         """A model is true, though a single one has no length."""
