@@ -163,10 +163,10 @@ def told(fields: Mapping[str, Any], has_config: bool) -> set[str]:
 
     Example:
         >>> sorted(told({"eps": 1e-5, "use_local_attn": False}, has_config=True))
-        ['eps', 'final_norm', 'norms', 'use_local_attn', 'window']
+        ['eps', 'final_norm', 'norm_first', 'use_local_attn', 'window']
     """
     window = {"window"} if "use_local_attn" in fields else set()  # HookedTransformer's way to say it
-    return {*fields, *window, *({"norms", *config_fields.PLACES} if has_config else ())}
+    return {*fields, *window, *(config_fields.PLACES if has_config else ())}
 
 
 def lens_fields(cfg: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,6 +212,8 @@ def from_shapes(shapes: Shapes, called: Called = str) -> dict[str, Any]:
         fields["gated_mlp"] = first.replace("W_in", "W_gate") in shapes
     if "blocks.0.ln1.w" in shapes:
         fields["normalization_type"] = "LN" if "blocks.0.ln1.b" in shapes else "RMS"
+    if "ln_final.w" in shapes:
+        fields["final_norm"] = True
     if "pos_embed.W_pos" in shapes:
         fields["n_ctx"] = layout.shape_of(shapes, "pos_embed.W_pos", 2, called)[0]
     elif f"{attn}rotary_sin" in shapes:

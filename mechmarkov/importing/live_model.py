@@ -27,7 +27,7 @@ from mechmarkov.importing.live import gpt2_names
 from mechmarkov.importing.live.difference import nearest
 from mechmarkov.importing.live.inside import LENS, Inside, is_of, weights_of
 from mechmarkov.importing.live.reading import Fields, Reading
-from mechmarkov.importing.live.settings import configs
+from mechmarkov.importing.live.settings import configs, norm_first
 from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.importing.names import plan as named
 from mechmarkov.importing.names.table import BIASES, Names
@@ -79,6 +79,8 @@ def converted(
             ) from None
     else:
         fields = given if n_ctx is None else {**given, "n_ctx": n_ctx}
+        if (first := norm_first(live)) is not None and fields.get("normalization_type", "") is not None:
+            fields = {"norm_first": first, **fields}
         reading = Reading(
             lambda _: named.of_live_model(live.model, names, fields),
             advice=advice_for(fields),

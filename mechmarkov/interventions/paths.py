@@ -135,7 +135,8 @@ def _receiver(
     def read() -> Tensor:
         """The change of what the head's matrix reads, through that matrix."""
         added = change["residual"]  # as it is for shortformer positions, which are added after the norm
-        if model.config.normalization_type and model.config.norm_first and not _is_shortformer_position(model, sender):
+        is_normed = model.config.normalization_type is not None and model.config.norm_first
+        if is_normed and not _is_shortformer_position(model, sender):
             added = block.ln1(seen["residual"] + added) - block.ln1(seen["residual"])
         return member_matmul(added, weight)
 

@@ -1,4 +1,4 @@
-"""Paths through a model whose norms stand behind its sums: what one receiver reads, with the norms computed anew.
+"""Paths where norms stand behind the sums: what one receiver reads, with the norms between computed anew.
 
 A stream behind a norm is no sum of what components write. So what a receiver would read is computed next to
 the pass: from the sums of the pass, with what the senders write replaced, each norm between applied to that.

@@ -31,7 +31,8 @@ Slices = dict[str, list[list[int]] | None]
 # Fields whose default follows from others.
 FOLLOWING = (
     "n_heads", "d_vocab_out", "d_mlp", "act_fn", "positional_embedding_type", "rotary_dim", "attn_scale",
-    "initializer_range", "final_norm", "d_conv", "n_groups", "dt_rank", "conv_act_fn", "use_gate", "use_gate_norm",
+    "initializer_range", "d_conv", "n_groups", "dt_rank", "conv_act_fn", "use_gate", "use_gate_norm",
+    "final_norm",
 )  # fmt: skip
 
 Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
@@ -42,14 +43,14 @@ class DecoderConfig(Fields):
 
     Field names, meanings and defaults are `HookedTransformerConfig`'s. A default that depends on other
     fields is filled in on construction, so that a dumped config is complete. Own fields, for what
-    HookedTransformer lacks: `norm_first`, `final_norm`, `tied` (the unembedding is the embedding's transpose), `window` (attention
-    limited to the last `window + 1` tokens, the query's own among them), `mixer` (what moves information
-    between positions, by its name in `mechmarkov.models.mixer.MIXERS`) and the positional embedding types
-    `"relative"` (a learned vector per head and lag, added to the key) and `"none"`, the default of a mixer
-    `"mamba"` (Mamba-2), `"mamba1"` (Mamba), `"lstm"` or `"mlp"`. Only Mambas have `d_state` (of a head, or of
-    a channel in Mamba), `d_conv` (the convolution's window; with 1 no position reaches another), `n_groups`
-    (of heads that share `B` and `C`), `dt_rank` (Mamba's), `conv_act_fn`, `use_gate` and `use_gate_norm`.
-    There are `n_heads * d_head` channels.
+    HookedTransformer lacks: `norm_first`, `final_norm`, `tied` (the unembedding is the embedding's
+    transpose), `window` (attention limited to the last `window + 1` tokens, the query's own among them),
+    `mixer` (what moves information between positions, by its name in `mechmarkov.models.mixer.MIXERS`) and
+    the positional embedding types `"relative"` (a learned vector per head and lag, added to the key) and
+    `"none"`, the default of a mixer `"mamba"` (Mamba-2), `"mamba1"` (Mamba), `"lstm"` or `"mlp"`. Only Mambas
+    have `d_state` (of a head, or of a channel in Mamba), `d_conv` (the convolution's window; with 1 no
+    position reaches another), `n_groups` (of heads that share `B` and `C`), `dt_rank` (Mamba's),
+    `conv_act_fn`, `use_gate` and `use_gate_norm`. There are `n_heads * d_head` channels.
 
     Attributes:
         n_layers: Number of layers.

@@ -12,7 +12,7 @@ from mechmarkov.models.lens.errors import LensError
 def _refused(call: str) -> Callable[..., NoReturn]:
     """A method of a cache that says why it cannot be right."""
 
-    def method(self: Any, *_: Any, **__: Any) -> NoReturn:
+    def method(*_: Any, **__: Any) -> NoReturn:
         raise LensError(
             f"{call}: norm_first is False: norms stand behind the sums, so that the residual stream is not "
             "the sum of what components write"
@@ -32,11 +32,11 @@ class PostNormCache(ActivationCache):  # type: ignore[misc]  # TransformerLens i
 class NoLastNormCache(ActivationCache):  # type: ignore[misc]
     """A cache of a model without a last norm: nothing is done to a stack that is unembedded."""
 
-    def apply_ln_to_stack(self, residual_stack: Any, layer: int | None = None, *args: Any, **rest: Any) -> Any:
+    def apply_ln_to_stack(self, stack: Any, layer: int | None = None, *args: Any, **rest: Any) -> Any:
         """TransformerLens' own, but for the unembedding, before which there is no norm."""
         if layer in (None, -1, self.model.config.n_layers):
             raise LensError("apply_ln_to_stack: final_norm is False: no norm stands before the unembedding")
-        return super().apply_ln_to_stack(residual_stack, layer, *args, **rest)
+        return super().apply_ln_to_stack(stack, layer, *args, **rest)
 
 
 def cache_of(config: DecoderConfig) -> type[ActivationCache]:

@@ -35,8 +35,8 @@ def process_weights_(
 
     Raises:
         TypeError: For a stack.
-        LensError: For tied embeddings, norms that stand elsewhere than HookedTransformer's, and where predictions would change, as with shortformer positions; the
-            model then stays as it is.
+        LensError: For tied embeddings, norms that stand elsewhere than HookedTransformer's, and where
+            predictions would change, as with shortformer positions; the model then stays as it is.
     """
     from transformer_lens.weight_processing import ProcessWeights  # imports transformers, which takes seconds
 

@@ -89,7 +89,7 @@ class LensSurface(LensWeights):
         self._refuse_stack("as_lens")
         config = self.config.model_dump() | {"n_key_value_heads": None}
         if config["attn_only"] and not config["norm_first"]:
-            raise LensError("as_lens: norm_first is False, expected True where attn_only is true: no MLP fits")
+            raise LensError("as_lens: norm_first is False, expected True where attn_only is true")
         if config["attn_only"]:
             config |= {"attn_only": False, "act_fn": "relu", "d_mlp": 1}
         lens = type(self)(DecoderConfig(**config))
