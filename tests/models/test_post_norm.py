@@ -87,12 +87,6 @@ def test_a_place_that_would_be_ignored_is_refused(fields, words):
         DecoderConfig(**FIELDS, **fields)
 
 
-@pytest.mark.parametrize("case", ["post-norm", "no last norm"])
-def test_weights_are_not_folded_into_other_norms(case):
-    with pytest.raises(LensError, match=r"is False, expected True: it folds such norms in$"):
-        decoder_of(config_of(case)).process_weights_()
-
-
 def test_tools_are_refused_sums_that_are_none():
     model = decoder_of(config_of("post-norm"))
     _, cache = model.run_with_cache(tokens_of(model.config))
