@@ -253,7 +253,8 @@ class Case:
         value, basis, closed, d = self.value, stored["basis"], stored["closed"], self.base.mid.size
         add = self.heads_add(value, np.concatenate([basis.T, -basis.T]), stored["multipliers"])
         low, high = -add[d:], add[:d]
-        share = (high - low) / max((high - low).max(), 1e-300) * (np.arange(d) < 2)
+        wide, far = (high - low).max(), max(np.abs(low).max(), np.abs(high).max())
+        share = (high - low) / max(wide, 1e-12 * far, 1e-300) * (np.arange(d) < 2)  # else rounding, uncut
         cuts = [max(1, round(float(stored["pieces"]) * one)) for one in share]
         edges = [pairwise(np.linspace(a, b, cut + 1)) for a, b, cut in zip(low, high, cuts, strict=True)]
         ends = np.array(list(product(*edges)))

@@ -24,9 +24,9 @@ from mechmarkov.models.layers import member_matmul
 Stream = Float[Tensor, "*stack batch position d_model"]
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _Reading:
-    """What senders change in what one receiver reads.
+    """Keeps what senders change in what one receiver reads.
 
     Attributes:
         changes: What each sender would write, less what it writes in this pass: its stage and that.
@@ -64,7 +64,7 @@ def replaced_behind_norms(
         receiver: Its name, such as `L1H0.K`.
         value: From the sender's output `[*stack, batch, position, d]` to its replacement.
     """
-    readings: dict[str, _Reading] = vars(model).setdefault("readings_behind_norms", {})
+    readings: dict[str, _Reading] = model.__dict__.setdefault("readings_behind_norms", {})
     me, output = object(), output_of(model.config, sender)
 
     with ExitStack() as stack:

@@ -62,9 +62,9 @@ def test_every_certificate_is_confirmed(shape, tmp_path):
 def test_norms_behind_the_sums_are_checked_where_they_stand():
     """The same weights with norms in front are another model, and the proof is none of it."""
     small = {"n_ctx": 2, "normalization_type": "RMSPre", "norm_first": False, "final_norm": True}
-    run = one_layer("LN and MLP", scale=0.2, **small)
+    run = one_layer("LN and MLP", seed=2, scale=0.2, **small)
     run.states["unembed.W_U"] *= 5
-    stored = proof(run, "parent")
+    stored = proof(run, "parent", EXACT)  # the first position has one context: a box as wide as rounding
     follows = verify(stored, run)
     assert follows["worst_kl"] >= stored["seen"]["nats"] > 0
     elsewhere = replace(run, config=run.config.model_copy(update={"norm_first": True}))

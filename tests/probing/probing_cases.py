@@ -77,7 +77,6 @@ SHAPES = {
         rotary_dim=2,
     ),
     "post-norm": dict(MLP, normalization_type="LN", norm_first=False),
-    "no last norm": {"normalization_type": "LN", "final_norm": False},
 }
 # One of each kind; where a test takes long, the others are in `make test-system`.
 FEW_SHAPES = {"plain", "one token of context", "LN and MLP", "relative", "Llama"}

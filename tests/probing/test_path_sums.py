@@ -9,6 +9,8 @@ from mechmarkov.objectives import Objective
 from mechmarkov.probing.recording import PATHS, SCORES
 from mechmarkov.probing.recording import paths as path_sums
 
+NO_LAST_NORM = "no last norm"
+
 
 def by_hand(subject, member: int) -> dict[str, np.ndarray]:
     """Each path's contribution `[batch, read, state]`, from the activations of one model."""
@@ -43,12 +45,14 @@ def norms_behind(config, name: str) -> list[str]:
     return behind + ["ln_final"] * (config.normalization_type is not None and config.final_norm)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [*SHAPES, NO_LAST_NORM])
 @pytest.mark.parametrize("objective", [Objective(), RAW_LOG], ids=["next token", "query"])
 def test_contributions_tables_and_means_are_those_of_the_activations(shape, objective):
     if shape == "one token of context" and objective.query:
         shape = "two tokens of context"
-    run = random_run(shape, n_steps=3, objective=objective)
+    changes = {"final_norm": False} if shape == NO_LAST_NORM else {}
+    shape = "LN and MLP" if shape == NO_LAST_NORM else shape
+    run = random_run(shape, n_steps=3, objective=objective, **changes)
     subject = subject_of(run, sequences=6, chunk_elements=500)  # several chunks
     found, parents = subject.recorded(PATHS), subject.batch.parents.numpy()
     assert len(found.kept) == len(subject.batch.read)
