@@ -97,7 +97,7 @@ def test_tools_are_refused_sums_that_are_none():
         cache.accumulated_resid(apply_ln=True)
     assert cache.accumulated_resid().shape[0] == model.config.n_layers + 1
     with pytest.raises(LensError, match="as_lens: norm_first is False"):
-        decoder_of(config_of("post-norm, last norm")).as_lens()
+        model.as_lens()
 
 
 def test_tools_are_told_of_no_last_norm():

@@ -87,9 +87,11 @@ class LensSurface(LensWeights):
         values of its own. A model without MLPs gets one of width 1 that writes zeros.
         """
         self._refuse_stack("as_lens")
+        if not self.config.norm_first:
+            raise LensError(
+                "as_lens: norm_first is False, expected True: its tools take the stream for a sum"
+            )
         config = self.config.model_dump() | {"n_key_value_heads": None}
-        if config["attn_only"] and not config["norm_first"]:
-            raise LensError("as_lens: norm_first is False, expected True where attn_only is true")
         if config["attn_only"]:
             config |= {"attn_only": False, "act_fn": "relu", "d_mlp": 1}
         lens = type(self)(DecoderConfig(**config))
