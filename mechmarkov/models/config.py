@@ -1,7 +1,7 @@
 """The shape of a decoder, with HookedTransformerConfig's field names."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
@@ -235,6 +235,12 @@ class DecoderConfig(Fields):
                 f"{self.positional_embedding_type!r}"
             )
         return self
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Leave out the fields of a state space where there is none."""
+        for name, value in super().__repr_args__():
+            if value is not None or name not in STATE_SPACE_FIELDS:
+                yield name, value
 
     @property
     def final_normalization_type(self) -> str | None:
