@@ -8,6 +8,7 @@ from mechmarkov.probes.induction.composition import composition
 from mechmarkov.probes.program.extraction import composed_tables
 from probing_cases import random_run, subject_of
 
+from mechmarkov.objectives import Objective
 from mechmarkov.probing.recording import NORM_SCALE
 from mechmarkov.probing.value_circuits import float64_weights, path_tables, to_scores
 
@@ -43,7 +44,10 @@ ALL = ("0.ln1", "0.ln2", "1.ln1", "1.ln2")
 FIRST, LAST = ALL[:2], ALL[2:]
 
 
-def test_circuits_pass_the_norms_between(subject, w):
+@pytest.mark.parametrize("read", ["all", "last"])
+def test_circuits_pass_the_norms_between(read, w):
+    """What ends in the logits passes norms where these are read; what a head reads, wherever its keys are."""
+    subject = subject_of(random_run("post-norm", objective=Objective(read=read)), sequences=6)
     tables, late = path_tables(subject), ".where_read"
     W_E, W_U = w["embed.W_E"], w["unembed.W_U"]
     expected = {
