@@ -170,12 +170,21 @@ class Model:
             by_lag = self.w["blocks.0.attn.W_rel"][:, n - np.arange(first, n + 1)].transpose(1, 0, 2)
             score = score + (own * by_lag).dot(ones)[:, None]
         score = (score * (1 / self.c.score_scale)).off(4)
+        if (bias := self.lag_bias()) is not None:
+            score = score + bias[n - np.arange(first, n + 1), None]
         mid, rad = score.mid.transpose(2, 0, 1), score.rad.transpose(2, 0, 1)
         top, blocks = mid.max((1, 2), keepdims=True), 2 + mid.shape[1] // BLOCK
         exponent = rad + score.gamma(4) * (np.abs(mid - top) + np.abs(mid) + np.abs(top) + rad)
         relative = np.expm1((exponent + score.gamma(ELEMENTARY * blocks)) * UP) * UP
         weight, unseen = np.exp(mid - top), ((0, 0), (first, 0), (0, 0))
         return np.pad(weight, unseen), np.pad(weight * relative + 1e-300, unseen)
+
+    def lag_bias(self) -> Form | None:  # what scores get by lag, `[lag, head]`
+        c, slope = self.c, 2.0 ** (-8 / self.c.n_heads * np.arange(1, self.c.n_heads + 1))
+        if c.positional_embedding_type == "alibi":
+            return Form(self.stream.u, -np.arange(c.n_ctx)[:, None] * slope).off(c.n_heads + ELEMENTARY)
+        relative = c.positional_embedding_type == "relative_bias"
+        return Form(self.stream.u, self.w["blocks.0.attn.b_rel"].T).off(4) if relative else None
 
     def scores(self, before: Form, x: Form) -> Form:  # from the streams in front of attention and behind it
         c, w = self.c, {name.removeprefix("blocks.0.mlp."): value for name, value in self.w.items()}

@@ -22,7 +22,7 @@ EXAMPLES = {
     "n_heads": "2",
     "act_fn": "gelu|gelu_new|relu|silu",
     "normalization_type": "LN|LNPre|RMS|RMSPre|none",
-    "positional_embedding_type": "standard|shortformer|rotary|relative|none",
+    "positional_embedding_type": "standard|shortformer|rotary|alibi|relative|relative_bias|none",
     "n_ctx": "32",
     "rotary_adjacent_pairs": "false",
     "rotary_base": "10000",

@@ -222,6 +222,9 @@ def from_shapes(shapes: Shapes, called: Called = str) -> dict[str, Any]:
     elif f"{attn}W_rel" in shapes:
         fields["n_ctx"] = layout.shape_of(shapes, f"{attn}W_rel", 3, called)[1]
         fields["positional_embedding_type"] = "relative"
+    elif f"{attn}b_rel" in shapes:
+        fields["n_ctx"] = layout.shape_of(shapes, f"{attn}b_rel", 2, called)[1]
+        fields["positional_embedding_type"] = "relative_bias"
     return fields
 
 

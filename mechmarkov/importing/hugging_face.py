@@ -8,7 +8,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mechmarkov.importing import config_fields, gpt2, layout, linear_layers, mamba
+from mechmarkov.importing import bloom, config_fields, gpt2, layout, linear_layers, mamba
 from mechmarkov.importing.layout import Called, ImportPlan, Shapes
 from mechmarkov.importing.names.weights import PAGE
 from mechmarkov.models.config import MAX_WIDTH
@@ -96,11 +96,10 @@ FAMILIES = {
         rotary_share=0.25,
     ),
 }
-KINDS = ("gpt2", *FAMILIES, *mamba.MIXERS)
+KINDS = ("gpt2", *FAMILIES, bloom.TYPE, *mamba.MIXERS)
 # Their relatives, and what of each no `HookedDecoder` has.
 RELATIVES = {
     "bert": "it reads what comes after a token",
-    "bloom": "its positions are ALiBi",
     "codegen": "its attention and its MLP share a norm",
     "gemma2": "attn_logit_softcapping and final_logit_softcapping",
     "gemma3_text": "layer_types are of two kinds, with a window and without",
@@ -108,6 +107,7 @@ RELATIVES = {
     "gpt_neo": "attention_types are global and local in turn, and its scores are not scaled",
     "gptj": "its attention and its MLP share a norm",
     "mixtral": "num_local_experts",
+    "mpt": "its attn_config may clip queries, keys and values",
     "olmo2": "its norms come after attention and MLP",
     "openai-gpt": "its norms come after attention and MLP",
     "opt": "its positions begin at 2",
@@ -119,12 +119,13 @@ BY_NAMES = {
     "gpt_bigcode": '"rows" of c_attn take them apart',
     "gpt_neo": "where all are global, with use_attn_scale false",
     "gptj": SHARED_NORM,
+    "mpt": "where nothing is clipped, with positional_embedding_type alibi (n_heads a power of two)",
     "opt": '"rows": [2, …] takes them from there',
     "phi": SHARED_NORM,
 }
 # Those whose bridges tell all that they compute: TransformerLens 4.3 does not say a Mistral's window.
 ARCHITECTURES = {family.architecture: family for name, family in FAMILIES.items() if name != "mistral"}
-MARKS = (("model.embed_tokens.weight",), ("gpt_neox.embed_in.weight",))
+MARKS = (("model.embed_tokens.weight",), ("gpt_neox.embed_in.weight",), *bloom.MARKS)
 
 
 def unknown(model_type: Any, where: str = config_fields.FILE) -> RunFileError:
@@ -168,7 +169,7 @@ def plan_import(
     where: str = config_fields.FILE,
     called: Called = str,
 ) -> ImportPlan:
-    """Work out which decoder a model of transformers is: GPT-2, Mamba or one of a family.
+    """Work out which decoder a model of transformers is: GPT-2, Bloom, Mamba or one of a family.
 
     Args:
         shapes: The shape of every weight, by its name.
@@ -191,6 +192,8 @@ def plan_import(
         return gpt2.plan_import(shapes, gpt2.fields_of_gpt2(config, where), given, called=called)
     if kind in mamba.MIXERS:
         return mamba.plan_import(shapes, config, given, where=where, called=called)
+    if kind == bloom.TYPE:
+        return bloom.plan_import(shapes, config, given, where=where, called=called)
     family = FAMILIES[kind]
     table = linear_layers.Table(family.stems, called, by_head=True)
     own = {name: shape for name, shape in shapes.items() if not BUFFER.fullmatch(name)}

@@ -99,7 +99,7 @@ def first_positions(name: str, value: Tensor, n_ctx: int) -> Tensor:
     """
     if name == "pos_embed.W_pos":
         return value[:n_ctx]
-    return value[:, :n_ctx] if name.endswith(".W_rel") and value.ndim == 3 else value
+    return value[:, :n_ctx] if name.endswith((".W_rel", ".b_rel")) and value.ndim > 1 else value
 
 
 def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

@@ -23,6 +23,7 @@ from mechmarkov.importing.layout import (
     shape_of,
 )
 from mechmarkov.importing.names.folding import FOLDS, LINEAR, Folds, kind_of
+from mechmarkov.importing.names.weights import PAGE
 from mechmarkov.models import DecoderConfig
 from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.safe.plain_data import RunFileError
@@ -182,6 +183,11 @@ def plan(
         >>> plan(shapes, config).states(weights)["blocks.0.attn.W_Q"].shape
         torch.Size([2, 4, 2])
     """
+    if config.positional_embedding_type == "relative_bias":
+        raise RunFileError(
+            "positional_embedding_type is 'relative_bias', but no name here is of a number a lag: names= or "
+            f"--names has a line for blocks.N.attn.b_rel ({PAGE})"
+        )
     names = table.ours(shapes) if table else dict(zip(shapes, shapes, strict=True))
     shapes = {names[name]: shape for name, shape in shapes.items()}
     ours = parameter_shapes(config.model_copy(update={"tied": False}))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mechmarkov.importing import (
+    bloom,
     config_fields,
     gpt2,
     hooked_transformer,
@@ -23,9 +24,10 @@ from mechmarkov.importing import (
 )
 from mechmarkov.importing.files.configs import numbers
 from mechmarkov.importing.hooked_transformer import CHANGING, LOCAL, config_from_lens
-from mechmarkov.importing.live import gpt2_names
+from mechmarkov.importing.live import by_forward_pass, gpt2_names
 from mechmarkov.importing.live.difference import nearest
 from mechmarkov.importing.live.inside import LENS, Inside, is_of, weights_of
+from mechmarkov.importing.live.name_table import UnclearError
 from mechmarkov.importing.live.reading import Fields, Reading
 from mechmarkov.importing.live.settings import configs, norm_first
 from mechmarkov.importing.live.untouched import our_own_numbers
@@ -122,17 +124,28 @@ def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
         if layout.recognises(transformer_bridge.MARKS, state):
             return Reading(lambda _: transformer_bridge.states_of(state, vars(cfg)))
         return Reading(lambda _: (config_from_lens(cfg), state))
+    why: ValueError = nothing_fits(state, f"the weights of {live.kind()} are called")
     if layout.recognises(hooked_transformer.MARKS, state):
-        return _with_lens_names(live, state, given)
-    raise nothing_fits(state, f"the weights of {live.kind()} are called")
+        try:
+            by_names = _with_lens_names(live, state, given)
+            by_names.read(next(by_names.all_choices()))
+            return by_names
+        except ValueError as error:
+            if cfg is not None:
+                raise
+            why = error  # some of its names are HookedTransformer's, and it says nothing else
+    try:
+        return by_forward_pass.reading(live, given, n_ctx)
+    except UnclearError as error:
+        raise RunFileError(f"{why}; its forward pass does not tell: {error}") from None
 
 
 def _of_transformers(
     live: Inside, state: Mapping[str, Tensor], n_ctx: int | None, given: dict[str, Any]
 ) -> Reading:
     settings = next(configs(live), {})
-    if settings.get("model_type") in mamba.MIXERS and n_ctx is not None:
-        given = {**given, "n_ctx": n_ctx}  # a Mamba has no context to be shortened
+    if settings.get("model_type") in (*mamba.MIXERS, bloom.TYPE) and n_ctx is not None:
+        given = {**given, "n_ctx": n_ctx}  # these have no context to be shortened
     plan = hugging_face.plan_import(layout.shapes_of(state), settings, given, where="config.")
     return Reading(lambda _: plan.of_live_model(state))
 

@@ -51,7 +51,7 @@ def override_attention(
 
     if to == "parent":
         edits = _edited(model, heads, "hook_pattern", on_parent)
-    elif model.config.mixer != "attention":
+    elif model.config.mixer != "attention" or model.config.has_lag_bias:
         edits = _edited(model, heads, "hook_attn_scores", equal)
     else:  # a query of zero tells no key from another: no pattern is needed, which is large at long contexts
         query = "q_norm.hook_normalized" if model.config.use_qk_norm else "hook_q"

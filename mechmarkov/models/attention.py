@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformer_lens import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
+from mechmarkov.models.alibi import alibi
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.layers import Norm, causal_mask, is_hooked, parameter, visible_positions
 from mechmarkov.models.mixer import Context, Mixer
@@ -27,7 +28,8 @@ class Attention(Mixer, name="attention"):
 
     With `use_qk_norm` the queries and keys of each head go through an RMS norm (`q_norm`, `k_norm`).
     With relative positions `W_rel` `[*stack, head, n_ctx, d_head]` is added to the key at each lag (0 is the
-    query's own position). For the other parameters and hooks see `Mixer`.
+    query's own position); with `relative_bias` `b_rel` `[*stack, head, n_ctx]` is added to the score of each
+    lag. For the other parameters and hooks see `Mixer`.
     """
 
     inputs = ("Q", "K", "V")
@@ -55,6 +57,8 @@ class Attention(Mixer, name="attention"):
             self.hook_rot_k = HookPoint()
         if config.positional_embedding_type == "relative":
             self.W_rel = parameter(stack, config.n_heads, config.n_ctx, config.d_head)
+        if config.positional_embedding_type == "relative_bias":
+            self.b_rel = parameter(stack, config.n_heads, config.n_ctx)
 
     @property
     def QK(self) -> FactoredMatrix:
@@ -122,31 +126,53 @@ class Attention(Mixer, name="attention"):
         """Returns queries, keys or values of vectors as `Mixer.read_by`, through their norm, if any."""
         return self._normed(side, super().read_by(side, x))
 
-    def _relative_scores(
+    def lag_bias(self, n_lags: int) -> Float[Tensor, "*stack head lag"] | None:
+        """Returns what is added to scores for a lag whatever the tokens are; None where nothing is.
+
+        Args:
+            n_lags: How many lags; 0 is the query's own position.
+        """
+        match self.config.positional_embedding_type:
+            case "alibi":
+                table = alibi(self.config.n_heads, n_lags, self.W_O)
+                return table.expand(*self.W_O.shape[:-3], *table.shape)
+            case "relative_bias":
+                return self.b_rel[..., :n_lags]
+        return None
+
+    def _lag_scores(
         self, q: Tensor, n_keys: int, visible: Tensor | None = None
     ) -> Float[Tensor, "... head query key"]:
-        """`q_t . W_rel[t - s]`, over the score scale; entries above the diagonal are arbitrary."""
-        if visible is None:
+        """Positions' part of scores by lag: `q_t . W_rel[t - s] / score_scale`, or `lag_bias`.
+
+        Entries above the diagonal are arbitrary. ALiBi counts masked tokens, as HookedTransformer's does.
+        """
+        if visible is None or self.config.positional_embedding_type == "alibi":
             position = torch.arange(n_keys, device=q.device)
         else:
             position = visible_positions(visible)[..., None, :]  # the same for all heads
         lag = (position[..., -q.shape[-2] :, None] - position[..., None, :]).clamp_min(0)
+        table = self.lag_bias(n_keys)
+        if table is not None:
+            lag = lag[(None,) * (q.ndim - lag.ndim)]
+            return torch.take_along_dim(table[..., None, :, None, :], lag, -1)
         rel = self.W_rel[..., :n_keys, :]
         by_lag = q @ (rel if rel.ndim == 3 else rel[:, None]).mT / self.config.score_scale
         return by_lag.gather(-1, lag.expand_as(by_lag))
 
     def _sdpa(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        relative = self.config.positional_embedding_type == "relative"
+        by_lag = self.config.scores_lags
         n_queries, n_keys = q.shape[-2], k.shape[-2]
         single = all(x.dtype == torch.float32 for x in (q, k, v))
         if self.fused is not None and single and n_queries == n_keys:
             return self.fused(q, k, v, 1 / self.config.score_scale, self.window)
-        free = self.window is None and not relative
+        free = self.window is None and not by_lag
         causal = free and n_queries == n_keys
         needs_mask = not causal and not (free and n_queries == 1)  # only the last query sees every key
         mask = causal_mask(n_queries, n_keys, self.window, q.device) if needs_mask else None
-        if relative and mask is not None:
-            mask = self._relative_scores(q, n_keys).masked_fill(~mask, -torch.inf).flatten(0, -4)
+        if by_lag and mask is not None:
+            mask = self._lag_scores(q, n_keys).masked_fill(~mask, -torch.inf).to(q.dtype)
+            mask = mask.expand(*q.shape[:-2], -1, -1).flatten(0, -4)
         lead, scale = q.shape[:-3], 1 / self.config.score_scale
         # The fused kernels take [batch, head, query, d_head]: members of a stack go into the batch.
         # They read a vector as a whole, which a thin GEMM leaves apart in memory.
@@ -157,8 +183,8 @@ class Attention(Mixer, name="attention"):
 
     def _explicit(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
         scores = (q @ k.mT).div_(self.config.score_scale)
-        if self.config.positional_embedding_type == "relative":
-            scores = scores + self._relative_scores(q, k.shape[-2], visible)
+        if self.config.scores_lags:
+            scores = scores + self._lag_scores(q, k.shape[-2], visible).to(scores.dtype)
         allowed = causal_mask(q.shape[-2], k.shape[-2], self.window, q.device)
         if visible is not None:
             allowed = allowed & visible[..., None, None, :]

@@ -15,6 +15,8 @@ MAX_LENGTH = 1 << 20
 MAX_WINDOW = (1 << 31) - 1
 
 STATE_SPACES = ("mamba", "mamba1")  # mixers that have the fields below
+LAG_BIASES = ("relative_bias", "alibi")  # positions that add a number a lag to attention's scores
+LAG_SCORES = ("relative", *LAG_BIASES)  # those that add to scores by lag
 WITHOUT_SCORES = ("lstm", "mlp")  # mixers of ours that have no attention weights
 STATE_SPACE_FIELDS = ("d_state", "d_conv", "n_groups", "dt_rank", "conv_act_fn", "use_gate", "use_gate_norm")
 # What such mixers and state spaces must have.
@@ -72,7 +74,8 @@ class DecoderConfig(Fields):
             (post-norm): `x = ln1(x + attn(x)); x = ln2(x + mlp(x))`.
         final_norm: Whether a norm stands before the unembedding, too; as `norm_first` where it is not given.
         eps: Added to the variance in a norm.
-        positional_embedding_type: How the model knows positions.
+        positional_embedding_type: How the model knows positions. `relative_bias` is a learned number per head
+            and lag, added to the score after its scale; `alibi` has HookedTransformer's slopes.
         rotary_dim: How many dimensions of a head are rotated; `d_head` where it is not given.
         rotary_base: Base of the rotations' frequencies.
         rotary_adjacent_pairs: Whether neighbouring dimensions are rotated together.
@@ -121,7 +124,9 @@ class DecoderConfig(Fields):
     norm_first: bool = True  # torch's name; its default is False
     final_norm: bool = True  # norm_first
     eps: float = Field(default=1e-5, ge=0, le=1)
-    positional_embedding_type: Literal["standard", "shortformer", "rotary", "relative", "none"] = "standard"
+    positional_embedding_type: Literal[
+        "standard", "shortformer", "rotary", "alibi", "relative", "relative_bias", "none"
+    ] = "standard"  # fmt: skip
     rotary_dim: int | None = None
     rotary_base: float = Field(default=10000.0, gt=1, le=1e12)
     rotary_adjacent_pairs: bool = False
@@ -269,6 +274,16 @@ class DecoderConfig(Fields):
                 raise ValueError(
                     f"{name} is {getattr(self, name)!r}, expected {known} where mixer is {self.mixer!r}"
                 )
+
+    @property
+    def scores_lags(self) -> bool:
+        """Returns whether positions add to attention's scores by lag, learned or as ALiBi."""
+        return self.positional_embedding_type in LAG_SCORES
+
+    @property
+    def has_lag_bias(self) -> bool:
+        """Returns whether positions add a number to scores, the same for all pairs of tokens at a lag."""
+        return self.positional_embedding_type in LAG_BIASES
 
     @property
     def score_scale(self) -> float:

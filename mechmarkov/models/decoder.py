@@ -25,7 +25,8 @@ ROTARY_BUFFERS = ("attn.rotary_sin", "attn.rotary_cos")
 def is_derived(name: str, config: DecoderConfig) -> bool:
     """Returns whether a name is of a buffer that follows from the config: a mask, a rotary table.
 
-    Rotary tables are not, if the model has other positions.
+    Rotary tables are not, if the model has other positions. With ALiBi HookedTransformer has a `W_pos`, which
+    it does not use: that too is passed over.
 
     Example:
         >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=3, d_head=4, d_vocab=2)
@@ -33,6 +34,8 @@ def is_derived(name: str, config: DecoderConfig) -> bool:
         (True, False)
     """
     rotary = config.positional_embedding_type == "rotary"
+    if config.positional_embedding_type == "alibi" and name == "pos_embed.W_pos":
+        return True
     return name.endswith(MASK_BUFFERS + ROTARY_BUFFERS if rotary else MASK_BUFFERS)
 
 

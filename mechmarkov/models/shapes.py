@@ -67,6 +67,8 @@ def _of_attention(name: str, config: DecoderConfig) -> Iterator[tuple[str, Shape
     yield f"{name}.b_O", (d_model,)
     if config.positional_embedding_type == "relative":
         yield f"{name}.W_rel", (heads, config.n_ctx, d_head)
+    if config.positional_embedding_type == "relative_bias":
+        yield f"{name}.b_rel", (heads, config.n_ctx)
     if config.use_qk_norm:
         yield f"{name}.q_norm.w", (d_head,)
         yield f"{name}.k_norm.w", (d_head,)

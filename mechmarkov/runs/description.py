@@ -7,7 +7,12 @@ from mechmarkov.runs.stored import Stored
 from mechmarkov.utils.text import counted
 
 # Kinds of positional embeddings by what they do, where their name does not say it.
-POSITIONS = {"none": "no positions", "shortformer": "positions in queries and keys only (shortformer)"}
+POSITIONS = {
+    "none": "no positions",
+    "shortformer": "positions in queries and keys only (shortformer)",
+    "alibi": "ALiBi",
+    "relative_bias": "a learned bias of scores by lag",
+}
 
 
 def describe(run: Stored) -> dict[str, Any]:

@@ -173,9 +173,10 @@ class Run(Stored):
 
         Takes a live HookedTransformer (TransformerLens 3.9), a TransformerBridge (4: native, or around one of
         transformers' models), a GPT with GPT-2's names (nanoGPT's, minGPT's), transformers' GPT-2, Llama,
-        Mistral, Qwen2, Qwen3, Gemma, GPT-NeoX and Mamba, a `HookedDecoder`, or any module that has
-        HookedTransformer's `cfg`, parameter names and logits; also inside `torch.compile`, DDP, accelerate's
-        `prepare` or a LightningModule. The same tokens, drawn from the source, go through copies of its
+        Mistral, Qwen2, Qwen3, Gemma, GPT-NeoX and Mamba, a `HookedDecoder`, any module that has
+        HookedTransformer's `cfg`, parameter names and logits, or a decoder written by hand, whose forward
+        pass tells which weight is which; also inside `torch.compile`, DDP, accelerate's `prepare` or a
+        LightningModule. The same tokens, drawn from the source, go through copies of its
         weights in float32, in evaluation mode and without autocast, and through the conversion. The largest
         logit difference is kept in `provenance`.
 
@@ -193,7 +194,7 @@ class Run(Stored):
                 positions may be far longer.
             given: Fields of the config that the model does not say, as `mechmarkov import --set` gives them:
                 `{"n_heads": 2, "window": 8}`.
-            names: For a model with names of its own, which weight is which: see the page
+            names: For a model whose forward pass does not tell it, which weight is which: see the page
                 "My model has names of its own" and `mechmarkov.importing.names.table`.
             step: The training step that the model is at; `joined` makes one run of several. One that is not
                 given stands as step 0, and the run's title says that it is unknown.

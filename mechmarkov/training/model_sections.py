@@ -273,7 +273,7 @@ def _activation_bytes(config: DecoderConfig, sequences: int, length: int) -> int
         return int(PEAK_TO_SAVED * _saved_bytes(config, sequences))
     numbers = sequences * length * _numbers_per_token(config)
     # Lag scores are as large as a pattern: twice itself, its gradients, and blocks that malloc keeps.
-    if config.positional_embedding_type == "relative":
+    if config.scores_lags:
         numbers += sequences * config.n_heads * length**2 * 5 * config.n_layers
     return 2 * FLOAT_BYTES * numbers
 

@@ -112,8 +112,7 @@ def _looks(
         unseen = (lag < 0) | (lag > (k.shape[2] if config.window is None else config.window))
         keep(logits.masked_fill_(unseen[:, None], -torch.inf))
 
-    is_relative = config.positional_embedding_type == "relative"
-    if not isinstance(mixer, Attention) or is_relative or config.use_qk_norm:
+    if not isinstance(mixer, Attention) or config.scores_lags or config.use_qk_norm:
         return {"hook_attn_scores": of_scores}
     turned = "rot_" * (config.positional_embedding_type == "rotary")
     return {f"hook_{turned}q": queries.append, f"hook_{turned}k": of_keys}

@@ -31,7 +31,10 @@ def test_no_sequence_has_larger_odds_in_any_architecture(shape, unit):
         assert np.array_equal(bound.exists, np.isfinite(odds).any((2, 3)))
 
 
-@pytest.mark.parametrize("shape", ["plain", "shortformer", "rotary", "relative", "no positions", "window"])
+@pytest.mark.parametrize(
+    "shape",
+    ["plain", "shortformer", "rotary", "relative", "relative bias", "ALiBi", "no positions", "window"],
+)
 def test_of_one_head_the_bound_is_what_the_worst_sequence_has(shape):
     run = one_layer(shape, n_heads=1, scale=1.0)
     bound, odds = bounds_of(run, EXACT), largest_odds(run, EXACT)

@@ -75,7 +75,16 @@ def test_norms_behind_the_sums_are_checked_where_they_stand():
 @pytest.mark.parametrize("unit", [EXACT, FLOAT32])
 def test_the_checker_counts_no_more_rounding_than_the_search(unit):
     """Else whether a proof is confirmed would hang on the processor that it was made on."""
-    for shape in ("plain", "LN and MLP", "RMS and MLP", "rotary", "relative", "GPT-NeoX"):
+    for shape in (
+        "plain",
+        "LN and MLP",
+        "RMS and MLP",
+        "rotary",
+        "relative",
+        "relative bias",
+        "ALiBi",
+        "GPT-NeoX",
+    ):
         run = one_layer(shape, scale=0.2)
         layer, contexts = layer_of(run, unit), contexts_of(run)
         weights = {name: value.double().numpy() for name, value in run.model().state_dict().items()}

@@ -55,6 +55,7 @@ SHARED = {
     "rotary, adjacent pairs": dict(
         WITH_MLP, positional_embedding_type="rotary", d_head=6, rotary_dim=4, rotary_adjacent_pairs=True
     ),
+    "ALiBi": {"positional_embedding_type": "alibi", "attn_scale": 1.3},
     "grouped queries": {"n_heads": 4, "n_key_value_heads": 2},
     "one key and value for all heads": {"n_key_value_heads": 1, "normalization_type": "LN"},
     "a group for each head": {"n_key_value_heads": 3},
@@ -84,6 +85,14 @@ OWN = {
     "relative, window, MLP, LN": dict(
         WITH_MLP, positional_embedding_type="relative", window=3, normalization_type="LN", attn_scale=1.3
     ),
+    "relative bias": {"positional_embedding_type": "relative_bias"},
+    "relative bias, window, grouped queries": {
+        "positional_embedding_type": "relative_bias",
+        "window": 3,
+        "n_heads": 4,
+        "n_key_value_heads": 2,
+        "attn_scale": 1.3,
+    },
     "shortformer, window": {"positional_embedding_type": "shortformer", "window": 4},
     "relative, grouped queries": {
         "positional_embedding_type": "relative",

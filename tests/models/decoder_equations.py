@@ -36,7 +36,14 @@ def turn(x, config):
     return out
 
 
-def pattern_of(q, k, rel, config):
+def by_lag(config, weights, layer, head):
+    """What a head's scores get by lag, with the formula of HookedTransformer for ALiBi."""
+    if config.positional_embedding_type == "alibi":
+        return -np.arange(config.n_ctx) / 2 ** (8 * (head + 1) / config.n_heads)
+    return weights.get(f"blocks.{layer}.attn.b_rel", np.zeros((config.n_heads, config.n_ctx)))[head]
+
+
+def pattern_of(q, k, rel, config, bias):
     """Attention of one head on one sequence, entry by entry: softmax over the keys in reach."""
     pattern = np.zeros((len(q), len(q)))
     for t in range(len(q)):
@@ -45,6 +52,7 @@ def pattern_of(q, k, rel, config):
         scores = np.array([q[t] @ key for key in keys])
         if config.use_attn_scale:
             scores = scores / config.attn_scale
+        scores = scores + bias[t - np.array(reach)]
         pattern[t, reach] = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
     return pattern
 
@@ -86,7 +94,9 @@ def reference(config, state, tokens, patterns=None):
                     q, k = turn(q, config), turn(k, config)
                 rel = w[a + "W_rel"][h] if config.positional_embedding_type == "relative" else None
                 pattern = (patterns or {}).get(layer)
-                pattern = pattern_of(q, k, rel, config) if pattern is None else pattern
+                pattern = (
+                    pattern_of(q, k, rel, config, by_lag(config, w, layer, h)) if pattern is None else pattern
+                )
                 update += pattern @ v @ w[a + "W_O"][h]
             before, x = x, x + update
             x = x if config.norm_first else norm(x, w, config, f"blocks.{layer}.ln1")

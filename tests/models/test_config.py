@@ -107,7 +107,7 @@ MISTAKES = {
     "no MLP, but its width": ({"attn_only": True, "d_mlp": 7}, "d_mlp", "leave both out"),
     "no MLP, but its activation": ({"attn_only": True, "act_fn": "relu"}, "act_fn", "leave both out"),
     "a norm we lack": ({"normalization_type": "BN"}, "normalization_type", "'RMSPre'"),
-    "positions we lack": ({"positional_embedding_type": "alibi"}, "positional_embedding_type", "'rotary'"),
+    "positions we lack": ({"positional_embedding_type": "T5"}, "positional_embedding_type", "'rotary'"),
     "rotary without rotary": ({"rotary_dim": 4}, "rotary_dim", "'standard'"),
     "an odd rotation": (
         {"positional_embedding_type": "rotary", "rotary_dim": 3},

@@ -269,6 +269,8 @@ def count(kernel, output):
         ({"positional_embedding_type": "rotary", "rotary_dim": 4}, "attention", 0),
         ({"use_qk_norm": True}, "attention", 4),
         ({"positional_embedding_type": "relative"}, None, 0),
+        ({"positional_embedding_type": "relative_bias"}, None, 0),
+        ({"positional_embedding_type": "alibi"}, None, 0),
     ],
 )
 def test_training_uses_kernels_unless_something_inside_is_hooked(change, attended_by, norms):
@@ -339,7 +341,9 @@ def test_attention_is_for_small_heads_and_many_positions():
         return attention_for(DecoderConfig(**shape | fields, attn_only=True), device) is attend_fused
 
     assert all(chosen(**fields) for fields in ({}, {"d_head": 16}, {"window": 4}))
-    refused = ({"n_ctx": 16}, {"d_head": 32, "n_ctx": 256}, {"positional_embedding_type": "relative"})
+    kinds = ("relative", "relative_bias", "alibi")
+    by_lag = [{"positional_embedding_type": kind} for kind in kinds]
+    refused = ({"n_ctx": 16}, {"d_head": 32, "n_ctx": 256}, *by_lag)
     assert not any(chosen(**fields) for fields in (*refused, {"device": "cuda"}))
 
 

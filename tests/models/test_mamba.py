@@ -237,6 +237,7 @@ def test_a_config_fills_in_what_is_not_given():
             {"positional_embedding_type": "relative"},
             "positional_embedding_type is 'relative', expected 'none'",
         ),
+        ({"positional_embedding_type": "alibi"}, "positional_embedding_type is 'alibi', expected 'none'"),
         ({"n_key_value_heads": 1}, "n_key_value_heads is 1, expected None where mixer is 'mamba'"),
         ({"dt_rank": 1}, "dt_rank is 1, expected None where mixer is 'mamba'"),
         ({"mixer": "mamba1"}, "d_head is 5, expected 1 where mixer is 'mamba1'"),

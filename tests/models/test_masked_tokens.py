@@ -10,7 +10,8 @@ from mechmarkov.models import DecoderConfig, HookedDecoder
 
 pytestmark = pytest.mark.tl
 
-WINDOWED = [case for case in CASES if "window" in case]  # a window counts masked tokens, as theirs
+# A window and ALiBi count masked tokens, as theirs.
+WINDOWED = [case for case in CASES if "window" in case or case == "ALiBi"]
 KEPT = [1, 2, 4, 5, 6, 8]  # of nine tokens; the first is masked too
 
 

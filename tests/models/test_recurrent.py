@@ -111,6 +111,7 @@ def test_what_a_hook_writes_into_cells_is_shown():
     ("field", "value", "expected"),
     [
         ("positional_embedding_type", "relative", "'none' or 'standard'"),
+        ("positional_embedding_type", "alibi", "'none' or 'standard'"),
         ("n_key_value_heads", 1, "None"),
         ("window", 2, "None"),
         ("d_state", 4, "it left out"),

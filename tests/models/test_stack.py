@@ -92,7 +92,8 @@ def test_with_every_optional_hook_point():
 def configs(draw):
     """Small models of every kind: widths of one, lengths of one, one head, one token."""
     small = st.integers(1, 4)
-    positions = draw(st.sampled_from(["standard", "shortformer", "rotary", "relative", "none"]))
+    kinds = ["standard", "shortformer", "rotary", "alibi", "relative", "relative_bias", "none"]
+    positions = draw(st.sampled_from(kinds))
     d_vocab, attn_only = draw(st.integers(1, 5)), draw(st.booleans())
     tied = draw(st.booleans())
     return DecoderConfig(

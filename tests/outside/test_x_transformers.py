@@ -36,12 +36,18 @@ def names_of(depth: int) -> dict:
     return names
 
 
-def trained(recorder: mm.Recorder | None = None, tied: bool = False, **layers: object) -> torch.nn.Module:
+def trained(
+    recorder: mm.Recorder | None = None, tied: bool = False, positions: bool = True, **layers: object
+) -> torch.nn.Module:
     torch.manual_seed(0)
     decoder = Decoder(**({"dim": WIDTH, "depth": 2, "heads": 2, "attn_dim_head": 8} | layers))
     net = TransformerWrapper(
-        num_tokens=N_STATES, max_seq_len=LENGTH, tie_embedding=tied, attn_layers=decoder
-    )  # fmt: skip
+        num_tokens=N_STATES,
+        max_seq_len=LENGTH,
+        tie_embedding=tied,
+        attn_layers=decoder,
+        use_abs_pos_emb=positions,
+    )
     wrapper = AutoregressiveWrapper(net)
     optimiser = torch.optim.AdamW(wrapper.parameters(), lr=1e-2)
     for step in range(4):
@@ -71,6 +77,40 @@ def test_a_saved_wrapper_comes_in(tmp_path):
     names = {f"net.{name}" if name != "missing" else name: line for name, line in names_of(2).items()}
     run = mm.import_run([tmp_path / "model.pt"], source=SOURCE, names=names, given=GIVEN).run
     assert_same_logits(run, wrapper.net)
+
+
+def by_lag(net: torch.nn.Module, line: dict, kind: str = "relative_bias", n_heads: int = 2) -> mm.Run:
+    """One bias of all layers, without positions of tokens."""
+    names = names_of(2) | line
+    del names["pos_emb.emb.weight"]
+    given = GIVEN | {"n_heads": n_heads, "positional_embedding_type": kind, "n_ctx": LENGTH}
+    return mm.Run.from_model(net, source=SOURCE, names=names, given=given)
+
+
+B_REL = ["blocks.0.attn.b_rel", "blocks.1.attn.b_rel"]
+
+
+def test_alibi_of_two_heads_and_of_three():
+    """Three heads have other slopes than HookedTransformer's: those of the net's buffer."""
+    net = trained(alibi_pos_bias=True, positions=False).net
+    run = by_lag(net, {}, "alibi")
+    assert_same_logits(run, net)
+    assert "blocks.0.attn.b_rel" not in run.states
+    net = trained(alibi_pos_bias=True, positions=False, heads=3).net
+    assert_same_logits(
+        by_lag(net, {"attn_layers.rel_pos.slopes": {"to": B_REL, "slopes": True}}, n_heads=3), net
+    )
+    with pytest.raises(ValueError, match="disagree"):
+        by_lag(net, {}, "alibi", n_heads=3)
+
+
+def test_t5s_buckets_become_a_bias_of_each_layer():
+    net = trained(rel_pos_bias=True, rel_pos_num_buckets=8, rel_pos_max_distance=12, positions=False).net
+    line = {"to": B_REL, "buckets": 12, "scale": 8**0.5}  # they multiply it by sqrt(d_head)
+    run = by_lag(net, {"attn_layers.rel_pos.relative_attention_bias.weight": line})
+    assert_same_logits(run, net)
+    with pytest.raises(ValueError, match="disagree"):
+        by_lag(net, {"attn_layers.rel_pos.relative_attention_bias.weight": line | {"buckets": 16}})
 
 
 def test_a_tied_embedding_that_is_scaled_at_the_end():

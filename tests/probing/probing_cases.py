@@ -61,6 +61,8 @@ SHAPES = {
     "shortformer": {"positional_embedding_type": "shortformer"},
     "rotary": {"positional_embedding_type": "rotary", "d_head": 4},
     "relative": {"positional_embedding_type": "relative"},
+    "relative bias": {"positional_embedding_type": "relative_bias"},
+    "ALiBi": {"positional_embedding_type": "alibi"},
     "no positions": {"positional_embedding_type": "none"},
     "window": {"window": 2},
     "window of itself alone": {"window": 0},

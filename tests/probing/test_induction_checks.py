@@ -91,7 +91,7 @@ def test_the_effect_is_the_interaction_of_token_and_predecessor(shape, objective
         assert found.high[member, layer, head] == pytest.approx(effect + error, abs=1e-5)
 
 
-@pytest.mark.parametrize("shape", ["plain", "rotary", "relative", "LN and MLP"])
+@pytest.mark.parametrize("shape", ["plain", "rotary", "relative", "relative bias", "ALiBi", "LN and MLP"])
 def test_what_is_behind_a_query_is_not_computed(shape, monkeypatch):
     subject, read, lengths = subject_of(random_run(shape, n_ctx=24), sequences=20), checks.by_layer, []
 
@@ -132,7 +132,9 @@ def test_it_is_one_for_an_ideal_head_and_nothing_for_what_only_looks_like_one(so
         assert found.low[0, 1, 0] == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("shape", ["plain", "LN and MLP", "rotary", "relative", "RMSPre, tied"])
+@pytest.mark.parametrize(
+    "shape", ["plain", "LN and MLP", "rotary", "relative", "relative bias", "RMSPre, tied"]
+)
 def test_no_head_of_a_single_layer_is_moved_by_a_predecessor(shape):
     """Whatever it prefers: what draws attention to or from a neighbour does not count."""
     decoder = randomise(HookedDecoder(config_of(shape, n_layers=1, n_ctx=12)), scale=2.0)

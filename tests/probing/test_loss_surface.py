@@ -27,7 +27,17 @@ from mechmarkov.sources import Binary, Chain, Circle
 # Few enough weights for a dense Hessian by one product a weight.
 TINY = {"n_layers": 1, "n_heads": 1, "d_model": 4, "d_head": 2, "n_ctx": 4}
 
-SHAPES = ["plain", "LN and MLP", "RMSPre, tied", "shortformer", "relative", "window", "Qwen3", "GPT-NeoX"]
+SHAPES = [
+    "plain",
+    "LN and MLP",
+    "RMSPre, tied",
+    "shortformer",
+    "relative",
+    "relative bias",
+    "window",
+    "Qwen3",
+    "GPT-NeoX",
+]
 
 
 def surface_of(run, sequences=16):

@@ -8,13 +8,14 @@ from torch import nn
 from torch.nn import functional as F
 
 K, LENGTH, WIDTH, HEADS, D_HEAD = 5, 7, 8, 2, 4
+ALIBI = torch.tensor([2.0**-4, 2.0**-8])  # the slopes of two heads
 EPS = torch.finfo(torch.float32).eps  # what `nn.RMSNorm` takes where none is given
 R, B = r"layers\.(\d+)\.", r"blocks.\1."  # a layer's names, and HookedTransformer's
 
 
 @dataclass(frozen=True)
 class Style:
-    """A way to write a decoder; no HookedDecoder has `bias_of_scores`, or what `norm="residual"` is."""
+    """A way to write a decoder; no HookedDecoder has what `norm="residual"` is."""
 
     reads: str = "tokens"  # or "one-hot"
     position_first: bool = False
@@ -23,7 +24,7 @@ class Style:
     qkv: str = "parts"  # "heads", "interleaved"
     scale: float = D_HEAD**-0.5
     soft: bool = True  # attention's weights are a softmax
-    bias_of_scores: float = 0.0  # ALiBi's slope
+    bias_of_scores: str = "none"  # "alibi", "slopes", "pairs" (of positions), "lags", "computed"
     norm: str = "pre"  # "post", "none", "residual": the stream itself is normed before attention
     rms: bool = False
     last_norm: bool = True
@@ -46,6 +47,8 @@ class Layer(nn.Module):
         self.style = style
         self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=style.bias)
         self.proj = nn.Linear(WIDTH, WIDTH, bias=style.bias)
+        if style.bias_of_scores == "lags":
+            self.lags = nn.Embedding(LENGTH, HEADS)
         if style.mlp != "none":
             self.up = nn.Linear(WIDTH, 4 * WIDTH, bias=style.bias)
             self.down = nn.Linear(4 * WIDTH, WIDTH, bias=style.bias)
@@ -65,13 +68,23 @@ class Layer(nn.Module):
             parts = list(y.unflatten(-1, (HEADS, D_HEAD, 3)).unbind(-1))
         return [part.transpose(1, 2) for part in parts]
 
-    def attention(self, x: torch.Tensor) -> torch.Tensor:
+    def bias(self, lags: torch.Tensor, own: torch.Tensor | None) -> torch.Tensor | float:
+        """What is added to scores, `[head, query, key]`, by a buffer of the model's own or without one."""
+        kind, n = self.style.bias_of_scores, len(lags)
+        if kind == "lags":
+            return self.lags(lags.clamp(min=0)).permute(2, 0, 1)
+        if kind == "pairs":
+            return own[:, :n, :n]
+        slopes = {"alibi": ALIBI, "slopes": own, "computed": torch.tensor([0.5, 0.5])}.get(kind)
+        return 0.0 if slopes is None else -slopes[:, None, None] * lags
+
+    def attention(self, x: torch.Tensor, own: torch.Tensor | None) -> torch.Tensor:
         q, k, v = self.heads(x)
         if self.style.positions == "rotary":
             q, k = rotated(q), rotated(k)
         length = torch.arange(x.shape[1])
         lags = length[:, None] - length
-        scores = q @ k.mT * self.style.scale - self.style.bias_of_scores * lags
+        scores = q @ k.mT * self.style.scale + self.bias(lags, own)
         if self.style.soft:
             weights = scores.masked_fill(lags < 0, -torch.inf).softmax(-1)
         else:
@@ -84,13 +97,13 @@ class Layer(nn.Module):
             return self.down(F.silu(self.gate(x)) * self.up(x))
         return self.down(getattr(F, self.style.mlp)(self.up(x)))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, own: torch.Tensor | None = None) -> torch.Tensor:
         kind, has_mlp = self.style.norm, self.style.mlp != "none"
         if kind == "post":
-            x = self.norm1(x + self.attention(x))
+            x = self.norm1(x + self.attention(x, own))
             return self.norm2(x + self.feed(x)) if has_mlp else x
         normed = self.norm1(x) if kind != "none" else x
-        x = (normed if kind == "residual" else x) + self.attention(normed)
+        x = (normed if kind == "residual" else x) + self.attention(normed, own)
         if not has_mlp:
             return x
         return x + self.feed(self.norm2(x) if kind != "none" else x)
@@ -118,6 +131,11 @@ class Hand(nn.Module):
             self.pos = nn.Embedding(LENGTH, WIDTH)
         if style.positions == "sinusoidal":
             self.register_buffer("pe", sinusoids())
+        if style.bias_of_scores == "slopes":
+            self.register_buffer("slopes", torch.tensor([0.5, 0.2]))
+        if style.bias_of_scores == "pairs":
+            lags = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)
+            self.register_buffer("slopes", -torch.tensor([0.1, 0.03])[:, None, None] * lags**2)
         self.layers = nn.ModuleList(Layer(style) for _ in range(style.n_layers))
         self.norm = norm(style) if style.norm != "none" and style.last_norm else nn.Identity()
         self.head = nn.Linear(WIDTH, K, bias=False)
@@ -136,7 +154,7 @@ class Hand(nn.Module):
         x = self.drop(x)
         for _ in range(style.repeats):
             for layer in self.layers:
-                x = layer(x)
+                x = layer(x, self.slopes if style.bias_of_scores in ("slopes", "pairs") else None)
         logits = self.head(self.norm(x))
         logits = logits.transpose(0, 1) if style.position_first else logits
         return {
@@ -160,6 +178,9 @@ def names_of(style: Style) -> dict:
         "norm.bias": "ln_final.b",
         "missing": "zeros",
     }
+    names[rf"{R}lags\.weight"] = f"{B}attn.b_rel"
+    every = [f"blocks.{layer}.attn.b_rel" for layer in range(style.n_layers)]
+    names["slopes"] = {"to": every, "slopes": style.bias_of_scores == "slopes"}
     if style.tied:
         names["tok.weight"] = [names["tok.weight"], "unembed.W_U"]
     for kind, ours in (("weight", "W"), ("bias", "b")):
@@ -186,4 +207,7 @@ def given_of(style: Style) -> dict:
         rotary = {"positional_embedding_type": "rotary", "rotary_adjacent_pairs": False}
         given |= rotary if style.positions == "rotary" else {"positional_embedding_type": "none"}
         given["n_ctx"] = LENGTH
+    if style.bias_of_scores != "none" and style.positions == "none":
+        kind = "alibi" if style.bias_of_scores == "alibi" else "relative_bias"
+        given["positional_embedding_type"] = kind
     return given

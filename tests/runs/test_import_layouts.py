@@ -43,15 +43,20 @@ def test_a_saved_model_becomes_a_run_with_its_own_logits(tmp_path, name):
     assert run.config.tied == (name.startswith(("nanogpt", "gpt2", "bridge_gpt2")) and "untied" not in name)
 
 
-def test_relative_positions_tell_themselves(tmp_path):
+@pytest.mark.parametrize("positions", ["relative", "relative_bias", "alibi"])
+def test_relative_positions_tell_themselves(tmp_path, positions):
+    """But for ALiBi, which has no weights: HookedTransformer's file holds positions that it does not use."""
     config = DecoderConfig(
         n_layers=2, d_model=8, n_ctx=6, d_head=4, d_vocab=5, attn_only=True, normalization_type=None,
-        positional_embedding_type="relative",
+        positional_embedding_type=positions,
     )  # fmt: skip
     stack = HookedDecoder(config, n_models=1)
     initialise(stack, [0], scheme="normal", std=0.5)
-    torch.save(stack[0].state_dict(), tmp_path / "model.pt")
-    run = import_run([tmp_path / "model.pt"], source=SOURCE, given={"normalization_type": None}).run
+    state, given = stack[0].state_dict(), {"normalization_type": None}
+    if positions == "alibi":
+        state["pos_embed.W_pos"], given["positional_embedding_type"] = torch.ones(6, 8), "alibi"
+    torch.save(state, tmp_path / "model.pt")
+    run = import_run([tmp_path / "model.pt"], source=SOURCE, given=given).run
     assert run.config == config
     tokens = torch.randint(5, (4, 6), generator=torch.Generator().manual_seed(0))
     assert torch.equal(run.model()(tokens), stack[0](tokens))

@@ -152,7 +152,11 @@ def test_a_spoiled_weight_is_named(tmp_path, capsys, name, value, words):
 
 
 CHANGED_CONFIGS = [
-    ("positional_embedding_type", "alibi", "cfg.positional_embedding_type is 'alibi'"),
+    (
+        "positional_embedding_type",
+        "relative_positional_bias",
+        "cfg.positional_embedding_type is 'relative_positional_bias'",
+    ),
     ("gated_mlp", True, "gated_mlp is False by the shapes, but True was given"),
     ("something_new", {"a": [1]}, "cfg.something_new is 'a nested dict': a HookedDecoder cannot express it"),
     *[

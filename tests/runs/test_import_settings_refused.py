@@ -40,6 +40,8 @@ from mechmarkov.sources import Circle
         ("config", "pre_norm", False, "with --set norm_first=false"),
         ("config", "use_final_norm", False, "with --set final_norm=false"),
         ("args", "norm_type", "RMSNorm", "args: norm_type is 'RMSNorm', which no weight shows"),
+        ("config", "use_alibi", True, "say what it means with --set positional_embedding_type=alibi"),
+        ("config", "rel_pos_bias", True, "with --set positional_embedding_type=relative_bias"),
         ("config", "attn_scale", 0.5, "with --set attn_scale=4.0 (what scores are divided by)"),
         ("config", "parallel", True, "with --set parallel_attn_mlp=true"),
         ("model_args", "block_size", 9, "model_args: block_size is 9, but it is 7 by the shapes"),

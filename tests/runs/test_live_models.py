@@ -56,6 +56,8 @@ def live(**changes: object) -> torch.nn.Module:
         {"use_attn_scale": False},
         {"attn_scale": 0.7},
         {"positional_embedding_type": "shortformer"},
+        {"positional_embedding_type": "alibi", "normalization_type": "LN"},
+        {"positional_embedding_type": "alibi", "n_heads": 3},
         {"positional_embedding_type": "rotary", "rotary_dim": 4},
         {
             "positional_embedding_type": "rotary",
@@ -92,7 +94,6 @@ def test_a_query_token_and_fewer_outputs(tmp_path):
         ({"attention_dir": "bidirectional"}, "cfg.attention_dir is 'bidirectional', expected 'causal'"),
         ({"scale_attn_by_inverse_layer_idx": True}, "cfg.scale_attn_by_inverse_layer_idx is True"),
         (dict(MLP, act_fn="relu2"), "cfg.act_fn is 'relu2', expected 'relu', 'gelu', 'gelu_new' or 'silu'"),
-        ({"positional_embedding_type": "alibi"}, "cfg.positional_embedding_type is 'alibi'"),
         ({"attn_scores_soft_cap": 5.0}, "cfg.attn_scores_soft_cap is 5.0"),
         ({"output_logits_soft_cap": 5.0}, "cfg.output_logits_soft_cap is 5.0"),
         ({"normalization_type": "LN", "final_rms": True}, "cfg.final_rms is True"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from names_brought import CIRCLE, PAGE, brought, sequences
 from own_names import Own, Shape, given_of, names_of
 from public_codes import SOURCE
+from strangers import Gated
 
 import mechmarkov as mm
 from mechmarkov.cli import main
@@ -101,11 +102,16 @@ def test_a_last_norm_that_is_left_out_is_told():
 
 def test_a_model_that_nothing_fits_shows_its_names_beside_those_that_are_wanted():
     with pytest.raises(RunFileError) as caught:
-        mm.Run.from_model(Own(Shape("parts")), source=SOURCE)
+        mm.Run.from_model(Gated(), source=SOURCE)
     said = str(caught.value)
-    assert said.startswith("the weights of Own are called positions, tokens.weight, stack.N.attention.mask, ")
+    assert said.startswith("the weights of Gated are called e.weight, p.weight, ")
     page = "docs/my-model-has-names-of-its-own.md"
-    for name in ("stack.N.attention.qkv.weight", "blocks.N.attn.W_Q", page):
+    for name in (
+        "gate.weight",
+        "blocks.N.attn.W_Q",
+        page,
+        "its forward pass does not tell: attention's scores",
+    ):
         assert name in said
     assert len(said) < 1000  # the command line cuts there
 
@@ -170,13 +176,15 @@ def blocks_of_the_page(language: str) -> list[str]:
 
 
 def test_the_page_runs_as_it_stands(tmp_path, monkeypatch, capsys):
-    """Its model, its table of ten lines, its TOML and its command."""
+    """Its model, its table of eight lines, its TOML and its command."""
     monkeypatch.chdir(tmp_path)
-    model_code, table_code = blocks_of_the_page("python")
+    model_code, live_code, table_code = blocks_of_the_page("python")
     ns: dict = {}
-    exec(compile(model_code + table_code, str(PAGE), "exec"), ns)
-    assert float(capsys.readouterr().out) <= 1e-5
-    assert len(table_code.splitlines()) == 10
+    exec(compile(model_code + live_code + table_code, str(PAGE), "exec"), ns)
+    name, by_itself, by_names = capsys.readouterr().out.split()
+    assert name == "embed.W_E"
+    assert max(float(by_itself), float(by_names)) <= 1e-5
+    assert len(table_code.splitlines()) == 8
     (toml,) = blocks_of_the_page("toml")
     Path("names.toml").write_text(toml)
     assert table_of(read_names("names.toml")) == table_of(ns["names"])

@@ -17,6 +17,7 @@ ROTARY = {"positional_embedding_type": "rotary", "rotary_dim": 2, "parallel_attn
 TO = r"blocks.\1."
 TIED = ["embed.W_E", "unembed.W_U"]
 H, OPT, PHI = r"transformer\.h\.(\d+)\.", r"model\.decoder\.layers\.(\d+)\.", r"model\.layers\.(\d+)\."
+MPT = r"transformer\.blocks\.(\d+)\."
 
 
 def linear(at, **names):
@@ -98,6 +99,20 @@ CASES = {
             "missing": "zeros",
         },
         {"act_fn": "relu"},
+    ),
+    "mpt": (
+        transformers.MptConfig(**SMALL, d_model=WIDTH, n_layers=2, n_heads=2, max_seq_len=LENGTH),
+        {
+            "transformer.wte.weight": TIED,
+            "lm_head.weight": "",
+            r"transformer\.norm_f\.weight": "ln_final.w",
+            MPT + r"norm_(\d)\.weight": TO + r"ln\2.w",
+            MPT + r"attn\.Wqkv\.weight": {"to": [f"{TO}attn.W_{x}" for x in "QKV"], "split": "parts"},
+            **linear(MPT, **{r"attn\.out_proj": "attn.{}_O"}),
+            **linear(MPT + r"ffn\.", up_proj="mlp.{}_in", down_proj="mlp.{}_out"),
+            "missing": "zeros",
+        },
+        {"act_fn": "gelu", "positional_embedding_type": "alibi"},
     ),
     "gpt_neo": (
         transformers.GPTNeoConfig(

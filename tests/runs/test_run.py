@@ -41,7 +41,9 @@ def plans(draw) -> dict:
         act_fn=None if attn_only else draw(st.sampled_from(["relu", "gelu", "gelu_new"])),
         normalization_type=draw(st.sampled_from([None, "LN", "LNPre", "RMS", "RMSPre"])),
         positional_embedding_type=draw(
-            st.sampled_from(["standard", "shortformer", "rotary", "relative", "none"])
+            st.sampled_from(
+                ["standard", "shortformer", "rotary", "alibi", "relative", "relative_bias", "none"]
+            )
         ),
         tied=draw(st.booleans()),
         window=draw(st.none() | st.integers(0, 3)),
@@ -266,7 +268,11 @@ def test_a_model_that_computes_something_else_is_refused():
         ({"attn_scores_soft_cap": 50.0}, "cfg.attn_scores_soft_cap is 50.0, expected -1.0"),
         ({"n_key_value_heads": 1}, "no parameter blocks.0.attn._W_K"),
         ({"act_fn": "solu_ln"}, "cfg.act_fn is 'solu_ln', expected 'relu', 'gelu', 'gelu_new' or 'silu'"),
-        ({"positional_embedding_type": "alibi"}, "cfg.positional_embedding_type is 'alibi', expected"),
+        (
+            {"positional_embedding_type": "relative_positional_bias"},
+            "cfg.positional_embedding_type is 'relative_positional_bias', expected",
+        ),
+        ({"positional_embedding_type": "alibi"}, "Elsewhere and its conversion disagree: logits differ by"),
         (
             {"use_local_attn": True, "window_size": 3, "attn_types": ["local", "global"]},
             "cfg.attn_types mixes",

@@ -54,6 +54,10 @@ COME_IN = {
     "position first": Style(position_first=True),
     "one-hot vectors": Style(reads="one-hot"),
     "one-hot vectors, position first": Style(reads="one-hot", position_first=True),
+    **{
+        f"biases of scores, {kind}": Style(positions="none", bias_of_scores=kind)
+        for kind in ("alibi", "slopes", "pairs", "lags")
+    },
     "one layer twice": Style(n_layers=1, repeats=2),
     "without the last norm": Style(last_norm=False),
     "without the last norm, RMSNorm, no MLP": Style(last_norm=False, rms=True, mlp="none"),
@@ -101,10 +105,10 @@ def test_no_position_beyond_a_context_is_read():
 
 
 HEADS_DIFFER = (
-    "the first to differ is what layers.0.proj reads, the heads' output: .*ALiBi, .* without softmax"
+    "the first to differ is what layers.0.proj reads, the heads' output: .*alibi, .*b_rel; .* without softmax"
 )
 REFUSED = {
-    "ALiBi": (Style(bias_of_scores=0.5), HEADS_DIFFER),
+    "ALiBi and positions of tokens": (Style(bias_of_scores="alibi"), HEADS_DIFFER),
     "attention without softmax": (Style(soft=False), HEADS_DIFFER),
     "a normed residual stream": (
         Style(norm="residual"),
@@ -159,6 +163,24 @@ def test_a_scale_by_the_width_is_told():
     style = Style(scale=1 / WIDTH)
     with pytest.raises(RunFileError, match=r"with given=\{'attn_scale': 8\.0\} they agree$"):
         brought(drawn(Hand(style)), style, attn_scale=2.0)
+
+
+def test_a_bias_by_lag_that_nobody_says():
+    style = Style(positions="none", bias_of_scores="alibi")
+    with pytest.raises(
+        RunFileError, match=r"with given=\{'positional_embedding_type': 'alibi'\} they agree$"
+    ):
+        brought(drawn(Hand(style)), style, positional_embedding_type="none")
+    style = replace(style, bias_of_scores="computed")  # as ALiBi with other slopes
+    with pytest.raises(RunFileError, match=HEADS_DIFFER):
+        brought(drawn(Hand(style)), style, positional_embedding_type="alibi")
+
+
+def test_a_bias_of_pairs_that_differs_in_a_lag():
+    model = drawn(Hand(style := Style(positions="none", bias_of_scores="pairs")))
+    model.slopes[0, 4, 3] += 0.1
+    with pytest.raises(RunFileError, match=r'"slopes" differs by 0\.1\d* among pairs of one lag'):
+        brought(model, style)
 
 
 def test_positions_that_code_computes_need_a_buffer():

@@ -43,10 +43,11 @@ SHARED = [
     "optimiser.betas=[0.9, 0.99]", "optimiser={kind='gd', lr=0.1}", "precision=bfloat16",
     "source={kind='circle', n_states=3, p=0.5}",
 ]  # fmt: skip
+KINDS = ("relative", "relative_bias", "alibi", "rotary", "shortformer", "none")
 SHAPES = [
     ["model.tied=true"],
     ["model.window=3"],
-    *([f"model.positional_embedding_type={kind}"] for kind in ("relative", "rotary", "shortformer", "none")),
+    *([f"model.positional_embedding_type={kind}"] for kind in KINDS),
     ["model.attn_only=true"],
     ["model.n_layers=2", "model.normalization_type=RMSPre"],
     ["model.n_layers=2", "model.normalization_type=LN", "model.norm_first=false"],

@@ -35,6 +35,7 @@ MODELS = {  # fields, and what an output depends on
 ORDERED = {  # models to which the order of tokens matters
     "standard": {},
     "relative": {"positional_embedding_type": "relative", **ATTENTION},
+    "relative bias": {"positional_embedding_type": "relative_bias", **ATTENTION},
     "two layers": {"positional_embedding_type": "none", "n_layers": 2, **ATTENTION},
 }
 OBJECTIVES = {

@@ -124,7 +124,23 @@ class Layer:
             by_lag = own[None].inner(relative[:, lag].transposed(1, 0, 2))
             scores = scores + by_lag[:, None]
         scale = Ball.exact(1 / self.config.score_scale, self.unit)
-        return (scores * scale).widened(gamma(4, self.unit)).transposed(2, 0, 1)
+        scores = (scores * scale).widened(gamma(4, self.unit)).transposed(2, 0, 1)
+        if self._lag_bias is None:
+            return scores
+        return scores + self._lag_bias[:, query - np.arange(seen.start, seen.stop), None]
+
+    @cached_property
+    def _lag_bias(self) -> Ball | None:
+        """Returns the bias of scores by lag, `[head, lag]`, where positions are one; else None."""
+        match self.config.positional_embedding_type:
+            case "relative_bias":
+                return self._ball("blocks.0.attn.b_rel").widened(gamma(4, self.unit))
+            case "alibi":
+                n_heads = self.config.n_heads
+                slope = 2.0 ** (-8 / n_heads * np.arange(1, n_heads + 1))
+                table = Ball.exact(-slope[:, None] * np.arange(self.config.n_ctx), self.unit)
+                return table.widened(gamma(n_heads + ELEMENTARY, self.unit))  # the model's are powers
+        return None
 
     def attention(self, query: int, token: int) -> Ball:
         """Attention weights up to a factor, `exp(score - largest)`, `[head, key, token]`."""

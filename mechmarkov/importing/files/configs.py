@@ -67,7 +67,9 @@ MEANINGS: dict[str, str | None] = {
     **dict.fromkeys(
         ("rope", "use_rope", "rotary", "use_rotary", "rotary_emb", "use_rotary_emb", "alibi", "use_alibi",
          "pos_enc", "pos_emb", "pos_embd", "position_encoding", "positional_encoding", "positional_embedding",
-         "position_embedding_type", "position_embedding", "relative", "rpe", "use_rpe", "nope", "sin_cos"),
+         "position_embedding_type", "position_embedding", "relative", "rpe", "use_rpe", "nope", "sin_cos",
+         "alibi_pos_bias", "rel_pos_bias", "use_rel_pos_bias", "relative_position_bias",
+         "use_relative_position_bias", "relative_bias", "pos_bias"),
         "positional_embedding_type",
     ),
     **dict.fromkeys(
@@ -98,6 +100,11 @@ MEANINGS: dict[str, str | None] = {
         ("n_kv_head", "n_kv_heads", "n_query_groups", "num_key_value_heads"), "n_key_value_heads",
     ),
 }  # fmt: skip
+# The value of our field that a setting's name says where it is on.
+PLAINLY = {
+    **dict.fromkeys(("alibi", "use_alibi", "alibi_pos_bias"), "alibi"),
+    **dict.fromkeys(("rel_pos_bias", "use_rel_pos_bias", "relative_bias"), "relative_bias"),
+}
 # Those whose meaning is plain.
 NUMBERS = {
     **dict.fromkeys(
@@ -161,7 +168,7 @@ def check_settings(config: Mapping[str, Any], where: str, given: Mapping[str, An
         if field is None:
             raise RunFileError(f"{setting}: a HookedDecoder cannot express it")
         fields = {field, "use_attn_scale"} if field == "attn_scale" else {field}
-        example = config_fields.EXAMPLES.get(field, "VALUE")
+        example = PLAINLY.get(name, config_fields.EXAMPLES.get(field, "VALUE"))
         if field == "window" and type(value) is int and value > 1:  # codes differ in whether a query counts
             example = (
                 f"{value} if a query sees itself and {value} tokens before it, {value - 1} if {value} in all"

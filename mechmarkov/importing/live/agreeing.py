@@ -52,6 +52,8 @@ def _others(config: DecoderConfig) -> Iterator[tuple[str, Any]]:
         yield from (("act_fn", name) for name in ACTIVATIONS if name != config.act_fn)
     if config.positional_embedding_type == "rotary":
         yield "rotary_adjacent_pairs", not config.rotary_adjacent_pairs
+    if config.positional_embedding_type == "none":
+        yield "positional_embedding_type", "alibi"
     yield "use_attn_scale", not config.use_attn_scale
     scales = (config.d_model**0.5, float(config.d_head), float(config.d_model))
     yield from (("attn_scale", scale) for scale in scales)

@@ -18,7 +18,8 @@ READ = {
     "attn.W_Q": f"attention's input: embeddings, their scale, positions, the norm before it; {NO_OTHER_NORM}",
     "attn.W_O": (
         "the heads' output: scale, mask and window of attention, the order of heads; "
-        "no HookedDecoder has ALiBi, another bias of scores, or attention without softmax"
+        "a bias of scores by lag is positional_embedding_type alibi, or relative_bias with a line for "
+        "blocks.N.attn.b_rel; no HookedDecoder has another, or attention without softmax"
     ),
     "mlp.W_in": f"an MLP's input: what attention adds, the norm before the MLP; {NO_OTHER_NORM}",
     "mlp.W_out": "what an MLP's activation gives",

@@ -1,6 +1,6 @@
 """The settings of somebody's model: its config, whatever kind of object, and what its modules keep."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -66,15 +66,20 @@ def norm_first(live: Inside) -> bool | None:
 
 
 def n_heads(live: Inside) -> list[int]:
-    """Returns the numbers of heads that a model says: its blocks, or else its configs, or else itself.
+    """Returns the numbers of heads that a model says; minGPT's GPT keeps no config at all."""
+    return numbers_called(live, HEADS)
 
-    Its blocks are asked first, for they are what computes; minGPT's GPT keeps no config at all.
+
+def numbers_called(live: Inside, names: Sequence[str]) -> list[int]:
+    """Returns the integers that a model keeps under some names.
+
+    Its blocks are asked first, for they are what computes; then its configs, then itself.
     """
     inner = (vars(part) for name, part in live.model.named_modules() if name)
     own_configs = list(configs(live))
     sections = (part for one in own_configs for value in one.values() if (part := settings_of(value)))
     for holders in (inner, own_configs, sections, (vars(part) for part in (live.model, live.holder))):
-        numbers = {holder[name] for holder in holders for name in HEADS if type(holder.get(name)) is int}
+        numbers = {holder[name] for holder in holders for name in names if type(holder.get(name)) is int}
         if numbers:
             return sorted(numbers)
     return []

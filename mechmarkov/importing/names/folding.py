@@ -6,6 +6,7 @@ from typing import Any
 from einops import EinopsError, rearrange
 from torch import Tensor
 
+from mechmarkov.importing.names.lags import by_lag
 from mechmarkov.importing.names.table import Line
 from mechmarkov.models.config import STATE_SPACES
 from mechmarkov.safe.plain_data import RunFileError
@@ -121,9 +122,14 @@ def parts(
     by_name = any(guessed for _, guessed in turned.values())
     whole = {target: part for target, (part, _) in turned.items()}
     if line.split is not None:
-        whole = dict(zip(targets, _cut(name, whole[targets[0]], line.split, targets, given), strict=True))
+        whole = dict(zip(targets, cut(name, whole[targets[0]], line.split, targets, given), strict=True))
     if line.head is None:
-        whole = {target: _folded(name, part, target, given) for target, part in whole.items()}
+        whole = {
+            target: by_lag(name, part, line, given)
+            if kind_of(target) == "b_rel"
+            else _folded(name, part, target, given)
+            for target, part in whole.items()
+        }
     return {stored(target, given): part for target, part in whole.items()}, by_name
 
 
@@ -168,7 +174,7 @@ def _columns(kind: str, given: Mapping[str, Any]) -> int | None:
     return whole[side] if side in whole else heads * per_head.get(side, given.get("d_state") or 1)
 
 
-def _cut(name: str, value: Tensor, split: str, targets: list[str], given: Mapping[str, Any]) -> list[Tensor]:
+def cut(name: str, value: Tensor, split: str, targets: list[str], given: Mapping[str, Any]) -> list[Tensor]:
     """A weight that holds several in its columns (in its channels, of a convolution)."""
     sizes = [_columns(kind_of(target), given) for target in targets]
     if split != "heads" and len(set(sizes)) == 1:

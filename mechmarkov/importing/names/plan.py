@@ -93,12 +93,16 @@ def plan_import(
 
 
 def of_live_model(
-    model: torch.nn.Module, names: Names, given: Mapping[str, Any] | None
+    model: torch.nn.Module,
+    names: Names,
+    given: Mapping[str, Any] | None,
+    made: Mapping[str, Tensor] | None = None,
 ) -> tuple[DecoderConfig, dict[str, Tensor]]:
     """Returns the config and HookedTransformer's weights of a live model; its buffers need no line.
 
     What wrappers put into names, or stands before all of them, is taken off where the table does not have it.
-    A weight that is made of others (`reparametrized`) has its own name.
+    A weight that is made of others (`reparametrized`) has its own name. Weights that are `made` of its code
+    have HookedTransformer's names.
 
     Raises:
         RunFileError: As of `plan_import`.
@@ -106,6 +110,7 @@ def of_live_model(
     weights = _weights_of(model)
     short = _without_wrappers(weights, table_of(names))
     weights = {short[name]: layout.in_float32(value) for name, value in weights.items()}
+    weights |= made or {}
     buffers = {short.get(name, name) for name, _ in model.named_buffers()}
     return plan_import(layout.shapes_of(weights), names, given or {}, buffers).of_live_model(weights)
 

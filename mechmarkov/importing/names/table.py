@@ -28,10 +28,13 @@ TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "rows": ((list, tuple), "[start, stop]"),
     "scale": ((int, float), "a number"),
     "add": ((int, float), "a number"),
+    "slopes": ((bool,), "true or false"),
+    "buckets": ((int,), "the lag from which all share the last bucket, such as 128"),
 }
 # What a value must be beyond that.
 FURTHER: dict[str, Callable[[Any], bool]] = {
     "transpose": lambda _: True,
+    "slopes": lambda _: True,
     "split": lambda x: x in ("parts", "heads", "interleaved"),
     "rows": lambda x: len(x) == 2 and all(type(row) is int and row >= 0 for row in x),
     "add": math.isfinite,
@@ -55,6 +58,9 @@ class Line:
         rows: Which of its rows are taken, `[start, stop]`, such as positions without a padding row.
         scale: What it is multiplied by.
         add: What is added to it, after that.
+        slopes: Whether it holds each head's slope in place of `b_rel`: by that a score falls at each lag.
+        buckets: The lag from which all share the last of T5's buckets, where it holds a number for each of
+            these in place of `b_rel`, `[bucket, head]`.
     """
 
     pattern: str
@@ -65,6 +71,8 @@ class Line:
     rows: Sequence[int] | None = None
     scale: float = 1.0
     add: float = 0.0
+    slopes: bool = False
+    buckets: int | None = None
 
 
 @dataclass(frozen=True)

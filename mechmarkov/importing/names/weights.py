@@ -24,7 +24,7 @@ NAMES_SHOWN = 14
 LINE_OF_NAMES = 200  # characters; long names are shown fewer
 OURS = re.compile(
     r"embed\.W_E|pos_embed\.W_pos|ln_final\.[wb]|unembed\.[Wb]_U|"
-    r"blocks\.\d+\.(ln[12]\.[wb]|mlp\.(W_in|W_gate|W_out|b_in|b_out)|attn\.(_?[Wb]_[QKVO]|W_rel|[qk]_norm\.w|"
+    r"blocks\.\d+\.(ln[12]\.[wb]|mlp\.(W_in|W_gate|W_out|b_in|b_out)|attn\.(_?[Wb]_[QKVO]|[Wb]_rel|[qk]_norm\.w|"
     r"[Wb]_G|[Wb]_dt|W_dt_in|W_dt_out|W_B|W_C|A_log|D|w|(b_)?conv_[QKV]))"  # the last of state spaces
 )
 

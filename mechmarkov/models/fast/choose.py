@@ -67,10 +67,11 @@ def attention_for(config: DecoderConfig, device: torch.device | str) -> Callable
     """Returns the attention kernel that is faster than torch's SDPA for this shape and device, or None.
 
     Call it as `kernel(q, k, v, scale, window=None)`: float32, causal, differentiable once. q, k, v and the
-    result have axes [*stack, batch, head, position, d_head]. None if d_head > 16 or positions are relative.
+    result have axes [*stack, batch, head, position, d_head]. None if d_head > 16 or positions add to
+    scores by lag, as ALiBi does.
     On a CPU it needs numba and n_ctx >= 4 d_head; on CUDA an even d_head and a compiler.
     """
-    if config.d_head > MAX_SMALL_HEAD or config.positional_embedding_type == "relative":
+    if config.d_head > MAX_SMALL_HEAD or config.scores_lags:
         return None
     match torch.device(device).type:
         case "cpu" if CAN_COMPILE and config.n_ctx >= MIN_POSITIONS * config.d_head:
