@@ -32,7 +32,7 @@ def tuned_lens(case: Case) -> dict[str, float] | str:
     Without a final norm, a translator and the unembedding after it are any affine map to the logits: that is
     what is fitted. What it tells is what can be read from a layer, not what the model reads there.
     """
-    if case.objective.kind != "cross_entropy" or case.model.config.normalization_type is not None:
+    if case.objective.kind != "cross_entropy" or case.model.config.final_normalization_type:
         return "the output is not a softmax of an affine map of the stream, which a translator is fitted to"
     theirs, output = streams_at(case, case.others.clean), case.others.output
 

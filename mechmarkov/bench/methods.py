@@ -45,13 +45,12 @@ def direct_logit_attribution(case: Case) -> dict[str, float]:
 
     What a final norm divides by is left out, as in TransformerLens's `logit_attrs` without a scale.
     """
-    weight = case.model.folded_unembedding()
     answer, written = case.law - case.corrupt_law, {}
     for name, difference in case.differences.items():
         head = head_index(name)
         if head is not None:
             difference = difference @ case.model.get_parameter(f"blocks.{head[0]}.attn.W_O")[head[1]]
-        logits = (difference @ weight)[:, case.read]
+        logits = (difference @ case.model.folded_unembedding(name))[:, case.read]
         written[name] = -float((answer * logits).sum(-1).mean())
     return written
 

@@ -135,7 +135,7 @@ class Model:
         first, later = (c.positional_embedding_type == kind for kind in ("standard", "shortformer"))
         self.stream = Form(u, np.broadcast_to(w["embed.W_E"], (c.n_ctx, *w["embed.W_E"].shape)))
         self.stream = self.stream + positions if first else self.stream
-        x = self.stream.normed(w, "blocks.0.ln1", c.normalization_type, c.eps)
+        x = self.stream.normed(w, "blocks.0.ln1", c.normalization_type if c.norm_first else None, c.eps)
         v = self.read("V", x).off(2 * c.n_ctx + 4 * (2 + c.n_ctx // BLOCK))  # the sums over keys
         self.q, self.k = (self.read(side, x + positions if later else x) for side in "QK")
         out = v[:, :, :, None].dot(w["blocks.0.attn.W_O"], (c.n_heads - 1) * c.d_head + 1)[:, :, :, 0]
@@ -188,12 +188,15 @@ class Model:
 
     def scores(self, before: Form, x: Form) -> Form:  # from the streams in front of attention and behind it
         c, w = self.c, {name.removeprefix("blocks.0.mlp."): value for name, value in self.w.items()}
+        first, later = (c.normalization_type, None) if c.norm_first else (None, c.normalization_type)
+        x = x.normed(w, "blocks.0.ln1", later, c.eps)
         if not c.attn_only:
-            y = (before if c.parallel_attn_mlp else x).normed(w, "blocks.0.ln2", c.normalization_type, c.eps)
+            y = (before if c.parallel_attn_mlp else x).normed(w, "blocks.0.ln2", first, c.eps)
             gate, y = y.dot(w["W_gate"]).through(c.act_fn) if c.gated_mlp else None, y.dot(w["W_in"], 1)
             y = (y + w["b_in"]).through(c.act_fn) if gate is None else gate * y + w["b_in"]
-            x = y.dot(w["W_out"], 1) + w["b_out"] + x
-        return x.normed(w, "ln_final", c.normalization_type, c.eps).dot(self.W_U, 1) + w["unembed.b_U"]
+            x = (y.dot(w["W_out"], 1) + w["b_out"] + x).normed(w, "blocks.0.ln2", later, c.eps)
+        x = x.normed(w, "ln_final", c.normalization_type, c.eps) if c.final_norm else x
+        return x.dot(self.W_U, 1) + w["unembed.b_U"]
 
 
 class Case:
@@ -259,7 +262,8 @@ class Case:
         value, basis, closed, d = self.value, stored["basis"], stored["closed"], self.base.mid.size
         add = self.heads_add(value, np.concatenate([basis.T, -basis.T]), stored["multipliers"])
         low, high = -add[d:], add[:d]
-        share = (high - low) / max((high - low).max(), 1e-300) * (np.arange(d) < 2)
+        wide, far = (high - low).max(), max(np.abs(low).max(), np.abs(high).max())
+        share = (high - low) / max(wide, 1e-12 * far, 1e-300) * (np.arange(d) < 2)  # else rounding, uncut
         cuts = [max(1, round(float(stored["pieces"]) * one)) for one in share]
         edges = [pairwise(np.linspace(a, b, cut + 1)) for a, b, cut in zip(low, high, cuts, strict=True)]
         ends = np.array(list(product(*edges)))
@@ -296,7 +300,8 @@ class Case:
 def by_norm(c: Any, w: dict[str, np.ndarray], u: float) -> float:
     """-log of the least probability: a normalised stream is no longer than sqrt(d) (Cauchy and Schwarz)."""
     d, W_U = c.d_model, w["embed.W_E"][: c.d_vocab_out].T if c.tied else w["unembed.W_U"]
-    scaled, shift = w.get("ln_final.w", np.ones(d))[:, None] * W_U, w.get("ln_final.b", np.zeros(d))
+    last = "ln_final" if c.final_norm else f"blocks.{c.n_layers - 1}.ln{1 if c.attn_only else 2}"
+    scaled, shift = w.get(f"{last}.w", np.ones(d))[:, None] * W_U, w.get(f"{last}.b", np.zeros(d))
     size, bias = np.abs(shift) @ np.abs(W_U) + np.abs(w["unembed.b_U"]), shift @ W_U + w["unembed.b_U"]
     size = size + np.sqrt(d) * np.linalg.norm(scaled, axis=0)
     odds = np.sqrt(d) * np.linalg.norm(scaled[:, :, None] - scaled[:, None], axis=0) * UP
@@ -353,6 +358,7 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
     if not every and (source.redraws or (source.P > 0)[~transitions].any() or (source.pi > 0)[~start].any()):
         raise ValueError("the proof leaves out sequences that the source can give")
     softmax, normed = run.objective.kind == "cross_entropy", c.normalization_type is not None
+    normed = normed and (c.final_norm or not c.norm_first)  # in front of the unembedding
     kinds = ["relaxed"] * softmax + ["norm"] * (softmax and normed)
     kinds += [] if normed or not c.attn_only else ["logits"] if softmax else ["raw scores", "counts"]
     if kind not in kinds:

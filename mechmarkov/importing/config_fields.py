@@ -14,7 +14,10 @@ from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, shown
 FILE = "config.json: "
 # What no shape tells: HookedTransformer's defaults, named to the user wherever they are assumed.
 ASSUMED: dict[str, Any] = {"eps": 1e-5, "use_attn_scale": True, "window": None}
-NORMS = "before attention and MLP"
+PLACES: dict[str, Any] = {
+    "norm_first": True,
+    "final_norm": True,
+}  # of norms in TransformerLens and transformers
 EXAMPLES = {
     "n_heads": "2",
     "act_fn": "gelu|gelu_new|relu|silu",
@@ -26,6 +29,8 @@ EXAMPLES = {
     "window": "3 (a query sees itself and 3 tokens before it)",
     "attn_scale": "4.0 (what scores are divided by)",
     "parallel_attn_mlp": "true",
+    "norm_first": "false",
+    "final_norm": "false",
     "use_qk_norm": "true",
     "n_key_value_heads": "1",
 }
@@ -55,11 +60,11 @@ class DisagreementError(RunFileError):
 def assumptions(config: DecoderConfig, known: Container[str]) -> dict[str, Any]:
     """Returns what no weight of such a model shows and nobody says, with what is taken.
 
-    Soft caps and the place of the norms are not fields of a config: a HookedDecoder has one way for each.
+    Soft caps are not fields of a config: a HookedDecoder has none.
 
     Example:
         >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
-        >>> assumptions(config, ("eps", "window", "attn_scale", "norms"))
+        >>> assumptions(config, ("eps", "window", "attn_scale", "norm_first"))
         {'attn_scores_soft_cap': None, 'output_logits_soft_cap': None, 'use_qk_norm': False}
     """
     if config.mixer != "attention":
@@ -75,7 +80,9 @@ def assumptions(config: DecoderConfig, known: Container[str]) -> dict[str, Any]:
     settings |= {} if config.use_qk_norm else {"use_qk_norm": False}  # one without gains has no weight
     settings |= {"parallel_attn_mlp": config.parallel_attn_mlp} if mlp else {}
     settings |= {"rotary_base": config.rotary_base, "rotary_dim": config.rotary_dim} if rotary else {}
-    settings |= {"norms": NORMS if mlp else "before attention"} if norm else {}
+    settings |= {"norm_first": config.norm_first} if norm else {}
+    if norm and not (config.final_norm and config.normalization_type in ("LN", "RMS")):
+        settings["final_norm"] = config.final_norm  # otherwise its weights show it
     return {name: value for name, value in settings.items() if name not in known}
 
 

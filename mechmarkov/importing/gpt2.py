@@ -74,7 +74,7 @@ def fields_of_gpt2(config: Mapping[str, Any], where: str = config_fields.FILE) -
     act_fn = ACTIVATIONS[config_fields.one_of(act_fn, ACTIVATIONS, f"{where}activation_function")]
     tied = {"tied": config["tie_word_embeddings"]} if "tie_word_embeddings" in config else {}
     return {
-        "eps": 1e-5, "use_attn_scale": True, **fields, **tied,
+        "eps": 1e-5, "use_attn_scale": True, **fields, **tied, **config_fields.PLACES,
         "act_fn": act_fn, "normalization_type": "LN",
     }  # fmt: skip
 
@@ -95,7 +95,8 @@ def fields_of_nanogpt(args: Mapping[str, Any], strict: bool) -> dict[str, Any]:
         >>> fields_of_nanogpt({"n_layer": 2, "n_embd": 8, "block_size": 16, "dropout": 0.1}, strict=True)
         {'n_layers': 2, 'd_model': 8, 'n_ctx': 16}
     """
-    known = {*NANOGPT, *NANOGPT_HARMLESS, *configs.MEANINGS, *configs.NUMBERS, *configs.ACTIVATION}
+    known = {*NANOGPT, *NANOGPT_HARMLESS, *configs.MEANINGS, *configs.NUMBERS, *configs.PLACES}
+    known |= {*configs.ACTIVATION}
     for name, value in args.items():
         if strict and name not in known and value not in (None, False):
             raise RunFileError(
@@ -103,7 +104,7 @@ def fields_of_nanogpt(args: Mapping[str, Any], strict: bool) -> dict[str, Any]:
                 f"changes nothing that is computed, checkpoint['model_args'].pop({name!r}) and save again"
             )
     fields = {ours: args[theirs] for theirs, ours in NANOGPT.items() if args.get(theirs) is not None}
-    fields |= configs.numbers(args) | configs.activation(args)
+    fields |= configs.numbers(args) | configs.places(args) | configs.activation(args)
     return {**fields, "normalization_type": "LN"} if "bias" in args else fields
 
 

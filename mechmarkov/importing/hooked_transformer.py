@@ -3,7 +3,7 @@
 What a decoder cannot express is refused by name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -132,7 +132,8 @@ def plan_import(
         True
     """
     by_shapes = from_shapes(shapes, called)
-    by_config = config_fields.agree(cfg or {}, given, "in the file's config")
+    of_lens = {} if cfg is None else {**cfg, **config_fields.PLACES}
+    by_config = config_fields.agree(of_lens, given, "in the file's config")
     fields = config_fields.agree(by_shapes, by_config, "by the shapes")
     needed = ["positional_embedding_type", "n_ctx", "normalization_type", *config_fields.needed_parts(fields)]
     config_fields.require(fields, needed, "a HookedTransformer's state dict")
@@ -162,10 +163,10 @@ def told(fields: Mapping[str, Any], has_config: bool) -> set[str]:
 
     Example:
         >>> sorted(told({"eps": 1e-5, "use_local_attn": False}, has_config=True))
-        ['eps', 'norms', 'use_local_attn', 'window']
+        ['eps', 'final_norm', 'norm_first', 'use_local_attn', 'window']
     """
     window = {"window"} if "use_local_attn" in fields else set()  # HookedTransformer's way to say it
-    return {*fields, *window, *({"norms"} if has_config else ())}
+    return {*fields, *window, *(config_fields.PLACES if has_config else ())}
 
 
 def lens_fields(cfg: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,6 +212,8 @@ def from_shapes(shapes: Shapes, called: Called = str) -> dict[str, Any]:
         fields["gated_mlp"] = first.replace("W_in", "W_gate") in shapes
     if "blocks.0.ln1.w" in shapes:
         fields["normalization_type"] = "LN" if "blocks.0.ln1.b" in shapes else "RMS"
+    if "ln_final.w" in shapes:
+        fields["final_norm"] = True
     if "pos_embed.W_pos" in shapes:
         fields["n_ctx"] = layout.shape_of(shapes, "pos_embed.W_pos", 2, called)[0]
     elif f"{attn}rotary_sin" in shapes:
@@ -223,6 +226,16 @@ def from_shapes(shapes: Shapes, called: Called = str) -> dict[str, Any]:
         fields["n_ctx"] = layout.shape_of(shapes, f"{attn}b_rel", 2, called)[1]
         fields["positional_embedding_type"] = "relative_bias"
     return fields
+
+
+def lacks_last_norm(shapes: Container[str]) -> bool:
+    """Returns whether HookedTransformer's weights have norms in their layers, and none behind the last.
+
+    Example:
+        >>> lacks_last_norm({"blocks.0.ln1.w"}), lacks_last_norm({"blocks.0.ln1.w", "ln_final.w"})
+        (True, False)
+    """
+    return "blocks.0.ln1.w" in shapes and "ln_final.w" not in shapes
 
 
 def _checkable(shapes: Shapes, config: DecoderConfig) -> dict[str, tuple[int, ...]]:

@@ -251,7 +251,7 @@ def fields_of(config: Mapping[str, Any], family: Family, where: str) -> dict[str
             raise config_fields.cannot_express("sliding_window", config["sliding_window"], where)
         fields["window"] = config["sliding_window"] - 1  # theirs counts the query's own position
     fields |= {"d_head": d_head, "eps": config[family.eps]}
-    return fields | common_fields(config, family, sizes[1], d_head, where)
+    return fields | config_fields.PLACES | common_fields(config, family, sizes[1], d_head, where)
 
 
 def common_fields(

@@ -19,6 +19,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 Marks = tuple[tuple[str, ...], ...]
 Called = Callable[[str], str]  # what a file calls a weight that has this name here
 BY_SHAPES = "by the shapes"
+NO_LAST_NORM = ": a model without a last norm needs --set final_norm=false, or `given=` in Python"
 # Parts of names that `torch.compile`, FSDP and activation checkpointing put in, wherever they wrap a module.
 WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 
@@ -184,7 +185,8 @@ def check_shapes(
             raise UnknownWeightError(called(name))
     for name, shape in expected.items():
         if name not in shapes and name not in optional:
-            raise RunFileError(f"it has no {called(name)}")
+            hint = NO_LAST_NORM if name.startswith("ln_final.") else ""
+            raise RunFileError(f"it has no {called(name)}{hint}")
         if shapes.get(name, shape) != shape:
             raise RunFileError(f"{called(name)} has shape {list(shapes[name])}, expected {list(shape)}")
 

@@ -133,6 +133,8 @@ def from_shapes(shapes: Shapes, called: Called) -> dict[str, Any]:
         fields["d_vocab_out"] = shape_of(shapes, "unembed.weight", 2, called)[0]
     if "blocks.0.ln1.bias" in shapes:
         fields["normalization_type"] = "LN"
+    if "ln_final.weight" in shapes:
+        fields["final_norm"] = True
     if not fields["attn_only"]:  # whichever way the layer lies
         rows, columns = shape_of(shapes, "blocks.0.mlp.in.weight", 2, called)
         fields["d_mlp"] = rows if columns == d_model else columns

@@ -29,7 +29,7 @@ from mechmarkov.importing.live.difference import nearest
 from mechmarkov.importing.live.inside import LENS, Inside, is_of, weights_of
 from mechmarkov.importing.live.name_table import UnclearError
 from mechmarkov.importing.live.reading import Fields, Reading
-from mechmarkov.importing.live.settings import configs
+from mechmarkov.importing.live.settings import configs, norm_first
 from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.importing.names import plan as named
 from mechmarkov.importing.names.table import BIASES, Names
@@ -81,6 +81,8 @@ def converted(
             ) from None
     else:
         fields = given if n_ctx is None else {**given, "n_ctx": n_ctx}
+        if (first := norm_first(live)) is not None and fields.get("normalization_type", "") is not None:
+            fields = {"norm_first": first, **fields}
         reading = Reading(
             lambda _: named.of_live_model(live.model, names, fields),
             advice=advice_for(fields),
@@ -118,7 +120,7 @@ def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
     if layout.recognises((*gpt2.MARKS, *relative_transformer.MARKS), state):
         return gpt2_names.reading(live, state, given, n_ctx)
     if cfg is not None and is_of(cfg, LENS):
-        config_fields.agree(vars(cfg), given, "in its cfg")
+        config_fields.agree({**vars(cfg), **config_fields.PLACES}, given, "in its cfg")
         if layout.recognises(transformer_bridge.MARKS, state):
             return Reading(lambda _: transformer_bridge.states_of(state, vars(cfg)))
         return Reading(lambda _: (config_from_lens(cfg), state))
@@ -159,6 +161,8 @@ def _with_lens_names(live: Inside, state: Mapping[str, Tensor], given: dict[str,
     known = {name: value for name, value in config.items() if name in ours}
     by_shapes = hooked_transformer.from_shapes(layout.shapes_of(state))
     fields = config_fields.agree({**by_shapes, **numbers(config), **known}, given, "in its cfg")
+    if hooked_transformer.lacks_last_norm(state):
+        fields.setdefault("final_norm", False)
     choices: dict[str, list[Any]] = {}
     if not fields["attn_only"] and fields.get("act_fn") is None:
         choices["act_fn"] = [*ACTIVATIONS]

@@ -48,6 +48,7 @@ def plan_import(
         ValueError: Naming a field that a HookedDecoder cannot express, or that neither file nor caller gives.
     """
     fields, flipped = _config_fields(cfg) if cfg else _from_shapes(shapes, called)
+    fields |= config_fields.PLACES if cfg else {}
     fields = config_fields.agree(fields, given, "in the file's config" if cfg else "by the shapes")
     needed = ["n_heads", "positional_embedding_type", "normalization_type", "attn_only"]
     if cfg:

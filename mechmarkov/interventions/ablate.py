@@ -19,7 +19,7 @@ from mechmarkov.interventions.intervention import intervention
 from mechmarkov.interventions.paths import check_path, replace_path
 from mechmarkov.interventions.positions import Positions
 from mechmarkov.interventions.replace import Kind, replace_component, replacement
-from mechmarkov.models.components import output_of
+from mechmarkov.models.components import norms_between, output_of
 from mechmarkov.models.decoder import HookedDecoder, check_decoder
 from mechmarkov.models.layers import per_member
 from mechmarkov.utils.errors import list_of
@@ -40,7 +40,7 @@ def ablate(
     Args:
         model: A model or a stack.
         component: Its name: `embed`, `pos_embed`, a head (`L0H1`), an MLP (`L0.mlp`), `direct` (the embedding
-            in what the unembedding reads) or `bias` (output biases: every `b_O`, `b_U` and the final norm's
+            in what the unembedding reads) or `bias` (output biases: every `b_O`, `b_U` and the last norm's
             `b`). Of several, a mean or another sequence's value is that with the earlier ones replaced.
         kind: `"zero"`; `"mean"` over sequences at each position; `"resample"`: the value at the same position
             of another sequence of the batch; `"same_token"`: of another sequence with the same token there
@@ -139,7 +139,8 @@ def ablate_path(
 def _without_bias(model: HookedDecoder) -> Iterator[None]:
     blocks: list[Any] = list(model.blocks)
     biases = {f"blocks.{layer}.hook_attn_out": block.attn.b_O for layer, block in enumerate(blocks)}
-    norm_bias = getattr(model.ln_final, "b", None)
+    last = norms_between(model.config, "direct")[-1:]  # the norm that stands last, if any does
+    norm_bias = getattr(model.get_submodule(last[0]), "b", None) if last else None
     biases |= {} if norm_bias is None else {"unembed.hook_in": norm_bias}
     biases["unembed.hook_out"] = model.unembed.b_U
     hooks = [(name, lambda x, hook, bias=bias: x - per_member(bias, x)) for name, bias in biases.items()]

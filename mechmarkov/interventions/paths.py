@@ -1,18 +1,22 @@
 """Paths: what one component's output is to one later component, only through the residual stream.
 
+Where norms stand behind the sums (`norm_first=False`), what is replaced passes those between the two, which
+compute anew; all other components write what they write (`mechmarkov.interventions.post_norm`).
+
 Replacing it there and nowhere else is path patching (Wang et al. 2022, section 3.1; Goldowsky-Dill et al.
 2023). Senders are `embed`, `pos_embed`, heads and MLPs; receivers are `logits`, MLPs and the inputs of heads:
 `L1H0.Q`, `L1H0.K`, `L1H0.V`, or those that the layer's mixer has.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 from torch import Tensor
 
 from mechmarkov.interventions.intervention import intervention
 from mechmarkov.interventions.positions import reached
+from mechmarkov.interventions.post_norm import hook_points, replaced_behind_norms, ungrouped
 from mechmarkov.interventions.replace import Replacement
 from mechmarkov.models.components import (
     Output,
@@ -23,6 +27,7 @@ from mechmarkov.models.components import (
     mlp_name,
     output_of,
     split_input,
+    stage_of,
 )
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.layers import member_matmul
@@ -78,6 +83,10 @@ def replace_path(
     """
     check_path(model, sender, receiver)
     output = output_of(model.config, sender)
+    if not model.config.norm_first and not _is_shortformer_position(model, sender):
+        with reached(model, sender), replaced_behind_norms(model, sender, receiver, value) as replaced:
+            yield replaced
+        return
     change: dict[str, Tensor] = {}
 
     def note_change(x: Tensor) -> None:
@@ -108,7 +117,7 @@ def _receiver(
     name, side = split_input(receiver)
     index, mlp = head_index(name), mlp_index(name)
     if mlp is not None:
-        stack.enter_context(_hook_points(model, "hook_mlp_in", model.set_use_hook_mlp_in))
+        stack.enter_context(hook_points(model, "hook_mlp_in", model.set_use_hook_mlp_in))
         return Output(f"blocks.{mlp}.hook_mlp_in"), lambda: change["residual"]
     if index is None:
         return Output(f"blocks.{model.config.n_layers - 1}.hook_resid_post"), lambda: change["residual"]
@@ -116,17 +125,18 @@ def _receiver(
     block: Any = model.blocks[layer]
     by_matrix, point = block.attn.is_linear, f"hook_{side.lower()}_input"
     if not by_matrix:
-        stack.enter_context(_hook_points(model, point, model.set_use_split_qkv_input))
+        stack.enter_context(hook_points(model, point, model.set_use_split_qkv_input))
         return Output(f"blocks.{layer}.{point}", index), lambda: change["residual"]
     if block.attn.shares(side):
-        stack.enter_context(_ungrouped(block.attn))
+        stack.enter_context(ungrouped(block.attn))
     weight = model.weight(f"blocks.{layer}.attn.W_{side}")[..., head, :, :]
     seen: dict[str, Tensor] = {}
 
     def read() -> Tensor:
         """The change of what the head's matrix reads, through that matrix."""
         added = change["residual"]  # as it is for shortformer positions, which are added after the norm
-        if model.config.normalization_type is not None and not _is_shortformer_position(model, sender):
+        is_normed = model.config.normalization_type is not None and model.config.norm_first
+        if is_normed and not _is_shortformer_position(model, sender):
             added = block.ln1(seen["residual"] + added) - block.ln1(seen["residual"])
         return member_matmul(added, weight)
 
@@ -134,29 +144,6 @@ def _receiver(
         model.hooks([(f"blocks.{layer}.hook_resid_pre", lambda x, hook: seen.update(residual=x))])
     )
     return Output(f"blocks.{layer}.attn.hook_{side.lower()}", index), read
-
-
-@contextmanager
-def _hook_points(model: HookedDecoder, point: str, switch: Callable[[bool], None]) -> Iterator[None]:
-    """Optional hook points for as long as they are needed; kept if they existed before."""
-    existed = model._has(point)
-    if not existed:
-        switch(True)
-    try:
-        yield
-    finally:
-        if not existed:
-            switch(False)
-
-
-@contextmanager
-def _ungrouped(mixer: Any) -> Iterator[None]:
-    """Keys and values of each head, where heads share them, for as long as they are needed."""
-    before, mixer.is_ungrouped = mixer.is_ungrouped, True
-    try:
-        yield
-    finally:
-        mixer.is_ungrouped = before
 
 
 def _senders(model: HookedDecoder) -> list[str]:
@@ -181,14 +168,5 @@ def _why_no_path(model: HookedDecoder, sender: str, receiver: str) -> str | None
     if _is_shortformer_position(model, sender) and side not in ("Q", "K"):
         return f"pos_embed does not reach {receiver}: shortformer positions go only to queries and keys"
     parallel = model.config.parallel_attn_mlp
-    read_at = 2 * model.config.n_layers if receiver == "logits" else _depth(reader, parallel)
-    return None if _depth(sender, parallel) < read_at else f"{sender} does not come before {receiver}"
-
-
-def _depth(name: str, parallel: bool) -> int:
-    """The order of computation: 2 l for the heads of layer l, -1 for embeddings.
-
-    2 l + 1 for the layer's MLP, or 2 l where it is parallel to the heads.
-    """
-    head, mlp = head_index(name), mlp_index(name)
-    return 2 * head[0] if head is not None else -1 if mlp is None else 2 * mlp + (not parallel)
+    read_at = 2 * model.config.n_layers if receiver == "logits" else stage_of(reader, parallel)
+    return None if stage_of(sender, parallel) < read_at else f"{sender} does not come before {receiver}"

@@ -17,7 +17,9 @@ BEFORE_WRITING = {"hook_resid_pre", *(f"attn.hook_{point}" for point in POINTS)}
 class Block(nn.Module):
     """One layer: a mixer (`attn`), then the MLP. Each reads a normalised residual stream and adds to it.
 
-    With `parallel_attn_mlp` the MLP reads what the mixer reads, and there is no `hook_resid_mid`.
+    With `parallel_attn_mlp` the MLP reads what the mixer reads, and there is no `hook_resid_mid`. Without
+    `norm_first` each reads the stream itself and the sum is normalised: `hook_resid_mid` and
+    `hook_resid_post` are behind the norm, which is what the next part reads.
     """
 
     # These exist after `set_use_split_qkv_input`, `set_use_attn_in` or `set_use_hook_mlp_in`.
@@ -30,7 +32,7 @@ class Block(nn.Module):
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:
         super().__init__()
-        self.n_heads = config.n_heads
+        self.n_heads, self.norm_first = config.n_heads, config.norm_first
         self.ln1 = nn.Identity() if config.normalization_type is None else Norm(config, stack)
         if config.mixer not in MIXERS:
             raise ValueError(f"mixer is {config.mixer!r}, expected one of {', '.join(MIXERS)}")
@@ -81,6 +83,7 @@ class Block(nn.Module):
             resid_pre, attn_out = resid_pre[..., -last:, :], attn_out[..., -last:, :]
         attn_out = self.hook_attn_out(attn_out)
         resid = added(attn_out, resid_pre, self.attn, self.hook_attn_out)
+        resid = resid if self.norm_first else self.ln1(resid)
         if self.mlp is not None:
             if self.is_parallel:
                 mlp_in = resid_pre
@@ -88,8 +91,9 @@ class Block(nn.Module):
                 mlp_in = resid = self.hook_resid_mid(resid)
             if "hook_mlp_in" in self._modules:
                 mlp_in = self.hook_mlp_in(mlp_in.clone())
-            mlp_out = self.hook_mlp_out(self.mlp(self.ln2(mlp_in)))
+            mlp_out = self.hook_mlp_out(self.mlp(self.ln2(mlp_in) if self.norm_first else mlp_in))
             resid = added(mlp_out, resid, self.mlp, self.hook_mlp_out)
+            resid = resid if self.norm_first else self.ln2(resid)
         return self.hook_resid_post(resid)
 
     def _is_seen_before_writing(self) -> bool:
@@ -99,16 +103,17 @@ class Block(nn.Module):
         return isinstance(self.attn, attention.Attention) and hooked <= BEFORE_WRITING and not is_kept
 
     def _mixer_inputs(self, resid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Normalised inputs of queries, keys and values; split by head where these have hook points."""
+        """Inputs of queries, keys and values behind the norm; split by head where these have hook points."""
+        ln1 = self.ln1 if self.norm_first else nn.Identity()
         if "hook_q_input" not in self._modules and "hook_attn_in" not in self._modules:
-            x = self.ln1(resid)
+            x = ln1(resid)
             return x, x, x
         if "hook_attn_in" in self._modules:
-            x = self.ln1(self.hook_attn_in(_by_head(resid, self.n_heads)))
+            x = ln1(self.hook_attn_in(_by_head(resid, self.n_heads)))
             return x, x, x
         points = {"Q": self.hook_q_input, "K": self.hook_k_input, "V": self.hook_v_input}
         query, key, value = (
-            self.ln1(point(_by_head(resid, self.attn.n_inputs(side)))) for side, point in points.items()
+            ln1(point(_by_head(resid, self.attn.n_inputs(side)))) for side, point in points.items()
         )
         return query, key, value
 

@@ -129,6 +129,40 @@ def check_component(config: DecoderConfig, name: str) -> None:
         raise ValueError(f"component is {shown(name)}, expected one of {', '.join(known)}")
 
 
+def stage_of(name: str, parallel: bool = False) -> int:
+    """The residual sum that a component is part of: 2 l of the heads of layer l, -1 of embeddings.
+
+    2 l + 1 of the layer's MLP, or 2 l where it is parallel to the heads. Behind the last are the logits.
+
+    Example:
+        >>> stage_of("embed"), stage_of("L1H0"), stage_of("L1.mlp")
+        (-1, 2, 3)
+    """
+    head, mlp = head_index(name), mlp_index(name)
+    return 2 * head[0] if head is not None else -1 if mlp is None else 2 * mlp + (not parallel)
+
+
+def norms_between(config: DecoderConfig, writer: str, reader: str = "logits") -> tuple[str, ...]:
+    """The norms that what a component writes passes before a later one, or the unembedding, reads it.
+
+    Before a reader with a norm of its own, that one is not among them; the last norm is.
+
+    Example:
+        >>> config = DecoderConfig(n_layers=2, d_model=4, n_ctx=3, d_head=4, d_vocab=2)
+        >>> norms_between(config, "L0H0"), norms_between(config, "L0H0", "L1H0")
+        (('ln_final',), ())
+        >>> post = DecoderConfig(n_layers=2, d_model=4, n_ctx=3, d_head=4, d_vocab=2, norm_first=False)
+        >>> norms_between(post, "L0.mlp"), norms_between(post, "L0H0", "L1H0")
+        (('blocks.0.ln2', 'blocks.1.ln1', 'blocks.1.ln2'), ('blocks.0.ln1', 'blocks.0.ln2'))
+    """
+    last = ("ln_final",) * (config.final_normalization_type is not None and reader == "logits")
+    if config.norm_first:
+        return last
+    end = 2 * config.n_layers if reader == "logits" else stage_of(reader)
+    stages = range(max(0, stage_of(writer)), end, 1 + config.attn_only)
+    return (*(f"blocks.{stage // 2}.ln{1 + stage % 2}" for stage in stages), *last)
+
+
 @dataclass(frozen=True)
 class Output:
     """The hook of a component's output (`output_of`); a head's is a slice of its layer's `hook_z`.

@@ -1,7 +1,7 @@
 """The shape of a decoder, with HookedTransformerConfig's field names."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
@@ -34,6 +34,7 @@ Slices = dict[str, list[list[int]] | None]
 FOLLOWING = (
     "n_heads", "d_vocab_out", "d_mlp", "act_fn", "positional_embedding_type", "rotary_dim", "attn_scale",
     "initializer_range", "d_conv", "n_groups", "dt_rank", "conv_act_fn", "use_gate", "use_gate_norm",
+    "final_norm",
 )  # fmt: skip
 
 Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
@@ -44,14 +45,14 @@ class DecoderConfig(Fields):
 
     Field names, meanings and defaults are `HookedTransformerConfig`'s. A default that depends on other
     fields is filled in on construction, so that a dumped config is complete. Own fields, for what
-    HookedTransformer lacks: `tied` (the unembedding is the embedding's transpose), `window` (attention
-    limited to the last `window + 1` tokens, the query's own among them), `mixer` (what moves information
-    between positions, by its name in `mechmarkov.models.mixer.MIXERS`) and the positional embedding types
-    `"relative"` (a learned vector per head and lag, added to the key) and `"none"`, the default of a mixer
-    `"mamba"` (Mamba-2), `"mamba1"` (Mamba), `"lstm"` or `"mlp"`. Only Mambas have `d_state` (of a head, or of
-    a channel in Mamba), `d_conv` (the convolution's window; with 1 no position reaches another), `n_groups`
-    (of heads that share `B` and `C`), `dt_rank` (Mamba's), `conv_act_fn`, `use_gate` and `use_gate_norm`.
-    There are `n_heads * d_head` channels.
+    HookedTransformer lacks: `norm_first`, `final_norm`, `tied` (the unembedding is the embedding's
+    transpose), `window` (attention limited to the last `window + 1` tokens, the query's own among them),
+    `mixer` (what moves information between positions, by its name in `mechmarkov.models.mixer.MIXERS`) and
+    the positional embedding types `"relative"` (a learned vector per head and lag, added to the key) and
+    `"none"`, the default of a mixer `"mamba"` (Mamba-2), `"mamba1"` (Mamba), `"lstm"` or `"mlp"`. Only Mambas
+    have `d_state` (of a head, or of a channel in Mamba), `d_conv` (the convolution's window; with 1 no
+    position reaches another), `n_groups` (of heads that share `B` and `C`), `dt_rank` (Mamba's),
+    `conv_act_fn`, `use_gate` and `use_gate_norm`. There are `n_heads * d_head` channels.
 
     Attributes:
         n_layers: Number of layers.
@@ -68,7 +69,10 @@ class DecoderConfig(Fields):
         gated_mlp: Whether the MLP has a gate.
         attn_only: Whether layers have no MLP.
         parallel_attn_mlp: Whether the MLP reads what attention reads.
-        normalization_type: Norm before each layer's parts and before the unembedding.
+        normalization_type: Norm of each layer's two parts and before the unembedding.
+        norm_first: Whether norms stand before each layer's parts. If not, each stands behind the residual sum
+            (post-norm): `x = ln1(x + attn(x)); x = ln2(x + mlp(x))`.
+        final_norm: Whether a norm stands before the unembedding, too; as `norm_first` where it is not given.
         eps: Added to the variance in a norm.
         positional_embedding_type: How the model knows positions. `relative_bias` is a learned number per head
             and lag, added to the score after its scale; `alibi` has HookedTransformer's slopes.
@@ -117,6 +121,8 @@ class DecoderConfig(Fields):
     attn_only: bool = False
     parallel_attn_mlp: bool = False  # the MLP reads what attention reads
     normalization_type: Literal["LN", "LNPre", "RMS", "RMSPre"] | None = "LN"
+    norm_first: bool = True  # torch's name; its default is False
+    final_norm: bool = True  # norm_first
     eps: float = Field(default=1e-5, ge=0, le=1)
     positional_embedding_type: Literal[
         "standard", "shortformer", "rotary", "alibi", "relative", "relative_bias", "none"
@@ -175,6 +181,7 @@ class DecoderConfig(Fields):
         if not told("attn_only"):
             fill("d_mlp", 4 * d_model)
             data.setdefault("act_fn", "relu")
+        data.setdefault("final_norm", told("norm_first") is not False)
         if told("positional_embedding_type") == "rotary":
             fill("rotary_dim", d_head)
         if told("mixer") in WITHOUT_SCORES:
@@ -200,6 +207,11 @@ class DecoderConfig(Fields):
         for name in ("gated_mlp", "parallel_attn_mlp"):
             if self.attn_only and getattr(self, name):
                 raise ValueError(f"{name} is true, but attn_only is true: there is no MLP")
+        for name in ("norm_first", "final_norm"):
+            if self.normalization_type is None and not getattr(self, name):
+                raise ValueError(f"{name} is False, expected it left out where normalization_type is None")
+        if self.parallel_attn_mlp and not self.norm_first:
+            raise ValueError("norm_first is False, expected true where parallel_attn_mlp is true")
         if not self.attn_only and self.act_fn is None:
             raise ValueError("act_fn is None, expected 'relu', 'gelu', 'gelu_new' or 'silu' for an MLP")
         if self.n_key_value_heads and self.n_heads % self.n_key_value_heads:
@@ -228,6 +240,17 @@ class DecoderConfig(Fields):
                 f"{self.positional_embedding_type!r}"
             )
         return self
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Leave out the fields of a state space where there is none."""
+        for name, value in super().__repr_args__():
+            if value is not None or name not in STATE_SPACE_FIELDS:
+                yield name, value
+
+    @property
+    def final_normalization_type(self) -> str | None:
+        """The kind of the norm before the unembedding, None where there is none."""
+        return self.normalization_type if self.final_norm else None
 
     def _check_state_space(self) -> None:
         """Check what a mixer of `STATE_SPACES` must have and cannot have."""

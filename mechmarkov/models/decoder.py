@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.block import Block
+from mechmarkov.models.components import norms_between
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.layers import Embed, Norm, PosEmbed, TiedUnembed, Unembed, is_hooked
 from mechmarkov.models.lens.inputs import Inputs
@@ -81,7 +82,7 @@ class HookedDecoder(Inputs):
             self.pos_embed = PosEmbed(config, stack)
             self.hook_pos_embed = HookPoint()  # [*stack, batch, position, d_model]
         self.blocks = nn.ModuleList([Block(config, stack) for _ in range(config.n_layers)])
-        self.ln_final = nn.Identity() if config.normalization_type is None else Norm(config, stack)
+        self.ln_final = nn.Identity() if config.final_normalization_type is None else Norm(config, stack)
         self.unembed = TiedUnembed(config, stack, self.embed) if config.tied else Unembed(config, stack)
         self.eval()
         self.setup()
@@ -184,16 +185,17 @@ class HookedDecoder(Inputs):
     def _is_norm_hooked(self) -> bool:
         return any(map(is_hooked, self.ln_final.modules()))
 
-    def folded_unembedding(self) -> Float[Tensor, "*stack d_model d_vocab_out"]:
-        """From the residual stream to the logits: `W_U` with the final norm's gain and centring folded in.
+    def folded_unembedding(self, writer: str = "direct") -> Float[Tensor, "*stack d_model d_vocab_out"]:
+        """From what a component writes to the logits: `W_U` with the norms between the two folded in.
 
-        The norm's scale and all biases are left out. Detached.
+        Where norms stand first that is the final norm, whatever writes; otherwise those behind the sums, too.
+        Of norms it holds gain and centring; scales and all biases are left out. Detached.
         """
-        norm: Any = self.ln_final
         weight = self.unembed.W_U.detach()
-        if getattr(norm, "w", None) is not None:
-            weight = norm.w.detach()[..., None] * weight
-        return weight - weight.mean(-2, keepdim=True) if getattr(norm, "centred", False) else weight
+        for name in reversed(norms_between(self.config, writer)):
+            norm: Any = self.get_submodule(name)
+            weight = norm.folded(weight)
+        return weight
 
     def __bool__(self) -> bool:
         """A model is true, though a single one has no length."""

@@ -248,6 +248,12 @@ class Norm(nn.Module):
             x = x * per_member(self.w, x)
         return x if self.b is None else x + per_member(self.b, x)
 
+    @torch.no_grad()
+    def folded(self, weight: Float[Tensor, "*stack d_model d_out"]) -> Float[Tensor, "*stack d_model d_out"]:
+        """Returns a matrix that reads the norm's output, with gain and centring folded in; without `b`."""
+        weight = weight if self.w is None else self.w[..., None] * weight
+        return weight - weight.mean(-2, keepdim=True) if self.centred else weight
+
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,

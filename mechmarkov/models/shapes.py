@@ -40,7 +40,8 @@ def _of_transformer(config: DecoderConfig) -> Iterator[tuple[str, Shape]]:
         if not config.attn_only:
             yield from _of_norm(f"{block}.ln2", config)
             yield from _of_mlp(f"{block}.mlp", config)
-    yield from _of_norm("ln_final", config)
+    if config.final_norm:
+        yield from _of_norm("ln_final", config)
     if not config.tied:
         yield "unembed.W_U", (d_model, config.d_vocab_out)
     yield "unembed.b_U", (config.d_vocab_out,)

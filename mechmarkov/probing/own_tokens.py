@@ -90,7 +90,7 @@ def own_tokens(run: Run, states: Sequence[int | str], *, step: int) -> xr.Datase
     Returns:
         `model` [read, state] and `law` [predictor, read, state], probabilities of the next state;
         `divergence` [predictor, read], KL from the law to the model (nats); `lens` [depth, read, state], the
-        residual stream after 0, 1, … layers through the final norm and the unembedding (nostalgebraist 2020);
+        residual stream after 0, 1, … layers through `ln_final` and the unembedding (nostalgebraist 2020);
         `attention` [layer, head, query, key] where a layer has attention weights; `patched` [changed, depth,
         position], with `clean` and `corrupted` [changed] and the state `changed_to` [changed]. `token`
         [position] are the tokens in words, `read_position` [read] the positions whose output is a prediction.

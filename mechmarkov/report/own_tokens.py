@@ -146,7 +146,7 @@ def _depths(data: xr.Dataset) -> list[str]:
 def _lens(data: xr.Dataset, places: list[str]) -> Figure:
     """By position where there are several: how far each depth is from the final prediction."""
     lens = data["lens"].values
-    said = "Each depth of the residual stream through the final norm and the unembedding. "
+    said = "Each depth of the residual stream through the last norm, if there is one, and the unembedding. "
     if data.sizes["read"] == 1:
         states = [str(state) for state in data["state"].values]
         drawn = heatmap(

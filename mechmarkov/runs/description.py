@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from mechmarkov.models.config import DecoderConfig
 from mechmarkov.runs.stored import Stored
 from mechmarkov.utils.text import counted
 
@@ -30,7 +31,7 @@ def describe(run: Stored) -> dict[str, Any]:
         no_mlp if model.attn_only else f"MLP of {model.d_mlp} ({', '.join(mlp)})",
         f"width {model.d_model}",
         f"context {model.n_ctx}",
-        f"norm {model.normalization_type}" if model.normalization_type else "no norm",
+        _norms(model),
         POSITIONS.get(model.positional_embedding_type, f"{model.positional_embedding_type} positions"),
     ]
     shape += [f"{model.n_key_value_heads} key-value heads"] * (model.n_key_value_heads is not None)
@@ -56,3 +57,12 @@ def describe(run: Stored) -> dict[str, Any]:
         **{f"training {name.replace('_', ' ')}": text for name, text in run.sampling_errors().items()},
         "provenance": run.provenance,
     }
+
+
+def _norms(model: DecoderConfig) -> str:
+    """Returns what norms a model has and where they stand, as one part of its description."""
+    if model.normalization_type is None:
+        return "no norm"
+    place = "" if model.norm_first else " behind the sums"
+    last = "" if model.final_norm == model.norm_first else " and a last one" if place else ", no last one"
+    return f"norm {model.normalization_type}{place}{last}"

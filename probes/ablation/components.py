@@ -74,7 +74,8 @@ def effects_of_means(subject: Subject, batch: Batch) -> xr.Dataset:
 def of_nulls(subject: Subject, batch: Batch) -> xr.Dataset:
     """The effects of means that say how large a fresh model's largest is."""
     names = [name for name in _component_names(subject) if name not in NOT_RANKED]
-    few = len(names) <= MAX_NULL_COMPONENTS
+    # To first order the direct path is a sum, and behind norms it is none.
+    few = len(names) <= MAX_NULL_COMPONENTS or not subject.config.norm_first
     return effects_of_means(subject, batch) if few else largest_effects(subject, batch, names)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from mechmarkov.claims.claim import Claim, Condition
+from mechmarkov.models.components import norms_between
 from mechmarkov.probing.dataset import best_heads, head_name
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.subject import Subject
@@ -49,7 +50,10 @@ def qk_tables(subject: Subject) -> Float[np.ndarray, "member layer head state_fr
     for layer, block in enumerate(blocks):
         if not (block.attn.has_attention_weights and block.attn.is_linear):
             continue
-        read = block.ln1(decoder.embed.W_E[:, :n])
+        read = decoder.embed.W_E[:, :n]
+        for norm in norms_between(config, "embed", head_name({"layer": layer, "head": 0})):
+            read = decoder.get_submodule(norm)(read)
+        read = block.ln1(read) if config.norm_first else read
         q, k = (block.attn.read_by(side, read) for side in "QK")
         scores = (q @ k.mT / config.score_scale).double().numpy()
         tables[:, layer] = scores - scores.mean(-1, keepdims=True)

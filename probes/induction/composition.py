@@ -8,6 +8,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from mechmarkov.models.components import head_name, norms_between
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.theory.kernel import double_centred
@@ -24,25 +25,30 @@ Pairs = Float[np.ndarray, "member from_layer from_head layer head"]
 
 
 def _read_weight(
-    decoder: HookedDecoder, layer: int, name: str
+    decoder: HookedDecoder, layer: int, name: str, from_layer: int | None
 ) -> Float[Tensor, "member head d_model d_head"]:
     """A weight that reads the residual stream, with its norm's gain and centring folded in.
 
+    Where norms stand behind the sums, with those of all that what a head of `from_layer` writes passes.
     Zeros where the layer's mixer has no such input: no score then.
     """
     mixer: Any = cast(Any, decoder.blocks[layer]).attn
     if name[-1] not in mixer.inputs:
         return torch.zeros_like(mixer.W_V)
-    kind = decoder.config.normalization_type
     weight = decoder.weight(f"blocks.{layer}.attn.{name}").detach()
     if decoder.config.use_qk_norm and name != "W_V":
         gain = decoder.weight(f"blocks.{layer}.attn.{name[-1].lower()}_norm.w").detach()
         weight = weight * gain[:, None, None]
-    if kind in ("LN", "RMS"):
-        gain = decoder.get_parameter(f"blocks.{layer}.ln1.w").detach()
-        weight = gain[:, None, :, None] * weight
-    if kind in ("LN", "LNPre"):
-        weight = weight - weight.mean(-2, keepdim=True)
+    norms: tuple[str, ...] = (f"blocks.{layer}.ln1",) * (decoder.config.normalization_type is not None)
+    if not decoder.config.norm_first:
+        writer, reader = (head_name(i, 0) for i in (layer if from_layer is None else from_layer, layer))
+        norms = norms_between(decoder.config, writer, reader)
+    for one in reversed(norms):
+        norm: Any = decoder.get_submodule(one)
+        if norm.w is not None:
+            weight = norm.w.detach()[:, None, :, None] * weight
+        if norm.centred:
+            weight = weight - weight.mean(-2, keepdim=True)
     return weight
 
 
@@ -71,8 +77,17 @@ def composition(decoder: HookedDecoder) -> dict[Input, Pairs]:
     if len(layers) == 1 or not linear:  # no head is in a later layer, and the decompositions take time
         shape = (len(decoder), len(layers), heads, len(layers), heads)
         return {name: np.full(shape, np.nan) for name in INPUTS}
+    if decoder.config.norm_first:
+        return _scores(decoder, None)
+    each = [_scores(decoder, from_layer) for from_layer in layers]
+    return {name: np.stack([scores[name][:, i] for i, scores in enumerate(each)], axis=1) for name in INPUTS}
+
+
+def _scores(decoder: HookedDecoder, from_layer: int | None) -> dict[Input, Pairs]:
+    """Scores of all pairs; where norms stand behind the sums, right for those with a head of `from_layer`."""
+    layers = range(decoder.config.n_layers)
     read = {
-        name: torch.stack([_read_weight(decoder, layer, name) for layer in layers], dim=1)
+        name: torch.stack([_read_weight(decoder, layer, name, from_layer) for layer in layers], dim=1)
         for name in ("W_Q", "W_K", "W_V")
     }
     write = torch.stack([decoder.get_parameter(f"blocks.{i}.attn.W_O").detach() for i in layers], dim=1)

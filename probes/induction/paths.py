@@ -1,5 +1,6 @@
 """Which earlier head feeds an induction head, by cutting the path from one to the other and no other."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 
@@ -10,6 +11,9 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechmarkov.interventions.intervention import Intervention
+from mechmarkov.interventions.paths import replace_path
+from mechmarkov.models.components import head_name
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch, batch_of
 from mechmarkov.probing.chunking import chunked, substack
@@ -72,8 +76,8 @@ def reference_tokens(subject: Subject) -> Int[Tensor, "reference position"]:
 
 def _mean_outputs(
     decoder: HookedDecoder, tokens: Int[Tensor, "reference position"], n_layers: int, elements: int
-) -> dict[Head, Float[Tensor, "model=1 batch=1 position d_model"]]:
-    """Returns what each head of the first layers writes at each position, whatever the sequence is."""
+) -> dict[Head, Float[Tensor, "model=1 batch=1 position d_head"]]:
+    """Returns the mean `z` of each head of the first layers at each position, whatever the sequence is."""
     totals: dict[int, Tensor] = {}
 
     def add(layer: int, z: Float[Tensor, "model batch position head d_head"]) -> None:
@@ -84,14 +88,18 @@ def _mean_outputs(
         for chunk in chunked(decoder, tokens, elements):
             chunk.model.run_with_hooks(chunk.tokens, return_type=None, fwd_hooks=hooks)
     return {
-        (layer, head): einsum(
-            total[..., head, :] / len(tokens),
-            decoder.get_parameter(f"blocks.{layer}.attn.W_O")[:, head],
-            "m p d_head, m d_head d -> m p d",
-        )[:, None]
+        (layer, head): (total[..., head, :] / len(tokens))[:, None]
         for layer, total in totals.items()
         for head in range(decoder.config.n_heads)
     }
+
+
+def _behind_norms(
+    decoder: HookedDecoder, feeder: Head, reader: Head, into: Input, mean: Tensor
+) -> Intervention[HookedDecoder]:
+    """Give one input of the reader what `_hooks` do, where all norms between the two see the change."""
+    path = head_name(*feeder), f"{head_name(*reader)}.{into}"
+    return replace_path(decoder, *path, lambda z: mean.expand_as(z))
 
 
 def _hooks(
@@ -105,7 +113,8 @@ def _hooks(
     change: list[Tensor] = []
 
     def write(z: Float[Tensor, "model batch position head d_head"]) -> None:
-        change.append(mean - einsum(z[..., feeder[1], :], W_O, "m b p d_head, m d_head d -> m b p d"))
+        how = "m b p d_head, m d_head d -> m b p d"
+        change.append(einsum(mean, W_O, how) - einsum(z[..., feeder[1], :], W_O, how))
 
     def cut(x: Float[Tensor, "model batch position head d_model"]) -> Tensor:
         x[..., reader[1], :] += change.pop()
@@ -292,9 +301,15 @@ def _row(
 
     def cut(pairs: list[tuple[Head, Head]], into: Input, of: Head = reader) -> tuple[Tensor, Tensor]:
         """A head's score by sequence, and the output, with heads cut from an input of later ones."""
-        earlier = [(feeder, to) for feeder, to in pairs if feeder[0] < to[0]]
-        hooks = [hook for pair in earlier for hook in _hooks(decoder, *pair, into, means[pair[0]])]
-        attention, out = _run(decoder, batch, of, hooks)
+        ways = [(*pair, into, means[pair[0]]) for pair in pairs if pair[0][0] < pair[1][0]]
+        with ExitStack() as cuts:
+            hooks: list[tuple[str, object]] = []
+            for way in ways:
+                if decoder.config.norm_first:
+                    hooks += _hooks(decoder, *way)
+                else:
+                    cuts.enter_context(_behind_norms(decoder, *way))
+            attention, out = _run(decoder, batch, of, hooks)
         return trial.score(attention), out
 
     attention, out = _run(decoder, batch, reader, [])

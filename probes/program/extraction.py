@@ -29,6 +29,7 @@ from mechmarkov.probing.recording import SCORES
 from mechmarkov.probing.subject import Subject
 from mechmarkov.probing.value_circuits import (
     Tables,
+    carried,
     embedded_states,
     float64_weights,
     head_outputs,
@@ -114,11 +115,15 @@ def composed_tables(subject: Subject) -> Tables:
     embedded, layers = embedded_states(subject, weights), range(subject.config.n_layers)
     largest: dict[str, tuple[float, np.ndarray]] = {}
     for layer in layers:
-        for head, written in enumerate(head_outputs(subject, weights, layer, embedded)):
+        read = carried(subject, weights, embedded, "embed", head_name(layer, 0))
+        for head, written in enumerate(head_outputs(subject, weights, layer, read)):
+            first = head_name(layer, head)
             for later in layers[layer + 1 :]:
-                for reader, output in enumerate(head_outputs(subject, weights, later, written)):
-                    table = to_scores(subject, weights, output)
-                    name = composed_name(head_name(layer, head), head_name(later, reader))
+                seen = carried(subject, weights, written, first, head_name(later, 0))
+                for reader, output in enumerate(head_outputs(subject, weights, later, seen)):
+                    second = head_name(later, reader)
+                    table = to_scores(subject, weights, output, second)
+                    name = composed_name(first, second)
                     largest[name] = float(np.ptp(table, axis=-1).mean()), table
             # All of them would be the most memory of this probe.
             kept = sorted(largest, key=lambda name: -largest[name][0])[:MAX_COMPOSED]

@@ -1,8 +1,9 @@
 """Do the paths that hold the bigram hold it at their own scale, or at that of the whole model?
 
 What a path adds to the logits is divided by the final norm's scale, and that is taken from the model as it
-ran. A part that writes nothing the unembedding reads can still set it: then the others hold the bigram at its
-scale only. So everything but the home is replaced, in what the final norm reads, and the norm computes anew.
+ran (and by that of each norm on its way, where these stand behind the sums). A part that writes nothing the
+unembedding reads can still set it: then the others hold the bigram at its scale only. So everything but the
+home is replaced, in what the unembedding reads, and the norms before it compute anew.
 """
 
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ import torch
 import xarray as xr
 
 from mechmarkov.interventions.ablate import ablate_path
+from mechmarkov.models.components import norms_between
 from mechmarkov.probing.chunking import substack
 from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.effects import at_temperature, predictions, sequences_for
@@ -37,7 +39,7 @@ def by_own_scale(subject: Subject, data: xr.Dataset) -> xr.Dataset:
     axis, batch = subject.axis, sequences_for(subject)
     nats = np.full((2, len(subject.decoder)), np.nan)
     law = subject.exact["bigram"][: len(batch.tokens)]
-    for i in range(len(subject.decoder)) if subject.config.normalization_type is not None else ():
+    for i in range(len(subject.decoder)) if norms_between(subject.config, "direct") else ():
         if home := largest_holders(data.isel({axis: [i]})):
             at_home = np.isin(data["path"].values, home)
             game = Coalitions(subject, i, MAX_SCORES // (2 * len(subject.decoder) * subject.source.n_states))

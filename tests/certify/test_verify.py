@@ -3,6 +3,7 @@
 import ast
 import json
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,15 @@ def behind():
     return run, proof(run, "parent")
 
 
-@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "three layers"])
+TAKES_LONG = {"post-norm"}
+ONE_LAYER = [
+    pytest.param(shape, marks=pytest.mark.system if shape in TAKES_LONG else ())
+    for shape in SHAPES
+    if shape != "three layers"
+]
+
+
+@pytest.mark.parametrize("shape", ONE_LAYER)
 def test_every_certificate_is_confirmed(shape, tmp_path):
     run = one_layer(shape, scale=0.2)
     for unit in (EXACT, FLOAT32):
@@ -48,6 +57,19 @@ def test_every_certificate_is_confirmed(shape, tmp_path):
         assert all(follows[name] <= claimed for name, claimed in claims.items())
         assert len(claims) == 4 or run.config.normalization_type is not None  # a wide box may say nothing
         assert follows["worst_kl"] >= stored["seen"]["nats"]
+
+
+def test_norms_behind_the_sums_are_checked_where_they_stand():
+    """The same weights with norms in front are another model, and the proof is none of it."""
+    small = {"n_ctx": 2, "normalization_type": "RMSPre", "norm_first": False, "final_norm": True}
+    run = one_layer("LN and MLP", seed=2, scale=0.2, **small)
+    run.states["unembed.W_U"] *= 5
+    stored = proof(run, "parent", EXACT)  # the first position has one context: a box as wide as rounding
+    follows = verify(stored, run)
+    assert follows["worst_kl"] >= stored["seen"]["nats"] > 0
+    elsewhere = replace(run, config=run.config.model_copy(update={"norm_first": True}))
+    with pytest.raises(ValueError, match=r"worst_kl|basis|closed|multiplier|claimed"):
+        verify(stored, elsewhere)
 
 
 @pytest.mark.parametrize("unit", [EXACT, FLOAT32])

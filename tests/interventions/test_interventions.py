@@ -46,7 +46,9 @@ def test_zero_ablation_is_a_model_with_those_weights_zero(shape, n_models):
         elif name == "pos_embed":
             other = edited(model, "pos_embed.W_pos")
         elif name == "bias":
-            norm = ["ln_final.b"] * (model.config.normalization_type == "LN")
+            stands_last = "ln_final" if model.config.final_norm else f"blocks.{model.config.n_layers - 1}.ln2"
+            norm = [f"{stands_last}.b"] * (model.config.normalization_type == "LN")
+            norm *= model.config.final_norm or not model.config.norm_first
             output = [f"blocks.{i}.attn.b_O" for i in range(model.config.n_layers)]
             other = edited(model, "unembed.b_U", *output, *norm)
         elif name.endswith("mlp"):

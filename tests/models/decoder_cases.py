@@ -101,6 +101,9 @@ OWN = {
         "use_qk_norm": True,
     },
     "Qwen3, tied": dict(LLAMA, use_qk_norm=True, tied=True),
+    "no last norm": {"normalization_type": "LN", "final_norm": False},
+    "post-norm": dict(WITH_MLP, normalization_type="LN", norm_first=False),
+    "post-norm, last norm": {"normalization_type": "RMS", "norm_first": False, "final_norm": True},
 }
 
 CASES = SHARED | OWN

@@ -79,7 +79,7 @@ def reference(config, state, tokens, patterns=None):
             on_keys = positions
         for layer in range(config.n_layers):
             a = f"blocks.{layer}.attn."
-            normed = norm(x, w, config, f"blocks.{layer}.ln1")
+            normed = norm(x, w, config, f"blocks.{layer}.ln1") if config.norm_first else x
             update = np.zeros_like(x) + w[a + "b_O"]
             shared = "" if config.n_key_value_heads is None else "_"
             for h in range(config.n_heads):
@@ -99,15 +99,18 @@ def reference(config, state, tokens, patterns=None):
                 )
                 update += pattern @ v @ w[a + "W_O"][h]
             before, x = x, x + update
+            x = x if config.norm_first else norm(x, w, config, f"blocks.{layer}.ln1")
             if not config.attn_only:
                 m, act = f"blocks.{layer}.mlp.", ACTIVATION[config.act_fn]
-                read = norm(before if config.parallel_attn_mlp else x, w, config, f"blocks.{layer}.ln2")
+                read = before if config.parallel_attn_mlp else x
+                read = norm(read, w, config, f"blocks.{layer}.ln2") if config.norm_first else read
                 if config.gated_mlp:
                     hidden = act(read @ w[m + "W_gate"]) * (read @ w[m + "W_in"]) + w[m + "b_in"]
                 else:
                     hidden = act(read @ w[m + "W_in"] + w[m + "b_in"])
                 x = x + hidden @ w[m + "W_out"] + w[m + "b_out"]
-        x = norm(x, w, config, "ln_final")
+                x = x if config.norm_first else norm(x, w, config, f"blocks.{layer}.ln2")
+        x = norm(x, w, config, "ln_final") if config.final_norm else x
         unembed = w["embed.W_E"][: config.d_vocab_out].T if config.tied else w["unembed.W_U"]
         logits.append(x @ unembed + w["unembed.b_U"])
     return np.stack(logits)

@@ -41,7 +41,8 @@ HOOKED_TRANSFORMER = {
 def test_defaults_are_hooked_transformers():
     filled = DecoderConfig(**GIVEN).model_dump()
     state_space = ("d_state", "d_conv", "n_groups", "dt_rank", "conv_act_fn", "use_gate", "use_gate_norm")
-    own = {"tied": False, "window": None, "mixer": "attention", **dict.fromkeys(state_space)}
+    own = {"norm_first": True, "final_norm": True}
+    own |= {"tied": False, "window": None, "mixer": "attention", **dict.fromkeys(state_space)}
     assert filled == {**GIVEN, **HOOKED_TRANSFORMER, **own}
 
 

@@ -263,6 +263,7 @@ def count(kernel, output):
         ({"window": 3}, "layer", 0),
         ({"normalization_type": "LN"}, "layer", 5),
         ({"normalization_type": "RMSPre"}, "layer", 5),
+        ({"normalization_type": "LN", "norm_first": False, "final_norm": False}, "layer", 4),
         ({"positional_embedding_type": "shortformer"}, "layer", 0),
         ({"n_heads": 4, "n_key_value_heads": 2}, "layer", 0),
         ({"positional_embedding_type": "rotary", "rotary_dim": 4}, "attention", 0),

@@ -34,7 +34,7 @@ def test_a_model_of_transformers_that_it_cannot_express(kind, changes, words):
 
 
 class PostNorm(nn.Module):
-    """torch's own encoder with a causal mask: it norms after the residual sum."""
+    """torch's own encoder with a causal mask: by default it norms after the residual sum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,11 +81,19 @@ NAMES = {
 }
 
 
-def test_norms_after_the_sum_lack_a_last_norm():
-    with pytest.raises(ValueError, match=r"^names: no line gives ln_final.w, ln_final.b"):
-        mm.Run.from_model(PostNorm(), source=SOURCE, names=NAMES, given={"n_heads": 2, "act_fn": "relu"})
+class NoLastNorm(PostNorm):
+    """The same with `norm_first=True` and no last norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
-def test_torchs_own_encoder_comes_in_where_it_norms_first():
-    run = mm.Run.from_model(PreNorm(), source=SOURCE, names=NAMES, given={"n_heads": 2, "act_fn": "relu"})
+@pytest.mark.parametrize(
+    ("model", "places"), [(PostNorm, (False, False)), (PreNorm, (True, True)), (NoLastNorm, (True, False))]
+)
+def test_torchs_own_encoder_comes_in(model, places):
+    run = mm.Run.from_model(model(), source=SOURCE, names=NAMES, given={"n_heads": 2, "act_fn": "relu"})
     assert run.provenance["logit_difference"] <= 1e-5
+    assert (run.config.norm_first, run.config.final_norm) == places

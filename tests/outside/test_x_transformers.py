@@ -130,6 +130,14 @@ def test_rotary_positions_shared_keys_and_rms_norms():
     assert_same_logits(run, wrapper.net)
 
 
+def test_norms_behind_the_sums():
+    wrapper = trained(pre_norm=False)
+    names = {name.replace(".0.0.gamma", ".0.2.gamma"): line for name, line in names_of(2).items()}
+    run = mm.Run.from_model(wrapper.net, source=SOURCE, names=names, given=GIVEN)
+    assert (run.config.norm_first, run.config.final_norm) == (False, False)
+    assert_same_logits(run, wrapper.net)
+
+
 def test_what_no_decoder_computes_has_no_line():
     """A gate of each head on its values."""
     wrapper = trained(attn_gate_values=True)

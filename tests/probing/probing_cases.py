@@ -78,6 +78,7 @@ SHAPES = {
         d_head=4,
         rotary_dim=2,
     ),
+    "post-norm": dict(MLP, normalization_type="LN", norm_first=False),
 }
 # One of each kind; where a test takes long, the others are in `make test-system`.
 FEW_SHAPES = {"plain", "one token of context", "LN and MLP", "relative", "Llama"}

@@ -9,6 +9,8 @@ from mechmarkov.objectives import Objective
 from mechmarkov.probing.recording import PATHS, SCORES
 from mechmarkov.probing.recording import paths as path_sums
 
+NO_LAST_NORM = "no last norm"
+
 
 def by_hand(subject, member: int) -> dict[str, np.ndarray]:
     """Each path's contribution `[batch, read, state]`, from the activations of one model."""
@@ -23,22 +25,34 @@ def by_hand(subject, member: int) -> dict[str, np.ndarray]:
             written[f"L{layer}.mlp"] = cache[f"blocks.{layer}.hook_mlp_out"]
     found = {}
     for name, x in written.items():
-        if config.normalization_type in ("LN", "LNPre"):
-            x = x - x.mean(-1, keepdim=True)
-        if config.normalization_type is not None:
-            x = x / cache["ln_final.hook_scale"]
-        if config.normalization_type in ("LN", "RMS"):
-            x = x * decoder.ln_final.w
+        for norm in norms_behind(config, name):
+            if config.normalization_type in ("LN", "LNPre"):
+                x = x - x.mean(-1, keepdim=True)
+            x = x / cache[f"{norm}.hook_scale"]
+            if config.normalization_type in ("LN", "RMS"):
+                x = x * decoder.get_parameter(f"{norm}.w")
         found[name] = (x @ decoder.W_U)[:, read].detach().double().numpy()
     return found
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+def norms_behind(config, name: str) -> list[str]:
+    """The norms that a path of a model with MLPs, or with norms only in front, passes; worked out by hand."""
+    behind = []
+    if not config.norm_first:
+        layer = 0 if name == "direct" else int(name[1])
+        behind += [f"blocks.{i}.ln{k}" for i in range(layer, config.n_layers) for k in (1, 2)]
+        behind = behind[1:] if name.endswith("mlp") else behind
+    return behind + ["ln_final"] * (config.normalization_type is not None and config.final_norm)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, NO_LAST_NORM])
 @pytest.mark.parametrize("objective", [Objective(), RAW_LOG], ids=["next token", "query"])
 def test_contributions_tables_and_means_are_those_of_the_activations(shape, objective):
     if shape == "one token of context" and objective.query:
         shape = "two tokens of context"
-    run = random_run(shape, n_steps=3, objective=objective)
+    changes = {"final_norm": False} if shape == NO_LAST_NORM else {}
+    shape = "LN and MLP" if shape == NO_LAST_NORM else shape
+    run = random_run(shape, n_steps=3, objective=objective, **changes)
     subject = subject_of(run, sequences=6, chunk_elements=500)  # several chunks
     found, parents = subject.recorded(PATHS), subject.batch.parents.numpy()
     assert len(found.kept) == len(subject.batch.read)
@@ -64,6 +78,26 @@ def test_paths_and_biases_add_up_to_the_scores(shape):
     rest = (rest @ decoder.W_U + decoder.b_U).detach().numpy()
     total = subject.recorded(PATHS).logits[0].sum(0) + rest
     assert np.allclose(total, subject.recorded(SCORES)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_behind_norms_each_path_is_what_goes_without_it():
+    """With scales and all outputs kept, the logits are affine in what a part writes."""
+    subject = subject_of(random_run("post-norm"), sequences=6)
+    decoder, tokens, found = subject.decoder[0], subject.batch.tokens, subject.recorded(PATHS)
+    scores, cache = decoder.run_with_cache(tokens)
+    kept = [f"blocks.{i}.{x}" for i in (0, 1) for x in ("hook_attn_out", "hook_mlp_out", "attn.hook_z")]
+    kept += [f"blocks.{i}.ln{k}.hook_scale" for i in (0, 1) for k in (1, 2)]
+    hooks = [(name, lambda x, hook: cache[hook.name]) for name in kept]
+    W_O = [block.attn.W_O for block in decoder.blocks]
+    without = {"direct": ("hook_embed", lambda x, hook: 0 * x)}
+    for layer, head in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        written = cache[f"blocks.{layer}.attn.hook_z"][:, :, head] @ W_O[layer][head]
+        place = f"blocks.{layer}.hook_attn_out"
+        without[f"L{layer}H{head}"] = place, lambda x, hook, written=written: x - written
+    without |= {f"L{i}.mlp": (f"blocks.{i}.hook_mlp_out", lambda x, hook: 0 * x) for i in (0, 1)}
+    for name, added in zip(found.names, found.logits[0], strict=True):
+        left = decoder.run_with_hooks(tokens, fwd_hooks=[*hooks, without[name]])
+        assert np.allclose(added, (scores - left).detach().numpy(), rtol=1e-4, atol=1e-5), name
 
 
 def test_where_there_is_much_a_part_is_kept_and_all_of_it_is_in_the_means(monkeypatch):

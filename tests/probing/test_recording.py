@@ -108,7 +108,11 @@ def test_scores_norms_and_mlps_are_those_of_the_model(shape, objective):
         out, cache = subject.decoder[member].run_with_cache(batch.tokens)
         assert np.allclose(scores[member], out[:, batch.read].detach().numpy(), atol=1e-5)
         norms = {name.removesuffix(".hook_scale") for name in cache if name.endswith("hook_scale")}
-        assert set(norm_scale) == norms
+        where_read = {f"{name}.where_read" for name in norms if not subject.config.norm_first}
+        assert set(norm_scale) == norms | where_read
+        for name in where_read:
+            scale = cache[name.replace("where_read", "hook_scale")][:, batch.read]
+            assert norm_scale[name][member] == pytest.approx(float(scale.mean()), rel=1e-5)
         for name in norms:
             scale = cache[f"{name}.hook_scale"]
             scale = scale[:, batch.read] if name == "ln_final" else scale

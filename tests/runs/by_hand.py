@@ -15,7 +15,7 @@ R, B = r"layers\.(\d+)\.", r"blocks.\1."  # a layer's names, and HookedTransform
 
 @dataclass(frozen=True)
 class Style:
-    """A way to write a decoder; no HookedDecoder has `repeats` or norms after the sum."""
+    """A way to write a decoder; no HookedDecoder has what `norm="residual"` is."""
 
     reads: str = "tokens"  # or "one-hot"
     position_first: bool = False
@@ -200,6 +200,7 @@ def given_of(style: Style) -> dict:
     given: dict = {"n_heads": HEADS, "normalization_type": None, "attn_scale": 1 / style.scale}
     if style.norm != "none":
         given |= {"normalization_type": "RMS", "eps": EPS} if style.rms else {"normalization_type": "LN"}
+        given |= {"norm_first": False} if style.norm == "post" else {}
     if style.mlp != "none":
         given["act_fn"] = "silu" if style.mlp == "gated" else style.mlp
     if style.positions not in ("learned", "sinusoidal"):

@@ -146,7 +146,7 @@ def test_what_is_not_said_is_told():
     given = {"act_fn": "gelu", "window": 3, "attn_scale": 1.0, "eps": 1e-6}
     run = import_run([FOREIGN / "nanogpt_bias.pt"], source=SOURCE, given=given).run
     assert (run.config.window, run.config.score_scale, run.config.eps) == (3, 1.0, 1e-6)
-    rest = {"parallel_attn_mlp": False, "norms": "before attention and MLP"}
+    rest = {"parallel_attn_mlp": False, "norm_first": True}
     assert run.provenance["assumed"] == {**no_caps, **rest}
 
 
@@ -169,7 +169,7 @@ def test_what_no_weight_shows_is_printed_for_every_layout(tmp_path, capsys, name
     (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("not said by the file")]
     said = line.removeprefix("not said by the file, assumed: ")
     printed = dict(part.split(" = ") for part in said.split(", "))
-    assert set(printed) >= {"eps", "parallel_attn_mlp", "norms", *ASSUMED}
+    assert set(printed) >= {"eps", "parallel_attn_mlp", "norm_first", *ASSUMED}
     kept = load(out).provenance["assumed"]
     assert set(kept) == set(printed)
     assert printed["window"] == str(kept["window"]) == "None"

@@ -91,10 +91,12 @@ def test_a_weight_without_a_line_is_named_beside_the_names_that_are_wanted():
     assert "docs/my-model-has-names-of-its-own.md" in said
 
 
-def test_a_model_without_the_last_norm_is_told():
+def test_a_last_norm_that_is_left_out_is_told():
     shape = Shape(hidden=6, norm=True)
     names = {key: value for key, value in names_of(shape).items() if "last" not in key} | {r"last\..*": ""}
-    with pytest.raises(RunFileError, match="and what is unembedded: one without the last norm, or that"):
+    with pytest.raises(
+        RunFileError, match="reads, what is unembedded: what the last layer adds, the last norm"
+    ):
         brought(shape, names)
 
 

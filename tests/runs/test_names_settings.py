@@ -53,7 +53,7 @@ def test_settings_whose_meaning_is_plain_are_read(tmp_path):
 def test_what_no_weight_shows_is_told_with_a_table_too(tmp_path):
     assumed = imported(tmp_path, {}).run.provenance["assumed"]
     assert assumed["output_logits_soft_cap"] is None
-    assert assumed["norms"] == "before attention and MLP"
+    assert assumed["norm_first"] is True
 
 
 def test_a_layer_without_an_mlp_has_one_of_zeros():

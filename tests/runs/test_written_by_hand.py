@@ -59,6 +59,14 @@ COME_IN = {
         for kind in ("alibi", "slopes", "pairs", "lags")
     },
     "one layer twice": Style(n_layers=1, repeats=2),
+    "without the last norm": Style(last_norm=False),
+    "without the last norm, RMSNorm, no MLP": Style(last_norm=False, rms=True, mlp="none"),
+    "norms after the sum": Style(norm="post", last_norm=False),
+    "norms after the sum and at the end": Style(norm="post"),
+    "norms after the sum, rotary, RMSNorm, gated": Style(
+        norm="post", last_norm=False, positions="rotary", rms=True, mlp="gated", bias=False
+    ),
+    "norms after the sum, one layer twice": Style(norm="post", last_norm=False, n_layers=1, repeats=2),
 }
 
 
@@ -102,9 +110,6 @@ HEADS_DIFFER = (
 REFUSED = {
     "ALiBi and positions of tokens": (Style(bias_of_scores="alibi"), HEADS_DIFFER),
     "attention without softmax": (Style(soft=False), HEADS_DIFFER),
-    "norms after the sum": (Style(norm="post"), "what layers.0.qkv reads, attention's input: .*norms sums"),
-    "norms after the sum only": (Style(norm="post", last_norm=False), "ln_final.w.*norms sums"),
-    "without the last norm": (Style(last_norm=False), "ln_final.w.*without the last norm"),
     "a normed residual stream": (
         Style(norm="residual"),
         "what layers.0.up reads, an MLP's input: .*norms sums",
@@ -139,6 +144,19 @@ def test_a_wrong_activation_is_told_before_parts():
 def test_a_block_in_parallel_is_told():
     with pytest.raises(RunFileError, match=r"with given=\{'parallel_attn_mlp': False\} they agree$"):
         brought(drawn(Hand(PLAIN)), PLAIN, parallel_attn_mlp=True)
+
+
+@pytest.mark.parametrize("last_norm", [True, False])
+def test_norms_after_the_sum_are_told(last_norm):
+    style = Style(norm="post", last_norm=last_norm)
+    with pytest.raises(RunFileError, match=r"with given=\{'norm_first': False\} they agree$"):
+        brought(drawn(Hand(style)), style, norm_first=True)
+
+
+def test_a_last_norm_that_is_not_there_is_asked_for():
+    style = Style(last_norm=False)
+    with pytest.raises(RunFileError, match=r"no line gives ln_final\.w.*give final_norm=False"):
+        brought(drawn(Hand(style)), style, final_norm=True)
 
 
 def test_a_scale_by_the_width_is_told():

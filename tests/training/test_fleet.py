@@ -50,6 +50,7 @@ SHAPES = [
     *([f"model.positional_embedding_type={kind}"] for kind in KINDS),
     ["model.attn_only=true"],
     ["model.n_layers=2", "model.normalization_type=RMSPre"],
+    ["model.n_layers=2", "model.normalization_type=LN", "model.norm_first=false"],
 ]
 
 

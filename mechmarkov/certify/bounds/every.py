@@ -14,6 +14,7 @@ from mechmarkov.certify.bounds.layer import Layer, why_no_layer
 from mechmarkov.certify.bounds.reading import Reading
 from mechmarkov.certify.bounds.relaxed import longest_axes
 from mechmarkov.certify.contexts import Contexts
+from mechmarkov.models.components import norms_between
 from mechmarkov.models.config import DecoderConfig
 
 Kind = Literal["logits", "raw scores", "relaxed", "counts"]
@@ -78,7 +79,7 @@ def why_no_bounds(config: DecoderConfig, n_states: int, softmax: bool) -> str | 
 
 def _adds_up(config: DecoderConfig) -> bool:
     """Returns whether scores are sums of what the heads write."""
-    return config.attn_only and config.normalization_type is None
+    return config.attn_only and not norms_between(config, "direct")
 
 
 def bounds(layer: Layer, contexts: Contexts, softmax: bool, seconds: float = np.inf) -> Bounds:

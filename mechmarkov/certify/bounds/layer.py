@@ -54,8 +54,8 @@ class Layer:
         return tokens.arranged(lambda x: np.broadcast_to(x, shape))
 
     def norm(self, name: str, x: Ball) -> Ball:
-        """A norm of the model by its name, `ln_final` or `blocks.0.ln1`; none changes nothing."""
-        kind = self.config.normalization_type
+        """A norm in front of a part by its name, `blocks.0.ln1`; none changes nothing."""
+        kind = self.config.normalization_type if self.config.norm_first else None
         if kind is None:
             return x
         gain, shift = (self.weights.get(f"{name}.{part}") for part in "wb")

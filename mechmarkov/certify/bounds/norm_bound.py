@@ -1,4 +1,4 @@
-"""What a final norm by itself says of every sequence, however many layers stand in front of it.
+"""What the last norm by itself says of every sequence, however many layers stand in front of it.
 
 A normalised stream has length `sqrt(d_model)` at most, whatever it comes from. So a logit difference is at
 most `sqrt(d) |w (U_k - U_l)|` and what the biases add (Cauchy and Schwarz), a probability is bounded from
@@ -11,23 +11,24 @@ from jaxtyping import Float
 
 from mechmarkov.certify.bounds.ball import ELEMENTARY, gamma, up
 from mechmarkov.certify.bounds.layer import Weights
+from mechmarkov.models.components import norms_between
 from mechmarkov.models.config import DecoderConfig
 
 
 def largest_kl(config: DecoderConfig, weights: Weights, unit: float) -> float | None:
-    """The most that KL from any law to a softmax model can be, in nats; None without a final norm.
+    """The most that KL from any law to a softmax model can be, in nats; None where no norm stands last.
 
     Args:
         config: The model.
         weights: Its tensors by HookedTransformer's names, float64.
         unit: Unit roundoff of the evaluations that are covered.
     """
-    if config.normalization_type is None:
+    if config.normalization_type is None or not (last := norms_between(config, "direct")[-1:]):
         return None
     tied = weights["embed.W_E"][: config.d_vocab_out].T
     W_U = tied if config.tied else weights["unembed.W_U"]
-    gain = weights.get("ln_final.w", np.ones(config.d_model))
-    shift = weights.get("ln_final.b", np.zeros(config.d_model))
+    gain = weights.get(f"{last[0]}.w", np.ones(config.d_model))
+    shift = weights.get(f"{last[0]}.b", np.zeros(config.d_model))
     error, length = gamma(2 * config.d_model + 4 * ELEMENTARY, unit), np.sqrt(config.d_model)
     scaled, bias = gain[:, None] * W_U, shift @ W_U + weights["unembed.b_U"]
     size = (

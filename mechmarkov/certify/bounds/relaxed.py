@@ -173,7 +173,8 @@ def _written(
 
 
 def _cuts(low: Float[np.ndarray, " axis"], high: Float[np.ndarray, " axis"], pieces: int) -> list[int]:
-    """Into how many pieces each axis is cut."""
-    share = (high - low) / max(float((high - low).max()), 1e-300)
+    """Into how many pieces each axis is cut: a box no wider than rounding, of a single context, in none."""
+    wide, size = float((high - low).max()), float(np.maximum(np.abs(low), np.abs(high)).max())
+    share = (high - low) / max(wide, 1e-12 * size, 1e-300)
     share[CUT_AXES:] = 0.0
     return [max(1, round(pieces * s)) for s in share]

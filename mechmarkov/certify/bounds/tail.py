@@ -112,9 +112,11 @@ def scores(layer: Layer, before: Affine, behind: Affine) -> Affine:
         behind: The residual stream behind attention, likewise.
     """
     config, weights = layer.config, layer.weights
+    behind = _norm(layer, "blocks.0.ln1", behind) if not config.norm_first else behind
     if not config.attn_only:
         assert config.act_fn is not None  # DecoderConfig checks it
-        read = _norm(layer, "blocks.0.ln2", before if config.parallel_attn_mlp else behind)
+        read = before if config.parallel_attn_mlp else behind
+        read = _norm(layer, "blocks.0.ln2", read) if config.norm_first else read
         act = partial(activated, name=config.act_fn)
         W_in, b_in = weights["blocks.0.mlp.W_in"], weights["blocks.0.mlp.b_in"]
         if config.gated_mlp:
@@ -123,8 +125,10 @@ def scores(layer: Layer, before: Affine, behind: Affine) -> Affine:
             hidden = act(read.dot(W_in, extra=1).plus(b_in))
         written = hidden.dot(weights["blocks.0.mlp.W_out"], extra=1).plus(weights["blocks.0.mlp.b_out"])
         behind = written + behind
+        behind = _norm(layer, "blocks.0.ln2", behind) if not config.norm_first else behind
+    behind = _norm(layer, "ln_final", behind) if config.final_norm else behind
     W_U, b_U = layer.unembedding
-    return _norm(layer, "ln_final", behind).dot(W_U, extra=1).plus(b_U)
+    return behind.dot(W_U, extra=1).plus(b_U)
 
 
 def _norm(layer: Layer, name: str, x: Affine) -> Affine:

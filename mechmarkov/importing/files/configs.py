@@ -89,7 +89,11 @@ MEANINGS: dict[str, str | None] = {
         ("norm", "norm_type", "norm_class_name", "normalization", "no_norm", "rmsnorm", "use_rmsnorm"),
         "normalization_type",
     ),
-    **dict.fromkeys(("post_norm", "postnorm", "norm_first", "pre_norm", "post_ln", "pre_ln"), None),
+    **dict.fromkeys(("post_norm", "postnorm", "pre_norm", "prenorm", "post_ln", "pre_ln"), "norm_first"),
+    **dict.fromkeys(
+        ("use_final_norm", "has_final_norm", "no_final_norm", "last_norm", "final_ln", "final_layernorm",
+         "final_layer_norm"), "final_norm",
+    ),
     **dict.fromkeys(("scale_attn_by_inverse_layer_idx", "rope_scaling", "window_pattern"), None),
     **dict.fromkeys(("qk_norm", "use_qk_norm", "qk_layernorm"), "use_qk_norm"),
     **dict.fromkeys(
@@ -109,6 +113,8 @@ NUMBERS = {
     ),
     **dict.fromkeys(("rope_theta", "rope_base", "rope_base_freq", "rotary_base"), "rotary_base"),
 }
+# Where norms stand, by the names of torch and of ours, which mean that with either value.
+PLACES = ("norm_first", "final_norm")
 # An activation by its name; another one is asked about.
 ACTIVATION = (
     "act_fn", "act", "activation", "activation_fn", "activation_function", "activation_type", "hidden_act",
@@ -125,7 +131,10 @@ USUAL: dict[str | None, tuple[Any, ...]] = {
     "positional_embedding_type": ("learned", "learnt", "absolute", "standard", "wpe"),
     "normalization_type": ("LN", "LayerNorm", "layernorm", "layer_norm", "ln"),
 }
-USUALLY_ON = {"norm_first", "pre_norm", "pre_ln", "scale_attn", "scale_attn_weights", "scale_attention"}
+USUALLY_ON = {
+    "pre_norm", "prenorm", "pre_ln", "scale_attn", "scale_attn_weights", "scale_attention", "use_final_norm",
+    "has_final_norm", "last_norm", "final_ln", "final_layernorm", "final_layer_norm",
+}  # fmt: skip
 
 
 def check_settings(config: Mapping[str, Any], where: str, given: Mapping[str, Any]) -> None:
@@ -192,6 +201,16 @@ def numbers(config: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in given.items() if type(value) in (int, float)}
 
 
+def places(config: Mapping[str, Any]) -> dict[str, bool]:
+    """Returns `norm_first` and `final_norm`, where settings say them by these names.
+
+    Example:
+        >>> places({"norm_first": False, "final_norm": None})
+        {'norm_first': False}
+    """
+    return {name: config[name] for name in PLACES if type(config.get(name)) is bool}
+
+
 def activation(config: Mapping[str, Any]) -> dict[str, str]:
     """Returns `act_fn`, where a setting says it by the name of an activation; else nothing.
 
@@ -215,7 +234,7 @@ def unread(configs: Mapping[str, Mapping[str, Any]], known: Iterable[str]) -> li
         >>> unread({"args": {"n_layer": 2, "lr": 0.1, "beta": 3}}, ["n_layer"])
         ['args.beta']
     """
-    read = {*known, *MEANINGS, *NUMBERS, *ACTIVATION, *TRAINING}
+    read = {*known, *MEANINGS, *NUMBERS, *PLACES, *ACTIVATION, *TRAINING}
     return [
         printable(f"{where}.{name}", NAME_CHARACTERS)
         for where, config in configs.items()

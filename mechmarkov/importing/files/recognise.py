@@ -31,7 +31,7 @@ HEADS = [theirs for theirs, ours in gpt2.NANOGPT.items() if ours == "n_heads"]
 # Fields of a HookedTransformerConfig that mean the same in anybody's settings.
 PLAIN_FIELDS = {
     "n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "d_vocab_out", "n_ctx", "act_fn", "eps",
-    "normalization_type", "positional_embedding_type", "attn_only", "n_key_value_heads",
+    "normalization_type", "positional_embedding_type", "attn_only", "n_key_value_heads", *configs.PLACES,
 }  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def of_names(
         configs.check_settings(config, where, given)
         heads = [config[name] for name in HEADS if type(config.get(name)) is int]
         fields |= {"n_heads": heads[0]} if heads and "n_heads" not in fields else {}
-        fields = {**configs.numbers(config), **configs.activation(config), **fields}
+        fields = {**configs.numbers(config), **configs.places(config), **configs.activation(config), **fields}
     idle = ["act_fn"] * (given.get("act_fn") is not None)  # what a name such as "gelu" means the caller knows
     idle += ["n_heads"] * (given.get("mixer") in STATE_SPACES)
     idle += ["rotary_base"] * (given.get("positional_embedding_type") != "rotary")

@@ -45,6 +45,8 @@ def agreeing(decoder: HookedDecoder, agrees: Callable[[HookedDecoder], bool]) ->
 
 def _others(config: DecoderConfig) -> Iterator[tuple[str, Any]]:
     """Yields fields that change what is computed and no shape, each with another value."""
+    if config.normalization_type is not None:
+        yield "norm_first", not config.norm_first
     if not config.attn_only:
         yield "parallel_attn_mlp", not config.parallel_attn_mlp
         yield from (("act_fn", name) for name in ACTIVATIONS if name != config.act_fn)

@@ -261,10 +261,15 @@ def _norms(norms: Sequence[Norm], sites: Sequence[tuple[str, Tensor]], table: Na
         kind = kinds.pop() if len(kinds) == 1 else None
         table.say(normalization_type=kind and f"{kind}Pre", **({"eps": eps} if kind else {}))
         return
-    if without:
+    first = sites[1][0]
+    if without == ["ln_final"]:
+        table.say(final_norm=False)
+    elif without == [first]:
+        at = _behind_sums(norms, at, table)
+    elif without:
         raise UnclearError(
             f"no norm stands before {listed(without[:3])}: a HookedDecoder norms what each layer reads and "
-            "what is unembedded, or nothing"
+            "what is unembedded, or each sum, or nothing"
         )
     used = [(name, norm) for name, norm in at.items() if norm is not None]
     for name, norm in used:
@@ -274,3 +279,25 @@ def _norms(norms: Sequence[Norm], sites: Sequence[tuple[str, Tensor]], table: Na
             table.put(norm.bias, f"{name}.b")
         kind = norm.kind if norm.weight is not None else f"{norm.kind}Pre"
         table.say(normalization_type=kind, eps=norm.eps)
+
+
+def _behind_sums(
+    norms: Sequence[Norm], at: Mapping[str, Norm | None], table: NameTable
+) -> dict[str, Norm | None]:
+    """Returns norms by the part that each stands behind, where the first part reads no norm's output.
+
+    Args:
+        norms: All norms of the forward pass.
+        at: The norm that each part reads, by the name of the one before a part; `ln_final` first.
+        table: What is said of the model goes there.
+    """
+    last, *parts = at
+    behind = [*(at[name] for name in parts[1:]), at[last]]
+    end = behind[-1]
+    x = None if end is None else end.x
+    inner = None if x is None else next((one for one in norms if one is not end and same(one.y, x)), None)
+    table.say(norm_first=False)
+    if inner is None:
+        table.say(final_norm=False)
+        return dict(zip(parts, behind, strict=True))
+    return {**dict(zip(parts, [*behind[:-1], inner], strict=True)), last: end}

@@ -12,7 +12,7 @@ from mechmarkov.importing import config_fields, gpt2, layout, relative_transform
 from mechmarkov.importing.live import measured
 from mechmarkov.importing.live.inside import Inside
 from mechmarkov.importing.live.reading import Fields, Reading
-from mechmarkov.importing.live.settings import n_heads
+from mechmarkov.importing.live.settings import n_heads, norm_first
 from mechmarkov.models import DecoderConfig
 from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.safe.plain_data import RunFileError
@@ -40,6 +40,11 @@ def reading(live: Inside, state: Mapping[str, Tensor], given: Fields, n_ctx: int
     of_lags = layout.recognises(relative_transformer.MARKS, shapes)
     plan_import = relative_transformer.plan_import if of_lags else gpt2.plan_import
     fields, choices = {**_norms(norms, given), **given}, dict[str, Sequence[Any]]()
+    if (first := norm_first(live)) is not None:
+        fields.setdefault("norm_first", first)
+    holders = {name.split(".")[-2] for name in shapes if "." in name}
+    if holders & {"ln_1", "ln"} and "ln_f" not in holders:
+        fields.setdefault("final_norm", False)
     if n_ctx is not None and not any(name.endswith("wpe.weight") for name in shapes):
         fields["n_ctx"] = n_ctx
     if fields.get("positional_embedding_type") == "rotary" and "rotary_adjacent_pairs" not in fields:

@@ -12,7 +12,7 @@ from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.models import HookedDecoder
 
 FAR = 1e-3  # of the largest number that is read
-NO_OTHER_NORM = "no HookedDecoder norms sums (post-norm) or what is added to them"
+NO_OTHER_NORM = "a HookedDecoder norms sums (norm_first=False) or what its parts read, nothing else"
 # What the module reads that holds a weight, and what may make that differ.
 READ = {
     "attn.W_Q": f"attention's input: embeddings, their scale, positions, the norm before it; {NO_OTHER_NORM}",
@@ -88,12 +88,13 @@ def _read_by_ours(decoder: HookedDecoder, tokens: Tensor) -> Iterator[tuple[str,
             at = f"blocks.{layer}"
             block = decoder.get_submodule(at)
             pre = cache[f"{at}.hook_resid_pre"]
+            first = decoder.config.norm_first
             if decoder.config.mixer == "attention":
-                yield f"{at}.attn.W_Q", block.get_submodule("ln1")(pre), READ["attn.W_Q"]
+                yield f"{at}.attn.W_Q", block.get_submodule("ln1")(pre) if first else pre, READ["attn.W_Q"]
                 yield f"{at}.attn.W_O", cache[f"{at}.attn.hook_z"].flatten(-2), READ["attn.W_O"]
             if not decoder.config.attn_only:
                 mid = pre if decoder.config.parallel_attn_mlp else cache[f"{at}.hook_resid_mid"]
-                yield f"{at}.mlp.W_in", block.get_submodule("ln2")(mid), READ["mlp.W_in"]
+                yield f"{at}.mlp.W_in", block.get_submodule("ln2")(mid) if first else mid, READ["mlp.W_in"]
                 yield f"{at}.mlp.W_out", cache[f"{at}.mlp.hook_post"], READ["mlp.W_out"]
         yield "unembed.W_U", cache["unembed.hook_in"], LAST
 

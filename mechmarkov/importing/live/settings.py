@@ -58,6 +58,13 @@ def configs(live: Inside) -> Iterator[dict[str, Any]]:
                 yield settings
 
 
+def norm_first(live: Inside) -> bool | None:
+    """Returns whether a model's blocks say that norms stand first: torch's `norm_first`, or `pre_norm`."""
+    says = {vars(part).get(name) for part in live.model.modules() for name in ("norm_first", "pre_norm")}
+    told = says & {True, False}
+    return told.pop() if len(told) == 1 else None
+
+
 def n_heads(live: Inside) -> list[int]:
     """Returns the numbers of heads that a model says; minGPT's GPT keeps no config at all."""
     return numbers_called(live, HEADS)

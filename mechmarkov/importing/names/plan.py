@@ -8,8 +8,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from mechmarkov.importing import config_fields, layout
-from mechmarkov.importing.hooked_transformer import from_shapes
+from mechmarkov.importing import config_fields, hooked_transformer, layout
 from mechmarkov.importing.layout import ImportPlan, Shapes
 from mechmarkov.importing.names.folding import FOLDS, kind_of, unmarked
 from mechmarkov.importing.names.table import Names, Table, table_of
@@ -75,7 +74,8 @@ def plan_import(
             raise RunFileError(
                 f"names: {quoted(name)} is not a name of HookedTransformer's{near}; see {PAGE}"
             )
-    fields, assumed = _fields(inner, given)
+    lacks_last_norm = hooked_transformer.lacks_last_norm(inner) and table.fill("ln_final.w") is None
+    fields, assumed = _fields(inner, given, lacks_last_norm)
     if translated.by_name:
         assumed["axes"] = "a square weight called weight is [d_out, d_in], any other [d_in, d_out]"
     config = config_fields.make_config({**fields, "tied": False})
@@ -156,12 +156,16 @@ def _check_given(given: Mapping[str, Any]) -> None:
         raise RunFileError(f"mixer is {shown(given['mixer'])}, expected a name such as 'mamba'")
 
 
-def _fields(inner: Shapes, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _fields(
+    inner: Shapes, given: Mapping[str, Any], lacks_last_norm: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields of the config, and those of them that are assumed."""
-    by_shapes = from_shapes(inner)
+    by_shapes = hooked_transformer.from_shapes(inner)
     if by_shapes.get("normalization_type") == "RMS":  # or a LayerNorm whose biases are filled
         del by_shapes["normalization_type"]
     fields = config_fields.agree(by_shapes, given, "by the shapes")
+    if lacks_last_norm and "final_norm" not in fields:
+        fields["final_norm"] = False
     assumed = {name: value for name, value in config_fields.ASSUMED.items() if name not in fields}
     if "pos_embed.W_pos" in inner and "positional_embedding_type" not in fields:
         assumed["positional_embedding_type"] = "standard"
@@ -208,10 +212,7 @@ def _check(inner: Shapes, expected: Shapes, translated: Renamed, table: Table) -
         if "unembed.W_U" in lacking:
             advice = f"add their lines; {TIED}"
         if lacking[0].startswith("ln_final"):
-            advice = (
-                "a HookedDecoder norms what each layer reads and what is unembedded: one without the last "
-                "norm, or that norms sums, does not come in"
-            )
+            advice = "add their lines, or give final_norm=False where the model has no last norm"
         some = first_of([*map(unmarked, lacking)], 6)
         raise RunFileError(f"names: no line gives {some}: {advice}; see {PAGE}")
 

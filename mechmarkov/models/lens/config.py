@@ -6,7 +6,8 @@ from typing import Any
 from mechmarkov.models.config import STATE_SPACE_FIELDS, DecoderConfig
 
 # Fields that HookedTransformerConfig lacks, and what stands for "off" in them.
-OWN = {"tied": False, "window": None, "mixer": "attention", **dict.fromkeys(STATE_SPACE_FIELDS)}
+OWN = {"norm_first": True, "final_norm": True, "tied": False, "window": None, "mixer": "attention"}
+OWN |= dict.fromkeys(STATE_SPACE_FIELDS)
 OF_TOOLS = ("use_hook_result",)  # which TransformerLens' tools ask, and HookedTransformerConfig has not
 SWITCHES = (
     "use_attn_result",

@@ -35,8 +35,8 @@ def process_weights_(
 
     Raises:
         TypeError: For a stack.
-        LensError: For tied embeddings, and where predictions would change, as with shortformer positions; the
-            model then stays as it is.
+        LensError: For tied embeddings, norms that stand elsewhere than HookedTransformer's, and where
+            predictions would change, as with shortformer positions; the model then stays as it is.
     """
     from transformer_lens.weight_processing import ProcessWeights  # imports transformers, which takes seconds
 
@@ -45,6 +45,9 @@ def process_weights_(
         raise LensError("process_weights_: tied is true, and W_U cannot change without W_E")
     if self.config.mixer != "attention":
         raise LensError(f"process_weights_: mixer is {self.config.mixer!r}, expected 'attention'")
+    for name in ("norm_first", "final_norm"):
+        if not getattr(self.config, name):
+            raise LensError(f"process_weights_: {name} is False, expected True: it folds such norms in")
     folds = fold_ln and self.config.normalization_type in FOLDED
     fields = vars(self.cfg) | ({} if self.pos_embed else {"positional_embedding_type": "rotary"})  # no W_pos
     after: dict[str, Tensor] = ProcessWeights.process_weights(

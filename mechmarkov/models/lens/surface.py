@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
-from transformer_lens import ActivationCache
 from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.lens.cache import cache_of
 from mechmarkov.models.lens.config import LensConfig, lens_config
 from mechmarkov.models.lens.errors import LensError
 from mechmarkov.models.lens.generate import generate
@@ -87,6 +87,10 @@ class LensSurface(LensWeights):
         values of its own. A model without MLPs gets one of width 1 that writes zeros.
         """
         self._refuse_stack("as_lens")
+        if not self.config.norm_first:
+            raise LensError(
+                "as_lens: norm_first is False, expected True: its tools take the stream for a sum"
+            )
         config = self.config.model_dump() | {"n_key_value_heads": None}
         if config["attn_only"]:
             config |= {"attn_only": False, "act_fn": "relu", "d_mlp": 1}
@@ -226,4 +230,5 @@ class LensSurface(LensWeights):
         output, cache = super().run_with_cache(*args, **kwargs)
         if self.n_models is not None or not return_cache_object:
             return output, cache
-        return output, ActivationCache(cache, self, has_batch_dim=not without_batch)
+        kind = cache_of(self.config)
+        return output, kind(cache, self, has_batch_dim=not without_batch)

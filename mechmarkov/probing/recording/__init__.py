@@ -4,7 +4,7 @@ A `Quantity` begins a `Recording` (`hooks`, `update`, `compute`) for each group 
 all together, in chunks of bounded memory.
 """
 
-from mechmarkov.probing.recording.activations import MLP_BY_PARENT, NORM_SCALE, SCORES
+from mechmarkov.probing.recording.activations import MLP_BY_PARENT, NORM_SCALE, SCORES, WHERE_READ
 from mechmarkov.probing.recording.attention import ATTENTION
 from mechmarkov.probing.recording.paths import PATHS
 from mechmarkov.probing.recording.quantity import HookSums, PerLayer, PerSequence, Quantity, Recording, Scope
@@ -15,6 +15,7 @@ __all__ = [
     "NORM_SCALE",
     "PATHS",
     "SCORES",
+    "WHERE_READ",
     "HookSums",
     "PerLayer",
     "PerSequence",

@@ -11,6 +11,7 @@ from mechmarkov.probing.recording.quantity import HookSums, PerSequence, Quantit
 
 Outputs = Float[np.ndarray, "member batch read d_vocab_out"]
 NormScale = dict[str, Float[np.ndarray, " member"]]
+WHERE_READ = ".where_read"  # behind a norm's name
 MlpByParent = Float[np.ndarray, "member layer state d_model"]
 
 
@@ -40,6 +41,8 @@ def _norm_scale(scope: Scope) -> HookSums[NormScale]:
         for name in scope.model.hook_dict
         if name.endswith("hook_scale")
     }
+    if not scope.model.config.norm_first:  # what passes a norm behind a sum may end in the logits, too
+        points |= {name + WHERE_READ: (hook, where_read) for name, (hook, _) in points.items()}
     return HookSums(points, dict)
 
 
@@ -64,6 +67,7 @@ def _mlp_by_parent(scope: Scope) -> HookSums[MlpByParent]:
 SCORES: Quantity[Outputs] = Quantity("scores", _Outputs)
 
 # By norm ("blocks.0.ln1", …, "ln_final"), from the first state on; of the final norm at those that are read.
+# Where norms stand behind the sums, each is there at those that are read, too: "blocks.0.ln1.where_read".
 NORM_SCALE: Quantity[NormScale] = Quantity("norm_scale", _norm_scale)
 
 # Given the parent state; NaN for a parent that is never seen; no layers where no layer has an MLP.

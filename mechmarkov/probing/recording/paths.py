@@ -1,8 +1,9 @@
 """What every path adds to the logits, prediction by prediction, with the residual stream it really sees.
 
 The logits are a sum over paths: the embedding straight to the unembedding (`direct`), each head and each
-MLP, and what is left (positions and biases). A final norm's scale is taken as it is at each prediction, so
-that the sum is exact.
+MLP, and what is left (positions and biases). The scale of each norm that what a path writes passes is taken
+as it is at each prediction, so that the sum is exact: that of the final norm, and where norms stand behind
+the sums (`norm_first=False`) those of all that come after the part.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from mechmarkov.models.components import head_name, layer_components, mlp_name
+from mechmarkov.models.components import head_name, layer_components, mlp_name, norms_between
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.recording.quantity import Hook, PerSequence, Quantity, Recording, Scope, Totals
@@ -57,13 +58,20 @@ class _PathSums(Recording[PathOutputs]):
         each = scope.n_models * len(self.names) * len(batch.tokens) * config.d_vocab_out
         n_kept = max(1, min(n_read, KEPT_ELEMENTS // each))
         self.kept = ((torch.arange(n_kept, device=batch.read.device) + 0.5) * n_read / n_kept).long()
-        self.fold = scope.model.folded_unembedding()
+        self.norms = {name: norms_between(config, name) for name in self.names}
+        folds = {passed: scope.model.folded_unembedding(name) for name, passed in self.norms.items()}
+        self.fold = {name: folds[passed] for name, passed in self.norms.items()}
         blocks: list[Any] = list(scope.model.blocks)
         self.out = [
-            einsum(block.attn.W_O.detach(), self.fold, "m head d_head d, m d s -> m head d_head s")
-            for block in blocks
+            einsum(
+                block.attn.W_O.detach(),
+                self.fold[head_name(layer, 0)],
+                "m head d_head d, m d s -> m head d_head s",
+            )
+            for layer, block in enumerate(blocks)
         ]
-        self.now: dict[str, Tensor] = {}  # of the pass under way
+        self.now: dict[str, Tensor] = {}  # of the pass under way, as are the scales of norms
+        self.scales: dict[str, Tensor] = {}
         self.logits = PerSequence(len(batch.tokens), dim=2)
         self.totals = Totals()
 
@@ -77,12 +85,21 @@ class _PathSums(Recording[PathOutputs]):
             if block.mlp is not None:
                 name = mlp_name(layer)
                 hooks.append((f"blocks.{layer}.hook_mlp_out", lambda x, hook, n=name: self._note(n, x)))
-        if self.decoder.config.normalization_type is not None:
-            hooks.append(("ln_final.hook_scale", lambda x, hook: self.now.update(scale=x[..., self.read, :])))
+        for norm in dict.fromkeys(norm for passed in self.norms.values() for norm in passed):
+            hooks.append((f"{norm}.hook_scale", lambda x, hook, n=norm: self._note_scale(n, x)))
         return hooks
 
+    def _note_scale(self, norm: str, x: Float[Tensor, "model batch position 1"]) -> None:
+        self.scales[norm] = x[..., self.read, :]
+
+    def _scaled(self, name: str) -> Float[Tensor, "model batch read d_vocab_out"]:
+        logits = self.now[name]
+        for norm in self.norms[name]:
+            logits = logits / self.scales[norm]
+        return logits
+
     def _note(self, name: str, x: Float[Tensor, "model batch position d_model"]) -> None:
-        self.now[name] = einsum(x[..., self.read, :], self.fold, "m b read d, m d s -> m b read s")
+        self.now[name] = einsum(x[..., self.read, :], self.fold[name], "m b read d, m d s -> m b read s")
 
     def _note_heads(self, layer: int, z: Float[Tensor, "model batch position head d_head"]) -> None:
         added = einsum(z[..., self.read, :, :], self.out[layer], "m b read h d, m h d s -> h m b read s")
@@ -90,10 +107,8 @@ class _PathSums(Recording[PathOutputs]):
 
     def update(self, part: Batch, _: Float[Tensor, "model batch read d_vocab_out"], /) -> None:
         """Add up what the forward pass on these sequences has shown."""
-        logits = torch.stack([self.now[name] for name in self.names], dim=1)
-        if "scale" in self.now:
-            logits = logits / self.now["scale"][:, None]
-        self.now = {}
+        logits = torch.stack([*map(self._scaled, self.names)], dim=1)
+        self.now, self.scales = {}, {}
         self.logits.add(logits[..., self.kept, :])
         parent = torch.nn.functional.one_hot(part.parents, self.n_states).to(logits.dtype)
         how = "m path b read state_to, b read state -> m path state state_to"
