@@ -15,6 +15,7 @@ from mechmarkov.training.plan import Stack, TrainingPlan
 
 # What is filled while something runs.
 FILLED = {
+    "mechmarkov.importing.live.name_table.NameTable",
     "mechmarkov.importing.names.weights.Renamed",
     "mechmarkov.probing.subject.Subject",
     "mechmarkov.safe.foreign_file._NumpyType",

@@ -1,7 +1,7 @@
 """Which products with weights are one layer: those that read the same, and what reads what these give."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from mechmarkov.importing.live.name_table import UnclearError
 from mechmarkov.utils.text import listed
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Group:
     """Products that read the same, and the scores that are made after them; or one whole attention layer."""
 
@@ -44,7 +44,7 @@ def groups_of(one: Pass) -> list[Group]:
     return groups
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Layer:
     """An attention layer with what reads it, and its MLP."""
 
@@ -71,7 +71,7 @@ def layers_of(groups: Sequence[Group], d_model: int) -> list[Layer]:
             else:
                 layers.append(Layer([own]))
         elif after is not None and after.y.shape[-1] == d_model and layers and layers[-1].mlp is None:
-            layers[-1].mlp = (group, after)
+            layers[-1] = replace(layers[-1], mlp=(group, after))
             rest.pop(0)
         else:
             names = listed([linear.weight for linear in group.linears[:3]])
