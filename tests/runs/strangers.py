@@ -385,3 +385,16 @@ class OddActivation(Base):
         x = self.stream(tokens)
         x = x + self.attention(x, x, x, attn_mask=later(x.shape[1]))[0]
         return self.u(x + self.down(F.softplus(self.up(x))))
+
+
+class PartOfTheStream(Base):
+    """Only the first coordinates are unembedded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.u = nn.MultiheadAttention(WIDTH, 2, batch_first=True), nn.Linear(K, K)
+
+    def forward(self, tokens):
+        x = self.stream(tokens)
+        x = x + self.attention(x, x, x, attn_mask=later(x.shape[1]))[0]
+        return self.u(x[..., :K])

@@ -91,6 +91,7 @@ REFUSED = {
     "a gate on heads": (strangers.Gated, "scores are not scaled products of what q.weight, k.weight"),
     "a GRU": (strangers.Recurrent, "gru.weight_ih_l0 goes through `gru`"),
     "later tokens": (strangers.SeesAll, "its scores are not masked: are later tokens seen"),
+    "a part of the stream": (strangers.PartOfTheStream, "u.weight reads 5 numbers, of a stream of 16"),
     "softplus": (strangers.OddActivation, "between up.weight and down.weight is none of relu, gelu"),
     "ALiBi next to positions": (
         lambda: Hand(Style(bias_of_scores="alibi")),

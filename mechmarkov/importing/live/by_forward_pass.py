@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mechmarkov.importing.live.embeddings import measured_embeddings, put_embeddings
+from mechmarkov.importing.live.embeddings import first_stream, measured_embeddings, put_embeddings
 from mechmarkov.importing.live.events import Attention, Linear, Mix, Norm, Pass, normed_as, same
 from mechmarkov.importing.live.forward_pass import few_tokens, passes
 from mechmarkov.importing.live.heads import HIDDEN
@@ -150,6 +150,10 @@ def _read(one: Pass, odd: Collection[str] = ()) -> NameTable:
         raise UnclearError("its last product with a weight is not one that gives logits")
     last = groups.pop().linears[0]
     table.linear(last, "U", at="unembed")
+    stream = first_stream(one)
+    if stream is not None and stream.shape[-1] != last.x.shape[-1]:
+        read, width = last.x.shape[-1], stream.shape[-1]
+        raise UnclearError(f"{last.weight} reads {read} numbers, of a stream of {width}")
     layers = layers_of(groups, last.x.shape[-1])
     norms = one.of(Norm)
     sites = [("ln_final", last.x)]

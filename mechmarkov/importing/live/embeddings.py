@@ -16,7 +16,7 @@ def put_embeddings(one: Pass, table: NameTable) -> None:
     tokens, positions = ([x for x in one.of(Lookup) if x.of == kind] for kind in ("tokens", "positions"))
     if not tokens:
         raise UnclearError("nothing is looked up by its tokens")
-    stream = _first_stream(one)
+    stream = first_stream(one)
     both = [*tokens[:1], *positions[:1]]
     weights = [lookup.weight for lookup in both]
     is_sum = len(tokens) == 1 and len(positions) < 2 and None not in weights
@@ -47,14 +47,14 @@ def measured_embeddings(live: Inside, d_vocab: int, n_ctx: int) -> dict[str, Ten
         raise UnclearError(f"its embeddings are computed, of {d_vocab} tokens at {n_ctx} positions")
     tokens = torch.arange(d_vocab)[:, None].repeat(1, n_ctx)
     for one in passes(live.model, tokens, [d_vocab], drawn=False):
-        stream = _first_stream(one)
+        stream = first_stream(one)
         if stream is not None:
             stream = stream.float().cpu()
             return {"embed.W_E": stream[:, 0] - stream[:1, 0], "pos_embed.W_pos": stream[0]}
     raise UnclearError(f"its embeddings cannot be measured with {d_vocab} tokens at {n_ctx} positions")
 
 
-def _first_stream(one: Pass) -> Tensor | None:
+def first_stream(one: Pass) -> Tensor | None:
     """Returns what the first layer reads, before its norm; None where that is not seen."""
     first = next((event for event in one.events if isinstance(event, Norm | Linear | Attention)), None)
     if first is None or first.x is None or (not isinstance(first, Norm) and normed_as(first.x)):
