@@ -209,3 +209,17 @@ def test_a_bias_of_zeros_is_one_that_may_be_learned():
     run = mm.Run.from_model(model, source=SOURCE, n_ctx=LENGTH)
     assert run.config.positional_embedding_type == "relative_bias"
     assert not run.states["blocks.1.attn.b_rel"].any()
+
+
+def test_a_token_next_to_its_position_keeps_its_own_coordinates():
+    run = mm.Run.from_model(drawn(Concatenated(one_hot=True)), source=SOURCE)
+    W_E, W_pos = run.states["embed.W_E"][0], run.states["pos_embed.W_pos"][0]
+    n = strangers.LENGTH
+    torch.testing.assert_close(W_E, torch.cat([torch.eye(K), torch.zeros(K, n)], 1))
+    torch.testing.assert_close(W_pos, torch.cat([torch.zeros(n, K), torch.eye(n)], 1))
+
+
+def test_computed_positions_leave_the_embedding_as_it_is():
+    model = drawn(OneLength())
+    run = mm.Run.from_model(model, source=SOURCE)
+    torch.testing.assert_close(run.states["embed.W_E"][0], model.e.weight.detach(), rtol=0, atol=0)

@@ -1,9 +1,10 @@
 """What a model adds up before its first layer: rows of tables, or what code makes of them."""
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from mechmarkov.importing.live.events import Attention, Linear, Lookup, Norm, Pass, normed_as, same
+from mechmarkov.importing.live.events import CLOSE, Attention, Linear, Lookup, Norm, Pass, normed_as, same
 from mechmarkov.importing.live.forward_pass import passes
 from mechmarkov.importing.live.inside import Inside
 from mechmarkov.importing.live.name_table import NameTable, UnclearError
@@ -49,9 +50,30 @@ def measured_embeddings(live: Inside, d_vocab: int, n_ctx: int) -> dict[str, Ten
     for one in passes(live.model, tokens, [d_vocab], drawn=False):
         stream = first_stream(one)
         if stream is not None:
-            stream = stream.float().cpu()
-            return {"embed.W_E": stream[:, 0] - stream[:1, 0], "pos_embed.W_pos": stream[0]}
+            rows = [x.y for x in one.of(Lookup) if x.of == "tokens" and x.y.shape == stream.shape]
+            of_tokens, of_positions = _split(stream, rows[0] if len(rows) == 1 else None)
+            return {"embed.W_E": of_tokens.float().cpu(), "pos_embed.W_pos": of_positions.float().cpu()}
     raise UnclearError(f"its embeddings cannot be measured with {d_vocab} tokens at {n_ctx} positions")
+
+
+def _split(
+    stream: Float[Tensor, "token position d_model"], rows: Float[Tensor, "token position d_model"] | None
+) -> tuple[Float[Tensor, "token d_model"], Float[Tensor, "position d_model"]]:
+    """Returns what tokens and what positions add; of a coordinate of both, tokens add zero on average.
+
+    Args:
+        stream: Their sum.
+        rows: What is looked up for tokens, if that is a part of the sum.
+    """
+    if rows is not None:
+        return rows[:, 0], (stream - rows)[0]
+    size = stream.abs().max()
+    tells_token = ((stream - stream[:1]).abs() > CLOSE * size).flatten(0, 1).any(0)
+    tells_position = ((stream - stream[:, :1]).abs() > CLOSE * size).flatten(0, 1).any(0)
+    of_positions = stream.mean(0) * ~(
+        tells_token & ~tells_position
+    )  # a token next to its position has its own
+    return stream[:, 0] - of_positions[0], of_positions
 
 
 def first_stream(one: Pass) -> Tensor | None:
