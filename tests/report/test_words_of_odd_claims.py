@@ -61,3 +61,13 @@ def test_a_predictor_is_no_belief_of_the_stream():
 def test_the_loss_falls_not_the_law():
     fell = Condition("the loss fell", value=0.01, unit="nats", words=("20",))
     assert conditions.sentence(fell) == "Its loss fell by 0.01 nats since step 20"
+
+
+def test_an_eigenvalue_that_a_gradient_may_make_says_so():
+    """Its interval is below zero, so that "open" needs the reason."""
+    limit = Condition("flat within", value=0.23, unit="nats / weight²")
+    kinds = ("minimum", "saddle")
+    told = sentence(Claim((MODEL,), "is_at", kinds, -0.04, (-0.044, -0.034), status="open", because=(limit,)))
+    assert "within the ±0.23 that the gradient left may make" in told
+    told = sentence(Claim((MODEL,), "is_at", kinds, -0.04, (-0.044, 0.034), status="open", because=(limit,)))
+    assert told.startswith("Whether it is at a minimum or at a saddle is open")

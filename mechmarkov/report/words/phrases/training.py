@@ -41,6 +41,12 @@ def _is_at(claim: Claim) -> str:
     value = "" if claim.value is None else f": {smallest}"
     if claim.status == "open":
         kinds = "minimum, a saddle or neither" if "neither" in claim.object else "minimum or at a saddle"
+        has_sign = claim.interval is not None and claim.interval[0] * claim.interval[1] > 0
+        limit = claim.number("flat within") if claim.condition("flat within") else 0.0
+        if has_sign and abs(value_in(claim)) <= limit:
+            either = "Minimum, saddle or neither" if "neither" in claim.object else "Minimum or saddle"
+            bent = f"is within the ±{number(limit)} that the gradient left may make"
+            return f"{either} is open: the {smallest} {bent}"
         return f"Whether it is at a {kinds} is open{value}{reason_in(claim)}"
     if claim.object == ("saddle",):
         growing = claim.condition("growing directions")
