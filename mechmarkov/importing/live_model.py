@@ -137,7 +137,7 @@ def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
     try:
         return by_forward_pass.reading(live, given, n_ctx)
     except UnclearError as error:
-        raise RunFileError(f"{why}; its forward pass does not tell: {error}") from None
+        raise UnclearError(f"{why}; its forward pass does not tell: {error}") from None
 
 
 def _of_transformers(

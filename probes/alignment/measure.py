@@ -65,8 +65,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `unigram` [.., state_to]: the state-independent part of the circuit, which is left out of the above.
         `constant`: whether the circuit says nothing of the state;
         `of_own_lag`: whether its target is the law of a sequence whose lag it reads.
-        `kernel` [state_from, state_to]: P; `law` [.., state_from, state_to]: P^m where the path looks;
-        `unigram_kl` (nats): how far the unigram is from P^m at the lag that tells most.
+        `kernel` [state_from, state_to]: P; `law` [path, state_from, state_to]: P^m where the last model's
+        path looks; `unigram_kl` (nats): how far the unigram is from P^m at the lag that tells most.
 
     Example:
         >>> import mechmarkov as mm
@@ -100,7 +100,7 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("yes or no", per_path, constant=constant.astype(int), of_own_lag=of_own_lag.astype(int))
         | variables("probability", table, kernel=P)
         | variables("nats", (*per_path, "state_from"), **rows)
-        | variables("probability", (*per_path, *table), law=np.array(target))
+        | variables("probability", ("path", *table), law=np.stack(target[-1]))
         | variables("nats", (), unigram_kl=unigram_kl),
         coords={axis: subject.coordinates, "path": list(tables)},
         attrs={

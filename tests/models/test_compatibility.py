@@ -327,7 +327,8 @@ def test_the_page_has_the_same_rows():
 # -- as_lens -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", CASES)
+# Tools take the stream for a sum, so that a lens of norms behind the sums is refused (`test_post_norm.py`).
+@pytest.mark.parametrize("case", [case for case, fields in CASES.items() if fields.get("norm_first", True)])
 def test_a_lens_has_equal_logits(case):
     decoder = decoder_of(config_of(case)).double()
     lens = decoder.as_lens()

@@ -7,10 +7,11 @@ from typing import Any
 from torch import Tensor
 
 from mechmarkov.importing.live.events import Linear
+from mechmarkov.safe.plain_data import RunFileError
 
 
-class UnclearError(Exception):
-    """Says what of a forward pass is not understood."""
+class UnclearError(RunFileError):
+    """A forward pass does not tell which weight is which."""
 
 
 @dataclass
