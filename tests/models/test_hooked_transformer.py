@@ -201,7 +201,7 @@ def test_config_defaults_are_theirs(case):
     theirs, ours = HookedTransformerConfig(**given), DecoderConfig(**given)
     unused = {"attn_scale"} if not ours.use_attn_scale else set()
     unused |= {"act_fn", "d_mlp"} if ours.attn_only else set()
-    own = {"tied", "window", "mixer"}
+    own = {"tied", "window", "mixer", "norm_first", "final_norm"}
     own |= {"d_state", "d_conv", "n_groups", "dt_rank", "conv_act_fn", "use_gate", "use_gate_norm"}
     fields = set(DecoderConfig.model_fields) - own - unused
     different = {name for name in fields if getattr(ours, name) != getattr(theirs, name)}
