@@ -19,7 +19,7 @@ HIDDEN = -1e4  # scores below this are of positions that a mask hides
 ROLE = {"Q": ("q", "query", "queries"), "K": ("k", "key", "keys"), "V": ("v", "value", "values")}
 BASES = (1e4, 5e5, 1e6)  # of rotations
 ORDERS = [*permutations("QKV")]
-Side = Float[Tensor, "batch position heads_d_head"]
+Side = Float[Tensor, "batch position _"]  # of heads side by side: keys may have fewer than queries
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,7 +217,7 @@ def _window(hidden: Bool[Tensor, "query key"]) -> dict[str, Any]:
     return {"window": int((query - key).min()) - 1} if len(query) else {}
 
 
-Rotated = Float[Tensor, "batch position head d_head"]
+Rotated = Float[Tensor, "batch position _ d_head"]
 
 
 def _turned(q: Rotated, k: Rotated) -> Iterator[tuple[Rotated, Rotated, dict[str, Any]]]:
