@@ -67,6 +67,10 @@ class Affine:
         """The product with an exact matrix in exact arithmetic: no model computes it."""
         return Affine(self.mid, self.slope, self.rad, EXACT).dot(matrix)
 
+    def widened(self, operations: int) -> "Affine":
+        """The same after more operations on each number that change nothing but by rounding."""
+        return self._made(self.mid, self.slope, self.rad, operations)
+
     def plus(self, vector: Array) -> "Affine":
         """The sum with exact numbers."""
         return self._made(self.mid + vector, self.slope, self.rad, 1)
@@ -126,10 +130,10 @@ class Affine:
         slope = (ends[1] - ends[0]) / np.maximum(high - low, 1e-300)
         rest = ends[0] - slope * low, ends[1] - slope * high
         down, rise = up(below(low, high)), up(above(low, high))
-        # What the chord misses at its own ends is rounding.
+        # What the chord misses at its own ends is rounding, of the function at both.
         largest = np.maximum(np.abs(ends[0]), np.abs(ends[1])) if relative else np.maximum(-low, high)
         size = largest + down + rise
-        rounding = up(ELEMENTARY * OWN * (size + np.abs(slope) * np.maximum(-low, high)))
+        rounding = up(2 * ELEMENTARY * OWN * (size + np.abs(slope) * np.maximum(-low, high)))
         remainder = up(np.abs(rest[1] - rest[0]) / 2 + (down + rise) / 2 + rounding)
         chord = Affine(slope * self.mid, slope[..., None] * self.slope, np.abs(slope) * self.rad, EXACT)
         along = chord._made(chord.mid, chord.slope, chord.rad, 1)
