@@ -1,4 +1,4 @@
-"""Proofs of random small models, with norms and an MLP behind attention or not: each is confirmed by its checker.
+"""Proofs of random small models, with norms and an MLP behind attention or not: all are confirmed.
 
 The search and the checker count roundings on their own. Where a position has a single context nothing but
 rounding is left, so a search that counts less anywhere claims what its checker refuses.
@@ -26,9 +26,9 @@ def undone(run, share):
     return run
 
 
-def drawn(rng, longest):
+def drawn(rng, states, longest):
     """A run of one layer with any norm, in front or behind, any activation, and any positions."""
-    n, norm = int(rng.integers(2, 5)), [None, "LN", "LNPre", "RMS", "RMSPre"][rng.integers(5)]
+    n, norm = int(rng.integers(2, states + 1)), [None, None, "LN", "LNPre", "RMS", "RMSPre"][rng.integers(6)]
     P = rng.random((n, n)) + 0.1
     changes = {
         "n_ctx": int(rng.integers(1, longest + 1)),
@@ -53,12 +53,14 @@ def drawn(rng, longest):
 
 
 @pytest.mark.parametrize(
-    ("count", "longest"), [(16, 2), pytest.param(400, 6, marks=pytest.mark.slow)], ids=["few", "many"]
+    ("count", "states", "longest"),
+    [(10, 3, 2), pytest.param(400, 4, 6, marks=pytest.mark.slow)],
+    ids=["few", "many"],
 )
-def test_each_certificate_of_random_models_is_confirmed(count, longest):
+def test_each_certificate_of_random_models_is_confirmed(count, states, longest):
     rng, kinds = np.random.default_rng(count), []
     for index in range(count):
-        run = drawn(rng, longest)
+        run = drawn(rng, states, longest)
         for unit in UNITS:
             certificate = certify(run, "parent", unit=unit, tokens=1 << 10)
             if certificate.worst_kl is None:
@@ -92,15 +94,16 @@ def test_no_odds_of_one_context_are_below_the_checkers(shape, unit):
     stated = {name: getattr(contexts, name) for name in ("n_states", "query", "start", "transitions")}
     for parent in range(contexts.n_states):
         own = {name: bounds.stored[name][0, parent] for name in ("multipliers", "pieces")}
-        own["basis"], closed = bounds.stored["basis"], bounds.stored["closed"]
+        closed = bounds.stored.get("closed", np.zeros((0, 4)))
         own["closed"] = closed[(closed[:, :2] == (0, parent)).all(1), 2:]
+        own["basis"] = bounds.stored["basis"]
         odds = checker.Case(model, stated, 0, parent).of_relaxed(own)
         assert (odds <= bounds.log_odds[0, parent]).all()
 
 
-@pytest.mark.parametrize(("norm", "share", "seed"), [("LN", 0.3, 1), ("RMSPre", 1e-3, 0)])
+@pytest.mark.parametrize(("norm", "share", "seed"), [("LN", 0.3, 1)])
 def test_heads_that_undo_each_other_are_confirmed(norm, share, seed):
-    """What both write is nearly nothing, so a box is as wide as rounding: both must cut it into the same pieces."""
+    """What both write is nearly nothing, so a box is as wide as rounding; both must cut it equally."""
     parts = {"n_ctx": 2, "d_model": 4, "d_mlp": 4, "normalization_type": norm, "eps": 1e-12}
     run = undone(one_layer("LN and MLP", seed=seed, **parts), share)
     stored = proof_of(certify(run, "parent", unit=EXACT), 0)

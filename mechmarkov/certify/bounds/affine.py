@@ -53,9 +53,9 @@ class Affine:
         return Affine(mid, slope, up(rad + gamma(operations, self.unit) * size), self.unit)
 
     def __add__(self, other: "Affine") -> "Affine":
-        """The sum of two forms of the same symbols; the first may have more."""
-        more = self.slope.shape[-1] - other.slope.shape[-1]
-        slope = self.slope + np.pad(other.slope, [(0, 0)] * (other.slope.ndim - 1) + [(0, more)])
+        """The sum of two forms of the same symbols; one may have more."""
+        most = max(self.slope.shape[-1], other.slope.shape[-1])
+        slope = self._padded(most).slope + other._padded(most).slope
         return self._made(self.mid + other.mid, slope, self.rad + other.rad, 1)
 
     def __sub__(self, other: "Affine") -> "Affine":
@@ -87,7 +87,9 @@ class Affine:
         return Affine(self.mid @ matrix, slope, up((self.rad + error * self.size) @ size), self.unit)
 
     def with_remainder(self, mid: Array, remainder: Array) -> "Affine":
-        """Midpoints moved, and a remainder that becomes a symbol for each number."""
+        """Midpoints moved, and a remainder: a symbol for each number, part of the radius without symbols."""
+        if not self.slope.shape[-1]:
+            return Affine(self.mid + mid, self.slope, up(self.rad + remainder), self.unit)
         symbols = remainder[..., None] * np.eye(remainder.shape[-1])
         return Affine(self.mid + mid, np.concatenate([self.slope, symbols], -1), self.rad, self.unit)
 

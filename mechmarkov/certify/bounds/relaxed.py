@@ -146,9 +146,9 @@ def scores_at(
 
 
 def _constant(ball: Ball, like: Affine) -> Affine:
-    """Numbers that depend on no symbol, next to forms that do."""
+    """Numbers that depend on no symbol, in the shape of forms that do."""
     mid, rad = (np.broadcast_to(part, like.mid.shape) for part in (ball.mid, ball.rad))
-    return Affine(mid, np.zeros_like(like.slope), rad, like.unit)
+    return Affine(mid, np.zeros((*mid.shape, 0)), rad, like.unit)
 
 
 def _written(
