@@ -85,6 +85,16 @@ def test_each_certificate_of_random_models_is_confirmed(count, states, longest):
     assert {"relaxed", "logits", "raw scores"} <= set(kinds)
 
 
+def test_scores_that_overflow_have_no_bound():
+    """A norm whose input may be 0 makes a box wider, from part to part, until no number holds it."""
+    run = one_layer("post-norm", scale=5.0, n_ctx=2, d_model=4, eps=1e-12)
+    certificate = certify(run, "parent", tokens=1 << 10)
+    assert "nothing bounds its scores" in certificate.why
+    assert certificate.tier == "2"  # the last norm bounds them by itself
+    seen, _ = worst_of_all(run, certificate.program.table)
+    assert seen["worst_kl"] <= verify(proof_of(certificate, 0), run)["worst_kl"]
+
+
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("shape", BEHIND)
 def test_no_odds_of_one_context_are_below_the_checkers(shape, unit):

@@ -23,6 +23,7 @@ from mechmarkov.certify.bounds.reading import ROOM, Reading
 
 CUT_AXES = 2  # a box is cut along this many axes at most
 MAX_CLOSINGS = 8  # of a pair of states
+LARGEST = 1e38  # log odds above float32's range bound nothing, and powers of what is behind them overflow
 
 Basis = Float[np.ndarray, "d_model axis"]
 
@@ -52,6 +53,7 @@ class _Closing:
     multipliers: Float[np.ndarray, " head"]  # `Reading.multipliers` of it, one a head
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def differences(
     layer: Layer,
     reading: Reading,
@@ -69,13 +71,19 @@ def differences(
         basis: The basis of the box.
         multipliers: `reading.multipliers` of all axes, then of all axes reversed.
         pieces: Along the longest axis; shorter axes are cut into fewer.
+
+    Raises:
+        ValueError: Nothing bounds a difference.
     """
     written = _written(reading, basis, multipliers, pieces)
     behind = written + _constant(reading.base, written)
     logits = tail.scores(layer, _constant(stream, written), behind)
     n = logits.mid.shape[-1]
     pairs = (np.eye(n)[:, :, None] - np.eye(n)[:, None, :]).reshape(n, n * n)
-    return written, logits.combined(pairs)
+    different = logits.combined(pairs)
+    if not (different.upper < LARGEST).all():  # NaN is not, either
+        raise ValueError("what stands behind attention takes so wide a box that nothing bounds its scores")
+    return written, different
 
 
 def closings(reading: Reading, written: Affine, different: Affine) -> list[_Closing]:
