@@ -87,7 +87,10 @@ def test_each_certificate_of_random_models_is_confirmed(count, states, longest):
 
 def test_scores_that_overflow_have_no_bound():
     """A norm whose input may be 0 makes a box wider, from part to part, until no number holds it."""
-    run = one_layer("post-norm", scale=5.0, n_ctx=2, d_model=4, eps=1e-12)
+    parts = {"n_ctx": 2, "d_model": 4, "normalization_type": "LNPre", "eps": 1e-12, "gated_mlp": True}
+    run = one_layer("post-norm", seed=2, scale=30.0, **parts)
+    for name in ("W_Q", "b_Q"):  # no attention weight underflows
+        run.states[f"blocks.0.attn.{name}"] *= 1e-4
     certificate = certify(run, "parent", tokens=1 << 10)
     assert "nothing bounds its scores" in certificate.why
     assert certificate.tier == "2"  # the last norm bounds them by itself
