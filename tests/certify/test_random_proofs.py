@@ -56,7 +56,7 @@ def drawn(rng, states, longest):
 
 @pytest.mark.parametrize(
     ("count", "states", "longest"),
-    [(10, 3, 2), pytest.param(150, 4, 5, marks=pytest.mark.slow)],
+    [(10, 3, 2), pytest.param(40, 4, 5, marks=pytest.mark.slow)],
     ids=["few", "many"],
 )
 def test_each_certificate_of_random_models_is_confirmed(count, states, longest):
