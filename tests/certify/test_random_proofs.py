@@ -100,7 +100,7 @@ def test_scores_that_overflow_have_no_bound():
 
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("shape", BEHIND)
-def test_no_odds_of_one_context_are_below_the_checkers(shape, unit):
+def test_odds_of_one_context_cover_the_checkers(shape, unit):
     """Nothing but rounding is between them, and no claim's margin hides it."""
     run = one_layer(shape, scale=1.0, n_ctx=1, d_model=4)
     bounds, contexts = bounds_of(run, unit), contexts_of(run)
@@ -116,7 +116,7 @@ def test_no_odds_of_one_context_are_below_the_checkers(shape, unit):
         assert (odds <= bounds.log_odds[0, parent]).all()
 
 
-def test_norms_and_activations_count_no_less_than_the_checkers():
+def test_norms_and_activations_count_the_checkers_roundings():
     """Of numbers that are stored as they are: only rounding is left, without the room that a search adds."""
     x = 2 * np.random.default_rng(0).normal(size=(50, 5))
     ours, theirs = Affine(x, np.zeros((*x.shape, 0)), np.zeros_like(x), FLOAT32), checker.Form(FLOAT32, x)
