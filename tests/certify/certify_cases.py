@@ -18,6 +18,7 @@ from mechmarkov.theory.kernel import kl
 
 SOFTMAX, RAW = Objective(), Objective(kind="raw_log", read="last")
 ROUNDING = {EXACT: torch.float64, FLOAT32: torch.float32}
+ROOM = 1 + 1e-9  # our own rounding of what was seen in float64
 
 
 def one_layer(shape, objective=SOFTMAX, seed=0, scale=0.5, source=CHAIN, **changes):
@@ -117,6 +118,11 @@ def worst_of_all(run, table, unit=FLOAT32) -> tuple[dict[str, float], np.ndarray
         "logit_error": apart.max(),
     }
     return found, nats.max(0)
+
+
+def is_within(claims, seen):
+    """Whether no claim is below what was seen; a claim of None is none."""
+    return all(claims[name] is None or value <= claims[name] * ROOM + 1e-13 for name, value in seen.items())
 
 
 def proof(run, program=None, unit=FLOAT32):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from certify_cases import every_history, one_layer, small_run, worst_of_all
+from certify_cases import ROOM, every_history, is_within, one_layer, small_run, worst_of_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,12 +10,6 @@ from mechmarkov.certify import EXACT, FLOAT32, certify, proof_of, verify
 from mechmarkov.certify.search import Judge, search
 
 ARCHITECTURES = ("LN and MLP", "RMSPre, tied", "rotary", "Qwen3", "GPT-NeoX")
-ROOM = 1 + 1e-9  # our own rounding of what was seen in float64
-
-
-def is_within(claims, seen):
-    """Whether no claim is below what was seen; a claim of None is none."""
-    return all(claims[name] is None or value <= claims[name] * ROOM + 1e-13 for name, value in seen.items())
 
 
 @pytest.mark.parametrize("count", [25, pytest.param(1000, marks=pytest.mark.slow)])

@@ -53,9 +53,9 @@ class Affine:
         return Affine(mid, slope, up(rad + gamma(operations, self.unit) * size), self.unit)
 
     def __add__(self, other: "Affine") -> "Affine":
-        """The sum of two forms of the same symbols; the first may have more."""
-        more = self.slope.shape[-1] - other.slope.shape[-1]
-        slope = self.slope + np.pad(other.slope, [(0, 0)] * (other.slope.ndim - 1) + [(0, more)])
+        """The sum of two forms of the same symbols; one may have more."""
+        most = max(self.slope.shape[-1], other.slope.shape[-1])
+        slope = self._padded(most).slope + other._padded(most).slope
         return self._made(self.mid + other.mid, slope, self.rad + other.rad, 1)
 
     def __sub__(self, other: "Affine") -> "Affine":
@@ -66,6 +66,10 @@ class Affine:
     def combined(self, matrix: Array) -> "Affine":
         """The product with an exact matrix in exact arithmetic: no model computes it."""
         return Affine(self.mid, self.slope, self.rad, EXACT).dot(matrix)
+
+    def widened(self, operations: int) -> "Affine":
+        """The same after more operations on each number that change nothing but by rounding."""
+        return self._made(self.mid, self.slope, self.rad, operations)
 
     def plus(self, vector: Array) -> "Affine":
         """The sum with exact numbers."""
@@ -83,7 +87,9 @@ class Affine:
         return Affine(self.mid @ matrix, slope, up((self.rad + error * self.size) @ size), self.unit)
 
     def with_remainder(self, mid: Array, remainder: Array) -> "Affine":
-        """Midpoints moved, and a remainder that becomes a symbol for each number."""
+        """Midpoints moved, and a remainder: a symbol for each number, part of the radius without symbols."""
+        if not self.slope.shape[-1]:
+            return Affine(self.mid + mid, self.slope, up(self.rad + remainder), self.unit)
         symbols = remainder[..., None] * np.eye(remainder.shape[-1])
         return Affine(self.mid + mid, np.concatenate([self.slope, symbols], -1), self.rad, self.unit)
 
@@ -126,10 +132,10 @@ class Affine:
         slope = (ends[1] - ends[0]) / np.maximum(high - low, 1e-300)
         rest = ends[0] - slope * low, ends[1] - slope * high
         down, rise = up(below(low, high)), up(above(low, high))
-        # What the chord misses at its own ends is rounding.
+        # What the chord misses at its own ends is rounding, of the function at both.
         largest = np.maximum(np.abs(ends[0]), np.abs(ends[1])) if relative else np.maximum(-low, high)
         size = largest + down + rise
-        rounding = up(ELEMENTARY * OWN * (size + np.abs(slope) * np.maximum(-low, high)))
+        rounding = up(2 * ELEMENTARY * OWN * (size + np.abs(slope) * np.maximum(-low, high)))
         remainder = up(np.abs(rest[1] - rest[0]) / 2 + (down + rise) / 2 + rounding)
         chord = Affine(slope * self.mid, slope[..., None] * self.slope, np.abs(slope) * self.rad, EXACT)
         along = chord._made(chord.mid, chord.slope, chord.rad, 1)

@@ -93,7 +93,7 @@ def bounds(layer: Layer, contexts: Contexts, softmax: bool, seconds: float = np.
 
     Raises:
         TimeoutError: It was not enough for every position and parent; the message says for how many it was.
-        ValueError: A norm may divide by zero, or a sum is too long for float32.
+        ValueError: A norm may divide by zero, a sum is too long for float32, or scores may overflow.
     """
     end = time.monotonic() + seconds
     kind: Kind = "relaxed" if not _adds_up(layer.config) else "logits" if softmax else "raw scores"

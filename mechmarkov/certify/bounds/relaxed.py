@@ -19,10 +19,11 @@ from mechmarkov.certify.bounds import tail
 from mechmarkov.certify.bounds.affine import Affine
 from mechmarkov.certify.bounds.ball import EXACT, OWN, Ball, up
 from mechmarkov.certify.bounds.layer import Layer
-from mechmarkov.certify.bounds.reading import Reading
+from mechmarkov.certify.bounds.reading import ROOM, Reading
 
 CUT_AXES = 2  # a box is cut along this many axes at most
 MAX_CLOSINGS = 8  # of a pair of states
+LARGEST = 1e38  # log odds above float32's range bound nothing, and powers of what is behind them overflow
 
 Basis = Float[np.ndarray, "d_model axis"]
 
@@ -52,6 +53,7 @@ class _Closing:
     multipliers: Float[np.ndarray, " head"]  # `Reading.multipliers` of it, one a head
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def differences(
     layer: Layer,
     reading: Reading,
@@ -69,13 +71,19 @@ def differences(
         basis: The basis of the box.
         multipliers: `reading.multipliers` of all axes, then of all axes reversed.
         pieces: Along the longest axis; shorter axes are cut into fewer.
+
+    Raises:
+        ValueError: Nothing bounds a difference.
     """
     written = _written(reading, basis, multipliers, pieces)
     behind = written + _constant(reading.base, written)
     logits = tail.scores(layer, _constant(stream, written), behind)
     n = logits.mid.shape[-1]
     pairs = (np.eye(n)[:, :, None] - np.eye(n)[:, None, :]).reshape(n, n * n)
-    return written, logits.combined(pairs)
+    different = logits.combined(pairs)
+    if not (different.upper < LARGEST).all():  # NaN is not, either
+        raise ValueError("what stands behind attention takes so wide a box that nothing bounds its scores")
+    return written, different
 
 
 def closings(reading: Reading, written: Affine, different: Affine) -> list[_Closing]:
@@ -114,9 +122,8 @@ def _closed_bound(written: Affine, different: Affine, closing: _Closing) -> floa
     pair = closing.above * math.isqrt(different.mid.shape[-1]) + closing.below
     along = written.combined(closing.direction[:, None])
     besides = different - along
-    add = closing.multipliers
-    total = float(add.sum()) + float(besides.upper[closing.piece, pair])
-    return total + (2 + len(add)) * OWN * (float(np.abs(add).sum()) + abs(total))
+    add, rest = float(_heads_add(closing.multipliers)), float(besides.upper[closing.piece, pair])
+    return add + rest + 4 * OWN * (abs(add) + abs(rest))
 
 
 def log_odds_of(
@@ -147,17 +154,17 @@ def scores_at(
 
 
 def _constant(ball: Ball, like: Affine) -> Affine:
-    """Numbers that depend on no symbol, next to forms that do."""
+    """Numbers that depend on no symbol, in the shape of forms that do."""
     mid, rad = (np.broadcast_to(part, like.mid.shape) for part in (ball.mid, ball.rad))
-    return Affine(mid, np.zeros_like(like.slope), rad, like.unit)
+    return Affine(mid, np.zeros((*mid.shape, 0)), rad, like.unit)
 
 
 def _written(
     reading: Reading, basis: Basis, multipliers: Float[np.ndarray, "side_axis head"], pieces: int
 ) -> Affine:
     """Returns what attention writes, a form for each piece of the box `[piece, d_model]`."""
-    width, size = basis.shape[1], np.abs(multipliers).sum(-1)
-    add = multipliers.sum(-1) + (multipliers.shape[-1] + 1) * OWN * size
+    width, unit = basis.shape[1], reading.base.unit
+    add = _heads_add(multipliers)
     low, high = -add[width:], add[:width]
     cuts = _cuts(low, high, pieces)
     edges = [np.linspace(a, b, cut + 1) for a, b, cut in zip(low, high, cuts, strict=True)]
@@ -169,7 +176,14 @@ def _written(
     across = np.abs(basis) @ np.abs(basis.T)
     missed = np.abs(np.eye(width) - basis @ basis.T) + 2 * width * OWN * across
     rad = up(missed @ reading.value.size.max((1, 2)).sum(0) + 2 * width * OWN * (largest @ np.abs(basis.T)))
-    return Affine(middle @ basis.T, basis * half[:, None, :], rad, reading.base.unit)
+    # What stands behind attention has the room that `reading` gives to attention.
+    return Affine(middle @ basis.T, basis * half[:, None, :], rad, (unit + OWN) * ROOM[unit] - OWN)
+
+
+def _heads_add(multipliers: Float[np.ndarray, "*lead head"]) -> Float[np.ndarray, "*lead"]:
+    """Returns what heads add at most, rounded upwards: as far as a checker, which cuts a box as this does."""
+    size = np.abs(multipliers).sum(-1)
+    return multipliers.sum(-1) + 8 * (2 + multipliers.shape[-1]) * OWN * size
 
 
 def _cuts(low: Float[np.ndarray, " axis"], high: Float[np.ndarray, " axis"], pieces: int) -> list[int]:

@@ -98,7 +98,7 @@ def normalised(x: Affine, gain: Array | None, shift: Array | None, eps: float, c
     if least <= 0 and (variance.lower <= 0).any():
         raise ValueError("eps is 0 and the variance of a token may be 0: the norm has no bound")
     scale = variance.through(lambda v: 1 / np.sqrt(v), _below_chord, _never, least, relative=True)
-    x = x * scale
+    x = (x * scale).widened(1)  # a division by the root is one function more than a product
     x = x if gain is None else x.times(gain)
     return x if shift is None else x.plus(shift)
 
