@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mechmarkov.importing.live.embeddings import first_stream, measured_embeddings, put_embeddings
-from mechmarkov.importing.live.events import Attention, Linear, Mix, Norm, Pass, normed_as, same
+from mechmarkov.importing.live.events import Attention, Linear, Norm, Pass, normed_as, same
 from mechmarkov.importing.live.forward_pass import few_tokens, passes
 from mechmarkov.importing.live.heads import HIDDEN
 from mechmarkov.importing.live.inside import Inside, attribute
@@ -110,6 +110,7 @@ def _as_reading(live: Inside, table: NameTable, given: Fields, n_ctx: int | None
         said={"names": shown, **({"measured": [*made]} if made else {})},
         advice=f"; which weight is which was taken from its forward pass{table.advice}: say it by names=",
         modules=named.modules_of(live.model, names),
+        again=lambda choice: _as_reading(live, table, given, n_ctx).read(choice),
     )
 
 
@@ -178,7 +179,7 @@ def _read(one: Pass, odd: Collection[str] = ()) -> NameTable:
     if len(without) < len(layers):
         table.missing = {rf"blocks\.{number}\.mlp\..*": "zeros" for number in without}
     _norms(norms, sites, table, one.small[-1] if one.small else 0.0)
-    later = [mix.scores[..., :-1, -1] for mix in one.of(Mix)]
+    later = [mix.scores[..., :-1, -1] for group in groups for mix in group.mixes]
     if any(bool((scores > HIDDEN).any()) for scores in later):
         table.advice = " (its scores are not masked: are later tokens seen?)"
     for weight, function in one.strange.items():

@@ -270,6 +270,31 @@ def nearest(live: Inside, decoders: Iterable[HookedDecoder]) -> tuple[int, int |
     return best, runner_up if is_tie else None, nearest_two[best]
 
 
+@dataclass(frozen=True)
+class Distance:
+    """The distance of logits in float64, and how much rounding to float32 makes of the model's own."""
+
+    scaled: float
+    rounding: float
+
+
+def distance(model: nn.Module, decoder: HookedDecoder, tokens: Tokens) -> Distance | None:
+    """Returns how far a model's logits and those of its conversion are apart, whatever form of tokens it reads.
+
+    None where it cannot be asked, as one that takes another length only.
+    """
+    rounded, exact = (_answers(model, decoder, tokens, dtype) for dtype in DTYPES)
+    if not (answers := exact or rounded):
+        return None
+    ours = _ours(decoder, tokens, torch.float64 if exact else torch.float32)
+    scaled = [_least(answer, ours).scaled for answer in answers]
+    nearest = min(range(len(answers)), key=scaled.__getitem__)
+    if len(rounded) != len(exact):
+        return Distance(scaled[nearest], SURELY_ROUNDING)
+    own = zip(rounded[nearest].candidates, exact[nearest].candidates, strict=False)
+    return Distance(scaled[nearest], max(difference(one, two).scaled for one, two in own))
+
+
 def _answers(model: nn.Module, decoder: HookedDecoder, tokens: Tokens, dtype: torch.dtype) -> list[Answer]:
     """Returns what a model answers to each form of tokens that it takes."""
     answers = []

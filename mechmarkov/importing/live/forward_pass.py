@@ -106,7 +106,7 @@ class _Watch(TorchFunctionMode):
         self.is_on = False
         self.tokens = self.tokens.to(next(model.parameters()).device)
         if self.drawn:
-            _draw(model, self.own)
+            draw(model, self.own)
         buffers = dict(model.named_buffers())
         own = {**dict(model.named_parameters(remove_duplicate=False)), **buffers}
         names: dict[str, list[str]] = {}
@@ -353,14 +353,14 @@ def _options(order: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any
     return {**dict(zip(order, args, strict=False)), **kwargs}
 
 
-def _draw(model: nn.Module, but: Collection[str]) -> None:
-    """Give a model random weights, by which numbers of about one become such numbers."""
+def draw(model: nn.Module, but: Collection[str] = (), size: float = 1.0) -> None:
+    """Give a model random weights, by which numbers of about one become such numbers, or `size` times them."""
     generator = torch.Generator("cpu").manual_seed(0)
     for name, value in model.named_parameters():
         if name in but:
             continue
         drawn = torch.randn(value.shape, generator=generator, device="cpu", dtype=torch.float64)
-        value.data.copy_(drawn / value.shape[-1] ** 0.5 if value.ndim > 1 else 1 + drawn.tanh() / 2)
+        value.data.copy_(size * drawn / value.shape[-1] ** 0.5 if value.ndim > 1 else 1 + drawn.tanh() / 2)
 
 
 def _side_by_side(x: Tensor) -> Tensor:
