@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from mechmarkov.importing import vocabulary
-from mechmarkov.importing.live.untouched import our_own_numbers
+from mechmarkov.importing.live.untouched import our_own_numbers, same_random_numbers
 from mechmarkov.importing.names.table import Names
 from mechmarkov.importing.options import checked_fields
 from mechmarkov.models import DecoderConfig

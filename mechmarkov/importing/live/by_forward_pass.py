@@ -51,18 +51,18 @@ def reading(live: Inside, given: Fields, n_ctx: int | None) -> Reading:
     Raises:
         UnclearError: With what is not understood.
     """
-    reasons, failures = list[str](), list[Exception]()
+    reasons, failures = list[str](), dict[int, list[Exception]]()
     tensors = [*live.model.parameters(), *live.model.buffers()]
     sizes = sorted({size for value in tensors if value.ndim > 1 for size in value.shape if size <= MAX_SIZE})
     masks = [x.shape[-1] for x in live.model.buffers() if x.ndim > 1 and x.shape[-1] == x.shape[-2]]
-    contexts = [n_ctx] if n_ctx else numbers_called(live, CONTEXTS) or masks
+    contexts = [n_ctx] if n_ctx else [x for x in numbers_called(live, CONTEXTS) if x > 0] or masks
     for length in dict.fromkeys((min([LONG, *contexts]), SHORT, *contexts, *sizes)):
         reasons.clear()
-        for one in passes(live.model, few_tokens(length), sizes, failures=failures):
+        for one in passes(live.model, few_tokens(length), sizes, failures=failures.setdefault(length, [])):
             try:
                 table = _read(one)
             except UnclearError as error:
-                reasons += [f"{weight} goes through `{function}`" for weight, function in one.strange.items()]
+                reasons += [f"{weight} {words}" for weight, words in one.strange.items()]
                 reasons.append(str(error))
                 continue
             except Exception as error:  # of code that nobody thought of
@@ -75,7 +75,7 @@ def reading(live: Inside, given: Fields, n_ctx: int | None) -> Reading:
         raise UnclearError(reasons[0])
     holders = [name for name, part in live.model.named_children() if _holds_all(part, live.model)]
     advice = f"; pass {attribute(holders[0])}" if holders else ""
-    raise UnclearError(f"called with tokens it fails, {error_line(failures[0])}{advice}")
+    raise UnclearError(f"called with tokens it fails, {error_line(failures[min(failures)][0])}{advice}")
 
 
 def _holds_all(part: nn.Module, model: nn.Module) -> bool:
@@ -182,9 +182,9 @@ def _read(one: Pass, odd: Collection[str] = ()) -> NameTable:
     later = [mix.scores[..., :-1, -1] for group in groups for mix in group.mixes]
     if any(bool((scores > HIDDEN).any()) for scores in later):
         table.advice = " (its scores are not masked: are later tokens seen?)"
-    for weight, function in one.strange.items():
+    for weight, words in one.strange.items():
         if not table.biases and weight not in odd:
-            raise UnclearError(f"{weight} goes through `{function}`")
+            raise UnclearError(f"{weight} {words}")
     for first, others in one.names.items():
         for name in others if first not in table.lines else [other for other in others if other != first]:
             table.lines.setdefault(name, [""])  # a second name, or what no function reads

@@ -279,7 +279,7 @@ class Distance:
 
 
 def distance(model: nn.Module, decoder: HookedDecoder, tokens: Tokens) -> Distance | None:
-    """Returns how far a model's logits and those of its conversion are apart, whatever form of tokens it reads.
+    """Returns how far logits are apart, for the form of tokens by which they are nearest.
 
     None where it cannot be asked, as one that takes another length only.
     """

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from mechmarkov.importing.live.events import Attention, Linear, Lookup, Mix, Norm, Pass, normed_as, same
 from mechmarkov.importing.live.logits import Tokens, outputs
+from mechmarkov.importing.live.products import is_turned, order_of_axes, side_by_side
 from mechmarkov.importing.reparametrized import with_made_weights
 
 MAX_EPS = 1e-2  # a larger number is not one that is added to a variance
@@ -173,9 +174,10 @@ class _Watch(TorchFunctionMode):
             or (name in PLUS and self._added(named[0], out))
             or (name in TIMES and self._gain(named[0], others, out))
         ):
-            for _, weight in named:
+            for value, weight in named:
                 if weight in self.weights and weight not in self.seen.buffers:  # of masks and counters
-                    self.seen.strange.setdefault(weight, name)
+                    part = "is used in parts, by" if value.numel() < self.weights[weight].numel() else ""
+                    self.seen.strange.setdefault(weight, f"{part or 'goes through'} `{name}`")
 
     def _name(self, value: Tensor) -> str | None:
         """Returns the name of the weight that a tensor is or shows a part of."""
@@ -233,19 +235,19 @@ class _Watch(TorchFunctionMode):
         if len(matrices) != 1 or len(others) != 1 or len(biases) > 1:
             return False
         matrix, bias = self.weights[matrices[0]], self.weights[biases[0]] if biases else torch.zeros(1)
-        x, y = self._rows(others[0]), _side_by_side(self._rows(out))
-        transpose = None
-        if matrix.ndim == 2:
-            turned = {turn: matrix.mT if turn else matrix for turn in (False, True)}
-            fits = [turn for turn, one in turned.items() if _gives(_side_by_side(x), one, bias.to(y), y)]
-            if not fits:
-                return False
-            transpose = fits[0]
+        x, y = self._rows(others[0]), side_by_side(self._rows(out))
+        x = x.squeeze(2) if x.ndim == 4 else x  # one for all heads
+        transpose = is_turned(side_by_side(x), matrix, bias.to(y), y) if matrix.ndim == 2 else None
+        axes = order_of_axes(x, matrix, y) if matrix.ndim == 3 else None
+        if transpose is None and axes is None:
+            return False
         is_one_hot = x.shape[:2] == self.tokens.shape and same(x.square().sum(-1), torch.ones_like(x[..., 0]))
         if is_one_hot and bool(((x == 0) | (x == 1)).all()):
             self.seen.events.append(Lookup(matrices[0], "tokens", y, transpose=bool(transpose)))
         else:
-            self.seen.events.append(Linear(matrices[0], x, y, transpose, biases[0] if biases else None))
+            self.seen.events.append(
+                Linear(matrices[0], x, y, transpose, biases[0] if biases else None, axes=axes)
+            )
         return True
 
     def _added(self, named: tuple[Tensor, str], out: Tensor) -> bool:
@@ -262,7 +264,7 @@ class _Watch(TorchFunctionMode):
         if not isinstance(last, Linear | Norm) or last.bias is not None or value.numel() != last.y.shape[-1]:
             return False
         y = last.y + self.weights[weight].flatten()
-        if same(y, _side_by_side(self._rows(out))):  # not the other term, which may be changed in place
+        if same(y, side_by_side(self._rows(out))):  # not the other term, which may be changed in place
             last = replace(last, y=y)
         elif isinstance(last, Norm):
             return False  # of a product, one that is added after the sum with the stream is the same
@@ -306,14 +308,17 @@ class _Watch(TorchFunctionMode):
         if len(numbers) != 1 or not isinstance(last, Lookup | Linear):
             return
         by = float(numbers[0]) if "mul" in name else 1 / float(numbers[0])
-        if same(last.y * by, _side_by_side(self._rows(out))):
+        if same(last.y * by, side_by_side(self._rows(out))):
             self.seen.events[-1] = replace(last, y=last.y * by, scale=last.scale * by)
 
     def _attention(self, query: Tensor, num_heads: int, **options: Any) -> bool:
         parts = ("in_proj_weight", "in_proj_bias", "out_proj_weight", "out_proj_bias")
         names = {x: name for x in parts if options.get(x) is not None and (name := self._name(options[x]))}
         further = ("bias_k", "add_zero_attn", "use_separate_proj_weight")
-        if any(options.get(x) not in (None, False) for x in further) or "in_proj_weight" not in names:
+        if (
+            any(options.get(x) is not None and options[x] is not False for x in further)
+            or "in_proj_weight" not in names
+        ):
             return False
         self.seen.events.append(Attention(self._rows(query), num_heads, names))
         return True
@@ -354,20 +359,10 @@ def _options(order: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any
 
 
 def draw(model: nn.Module, but: Collection[str] = (), size: float = 1.0) -> None:
-    """Give a model random weights, by which numbers of about one become such numbers, or `size` times them."""
+    """Give a model random weights, by which numbers of about one become such, or `size` times as large."""
     generator = torch.Generator("cpu").manual_seed(0)
     for name, value in model.named_parameters():
         if name in but:
             continue
         drawn = torch.randn(value.shape, generator=generator, device="cpu", dtype=torch.float64)
         value.data.copy_(size * drawn / value.shape[-1] ** 0.5 if value.ndim > 1 else 1 + drawn.tanh() / 2)
-
-
-def _side_by_side(x: Tensor) -> Tensor:
-    """Returns numbers of heads as those of one: `[batch, position, head d_head]`."""
-    return x.flatten(2) if x.ndim > 3 else x
-
-
-def _gives(x: Tensor, matrix: Tensor, bias: Tensor, y: Tensor) -> bool:
-    fits = x.shape[-1:] == matrix.shape[:1] and y.shape[-1:] == matrix.shape[1:]
-    return fits and same(x @ matrix + bias, y)

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechmarkov.importing.live.events import CLOSE, Linear, Norm
+from mechmarkov.importing.live.name_table import UnclearError
 from mechmarkov.importing.names.folding import cut
 from mechmarkov.models import DecoderConfig
 from mechmarkov.models.rotary import rotate, rotation
@@ -68,6 +69,9 @@ def heads_of(
             if how is None:
                 continue
             fields, bias = how
+            if len(linears) == 3 and of["V"].shape != keys.shape:
+                widths = f"{of['V'].shape[-1]} numbers of values, but {keys.shape[-1]} of keys"
+                raise UnclearError(f"heads have {widths}, where a HookedDecoder has as many of both")
             if keys.shape[-1] != queries.shape[-1]:
                 fields["n_key_value_heads"] = keys.shape[-1] * n_heads // queries.shape[-1]
             fields |= {"n_heads": n_heads, **({"use_qk_norm": True} if norms else {})}

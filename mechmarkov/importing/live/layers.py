@@ -75,6 +75,12 @@ def layers_of(groups: Sequence[Group], d_model: int) -> list[Layer]:
             rest.pop(0)
         else:
             names = listed([linear.weight for linear in group.linears[:3]])
+            *_, (_, heads, out) = layers[-1].attention if layers else [(None, None, None)]
+            if heads is not None and out is None and len(group.linears) == 1:
+                raise UnclearError(
+                    f"{names} does not read what causal attention gives: a softmax of scores with all tokens "
+                    "up to one's own, or a window of them, times values"
+                )
             raise UnclearError(f"{names}: neither attention with a softmax nor an MLP of two layers")
     if not layers:
         raise UnclearError("no softmax of scores is seen")

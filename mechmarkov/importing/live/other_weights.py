@@ -50,9 +50,9 @@ def check_other_weights(live: Inside, read: Read, tokens: Tokens, advice: str) -
                 if apart is not None and _is_far(apart):
                     where = "larger" if size == LARGE else "smaller"
                     raise RunFileError(
-                        f"{live.kind()} and its conversion agree with these weights, yet not with {where} ones "
-                        f"at {length} tokens, where logits differ by {apart.scaled:.1g} of their size: is there "
-                        f"a cap, an epsilon or a scale by length that no weight shows?{advice}"
+                        f"{live.kind()} and its conversion agree with these weights, yet with {where} ones "
+                        f"logits of {length} tokens differ by {apart.scaled:.1g} of their size: is there a "
+                        f"cap, an epsilon or a scale by length that no weight shows?{advice}"
                     )
 
 
