@@ -66,7 +66,7 @@ def reading(live: Inside, given: Fields, n_ctx: int | None) -> Reading:
                 reasons.append(str(error))
                 continue
             except Exception as error:  # of code that nobody thought of
-                reasons.append(error_line(error))
+                reasons.append(f"it is not understood, {error_line(error)}")
                 continue
             return _as_reading(live, table, given, n_ctx or min(contexts, default=None) or table.n_positions)
         if reasons and length <= SHORT:  # other lengths are for a model that takes one only
@@ -147,6 +147,9 @@ def _read(one: Pass, odd: Collection[str] = ()) -> NameTable:
     table = NameTable(odd=one.strange)
     put_embeddings(one, table)
     groups = groups_of(one)
+    if groups and len(groups[-1].linears) > 1 and not groups[-1].mixes:
+        names = listed([linear.weight for linear in groups[-1].linears])
+        raise UnclearError(f"{names} read the same last: pass a module around it that computes one of them")
     if not groups or len(groups[-1].linears) != 1:
         raise UnclearError("its last product with a weight is not one that gives logits")
     last = groups.pop().linears[0]

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from mechmarkov.importing.live.events import Attention, Linear, Lookup, Mix, Norm, Pass, normed_as, same
 from mechmarkov.importing.live.logits import Tokens, outputs
-from mechmarkov.importing.live.products import is_turned, order_of_axes, side_by_side
+from mechmarkov.importing.live.products import is_mask, is_turned, order_of_axes, side_by_side
 from mechmarkov.importing.reparametrized import with_made_weights
 
 MAX_EPS = 1e-2  # a larger number is not one that is added to a variance
@@ -30,6 +30,7 @@ PRODUCTS, ROWS = (
     ("embedding", "getitem", "index_select"),
 )
 COPIES = ("to", "contiguous", "clone", "float", "double", "type_as")  # of a weight, its numbers as they are
+SHARES = ("div", "truediv", "exp")
 PLUS, TIMES = ("add", "iadd", "radd"), ("mul", "imul", "rmul", "div", "truediv")
 WHOLE = (
     *("query", "key", "value", "embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias", "bias_k"),
@@ -69,6 +70,8 @@ def passes(
             forms += [one_hot, one_hot.transpose(0, 1)]
     for dtype in (torch.float64, torch.float32):
         for read in forms:
+            if dtype is torch.float64:  # a mask that code keeps for good is then that of float32
+                any(not isinstance(output, Exception) for output in outputs(model, read, torch.float32))
             with ExitStack() as stack:
                 watch = _Watch(tokens, drawn, own)
                 stack.callback(model.register_forward_pre_hook(watch.begin).remove)
@@ -123,7 +126,7 @@ class _Watch(TorchFunctionMode):
             names={
                 first: names.get(first, [first]) for first in whole if first in names or first in self.made
             },
-            buffers=[*buffers],
+            buffers=[*buffers, *(name for name, value in whole.items() if is_mask(value))],
             sizes=sizes,
         )
         self.is_on = True
@@ -156,10 +159,15 @@ class _Watch(TorchFunctionMode):
         elif name == "one_hot":
             if self._are_tokens(given[0]):
                 self.seen.events.append(Lookup(None, "tokens", self._rows(out).double()))
+        elif name in SHARES and self._are_shares(out):  # a softmax that is written out, or mended after it
+            if self.seen.events and isinstance(self.seen.events[-1], Mix):
+                self.seen.events.pop()
+            self._softmax(out.log())
         elif name in TIMES and not named:
             self._scaled(name, args, out)
         elif name in PLUS and not named:
-            self.seen.small.extend(x for x in args if isinstance(x, float) and 0 < x <= MAX_EPS)
+            numbers = (float(x) for x in args if isinstance(x, float) or getattr(x, "ndim", 1) == 0)
+            self.seen.small.extend(x for x in numbers if 0 < x <= MAX_EPS)
         elif not named or out.untyped_storage().data_ptr() in self.by_storage:  # no weight, or a view of one
             return
         elif name in COPIES:
@@ -211,6 +219,13 @@ class _Watch(TorchFunctionMode):
         if rows.numel() != self.tokens.numel():
             return False
         return bool((rows.reshape(self.tokens.shape) == self.tokens).all())
+
+    def _are_shares(self, out: Tensor) -> bool:
+        """Returns whether numbers of queries and keys are shares of one."""
+        length = self.tokens.shape[1]
+        if out.ndim < 3 or out.shape[-2:] != (length, length) or bool((out < 0).any()):
+            return False
+        return same(out.sum(-1), torch.ones_like(out[..., 0]))
 
     def _looked_up(self, named: tuple[Tensor, str], others: Sequence[Tensor], out: Tensor) -> bool:
         index = next((x for x in others if x.dtype in (torch.int64, torch.int32)), None)
@@ -311,14 +326,12 @@ class _Watch(TorchFunctionMode):
         if same(last.y * by, side_by_side(self._rows(out))):
             self.seen.events[-1] = replace(last, y=last.y * by, scale=last.scale * by)
 
-    def _attention(self, query: Tensor, num_heads: int, **options: Any) -> bool:
+    def _attention(self, query: Tensor, key: Tensor, value: Tensor, num_heads: int, **options: Any) -> bool:
         parts = ("in_proj_weight", "in_proj_bias", "out_proj_weight", "out_proj_bias")
         names = {x: name for x in parts if options.get(x) is not None and (name := self._name(options[x]))}
-        further = ("bias_k", "add_zero_attn", "use_separate_proj_weight")
-        if (
-            any(options.get(x) is not None and options[x] is not False for x in further)
-            or "in_proj_weight" not in names
-        ):
+        further = [options.get(x) for x in ("bias_k", "add_zero_attn", "use_separate_proj_weight")]
+        has_more = any(x is not None and x is not False for x in further)
+        if has_more or "in_proj_weight" not in names or not (same(key, query) and same(value, query)):
             return False
         self.seen.events.append(Attention(self._rows(query), num_heads, names))
         return True
@@ -362,7 +375,7 @@ def draw(model: nn.Module, but: Collection[str] = (), size: float = 1.0) -> None
     """Give a model random weights, by which numbers of about one become such, or `size` times as large."""
     generator = torch.Generator("cpu").manual_seed(0)
     for name, value in model.named_parameters():
-        if name in but:
+        if name in but or is_mask(value):
             continue
         drawn = torch.randn(value.shape, generator=generator, device="cpu", dtype=torch.float64)
         value.data.copy_(size * drawn / value.shape[-1] ** 0.5 if value.ndim > 1 else 1 + drawn.tanh() / 2)

@@ -194,12 +194,19 @@ def _scaled_products(
             _by_lag(x, visible) if may_differ else x.new_zeros(()) for x in (ours, theirs)
         )
         left, right = ((ours - mean_ours) * visible, (theirs - mean_theirs) * visible)
+        if not may_differ and bool((visible.sum(-1) > 1).any()):  # a softmax does not see what it adds to all
+            left, right = (_centred(x, visible) for x in (left, right))
         scale = float((left * right).sum() / left.square().sum())
         if not (scale > 0 and bool((scale * left - right).abs().max() <= CLOSE * theirs.abs().max())):
             continue
         bias = (mean_theirs - scale * mean_ours)[0, :, -1].flip(-1) if may_differ else None
         return {**fields, **_scale(scale, d_head), **window}, bias
     return None
+
+
+def _centred(x: Tensor, visible: Bool[Tensor, "batch head query key"]) -> Tensor:
+    """Returns scores less the mean of what each query sees."""
+    return (x - x.sum(-1, keepdim=True) / visible.sum(-1, keepdim=True).clamp_min(1)) * visible
 
 
 def _by_lag(

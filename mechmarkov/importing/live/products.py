@@ -9,6 +9,20 @@ from torch import Tensor
 from mechmarkov.importing.live.events import same
 
 
+def is_mask(value: Tensor) -> bool:
+    """Returns whether a weight holds one number up to the diagonal of a square, and another after it.
+
+    Example:
+        >>> is_mask(torch.ones(1, 3, 3).tril()), is_mask(torch.eye(3))
+        (True, False)
+    """
+    x = value.detach().squeeze()
+    if x.ndim != 2 or x.shape[0] != x.shape[1] or len(x) < 3:
+        return False
+    before = torch.ones_like(x, dtype=torch.bool).tril()
+    return bool((x[before] == x[0, 0]).all() and (x[~before] == x[0, 1]).all() and x[0, 0] != x[0, 1])
+
+
 def side_by_side(x: Tensor) -> Tensor:
     """Returns numbers of heads as those of one: `[batch, position, head d_head]`."""
     return x.flatten(2) if x.ndim > 3 else x
