@@ -119,7 +119,7 @@ def _biases(live: Inside, table: NameTable, n_ctx: int) -> dict[str, Tensor]:
     if table.positions != "none":
         raise UnclearError("scores have a bias by lag, next to positions of another kind")
     for one in passes(live.model, few_tokens(n_ctx), own=table.odd):
-        biases = _read(one, table.odd).biases
+        biases = _read(one, table.odd, biased=True).biases
         for layer, bias in table.biases.items():  # a bias of zeros is not seen
             biases.setdefault(layer, bias.new_zeros(len(bias), n_ctx))
         if all(same(bias, alibi(*bias.shape, bias)) for bias in biases.values()):
@@ -137,12 +137,13 @@ def _shown(line: Any) -> Any:
     return names[0] if len(names) == 1 else names
 
 
-def _read(one: Pass, odd: Collection[str] = ()) -> NameTable:
+def _read(one: Pass, odd: Collection[str] = (), *, biased: bool = False) -> NameTable:
     """Returns the table of a forward pass.
 
     Args:
         one: The pass.
         odd: Weights that are known to make a bias of scores.
+        biased: Whether scores are known to have one.
     """
     table = NameTable(odd=one.strange)
     put_embeddings(one, table)
@@ -158,7 +159,7 @@ def _read(one: Pass, odd: Collection[str] = ()) -> NameTable:
     if stream is not None and stream.shape[-1] != last.x.shape[-1]:
         read, width = last.x.shape[-1], stream.shape[-1]
         raise UnclearError(f"{last.weight} reads {read} numbers, of a stream of {width}")
-    layers = layers_of(groups, last.x.shape[-1])
+    layers = layers_of(groups, last.x.shape[-1], biased)
     norms = one.of(Norm)
     sites = [("ln_final", last.x)]
     for number, layer in enumerate(layers):

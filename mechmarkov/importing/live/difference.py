@@ -283,16 +283,25 @@ def distance(model: nn.Module, decoder: HookedDecoder, tokens: Tokens) -> Distan
 
     None where it cannot be asked, as one that takes another length only.
     """
-    rounded, exact = (_answers(model, decoder, tokens, dtype) for dtype in DTYPES)
-    if not (answers := exact or rounded):
-        return None
-    ours = _ours(decoder, tokens, torch.float64 if exact else torch.float32)
-    scaled = [_least(answer, ours).scaled for answer in answers]
-    nearest = min(range(len(answers)), key=scaled.__getitem__)
-    if len(rounded) != len(exact):
-        return Distance(scaled[nearest], SURELY_ROUNDING)
-    own = zip(rounded[nearest].candidates, exact[nearest].candidates, strict=False)
-    return Distance(scaled[nearest], max(difference(one, two).scaled for one, two in own))
+    nearest: Distance | None = None
+    for form in _forms(decoder, tokens).values():
+        answers = dict[torch.dtype, Answer]()
+        for dtype in DTYPES:
+            with suppress(ValueError):
+                answers[dtype] = ask(model, tokens, decoder.config.d_vocab_out, dtype, form)
+        if not answers:
+            continue
+        dtype, answer = [*answers.items()][-1]
+        rounding = SURELY_ROUNDING
+        if len(answers) > 1:
+            own = zip(*(one.candidates for one in answers.values()), strict=False)
+            rounding = max(difference(exact, rounded).scaled for rounded, exact in own)
+        one = Distance(_least(answer, _ours(decoder, tokens, dtype)).scaled, rounding)
+        if nearest is None or one.scaled < nearest.scaled:
+            nearest = one
+        if nearest.scaled <= MAX_LOGIT_DIFFERENCE:
+            break
+    return nearest
 
 
 def _answers(model: nn.Module, decoder: HookedDecoder, tokens: Tokens, dtype: torch.dtype) -> list[Answer]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import permutations, product
 from typing import Any
 
@@ -16,6 +17,7 @@ from mechmarkov.importing.names.folding import cut
 from mechmarkov.models import DecoderConfig
 from mechmarkov.models.rotary import rotate, rotation
 
+ZERO = 1e-9  # of the largest score: rounding in float64
 HIDDEN = -1e4  # scores below this are of positions that a mask hides
 ROLE = {"Q": ("q", "query", "queries"), "K": ("k", "key", "keys"), "V": ("v", "value", "values")}
 BASES = (1e4, 5e5, 1e6)  # of rotations
@@ -52,7 +54,10 @@ class Heads:
 
 
 def heads_of(
-    linears: Sequence[Linear], norms: Sequence[Norm], scores: Float[Tensor, "batch head query key"]
+    linears: Sequence[Linear],
+    norms: Sequence[Norm],
+    scores: Float[Tensor, "batch head query key"],
+    biased: bool = False,
 ) -> Heads | None:
     """Returns how a layer's heads are read; None where its scores are not scaled products of two of these.
 
@@ -60,9 +65,10 @@ def heads_of(
         linears: The products with the stream.
         norms: Norms between these and the scores.
         scores: Scores before the softmax.
+        biased: Whether something is known to be added to scores by lag, in this layer or in another.
     """
     n_heads = scores.shape[1]
-    for may_differ in (False, True):  # by lag: last, since such scores may look like several
+    for may_differ in (True,) if biased else (False, True):  # such scores may look like several
         for lines, of in _sides(linears, n_heads):
             queries, keys = _normed(of["Q"], of["K"], norms)
             how = _scaled_products(queries, keys, scores, may_differ)
@@ -200,6 +206,8 @@ def _scaled_products(
         if not (scale > 0 and bool((scale * left - right).abs().max() <= CLOSE * theirs.abs().max())):
             continue
         bias = (mean_theirs - scale * mean_ours)[0, :, -1].flip(-1) if may_differ else None
+        if bias is not None and bool((bias.abs() <= ZERO * theirs.abs().max()).all()):
+            bias = None
         return {**fields, **_scale(scale, d_head), **window}, bias
     return None
 
@@ -236,22 +244,27 @@ def _turned(q: Rotated, k: Rotated) -> Iterator[tuple[Rotated, Rotated, dict[str
     yield q, k, {}
     d_head = q.shape[-1]
     for turned, base, adjacent in product(_widths(d_head), BASES, (False, True)):
-        config = DecoderConfig(
-            n_layers=1,
-            d_model=d_head,
-            n_ctx=q.shape[1],
-            d_head=d_head,
-            d_vocab=2,
-            positional_embedding_type="rotary",
-            rotary_dim=turned,
-            rotary_base=base,
-            rotary_adjacent_pairs=adjacent,
-        )
+        config = _rotary(d_head, q.shape[1], turned, base, adjacent)
         sin, cos = rotation(config, q.shape[1], q)
         fields = {"positional_embedding_type": "rotary", "rotary_adjacent_pairs": adjacent}
         fields |= {} if turned == d_head else {"rotary_dim": turned}
         fields |= {} if base == BASES[0] else {"rotary_base": base}
         yield rotate(q, sin, cos, config), rotate(k, sin, cos, config), fields
+
+
+@lru_cache(maxsize=256)
+def _rotary(d_head: int, length: int, turned: int, base: float, adjacent: bool) -> DecoderConfig:
+    return DecoderConfig(
+        n_layers=1,
+        d_model=d_head,
+        n_ctx=length,
+        d_head=d_head,
+        d_vocab=2,
+        positional_embedding_type="rotary",
+        rotary_dim=turned,
+        rotary_base=base,
+        rotary_adjacent_pairs=adjacent,
+    )
 
 
 def _widths(d_head: int) -> list[int]:

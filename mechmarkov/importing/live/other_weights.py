@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mechmarkov.importing.live.difference import Distance, distance
+from mechmarkov.importing.live.difference import MAX_LOGIT_DIFFERENCE, Distance, distance
 from mechmarkov.importing.live.forward_pass import draw
 from mechmarkov.importing.live.inside import Inside
 from mechmarkov.importing.live.logits import Tokens
@@ -21,7 +21,6 @@ from mechmarkov.models.decoder import is_derived
 from mechmarkov.safe.plain_data import RunFileError
 
 SMALL, LARGE = 0.1, 3.0  # of weights drawn: the first shows an epsilon, the second a cap
-MOST = 1e-4  # of the logits' size
 CHAOS = 100.0  # as much as rounding makes of the model's own logits, or more, is not a difference
 
 
@@ -57,7 +56,7 @@ def check_other_weights(live: Inside, read: Read, tokens: Tokens, advice: str) -
 
 
 def _is_far(apart: Distance) -> bool:
-    return not apart.scaled <= max(MOST, CHAOS * apart.rounding)
+    return not apart.scaled <= max(MAX_LOGIT_DIFFERENCE, CHAOS * apart.rounding)
 
 
 def _decoder(config: DecoderConfig, weights: Mapping[str, Tensor]) -> HookedDecoder:
