@@ -122,7 +122,7 @@ def _biases(live: Inside, table: NameTable, n_ctx: int) -> dict[str, Tensor]:
         biases = _read(one, table.odd, biased=True).biases
         for layer, bias in table.biases.items():  # a bias of zeros is not seen
             biases.setdefault(layer, bias.new_zeros(len(bias), n_ctx))
-        if all(same(bias, alibi(*bias.shape, bias)) for bias in biases.values()):
+        if all(same(bias, alibi(bias.shape[0], bias.shape[1], bias)) for bias in biases.values()):
             table.fields["positional_embedding_type"] = "alibi"
             return {}
         table.fields["positional_embedding_type"] = "relative_bias"

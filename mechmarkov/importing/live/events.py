@@ -43,7 +43,7 @@ class Linear:
         transpose: Whether the weight lies as `[d_out, d_in]`.
         bias: The name of `b`, if there is one.
         scale: What the sum was multiplied by.
-        axes: Of a weight with an axis of heads: which is of these, of what is read, of what is given.
+        axes: The axes of heads, of what is read and of what is given, of a weight that has three.
     """
 
     weight: str

@@ -61,7 +61,7 @@ class Line:
         rows: Which of its rows are taken, `[start, stop]`, such as positions without a padding row.
         scale: What it is multiplied by.
         add: What is added to it, after that.
-        axes: Of a weight with three axes, which is of heads, of what is read and of what is given.
+        axes: The axes of heads, of what is read and of what is given, of a weight that has three.
         slopes: Whether it holds each head's slope in place of `b_rel`: by that a score falls at each lag.
         buckets: The lag from which all share the last of T5's buckets, where it holds a number for each of
             these in place of `b_rel`, `[bucket, head]`.
