@@ -1,20 +1,17 @@
 """`mm.Recorder`: keep checkpoints of a training loop that is not ours as a run file that grows."""
 
 import os
-import random
 import secrets
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import torch
 from torch import nn
 
 from mechmarkov.importing import vocabulary
-from mechmarkov.importing.live.untouched import our_own_numbers
+from mechmarkov.importing.live.untouched import our_own_numbers, same_random_numbers
 from mechmarkov.importing.names.table import Names
 from mechmarkov.importing.options import checked_fields
 from mechmarkov.models import DecoderConfig
@@ -239,7 +236,7 @@ class Recorder:
 
     def _record(self, step: int, model: nn.Module) -> None:
         run: Run | None = None
-        with _untouched(model):
+        with same_random_numbers(model):
             with self._notices.instead_of_errors("model", f"step {step} is not kept", TRY):
                 run = self._converted(step, model)
             if run is None:
@@ -283,17 +280,3 @@ def _is_first_process() -> bool:
     """Returns whether this process records: the only one, or the first of a distributed training."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return not distributed or torch.distributed.get_rank() == 0
-
-
-@contextmanager
-def _untouched(model: nn.Module) -> Iterator[None]:
-    """Leave the random numbers of torch, numpy and Python as they were."""
-    weights = model.parameters() if isinstance(model, nn.Module) else ()
-    devices = {value.device for value in weights if value.device.type == "cuda"}
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng([*devices]):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)

@@ -12,7 +12,8 @@ from torch import nn
 from mechmarkov.importing import vocabulary
 from mechmarkov.importing.live.difference import compare
 from mechmarkov.importing.live.inside import inside
-from mechmarkov.importing.live.untouched import our_own_numbers
+from mechmarkov.importing.live.other_weights import check_other_weights
+from mechmarkov.importing.live.untouched import our_own_numbers, same_random_numbers
 from mechmarkov.importing.live_model import converted
 from mechmarkov.importing.names.table import Names
 from mechmarkov.importing.options import checked_fields
@@ -220,7 +221,8 @@ class Run(Stored):
         if bos is not None:
             objective = objective.beginning()
         live = inside(model, whole=names is not None)
-        decoder, reading = converted(live, n_ctx, given, names)
+        with same_random_numbers(live.model):
+            decoder, reading = converted(live, n_ctx, given, names)
         config, ids = decoder.config, None
         with our_own_numbers():
             states = {name: value.detach()[None].clone() for name, value in decoder.state_dict().items()}
@@ -243,7 +245,10 @@ class Run(Stored):
             drawn = example_tokens(config, source, objective)
             read = (drawn if ids is None else torch.tensor(ids)[drawn])[:COMPARED_SEQUENCES]
         as_laws = objective.kind == "cross_entropy"
-        compared = compare(live, decoder, read, reading.advice, as_laws=as_laws, modules=reading.modules)
+        with same_random_numbers(live.model):
+            compared = compare(live, decoder, read, reading.advice, as_laws=as_laws, modules=reading.modules)
+            if reading.again is not None:
+                check_other_weights(live, reading.again, read, reading.advice)
         origin = {**compared, **reading.said}
         if ids is not None:
             with our_own_numbers():

@@ -3,6 +3,7 @@
 import warnings
 from dataclasses import replace
 
+import more_strangers as more
 import pytest
 import strangers
 import torch
@@ -33,6 +34,11 @@ MODELS = {
     "Conv1D, tied": strangers.ConvLayers,
     "attention and MLP in parallel": strangers.InParallel,
     "one length, computed positions": OneLength,
+    "the stream first, then heads": lambda: more.AxesOfHeads("dhk", "hkd"),
+    "the head's numbers first": lambda: more.AxesOfHeads("khd", "dhk"),
+    "one stream times all heads": lambda: more.Broadcast("hdk", "hkd"),
+    "one matrix between tokens, two heads": more.MergedHeads,
+    "a softmax by hand": more.ByHand,
 }
 
 
@@ -97,6 +103,13 @@ REFUSED = {
         lambda: Hand(Style(bias_of_scores="alibi")),
         "scores have a bias by lag, next to positions of another kind",
     ),
+    "values wider than queries": (more.WideValues, "16 numbers of values, but 4 of keys"),
+    "parts of one weight": (more.InParts, "all is used in parts, by `matmul`"),
+    "no token sees itself": (more.SeesOthersOnly, "o.weight does not read what causal attention gives"),
+    "two heads of logits": (more.TwoLogits, "u.weight and u2.weight read the same last"),
+    "keys of something else": (more.OfMemory, "p.weight goes through `multi_head_attention_forward`"),
+    "a learned key": (more.LearnedKey, "a.in_proj_weight goes through `multi_head_attention_forward`"),
+    "a cap on scores": (more.CappedScores, "scores are not scaled products of what q.weight, k.weight"),
     "no softmax": (lambda: Hand(Style(soft=False)), "neither attention with a softmax nor"),
 }
 
@@ -107,6 +120,53 @@ def test_what_is_not_understood_is_named(case):
     with pytest.raises(ValueError, match=message) as caught:
         mm.Run.from_model(drawn(kind()), source=SOURCE, n_ctx=7)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", [more.Relu6, more.CappedLogits, more.BehindZeros, more.ByLength])
+def test_small_weights_hide_nothing(kind):
+    """With such weights as these all of them compute what a HookedDecoder does."""
+    model = drawn(kind())
+    model.max_len = 4 if kind is more.ByLength else strangers.LENGTH
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 0.05
+        if kind is more.BehindZeros:
+            model.o.weight.zero_()
+            model.o.bias.zero_()
+    with pytest.raises(ValueError, match=r"agree with these weights, yet with (larger|smaller) ones logits"):
+        mm.Run.from_model(model, source=SOURCE)
+
+
+def test_a_mask_may_be_a_parameter():
+    model = more.MaskParameter()
+    for name, parameter in model.named_parameters():
+        if name != "tril":
+            nn.init.normal_(parameter, std=0.4)
+    run = mm.Run.from_model(model, source=SOURCE)
+    torch.testing.assert_close(run.model()(tokens()), model(tokens()), rtol=1e-5, atol=1e-5)
+
+
+def test_masks_that_code_keeps_stay_of_float32():
+    """One of float64 would end the training that goes on with it."""
+    model = drawn(more.KeptMask())
+    mm.Run.from_model(model, source=SOURCE)
+    assert more.kept_mask(strangers.LENGTH).dtype == torch.float32
+    assert model(tokens()).dtype == torch.float32
+
+
+def test_a_dropout_left_on_draws_from_no_training():
+    model = drawn(more.Noisy())
+    before = torch.get_rng_state()
+    with pytest.raises(ValueError, match="is a dropout left on"):
+        mm.Run.from_model(model, source=SOURCE)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("length", [-1, 0])
+def test_a_length_of_nothing_is_not_one(length):
+    model = drawn(strangers.NoOutput())
+    model.max_len = length
+    assert mm.Run.from_model(model, source=SOURCE).config.n_ctx == strangers.LENGTH
 
 
 def test_zeros_and_ones_of_a_start_hide_nothing():

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mechmarkov.importing.live.embeddings import first_stream, measured_embeddings, put_embeddings
-from mechmarkov.importing.live.events import Attention, Linear, Mix, Norm, Pass, normed_as, same
+from mechmarkov.importing.live.events import Attention, Linear, Norm, Pass, normed_as, same
 from mechmarkov.importing.live.forward_pass import few_tokens, passes
 from mechmarkov.importing.live.heads import HIDDEN
 from mechmarkov.importing.live.inside import Inside, attribute
@@ -51,22 +51,22 @@ def reading(live: Inside, given: Fields, n_ctx: int | None) -> Reading:
     Raises:
         UnclearError: With what is not understood.
     """
-    reasons, failures = list[str](), list[Exception]()
+    reasons, failures = list[str](), dict[int, list[Exception]]()
     tensors = [*live.model.parameters(), *live.model.buffers()]
     sizes = sorted({size for value in tensors if value.ndim > 1 for size in value.shape if size <= MAX_SIZE})
     masks = [x.shape[-1] for x in live.model.buffers() if x.ndim > 1 and x.shape[-1] == x.shape[-2]]
-    contexts = [n_ctx] if n_ctx else numbers_called(live, CONTEXTS) or masks
+    contexts = [n_ctx] if n_ctx else [x for x in numbers_called(live, CONTEXTS) if x > 0] or masks
     for length in dict.fromkeys((min([LONG, *contexts]), SHORT, *contexts, *sizes)):
         reasons.clear()
-        for one in passes(live.model, few_tokens(length), sizes, failures=failures):
+        for one in passes(live.model, few_tokens(length), sizes, failures=failures.setdefault(length, [])):
             try:
                 table = _read(one)
             except UnclearError as error:
-                reasons += [f"{weight} goes through `{function}`" for weight, function in one.strange.items()]
+                reasons += [f"{weight} {words}" for weight, words in one.strange.items()]
                 reasons.append(str(error))
                 continue
             except Exception as error:  # of code that nobody thought of
-                reasons.append(error_line(error))
+                reasons.append(f"it is not understood, {error_line(error)}")
                 continue
             return _as_reading(live, table, given, n_ctx or min(contexts, default=None) or table.n_positions)
         if reasons and length <= SHORT:  # other lengths are for a model that takes one only
@@ -75,7 +75,7 @@ def reading(live: Inside, given: Fields, n_ctx: int | None) -> Reading:
         raise UnclearError(reasons[0])
     holders = [name for name, part in live.model.named_children() if _holds_all(part, live.model)]
     advice = f"; pass {attribute(holders[0])}" if holders else ""
-    raise UnclearError(f"called with tokens it fails, {error_line(failures[0])}{advice}")
+    raise UnclearError(f"called with tokens it fails, {error_line(failures[min(failures)][0])}{advice}")
 
 
 def _holds_all(part: nn.Module, model: nn.Module) -> bool:
@@ -110,6 +110,7 @@ def _as_reading(live: Inside, table: NameTable, given: Fields, n_ctx: int | None
         said={"names": shown, **({"measured": [*made]} if made else {})},
         advice=f"; which weight is which was taken from its forward pass{table.advice}: say it by names=",
         modules=named.modules_of(live.model, names),
+        again=lambda choice: _as_reading(live, table, given, n_ctx).read(choice),
     )
 
 
@@ -118,7 +119,7 @@ def _biases(live: Inside, table: NameTable, n_ctx: int) -> dict[str, Tensor]:
     if table.positions != "none":
         raise UnclearError("scores have a bias by lag, next to positions of another kind")
     for one in passes(live.model, few_tokens(n_ctx), own=table.odd):
-        biases = _read(one, table.odd).biases
+        biases = _read(one, table.odd, biased=True).biases
         for layer, bias in table.biases.items():  # a bias of zeros is not seen
             biases.setdefault(layer, bias.new_zeros(len(bias), n_ctx))
         if all(same(bias, alibi(bias.shape[0], bias.shape[1], bias)) for bias in biases.values()):
@@ -136,16 +137,20 @@ def _shown(line: Any) -> Any:
     return names[0] if len(names) == 1 else names
 
 
-def _read(one: Pass, odd: Collection[str] = ()) -> NameTable:
+def _read(one: Pass, odd: Collection[str] = (), *, biased: bool = False) -> NameTable:
     """Returns the table of a forward pass.
 
     Args:
         one: The pass.
         odd: Weights that are known to make a bias of scores.
+        biased: Whether scores are known to have one.
     """
     table = NameTable(odd=one.strange)
     put_embeddings(one, table)
     groups = groups_of(one)
+    if groups and len(groups[-1].linears) > 1 and not groups[-1].mixes:
+        names = listed([linear.weight for linear in groups[-1].linears])
+        raise UnclearError(f"{names} read the same last: pass a module around it that computes one of them")
     if not groups or len(groups[-1].linears) != 1:
         raise UnclearError("its last product with a weight is not one that gives logits")
     last = groups.pop().linears[0]
@@ -154,7 +159,7 @@ def _read(one: Pass, odd: Collection[str] = ()) -> NameTable:
     if stream is not None and stream.shape[-1] != last.x.shape[-1]:
         read, width = last.x.shape[-1], stream.shape[-1]
         raise UnclearError(f"{last.weight} reads {read} numbers, of a stream of {width}")
-    layers = layers_of(groups, last.x.shape[-1])
+    layers = layers_of(groups, last.x.shape[-1], biased)
     norms = one.of(Norm)
     sites = [("ln_final", last.x)]
     for number, layer in enumerate(layers):
@@ -178,12 +183,12 @@ def _read(one: Pass, odd: Collection[str] = ()) -> NameTable:
     if len(without) < len(layers):
         table.missing = {rf"blocks\.{number}\.mlp\..*": "zeros" for number in without}
     _norms(norms, sites, table, one.small[-1] if one.small else 0.0)
-    later = [mix.scores[..., :-1, -1] for mix in one.of(Mix)]
+    later = [mix.scores[..., :-1, -1] for group in groups for mix in group.mixes]
     if any(bool((scores > HIDDEN).any()) for scores in later):
         table.advice = " (its scores are not masked: are later tokens seen?)"
-    for weight, function in one.strange.items():
+    for weight, words in one.strange.items():
         if not table.biases and weight not in odd:
-            raise UnclearError(f"{weight} goes through `{function}`")
+            raise UnclearError(f"{weight} {words}")
     for first, others in one.names.items():
         for name in others if first not in table.lines else [other for other in others if other != first]:
             table.lines.setdefault(name, [""])  # a second name, or what no function reads

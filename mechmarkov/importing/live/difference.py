@@ -270,6 +270,40 @@ def nearest(live: Inside, decoders: Iterable[HookedDecoder]) -> tuple[int, int |
     return best, runner_up if is_tie else None, nearest_two[best]
 
 
+@dataclass(frozen=True)
+class Distance:
+    """The distance of logits in float64, and how much rounding to float32 makes of the model's own."""
+
+    scaled: float
+    rounding: float
+
+
+def distance(model: nn.Module, decoder: HookedDecoder, tokens: Tokens) -> Distance | None:
+    """Returns how far logits are apart, for the form of tokens by which they are nearest.
+
+    None where it cannot be asked, as one that takes another length only.
+    """
+    nearest: Distance | None = None
+    for form in _forms(decoder, tokens).values():
+        answers = dict[torch.dtype, Answer]()
+        for dtype in DTYPES:
+            with suppress(ValueError):
+                answers[dtype] = ask(model, tokens, decoder.config.d_vocab_out, dtype, form)
+        if not answers:
+            continue
+        dtype, answer = [*answers.items()][-1]
+        rounding = SURELY_ROUNDING
+        if len(answers) > 1:
+            own = zip(*(one.candidates for one in answers.values()), strict=False)
+            rounding = max(difference(exact, rounded).scaled for rounded, exact in own)
+        one = Distance(_least(answer, _ours(decoder, tokens, dtype)).scaled, rounding)
+        if nearest is None or one.scaled < nearest.scaled:
+            nearest = one
+        if nearest.scaled <= MAX_LOGIT_DIFFERENCE:
+            break
+    return nearest
+
+
 def _answers(model: nn.Module, decoder: HookedDecoder, tokens: Tokens, dtype: torch.dtype) -> list[Answer]:
     """Returns what a model answers to each form of tokens that it takes."""
     answers = []

@@ -23,7 +23,8 @@ def put_embeddings(one: Pass, table: NameTable) -> None:
     is_sum = len(tokens) == 1 and len(positions) < 2 and None not in weights
     if is_sum and stream is not None:
         shapes = [lookup.y.shape[-1] == stream.shape[-1] for lookup in both]
-        is_sum = all(shapes) and same(sum(x.y for x in both).expand_as(stream), stream)
+        lengths = [lookup.y.shape[-2] == stream.shape[1] for lookup in both]
+        is_sum = all(shapes + lengths) and same(sum(x.y for x in both).expand_as(stream), stream)
     if not is_sum:
         sizes = [one.sizes[x.weight][x.transpose] if x.weight else x.y.shape[-1] for x in tokens]
         table.positions, table.d_vocab = "measured", max(sizes)

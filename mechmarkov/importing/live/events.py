@@ -43,6 +43,7 @@ class Linear:
         transpose: Whether the weight lies as `[d_out, d_in]`.
         bias: The name of `b`, if there is one.
         scale: What the sum was multiplied by.
+        axes: The axes of heads, of what is read and of what is given, of a weight that has three.
     """
 
     weight: str
@@ -51,6 +52,7 @@ class Linear:
     transpose: bool | None
     bias: str | None = None
     scale: float = 1.0
+    axes: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +107,7 @@ class Pass:
         sizes: The shape of each.
         small: Small numbers that were added, such as to a variance.
         buffers: The names of what is not trained.
-        strange: What was done with a weight that is none of the above: the function, by the weight's name.
+        strange: What was done with a weight that is none of the above, in words, by its name.
     """
 
     events: list[Event] = field(default_factory=list)

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from mechmarkov.importing.live.events import Attention, Linear, Lookup, Mix, Norm, Pass, normed_as, same
 from mechmarkov.importing.live.logits import Tokens, outputs
+from mechmarkov.importing.live.products import is_mask, is_turned, order_of_axes, side_by_side
 from mechmarkov.importing.reparametrized import with_made_weights
 
 MAX_EPS = 1e-2  # a larger number is not one that is added to a variance
@@ -29,6 +30,7 @@ PRODUCTS, ROWS = (
     ("embedding", "getitem", "index_select"),
 )
 COPIES = ("to", "contiguous", "clone", "float", "double", "type_as")  # of a weight, its numbers as they are
+SHARES = ("div", "truediv", "exp")
 PLUS, TIMES = ("add", "iadd", "radd"), ("mul", "imul", "rmul", "div", "truediv")
 WHOLE = (
     *("query", "key", "value", "embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias", "bias_k"),
@@ -68,6 +70,8 @@ def passes(
             forms += [one_hot, one_hot.transpose(0, 1)]
     for dtype in (torch.float64, torch.float32):
         for read in forms:
+            if dtype is torch.float64:  # a mask that code keeps for good is then that of float32
+                any(not isinstance(output, Exception) for output in outputs(model, read, torch.float32))
             with ExitStack() as stack:
                 watch = _Watch(tokens, drawn, own)
                 stack.callback(model.register_forward_pre_hook(watch.begin).remove)
@@ -106,7 +110,7 @@ class _Watch(TorchFunctionMode):
         self.is_on = False
         self.tokens = self.tokens.to(next(model.parameters()).device)
         if self.drawn:
-            _draw(model, self.own)
+            draw(model, self.own)
         buffers = dict(model.named_buffers())
         own = {**dict(model.named_parameters(remove_duplicate=False)), **buffers}
         names: dict[str, list[str]] = {}
@@ -122,7 +126,7 @@ class _Watch(TorchFunctionMode):
             names={
                 first: names.get(first, [first]) for first in whole if first in names or first in self.made
             },
-            buffers=[*buffers],
+            buffers=[*buffers, *(name for name, value in whole.items() if is_mask(value))],
             sizes=sizes,
         )
         self.is_on = True
@@ -155,10 +159,15 @@ class _Watch(TorchFunctionMode):
         elif name == "one_hot":
             if self._are_tokens(given[0]):
                 self.seen.events.append(Lookup(None, "tokens", self._rows(out).double()))
+        elif name in SHARES and self._are_shares(out):  # a softmax that is written out, or mended after it
+            if self.seen.events and isinstance(self.seen.events[-1], Mix):
+                self.seen.events.pop()
+            self._softmax(out.log())
         elif name in TIMES and not named:
             self._scaled(name, args, out)
         elif name in PLUS and not named:
-            self.seen.small.extend(x for x in args if isinstance(x, float) and 0 < x <= MAX_EPS)
+            numbers = (float(x) for x in args if isinstance(x, float) or getattr(x, "ndim", 1) == 0)
+            self.seen.small.extend(x for x in numbers if 0 < x <= MAX_EPS)
         elif not named or out.untyped_storage().data_ptr() in self.by_storage:  # no weight, or a view of one
             return
         elif name in COPIES:
@@ -173,9 +182,10 @@ class _Watch(TorchFunctionMode):
             or (name in PLUS and self._added(named[0], out))
             or (name in TIMES and self._gain(named[0], others, out))
         ):
-            for _, weight in named:
+            for value, weight in named:
                 if weight in self.weights and weight not in self.seen.buffers:  # of masks and counters
-                    self.seen.strange.setdefault(weight, name)
+                    part = "is used in parts, by" if value.numel() < self.weights[weight].numel() else ""
+                    self.seen.strange.setdefault(weight, f"{part or 'goes through'} `{name}`")
 
     def _name(self, value: Tensor) -> str | None:
         """Returns the name of the weight that a tensor is or shows a part of."""
@@ -210,6 +220,13 @@ class _Watch(TorchFunctionMode):
             return False
         return bool((rows.reshape(self.tokens.shape) == self.tokens).all())
 
+    def _are_shares(self, out: Tensor) -> bool:
+        """Returns whether numbers of queries and keys are shares of one."""
+        length = self.tokens.shape[1]
+        if out.ndim < 3 or out.shape[-2:] != (length, length) or bool((out < 0).any()):
+            return False
+        return same(out.sum(-1), torch.ones_like(out[..., 0]))
+
     def _looked_up(self, named: tuple[Tensor, str], others: Sequence[Tensor], out: Tensor) -> bool:
         index = next((x for x in others if x.dtype in (torch.int64, torch.int32)), None)
         if index is None:
@@ -233,19 +250,19 @@ class _Watch(TorchFunctionMode):
         if len(matrices) != 1 or len(others) != 1 or len(biases) > 1:
             return False
         matrix, bias = self.weights[matrices[0]], self.weights[biases[0]] if biases else torch.zeros(1)
-        x, y = self._rows(others[0]), _side_by_side(self._rows(out))
-        transpose = None
-        if matrix.ndim == 2:
-            turned = {turn: matrix.mT if turn else matrix for turn in (False, True)}
-            fits = [turn for turn, one in turned.items() if _gives(_side_by_side(x), one, bias.to(y), y)]
-            if not fits:
-                return False
-            transpose = fits[0]
+        x, y = self._rows(others[0]), side_by_side(self._rows(out))
+        x = x.squeeze(2) if x.ndim == 4 else x  # one for all heads
+        transpose = is_turned(side_by_side(x), matrix, bias.to(y), y) if matrix.ndim == 2 else None
+        axes = order_of_axes(x, matrix, y) if matrix.ndim == 3 else None
+        if transpose is None and axes is None:
+            return False
         is_one_hot = x.shape[:2] == self.tokens.shape and same(x.square().sum(-1), torch.ones_like(x[..., 0]))
         if is_one_hot and bool(((x == 0) | (x == 1)).all()):
             self.seen.events.append(Lookup(matrices[0], "tokens", y, transpose=bool(transpose)))
         else:
-            self.seen.events.append(Linear(matrices[0], x, y, transpose, biases[0] if biases else None))
+            self.seen.events.append(
+                Linear(matrices[0], x, y, transpose, biases[0] if biases else None, axes=axes)
+            )
         return True
 
     def _added(self, named: tuple[Tensor, str], out: Tensor) -> bool:
@@ -262,7 +279,7 @@ class _Watch(TorchFunctionMode):
         if not isinstance(last, Linear | Norm) or last.bias is not None or value.numel() != last.y.shape[-1]:
             return False
         y = last.y + self.weights[weight].flatten()
-        if same(y, _side_by_side(self._rows(out))):  # not the other term, which may be changed in place
+        if same(y, side_by_side(self._rows(out))):  # not the other term, which may be changed in place
             last = replace(last, y=y)
         elif isinstance(last, Norm):
             return False  # of a product, one that is added after the sum with the stream is the same
@@ -306,14 +323,15 @@ class _Watch(TorchFunctionMode):
         if len(numbers) != 1 or not isinstance(last, Lookup | Linear):
             return
         by = float(numbers[0]) if "mul" in name else 1 / float(numbers[0])
-        if same(last.y * by, _side_by_side(self._rows(out))):
+        if same(last.y * by, side_by_side(self._rows(out))):
             self.seen.events[-1] = replace(last, y=last.y * by, scale=last.scale * by)
 
-    def _attention(self, query: Tensor, num_heads: int, **options: Any) -> bool:
+    def _attention(self, query: Tensor, key: Tensor, value: Tensor, num_heads: int, **options: Any) -> bool:
         parts = ("in_proj_weight", "in_proj_bias", "out_proj_weight", "out_proj_bias")
         names = {x: name for x in parts if options.get(x) is not None and (name := self._name(options[x]))}
-        further = ("bias_k", "add_zero_attn", "use_separate_proj_weight")
-        if any(options.get(x) not in (None, False) for x in further) or "in_proj_weight" not in names:
+        further = [options.get(x) for x in ("bias_k", "add_zero_attn", "use_separate_proj_weight")]
+        has_more = any(x is not None and x is not False for x in further)
+        if has_more or "in_proj_weight" not in names or not (same(key, query) and same(value, query)):
             return False
         self.seen.events.append(Attention(self._rows(query), num_heads, names))
         return True
@@ -353,21 +371,11 @@ def _options(order: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any
     return {**dict(zip(order, args, strict=False)), **kwargs}
 
 
-def _draw(model: nn.Module, but: Collection[str]) -> None:
-    """Give a model random weights, by which numbers of about one become such numbers."""
+def draw(model: nn.Module, but: Collection[str] = (), size: float = 1.0) -> None:
+    """Give a model random weights, by which numbers of about one become such, or `size` times as large."""
     generator = torch.Generator("cpu").manual_seed(0)
     for name, value in model.named_parameters():
-        if name in but:
+        if name in but or is_mask(value):
             continue
         drawn = torch.randn(value.shape, generator=generator, device="cpu", dtype=torch.float64)
-        value.data.copy_(drawn / value.shape[-1] ** 0.5 if value.ndim > 1 else 1 + drawn.tanh() / 2)
-
-
-def _side_by_side(x: Tensor) -> Tensor:
-    """Returns numbers of heads as those of one: `[batch, position, head d_head]`."""
-    return x.flatten(2) if x.ndim > 3 else x
-
-
-def _gives(x: Tensor, matrix: Tensor, bias: Tensor, y: Tensor) -> bool:
-    fits = x.shape[-1:] == matrix.shape[:1] and y.shape[-1:] == matrix.shape[1:]
-    return fits and same(x @ matrix + bias, y)
+        value.data.copy_(size * drawn / value.shape[-1] ** 0.5 if value.ndim > 1 else 1 + drawn.tanh() / 2)

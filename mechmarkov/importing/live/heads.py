@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import permutations, product
 from typing import Any
 
@@ -11,10 +12,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechmarkov.importing.live.events import CLOSE, Linear, Norm
+from mechmarkov.importing.live.name_table import UnclearError
 from mechmarkov.importing.names.folding import cut
 from mechmarkov.models import DecoderConfig
 from mechmarkov.models.rotary import rotate, rotation
 
+ZERO = 1e-9  # of the largest score: rounding in float64
 HIDDEN = -1e4  # scores below this are of positions that a mask hides
 ROLE = {"Q": ("q", "query", "queries"), "K": ("k", "key", "keys"), "V": ("v", "value", "values")}
 BASES = (1e4, 5e5, 1e6)  # of rotations
@@ -51,7 +54,10 @@ class Heads:
 
 
 def heads_of(
-    linears: Sequence[Linear], norms: Sequence[Norm], scores: Float[Tensor, "batch head query key"]
+    linears: Sequence[Linear],
+    norms: Sequence[Norm],
+    scores: Float[Tensor, "batch head query key"],
+    biased: bool = False,
 ) -> Heads | None:
     """Returns how a layer's heads are read; None where its scores are not scaled products of two of these.
 
@@ -59,15 +65,19 @@ def heads_of(
         linears: The products with the stream.
         norms: Norms between these and the scores.
         scores: Scores before the softmax.
+        biased: Whether something is known to be added to scores by lag, in this layer or in another.
     """
     n_heads = scores.shape[1]
-    for may_differ in (False, True):  # by lag: last, since such scores may look like several
+    for may_differ in (True,) if biased else (False, True):  # such scores may look like several
         for lines, of in _sides(linears, n_heads):
             queries, keys = _normed(of["Q"], of["K"], norms)
             how = _scaled_products(queries, keys, scores, may_differ)
             if how is None:
                 continue
             fields, bias = how
+            if len(linears) == 3 and of["V"].shape != keys.shape:
+                widths = f"{of['V'].shape[-1]} numbers of values, but {keys.shape[-1]} of keys"
+                raise UnclearError(f"heads have {widths}, where a HookedDecoder has as many of both")
             if keys.shape[-1] != queries.shape[-1]:
                 fields["n_key_value_heads"] = keys.shape[-1] * n_heads // queries.shape[-1]
             fields |= {"n_heads": n_heads, **({"use_qk_norm": True} if norms else {})}
@@ -190,12 +200,21 @@ def _scaled_products(
             _by_lag(x, visible) if may_differ else x.new_zeros(()) for x in (ours, theirs)
         )
         left, right = ((ours - mean_ours) * visible, (theirs - mean_theirs) * visible)
+        if not may_differ and bool((visible.sum(-1) > 1).any()):  # a softmax does not see what it adds to all
+            left, right = (_centred(x, visible) for x in (left, right))
         scale = float((left * right).sum() / left.square().sum())
         if not (scale > 0 and bool((scale * left - right).abs().max() <= CLOSE * theirs.abs().max())):
             continue
         bias = (mean_theirs - scale * mean_ours)[0, :, -1].flip(-1) if may_differ else None
+        if bias is not None and bool((bias.abs() <= ZERO * theirs.abs().max()).all()):
+            bias = None
         return {**fields, **_scale(scale, d_head), **window}, bias
     return None
+
+
+def _centred(x: Tensor, visible: Bool[Tensor, "batch head query key"]) -> Tensor:
+    """Returns scores less the mean of what each query sees."""
+    return (x - x.sum(-1, keepdim=True) / visible.sum(-1, keepdim=True).clamp_min(1)) * visible
 
 
 def _by_lag(
@@ -225,22 +244,27 @@ def _turned(q: Rotated, k: Rotated) -> Iterator[tuple[Rotated, Rotated, dict[str
     yield q, k, {}
     d_head = q.shape[-1]
     for turned, base, adjacent in product(_widths(d_head), BASES, (False, True)):
-        config = DecoderConfig(
-            n_layers=1,
-            d_model=d_head,
-            n_ctx=q.shape[1],
-            d_head=d_head,
-            d_vocab=2,
-            positional_embedding_type="rotary",
-            rotary_dim=turned,
-            rotary_base=base,
-            rotary_adjacent_pairs=adjacent,
-        )
+        config = _rotary(d_head, q.shape[1], turned, base, adjacent)
         sin, cos = rotation(config, q.shape[1], q)
         fields = {"positional_embedding_type": "rotary", "rotary_adjacent_pairs": adjacent}
         fields |= {} if turned == d_head else {"rotary_dim": turned}
         fields |= {} if base == BASES[0] else {"rotary_base": base}
         yield rotate(q, sin, cos, config), rotate(k, sin, cos, config), fields
+
+
+@lru_cache(maxsize=256)
+def _rotary(d_head: int, length: int, turned: int, base: float, adjacent: bool) -> DecoderConfig:
+    return DecoderConfig(
+        n_layers=1,
+        d_model=d_head,
+        n_ctx=length,
+        d_head=d_head,
+        d_vocab=2,
+        positional_embedding_type="rotary",
+        rotary_dim=turned,
+        rotary_base=base,
+        rotary_adjacent_pairs=adjacent,
+    )
 
 
 def _widths(d_head: int) -> list[int]:

@@ -53,14 +53,14 @@ class Layer:
     mlp: tuple[Group, Linear] | None = None
 
 
-def layers_of(groups: Sequence[Group], d_model: int) -> list[Layer]:
-    """Returns the attention and the MLP of each layer."""
+def layers_of(groups: Sequence[Group], d_model: int, biased: bool = False) -> list[Layer]:
+    """Returns the attention and the MLP of each layer; `biased` as of `heads_of`."""
     layers, rest = list[Layer](), [*groups]
     while rest:
         group = rest.pop(0)
         after = rest[0].linears[0] if rest and len(rest[0].linears) == 1 and not rest[0].mixes else None
         if group.whole or group.mixes:
-            heads = None if group.whole else _heads(group)
+            heads = None if group.whole else _heads(group, biased)
             if heads is None or after is None or not _reads(after, heads.z):
                 after = None
             else:
@@ -75,6 +75,12 @@ def layers_of(groups: Sequence[Group], d_model: int) -> list[Layer]:
             rest.pop(0)
         else:
             names = listed([linear.weight for linear in group.linears[:3]])
+            *_, (_, heads, out) = layers[-1].attention if layers else [(None, None, None)]
+            if heads is not None and out is None and len(group.linears) == 1:
+                raise UnclearError(
+                    f"{names} does not read what causal attention gives: a softmax of scores with all tokens "
+                    "up to one's own, or a window of them, times values"
+                )
             raise UnclearError(f"{names}: neither attention with a softmax nor an MLP of two layers")
     if not layers:
         raise UnclearError("no softmax of scores is seen")
@@ -86,9 +92,9 @@ def _reads(linear: Linear, z: Tensor) -> bool:
     return same(linear.x.flatten(2), z)
 
 
-def _heads(group: Group) -> Heads:
+def _heads(group: Group, biased: bool) -> Heads:
     scores = torch.cat([mix.scores for mix in group.mixes], 1)
-    heads = heads_of(group.linears, group.norms, scores)
+    heads = heads_of(group.linears, group.norms, scores, biased)
     if heads is None:
         names = listed([linear.weight for linear in group.linears[:4]])
         raise UnclearError(

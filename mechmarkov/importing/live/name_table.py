@@ -27,7 +27,7 @@ class NameTable:
         d_vocab: How many tokens there are, where embeddings are measured.
         n_positions: How many positions a table has there, if there is one.
         biases: What is added to scores in each layer, `[head, lag]`, where anything is.
-        odd: Weights by which something is done that is none of the known: the function, by the weight.
+        odd: Weights by which something is done that is none of the known, in words, by the weight.
         advice: What to say where logits differ.
     """
 
@@ -50,7 +50,8 @@ class NameTable:
         """Put a product's weight and bias, of one or several kinds such as "Q" and "in"."""
         weights, biases = ([f"{at}.{letter}_{kind}" for kind in kinds] for letter in "Wb")
         scale = None if one.scale == 1 else one.scale
-        self.put(one.weight, *weights, transpose=one.transpose, scale=scale, **options)
+        axes = None if one.axes is None or one.axes == (0, 1, 2) else [*one.axes]
+        self.put(one.weight, *weights, transpose=one.transpose, scale=scale, axes=axes, **options)
         if one.bias is not None:
             self.put(one.bias, *biases, scale=scale, **options)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from mechmarkov.models import DecoderConfig
 
 Fields = Mapping[str, Any]
+Read = Callable[[Fields], tuple[DecoderConfig, Mapping[str, Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Reading:
         said: Entries for provenance, how fields were found that no config gives.
         advice: The end of a sentence about logits that differ.
         modules: The path of the module that holds each weight, by HookedTransformer's name, where known.
+        again: Reads the model with the weights that it has then, where these were found by what it computes.
 
     Example:
         >>> reading = Reading(lambda choice: NotImplemented, {"act_fn": ["relu", "gelu"]})
@@ -29,11 +31,12 @@ class Reading:
         [{'act_fn': 'relu'}, {'act_fn': 'gelu'}]
     """
 
-    read: Callable[[Fields], tuple[DecoderConfig, Mapping[str, Tensor]]]
+    read: Read
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     said: Mapping[str, Any] = field(default_factory=dict)
     advice: str = ""
     modules: Mapping[str, str] = field(default_factory=dict)
+    again: Read | None = None
 
     def all_choices(self) -> Iterator[dict[str, Any]]:
         """Yields every combination of `choices`; one, of nothing, where there are none."""

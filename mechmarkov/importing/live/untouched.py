@@ -1,10 +1,12 @@
 """A model of somebody's training is called here and left as it was, to the last bit."""
 
+import random
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +22,20 @@ def our_own_numbers() -> Iterator[None]:
         stack.enter_context(torch.autocast("cpu", enabled=False))
         stack.enter_context(_new_tensors(torch.float32))
         yield
+
+
+@contextmanager
+def same_random_numbers(model: object) -> Iterator[None]:
+    """Leave the random numbers of torch, numpy and Python as they were."""
+    weights = model.parameters() if isinstance(model, nn.Module) else ()
+    devices = {value.device for value in weights if value.device.type == "cuda"}
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng([*devices]):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 @contextmanager
@@ -54,7 +70,7 @@ def call(model: nn.Module, dtype: torch.dtype, *args: Any, **options: Any) -> An
     with ExitStack() as stack:
         if "torch._dynamo" in sys.modules:  # else nothing was compiled, and its import takes seconds
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(_borrowed(model, dtype))
+        stack.enter_context(borrowed(model, dtype))
         stack.enter_context(_new_tensors(dtype))  # a mask that is made in the forward pass
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.autocast(device, enabled=False))
@@ -62,7 +78,7 @@ def call(model: nn.Module, dtype: torch.dtype, *args: Any, **options: Any) -> An
 
 
 @contextmanager
-def _borrowed(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+def borrowed(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     """A model in evaluation mode with copies of its weights, without accelerate's autocast around it.
 
     What its modules keep is put back: weights, modes, counters, what is cached in their attributes, lists and

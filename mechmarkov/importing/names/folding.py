@@ -114,6 +114,10 @@ def parts(
     """
     if value.ndim == 0 and (line.rows or line.split):
         raise RunFileError(f"names: {quoted(name)} is one number, expected a weight with axes")
+    if line.axes is not None:
+        if value.ndim != 3:
+            raise RunFileError(f"names: {quoted(name)} has {value.ndim} axes, expected 3 for axes")
+        value = value.permute(*line.axes)
     if line.rows is not None:
         value = value[slice(*line.rows)]
     if line.scale != 1 or line.add:

@@ -225,6 +225,8 @@ def _filled(name: str, shape: tuple[int, ...], table: Table) -> Tensor:
     made = torch.eye(max(shape))
     if len(shape) == 3 and max(shape) % shape[0] == 0:
         made = rearrange(made, FOLDS["attention"][kind_of(name)][1], head=shape[0])
+    if len(shape) == 3 and shape[1] == shape[2]:  # a head that is as wide as the stream
+        made = torch.eye(shape[1]).repeat(shape[0], 1, 1)
     if made.shape != shape:
         raise RunFileError(f"{name} has shape {list(shape)}, which has no identity: give it a line of names")
     return made

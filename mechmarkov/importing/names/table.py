@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "rows": ((list, tuple), "[start, stop]"),
     "scale": ((int, float), "a number"),
     "add": ((int, float), "a number"),
+    "axes": ((list, tuple), "the axes of heads, of what is read and of what is given, such as [1, 0, 2]"),
     "slopes": ((bool,), "true or false"),
     "buckets": ((int,), "the lag from which all share the last bucket, such as 128"),
 }
@@ -37,6 +39,7 @@ FURTHER: dict[str, Callable[[Any], bool]] = {
     "slopes": lambda _: True,
     "split": lambda x: x in ("parts", "heads", "interleaved"),
     "rows": lambda x: len(x) == 2 and all(type(row) is int and row >= 0 for row in x),
+    "axes": lambda x: [*map(repr, x)] in [[*map(repr, one)] for one in permutations(range(3))],
     "add": math.isfinite,
     "scale": math.isfinite,
 }
@@ -58,6 +61,7 @@ class Line:
         rows: Which of its rows are taken, `[start, stop]`, such as positions without a padding row.
         scale: What it is multiplied by.
         add: What is added to it, after that.
+        axes: The axes of heads, of what is read and of what is given, of a weight that has three.
         slopes: Whether it holds each head's slope in place of `b_rel`: by that a score falls at each lag.
         buckets: The lag from which all share the last of T5's buckets, where it holds a number for each of
             these in place of `b_rel`, `[bucket, head]`.
@@ -71,6 +75,7 @@ class Line:
     rows: Sequence[int] | None = None
     scale: float = 1.0
     add: float = 0.0
+    axes: Sequence[int] | None = None
     slopes: bool = False
     buckets: int | None = None
 
