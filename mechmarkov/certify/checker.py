@@ -169,9 +169,8 @@ class Model:
         if self.c.positional_embedding_type == "relative":
             by_lag = self.w["blocks.0.attn.W_rel"][:, n - np.arange(first, n + 1)].transpose(1, 0, 2)
             score = score + (own * by_lag).dot(ones)[:, None]
-        score = (score * (1 / self.c.score_scale)).off(4)
-        if (bias := self.lag_bias()) is not None:
-            score = score + bias[n - np.arange(first, n + 1), None]
+        score, bias = (score * (1 / self.c.score_scale)).off(4), self.lag_bias()
+        score = score if bias is None else score + bias[n - np.arange(first, n + 1), None]
         mid, rad = score.mid.transpose(2, 0, 1), score.rad.transpose(2, 0, 1)
         top, blocks = mid.max((1, 2), keepdims=True), 2 + mid.shape[1] // BLOCK
         exponent = rad + score.gamma(4) * (np.abs(mid - top) + np.abs(mid) + np.abs(top) + rad)
@@ -180,23 +179,22 @@ class Model:
         return np.pad(weight, unseen), np.pad(weight * relative + 1e-300, unseen)
 
     def lag_bias(self) -> Form | None:  # what scores get by lag, `[lag, head]`
-        c, slope = self.c, 2.0 ** (-8 / self.c.n_heads * np.arange(1, self.c.n_heads + 1))
-        if c.positional_embedding_type == "alibi":
-            return Form(self.stream.u, -np.arange(c.n_ctx)[:, None] * slope).off(c.n_heads + ELEMENTARY)
-        relative = c.positional_embedding_type == "relative_bias"
-        return Form(self.stream.u, self.w["blocks.0.attn.b_rel"].T).off(4) if relative else None
+        name, n, lags = "blocks.0.attn.b_rel", self.c.n_heads, np.arange(self.c.n_ctx)[:, None]
+        if self.c.positional_embedding_type != "alibi":
+            return Form(self.stream.u, self.w[name].T).off(4) if name in self.w else None
+        return Form(self.stream.u, -lags * 2.0 ** (-8 / n * np.arange(1, n + 1))).off(n + ELEMENTARY)
 
     def scores(self, before: Form, x: Form) -> Form:  # from the streams in front of attention and behind it
         c, w = self.c, {name.removeprefix("blocks.0.mlp."): value for name, value in self.w.items()}
-        first, later = (c.normalization_type, None) if c.norm_first else (None, c.normalization_type)
+        places = (c.norm_first, not c.norm_first, c.final_norm)
+        first, later, last = (c.normalization_type if one else None for one in places)
         x = x.normed(w, "blocks.0.ln1", later, c.eps)
         if not c.attn_only:
             y = (before if c.parallel_attn_mlp else x).normed(w, "blocks.0.ln2", first, c.eps)
             gate, y = y.dot(w["W_gate"]).through(c.act_fn) if c.gated_mlp else None, y.dot(w["W_in"], 1)
             y = (y + w["b_in"]).through(c.act_fn) if gate is None else gate * y + w["b_in"]
             x = (y.dot(w["W_out"], 1) + w["b_out"] + x).normed(w, "blocks.0.ln2", later, c.eps)
-        x = x.normed(w, "ln_final", c.normalization_type, c.eps) if c.final_norm else x
-        return x.dot(self.W_U, 1) + w["unembed.b_U"]
+        return x.normed(w, "ln_final", last, c.eps).dot(self.W_U, 1) + w["unembed.b_U"]
 
 
 class Case:
@@ -262,8 +260,8 @@ class Case:
         value, basis, closed, d = self.value, stored["basis"], stored["closed"], self.base.mid.size
         add = self.heads_add(value, np.concatenate([basis.T, -basis.T]), stored["multipliers"])
         low, high = -add[d:], add[:d]
-        wide, far = (high - low).max(), max(np.abs(low).max(), np.abs(high).max())
-        share = (high - low) / max(wide, 1e-12 * far, 1e-300) * (np.arange(d) < 2)  # else rounding, uncut
+        # What rounding makes is not cut.
+        share = (high - low) / max((high - low).max(), 1e-12 * np.abs(add).max(), 1e-300) * (np.arange(d) < 2)
         cuts = [max(1, round(float(stored["pieces"]) * one)) for one in share]
         edges = [pairwise(np.linspace(a, b, cut + 1)) for a, b, cut in zip(low, high, cuts, strict=True)]
         ends = np.array(list(product(*edges)))
@@ -376,8 +374,8 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
     stored = {name: np.array(values, dtype=np.float64) for name, values in proof["stored"].items()}
     basis, closed = stored.pop("basis", None), stored.pop("closed", np.zeros((0, 4)))
     bound = {"relaxed": Case.of_relaxed, "counts": Case.of_counts}.get(kind, Case.of_sums)
-    parents = [start]  # the states that a sequence can have after each step
-    parents += [start := transitions[start].any(0) for _ in range(c.n_ctx)]
+    # The states that a sequence can have after each step.
+    parents = [start, *[start := transitions[start].any(0) for _ in range(c.n_ctx)]]
     for i, read in enumerate(reads):
         for parent in np.flatnonzero(parents[read - query]).tolist():
             own = {name: values[i, parent] for name, values in stored.items()} | {"basis": basis}
