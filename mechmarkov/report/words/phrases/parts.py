@@ -79,7 +79,7 @@ def _matches(claim: Claim) -> str:
     if claim.value is not None:
         names = {"cosine": "cosine {} with", "1 is exact": "slope {} on", "probability": "recall {} of"}
         how = f"{names.get(claim.unit, '{} of').format(number(claim.value))} {target}"
-        slope = claim.condition("slope")
+        slope = None if claim.condition("only its direction") else claim.condition("slope")
         if claim.unit == "cosine" and slope is not None and not _is_of_scale(slope.value):
             how += f", slope {number(slope.value or 0.0)}"
         how = f" ({how})"
