@@ -71,7 +71,8 @@ def result(text: str) -> Result:
 def test_text_makes_no_tag(text):
     page = render(result(text))
     page.encode()
-    assert Tags(page).seen == Tags(render(result("ordinary"))).seen
+    # A long title is set in smaller type.
+    assert Tags(page).seen in [Tags(render(result(one))).seen for one in ("ordinary", "ordinary " * 12)]
 
 
 @settings(max_examples=40, deadline=None, phases=QUICK, suppress_health_check=[HealthCheck.too_slow])
