@@ -1,7 +1,7 @@
 """Paths where norms stand behind the sums: what one receiver reads, with the norms between computed anew.
 
-A stream behind a norm is no sum of what components write. So what a receiver would read is computed next to
-the pass: from the sums of the pass, with what the senders write replaced, each norm between applied to that.
+A stream behind a norm is not the sum of what components write. So what a receiver would read is computed
+next to the pass: the sums of the pass, with what the senders write replaced, go through each norm between.
 All other components write what they write in the pass (path patching, Goldowsky-Dill et al. 2023). Senders
 that are replaced in one receiver at a time are replaced together there.
 """

@@ -9,7 +9,7 @@ def alibi(n_heads: int, n_lags: int, like: Tensor) -> Float[Tensor, "head lag"]:
     """Returns what ALiBi adds to a score, minus the head's slope times the lag (Press et al. 2022).
 
     The slope of head h, counted from 1, is `2^(-8 h / n_heads)`, as HookedTransformer has it. The authors
-    (arXiv 2108.12409) have others where `n_heads` is no power of two: those are a `relative_bias`.
+    (arXiv 2108.12409) have others where `n_heads` is not a power of two: those are a `relative_bias`.
 
     Args:
         n_heads: The number of heads of a layer.

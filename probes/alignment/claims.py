@@ -139,9 +139,9 @@ def _law(data: xr.Dataset, path: xr.Dataset) -> Condition:
 def _rows(data: xr.Dataset, path: xr.Dataset) -> tuple[tuple[Condition, ...], Where]:
     """Returns which rows of a path are another law's, and after which states it has the law, if not all.
 
-    A cosine over all entries of log P hardly sees them next to transitions that are hardly possible. What a
-    slope or a mean output mends is no other row, though by itself it is far from the law; of two states these
-    mend everything.
+    A cosine over all entries of log P hardly sees them next to transitions that are hardly possible. A row
+    that a slope or a mean output mends is not another one, though by itself it is far from the law. With two
+    states these mend everything.
     """
     own, left = path["row_kl"].values, path["row_left"].values
     known = np.isfinite(left)

@@ -1,4 +1,4 @@
-"""Where a law is imitated by the last two tokens: a model may have it after some pairs of these only."""
+"""Find the pairs of last tokens after which a law is imitated: a model may have it after some only."""
 
 from collections.abc import Iterator, Sequence
 
@@ -63,7 +63,7 @@ def in_pairs(
         labels: Names of states.
         simple: Laws that read no token: where these are as near, the places do not show the law.
         wrong: How many nats it is away elsewhere, on average, if it holds in less than half of
-            predictions and is no other law there.
+            predictions and is not another law there.
     """
     if "kl_pair" not in last or name in simple:
         return

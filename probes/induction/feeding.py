@@ -54,15 +54,15 @@ def feeding(
     That are those whose own cut takes half; otherwise the fewest that take half together. Without all it is
     NaN where one by itself takes half.
     """
-    alone = {head: score([head]) for head in earlier}
-    feeders = [head for head in earlier if takes_half(alone[head], intact)]
+    without_each = {head: score([head]) for head in earlier}
+    feeders = [head for head in earlier if takes_half(without_each[head], intact)]
     if feeders:
-        return feeders, alone, np.full(len(ESTIMATE), np.nan)
+        return feeders, without_each, np.full(len(ESTIMATE), np.nan)
     all_cut = score(earlier)
     if takes_half(all_cut, intact):
-        feeders = sorted(earlier, key=lambda head: float(alone[head].mean()))
+        feeders = sorted(earlier, key=lambda head: float(without_each[head].mean()))
         for head in reversed(feeders):
             others = [one for one in feeders if one != head]
             if takes_half(score(others), intact):
                 feeders = others
-    return feeders, alone, share_left(all_cut, intact)
+    return feeders, without_each, share_left(all_cut, intact)

@@ -327,12 +327,12 @@ def _row(
         if shared and takes_half(score(shared), whole):
             fed[to] = shared
         else:
-            fed[to], alone, all_left = feeding(score, whole, earlier)
+            fed[to], without_each, all_left = feeding(score, whole, earlier)
             if to == reader:
-                by_cut = sorted(alone, key=lambda head: float(alone[head].mean()))
+                by_cut = sorted(without_each, key=lambda head: float(without_each[head].mean()))
                 row["earlier_left"] = all_left
                 for head in earlier:
-                    row["key_cut"][head] = alone[head].mean()
+                    row["key_cut"][head] = without_each[head].mean()
         row["tied_left"][to] = share_left(score(fed[to]), whole) if fed[to] else np.nan
         for head in fed[to]:
             row["tied_feeds"][(*head, *to)] = 1

@@ -121,7 +121,7 @@ def worst_of_all(run, table, unit=FLOAT32) -> tuple[dict[str, float], np.ndarray
 
 
 def is_within(claims, seen):
-    """Whether no claim is below what was seen; a claim of None is none."""
+    """Returns whether each claim is at least what was seen; None claims nothing."""
     return all(claims[name] is None or value <= claims[name] * ROOM + 1e-13 for name, value in seen.items())
 
 

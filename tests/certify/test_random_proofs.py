@@ -117,7 +117,7 @@ def test_odds_of_one_context_cover_the_checkers(shape, unit):
 
 
 def test_norms_and_activations_count_the_checkers_roundings():
-    """Of numbers that are stored as they are: only rounding is left, without the room that a search adds."""
+    """Stored numbers leave rounding only, without the room that a search adds."""
     x = 2 * np.random.default_rng(0).normal(size=(50, 5))
     ours, theirs = Affine(x, np.zeros((*x.shape, 0)), np.zeros_like(x), FLOAT32), checker.Form(FLOAT32, x)
     pairs = {name: (tail.activated(ours, name), theirs.through(name)) for name in (*tail.SMOOTH, "relu")}
@@ -131,7 +131,7 @@ def test_norms_and_activations_count_the_checkers_roundings():
 
 @pytest.mark.parametrize(("norm", "share", "seed"), [("LN", 0.3, 1)])
 def test_heads_that_undo_each_other_are_confirmed(norm, share, seed):
-    """What both write is nearly nothing, so a box is as wide as rounding; both must cut it equally."""
+    """The two write nearly nothing, so a box is as wide as rounding; both programs must cut it equally."""
     parts = {"n_ctx": 2, "d_model": 4, "d_mlp": 4, "normalization_type": norm, "eps": 1e-12}
     run = undone(one_layer("LN and MLP", seed=seed, **parts), share)
     stored = proof_of(certify(run, "parent", unit=EXACT), 0)

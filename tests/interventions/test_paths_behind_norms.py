@@ -19,7 +19,7 @@ SHAPES = [
 
 
 def other(x: torch.Tensor) -> torch.Tensor:
-    """What stands for an output: twice that of another sequence."""
+    """Returns twice the output of another sequence, in place of an output."""
     return 2 * x.flip(-3)
 
 
@@ -45,7 +45,7 @@ def stream_before(model, cache, stages: int, senders: list[str]) -> torch.Tensor
 
 
 def receives(model, x: torch.Tensor, receiver: str) -> tuple[str, torch.Tensor]:
-    """Where it is seen what a receiver makes of the stream that it reads, and that."""
+    """Returns the hook that shows what a receiver makes of its stream, and that number."""
     if receiver == "logits":
         return "unembed.hook_in", model.ln_final(x)
     if (layer := mlp_index(receiver)) is not None:

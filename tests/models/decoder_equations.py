@@ -37,7 +37,7 @@ def turn(x, config):
 
 
 def by_lag(config, weights, layer, head):
-    """What a head's scores get by lag, with the formula of HookedTransformer for ALiBi."""
+    """Returns what scores get by lag, with HookedTransformer's formula for ALiBi."""
     if config.positional_embedding_type == "alibi":
         return -np.arange(config.n_ctx) / 2 ** (8 * (head + 1) / config.n_heads)
     return weights.get(f"blocks.{layer}.attn.b_rel", np.zeros((config.n_heads, config.n_ctx)))[head]

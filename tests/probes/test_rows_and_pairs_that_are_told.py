@@ -57,7 +57,7 @@ def matches_of(model, source):
     ],
 )  # fmt: skip
 def test_rows_of_another_law_are_named(model, source, wrong):
-    """Of these the first two have a cosine above 0.99 with log P, and were said to have the matrix."""
+    """The first two have a cosine above 0.99 with log P, and were said to have the matrix."""
     claim = matches_of(model, source)
     assert claim.condition("other rows").words == wrong
     assert not {*claim.where.states} & {*wrong}

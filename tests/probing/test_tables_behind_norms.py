@@ -46,7 +46,7 @@ FIRST, LAST = ALL[:2], ALL[2:]
 
 @pytest.mark.parametrize("read", ["all", "last"])
 def test_circuits_pass_the_norms_between(read, w):
-    """What ends in the logits passes norms where these are read; what a head reads, wherever its keys are."""
+    """Logits pass norms where these are read; queries and keys, wherever the keys are."""
     subject = subject_of(random_run("post-norm", objective=Objective(read=read)), sequences=6)
     tables, late = path_tables(subject), ".where_read"
     W_E, W_U = w["embed.W_E"], w["unembed.W_U"]

@@ -69,7 +69,7 @@ class Layer(nn.Module):
         return [part.transpose(1, 2) for part in parts]
 
     def bias(self, lags: torch.Tensor, own: torch.Tensor | None) -> torch.Tensor | float:
-        """What is added to scores, `[head, query, key]`, by a buffer of the model's own or without one."""
+        """Returns what is added to scores, `[head, query, key]`, from a buffer or computed."""
         kind, n = self.style.bias_of_scores, len(lags)
         if kind == "lags":
             return self.lags(lags.clamp(min=0)).permute(2, 0, 1)

@@ -341,7 +341,7 @@ class OneLength(nn.Module):
 
 
 class Gated(Base):
-    """What heads give is multiplied by a gate, which no HookedDecoder does."""
+    """A gate multiplies what heads give; no HookedDecoder has one."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -69,7 +69,7 @@ def test_a_table_of_another_shape_is_named(stored, says, given, words):
 
 
 def test_a_layout_without_lags_has_no_bias(tmp_path):
-    """Of GPT-2's names; ALiBi needs no weight."""
+    """Its names are GPT-2's; ALiBi needs no weight."""
     content = golden("nanogpt_relu.pt")
     content["model"] = {name: value for name, value in content["model"].items() if "wpe" not in name}
     torch.save(content, tmp_path / "model.pt")

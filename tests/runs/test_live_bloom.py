@@ -28,7 +28,7 @@ def assert_close(run: Run, model: torch.nn.Module) -> None:
 
 @pytest.mark.parametrize(("n_heads", "tied"), [(4, True), (3, False)])
 def test_a_bloom_comes_in_with_its_logits(tmp_path, n_heads, tied):
-    """Of three heads the slopes are its own: a bias of each lag."""
+    """Three heads have slopes of their own: a bias of each lag."""
     model = live(n_heads, tie_word_embeddings=tied)
     run = Run.from_model(model, source=SOURCE, n_ctx=LENGTH)
     assert_close(run, model)

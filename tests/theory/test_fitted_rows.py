@@ -1,4 +1,4 @@
-"""What is left of each row at the best slope and bias, against a grid of both."""
+"""The rest of each row at the best slope and bias, against a grid of both."""
 
 from itertools import product
 

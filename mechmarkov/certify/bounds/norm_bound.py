@@ -1,4 +1,4 @@
-"""What the last norm by itself says of every sequence, however many layers stand in front of it.
+"""A bound for every sequence by the last norm only, however many layers stand in front of it.
 
 A normalised stream has length `sqrt(d_model)` at most, whatever it comes from. So a logit difference is at
 most `sqrt(d) |w (U_k - U_l)|` and what the biases add (Cauchy and Schwarz), a probability is bounded from

@@ -20,6 +20,7 @@ from mechmarkov.importing.live.heads import HIDDEN
 from mechmarkov.importing.live.inside import Inside, attribute
 from mechmarkov.importing.live.layers import Group, Layer, groups_of, layers_of
 from mechmarkov.importing.live.name_table import NameTable, UnclearError
+from mechmarkov.importing.live.products import is_mask
 from mechmarkov.importing.live.reading import Fields, Reading
 from mechmarkov.importing.live.settings import numbers_called
 from mechmarkov.importing.names import plan as named
@@ -29,10 +30,8 @@ from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import error_line, listed
 
 LONG, SHORT = 11, 5  # positions: the first shows windows of a few
-ORDERS: Mapping[int, Sequence[tuple[int, ...]]] = {
-    1: [(0,)],
-    2: [(0, 1), (1, 0)],
-}  # of a gate and what it multiplies
+# Of a gate and what it multiplies.
+ORDERS: Mapping[int, Sequence[tuple[int, ...]]] = {1: [(0,)], 2: [(0, 1), (1, 0)]}
 MAX_SIZE = 4096  # of vocabularies and contexts that are tried
 CONTEXTS = (
     "n_ctx", "block_size", "context_length", "max_seq_len", "max_len", "seq_len", "n_positions", "max_length",
@@ -54,7 +53,7 @@ def reading(live: Inside, given: Fields, n_ctx: int | None) -> Reading:
     reasons, failures = list[str](), dict[int, list[Exception]]()
     tensors = [*live.model.parameters(), *live.model.buffers()]
     sizes = sorted({size for value in tensors if value.ndim > 1 for size in value.shape if size <= MAX_SIZE})
-    masks = [x.shape[-1] for x in live.model.buffers() if x.ndim > 1 and x.shape[-1] == x.shape[-2]]
+    masks = [x.shape[-1] for x in live.model.buffers() if is_mask(x)]
     contexts = [n_ctx] if n_ctx else [x for x in numbers_called(live, CONTEXTS) if x > 0] or masks
     for length in dict.fromkeys((min([LONG, *contexts]), SHORT, *contexts, *sizes)):
         reasons.clear()

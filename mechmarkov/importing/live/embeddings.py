@@ -1,4 +1,4 @@
-"""What a model adds up before its first layer: rows of tables, or what code makes of them."""
+"""Find the embeddings: the sum that the first layer reads, of rows of tables or of what code makes."""
 
 import torch
 from jaxtyping import Float

@@ -1,4 +1,4 @@
-"""What a forward pass does with weights: products, norms, looked up rows, and the scores of attention."""
+"""The steps of a forward pass: products, norms, looked up rows, and the scores of attention."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field

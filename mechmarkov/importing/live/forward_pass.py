@@ -150,12 +150,13 @@ class _Watch(TorchFunctionMode):
         named = [(value, weight) for value in given if (weight := self._name(value)) is not None]
         others = [value for value in given if self._name(value) is None]
         if name == "softmax":
-            self._softmax(**_options(("input", "dim"), args, kwargs))
+            options = _options(("input", "dim"), args, kwargs)
+            self._softmax(options["input"], options.get("dim"))
         elif name == "scaled_dot_product_attention":
             self._products(**_options(("query", "key", "value", "attn_mask"), args, kwargs))
         elif name in NORMS:
             kind, order = NORMS[name]
-            self._norm(kind, out, **_options(order, args, kwargs))
+            self._norm(kind, out, _options(order, args, kwargs))
         elif name == "one_hot":
             if self._are_tokens(given[0]):
                 self.seen.events.append(Lookup(None, "tokens", self._rows(out).double()))
@@ -302,19 +303,12 @@ class _Watch(TorchFunctionMode):
         self.seen.events.append(Norm(kind, None, y, named[1], None, eps, plus))
         return True
 
-    def _norm(
-        self,
-        kind: str,
-        out: Tensor,
-        input: Tensor,  # noqa: A002 - as torch calls it
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        eps: float | None = 1e-5,
-        **_: Any,
-    ) -> None:
-        gain, shift = (None if x is None else self._name(x) for x in (weight, bias))
+    def _norm(self, kind: str, out: Tensor, options: Mapping[str, Any]) -> None:
+        weights = (options.get(name) for name in ("weight", "bias"))
+        gain, shift = (None if x is None else self._name(x) for x in weights)
+        eps = options.get("eps", 1e-5 if kind == "LN" else None)
         eps = torch.finfo(torch.float32).eps if eps is None else eps  # as torch does where none is given
-        self.seen.events.append(Norm(kind, self._rows(input), self._rows(out), gain, shift, eps))
+        self.seen.events.append(Norm(kind, self._rows(options["input"]), self._rows(out), gain, shift, eps))
 
     def _scaled(self, name: str, args: Sequence[Any], out: Tensor) -> None:
         """Note a number that rows of a table, or what a product gives, are multiplied by."""
@@ -356,8 +350,8 @@ class _Watch(TorchFunctionMode):
             scores = scores.masked_fill(~attn_mask, -torch.inf) if is_seen else scores + attn_mask
         self._softmax(scores)
 
-    def _softmax(self, input: Tensor, dim: int | None = -1, **_: Any) -> None:  # noqa: A002
-        (batch, length), scores = self.tokens.shape, input.detach()
+    def _softmax(self, scores: Tensor, dim: int | None = -1) -> None:
+        (batch, length), scores = self.tokens.shape, scores.detach()
         if dim not in (-1, scores.ndim - 1) or scores.shape[-2:] != (length, length) or scores.ndim < 3:
             return
         if scores.ndim == 4 and scores.shape[1] == batch != scores.shape[0]:

@@ -1,4 +1,4 @@
-"""Whether a reading is that of the code: its conversion has the logits of other weights too, at two lengths.
+"""Compare a model with its conversion for other weights too, at two lengths: a reading is of code.
 
 A start or a short training may hide what code does: a cap on logits that are small, a part whose last weights
 are zero, a norm whose epsilon is far below its variance.

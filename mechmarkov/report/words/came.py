@@ -18,7 +18,7 @@ def was_there(claim: Claim) -> bool:
 
 
 def began_with_tokens(laws: Sequence[Claim]) -> bool:
-    """Returns whether the law that was there from the start reads tokens: others are no news."""
+    """Returns whether the law that was there from the start reads tokens: the others tell nothing new."""
     return was_there(laws[0]) and not {*laws[0].object} & {*NO_TOKEN}
 
 
