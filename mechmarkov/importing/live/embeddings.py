@@ -71,9 +71,8 @@ def _split(
     size = stream.abs().max()
     tells_token = ((stream - stream[:1]).abs() > CLOSE * size).flatten(0, 1).any(0)
     tells_position = ((stream - stream[:, :1]).abs() > CLOSE * size).flatten(0, 1).any(0)
-    of_positions = stream.mean(0) * ~(
-        tells_token & ~tells_position
-    )  # a token next to its position has its own
+    of_token_only = tells_token & ~tells_position  # of a token next to its position
+    of_positions = stream.mean(0) * ~of_token_only
     return stream[:, 0] - of_positions[0], of_positions
 
 
