@@ -248,7 +248,7 @@ class Run(Stored):
         with same_random_numbers(live.model):
             compared = compare(live, decoder, read, reading.advice, as_laws=as_laws, modules=reading.modules)
             if reading.again is not None:
-                check_other_weights(live, reading.again, read, reading.advice)
+                check_other_weights(live, decoder.config, reading.again, read, reading.advice)
         origin = {**compared, **reading.said}
         if ids is not None:
             with our_own_numbers():

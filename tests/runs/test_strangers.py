@@ -17,6 +17,7 @@ from test_written_by_hand import COME_IN
 from torch import nn
 
 import mechmarkov as mm
+from mechmarkov.importing.live import other_weights
 
 SOURCE = mm.Circle(n_states=K, p=0.3)
 MODELS = {
@@ -283,3 +284,18 @@ def test_computed_positions_leave_the_embedding_as_it_is():
     model = drawn(OneLength())
     run = mm.Run.from_model(model, source=SOURCE)
     torch.testing.assert_close(run.states["embed.W_E"][0], model.e.weight.detach(), rtol=0, atol=0)
+
+
+def test_a_recorder_compares_other_weights_once(monkeypatch):
+    """The code of a model is the same at every step; with another config it is compared again."""
+    drawn_sizes = []
+    draw = other_weights.draw
+    monkeypatch.setattr(
+        other_weights, "draw", lambda model, size: (drawn_sizes.append(size), draw(model, size=size))
+    )
+    model = drawn(strangers.NoOutput())
+    for _ in range(3):
+        mm.Run.from_model(model, source=SOURCE)
+    assert drawn_sizes == [0.1, 3.0]
+    mm.Run.from_model(model, source=SOURCE, n_ctx=5)
+    assert drawn_sizes == [0.1, 3.0, 0.1, 3.0]

@@ -5,9 +5,10 @@ are zero, a norm whose epsilon is far below its variance.
 """
 
 from collections.abc import Mapping
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mechmarkov.importing.live.difference import MAX_LOGIT_DIFFERENCE, Distance, distance
 from mechmarkov.importing.live.forward_pass import draw
@@ -20,15 +21,19 @@ from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.decoder import is_derived
 from mechmarkov.safe.plain_data import RunFileError
 
+# A model is compared once for each config: a recorder meets the same code at every step.
+_compared: WeakKeyDictionary[nn.Module, DecoderConfig] = WeakKeyDictionary()
+
 SMALL, LARGE = 0.1, 3.0  # of weights drawn: the first shows an epsilon, the second a cap
 CHAOS = 100.0  # as much as rounding makes of the model's own logits, or more, is not a difference
 
 
-def check_other_weights(live: Inside, read: Read, tokens: Tokens, advice: str) -> None:
+def check_other_weights(live: Inside, config: DecoderConfig, read: Read, tokens: Tokens, advice: str) -> None:
     """Compare a model with its conversion after drawing weights; it is left as it was.
 
     Args:
         live: The model.
+        config: That of its conversion.
         read: Reads it, with the weights that it has then.
         tokens: What both read: whole sequences, then the first half of each.
         advice: The end of the sentence about a difference.
@@ -36,6 +41,8 @@ def check_other_weights(live: Inside, read: Read, tokens: Tokens, advice: str) -
     Raises:
         RunFileError: Logits differ.
     """
+    if _compared.get(live.model) == config:
+        return
     half = max(1, tokens.shape[1] // 2)
     for size in (SMALL, LARGE):
         with borrowed(live.model, torch.float32):
@@ -53,6 +60,7 @@ def check_other_weights(live: Inside, read: Read, tokens: Tokens, advice: str) -
                         f"logits of {length} tokens differ by {apart.scaled:.1g} of their size: is there a "
                         f"cap, an epsilon or a scale by length that no weight shows?{advice}"
                     )
+    _compared[live.model] = config
 
 
 def _is_far(apart: Distance) -> bool:
