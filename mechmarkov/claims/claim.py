@@ -23,6 +23,7 @@ Status = Literal["shown", "excluded", "open", "does not apply"]
 # depends on it; `law` is an expectation under the exact law, or theory.
 Evidence = Literal["weights", "recording", "intervention", "law"]
 
+ARROW = "→"  # between the two states of a pair, the earlier one first
 MODEL = "model"  # the subject of what is said of the whole
 # Names of subjects and objects that claims and sentences share.
 TABLES = "tables read from the weights"

@@ -15,7 +15,7 @@ MAX_LENGTH = 1 << 20
 MAX_WINDOW = (1 << 31) - 1
 
 STATE_SPACES = ("mamba", "mamba1")  # mixers that have the fields below
-LAG_BIASES = ("relative_bias", "alibi")  # positions that add a number a lag to attention's scores
+LAG_BIASES = ("relative_bias", "alibi")  # positions that add a number per lag to attention's scores
 LAG_SCORES = ("relative", *LAG_BIASES)  # those that add to scores by lag
 WITHOUT_SCORES = ("lstm", "mlp")  # mixers of ours that have no attention weights
 STATE_SPACE_FIELDS = ("d_state", "d_conv", "n_groups", "dt_rank", "conv_act_fn", "use_gate", "use_gate_norm")

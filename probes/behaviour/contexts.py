@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
 
-from mechmarkov.claims.claim import MODEL, Claim, Condition, Where
+from mechmarkov.claims.claim import ARROW, MODEL, Claim, Condition, Where
 from mechmarkov.probing import Subject
 from mechmarkov.probing.dataset import IMITATION_NATS, NORMAL_95, Variables, normal_interval, variables
 from mechmarkov.theory.bootstrap import mean_after
@@ -17,7 +17,6 @@ MOST = 0.5  # of the predictions: a law that holds in fewer is told as holding a
 ROUNDING = 1e-9
 UNCLEAR = 0.1  # of the predictions at most, where few sequences have a pair
 MAX_PAIRS = 256
-SEPARATOR = "→"  # of the two states of a pair, the earlier one first
 
 
 def after_pairs(subject: Subject, nats: Float[np.ndarray, "member predictor batch read"]) -> Variables:
@@ -94,7 +93,7 @@ def in_pairs(
         np.unravel_index(np.where(which, value, -np.inf).argmax(), value.shape) for which in (fails, holds)
     )
     ends = [normal_interval(float(value[at]), float(error[at]), least=0.0) for at in (worst, nearest)]
-    only = tuple(SEPARATOR.join(pair) for pair in _named(labels, holds)) if few else ()
+    only = tuple(ARROW.join(pair) for pair in _named(labels, holds)) if few else ()
     yield Claim(
         (MODEL,), "fails_at", (name,), float(value[worst]), ends[0], unit="nats",
         where=Where(pairs=_named(labels, fails)),

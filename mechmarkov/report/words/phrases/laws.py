@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from mechmarkov.claims.claim import Claim
+from mechmarkov.claims.claim import ARROW, Claim
 from mechmarkov.report.words.names import MAX_NAMED, law, nats, number, share, some, within
 from mechmarkov.report.words.phrases.premises import Phrase, cap, reason_in, value_in
 from mechmarkov.utils.text import clean, format_range, listed
 
 MUCH = 4.0  # times less or more sure
-SEPARATOR = "→"  # of the two states of a pair, the earlier one first
 ROUNDING = 1e-6  # of a share of a way, computed from predictions in float32
 
 
@@ -120,7 +119,7 @@ def where(claim: Claim) -> str:
     """Returns the states or positions of a claim in words."""
     states, positions = claim.where.states, claim.where.positions
     if claim.where.pairs:
-        return after_pairs(claim, [SEPARATOR.join(pair) for pair in claim.where.pairs])
+        return after_pairs(claim, [ARROW.join(pair) for pair in claim.where.pairs])
     return " ".join([after_states(states)] * bool(states) + [at_positions(positions)] * bool(positions))
 
 
