@@ -185,8 +185,8 @@ def plan(
     """
     if config.positional_embedding_type == "relative_bias":
         raise RunFileError(
-            "positional_embedding_type is 'relative_bias', but no name here is of a number per lag: names= or "
-            f"--names has a line for blocks.N.attn.b_rel ({PAGE})"
+            "positional_embedding_type is 'relative_bias', but no name here is of a number per lag: names= "
+            f"or --names has a line for blocks.N.attn.b_rel ({PAGE})"
         )
     names = table.ours(shapes) if table else dict(zip(shapes, shapes, strict=True))
     shapes = {names[name]: shape for name, shape in shapes.items()}
