@@ -26,6 +26,9 @@ from mechmarkov.cli import cli
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "AGENTS.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "benchmarks/README.md")
 FOLDERS = {"docs": "**/*.md", "experiments": "*/README.md"}
+# Wide tables have the room of the list of headings, too.
+WIDE = ("verdicts", "systems", "our-questions", "our-derivations", "beside-the-papers", "coverage")
+WITHOUT_HEADINGS = "---\nhide:\n  - toc\n---\n\n"
 # Zensical's search without a server asks a network for what `search.js` does.
 FROM_A_NETWORK = re.compile(r'<script src="https?://[^>]*></script>')
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
@@ -95,7 +98,8 @@ def _write(folder: Path, path: Path, text: str) -> None:
     page.parent.mkdir(parents=True, exist_ok=True)
     text = LINK.sub(lambda match: _as_page(path.parent, match[1]), text)
     title, _, rest = text.partition("\n")
-    page.write_text(f"{title}\n\n*For {reader_of(page.relative_to(folder))}.*\n{rest}")
+    front = WITHOUT_HEADINGS if path.stem in WIDE else ""
+    page.write_text(f"{front}{title}\n\n*For {reader_of(page.relative_to(folder))}.*\n{rest}")
 
 
 def _as_page(folder: Path, link: str) -> str:
