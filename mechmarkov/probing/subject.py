@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
@@ -76,13 +76,17 @@ class DoesNotApplyError(ValueError):
 
 
 def check_run(run: object) -> None:
-    """Refuse what is not a Run, such as the path of one.
+    """Refuse what is not a Run, such as the path of one, or a model.
 
     Raises:
-        TypeError: Naming what it is and the call that reads a run.
+        TypeError: Naming what it is and the call that makes a run of it.
     """
-    if not isinstance(run, Run):
-        raise TypeError(f"run is a {type(run).__name__}, expected a Run: mm.load(path) reads one from a file")
+    if isinstance(run, Run):
+        return
+    call = "mm.load(path) reads one from a file"
+    if isinstance(run, nn.Module):
+        call = "mm.Run.from_model(model, source=…) makes one of a model"
+    raise TypeError(f"run is a {type(run).__name__}, expected a Run: {call}")
 
 
 @dataclass(frozen=True, eq=False)

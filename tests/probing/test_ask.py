@@ -119,6 +119,8 @@ def test_a_probe_that_is_none_is_refused_before_anything_runs():
 def test_a_path_or_a_single_name_is_told_what_was_meant():
     with pytest.raises(TypeError, match=r"run is a str, expected a Run: mm.load\(path\)"):
         unwrap(mm.probe)("run.pt")  # as outside of tests, where nothing else checks types
+    with pytest.raises(TypeError, match=r"run is a HookedDecoder, expected a Run: mm.Run.from_model\("):
+        unwrap(mm.probe)(random_run().model())
     with pytest.raises(TypeError, match=r"expected a list of names: \['attention'\]"):
         mm.probe(random_run(), "attention")
 
