@@ -3,7 +3,8 @@
 import numpy as np
 import plotly.graph_objects as go
 from jaxtyping import Float
-from mechmarkov.probes.belief.measure import held_out, measure
+from mechmarkov.probes.belief.carried import held_out
+from mechmarkov.probes.belief.measure import measure
 
 import mechmarkov as mm
 from experiments.claims import Finding, holds, share

@@ -4,7 +4,9 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 from jaxtyping import Float
-from mechmarkov.probes.belief.measure import held_out, mean_kls, measure
+from mechmarkov.probes.belief.carried import held_out
+from mechmarkov.probes.belief.forcing import mean_kls
+from mechmarkov.probes.belief.measure import measure
 
 import mechmarkov as mm
 from experiments.claims import Finding, of_seeds

@@ -12,7 +12,8 @@ from mechmarkov.sources import Hidden
 
 from . import figures
 from .claims import claims, first_stream_of, headline
-from .measure import mean_kls, measure
+from .forcing import mean_kls
+from .measure import measure
 
 MAX_TOKENS = 40  # what it is compared with reads the last tokens and pairs: 1 920 numbers
 

@@ -11,7 +11,8 @@ from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.probing.dataset import interval_at, last_model, normal_interval
 from mechmarkov.probing.score import Score
 
-from .measure import DETERMINED, SAME_LAW, first_nearly_best, mean_kls
+from .forcing import mean_kls
+from .measure import DETERMINED, SAME_LAW, first_nearly_best
 
 CARRIED_R2 = 0.9  # from here on the stream carries the belief, if it also tells
 CARRIED_BEYOND = 0.5  # of what predictions and tokens leave open

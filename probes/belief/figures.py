@@ -10,7 +10,7 @@ from mechmarkov.probing.figure import Figure
 from mechmarkov.report.figures import bars, heatmap
 from mechmarkov.report.probe_figures import over_training
 
-from .measure import mean_kls
+from .forcing import mean_kls
 
 # Corners of an equilateral triangle, for hidden states 0, 1 and 2.
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from mechmarkov.probes.belief.carried import held_out
 from mechmarkov.probes.belief.claims import is_carried, is_used
 from mechmarkov.probes.belief.constrained import carried_on
-from mechmarkov.probes.belief.measure import held_out, measure
+from mechmarkov.probes.belief.measure import measure
 from probing_cases import P3, config_of, probe_quickly, randomise, run_of
 
 import mechmarkov as mm
