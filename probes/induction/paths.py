@@ -1,6 +1,5 @@
 """Which earlier head feeds an induction head, by cutting the path from one to the other and no other."""
 
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 
@@ -11,27 +10,22 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechmarkov.interventions.intervention import Intervention
-from mechmarkov.interventions.paths import replace_path
-from mechmarkov.models.components import head_name
-from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.probing.batch import Batch, batch_of
-from mechmarkov.probing.chunking import chunked, substack
+from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.dataset import NORMAL_95, variables
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import ratio, standard_error
 from mechmarkov.theory.kernel import kl
 
 from .circuit import MAX_SHARE_LEFT
-from .composition import INPUTS, Input
+from .composition import INPUTS
+from .cuts import CUT_SEQUENCES, Cuts, Pair, reference_tokens
 from .feeding import ESTIMATE, Head, feeding, share_left, takes_half
 from .matches import Matches, sequences_for
 from .recorded import INDUCTION
 
-CUT_SEQUENCES = 128
-MAX_REFERENCE, REFERENCE_TOKENS, REFERENCE_SEED = 2048, 1 << 18, 0x4EF
 MIN_MASS = 1e-6  # of a key: attention that is exactly zero has no logarithm
 
+Row = dict[str, np.ndarray]  # of one model, by the names of `MEASURED`
 
 # What is measured of each model: its unit, and its axes behind that of the models.
 MEASURED: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -58,117 +52,9 @@ MEASURED: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def reference_tokens(subject: Subject) -> Int[Tensor, "reference position"]:
-    """Other sequences of the subject's source: a head's output is replaced by its mean over these.
-
-    Many, as a sharp reader amplifies the noise of a mean. One over the evaluated sequences would hold a part
-    of each.
-
-    Args:
-        subject: Its source is drawn from, with a seed of its own.
-    """
-    length = subject.batch.states.shape[1]
-    count = max(CUT_SEQUENCES, min(MAX_REFERENCE, REFERENCE_TOKENS // length))
-    generator = torch.Generator().manual_seed(REFERENCE_SEED)
-    states = subject.source.sample(count, length, generator=generator)
-    return batch_of(states, subject.source.n_states, subject.objective, subject.config).tokens
-
-
-def _mean_outputs(
-    decoder: HookedDecoder, tokens: Int[Tensor, "reference position"], n_layers: int, elements: int
-) -> dict[Head, Float[Tensor, "model=1 batch=1 position d_head"]]:
-    """Returns the mean `z` of each head of the first layers at each position, whatever the sequence is."""
-    totals: dict[int, Tensor] = {}
-
-    def add(layer: int, z: Float[Tensor, "model batch position head d_head"]) -> None:
-        totals[layer] = totals.get(layer, 0) + z.sum(1)
-
-    hooks = [(f"blocks.{i}.attn.hook_z", lambda z, hook, i=i: add(i, z)) for i in range(n_layers)]
-    with torch.no_grad():
-        for chunk in chunked(decoder, tokens, elements):
-            chunk.model.run_with_hooks(chunk.tokens, return_type=None, fwd_hooks=hooks)
-    return {
-        (layer, head): (total[..., head, :] / len(tokens))[:, None]
-        for layer, total in totals.items()
-        for head in range(decoder.config.n_heads)
-    }
-
-
-def _behind_norms(
-    decoder: HookedDecoder, feeder: Head, reader: Head, into: Input, mean: Tensor
-) -> Intervention[HookedDecoder]:
-    """Give one input of the reader what `_hooks` do, where all norms between the two see the change."""
-    path = head_name(*feeder), f"{head_name(*reader)}.{into}"
-    return replace_path(decoder, *path, lambda z: mean.expand_as(z))
-
-
-def _hooks(
-    decoder: HookedDecoder, feeder: Head, reader: Head, into: Input, mean: Tensor
-) -> list[tuple[str, object]]:
-    """Hooks that give one input of the reader the feeder's mean output instead of its output.
-
-    The norm in front of the reader sees the change; heads and layers between the two do not.
-    """
-    W_O = decoder.get_parameter(f"blocks.{feeder[0]}.attn.W_O")[:, feeder[1]]
-    change: list[Tensor] = []
-
-    def write(z: Float[Tensor, "model batch position head d_head"]) -> None:
-        how = "m b p d_head, m d_head d -> m b p d"
-        change.append(einsum(mean, W_O, how) - einsum(z[..., feeder[1], :], W_O, how))
-
-    def cut(x: Float[Tensor, "model batch position head d_model"]) -> Tensor:
-        x[..., reader[1], :] += change.pop()
-        return x
-
-    return [
-        (f"blocks.{feeder[0]}.attn.hook_z", lambda z, hook: write(z)),
-        (f"blocks.{reader[0]}.hook_{into.lower()}_input", lambda x, hook: cut(x)),
-    ]
-
-
-def _run(
-    decoder: HookedDecoder, batch: Batch, reader: Head, hooks: list[tuple[str, object]]
-) -> tuple[Float[Tensor, "batch read key"], Float[Tensor, "batch read d_vocab_out"]]:
-    """The reader's attention at the positions that are read, and the model's output there."""
-    rows: list[Tensor] = []
-    name = f"blocks.{reader[0]}.attn.hook_pattern"
-    look = (name, lambda x, hook: rows.append(x[0, :, reader[1], batch.read, batch.keys]))
-    with torch.no_grad():
-        out = decoder.run_with_hooks(batch.tokens, fwd_hooks=[*hooks, look])
-    return rows[0], out[0, :, batch.read, :]
-
-
-def _odds_after(
-    attention: Float[Tensor, "batch read key"],
-    batch: Batch,
-    matches: Matches,
-    window: int | None,
-    n_states: int,
-) -> Float[np.ndarray, "state estimate"]:
-    """Log odds of a match over another key in a head's attention, after each state, with their interval.
-
-    Over queries that see both. In a head that favours every match by a factor these are its logarithm,
-    however few match.
-    """
-    can_match = batch.visible(window)
-    can_match[:, 0] = False  # nothing is before the first
-    others = can_match & ~matches.match[0]
-    rows = attention.double()
-    on_match, elsewhere = ((rows * keys).sum(-1) / keys.sum(-1) for keys in (matches.match[0], others))
-    log_odds = on_match.clamp_min(MIN_MASS).log() - elsewhere.clamp_min(MIN_MASS).log()
-    both = (matches.count[0] > 0) & others.any(-1)
-    odds, after = log_odds.where(both, 0.0).numpy(), batch.parents.numpy()
-    estimates = np.full((n_states, len(ESTIMATE)), np.nan)
-    for state in np.unique(after[both.numpy()]):
-        here = (after == state) & both.numpy()
-        value, error = ratio((odds * here).sum(-1), here.sum(-1).astype(float))
-        estimates[state] = value, value - NORMAL_95 * error, value + NORMAL_95 * error
-    return estimates
-
-
 @dataclass(frozen=True, eq=False)
-class _Trial:
-    """The sequences that paths are cut on, and what does not depend on the model there.
+class Trial:
+    """The sequences that paths are cut on, and all that does not depend on the model there.
 
     Attributes:
         subject: The models.
@@ -253,7 +139,7 @@ def trace(
     matches = subject.recorded(INDUCTION).reference.matches.part(slice(count), most=1)
     simpler_nats = np.asarray(kl(exact[:count], simpler[:count]).mean(-1))
     after = torch.nn.functional.one_hot(batch.parents, n_states).double()
-    trial = _Trial(subject, batch, matches, exact[:count], simpler_nats, after)
+    trial = Trial(subject, batch, matches, exact[:count], simpler_nats, after)
     reference = reference_tokens(subject)
     rows = [
         _row(trial, member, heads, reference) if heads and heads[0][0] > 0 else _no_row(trial)
@@ -272,7 +158,7 @@ def trace(
     )
 
 
-def _no_row(trial: _Trial) -> dict[str, np.ndarray]:
+def _no_row(trial: Trial) -> Row:
     """The values of a model without a head to feed."""
     config = trial.subject.config
     sizes = {"from_layer": config.n_layers, "from_head": config.n_heads, "input": len(INPUTS)}
@@ -289,81 +175,142 @@ def _no_row(trial: _Trial) -> dict[str, np.ndarray]:
     return {name: np.full(shape, np.nan) for name, shape in shapes.items()} | none
 
 
-def _row(
-    trial: _Trial, member: int, readers: list[Head], reference: Int[Tensor, "reference position"]
-) -> dict[str, np.ndarray]:
-    """The values of one model by the names of `MEASURED`: cuts into its first reader and those that tie."""
-    subject, batch, reader, row = trial.subject, trial.batch, readers[0], _no_row(trial)
-    decoder = substack(subject.decoder, slice(member, member + 1))
-    means = _mean_outputs(decoder, reference, max(readers)[0], subject.chunk_elements)
-    decoder.set_use_split_qkv_input(True)  # only on the part
-    decoder.set_ungroup_grouped_query_attention(True)  # an input for each head
-
-    def cut(pairs: list[tuple[Head, Head]], into: Input, of: Head = reader) -> tuple[Tensor, Tensor]:
-        """A head's score by sequence, and the output, with heads cut from an input of later ones."""
-        ways = [(*pair, into, means[pair[0]]) for pair in pairs if pair[0][0] < pair[1][0]]
-        with ExitStack() as cuts:
-            hooks: list[tuple[str, object]] = []
-            for way in ways:
-                if decoder.config.norm_first:
-                    hooks += _hooks(decoder, *way)
-                else:
-                    cuts.enter_context(_behind_norms(decoder, *way))
-            attention, out = _run(decoder, batch, of, hooks)
-        return trial.score(attention), out
-
-    attention, out = _run(decoder, batch, reader, [])
-    looked = {reader: attention} | {head: _run(decoder, batch, head, [])[0] for head in readers[1:]}
+def _row(trial: Trial, member: int, readers: list[Head], reference: Int[Tensor, "reference position"]) -> Row:
+    """The values of one model: cuts into its first reader, and into those that tie."""
+    cuts = Cuts.of(trial.subject, trial.batch, member, max(readers)[0], reference)
+    seen = {head: cuts.run(head) for head in readers}
+    attention, out = seen[readers[0]]
     intact, clean = trial.score(attention), trial.nats(out)
-    heads = range(subject.config.n_heads)
+    keys, pairs = _fed_through_keys(trial, cuts, {head: trial.score(seen[head][0]) for head in readers})
+    return (
+        _no_row(trial)
+        | {"intact": np.asarray(intact.mean()), "kl_intact": clean.mean()}
+        | {"simpler_error": standard_error(trial.simpler - clean)}
+        | keys
+        | _with_inputs_cut(trial, cuts, readers[0], pairs, intact, clean)
+        | _fed_through_queries(trial, cuts, readers, intact)
+        | _after_each_state(trial, {head: attention for head, (attention, _) in seen.items()})
+    )
+
+
+def _fed_through_keys(
+    trial: Trial, cuts: Cuts, intact: dict[Head, Float[Tensor, " batch"]]
+) -> tuple[Row, list[Pair]]:
+    """The heads that feed the keys of each reader; the first reader is the one that is told of.
+
+    Returns:
+        The values, and the pairs of heads that are cut together.
+    """
+    row, heads = _no_row(trial), range(trial.subject.config.n_heads)
+    reader = next(iter(intact))
     fed: dict[Head, list[Head]] = {}
-    for to in readers:
-        earlier, whole = list(product(range(to[0]), heads)), trial.score(looked[to])
+    for to, whole in intact.items():
 
         def score(some: list[Head], to: Head = to) -> Tensor:
-            return cut([(head, to) for head in some], "K", to)[0]
+            return trial.score(cuts.run(to, [(head, to) for head in some])[0])
 
         shared = fed.get(reader)
         if shared and takes_half(score(shared), whole):
             fed[to] = shared
         else:
+            earlier = list(product(range(to[0]), heads))
             fed[to], without_each, all_left = feeding(score, whole, earlier)
             if to == reader:
-                by_cut = sorted(without_each, key=lambda head: float(without_each[head].mean()))
+                feeder = min(earlier, key=lambda head: float(without_each[head].mean()))
+                row["feeder_layer"], row["feeder_head"] = map(np.array, feeder)
                 row["earlier_left"] = all_left
                 for head in earlier:
                     row["key_cut"][head] = without_each[head].mean()
         row["tied_left"][to] = share_left(score(fed[to]), whole) if fed[to] else np.nan
         for head in fed[to]:
             row["tied_feeds"][(*head, *to)] = 1
-    pairs = [(head, to) for to in readers for head in fed[to] or fed[reader] or by_cut[:1]]
+    pairs = [(head, to) for to in intact for head in fed[to] or fed[reader] or [feeder]]
     for head, to in pairs:
         row["feeds"][head] = max(row["feeds"][head], to == reader)
-    for i, into in enumerate(INPUTS):
-        left, out = cut(pairs, into)
-        row["cut"][i] = left.mean()
-        if into == "K":
-            row["key_left"] = share_left(left, intact)
-        change = trial.nats(out) - clean
-        row["kl_cut"][i], row["kl_error"][i] = clean.mean() + change.mean(), standard_error(change)
-    earlier = list(product(range(reader[0]), heads))
-    row["query_left"] = share_left(cut(list(product(earlier, readers)), "Q")[0], intact)
-    if row["query_left"][-1] < MAX_SHARE_LEFT:  # else no head can take half by itself
-        asking = [one for one in earlier if takes_half(cut(list(product([one], readers)), "Q")[0], intact)]
-        for head in asking:
-            row["feeds_queries"][head] = 1
-        if asking:
-            row["query_left"] = share_left(cut(list(product(asking, readers)), "Q")[0], intact)
-    window, n_states = subject.config.window, subject.source.n_states
-    for head, seen in looked.items():
-        row["tied_after"][head] = trial.score_after(seen)
-        row["tied_odds_after"][head] = _odds_after(seen, batch, trial.matches, window, n_states)
-    return row | {
-        "intact": np.asarray(intact.mean()),
-        "intact_after": row["tied_after"][reader],
-        "odds_after": row["tied_odds_after"][reader],
-        "feeder_layer": np.array(by_cut[0][0]),
-        "feeder_head": np.array(by_cut[0][1]),
-        "kl_intact": clean.mean(),
-        "simpler_error": standard_error(trial.simpler - clean),
+    names = ("feeder_layer", "feeder_head", "earlier_left", "key_cut", "tied_left", "tied_feeds", "feeds")
+    return {name: row[name] for name in names}, pairs
+
+
+def _with_inputs_cut(
+    trial: Trial,
+    cuts: Cuts,
+    reader: Head,
+    pairs: list[Pair],
+    intact: Float[Tensor, " batch"],
+    clean: Float[np.ndarray, " batch"],
+) -> Row:
+    """The score and the KL (nats) with all that feed the readers cut from their queries, keys or values."""
+    runs = [cuts.run(reader, pairs, into) for into in INPUTS]
+    left = {into: trial.score(attention) for into, (attention, _) in zip(INPUTS, runs, strict=True)}
+    change = [trial.nats(out) - clean for _, out in runs]
+    return {
+        "cut": np.array([float(one.mean()) for one in left.values()]),
+        "key_left": share_left(left["K"], intact),
+        "kl_cut": np.array([clean.mean() + one.mean() for one in change]),
+        "kl_error": np.array([standard_error(one) for one in change]),
     }
+
+
+def _fed_through_queries(
+    trial: Trial, cuts: Cuts, readers: list[Head], intact: Float[Tensor, " batch"]
+) -> Row:
+    """The earlier heads whose own cut from the readers' queries takes half, and what is left without them."""
+
+    def left(heads: list[Head]) -> Tensor:
+        return trial.score(cuts.run(readers[0], list(product(heads, readers)), "Q")[0])
+
+    config = trial.subject.config
+    feeds = np.zeros((config.n_layers, config.n_heads), int)
+    earlier = list(product(range(readers[0][0]), range(config.n_heads)))
+    query_left = share_left(left(earlier), intact)
+    if query_left[-1] < MAX_SHARE_LEFT:  # else no head can take half by itself
+        asking = [head for head in earlier if takes_half(left([head]), intact)]
+        for head in asking:
+            feeds[head] = 1
+        if asking:
+            query_left = share_left(left(asking), intact)
+    return {"feeds_queries": feeds, "query_left": query_left}
+
+
+def _after_each_state(trial: Trial, seen: dict[Head, Float[Tensor, "batch read key"]]) -> Row:
+    """The score and the log odds of a match after each state, of each reader and of the first of them."""
+    row, reader = _no_row(trial), next(iter(seen))
+    config, n_states = trial.subject.config, trial.subject.source.n_states
+    score, odds = row["tied_after"], row["tied_odds_after"]
+    for head, attention in seen.items():
+        score[head] = trial.score_after(attention)
+        odds[head] = _odds_after(attention, trial.batch, trial.matches, config.window, n_states)
+    return {
+        "tied_after": score,
+        "tied_odds_after": odds,
+        "intact_after": score[reader],
+        "odds_after": odds[reader],
+    }
+
+
+def _odds_after(
+    attention: Float[Tensor, "batch read key"],
+    batch: Batch,
+    matches: Matches,
+    window: int | None,
+    n_states: int,
+) -> Float[np.ndarray, "state estimate"]:
+    """Log odds of a match over another key in a head's attention, after each state, with their interval.
+
+    Over queries that see both. In a head that favours every match by a factor these are its logarithm,
+    however few match.
+    """
+    can_match = batch.visible(window)
+    can_match[:, 0] = False  # nothing is before the first
+    others = can_match & ~matches.match[0]
+    rows = attention.double()
+    on_match, elsewhere = ((rows * keys).sum(-1) / keys.sum(-1) for keys in (matches.match[0], others))
+    log_odds = on_match.clamp_min(MIN_MASS).log() - elsewhere.clamp_min(MIN_MASS).log()
+    both = (matches.count[0] > 0) & others.any(-1)
+    odds, after = log_odds.where(both, 0.0).numpy(), batch.parents.numpy()
+    estimates = np.full((n_states, len(ESTIMATE)), np.nan)
+    for state in np.unique(after[both.numpy()]):
+        here = (after == state) & both.numpy()
+        value, error = ratio((odds * here).sum(-1), here.sum(-1).astype(float))
+        estimates[state] = value, value - NORMAL_95 * error, value + NORMAL_95 * error
+    return estimates

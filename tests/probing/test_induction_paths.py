@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.induction.cuts import reference_tokens
+from mechmarkov.probes.induction.feeding import share_left
 from mechmarkov.probes.induction.matches import find_matches
-from mechmarkov.probes.induction.paths import reference_tokens, share_left, trace
+from mechmarkov.probes.induction.paths import trace
 from mechmarkov.probes.induction.recorded import INDUCTION
 from probing_cases import RAW_LOG, random_run, run_of, subject_of
 
