@@ -13,7 +13,8 @@ from torch import Tensor
 
 from mechmarkov.theory.kernel import FLOOR
 
-from .grammar import Context, Parameters, Scores, Term
+from .context import Context, Scores
+from .grammar import Parameters, Term
 
 MAX_TERMS = 5
 SCREEN_STEPS, JOINT_STEPS = 8, 40  # of L-BFGS

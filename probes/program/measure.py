@@ -16,9 +16,10 @@ from mechmarkov.theory.bootstrap import mean_after, standard_error
 from mechmarkov.theory.kernel import kl
 from mechmarkov.utils.threads import threads
 
+from .context import Context
 from .extraction import Program, contributions, extract, parts
 from .fit import Fitted, Sample, fit, fitted, flat_numbers, refit
-from .grammar import Context, placed_terms, terms
+from .grammar import placed_terms, terms
 
 # Other sequences than any subject's batch, whose seeds count on from `EVALUATION_SEED`.
 FRESH_SEED = 0x5851F42D

@@ -5,6 +5,7 @@ import pytest
 import torch
 from mechmarkov.probes.program import fit as program_fit
 from mechmarkov.probes.program import grammar
+from mechmarkov.probes.program.context import MAX_HEAD_LAGS, POSITION_PARTS, Context
 from mechmarkov.probes.program.measure import FRESH_SEED, fit_programs, program_predictions
 from models_by_hand import LOG_P
 from probing_cases import P3, RAW_LOG, SHAPES, claims_of, few, probe_quickly, random_run, run_of, subject_of
@@ -174,7 +175,7 @@ def term_by_hand(term, own, x: list[int], n: int) -> np.ndarray:
             row = row * (n + 1) + (x[-lag] if lag <= t else n)
         return own[0][row]
     if isinstance(term, grammar.Position):
-        return own[0][min(int(2 * np.log2(t)), grammar.POSITION_PARTS - 1)]
+        return own[0][min(int(2 * np.log2(t)), POSITION_PARTS - 1)]
     if isinstance(term, grammar.Counts):
         counted = single if term.order == 1 else followers(term.order)
         mixed = 0.0 if term.order == 1 else 1 / (1 + np.exp(-own[1]))
@@ -188,14 +189,14 @@ def term_by_hand(term, own, x: list[int], n: int) -> np.ndarray:
         read = np.zeros(n)
         for s in range(t):
             lag = t - s
-            read[x[s]] += np.exp(own[0][lag - 1 if lag <= grammar.MAX_HEAD_LAGS else -1])
+            read[x[s]] += np.exp(own[0][lag - 1 if lag <= MAX_HEAD_LAGS else -1])
     else:
         read = single * np.exp(own[0][x[-1]])
     return read @ own[1] / read.sum()
 
 
 def test_a_short_context_has_a_bias_for_each_position():
-    context = grammar.Context.of(subject_of(random_run("plain", n_ctx=9), sequences=4).batch, 3)
+    context = Context.of(subject_of(random_run("plain", n_ctx=9), sequences=4).batch, 3)
     assert context.part_of_context.tolist() == list(range(context.parts_of_context))
     scores = grammar.Position().scores(context, [torch.arange(27.0).reshape(9, 3)])
     assert scores[0, :, 0].tolist() == [3.0 * at for at in range(9)]
@@ -204,7 +205,7 @@ def test_a_short_context_has_a_bias_for_each_position():
 @pytest.mark.parametrize("term", grammar.terms(3, 20), ids=lambda term: term.name)
 def test_every_term_of_the_grammar_is_a_loop_over_tokens(term):
     subject = subject_of(random_run("plain", n_ctx=20), sequences=6)
-    context = grammar.Context.of(subject.batch, 3)
+    context = Context.of(subject.batch, 3)
     law = torch.from_numpy(subject.probabilities[0])
     start = term.start(context, law, torch.full_like(law, 1 / 3))
     assert len(start) == term.tensors
