@@ -6,18 +6,19 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from mechmarkov.probes.ablation import components
-from mechmarkov.probes.ablation import measure as ablations
+from mechmarkov.probes.ablation import components, cut_paths
+from mechmarkov.probes.ablation.joint import resampled_interval
 from models_by_hand import LOG_P, PI, relabelled
 from probing_cases import P3, RAW_LOG, ask, parent_logits, random_run, run_of, subject_of, walk_run
 from scipy.special import stdtrit
 
+from mechmarkov.interventions.tokens import SHUFFLES, shuffle_context
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import ablation
 from mechmarkov.probing import Subject
-from mechmarkov.probing.effects import sequences_for
+from mechmarkov.probing.effects import positions_in_turn, sequences_for
 from mechmarkov.sources import Chain, Circle, DirichletChains, LaggedChain
 
 WRONG = [1, 2, 0]
@@ -169,8 +170,8 @@ def test_shuffles_are_judged_by_hand():
     subject = subject_of(random_run("plain", n_steps=1), sequences=20)
     data, model = ablation.probe.measure(subject), subject.decoder[0]
     clean = measures(model, subject, read=-1)
-    for which in ablations.SHUFFLES:
-        tokens = ablations.shuffle_context(subject.batch.history, which)
+    for which in SHUFFLES:
+        tokens = shuffle_context(subject.batch.history, which)
         changed = measures(model, subject, tokens, read=-1) - clean
         assert np.allclose(data["shuffle_effect"][0].sel(shuffle=which), changed.mean(1), atol=1e-5)
 
@@ -178,7 +179,7 @@ def test_shuffles_are_judged_by_hand():
 def test_parents_are_swapped_at_every_position_in_turn():
     subject = subject_of(random_run("plain", n_steps=1), sequences=20)
     data, model, history = ablation.probe.measure(subject), subject.decoder[0], subject.batch.history
-    turns = ablations.positions_in_turn(20, 7).tolist()
+    turns = positions_in_turn(20, 7).tolist()
     kls, followed = np.full((20, 2), np.nan), np.full(20, np.nan)
     for b, at in enumerate(turns):
         others = [history[(b + i) % 20, at] for i in range(20)]
@@ -281,8 +282,8 @@ def test_very_many_paths_are_those_between_the_parts_that_matter(monkeypatch):
     subject = subject_of(random_run("LN and MLP"), sequences=8)
     whole = ablation.probe.measure(subject)
     assert whole.attrs["paths_left_out"] == 0
-    monkeypatch.setattr(ablations, "MAX_PATHS", 20)
-    monkeypatch.setattr(ablations, "MAX_PATHS_ALL_KINDS", 5)
+    monkeypatch.setattr(cut_paths, "MAX_PATHS", 20)
+    monkeypatch.setattr(cut_paths, "MAX_PATHS_ALL_KINDS", 5)
     part = ablation.probe.measure(subject)
     assert part.sizes["path"] <= 20
     assert part.attrs["paths_left_out"] == whole.sizes["path"] - part.sizes["path"]
@@ -349,9 +350,9 @@ def test_the_interval_of_the_largest_effect_holds_whichever_part_is_the_largest(
     """Bonferroni over all that are ranked: two heads and the direct path."""
     subject = subject_of(random_run(n_layers=1), sequences=64)
     data = ablation.probe.measure(subject)
-    ranked = ablations.ranked(data)
+    ranked = components.ranked(data)
     name = max(ranked, key=ranked.__getitem__)
-    low, high = ablations.resampled_interval(subject, sequences_for(subject), name)
+    low, high = resampled_interval(subject, sequences_for(subject), name)
     told = float(data["largest_high"][-1] - data["largest_low"][-1])
     assert len(ranked) == 3
     assert told / (high - low) == pytest.approx(stdtrit(9, 1 - 0.025 / 3) / stdtrit(9, 0.975))
@@ -366,7 +367,7 @@ def test_the_interval_of_the_largest_effect_holds_it_in_ninety_five_percent():
         subject = Subject.of(run, seed=seed, sequences=sequences)
         batch = subject.batch
         effect = components.effects_of_means(subject, batch)["effect"].sel(component="L0H0", measure="loss")
-        return float(effect.squeeze()), *ablations.resampled_interval(subject, batch, "L0H0")
+        return float(effect.squeeze()), *resampled_interval(subject, batch, "L0H0")
 
     truth = one(10_000, 6400)[0]
     found = np.array([one(seed, 64) for seed in range(60)])
