@@ -296,7 +296,10 @@ def test_files_without_a_suffix(tmp_path):
     assert import_run([tmp_path], source=SOURCE, given=NANO).run.steps.tolist() == [0, 30]
 
 
-STEP_KEYS = ("iter_num", "step", "global_step", "iter", "itr", "iteration", "it", "epoch", "current_step")
+STEP_KEYS = (
+    "iter_num", "step", "global_step", "iter", "itr", "iteration", "it", "epoch", "current_step", "n_iter",
+    "steps", "num_updates", "optimizer_step",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("key", STEP_KEYS)

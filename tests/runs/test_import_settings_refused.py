@@ -4,7 +4,6 @@ import json
 import math
 import shutil
 
-import numpy as np
 import pytest
 import torch
 from golden_files import FOREIGN, golden
@@ -13,7 +12,6 @@ from run_files import saved, touch
 from safetensors.torch import load_file, save_file
 
 from mechmarkov.runs.import_run import import_run
-from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Circle
 
 
@@ -260,28 +258,3 @@ def test_a_storage_beyond_all_sense_is_not_read(tmp_path, capsys, monkeypatch):
     data["model"]["transformer.ln_f.weight"] = torch.zeros(1 << 15)[:8]
     line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", data), *GELU)
     assert "bytes, expected at most 65536: a toy model" in line
-
-
-@pytest.mark.parametrize("name", ["tl2_mlp_ln.pt", "nanogpt_bias.pt", "bridge_gpt2.pt", "gpt2_safetensors"])
-def test_a_changed_byte_is_read_or_refused(tmp_path, name):
-    """Never another error: the zip directory, its local headers, the pickle and the JSON header are hit."""
-    generator = np.random.default_rng(3)
-    given = {"act_fn": "gelu"} if name.startswith("nanogpt") else {}
-    path, weights = tmp_path / name, tmp_path / name
-    if (FOREIGN / name).is_dir():
-        shutil.copytree(FOREIGN / name, path)
-        weights = path / "model.safetensors"
-    else:
-        shutil.copy(FOREIGN / name, path)
-    good = weights.read_bytes()
-    said = []
-    for _ in range(50):  # `test_fuzz_files` breaks more
-        bad = bytearray(good)
-        bad[generator.integers(len(bad))] = generator.integers(256)
-        weights.write_bytes(bad)
-        try:
-            import_run([path], source=Circle(n_states=5, p=0.3), given=given)
-        except RunFileError as error:
-            said.append(str(error))
-    assert len(said) > 3
-    assert not any("\n" in line for line in said)

@@ -46,6 +46,15 @@ def path_probability(start, P, x):
     return start[x[0]] * np.prod([P[a][b] for a, b in pairwise(x)])
 
 
+def hidden_paths(chain, x):
+    """Each path of hidden states with its probability together with the tokens."""
+    T, E = np.array(chain.transitions), np.array(chain.emissions)
+    pi = solve(T)
+    for hidden in product(range(len(T)), repeat=len(x)):
+        emitted = np.prod([E[h][y] for h, y in zip(hidden, x, strict=True)])
+        yield hidden, path_probability(pi, T, hidden) * emitted
+
+
 def table(law, n_states, length):
     """The law as an array with an axis for each position."""
     found = np.zeros((n_states,) * length)

@@ -1,10 +1,8 @@
 """One of several hidden chains a sequence: against the sum over tasks and hidden paths."""
 
-from itertools import product
-
 import numpy as np
 import pytest
-from enumeration import EXACT, assert_exact, generator, path_probability, solve, weights_of
+from enumeration import EXACT, assert_exact, generator, hidden_paths, weights_of
 
 from mechmarkov.sources import HiddenMarkov, HiddenMixture
 
@@ -22,18 +20,10 @@ CASES = [
 ]
 
 
-def of_task(task, x):
-    """Each hidden path of one task with its probability together with the tokens."""
-    T, emissions = np.array(task.transitions), np.array(task.emissions)
-    for hidden in product(range(len(T)), repeat=len(x)):
-        emitted = np.prod([emissions[h][y] for h, y in zip(hidden, x, strict=True)])
-        yield hidden, path_probability(solve(T), T, hidden) * emitted
-
-
 def tasks_and_paths(source, x):
     weights = weights_of(source.weights, len(source.tasks))
     for i, (weight, task) in enumerate(zip(weights, source.tasks, strict=True)):
-        for hidden, p in of_task(task, x):
+        for hidden, p in hidden_paths(task, x):
             yield i, hidden, weight * p
 
 
