@@ -78,7 +78,7 @@ def fields_of(config: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _steps(shape: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """What Mamba-2 adds to what the projection gives, in a weight of its own."""
+    """Returns the shapes of what Mamba-2 adds to what its projection gives, a weight a layer."""
     layers = range(0 if shape.mixer == "mamba1" else shape.n_layers)
     return {f"backbone.layers.{layer}.mixer.dt_bias": (shape.n_heads,) for layer in layers}
 
