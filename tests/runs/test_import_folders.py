@@ -355,18 +355,6 @@ def test_steps_by_names(names, steps):
     assert steps_of([Path(name) for name in names], [None] * len(names)) == steps
 
 
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [
-        (("seed1_step5.pt", "seed2_step9.pt"), "differ in 2 numbers"),
-        (("epoch_1.pt", "step_50.pt"), "count epochs and steps: give those of one kind"),
-    ],
-)
-def test_names_that_do_not_tell_the_step(names, words):
-    with pytest.raises(RunFileError, match=words):
-        steps_of([Path(name) for name in names], [None, None])
-
-
 def test_a_folder_without_a_checkpoint_says_what_is_there(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     saved(tmp_path / "optimizer.pt", {})

@@ -104,9 +104,9 @@ def test_messages_have_the_names_of_the_file(tmp_path, capsys):
 
 
 def test_one_name_of_gpt2_is_not_gpt2(tmp_path, capsys):
-    own = {"wte.weight": torch.ones(5, 8), "layers.0.Q.weight": torch.ones(8, 8)}
+    own = {"wte.weight": torch.ones(5, 8), "layers.0.Q.weight": torch.ones(8, 8), "\u202e": torch.zeros(1)}
     line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", own))
-    called = "its weights are called wte.weight, layers.N.Q.weight: "
+    called = "its weights are called wte.weight, layers.N.Q.weight, \\u202e: "
     assert f"{called}say which weight is which with names=" in line
     assert line.endswith("(wte.weight is one of GPT-2's, but there is no h.0.attn.c_attn.weight)")
 
@@ -171,12 +171,6 @@ def test_a_bridge_around_another_model(tmp_path, capsys):
     data["cfg"]["architecture"] = "MambaForCausalLM"
     line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", data))
     assert "cfg.architecture is 'MambaForCausalLM', expected" in line
-
-
-def test_other_names(tmp_path, capsys):
-    path = saved(tmp_path / "model.pt", {"layers.0.weight": torch.zeros(2), "\u202e": torch.zeros(1)})
-    line = refused(capsys, tmp_path, path)
-    assert "its weights are called layers.N.weight, \\u202e: say which weight is which with names=" in line
 
 
 @pytest.mark.parametrize("place", ["optimizer", "model", "cfg"])

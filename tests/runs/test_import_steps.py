@@ -60,6 +60,7 @@ def test_a_step_that_no_file_says_is_unknown(tmp_path):
     [
         (("a.pt", "b.pt"), "differ in 0 numbers, expected one, the training step"),
         (("s1_1.pt", "s2_2.pt"), "differ in 2 numbers, expected one, the training step"),
+        (("epoch_1.pt", "step_50.pt"), "count epochs and steps: give those of one kind"),
         (("s1_1.pt", "s2.pt"), "do not hold equally many numbers"),
         (("s1.pt", "s01.pt"), "differ in 0 numbers"),
         (("s1.pt", "s01.pt", "s2.pt"), "step 1 is also that of"),

@@ -134,6 +134,19 @@ def assert_exact(source, law, length):
     assert_optimal(source, joint)
 
 
+def assert_posterior(found, tokens, joint):
+    """Bayes' rule at every position.
+
+    Args:
+        found: The posterior `[sequence, position, hidden]`.
+        tokens: Of these.
+        joint: Of a sequence so far the probabilities of it together with each hidden value.
+    """
+    for (sequence, t), _ in np.ndenumerate(tokens):
+        likely = np.array(joint(tuple(tokens[sequence, : t + 1])))
+        np.testing.assert_allclose(found[sequence, t], likely / likely.sum(), **EXACT)
+
+
 def assert_deterministic(source, length=50):
     """Tokens come from the generator and nothing else."""
     outside = torch.random.get_rng_state(), np.random.get_state()[1].copy()

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from enumeration import EXACT, assert_exact, generator, hidden_paths
+from enumeration import EXACT, assert_exact, assert_posterior, generator, hidden_paths
 
 from mechmarkov.sources import Chain, HiddenMarkov
 
@@ -28,12 +28,12 @@ def test_laws_draws_and_best_against_all_short_sequences(source):
 @pytest.mark.parametrize("source", CASES, ids=repr)
 def test_beliefs_are_the_law_of_the_hidden_state(source):
     tokens = source.sample(8, 5, generator=generator()).numpy()
-    for x, beliefs in zip(tokens, source.beliefs(tokens), strict=True):
-        for t in range(5):
-            expected = np.zeros(source.n_hidden)
-            for hidden, p in hidden_paths(source, x[: t + 1]):
-                expected[hidden[-1]] += p
-            np.testing.assert_allclose(beliefs[t], expected / expected.sum(), **EXACT)
+
+    def with_each_last_state(x):
+        paths = list(hidden_paths(source, x))
+        return [sum(p for hidden, p in paths if hidden[-1] == i) for i in range(source.n_hidden)]
+
+    assert_posterior(source.beliefs(tokens), tokens, with_each_last_state)
 
 
 def test_beliefs_are_calibrated_on_the_hidden_states_that_were_drawn():
