@@ -29,7 +29,7 @@ Plain = float | int | bool | str | None
 class _Line(BaseModel):
     """A line as it is written."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, frozen=True)
 
     name: str
     scores: list[dict[str, Plain]]

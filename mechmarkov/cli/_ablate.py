@@ -5,10 +5,20 @@ from typing import Any
 
 import click
 
-from mechmarkov.cli._options import EXAMPLE, JSON, Whole, names_of, number, paths, print_json, run_of
+from mechmarkov.cli._options import (
+    EXAMPLE,
+    JSON,
+    SEED,
+    SEQUENCES,
+    STEP,
+    integers_of,
+    names_of,
+    paths,
+    print_json,
+    run_of,
+)
 
 KINDS = ("zero", "mean", "resample", "same_token")
-MAX_SEQUENCES = 100_000
 
 
 @click.command(options_metavar="[OPTIONS] --parts A,B")
@@ -17,9 +27,9 @@ MAX_SEQUENCES = 100_000
 @click.option("--parts", metavar="A,B", required=True, help="L0H0, L0.mlp, direct, embed, pos_embed, bias.")
 @click.option("--kind", type=click.Choice(KINDS), default="mean", help="What takes their place.")
 @click.option("--positions", metavar="5,-1", help="Only there, from the end if negative.  [everywhere]")
-@click.option("--step", type=Whole(), default=-1, help="Checkpoint, -1 for the last.")
-@click.option("--seed", type=Whole(min=0), default=0, help="Of the evaluation data.")
-@number("--sequences", MAX_SEQUENCES, "Evaluation sequences.  [64 to 2048]")
+@STEP
+@SEED
+@SEQUENCES
 @JSON
 def ablate(
     run: str | None,
@@ -34,7 +44,7 @@ def ablate(
 ) -> None:
     """Say how far the loss of RUN rises when the outputs of its parts, together, are replaced."""
     names = names_of("--parts", parts) or []
-    where = None if positions is None else _positions(positions)
+    where = None if positions is None else integers_of("--positions", positions, "numbers such as 5,-1")
     path = run_of(run, example)
     from mechmarkov.interventions.ablate import ablate as without
     from mechmarkov.probing.effects import effects
@@ -54,10 +64,3 @@ def ablate(
     click.echo(loaded.title())
     click.echo(f"loss {loss:.4g} nats; without {', '.join(names)} ({kind}) it rises by {rise:.4g} nats")
     click.echo(f"95 % interval {low:.4g} to {high:.4g}, over {len(subject.batch.tokens)} sequences")
-
-
-def _positions(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"--positions is {text!r}, expected numbers such as 5,-1") from None

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from mechmarkov.cli._options import EXAMPLE, JSON, PATH, Finite, Whole, paths, print_json, run_of
+from mechmarkov.cli._options import EXAMPLE, JSON, PATH, STEP, Finite, paths, print_json, run_of
 from mechmarkov.utils.files import check_writable
 from mechmarkov.utils.text import reason
 
@@ -21,7 +21,7 @@ NUMBERS = ("tier", "worst_kl", "worst_log_ratio", "worst_logit_error", "why")
     metavar="NAME|TABLE",
     help="constant, parent, row, an exact predictor, or a table ([[…], …] or its file).  [the smallest near]",
 )
-@click.option("--step", type=Whole(), default=-1, help="Checkpoint, -1 for the last.")
+@STEP
 @click.option(
     "--seconds", type=Finite(min=0, min_open=True), metavar="S", help="Budget of the bounds.  [120]"
 )

@@ -61,6 +61,9 @@ DEVICE = click.option("--device", default="auto", type=DEVICES, help="auto: CUDA
 MEMORY = click.option("--memory", metavar="SIZE", help="A fleet larger than that is split.  [2GB]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
 JOBS = number("--jobs", 512, "Processes.  [the cores; 1 on a GPU]")
+STEP = click.option("--step", type=Whole(), default=-1, help="Checkpoint, -1 for the last.")
+SEED = click.option("--seed", type=Whole(min=0), default=0, help="Of the evaluation data.")
+SEQUENCES = number("--sequences", 100_000, "Evaluation sequences.  [64 to 2048]")
 
 
 def completing(
@@ -139,10 +142,15 @@ def steps_of(text: str) -> Literal["last", "all"] | list[int]:
     """Returns which checkpoints `--steps` means."""
     if text == "last" or text == "all":
         return text  # type: ignore[return-value]  # narrowed by the comparison, which mypy does not see
+    return integers_of("--steps", text, "last, all or numbers such as 10,50")
+
+
+def integers_of(option: str, text: str, expected: str) -> list[int]:
+    """The integers of an option, separated by commas."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"--steps is {text!r}, expected last, all or numbers such as 10,50") from None
+        raise ValueError(f"{option} is {text!r}, expected {expected}") from None
 
 
 def print_json(data: Any) -> None:

@@ -16,11 +16,11 @@ from mechmarkov.cli._options import (
     JOBS,
     JSON,
     PATH,
+    SEED,
+    SEQUENCES,
     Finite,
-    Whole,
     completing,
     names_of,
-    number,
     paths,
     print_json,
     steps_of,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from mechmarkov.result import Result
 
 DEFAULT_EXAMPLE = "walk"
-MAX_SEQUENCES = 100_000
 FILES = ("report.html", "results.nc", "summary.json")
 
 
@@ -52,8 +51,8 @@ FILES = ("report.html", "results.nc", "summary.json")
     help="Only these probes (`mechmarkov probes` lists them).",
 )
 @click.option("--steps", default="last", metavar="last|all|10,50", help="Which checkpoints.")
-@click.option("--seed", type=Whole(min=0), default=0, help="Of the evaluation data.")
-@number("--sequences", MAX_SEQUENCES, "Evaluation sequences.  [64 to 2048]")
+@SEED
+@SEQUENCES
 @click.option("--time-limit", type=Finite(min=0, min_open=True), metavar="S", help="Seconds for a probe.")
 @JOBS
 @DEVICE

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from mechmarkov.cli._options import EXAMPLE, JSON, PATH, Whole, paths, print_json, run_of, told
+from mechmarkov.cli._options import EXAMPLE, JSON, PATH, STEP, paths, print_json, run_of, told
 from mechmarkov.cli._probe import page_name
 from mechmarkov.utils.files import check_writable, made_folder
 from mechmarkov.utils.text import printable, shown
@@ -17,7 +17,7 @@ MAX_LINES = 32
 @click.argument("run", required=False, shell_complete=paths)
 @EXAMPLE
 @click.option("--tokens", "text", metavar="'0 1 2'", required=True, help="States by number or label.")
-@click.option("--step", type=Whole(), default=-1, help="Checkpoint, -1 for the last.")
+@STEP
 @click.option("--out", type=PATH, default="report", help="Folder.")
 @JSON
 @click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")

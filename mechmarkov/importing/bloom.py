@@ -1,7 +1,6 @@
 """Transformers' Bloom: ALiBi, and a norm behind the embedding, which goes into the embedding's rows."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,12 +8,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from mechmarkov.importing import config_fields, layout, linear_layers
-from mechmarkov.importing.layout import Called, ImportPlan, Shapes
-from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.importing import config_fields
+from mechmarkov.importing.architecture import Architecture, States
+from mechmarkov.models import DecoderConfig
 
-TYPE = "bloom"
-ASSUMED_N_CTX = 256  # ALiBi has no longest sequence
 FIELDS = {
     "n_layer": "n_layers",
     "n_head": "n_heads",
@@ -28,16 +25,16 @@ HARMLESS = {
     "masked_softmax_fusion", "n_embed", "n_inner", "offset_alibi", "pretraining_tp", "seq_length",
     "skip_bias_add", "skip_bias_add_qkv", "slow_but_exact", "unk_token_id",
 }  # fmt: skip
-LAYERS = "transformer.h."
+LAYERS = "transformer.h.N."
 # A bridge's stems by theirs, as of `linear_layers.Table`.
 STEMS = {
     "transformer.word_embeddings": "embed",
-    f"{LAYERS}N.input_layernorm": "blocks.N.ln1",
-    f"{LAYERS}N.self_attention.query_key_value": "blocks.N.attn.qkv",
-    f"{LAYERS}N.self_attention.dense": "blocks.N.attn.o",
-    f"{LAYERS}N.post_attention_layernorm": "blocks.N.ln2",
-    f"{LAYERS}N.mlp.dense_h_to_4h": "blocks.N.mlp.in",
-    f"{LAYERS}N.mlp.dense_4h_to_h": "blocks.N.mlp.out",
+    f"{LAYERS}input_layernorm": "blocks.N.ln1",
+    f"{LAYERS}self_attention.query_key_value": "blocks.N.attn.qkv",
+    f"{LAYERS}self_attention.dense": "blocks.N.attn.o",
+    f"{LAYERS}post_attention_layernorm": "blocks.N.ln2",
+    f"{LAYERS}mlp.dense_h_to_4h": "blocks.N.mlp.in",
+    f"{LAYERS}mlp.dense_4h_to_h": "blocks.N.mlp.out",
     "transformer.ln_f": "ln_final",
     "lm_head": "unembed",
 }
@@ -45,64 +42,44 @@ NORM = "transformer.word_embeddings_layernorm"
 MARKS = ((f"{NORM}.weight",),)
 
 
-def plan_import(
-    shapes: Shapes,
-    config: Mapping[str, Any],
-    given: Mapping[str, Any],
-    *,
-    where: str = config_fields.FILE,
-    called: Called = str,
-) -> ImportPlan:
-    """Work out which decoder a Bloom of transformers is.
+def fields_of(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Translate a Bloom's config into fields of a `DecoderConfig`.
 
-    The norm of a token's embedding depends only on the token: it goes into the embedding, which is then no
-    longer that of the unembedding. Heads have `alibi`'s slopes where they are a power of two, else a
-    `relative_bias`.
-
-    Args:
-        shapes: The shape of every weight, by its name.
-        config: The fields of its config.
-        given: Fields of a `DecoderConfig` that the caller says. Where there is no `n_ctx`, it is 256: a
-            model of theirs says none.
-        where: What stands before a field's name in a message.
-        called: What the file calls a weight, for messages.
+    Heads have `alibi`'s slopes where they are a power of two, else a `relative_bias`.
 
     Raises:
-        RunFileError: Naming a field that cannot be expressed, is missing, or contradicts the shapes.
+        RunFileError: Naming a field that is missing or that a `HookedDecoder` cannot express.
     """
-    others = {*HARMLESS, "apply_residual_connection_post_layernorm"}
-    config_fields.check_fields(config, FIELDS, others, where)
-    if config.get("apply_residual_connection_post_layernorm"):
-        raise config_fields.cannot_express("apply_residual_connection_post_layernorm", True, where)
+    stream = "apply_residual_connection_post_layernorm"
+    config_fields.check_fields(config, FIELDS, {*HARMLESS, stream}, where)
+    if config.get(stream):
+        raise config_fields.cannot_express(stream, True, where)
     fields: dict[str, Any] = {ours: config[theirs] for theirs, ours in FIELDS.items()}
     fields["d_head"] = config_fields.head_size(fields["n_heads"], fields["d_model"], "hidden_size")
-    fields |= {"act_fn": "gelu_new", "attn_only": False, "normalization_type": "LN"}
     is_power = fields["n_heads"] & (fields["n_heads"] - 1) == 0
     fields["positional_embedding_type"] = "alibi" if is_power else "relative_bias"
-    fields = config_fields.agree(fields, given, "in its config")
-    assumed = {} if "n_ctx" in given else {"n_ctx": ASSUMED_N_CTX}
-    shape = config_fields.make_config({**assumed, **fields})
-    if (layers := layout.count_layers(shapes, LAYERS, called)) != shape.n_layers:
-        raise RunFileError(f"it has {layers} layers, but n_layer is {shape.n_layers}")
-    norm = {f"{NORM}.{part}": (shape.d_model,) for part in ("weight", "bias")}
-    own = {name: each for name, each in shapes.items() if name not in norm}
-    layout.check_shapes({name: shapes[name] for name in norm if name in shapes}, norm, called=called)
-    table = linear_layers.Table(STEMS, called, by_head=True)
-    layers_of = shape.model_copy(update={"positional_embedding_type": "alibi"})  # without tables of lags
-    plan = linear_layers.plan(own, layers_of, table=table, assumed=assumed)
-    if "lm_head.weight" not in shapes and config.get("tie_word_embeddings") is False:
-        raise RunFileError("it has no unembedding, though its config says that it is not tied")
+    return fields | {"act_fn": "gelu_new", "attn_only": False, "normalization_type": "LN"}
 
-    def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        made = plan.states({name: weights[name] for name in plan.wanted})
-        gain, shift = (weights[name] for name in norm)
-        made["embed.W_E"] = layer_norm(made["embed.W_E"], gain.shape, gain, shift, shape.eps)
-        if is_power:
-            return made
-        table = -slopes(shape.n_heads)[:, None] * torch.arange(shape.n_ctx)
-        return made | {f"blocks.{layer}.attn.b_rel": table.clone() for layer in range(shape.n_layers)}
 
-    return replace(plan, config=shape, wanted=(*plan.wanted, *norm), states=states)
+def _normed(states: States, norm: States, shape: DecoderConfig) -> States:
+    """The norm of a token's embedding depends only on the token, and goes into the embedding."""
+    gain, shift = norm.values()
+    states["embed.W_E"] = layer_norm(states["embed.W_E"], gain.shape, gain, shift, shape.eps)
+    if shape.positional_embedding_type == "alibi":
+        return states
+    table = -slopes(shape.n_heads)[:, None] * torch.arange(shape.n_ctx)
+    return states | {f"blocks.{layer}.attn.b_rel": table.clone() for layer in range(shape.n_layers)}
+
+
+BLOOM = Architecture(
+    STEMS,
+    fields_of,
+    n_layers="n_layer",
+    options=lambda _: {},  # the embedding is no longer that of the unembedding
+    inner={"positional_embedding_type": "alibi"},  # without tables of lags
+    apart=lambda shape: {f"{NORM}.{part}": (shape.d_model,) for part in ("weight", "bias")},
+    finish=_normed,
+)
 
 
 def slopes(n_heads: int) -> Float[Tensor, " head"]:

@@ -3,12 +3,12 @@
 Their weights are read by a bridge's names (`linear_layers`), so a bridge around one is read in the same way.
 """
 
-import re
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mechmarkov.importing import bloom, config_fields, gpt2, layout, linear_layers, mamba
+from mechmarkov.importing import bloom, config_fields, gpt2, mamba
+from mechmarkov.importing.architecture import Architecture
 from mechmarkov.importing.layout import Called, ImportPlan, Shapes
 from mechmarkov.importing.names.weights import PAGE
 from mechmarkov.models.config import MAX_WIDTH
@@ -53,8 +53,6 @@ HARMLESS = {
     "attention_bias", "attention_dropout", "head_dim", "hidden_act", "layer_types", "num_key_value_heads",
 }  # fmt: skip
 ACTIVATIONS = {"silu": "silu", **gpt2.ACTIVATIONS}
-# The causal mask, and rotary tables that follow from the config.
-BUFFER = re.compile(r".*\.(rotary_emb\.inv_freq|attention\.(bias|masked_bias))")
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,8 @@ FAMILIES = {
         rotary_share=0.25,
     ),
 }
-KINDS = ("gpt2", *FAMILIES, bloom.TYPE, *mamba.MIXERS)
+OF_NO_LENGTH = {"bloom": bloom.BLOOM, **mamba.MAMBAS}
+KINDS = ("gpt2", *FAMILIES, *OF_NO_LENGTH)
 # Their relatives, and what of each no `HookedDecoder` has.
 RELATIVES = {
     "bert": "it reads what comes after a token",
@@ -174,8 +173,8 @@ def plan_import(
     Args:
         shapes: The shape of every weight, by its name.
         config: The fields of its config.json, `model_type` among them.
-        given: Fields of a `DecoderConfig` that the caller says; a shorter `n_ctx` is taken, for rotary
-            positions have no length.
+        given: Fields of a `DecoderConfig` that the caller says. A shorter `n_ctx` is taken, for rotary
+            positions have no length. Bloom and Mamba say none: where it is not given it is 256.
         where: What stands before a field's name in a message.
         called: What the file calls a weight, for messages.
 
@@ -190,28 +189,17 @@ def plan_import(
     kind = kind_of(config, where)
     if kind == "gpt2":
         return gpt2.plan_import(shapes, gpt2.fields_of_gpt2(config, where), given, called=called)
-    if kind in mamba.MIXERS:
-        return mamba.plan_import(shapes, config, given, where=where, called=called)
-    if kind == bloom.TYPE:
-        return bloom.plan_import(shapes, config, given, where=where, called=called)
-    family = FAMILIES[kind]
-    table = linear_layers.Table(family.stems, called, by_head=True)
-    own = {name: shape for name, shape in shapes.items() if not BUFFER.fullmatch(name)}
-    inner = {ours: shapes[name] for name, ours in table.ours(own).items()}
-    fields = fields_of(config, family, where)
-    if type(given.get("n_ctx")) is type(fields["n_ctx"]) is int:
-        fields["n_ctx"] = min(fields["n_ctx"], given["n_ctx"])
-    fields = config_fields.agree(fields, given, "in its config")
-    fields["d_vocab_out"] = -1  # the embedding's
-    if "unembed.weight" in inner:
-        fields["d_vocab_out"] = layout.shape_of(inner, "unembed.weight", 2, table.theirs)[0]
-    elif config.get("tie_word_embeddings") is False:
-        raise RunFileError("it has no unembedding, though its config says that it is not tied")
-    shape = config_fields.make_config(fields)
-    if (layers := layout.count_layers(inner, "blocks.", table.theirs)) != shape.n_layers:
-        raise RunFileError(f"it has {layers} layers, but num_hidden_layers is {shape.n_layers}")
-    assumed = config_fields.assumptions(shape, fields)
-    return linear_layers.plan(own, shape, table=table, assumed=assumed, **how(family, shape.d_model))
+    architecture = OF_NO_LENGTH[kind] if kind in OF_NO_LENGTH else _architecture(FAMILIES[kind])
+    return architecture.plan(shapes, config, given, where, called)
+
+
+def _architecture(family: Family) -> Architecture:
+    return Architecture(
+        family.stems,
+        lambda config, where: fields_of(config, family, where),
+        options=lambda d_model: how(family, d_model),
+        assumed=config_fields.assumptions,
+    )
 
 
 def how(family: Family, d_model: int) -> dict[str, Any]:

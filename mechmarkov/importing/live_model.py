@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from mechmarkov.importing import (
-    bloom,
     config_fields,
     gpt2,
     hooked_transformer,
@@ -144,7 +143,7 @@ def _of_transformers(
     live: Inside, state: Mapping[str, Tensor], n_ctx: int | None, given: dict[str, Any]
 ) -> Reading:
     settings = next(configs(live), {})
-    if settings.get("model_type") in (*mamba.MIXERS, bloom.TYPE) and n_ctx is not None:
+    if settings.get("model_type") in hugging_face.OF_NO_LENGTH and n_ctx is not None:
         given = {**given, "n_ctx": n_ctx}  # these have no context to be shortened
     plan = hugging_face.plan_import(layout.shapes_of(state), settings, given, where="config.")
     return Reading(lambda _: plan.of_live_model(state))

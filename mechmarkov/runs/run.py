@@ -140,9 +140,16 @@ class Run(Stored):
         """Upload the run to the Hugging Face Hub as `owner/name`, and return what `mm.load` takes.
 
         Args:
-            name: The repository; it is made if it is not there.
+            name: The repository; it is made if it is not there. `hf auth login` says who writes it.
             result: What `mm.probe` found, for the card.
             private: Whether a repository that is made is private.
+
+        Returns:
+            The address, "hf://owner/name".
+
+        Raises:
+            RunFileError: One line, as for `save`, for another name, and for what the Hub refuses.
+            ImportError: huggingface_hub is not installed; the line says how.
         """
         pages = hub.pages(self.title(), self.contents(), result)
         return hub.push(name, self._checked(Path(name)), pages, private)

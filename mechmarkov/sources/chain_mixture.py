@@ -125,7 +125,7 @@ class ChainMixture(WithHidden):
         return posterior(np.concatenate([first, later], axis=-1), self.prior)
 
     def beliefs(self, tokens: Tokens) -> Float[np.ndarray, "batch position chain"]:
-        """Returns what is hidden is the chain: its posterior."""
+        """Returns the posterior over chains: the chain is what is hidden."""
         return self.posterior(tokens)
 
     def laws_of_hidden(self, tokens: Tokens) -> Float[np.ndarray, "batch position chain state"]:

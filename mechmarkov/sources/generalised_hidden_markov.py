@@ -95,6 +95,11 @@ class GeneralisedHiddenMarkov(Stationary):
 
         Raises:
             ValueError: A strength outside.
+
+        Example:
+            >>> source = GeneralisedHiddenMarkov.qubit(turn=0.3, strength=0.8)
+            >>> source.sample(1, 6, generator=torch.Generator().manual_seed(1)).shape
+            torch.Size([1, 6])
         """
         if not 0 <= strength <= 1:
             raise ValueError(f"strength is {strength}, expected a number in [0, 1]")

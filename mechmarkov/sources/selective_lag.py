@@ -139,7 +139,7 @@ class SelectiveLag(ByMatrix, WithHidden, Stationary):
         return posterior(evidence, self.prior)
 
     def beliefs(self, tokens: Tokens) -> Float[np.ndarray, "batch position lag"]:
-        """Returns what is hidden is the lag: its posterior."""
+        """Returns the posterior over lags: the lag is what is hidden."""
         return self.posterior(tokens)
 
     def laws_of_hidden(self, tokens: Tokens) -> Float[np.ndarray, "batch position lag state"]:

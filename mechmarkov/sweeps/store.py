@@ -28,7 +28,7 @@ Two = Annotated[list[float], Field(min_length=2, max_length=2)]
 class _Data(BaseModel):
     """JSON of a row that was kept; what is not read of it may be anything."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, frozen=True)
 
 
 class _Score(_Data):

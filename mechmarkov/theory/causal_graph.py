@@ -95,11 +95,13 @@ def finite_scores(
     *,
     eps: float = 0.0,
 ) -> Float[np.ndarray, "position_i position_j"]:
-    """g_ij of inputs of a finite length, as a mean over sequences; NaN where j is after i.
+    """Compute `g_ij`, which the gradient is made of (see above), for inputs of a finite length (no unit).
+
+    It is NaN where j is after i: no position attends to a later one.
 
     Args:
-        states: Those of the graph's positions; the query comes after them.
-        weights: The weights of each sequence, summing to 1: its probability where all are enumerated.
+        states: Sequences of the graph's positions; the query, equal to position j, comes after them.
+        weights: The weight of each sequence, summing to 1: its probability where all are enumerated.
         P: The chain along edges.
         eps: Inside the logarithm of the loss.
 

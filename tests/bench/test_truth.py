@@ -322,13 +322,6 @@ def test_scores_have_two_digits_below_ten_and_none_from_there_on():
     assert [page._number(value) for value in (np.nan, -9.99, 9.994, 10.0, 123.4)] == shown
 
 
-@pytest.mark.parametrize("name", FLEETS)
-def test_every_fleet_has_a_recipe(name):
-    shipped, changes = FLEETS[name]
-    recipe = mm.load_recipe(shipped)
-    assert recipe.replace(**changes).steps == changes.get("steps", recipe.steps)
-
-
 def test_the_kernel_of_trigrams_is_laws():
     law = np.array(FLEETS["trigram"][1]["source"]["kernel"])
     assert law.shape == (3, 3, 3)

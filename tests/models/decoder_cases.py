@@ -106,11 +106,28 @@ OWN = {
     "post-norm, last norm": {"normalization_type": "RMS", "norm_first": False, "final_norm": True},
 }
 
+# Other mixers than attention; 37 positions are two chunks of Mamba's scan, and a third that is not full.
+MAMBA2 = {"mixer": "mamba", "d_state": 3, "n_ctx": 37, "positional_embedding_type": "none"}
+MAMBA1 = dict(MAMBA2, mixer="mamba1", d_head=1, n_heads=5, d_state=4)
+MAMBAS = {
+    "Mamba-2": MAMBA2,
+    "Mamba-2 with norms, one layer": dict(MAMBA2, normalization_type="RMS", n_layers=1),
+    "Mamba-2, groups of heads": dict(MAMBA2, n_heads=4, n_groups=2, d_conv=2, conv_act_fn="relu"),
+    "Mamba-2, a group for each head": dict(MAMBA2, n_groups=3, use_gate=False),
+    "Mamba-2, bare, with positions": dict(
+        MAMBA2, use_gate=False, use_gate_norm=False, conv_act_fn="none", positional_embedding_type="standard"
+    ),
+    "Mamba-2, no convolution": dict(MAMBA2, d_conv=1),
+    "Mamba": MAMBA1,
+    "Mamba with norms, of rank 2": dict(MAMBA1, normalization_type="RMS", dt_rank=2, d_conv=3),
+}
+MIXERS = MAMBAS | {"LSTM": {"mixer": "lstm"}, "token MLP": {"mixer": "mlp"}}
+
 CASES = SHARED | OWN
 
 
 def config_of(case: str = "plain", **changes) -> DecoderConfig:
-    return DecoderConfig(**(BASE | CASES[case] | changes))
+    return DecoderConfig(**(BASE | (CASES | MIXERS)[case] | changes))
 
 
 def randomise(model: torch.nn.Module, seed: int) -> torch.nn.Module:

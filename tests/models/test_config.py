@@ -71,11 +71,6 @@ def test_a_dumped_config_is_plain_and_comes_back(case):
     assert hash(DecoderConfig(**dumped)) == hash(config)
 
 
-def test_a_config_is_frozen():
-    with pytest.raises(ValidationError, match="frozen"):
-        config_of().d_model = 3
-
-
 # What is wrong, and words that the one error about it must hold.
 MISTAKES = {
     "missing": ({"d_head": None}, "d_head", "an integer"),

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from decoder_cases import CASES, OWN, config_of, decoder_of, tokens_of
+from decoder_cases import CASES, MIXERS, OWN, config_of, decoder_of, tokens_of
 from decoder_equations import look, losses_and_gradients, reference, relative_error
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -88,7 +88,7 @@ def test_second_derivatives_need_the_mathematical_kernel_or_a_hook(monkeypatch):
 
 
 def test_no_later_token_changes_an_earlier_logit():
-    for case in CASES:
+    for case in CASES | MIXERS:
         decoder = decoder_of(config_of(case)).double()
         tokens = tokens_of(decoder.config)
         later = tokens.clone()

@@ -21,7 +21,9 @@ def started(config, seed=0, **arguments):
     return decoder
 
 
-@pytest.mark.parametrize("case", ["gelu and LN", "tied, fewer outputs, LN", "relative", "shortformer"])
+@pytest.mark.parametrize(
+    "case", ["gelu and LN", "tied, fewer outputs, LN", "relative", "shortformer", "Mamba-2", "LSTM"]
+)
 @pytest.mark.parametrize("scheme", ["normal", "gpt2", "zero"])
 def test_a_member_of_a_stack_starts_as_it_would_alone(case, scheme):
     seeds = [3, 0, 2**40]

@@ -67,30 +67,6 @@ def test_the_token_mlp_is_its_sums_written_out():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("mixer", ["lstm", "mlp"])
-def test_later_tokens_change_nothing_before(mixer):
-    model = HookedDecoder(config_of(mixer)).double()
-    randomise(model, seed=0)
-    tokens = torch.tensor([[0, 1, 2, 0, 1, 1, 2]])
-    changed = tokens.clone()
-    changed[0, 4:] = 0
-    before, after = model(tokens)[0, :4], model(changed)[0, :4]
-    torch.testing.assert_close(before, after, rtol=0, atol=1e-13)
-    torch.testing.assert_close(before, model(tokens[:, :4])[0], rtol=0, atol=1e-13)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("mixer", ["lstm", "mlp"])
-def test_a_stack_is_its_members(mixer):
-    stack = HookedDecoder(config_of(mixer), n_models=3).double()
-    randomise(stack, seed=0)
-    tokens = torch.randint(3, (4, 7), generator=torch.Generator().manual_seed(0))
-    together = stack(tokens.expand(3, -1, -1))
-    for i in range(3):
-        torch.testing.assert_close(stack[i](tokens), together[i], rtol=0, atol=1e-12)
-
-
-@torch.no_grad()
 def test_what_a_hook_writes_into_cells_is_shown():
     model = HookedDecoder(config_of("lstm", n_layers=1)).double()
     randomise(model, seed=0)

@@ -4,7 +4,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 import torch
-from decoder_cases import CASES, config_of, decoder_of, tokens_of
+from decoder_cases import CASES, MIXERS, config_of, decoder_of, tokens_of
 
 from mechmarkov.models import DecoderConfig, HookedDecoder
 
@@ -19,6 +19,11 @@ def objective(logits):
     """Something uneven, so that no gradient is zero by symmetry."""
     shape = logits.shape[-3:]
     return (logits.sin() * torch.linspace(-1, 2, shape.numel(), dtype=logits.dtype).view(shape)).sum()
+
+
+def size_of(gradient):
+    """Its largest number, or 1: where Mamba norms nothing its gradients are of the order of 10^4."""
+    return max(1.0, float(gradient.nan_to_num().abs().max()))
 
 
 def assert_same_run(stack, members, tokens, member_tokens):
@@ -55,13 +60,14 @@ def assert_same_run(stack, members, tokens, member_tokens):
         theirs = run(member, x)
         for name in names:
             difference = (ours[name].grad[i] - theirs[name].grad).nan_to_num()
-            assert difference.abs().max() < 1e-9, name
+            assert difference.abs().max() < 1e-9 * size_of(theirs[name].grad), name
         gradients = {name: parameter.grad for name, parameter in member.named_parameters()}
         for name, parameter in stack.named_parameters():
-            assert torch.allclose(parameter.grad[i], gradients[name], rtol=1e-9, atol=1e-10), name
+            room = 1e-10 * size_of(gradients[name])
+            assert torch.allclose(parameter.grad[i], gradients[name], rtol=1e-9, atol=room), name
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES | MIXERS)
 def test_a_stack_is_its_members(case):
     config = config_of(case)
     members = members_of(config)

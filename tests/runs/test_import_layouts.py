@@ -103,14 +103,6 @@ def test_weights_are_read_with_the_config_beside_them(tmp_path):
         import_run([folder / "model.safetensors"], source=SOURCE)
 
 
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.module.", "module._orig_mod."])
-def test_what_wrappers_put_before_names_is_taken_off(tmp_path, prefix):
-    plain = torch.load(FOREIGN / "tl2_bare_attn_only.pt", weights_only=True)
-    torch.save({prefix + name: value for name, value in plain.items()}, tmp_path / "model.pt")
-    run = import_run([tmp_path / "model.pt"], source=SOURCE, given=BARE).run
-    assert torch.equal(run.states["unembed.W_U"][0], plain["unembed.W_U"])
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_precisions_become_float32(tmp_path, dtype):
     plain = torch.load(FOREIGN / "tl3_bare_attn_only.pt", weights_only=True)

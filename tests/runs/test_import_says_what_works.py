@@ -61,13 +61,6 @@ def test_an_argument_that_changes_nothing_is_taken_out(tmp_path, capsys, nanogpt
     assert "checkpoint['model_args'].pop('foo') and save again" in words
 
 
-@pytest.mark.parametrize("name", ["n_iter", "steps", "num_updates", "optimizer_step"])
-def test_steps_by_other_names(tmp_path, nanogpt, name):
-    nanogpt.pop("iter_num")
-    nanogpt[name] = 40
-    assert imported(saved(tmp_path / "x.pt", nanogpt), act_fn="gelu").steps.tolist() == [40]
-
-
 def test_a_shorter_context_of_a_table_of_positions(tmp_path):
     config = GPT2Config(
         vocab_size=5, n_positions=8, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0

@@ -4,7 +4,6 @@ import json
 import math
 import shutil
 
-import numpy as np
 import pytest
 import torch
 from golden_files import FOREIGN, golden
@@ -13,7 +12,6 @@ from run_files import saved, touch
 from safetensors.torch import load_file, save_file
 
 from mechmarkov.runs.import_run import import_run
-from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Circle
 
 
@@ -106,9 +104,9 @@ def test_messages_have_the_names_of_the_file(tmp_path, capsys):
 
 
 def test_one_name_of_gpt2_is_not_gpt2(tmp_path, capsys):
-    own = {"wte.weight": torch.ones(5, 8), "layers.0.Q.weight": torch.ones(8, 8)}
+    own = {"wte.weight": torch.ones(5, 8), "layers.0.Q.weight": torch.ones(8, 8), "\u202e": torch.zeros(1)}
     line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", own))
-    called = "its weights are called wte.weight, layers.N.Q.weight: "
+    called = "its weights are called wte.weight, layers.N.Q.weight, \\u202e: "
     assert f"{called}say which weight is which with names=" in line
     assert line.endswith("(wte.weight is one of GPT-2's, but there is no h.0.attn.c_attn.weight)")
 
@@ -173,12 +171,6 @@ def test_a_bridge_around_another_model(tmp_path, capsys):
     data["cfg"]["architecture"] = "MambaForCausalLM"
     line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", data))
     assert "cfg.architecture is 'MambaForCausalLM', expected" in line
-
-
-def test_other_names(tmp_path, capsys):
-    path = saved(tmp_path / "model.pt", {"layers.0.weight": torch.zeros(2), "\u202e": torch.zeros(1)})
-    line = refused(capsys, tmp_path, path)
-    assert "its weights are called layers.N.weight, \\u202e: say which weight is which with names=" in line
 
 
 @pytest.mark.parametrize("place", ["optimizer", "model", "cfg"])
@@ -260,28 +252,3 @@ def test_a_storage_beyond_all_sense_is_not_read(tmp_path, capsys, monkeypatch):
     data["model"]["transformer.ln_f.weight"] = torch.zeros(1 << 15)[:8]
     line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", data), *GELU)
     assert "bytes, expected at most 65536: a toy model" in line
-
-
-@pytest.mark.parametrize("name", ["tl2_mlp_ln.pt", "nanogpt_bias.pt", "bridge_gpt2.pt", "gpt2_safetensors"])
-def test_a_changed_byte_is_read_or_refused(tmp_path, name):
-    """Never another error: the zip directory, its local headers, the pickle and the JSON header are hit."""
-    generator = np.random.default_rng(3)
-    given = {"act_fn": "gelu"} if name.startswith("nanogpt") else {}
-    path, weights = tmp_path / name, tmp_path / name
-    if (FOREIGN / name).is_dir():
-        shutil.copytree(FOREIGN / name, path)
-        weights = path / "model.safetensors"
-    else:
-        shutil.copy(FOREIGN / name, path)
-    good = weights.read_bytes()
-    said = []
-    for _ in range(50):  # `test_fuzz_files` breaks more
-        bad = bytearray(good)
-        bad[generator.integers(len(bad))] = generator.integers(256)
-        weights.write_bytes(bad)
-        try:
-            import_run([path], source=Circle(n_states=5, p=0.3), given=given)
-        except RunFileError as error:
-            said.append(str(error))
-    assert len(said) > 3
-    assert not any("\n" in line for line in said)

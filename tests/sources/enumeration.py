@@ -46,6 +46,15 @@ def path_probability(start, P, x):
     return start[x[0]] * np.prod([P[a][b] for a, b in pairwise(x)])
 
 
+def hidden_paths(chain, x):
+    """Each path of hidden states with its probability together with the tokens."""
+    T, E = np.array(chain.transitions), np.array(chain.emissions)
+    pi = solve(T)
+    for hidden in product(range(len(T)), repeat=len(x)):
+        emitted = np.prod([E[h][y] for h, y in zip(hidden, x, strict=True)])
+        yield hidden, path_probability(pi, T, hidden) * emitted
+
+
 def table(law, n_states, length):
     """The law as an array with an axis for each position."""
     found = np.zeros((n_states,) * length)
@@ -123,6 +132,19 @@ def assert_exact(source, law, length):
     assert_stationary(source, joint)
     assert_drawn(source, joint)
     assert_optimal(source, joint)
+
+
+def assert_posterior(found, tokens, joint):
+    """Bayes' rule at every position.
+
+    Args:
+        found: The posterior `[sequence, position, hidden]`.
+        tokens: Of these.
+        joint: Of a sequence so far the probabilities of it together with each hidden value.
+    """
+    for (sequence, t), _ in np.ndenumerate(tokens):
+        likely = np.array(joint(tuple(tokens[sequence, : t + 1])))
+        np.testing.assert_allclose(found[sequence, t], likely / likely.sum(), **EXACT)
 
 
 def assert_deterministic(source, length=50):

@@ -7,6 +7,7 @@ from enumeration import (
     EXACT,
     assert_drawn,
     assert_optimal,
+    assert_posterior,
     generator,
     path_probability,
     solve,
@@ -30,15 +31,16 @@ CASES = [
 ]
 
 
-def law(source):
+def with_each_chain(source):
+    """Of a sequence the probability of it and of each chain."""
     weights = weights_of(source.weights, len(source.chains))
     parts = [(w, solve(P), np.array(P)) for w, P in zip(weights, source.chains, strict=True)]
-    return lambda x: sum(w * path_probability(pi, P, x) for w, pi, P in parts)
+    return lambda x: [w * path_probability(pi, P, x) for w, pi, P in parts]
 
 
 @pytest.mark.parametrize("source", CASES, ids=repr)
 def test_sequences_and_the_best_predictor_against_all_short_sequences(source):
-    joint = table(law(source), source.n_states, 4)
+    joint = table(lambda x: sum(with_each_chain(source)(x)), source.n_states, 4)
     assert_drawn(source, joint)
     assert_optimal(source, joint)
     assert source.best().name == "bigram_retrieval"
@@ -47,12 +49,7 @@ def test_sequences_and_the_best_predictor_against_all_short_sequences(source):
 @pytest.mark.parametrize("source", CASES, ids=repr)
 def test_the_posterior_is_bayes_rule_with_the_first_token(source):
     tokens = source.sample(20, 6, generator=generator()).numpy()
-    found = source.posterior(tokens)
-    for x, row in zip(tokens, found, strict=True):
-        for t in range(6):
-            parts = zip(weights_of(source.weights, len(source.chains)), source.chains, strict=True)
-            likely = np.array([w * path_probability(solve(P), P, x[: t + 1]) for w, P in parts])
-            np.testing.assert_allclose(row[t], likely / likely.sum(), **EXACT)
+    assert_posterior(source.posterior(tokens), tokens, with_each_chain(source))
 
 
 def test_long_sequences_neither_underflow_nor_mislead():

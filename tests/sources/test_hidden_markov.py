@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from enumeration import EXACT, assert_exact, generator, path_probability, solve
+from enumeration import EXACT, assert_exact, assert_posterior, generator, hidden_paths
 
 from mechmarkov.sources import Chain, HiddenMarkov
 
@@ -19,30 +19,21 @@ CASES = [
 ]
 
 
-def paths(source, x):
-    """The probability of each hidden path together with the tokens."""
-    T, E = np.array(source.transitions), np.array(source.emissions)
-    pi = solve(T)
-    for hidden in product(range(len(T)), repeat=len(x)):
-        emitted = np.prod([E[h][y] for h, y in zip(hidden, x, strict=True)])
-        yield hidden, path_probability(pi, T, hidden) * emitted
-
-
 @pytest.mark.parametrize("source", CASES, ids=repr)
 def test_laws_draws_and_best_against_all_short_sequences(source):
-    assert_exact(source, lambda x: sum(p for _, p in paths(source, x)), 4)
+    assert_exact(source, lambda x: sum(p for _, p in hidden_paths(source, x)), 4)
     assert source.best().name == "forward_filter"
 
 
 @pytest.mark.parametrize("source", CASES, ids=repr)
 def test_beliefs_are_the_law_of_the_hidden_state(source):
     tokens = source.sample(8, 5, generator=generator()).numpy()
-    for x, beliefs in zip(tokens, source.beliefs(tokens), strict=True):
-        for t in range(5):
-            expected = np.zeros(source.n_hidden)
-            for hidden, p in paths(source, x[: t + 1]):
-                expected[hidden[-1]] += p
-            np.testing.assert_allclose(beliefs[t], expected / expected.sum(), **EXACT)
+
+    def with_each_last_state(x):
+        paths = list(hidden_paths(source, x))
+        return [sum(p for hidden, p in paths if hidden[-1] == i) for i in range(source.n_hidden)]
+
+    assert_posterior(source.beliefs(tokens), tokens, with_each_last_state)
 
 
 def test_beliefs_are_calibrated_on_the_hidden_states_that_were_drawn():
@@ -129,7 +120,7 @@ def test_the_laws_of_hidden_states_are_those_of_all_paths_that_are_in_them(sourc
     for x, found in zip(tokens, laws, strict=True):
         for t, hidden in product(range(3), range(source.n_hidden)):
             joint = [
-                sum(p for h, p in paths(source, (*x[: t + 1], y)) if h[t] == hidden)
+                sum(p for h, p in hidden_paths(source, (*x[: t + 1], y)) if h[t] == hidden)
                 for y in range(source.n_states)
             ]
             if sum(joint) > 0:

@@ -1,10 +1,8 @@
 """One of several hidden chains a sequence: against the sum over tasks and hidden paths."""
 
-from itertools import product
-
 import numpy as np
 import pytest
-from enumeration import EXACT, assert_exact, generator, path_probability, solve, weights_of
+from enumeration import EXACT, assert_exact, assert_posterior, generator, hidden_paths, weights_of
 
 from mechmarkov.sources import HiddenMarkov, HiddenMixture
 
@@ -22,35 +20,21 @@ CASES = [
 ]
 
 
-def of_task(task, x):
-    """Each hidden path of one task with its probability together with the tokens."""
-    T, emissions = np.array(task.transitions), np.array(task.emissions)
-    for hidden in product(range(len(T)), repeat=len(x)):
-        emitted = np.prod([emissions[h][y] for h, y in zip(hidden, x, strict=True)])
-        yield hidden, path_probability(solve(T), T, hidden) * emitted
-
-
-def tasks_and_paths(source, x):
-    weights = weights_of(source.weights, len(source.tasks))
-    for i, (weight, task) in enumerate(zip(weights, source.tasks, strict=True)):
-        for hidden, p in of_task(task, x):
-            yield i, hidden, weight * p
+def with_each_task(source):
+    """Of a sequence the probability of it and of each task."""
+    parts = [*zip(weights_of(source.weights, len(source.tasks)), source.tasks, strict=True)]
+    return lambda x: [weight * sum(p for _, p in hidden_paths(task, x)) for weight, task in parts]
 
 
 @pytest.mark.parametrize("source", CASES, ids=["two", "weighted", "three"])
 def test_laws_draws_and_best_against_all_short_sequences(source):
-    assert_exact(source, lambda x: sum(p for *_, p in tasks_and_paths(source, x)), 4)
+    assert_exact(source, lambda x: sum(with_each_task(source)(x)), 4)
 
 
 @pytest.mark.parametrize("source", CASES, ids=["two", "weighted", "three"])
 def test_the_posterior_is_that_of_the_task(source):
     tokens = source.sample(6, 4, generator=generator()).numpy()
-    for x, posterior in zip(tokens, source.posterior(tokens), strict=True):
-        for t in range(4):
-            expected = np.zeros(len(source.tasks))
-            for task, _, p in tasks_and_paths(source, x[: t + 1]):
-                expected[task] += p
-            np.testing.assert_allclose(posterior[t], expected / expected.sum(), **EXACT)
+    assert_posterior(source.posterior(tokens), tokens, with_each_task(source))
 
 
 def test_parts_are_the_task_and_the_state():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from enumeration import EXACT, assert_exact, generator, solve, weights_of
+from enumeration import EXACT, assert_exact, assert_posterior, generator, solve, weights_of
 
 from mechmarkov.sources import LaggedChain, SelectiveLag
 
@@ -24,24 +24,21 @@ def given_lag(source, lag, x):
     return np.prod([P[x[t - lag]][x[t]] if t >= lag else pi[x[t]] for t in range(len(x))])
 
 
-def law(source):
+def with_each_lag(source):
+    """Of a sequence the probability of it and of each lag."""
     parts = list(zip(weights_of(source.weights, len(source.lags)), source.lags, strict=True))
-    return lambda x: sum(w * given_lag(source, lag, x) for w, lag in parts)
+    return lambda x: [w * given_lag(source, lag, x) for w, lag in parts]
 
 
 @pytest.mark.parametrize("source", CASES, ids=repr)
 def test_laws_draws_and_best_against_all_short_sequences(source):
-    assert_exact(source, law(source), 5)
+    assert_exact(source, lambda x: sum(with_each_lag(source)(x)), 5)
 
 
 @pytest.mark.parametrize("source", CASES, ids=repr)
 def test_the_posterior_over_lags_is_bayes_rule(source):
     tokens = source.sample(10, 9, generator=generator()).numpy()
-    for x, row in zip(tokens, source.posterior(tokens), strict=True):
-        for t in range(9):
-            parts = zip(weights_of(source.weights, len(source.lags)), source.lags, strict=True)
-            likely = np.array([w * given_lag(source, lag, x[: t + 1]) for w, lag in parts])
-            np.testing.assert_allclose(row[t], likely / likely.sum(), **EXACT)
+    assert_posterior(source.posterior(tokens), tokens, with_each_lag(source))
 
 
 def test_a_long_sequence_tells_its_lag_and_then_the_best_is_that_lags_own():

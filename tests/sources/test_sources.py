@@ -97,14 +97,6 @@ def test_sources_are_equal_by_their_arguments_whatever_was_worked_out():
     assert Circle(n_states=6, p=1) != {"kind": "circle", "n_states": 6, "p": 1.0}
 
 
-@pytest.mark.parametrize("source", DATA, ids=repr)
-def test_sources_are_frozen(source):
-    with pytest.raises(ValidationError, match="frozen"):
-        source.kind = "circle"
-    with pytest.raises(ValidationError, match="frozen"):
-        source.p = 0.1
-
-
 def test_a_changed_copy_has_the_law_of_its_own_arguments():
     source = Binary(p=0.5, q=0.8)
     assert source.P[0, 1] == 0.5

@@ -14,6 +14,7 @@ from mechmarkov.sweeps.spec import Phase, points, seeds_of
 
 BASE = {"name": "a", "recipe": "walk-k6-half"}
 PHASE = Phase(x="p", y="q")
+GRID = {"a": [0] * 1000}
 HALF = Share(1, 2, 0, 0.1, 0.9)
 
 
@@ -29,8 +30,7 @@ def drawn(n_x, n_y, facets=(None,), phase=PHASE, share=HALF):
     [
         ({"seeds": 1_000_000}, {"seeds": 1_000_001}, "expected how many, or a list of different integers"),
         ({"seeds": [2**63 - 1]}, {"seeds": [2**63]}, "expected how many, or a list of different integers"),
-        ({"seeds": [0]}, {"seeds": [-1]}, "expected how many, or a list of different integers"),
-        ({"grid": {"a": [0] * 1000, "b": [0] * 100}}, {"grid": {"a": [0] * 100_001}}, "are 100,001 points"),
+        ({"grid": GRID | {"b": [0] * 100}}, {"grid": GRID | {"b": [0] * 101}}, "are 101,000 points"),
         ({"list": [{"a": 0}] * 2}, {"grid": {"a": [0] * 100_000}, "list": [{"a": 1}]}, "are 100,001 points"),
         (
             {"grid": {"a": [0] * 50_000}, "seeds": 20},
@@ -116,6 +116,7 @@ def test_panels_share_their_rows_and_name_them_once():
         ([0.2, 0.8], [0.2, 0.8], [(0, 1), (1, 0)]),
         ([0.2, 0.5], [0.2, 0.5], [(1, 1), (1, 1)]),  # they meet in a corner
         ([0.2, 0.4], [0.2, 0.5], None),
+        ([0.3], [0.7], None),  # of one row or column it crosses one place
         ([0.5], [0.2, 0.8], None),
         ([0.2, 0.8], [0.5], None),
     ],

@@ -172,18 +172,13 @@ def test_a_score_has_its_null_and_interval():
         (["a", None], "string", ["a", None]),
         ([[0, 1], None, "a"], "string", ["[0, 1]", None, '"a"']),
         ([True, 1], "string", ["true", "1"]),
+        ([{"b": 1, "a": [True]}, 1.5, None], "string", ['{"a": [true], "b": 1}', "1.5", None]),
+        ([None, None], "bool", [None, None]),
     ],
 )
 def test_a_column_has_one_type(values, kind, kept):
     found = column(values)
     assert (str(found.type), found.to_pylist()) == (kind, kept)
-
-
-@pytest.mark.parametrize("cells", [[(0.3, 0.2), (0.3, 0.9)], [(0.2, 0.3), (0.9, 0.3)], [(0.3, 0.7)]])
-def test_one_row_or_column_has_no_line_of_independence(cells):
-    """The line crosses it at one place only."""
-    picture = figure(counts(outcomes({cell: [True] for cell in cells}), PHASE), PHASE)
-    assert [trace.type for trace in picture.data] == ["heatmap"]
 
 
 def test_different_sources_share_no_exact_lines():

@@ -16,7 +16,7 @@ from mechmarkov.runs.training_curve import training_curve
 from mechmarkov.sweeps import SweepError, load_sweep, sweep
 from mechmarkov.sweeps.spec import points
 from mechmarkov.sweeps.store import Store
-from mechmarkov.sweeps.tasks import Done, Item, Settings, Task, carry_out, fleets, member_key, with_runs
+from mechmarkov.sweeps.tasks import Done, Item, Settings, Task, carry_out, member_key, with_runs
 from mechmarkov.training.workload import Member
 
 TIMED = ["seconds"]
@@ -55,15 +55,10 @@ def test_a_member_is_the_run_trained_alone(finished):
     assert row["behaviour.kl_bigram"] == pytest.approx(scores["kl_bigram"].value, abs=1e-5)
     assert row["behaviour.kl_bigram.null_high"] == pytest.approx(scores["kl_bigram"].null[2], abs=1e-6)
     assert finished.table.schema.field("behaviour.kl_bigram").metadata == {b"unit": b"nats"}
-
-
-def test_a_row_keeps_the_loss_of_its_training(finished):
-    row = finished.table.to_pylist()[5]
     curve = json.loads((finished.folder / "rows" / f"{row['key']}.json").read_text("utf-8"))["curve"]
-    (point,) = [p for p in points(finished.sweep) if p.values == {"source.p": 0.5, "source.q": 0.2}]
-    loss = mm.train(point.recipe, seed=row["seed"]).metrics["loss"]
-    assert curve["step"] == loss["step"].tolist()
-    assert curve["loss"] == pytest.approx(loss["value"].tolist(), abs=1e-4)  # kept with five digits
+    assert curve["step"] == run.metrics["loss"]["step"].tolist()
+    # kept with five digits
+    assert curve["loss"] == pytest.approx(run.metrics["loss"]["value"].tolist(), abs=1e-4)
 
 
 def test_a_curve_of_many_steps_is_their_means():
@@ -195,34 +190,12 @@ def test_a_diverging_member_has_a_row(tmp_path):
     assert sweep(together, tmp_path / "together").trained == 0  # it would diverge again
 
 
-def test_a_row_that_is_none_is_named(tmp_path):
-    found = sweep(tiny(seeds=1), tmp_path)
-    path = tmp_path / "rows" / f"{found.table['key'][0].as_py()}.json"
-    for text in ("{", "[]", json.dumps({"format": "mechmarkov.sweep-row", "key": "other"})):
-        path.write_text(text, "utf-8")
-        with pytest.raises(SweepError, match=f"{path.name} is not a row of this sweep"):
-            sweep(tiny(seeds=1), tmp_path)
-
-
 def test_one_wrong_point_stops_all_before_writing(tmp_path):
     with pytest.raises(SweepError, match=r"point 3 \(source.p = 1.5, source.q = 0.2\)"):
         sweep(tiny(grid={"source.p": [0.2, 1.5], "source.q": [0.2, 0.8]}), tmp_path / "out")
     with pytest.raises(SweepError, match=r"probes has 'atention', did you mean attention\?"):
         sweep(tiny(probes=["atention"]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_fleets_are_of_one_shape_and_bounded():
-    found = points(
-        load_sweep(tiny(seeds=3, grid={"source.p": [0.2, 0.5], "model.tied": [True, False]}, phase=None))
-    )
-    members = [Member(point.recipe, seed) for point in found for seed in range(3)]
-    items = [Item(member_key(member), member) for member in members]
-    tasks = fleets(items, 4)
-    assert [len(task.items) for task in tasks] == [4, 2, 4, 2]
-    tied = [{item.member.recipe.model.tied for item in task.items} for task in tasks]
-    assert tied == [{True}, {True}, {False}, {False}]
-    assert sorted(item.key for task in tasks for item in task.items) == sorted(item.key for item in items)
 
 
 def test_keys_tell_members_apart():

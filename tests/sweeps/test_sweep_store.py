@@ -12,7 +12,7 @@ from mechmarkov.sweeps import SweepError, load_sweep
 from mechmarkov.sweeps.engines import Cluster, pack, unpack
 from mechmarkov.sweeps.spec import Point
 from mechmarkov.sweeps.store import Store
-from mechmarkov.sweeps.table import column, table
+from mechmarkov.sweeps.table import table
 from mechmarkov.sweeps.tasks import Done, Item, Task, fleets, member_key, with_runs
 from mechmarkov.training.recipe import load_recipe
 from mechmarkov.training.workload import Member
@@ -197,11 +197,6 @@ def test_runs_travel_with_their_task(tmp_path):
     assert [item.run for item in with_runs(Task(0, items)).items] == [b"abc", b"b", None]
     done = Done(({"key": "a"}, {"key": "b"}), {"a": b"\n\n", "b": b"", "c": b"x\ny"})
     assert unpack(pack(done)) == done
-
-
-def test_what_is_mixed_becomes_one_text():
-    assert column([{"b": 1, "a": [True]}, 1.5, None]).to_pylist() == ['{"a": [true], "b": 1}', "1.5", None]
-    assert str(column([None, None]).type) == "bool"
 
 
 def test_columns_stand_where_they_came_first():

@@ -55,17 +55,6 @@ def test_what_is_commented_out_is_the_default():
         assert changed == recipe
 
 
-def test_given_numbers_are_those_of_the_model():
-    text = new_recipe("circle", layers=3, heads=2, width=16, context=12, steps=5)
-    recipe = Recipe.from_data(tomllib.loads(text))
-    config = recipe.decoder_config
-    assert (config.n_layers, config.n_heads, config.d_model, config.n_ctx, recipe.steps) == (3, 2, 16, 12, 5)
-    with pytest.raises(RecipeError, match=r"^heads is 3, expected a divisor of the width, 16$"):
-        new_recipe("circle", heads=3, width=16)
-    with pytest.raises(ValueError, match=r"^no source is called 'cirle', did you mean circle"):
-        new_recipe("cirle")
-
-
 def test_states_and_order_of_a_new_recipe(capsys):
     words = ["recipe", "new", "--source", "chain", "--layers", "2", "--states", "4", "--order", "2"]
     main(words)
@@ -95,6 +84,8 @@ def test_states_and_order_of_a_new_recipe(capsys):
     [
         ("circle", {"order": 2}, "order is 2, but source 'circle' has no field order, expected"),
         ("fruit_questions", {"states": 3}, "states is 3, but source 'fruit_questions' has no field n_states"),
+        ("cirle", {}, "no source is called 'cirle', did you mean circle"),
+        ("circle", {"heads": 3, "width": 16}, "heads is 3, expected a divisor of the width, 16$"),
         ("circle", {"states": 2}, "source.n_states is 2, expected at least 3"),
         ("chain", {"states": 40, "order": 5}, "order is 5 on 40 states, expected a law of at most 10,000"),
     ],

@@ -203,11 +203,6 @@ def test_a_kind_brings_its_own_defaults(path):
     assert load_recipe(path).with_set(["optimiser.kind=gd"]).optimiser.lr == 1.0
 
 
-def test_many_checkpoints_are_kept():
-    recipe = load_recipe("in-context-k3-shortformer").with_set(["steps=5000", "checkpoints={every=1}"])
-    assert len(recipe.checkpoint_steps) == 5001
-
-
 def test_one_change_without_a_list_is_refused():
     change = "source.p=0.7"
     with pytest.raises(TypeError, match=r"changes is 'source.p=0.7', expected a list of changes: \["):
@@ -253,11 +248,6 @@ def test_of_many_faults_six_are_named(path):
     assert len(faults) == 7
     assert faults[-1] == "and 3 more"
     assert all(f"unknown key key_{i}, " in fault for i, fault in enumerate(faults[:6]))
-
-
-def test_a_recipe_is_frozen():
-    with pytest.raises(ValueError, match="frozen"):
-        load_recipe("walk-k6-half").steps = 3
 
 
 LLAMA = """

@@ -12,10 +12,8 @@ from mechmarkov.runs import Run, RunFileError, load
 from mechmarkov.safe import file as safe_file
 from mechmarkov.sources import Binary, source_from_data
 from mechmarkov.training import plan
-from mechmarkov.training import resume as partials
 from mechmarkov.training.recipe import load_recipe
 from mechmarkov.training.train import TrainingDivergedError, train
-from mechmarkov.training.workload import Member
 
 RECIPE = load_recipe("walk-k6-half").with_set(["steps=8", "data.n_train=40"])
 DIVERGES = load_recipe("binary-p05-q08-tied").with_set(["optimiser={kind='gd', lr=1e6}", "steps=8"])
@@ -98,37 +96,14 @@ def test_the_next_call_clears_what_is_done(tmp_path, others, left):
     assert (tmp_path / "partial.pt").exists() == left
 
 
-def test_what_another_recipe_left_stays(tmp_path):
-    train(RECIPE, seed=0, device="cpu", out=tmp_path)
-    for recipes in ([RECIPE.with_set(["steps=9"])], [RECIPE.with_set(["steps=9"]), RECIPE]):
-        members = [Member(recipe, 0) for recipe in recipes]
-        partials.write(tmp_path / "partial.pt", members, torch.device("cpu"), {"step": 3})
-        train(RECIPE, seed=0, device="cpu", out=tmp_path)
-        assert (tmp_path / "partial.pt").exists()
-
-
 def test_what_another_training_left_is_not_taken(tmp_path):
     with pytest.raises(PowerCutError):
         train(RECIPE, seed=0, device="cpu", out=tmp_path, save_every=0, progress=stop_at(3))
     with pytest.raises(RunFileError, match=r"belongs to another interrupted training \(source.p is '0.5'"):
         train(RECIPE.with_set(["source.p=0.6"]), seed=0, device="cpu", out=tmp_path)
-    with pytest.raises(RunFileError, match=r"belongs to another .*seeds is '\[0\]' there and '\[1\]' here"):
-        train(RECIPE, seed=1, device="cpu", out=tmp_path)
     safe_file.write(tmp_path / "partial.pt", {"format": "something else"})
     with pytest.raises(RunFileError, match=r"partial.pt is not an interrupted training"):
         train(RECIPE, seed=0, device="cpu", out=tmp_path)
-
-
-def test_a_partial_of_swapped_recipes_is_not_taken(tmp_path):
-    """Recipes and seeds are the same lists; which member has which recipe is not."""
-    one, other = RECIPE, RECIPE.with_set(["source.p=0.6"])
-    there = [Member(one, 0), Member(other, 0), Member(one, 1)]
-    here = [Member(one, 0), Member(other, 0), Member(other, 1)]
-    cpu, path = torch.device("cpu"), tmp_path / "partial.pt"
-    partials.write(path, there, cpu, {"step": 3})
-    assert partials.read(path, there, cpu) == {"step": 3}
-    with pytest.raises(RunFileError, match=r"recipe_of is '\[0, 1, 0\]' there and '\[0, 1, 1\]' here"):
-        partials.read(path, here, cpu)
 
 
 def test_earlier_results_are_read_and_never_overwritten(tmp_path):

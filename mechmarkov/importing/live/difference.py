@@ -49,13 +49,12 @@ def difference(logits: Float[Tensor, "*axes"], ours: Float[Tensor, "*axes"]) -> 
     return Difference(float(apart.max()), float((apart / size).max()))
 
 
-def check_difference(apart: Difference, who: str, advice: str = "") -> None:
+def check_difference(apart: Difference, who: str) -> None:
     """Refuse logits that differ by more than rounding, 1e-4 of their size.
 
     Args:
         apart: The distance, from `difference`.
         who: The beginning of the sentence.
-        advice: The end of the sentence.
 
     Raises:
         RunFileError: With both numbers.
@@ -66,7 +65,7 @@ def check_difference(apart: Difference, who: str, advice: str = "") -> None:
         mechmarkov.safe.plain_data.RunFileError: the two disagree: logits differ by up to 0.5, ...
     """
     if not apart.is_below(MAX_LOGIT_DIFFERENCE):
-        raise _disagree(apart, who, MAX_LOGIT_DIFFERENCE, advice)
+        raise _disagree(apart, who, MAX_LOGIT_DIFFERENCE, "")
 
 
 def _disagree(apart: Difference, who: str, bound: float, advice: str) -> RunFileError:

@@ -96,7 +96,16 @@ def _means(scores: Float[Tensor, "batch head query key"], values: Side, d_head: 
 
 
 def _sides(linears: Sequence[Linear], n_heads: int) -> Iterator[tuple[list[Line], dict[str, Side]]]:
-    """Yields what may be queries, keys and values; the likeliest first."""
+    """Yields which products may be queries, keys and values; the likeliest first.
+
+    Args:
+        linears: Products that read the same: one for all three, two, three, or three a head.
+        n_heads: How many heads the scores have.
+
+    Yields:
+        A line of names for each product; and what it gives to the sides "Q", "K" and "V", `[batch, position,
+        head d_head]`.
+    """
     stream = linears[0].x.flatten(2)
     if len(linears) == 3:
         by_name = _by_name(linears)

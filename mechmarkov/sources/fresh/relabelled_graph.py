@@ -162,7 +162,7 @@ class RelabelledGraph(WithHidden):
         return posterior(np.stack(evidence, -1), np.full(n, 1 / n))
 
     def beliefs(self, tokens: Tokens) -> Float[np.ndarray, "batch position graph"]:
-        """Returns what is hidden is the graph: its posterior."""
+        """Returns the posterior over graphs: the graph is what is hidden."""
         return self.posterior(tokens)
 
     def laws_of_hidden(self, tokens: Tokens) -> Float[np.ndarray, "batch position graph state"]:
