@@ -4,6 +4,8 @@ import pytest
 
 import mechmarkov as mm
 from mechmarkov.certify import certify
+from mechmarkov.curvature.loss_surface import loss_surface
+from mechmarkov.curvature.population import population_of
 from mechmarkov.probing.probe import load_probe
 
 
@@ -20,7 +22,9 @@ def objects(tmp_path_factory):
         "score": result["attention"].scores["parent_score"],
         "figure": result["attention"].figures()[0],
         "probe": load_probe("attention"),
-        "subject": mm.Subject.of(run, sequences=8),
+        "subject": (subject := mm.Subject.of(run, sequences=8)),
+        "surface": loss_surface(subject),
+        "population": population_of(subject),
         "recipe": mm.load_recipe("walk-k6-half"),
         "sweep": mm.load_sweep("binary-phase"),
         "certificate": certify(run),

@@ -22,6 +22,7 @@ from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import kl
+from mechmarkov.utils.text import counted
 
 Activation = Callable[[int, Tensor], Tensor]
 
@@ -42,7 +43,7 @@ ONE_SIDED, BOTH_SIDES = 1e-7, 1e-5
 TWICE_DIFFERENTIABLE = SDPBackend.MATH
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LossSurface:
     """The mean loss over a population, in nats, of models that differ in their trainable parameters.
 
@@ -65,6 +66,11 @@ class LossSurface:
     frozen: dict[str, Tensor]
     decoder: HookedDecoder
     walk: WalkParts | None
+
+    def __repr__(self) -> str:
+        """The models and the sequences."""
+        models = counted(len(self.thetas), "model")
+        return f"LossSurface({models} of {self.coordinates.size} numbers, {self.population.describe()})"
 
     def group_losses(self, theta: Float[Tensor, "member coordinate"], group: int) -> Float[Tensor, " member"]:
         """Mean loss of each model over one group of sequences."""

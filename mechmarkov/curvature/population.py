@@ -24,7 +24,7 @@ MAX_WORK = 1 << 26  # trainable parameters times tokens: each is met at every pr
 MAX_IMAGES = 64  # relabellings; a larger group's sample stays as it was drawn
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Population:
     """Sequences, each of one weight, in groups that were drawn independently.
 
@@ -45,6 +45,10 @@ class Population:
     read: Int[Tensor, " read"]
     exact: bool
     relabellings: list[Permutation]
+
+    def __repr__(self) -> str:
+        """The number of sequences, and whether they are all."""
+        return f"Population({self.describe()})"
 
     @property
     def images(self) -> int:
