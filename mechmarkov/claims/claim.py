@@ -205,7 +205,12 @@ class Claim:
         return 0.0 if premise is None or premise.value is None else premise.value
 
     def in_short(self) -> str:
-        """Status, relation and number in one line, in the names of the vocabulary."""
+        """Status, relation and number in one line, in the names of the vocabulary.
+
+        Example:
+            >>> Claim(("L0H0",), "attends_to", ("parent",), 0.98, unit="probability").in_short()
+            'shown: L0H0 attends_to parent (0.98 probability)'
+        """
         number = "" if self.value is None else f" ({format_number(self.value)} {self.unit}".rstrip() + ")"
         places = {"states": self.where.states, "positions": [str(at) for at in self.where.positions]}
         places |= {"pairs": [" ".join(pair) for pair in self.where.pairs]}
