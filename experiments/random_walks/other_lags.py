@@ -223,8 +223,8 @@ def long_walks(quick: bool) -> Measured:
         f"{share(n, len(hits))} samples; {told}",
         holds(n == len(hits)),
         f"{samples} independent samples of {walks} walks, with their rotations, at each of N = "
-        f"{', '.join(map(str, lengths))}; K = {CIRCLE}, p = {CHANCE:g}, M = max(1000, N^1.5), 20 steps of the "
-        f"reduced system; settles: more than 0.99 of attention at lag {LAG}",
+        f"{', '.join(map(str, lengths))}; K = {CIRCLE}, p = {CHANCE:g}, M = max(1000, N^1.5), 20 steps of "
+        f"the reduced system; settles: more than 0.99 of attention at lag {LAG}",
         "sampled",
         (n, len(hits)),
     )
