@@ -99,8 +99,8 @@ def even_chains(quick: bool) -> Measured:
         holds(faster == n),
         "first kept step with more than half of layer 1's attention on the previous token. Variance of an "
         f"entry of the chains, which is what there is to learn: {spread[0]:.3f} on chains, {spread[1]:.3f} "
-        f"on doubly stochastic, uniform law; seeds {seeds[0]} to {seeds[-1]}, trained after those of `unigrams` "
-        f"had left it undecided (6 of 16); {setting(base, n)}",
+        f"on doubly stochastic, uniform law; seeds {seeds[0]} to {seeds[-1]}, trained after those of "
+        f"`unigrams` had left it undecided (6 of 16); {setting(base, n)}",
         "trained at another",
         (faster, n),
         case=f"transformer, {STATES} symbols, {LAWS['uniform']}",
