@@ -82,6 +82,21 @@ def by_norms(tokens: Tokens, k: int, n_states: int) -> Float[np.ndarray, "batch 
     return np.einsum("bn,bnd->bd", limit(scores), x)
 
 
+def by_sums(tokens: Tokens, k: int, n_states: int, lags: range) -> Float[np.ndarray, "batch state"]:
+    """Section 5.1: z_n of weights 2^i on some lags, at unit length, and a layer that compares z_(i-1) to z_n.
+
+    Keys are those that have k tokens before them, as the section defines I_n.
+    """
+    x, length = np.eye(n_states)[tokens], tokens.shape[1]
+    z = np.zeros_like(x)
+    for n in range(length):
+        for i in (i for i in lags if i <= n):
+            z[:, n] += 2.0**i * x[:, n - i]
+    z /= np.maximum(np.linalg.norm(z, axis=-1, keepdims=True), 1e-300)
+    scores = np.einsum("bnd,bd->bn", z[:, k - 1 : -1], z[:, -1])  # of keys k, k + 1, …
+    return np.einsum("bn,bnd->bd", limit(scores), x[:, k:])
+
+
 def wrong(found: Float[np.ndarray, "batch state"], tokens: Tokens, k: int, n_states: int) -> tuple[int, int]:
     """In how many sequences a construction is not the conditional k-gram, of those where it is defined."""
     law, there = k_gram(tokens, k, n_states)
@@ -112,6 +127,8 @@ def constant_depth(quick: bool) -> Measured:
             "printed": by_heads(own, k, n, marked=False),
             "marked": by_heads(own, k, n, marked=True),
             "norms": by_norms(own, k, n),
+            "sums": by_sums(own, k, n, range(1, k + 1)),
+            "own sums": by_sums(own, k, n, range(k)),
         }
         for name, laws in found.items():
             counts[name] = counts.get(name, np.zeros(2, int)) + wrong(laws, own, k, n)
@@ -165,6 +182,16 @@ def constant_depth(quick: bool) -> Measured:
                 f"{every}; attention at its limit, norms as division by the length, as section C.1 allows",
                 exact,
                 number=f"wrong in {told('norms')}",
+            ),
+            Finding(
+                "first_layer_k",
+                f"with weights 2^i on lags 1 to k the prediction differs from the conditional k-gram in "
+                f"{told('sums')}; on lags 0 to k - 1 in {told('own sums')}",
+                holds(counts["sums"][0] == 0, corrected=counts["own sums"][0] == 0),
+                f"{every}; z_n at unit length, a last layer that compares z_(i-1) to z_n, attention at its "
+                "limit. On lags 1 to k z_n lacks the last token, and the model predicts from the k before it",
+                exact,
+                number=f"wrong in {told('sums')}",
             ),
             Finding(
                 "lemma_1",
