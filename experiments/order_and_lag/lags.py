@@ -123,7 +123,8 @@ def lag_attention(quick: bool) -> Measured:
         "attention_by_posterior",
         f"{share(hits, n)} seeds; lags that the best head selects: {over_seeds(most)} of {len(lags)}; "
         "largest correlation of attention with the posterior "
-        f"{over_seeds([value for value, _ in followed])}, above 97.5 % of {FRESH} fresh models in {share(leans, n)}",
+        f"{over_seeds([value for value, _ in followed])}, above 97.5 % of {FRESH} fresh models in "
+        f"{share(leans, n)}",
         holds(hits == n),
         "selects: one head of the last layer gives the most of its attention on the lags to the sequence's "
         f"own, in sequences of each lag, over queries that have every lag; {_name(shape)}; a chain on "
