@@ -75,7 +75,7 @@ def first_layers(quick: bool) -> Measured:
 
 def even_chains(quick: bool) -> Measured:
     """When the previous-token layer forms with three symbols, on chains and on doubly stochastic ones."""
-    seeds, steps = (range(2), 40) if quick else (range(16, 64), 600)
+    seeds, steps = (range(2), 40) if quick else (range(16, 48), 600)
     base = recipe("model.n_ctx=32", f"source.n_states={STATES}", "optimiser.lr=3e-3")
     base = base.with_set(["checkpoints={every=10}", f"steps={steps}"])
     sources = [

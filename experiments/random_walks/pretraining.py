@@ -12,7 +12,7 @@ from experiments.harness import Measured
 from experiments.random_walks.common import RECIPES
 from mechmarkov.models.init import initialise
 
-SEEDS = 64
+SEEDS = 32
 KNOWN = 0.1  # nats at the second fruit, of which log 2 are a guess
 LEARNED = "seeds that learned the second fruit from the words"
 NOT_LEARNED = "seeds that did not"
