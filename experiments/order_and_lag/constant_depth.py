@@ -64,13 +64,20 @@ def by_heads(tokens: Tokens, k: int, n_states: int, marked: bool) -> Float[np.nd
     return np.einsum("bn,bnd->bd", limit(scores), x)
 
 
-def by_norms(tokens: Tokens, k: int, n_states: int) -> Float[np.ndarray, "batch state"]:
-    """Theorem 4: sums with weights 3^i, normalised, so that the inner product is largest where both agree."""
+def by_norms(
+    tokens: Tokens, k: int, n_states: int, *, printed: bool = False
+) -> Float[np.ndarray, "batch state"]:
+    """Theorem 4: sums with weights 3^i, normalised, so that the inner product is largest where both agree.
+
+    With `printed` weights are what scores κ (i + 1) log 3 tend to as κ grows: all of it on the largest lag.
+    """
     x, length = np.eye(n_states)[tokens], tokens.shape[1]
     u, v, Z = np.zeros_like(x), np.zeros_like(x), np.zeros(length)
     for n in range(length):
         for lags, into in ((range(min(n + 1, k)), u), (range(1, min(k, n) + 1), v)):
             weights = np.array([3.0**i for i in lags])
+            if printed:
+                weights = (np.arange(len(weights)) == len(weights) - 1).astype(float)
             if len(weights):
                 weights /= weights.sum()
                 into[:, n] = sum(w * x[:, n - i] for w, i in zip(weights, lags, strict=True))
@@ -127,6 +134,7 @@ def constant_depth(quick: bool) -> Measured:
             "printed": by_heads(own, k, n, marked=False),
             "marked": by_heads(own, k, n, marked=True),
             "norms": by_norms(own, k, n),
+            "scaled up": by_norms(own, k, n, printed=True),
             "sums": by_sums(own, k, n, range(1, k + 1)),
             "own sums": by_sums(own, k, n, range(k)),
         }
@@ -182,6 +190,16 @@ def constant_depth(quick: bool) -> Measured:
                 f"{every}; attention at its limit, norms as division by the length, as section C.1 allows",
                 exact,
                 number=f"wrong in {told('norms')}",
+            ),
+            Finding(
+                "three_layers_printed",
+                f"differs from the conditional k-gram in {told('scaled up')}; with weights 3^i in "
+                f"{counts['norms'][0]}",
+                holds(counts["scaled up"][0] == 0, corrected=counts["norms"][0] == 0),
+                f"{every}; scores κ (i + 1) log 3 of the first two layers at the limit of κ, where all "
+                "attention is on the largest lag",
+                exact,
+                number=f"wrong in {told('scaled up')}",
             ),
             Finding(
                 "first_layer_k",

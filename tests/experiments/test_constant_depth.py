@@ -42,7 +42,7 @@ def test_sums_without_the_last_token_lag():
 
 
 def test_norms_without_normalising_are_told(monkeypatch):
-    monkeypatch.setattr(cd, "by_norms", lambda tokens, k, n: np.full((len(tokens), n), 1 / n))
+    monkeypatch.setattr(cd, "by_norms", lambda tokens, k, n, **_: np.full((len(tokens), n), 1 / n))
     assert direction(cd.constant_depth(True), "three_layers") == "against"
 
 
