@@ -77,12 +77,15 @@ def place_claims(places: Mapping[int, Sequence[tuple[int, int] | None]], how: st
     every = [place for found in places.values() for place in found]
     named = [place for place in every if place is not None]
     later = sum(head > feeder for feeder, head in named)
+    # With two layers there is no other place.
+    free = [place for depth, found in places.items() if depth > 2 for place in found if place is not None]
+    lowest = sum(place == (0, 1) for place in free)
     seen = [
         f"{depth} layers: "
         + ", ".join(f"{k} × {count}" for k, count in Counter(map(_words, found)).most_common())
         for depth, found in places.items()
     ]
-    return [
+    found = [
         Finding(
             "fed_induction_head",
             f"{share(later, len(every))} runs; {'; '.join(seen)}",
@@ -93,6 +96,18 @@ def place_claims(places: Mapping[int, Sequence[tuple[int, int] | None]], how: st
             (later, len(every)),
         ),
     ]
+    if free:
+        found.append(
+            Finding(
+                "first_two_layers",
+                f"{share(lowest, len(free))} circuits in more than two layers",
+                holds(lowest == len(free)),
+                f"the same; {how}",
+                "trained at another",
+                (lowest, len(free)),
+            )
+        )
+    return found
 
 
 def _words(place: tuple[int, int] | None) -> str:

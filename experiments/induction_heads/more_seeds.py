@@ -5,10 +5,8 @@ import numpy as np
 import mechmarkov as mm
 from experiments.claims import Finding, holds, share, unfinished
 from experiments.harness import Measured, first_time, over_seeds, trained, when
-from experiments.induction_heads.depths import HALF as REACHED
-from experiments.induction_heads.depths import circuit
 from experiments.induction_heads.phases import FULL, QUICK, SYMBOLS, plateau_and_drop
-from experiments.induction_heads.shared import distances, gained, recipe, setting
+from experiments.induction_heads.shared import distances, recipe, setting
 from experiments.induction_heads.variants import HALF, LAWS, previous_attention, unevenness
 
 STATES = 3
@@ -36,38 +34,6 @@ def rapid_drop(quick: bool) -> Measured:
                 "trained at another",
                 (sharp, len(runs)),
                 case=SYMBOLS[STATES],
-            )
-        ]
-    )
-
-
-def first_layers(quick: bool) -> Measured:
-    """In which layers the two heads form where there are three or four."""
-    seeds, depths = (range(2), (3,)) if quick else (range(16, 48), (3, 4))
-    changes = ["model.n_ctx=32", "steps=350", "checkpoints=[0]"]
-    places, reached = [], 0
-    for depth in depths:
-        varied = recipe(*changes, f"source.n_states={STATES}", f"model.n_layers={depth}")
-        (runs,) = trained([varied], seeds)
-        reached += sum(bool(gained(distances(run))[-1] > REACHED) for run in runs)
-        places.append([place for place in map(circuit, runs) if place is not None])
-    lowest, n = ([sum(place == (0, 1) for place in found) for found in places], [*map(len, places)])
-    by_depth = ", ".join(
-        f"{share(hits, count)} at {depth} layers"
-        for depth, hits, count in zip(depths, lowest, n, strict=True)
-    )
-    return Measured(
-        [
-            Finding(
-                "first_two_layers",
-                f"{share(sum(lowest), sum(n))} circuits: {by_depth}; {reached} of {len(depths) * len(seeds)} "
-                "runs reach half of the bigram's gain",
-                holds(2 * sum(lowest) > sum(n)),
-                "probe `induction`: the feeding head in layer 0 and the induction head in layer 1; seeds "
-                f"{seeds[0]} to {seeds[-1]} of each depth, trained after those of `depths` had left it "
-                f"undecided (21 of 32); {setting(varied, len(seeds))} a depth",
-                "trained at another",
-                (sum(lowest), sum(n)),
             )
         ]
     )
