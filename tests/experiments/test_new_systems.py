@@ -14,7 +14,6 @@ from experiments.graphs_in_context.geometry import energies, low_modes, overlaps
 from experiments.hidden_parts.quantum import by_last_tokens
 from experiments.order_and_lag import lags
 from experiments.task_mixtures.border import border, crossing
-from experiments.task_mixtures.phases import over_steps
 from experiments.variable_order.leaves import LEAVES, leaf_of
 
 RING = np.roll(np.eye(5), 1, 1) + np.roll(np.eye(5), -1, 1)
@@ -36,15 +35,6 @@ def test_noisy_seeds_widen_the_border():
     found = border(numbers, steep)
     assert found.low < found.value < found.high
     assert found.low < 2**3.5 < found.high
-
-
-def test_a_border_moves_if_its_seed_does():
-    # Shares at 2 and 8 chains, of two seeds, at two steps: K* from 8 to 4, and from 4 to 4.
-    inference = np.array([[[0.0, 0.0], [0.0, 0.0]], [[0.5, 1.0], [1.0, 1.0]]])
-    found = over_steps(
-        inference, (2, 8), [border(np.array([2.0, 8.0]), x) for x in inference.T], [0, 1, 2], ""
-    )
-    assert found.count == (1, 2)
 
 
 def test_a_head_selects_lags_it_looks_at(monkeypatch):
