@@ -71,20 +71,6 @@ def holds(condition: Any, corrected: Any = False) -> Direction:
     return "corrected" if corrected else "against"
 
 
-def of_runs(printed: int, weaker: int, n: int) -> tuple[Direction, tuple[int, int]]:
-    """Direction and count of a claim that most runs show as printed, or most show in a weaker form.
-
-    The count is of the printed form where its interval is above one half, else of the weaker one.
-
-    Example:
-        >>> of_runs(16, 16, 16), of_runs(6, 8, 8), of_runs(0, 2, 8)
-        (('for', (16, 16)), ('corrected', (8, 8)), ('against', (2, 8)))
-    """
-    if wilson(printed, n)[0] > 0.5:
-        return "for", (printed, n)
-    return "corrected" if 2 * weaker > n else "against", (weaker, n)
-
-
 @dataclass(frozen=True)
 class Finding:
     """What one measurement says of one statement.

@@ -10,6 +10,7 @@ from experiments.induction_heads.further import add_one, equal_tokens, positions
 from experiments.induction_heads.lemmas import lemmas
 from experiments.induction_heads.minimal_claims import minimal_model
 from experiments.induction_heads.minimal_exact import minimal_exact
+from experiments.induction_heads.more_seeds import even_chains, rapid_drop
 from experiments.induction_heads.phases import phases
 from experiments.induction_heads.proofs import proofs
 from experiments.induction_heads.public_claims import public_settings
@@ -23,12 +24,14 @@ STUDY = Study(
     __doc__,
     [
         phases,
+        rapid_drop,
         public_settings,
         depths,
         one_layer_longer,
         with_mlps,
         three_grams,
         unigrams,
+        even_chains,
         without_unigrams,
         minimal_model,
         minimal_exact,

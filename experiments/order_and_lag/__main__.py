@@ -8,7 +8,7 @@ from experiments.order_and_lag.construction import construction
 from experiments.order_and_lag.heads import heads
 from experiments.order_and_lag.hidden_tasks import hidden_tasks
 from experiments.order_and_lag.lag_scores import lag_scores
-from experiments.order_and_lag.lags import lags
+from experiments.order_and_lag.lags import lag_attention, lags
 from experiments.order_and_lag.mixtures import mixtures
 from experiments.order_and_lag.n_grams import n_grams
 from experiments.order_and_lag.orders import orders
@@ -27,6 +27,7 @@ STUDY = Study(
         stages,
         gradients,
         lags,
+        lag_attention,
         lag_scores,
         mixtures,
         hidden_tasks,

@@ -64,13 +64,20 @@ def by_heads(tokens: Tokens, k: int, n_states: int, marked: bool) -> Float[np.nd
     return np.einsum("bn,bnd->bd", limit(scores), x)
 
 
-def by_norms(tokens: Tokens, k: int, n_states: int) -> Float[np.ndarray, "batch state"]:
-    """Theorem 4: sums with weights 3^i, normalised, so that the inner product is largest where both agree."""
+def by_norms(
+    tokens: Tokens, k: int, n_states: int, *, printed: bool = False
+) -> Float[np.ndarray, "batch state"]:
+    """Theorem 4: sums with weights 3^i, normalised, so that the inner product is largest where both agree.
+
+    With `printed` weights are what scores κ (i + 1) log 3 tend to as κ grows: all of it on the largest lag.
+    """
     x, length = np.eye(n_states)[tokens], tokens.shape[1]
     u, v, Z = np.zeros_like(x), np.zeros_like(x), np.zeros(length)
     for n in range(length):
         for lags, into in ((range(min(n + 1, k)), u), (range(1, min(k, n) + 1), v)):
             weights = np.array([3.0**i for i in lags])
+            if printed:
+                weights = (np.arange(len(weights)) == len(weights) - 1).astype(float)
             if len(weights):
                 weights /= weights.sum()
                 into[:, n] = sum(w * x[:, n - i] for w, i in zip(weights, lags, strict=True))
@@ -80,6 +87,21 @@ def by_norms(tokens: Tokens, k: int, n_states: int) -> Float[np.ndarray, "batch 
     unit = [a / np.maximum(np.linalg.norm(a, axis=-1, keepdims=True), 1e-300) for a in (u, v)]
     scores = 2 * np.einsum("bnd,bd->bn", unit[1], unit[0][:, -1]) + 2 * Z * Z[-1]
     return np.einsum("bn,bnd->bd", limit(scores), x)
+
+
+def by_sums(tokens: Tokens, k: int, n_states: int, lags: range) -> Float[np.ndarray, "batch state"]:
+    """Section 5.1: z_n of weights 2^i on some lags, at unit length, and a layer that compares z_(i-1) to z_n.
+
+    Keys are those that have k tokens before them, as the section defines I_n.
+    """
+    x, length = np.eye(n_states)[tokens], tokens.shape[1]
+    z = np.zeros_like(x)
+    for n in range(length):
+        for i in (i for i in lags if i <= n):
+            z[:, n] += 2.0**i * x[:, n - i]
+    z /= np.maximum(np.linalg.norm(z, axis=-1, keepdims=True), 1e-300)
+    scores = np.einsum("bnd,bd->bn", z[:, k - 1 : -1], z[:, -1])  # of keys k, k + 1, …
+    return np.einsum("bn,bnd->bd", limit(scores), x[:, k:])
 
 
 def wrong(found: Float[np.ndarray, "batch state"], tokens: Tokens, k: int, n_states: int) -> tuple[int, int]:
@@ -112,6 +134,9 @@ def constant_depth(quick: bool) -> Measured:
             "printed": by_heads(own, k, n, marked=False),
             "marked": by_heads(own, k, n, marked=True),
             "norms": by_norms(own, k, n),
+            "scaled up": by_norms(own, k, n, printed=True),
+            "sums": by_sums(own, k, n, range(1, k + 1)),
+            "own sums": by_sums(own, k, n, range(k)),
         }
         for name, laws in found.items():
             counts[name] = counts.get(name, np.zeros(2, int)) + wrong(laws, own, k, n)
@@ -165,6 +190,26 @@ def constant_depth(quick: bool) -> Measured:
                 f"{every}; attention at its limit, norms as division by the length, as section C.1 allows",
                 exact,
                 number=f"wrong in {told('norms')}",
+            ),
+            Finding(
+                "three_layers_printed",
+                f"differs from the conditional k-gram in {told('scaled up')}; with weights 3^i in "
+                f"{counts['norms'][0]}",
+                holds(counts["scaled up"][0] == 0, corrected=counts["norms"][0] == 0),
+                f"{every}; scores κ (i + 1) log 3 of the first two layers at the limit of κ, where all "
+                "attention is on the largest lag",
+                exact,
+                number=f"wrong in {told('scaled up')}",
+            ),
+            Finding(
+                "first_layer_k",
+                f"with weights 2^i on lags 1 to k the prediction differs from the conditional k-gram in "
+                f"{told('sums')}; on lags 0 to k - 1 in {told('own sums')}",
+                holds(counts["sums"][0] == 0, corrected=counts["own sums"][0] == 0),
+                f"{every}; z_n at unit length, a last layer that compares z_(i-1) to z_n, attention at its "
+                "limit. On lags 1 to k z_n lacks the last token, and the model predicts from the k before it",
+                exact,
+                number=f"wrong in {told('sums')}",
             ),
             Finding(
                 "lemma_1",

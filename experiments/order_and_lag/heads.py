@@ -46,7 +46,7 @@ def heads(quick: bool) -> Measured:
     }
     claims = [
         Finding(
-            "first_layer_k",
+            "first_layer_trained",
             "; ".join(
                 f"k={order}: {over_seeds([a for a, _ in values])} together on them, at most "
                 f"{max(b for _, b in values):.3f} on one beyond"

@@ -3,12 +3,12 @@
 import numpy as np
 import plotly.graph_objects as go
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from plotly.subplots import make_subplots
 from torch import Tensor
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds, of_runs
+from experiments.claims import Finding, holds, share, unfinished
 from experiments.figures import fill, style, titled
 from experiments.harness import Measured, evaluation, exact, over_seeds, predictions, trained
 from experiments.order_and_lag.shared import RECIPES, distance
@@ -19,18 +19,19 @@ from mechmarkov.theory.kernel import kl
 SHAPES = ((1, 3), (2, 3), (3, 3), (3, 1))
 SEQUENCES = 500
 FOUND = 0.2  # of what the rows at all lags lose, mixed by the prior
-FOLLOWS = 0.8  # correlation of attention with the posterior
 FRESH = 20  # models of the shape, for the null
 Runs = dict[tuple[int, int], list[mm.Run]]  # by layers and heads in each
 
 
-def by_shape(quick: bool) -> Runs:
-    """Runs by layers and heads."""
+def by_shape(quick: bool, more: range | None = None) -> Runs:
+    """Runs by layers and heads; with `more` seeds of the deepest shape only."""
     recipe = mm.load_recipe(RECIPES / "lag.toml")
     shapes, seeds = SHAPES, tuple(range(6))
     if quick:
         recipe = recipe.with_set(["steps=350", "source.lags=[1, 2]", "model.n_ctx=16"])
         shapes, seeds = ((1, 2), (2, 2)), (0,)
+    if more is not None:
+        shapes, seeds = (max(shapes),), (0,) if quick else tuple(more)
     recipes = [
         recipe.replace(**{"model.n_layers": layers, "model.n_heads": heads, "model.d_head": 24 // heads})
         for layers, heads in shapes
@@ -51,7 +52,6 @@ def lags(quick: bool) -> Measured:
         f"{one.config.n_ctx} tokens, {SEQUENCES} fresh sequences; on a CPU, smaller than the paper's"
     )
     claims = [*_prediction_claims(runs, tokens, best, distance(best, unknown), settings)]
-    claims.append(_attention_claim(runs, tokens, settings))
     figures = {
         "lag_posterior": over_positions(runs, tokens, best, unknown),
         "lag_attention": attention_by_lag(one, tokens),
@@ -109,36 +109,39 @@ def _prediction_claims(
     return findings
 
 
-def _attention_claim(runs: Runs, tokens: Int[Tensor, "batch position"], settings: str) -> Finding:
-    """Whether attention is on the lag that the posterior names."""
-    deepest = max(runs)
-    followed = {
-        shape: [selected(run, tokens) for run in group]
-        for shape, group in runs.items()
-        if shape[0] == deepest[0]
-    }
-    measured = "; ".join(
-        f"{layers} layers of {heads}: " + ", ".join(f"{one:.2f} (fresh {null:.2f})" for one, null in values)
-        for (layers, heads), values in followed.items()
-    )
-    direction, count = of_runs(
-        sum(value > FOLLOWS for value, _ in followed[deepest]),
-        sum(value > null for value, null in followed[deepest]),
-        len(followed[deepest]),
-    )
-    return Finding(
+def lag_attention(quick: bool) -> Measured:
+    """Fresh seeds of the deepest shape: whether a head of the last layer attends to the sequence's lag."""
+    ((shape, runs),) = by_shape(quick, range(6, 12)).items()
+    tokens = evaluation(runs[0].source, SEQUENCES, runs[0].config.n_ctx)
+    shown = [selects(run, tokens) for run in runs]
+    followed = [selected(run, tokens) for run in runs]
+    hits, n = sum(any(each.all(-1)) for each in shown), len(runs)
+    most = [int(each.sum(-1).max()) for each in shown]
+    leans = sum(value > null for value, null in followed)
+    lags = runs[0].source.lags
+    finding = Finding(
         "attention_by_posterior",
-        measured,
-        direction,
-        "largest correlation over the last layer's heads of attention at each lag with the posterior weight "
-        f"of that lag, over queries that have every lag, beside the 97.5 % quantile of {FRESH} fresh "
-        f"models, for each seed. With a head for every lag: holds above {FOLLOWS}; with a correction above "
-        "the fresh models: attention leans to the selected lag, but not by its posterior weight, since the "
-        "work is spread over heads and layers, and the token at lag 1 is there without attention; "
-        f"{settings}",
+        f"{share(hits, n)} seeds; lags that the best head selects: {over_seeds(most)} of {len(lags)}; "
+        "largest correlation of attention with the posterior "
+        f"{over_seeds([value for value, _ in followed])}, above 97.5 % of {FRESH} fresh models in "
+        f"{share(leans, n)}",
+        holds(hits == n),
+        "selects: one head of the last layer gives the most of its attention on the lags to the sequence's "
+        f"own, in sequences of each lag, over queries that have every lag; {_name(shape)}; a chain on "
+        f"{runs[0].source.n_states} states, lags {', '.join(map(str, lags))}, attention only, width 24, "
+        f"{runs[0].config.n_ctx} tokens, {SEQUENCES} fresh sequences; seeds 6 to 11",
         "trained at another",
-        count,
+        (hits, n),
     )
+    return Measured(unfinished([finding]) if quick else [finding])
+
+
+def selects(run: mm.Run, tokens: Int[Tensor, "batch position"]) -> Bool[np.ndarray, "head lag"]:
+    """Whether each head of the last layer attends most to a lag, of all lags, in sequences that have it."""
+    mass = at_lags(run, run.model(), tokens)
+    truth = run.source.posterior(tokens.numpy())[:, -1].argmax(-1)
+    lags = range(len(run.source.lags))
+    return np.array([mass[truth == i].mean((0, 2)).argmax(-1) == i for i in lags]).T
 
 
 def _name(shape: tuple[int, int]) -> str:

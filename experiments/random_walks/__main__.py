@@ -20,7 +20,7 @@ from experiments.random_walks.pretraining import pretraining
 from experiments.random_walks.questions import extra_layer, questions
 from experiments.random_walks.rebuttal import dense, rebuttal
 from experiments.random_walks.sample_size import sample_size
-from experiments.random_walks.small_start import small_start
+from experiments.random_walks.small_start import printed_kl, small_start
 from experiments.random_walks.spectrum import spectrum
 from experiments.random_walks.theorems import learned, rounding, trapped
 from experiments.random_walks.token_mean import mean_stays, token_mean
@@ -44,6 +44,7 @@ STUDY = Study(
         learned,
         trapped,
         small_start,
+        printed_kl,
         questions,
         extra_layer,
         token_mean_rule,

@@ -99,7 +99,7 @@ def homes_of(shape: str, n_states: int, quick: bool) -> list[Home]:
     changes = SHAPES[shape] | ({"data__batch": 16, "steps": 200} if quick else {})
     recipes = [
         recipe("chains", source=chain(n_states, seed).model_dump(mode="json"), **changes)
-        for seed in range(1 if quick else 3)
+        for seed in range(1 if quick else 8)
     ]
     found = []
     for seed, chosen in enumerate(recipes):

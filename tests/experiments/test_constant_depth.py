@@ -34,8 +34,15 @@ def test_a_head_that_looks_one_further_is_told(monkeypatch):
     assert cd.wrong(cd.by_heads(tokens, 2, 2, marked=True), tokens, 2, 2)[0] > 0
 
 
+def test_sums_without_the_last_token_lag():
+    tokens = np.array([[0, 1, 1, 0, 1]])
+    # Weights on the last token: what followed 1. On the one before it: what came two after 0.
+    np.testing.assert_allclose(cd.by_sums(tokens, 1, 2, range(1)), [[0.5, 0.5]])
+    np.testing.assert_allclose(cd.by_sums(tokens, 1, 2, range(1, 2)), [[0, 1]])
+
+
 def test_norms_without_normalising_are_told(monkeypatch):
-    monkeypatch.setattr(cd, "by_norms", lambda tokens, k, n: np.full((len(tokens), n), 1 / n))
+    monkeypatch.setattr(cd, "by_norms", lambda tokens, k, n, **_: np.full((len(tokens), n), 1 / n))
     assert direction(cd.constant_depth(True), "three_layers") == "against"
 
 

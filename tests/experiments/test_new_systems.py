@@ -1,15 +1,18 @@
 """Studies of tasks, graphs, emergence, trees and qubits, on values made by hand."""
 
 from itertools import permutations, product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import mechmarkov as mm
 from experiments.emergence.exponents import exponent, fitted, with_interval
 from experiments.emergence.lags import LAGS, WEIGHTS, P, kernel
 from experiments.graphs_in_context.geometry import energies, low_modes, overlaps
 from experiments.hidden_parts.quantum import by_last_tokens
+from experiments.order_and_lag import lags
 from experiments.task_mixtures.border import border, crossing
 from experiments.variable_order.leaves import LEAVES, leaf_of
 
@@ -32,6 +35,15 @@ def test_noisy_seeds_widen_the_border():
     found = border(numbers, steep)
     assert found.low < found.value < found.high
     assert found.low < 2**3.5 < found.high
+
+
+def test_a_head_selects_lags_it_looks_at(monkeypatch):
+    mass = np.zeros((2, 2, 1, 2))  # of a sequence of each lag, two heads
+    mass[0, :, 0, 0] = mass[1, 0, 0, 1] = mass[1, 1, 0, 0] = 1
+    monkeypatch.setattr(lags, "at_lags", lambda *_: mass)
+    source = SimpleNamespace(posterior=lambda tokens: np.eye(2)[:, None], lags=(1, 2))
+    run = SimpleNamespace(source=source, model=lambda: None)
+    assert lags.selects(run, torch.zeros(2, 1)).tolist() == [[True, True], [True, False]]
 
 
 def test_an_exponent_is_found_with_its_interval():

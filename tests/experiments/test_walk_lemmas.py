@@ -98,3 +98,8 @@ def test_a_limit_that_is_the_papers_is_told(monkeypatch):
     monkeypatch.setattr(limits, "apart", lambda run, step: apart(run, step)[::-1])
     measured = limits.limits(True)
     assert {one.direction for one in measured.findings if one.key == "outputs_converge"} == {"for"}
+
+
+def test_a_fair_long_walk_settles_on_the_parent(monkeypatch):
+    monkeypatch.setattr(other_lags, "CHANCE", 0.5)
+    assert other_lags.long_walks(True).findings[0].count == (0, 2)

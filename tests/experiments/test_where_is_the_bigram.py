@@ -80,8 +80,12 @@ def test_what_is_followed_early_is_the_recall_of_the_first_positions(short):
     assert found.early[-1] == pytest.approx(np.mean(hits))
 
 
-def test_a_run_that_is_cut_short_ends_where_it_was_cut(short):
-    cut = data._until(short, 10)
-    assert cut.steps.tolist() == [10]
-    for name, value in cut.model().state_dict().items():
-        assert torch.equal(value, short.model(10).state_dict()[name])
+def test_outputs_that_cost_nothing_do_not_hold(monkeypatch):
+    monkeypatch.setattr(data, "trained", lambda recipes, seeds: [[recipes[0].source.outputs]])
+    monkeypatch.setattr(data, "accuracy", lambda run, outputs: 0.9)
+    (found,) = data.outputs(True).findings
+    assert found.count == (0, 1)
+    # A model of the bigram's outputs is worse on uniform ones, the other one is not.
+    monkeypatch.setattr(data, "accuracy", lambda run, outputs: 0.4 if run != outputs == "uniform" else 0.9)
+    (found,) = data.outputs(True).findings
+    assert found.count == (1, 1)
