@@ -20,7 +20,7 @@ MAX_PAIRS = 256
 
 
 def after_pairs(subject: Subject, nats: Float[np.ndarray, "member predictor batch read"]) -> Variables:
-    """KL from each predictor after each pair of last tokens, how often it comes, what its first tells.
+    """KL from each predictor after each pair of last tokens, how often it comes, what each of the two tells.
 
     Nothing of more pairs than `MAX_PAIRS`.
     """
@@ -42,11 +42,15 @@ def after_pairs(subject: Subject, nats: Float[np.ndarray, "member predictor batc
     )  # [member, before, state, next]
     of_each = count.reshape(n, n, 1)
     rows = total.sum(1, keepdims=True) / np.maximum(of_each.sum(0, keepdims=True), 1)
-    told = kl(total / np.maximum(of_each, 1), np.broadcast_to(rows, total.shape)).max(1)
+    means = total / np.maximum(of_each, 1)
+    told = kl(means, np.broadcast_to(rows, total.shape)).max(1)
+    rows = total.sum(2, keepdims=True) / np.maximum(of_each.sum(1, keepdims=True), 1)
+    told_last = kl(means, np.broadcast_to(rows, total.shape)).max(2)
     axes = (subject.axis, "predictor", "state_before", "state_from")
     return (
         variables("nats", axes, kl_pair=mean, kl_pair_error=error)
         | variables("nats", (subject.axis, "state_from"), told_before=told)
+        | variables("nats", (subject.axis, "state_before"), told_last=told_last)
         | variables("share", ("state_before", "state_from"), share_pair=count.reshape(n, n) / count.sum())
     )
 
@@ -81,9 +85,13 @@ def in_pairs(
         fails = known & ~holds  # also where that law is near this one
     if share[known & ~fails & ~holds].sum() > UNCLEAR:
         return
-    # After a state with one row for all tokens before it, a law that reads these is that row only by chance.
+    # After a state with one row for all tokens before it, a law that reads these is that row only by chance;
+    # so is a law that reads the last state in a model that reads it nowhere.
     told = last["told_before"].values[fails.any(0) & holds.any(0)]
+    told_last = last["told_last"].values[fails.any(1) & holds.any(1)]
     if not told.size or (told < IMITATION_NATS).any():
+        return
+    if told_last.size and (told_last < IMITATION_NATS).all():
         return
     few = float(share[holds].sum() / share[known].sum()) < MOST - ROUNDING
     away = float((value * share)[fails].sum() / share[fails].sum())

@@ -78,8 +78,8 @@ def of_a_part(tile: Tile, shown: WordedTile, learned: str, claims: Claims) -> Wo
         return shown
     if home.where != Where():  # it says where the model has the bigram
         return shown
+    like = claims.first("imitates", object=learned, status="shown", probe="behaviour")
     if not home.is_shown:
-        like = claims.first("imitates", object=learned, status="shown", probe="behaviour")
         if like is None:  # it has no part of a law that it is only the closest to
             return shown
         table = claims.first("matches", status="shown", probe="alignment")
@@ -88,10 +88,12 @@ def of_a_part(tile: Tile, shown: WordedTile, learned: str, claims: Claims) -> Wo
         ]:
             return replace(shown, answer=upper(short(table)), sentence=sentence(table), bars=())
         return replace(shown, answer=f"Where {law(learned)} lives is not known")
-    rest = f"Where the rest of {law(learned)} lives is not measured."
+    reached = claims.first("reaches", object=learned, status="shown", probe="behaviour")
+    has = like is not None or reached is not None
+    rest = f" Where the rest of {law(learned)} lives is not measured." * has
     told = f"Of {law(home.object[0])}: {short(home)}"
     answer = told if has_room(told) else f"Of {law(home.object[0])}: {len(home.subject)} parts"
-    return replace(shown, answer=answer, sentence=f"{shown.sentence} {rest}")
+    return replace(shown, answer=answer, sentence=f"{shown.sentence}{rest}")
 
 
 def of_harm(tile: Tile, shown: WordedTile, claims: Claims) -> WordedTile:
