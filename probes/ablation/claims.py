@@ -152,9 +152,7 @@ def swap_followed(data: xr.Dataset) -> Score:
     return Score(followed, "probability", 0.5, interval, null_kind, reason=reason)
 
 
-def _needed_most(
-    data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str, Names]
-) -> Iterator[Claim]:
+def _needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str, Names]) -> Iterator[Claim]:
     """Yields the part whose mean costs most, with those that tie; open or excluded if none clearly matters.
 
     Of parts that only undo each other none is asked, and nothing is told where there are no others.
@@ -182,6 +180,7 @@ def _needed_most(
         names = tuple(part for part in effects if part in most)  # in the order in which they are computed
         status: Status = "open" if standing(score) == "within" else "shown"
         beside = [clean, *[Condition("within its null")] * (status == "open")]
+        beside += [one for one in _harm(effects, ends) if status == "open" and one.words]
         if len(names) > 1:
             least = min(effects[other] for other in names)
             beside.append(Condition("least of them", value=least, unit="nats"))

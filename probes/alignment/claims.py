@@ -27,7 +27,6 @@ MIN_ALONG = 0.99  # that of one at another scale
 # A row is another one where it is further than this from the law's, and the law's where it is nearer than
 # `IMITATION_NATS`.
 WRONG_ROW_NATS = 0.05
-SPOILED_NATS = 1e-3  # that a slope and a mean output may take a right row away, to mend others
 
 EQUAL_ROWS = "all rows are equal"
 DISTANCES = ("predicts by itself", "the unigram is away")  # premises that say nothing where there is no law
@@ -107,7 +106,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     if head_index(path) is not None and not constant and no_law != Condition(EQUAL_ROWS):
         words = token_names(lag, int(data.attrs["query_shift"]), int(data.attrs["source_lag"]))
         conditions.append(Condition("attends", mass >= MIN_ATTENDED_MASS, mass, "probability", words))
-        if int(best["lags_alike"]) > 1:
+        if int(best["lags_alike"]) > 1 and no_law is None:
             conditions.append(Condition("lags alike"))
     if np.isfinite(best["kernel_slope"]) and not constant:
         conditions.append(Condition("slope", value=float(best["kernel_slope"])))
@@ -152,19 +151,16 @@ def _law(data: xr.Dataset, path: xr.Dataset) -> Condition:
 def _rows(data: xr.Dataset, path: xr.Dataset) -> tuple[tuple[Condition, ...], Where]:
     """Returns which rows of a path are another law's, and after which states it has the law, if not all.
 
-    A cosine over all entries of log P hardly sees them next to transitions that are hardly possible. A row
-    that a slope or a mean output mends is not another one, though by itself it is far from the law; one that
-    spoils a row that is right mends none. With two states these mend everything.
+    A cosine over all entries of log P hardly sees them next to transitions that are hardly possible. Where
+    no row is right as it is, those are not another law's that a slope or a mean output mends; with two states
+    these mend everything.
     """
     own, left = path["row_kl"].values, path["row_left"].values
     known = np.isfinite(left)
     wrong, right = known & (own > WRONG_ROW_NATS), known & (own < IMITATION_NATS)
-    mends = (left[known] <= WRONG_ROW_NATS).all() and (left[right] <= own[right] + SPOILED_NATS).all()
-    if not known.any() or (known.sum() > 2 and mends):
-        return (), Where()
     labels = np.array([str(label) for label in data.attrs["labels"]])
     if not (wrong.any() and right.any()):
-        if known.sum() == 2:  # a slope tells that both are off
+        if known.sum() <= 2 or (left[known] <= WRONG_ROW_NATS).all():  # of two a slope tells it
             return (), Where()
         return (Condition("no row is right", value=float(left[known].max()), unit="nats"),), Where()
     worst = Condition("other rows", value=float(own[wrong].max()), unit="nats", words=tuple(labels[wrong]))

@@ -16,6 +16,7 @@ FAR_NATS = 0.05  # after a state or at a position from which a law is not imitat
 MOST = 0.5  # of the predictions: a law that holds in fewer is told as holding at those only
 ROUNDING = 1e-9
 UNCLEAR = 0.1  # of the predictions at most, where few sequences have a pair
+LEAST_PAIRS = 0.05  # of the predictions, at least, that follow pairs after which only a law is told to hold
 MAX_PAIRS = 256
 
 
@@ -88,14 +89,14 @@ def in_pairs(
     # After a state with one row for all tokens before it, a law that reads these is that row only by chance;
     # so is a law that reads the last state in a model that reads it nowhere.
     told = last["told_before"].values[fails.any(0) & holds.any(0)]
-    told_last = last["told_last"].values[fails.any(1) & holds.any(1)]
     if not told.size or (told < IMITATION_NATS).any():
         return
-    if told_last.size and (told_last < IMITATION_NATS).all():
+    reads_the_last = (last["told_last"].values >= IMITATION_NATS).any()
+    if (fails.any(1) & holds.any(1)).any() and not reads_the_last:
         return
     few = float(share[holds].sum() / share[known].sum()) < MOST - ROUNDING
     away = float((value * share)[fails].sum() / share[fails].sum())
-    if few and not ((holds & ~by_chance).any() and (there or away >= wrong)):
+    if few and not (share[holds & ~by_chance].sum() >= LEAST_PAIRS and (there or away >= wrong)):
         return
     worst, nearest = (
         np.unravel_index(np.where(which, value, -np.inf).argmax(), value.shape) for which in (fails, holds)

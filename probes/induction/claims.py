@@ -40,7 +40,8 @@ MIN_ALONG = 0.25  # and one that writes this share of them writes along it
 MIN_FOUND_SHARE, MAX_MISSED_SHARE = 0.5, 0.2
 MIN_IDEAL = 0.05
 
-MIN_LOOKS = 0.01  # of the attention, beyond lag and tokens: a head with less does not look at tokens after copies
+MIN_LOOKS = 0.01  # of the attention, beyond lag and tokens: with less a head does not look after copies
+
 
 # Heads match k tokens if what k explain beyond k - 1 is over this share of an ideal head's score.
 MIN_MATCHED_SHARE = 0.5

@@ -1,25 +1,22 @@
-"""Models of known truth whose page named a wrong law, place or part, or said of a part what was of another."""
+"""Models of known truth whose page named a wrong law, place or part, or told too much of one."""
 
 import numpy as np
 import pytest
 import torch
-from further_models import CYCLE, IID, P4
+from further_models import CYCLE, IID, after_which
 from mixed_models import N_CTX, lag, log_of, reading
-from more_models import L4
+from models_of_new_kinds import APART, SELDOM, TURNS, fed_by_two, with_row
+from more_models import L4, P4, only_after
 from probing_cases import parent_logits, probe_quickly, run_of, walk_run
 
 from mechmarkov.claims.claim import Claim, Condition
 from mechmarkov.models.constructions.lookup_tables import direct_table, value_table
 from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.report.words.sentences import sentence, sentences
-from mechmarkov.sources import Chain, Circle
+from mechmarkov.sources import Chain, Circle, DirichletChains
 
 CHAIN, OWN, NONE = Chain(P4), lag(1), torch.zeros(4, 4)
-SEEN_SELDOM = np.array(
-    [[0.5, 0.299, 0.2, 0.001], [0.2, 0.5, 0.299, 0.001], [0.3, 0.2, 0.499, 0.001], [0.3, 0.3, 0.3, 0.1]]
-)
 STICKY = np.array([[0.85, 0.15], [0.1, 0.9]])
-TURNS = np.array([[0.2, 0.6, 0.1, 0.1], [0.1, 0.2, 0.6, 0.1], [0.1, 0.1, 0.2, 0.6], [0.6, 0.1, 0.1, 0.2]])
 WALK = Circle(n_states=5, p=0.6)
 SCORES = np.sqrt(np.array(WALK.transition_matrix()).T)
 
@@ -48,12 +45,17 @@ def test_a_law_without_rows_is_no_distance_away():
     assert only.startswith("All rows of the transition matrix are equal")
 
 
-def test_a_slope_that_spoils_rows_mends_none():
-    """A slope of a half brings the wrong row near to the law's, and takes the others away."""
-    table = log_of(SEEN_SELDOM)
-    table[3] = log_of(np.array([0.05, 0.05, 0.05, 0.85]))
-    result, *_ = told(direct_table(table, N_CTX), probes=["alignment"], source=Chain(SEEN_SELDOM))
-    assert result.claims.first("matches").condition("other rows").words == ("3",)
+@pytest.mark.parametrize(
+    ("P", "table", "wrong"),
+    [
+        (SELDOM, with_row(log_of(SELDOM), 3, log_of(np.array([0.05, 0.05, 0.05, 0.85]))), ("3",)),
+        (APART, only_after(log_of(APART), [2]), ("0", "1")),
+    ],
+)
+def test_next_to_right_rows_a_slope_mends_none(P, table, wrong):
+    """At another slope and bias all rows were near to the law's."""
+    result, *_ = told(direct_table(table, N_CTX), probes=["alignment"], source=Chain(P))
+    assert result.claims.first("matches").condition("other rows").words == wrong
 
 
 def test_lags_that_tell_the_same_are_counted():
@@ -82,12 +84,9 @@ def test_scores_far_from_uniform_are_not_uniform():
 
 
 def test_a_law_that_was_closest_only_is_told_as_that():
-    steps = [direct_table(table, N_CTX) for table in (NONE, log_of(TURNS).T.contiguous())]
-    _, _, tiles = told(*steps, probes=["behaviour", "dynamics"], source=Chain(TURNS))
-    assert "losest to" in tiles["How did it get there?"].answer
-    steps = [direct_table(table, N_CTX) for table in (NONE, log_of(TURNS))]
-    _, _, tiles = told(*steps, probes=["behaviour", "dynamics"], source=Chain(TURNS))
-    assert tiles["How did it get there?"].answer == "Bigram by step 10"
+    steps = [direct_table(table, N_CTX) for table in (NONE, L4, L4.T.contiguous())]
+    _, _, tiles = told(*steps, probes=["dynamics"])
+    assert tiles["How did it get there?"].answer == "Bigram by step 10, closest to uniform law 20"
 
 
 # Parts
@@ -135,6 +134,19 @@ def test_what_contradicts_a_program_is_named_first():
     assert sentence(found).startswith("An induction head")
 
 
+def test_a_law_after_some_pairs_is_in_none_on_average():
+    """The title said where the model has the bigram, and the tile that no part holds it."""
+    model = after_which([L4, *[L4.flip(1)] * 3])
+    _, screen, tiles = told(model, probes=["behaviour", "storage"])
+    assert screen.title == "Has the bigram only where 0 came before the last state"
+    assert tiles["Where does it live?"].answer == "On average no part holds the bigram"
+
+
+def test_a_feeder_against_another_is_told_in_words():
+    result, *_ = told(fed_by_two(0.4), probes=["induction"], source=DirichletChains(n_states=3))
+    assert "turns away from matches" in sentence(result.claims.first("feeds"))
+
+
 # Whether it stays
 
 
@@ -145,3 +157,8 @@ def test_a_saddle_may_move_inside_the_symmetric_subspace():
     point = result.claims.first("is_at", object="saddle", status="shown")
     assert point.condition("drift").value > 0.01
     assert sentence(point).startswith("Outside the symmetric subspace it is at a saddle")
+
+
+def test_a_cut_that_turns_a_head_away_leaves_no_share():
+    feeds = Claim(("L0H0",), "feeds", ("L1H0",), -0.7, because=(Condition("through", words=("keys",)),))
+    assert sentence(feeds).endswith("without that path it turns away from matches, by 70% of its induction.")

@@ -270,12 +270,13 @@ def came_in_words(claims: Sequence[Claim]) -> str:
         return "Open" if any(claim.status == "open" for claim in claims) else "It never began"
     if told is seen[0] and len(told) < MAX_CAME and began_with_tokens(laws):
         told = [laws[0], *told]
+    undecided = undecided if seen[0] else []
     words = _each_came(told)
-    if len(told) > MAX_CAME and not has_room(" ".join([*words, *undecided])):
-        words = _each_came([*told[: MAX_CAME - 1], told[-1]])
-        words.insert(-1, f"{len(told) - MAX_CAME} more")
-    words += undecided if seen[0] else []
-    return upper(", ".join(words))
+    for first in range(MAX_CAME - 1, 0, -1):
+        if len(told) > first + 1 and not has_room(" ".join([*words, *undecided])):
+            words = _each_came([*told[:first], told[-1]])
+            words.insert(-1, f"{len(told) - first - 1} more")
+    return upper(", ".join([*words, *undecided]))
 
 
 def _each_came(claims: Sequence[Claim]) -> list[str]:
