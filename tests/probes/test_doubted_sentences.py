@@ -79,7 +79,9 @@ def test_a_law_of_a_token_that_is_not_read_is_nowhere(P):
 
 def test_scores_far_from_uniform_are_not_uniform():
     """Untrained scores are as far from it: they give some states no probability at all."""
-    result = probe_quickly(walk_run(WALK, np.roll(SCORES, 2, 0), parent_logits(12)), ["behaviour"])
+    walk = Circle(n_states=6, p=0.4)
+    scores = np.roll(np.sqrt(np.array(walk.transition_matrix()).T), 1, 0)
+    result = probe_quickly(walk_run(walk, scores, parent_logits(12)), ["behaviour"])
     assert "ntrained" not in headline(result).title
 
 
@@ -111,12 +113,13 @@ def test_two_parts_that_make_the_law_do_not_only_undo():
 
 def test_a_law_from_far_back_lives_where_it_is_needed():
     """All tokens tell the next one, and the part that reads none of the last was said to hold nothing."""
-    cycle = np.roll(np.eye(4), 1, axis=1)
-    table = torch.tensor(12 * np.linalg.matrix_power(cycle, 3)).float()
-    probes = ["behaviour", "storage", "ablation"]
-    _, screen, tiles = told(value_table(table, N_CTX, lag=3), probes=probes, source=Chain(cycle))
-    assert screen.title.startswith("Learned the bigram") or screen.title.startswith("Has the bigram")
-    assert tiles["Where does it live?"].answer.startswith("L0H0")
+    walk, logits = Circle(n_states=5, p=1.0), np.where(np.arange(12) == 7, 60.0, 0.0)
+    scores = np.linalg.matrix_power(np.array(walk.transition_matrix()).T, 4)
+    result = probe_quickly(walk_run(walk, scores, logits), ["behaviour", "storage", "ablation"])
+    screen = headline(result)
+    assert screen.badge == "solved"
+    lives = next(tile for tile in screen.tiles if tile.question == "Where does it live?")
+    assert lives.answer == "L0H0"
 
 
 def test_more_than_there_is_is_not_the_whole_law():
