@@ -54,10 +54,10 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         for claim in cancelling
         for part in next((only.words for only in claim.because), claim.subject)
     }
-    most, relied = _needed_most(data, scores, undone), list(_relied_on(data))
+    most, relied = list(_needed_most(data, scores, undone)), list(_relied_on(data))
     # Of two parts that cost most, one at its mean and one from another sequence, only the latter is told.
-    agree = not relied or (most.is_shown and set(relied[0].subject) <= set(most.subject))
-    first = [most, *relied] if agree else relied
+    agree = not relied or any(one.is_shown and set(relied[0].subject) <= set(one.subject) for one in most)
+    first = [*most, *relied] if agree else relied
     return [
         *first[:1],
         *cancelling,
@@ -96,11 +96,20 @@ def _cancel(data: xr.Dataset) -> Iterator[Claim]:
 def _undo_each_other(
     data: xr.Dataset, parts: Names, dim: str, where: str
 ) -> Iterator[tuple[Names, Names, str, str]]:
-    """Yields parts that are together worth next to nothing, and which of them are worth much one by one."""
-    around = max(map(abs, interval_at(data, TOGETHER[dim], **{dim: where})))
+    """Yields parts that are together worth next to nothing, and which of them are worth much one by one.
+
+    Next to nothing is a small part of what each is worth; what is clearly above that of the others is more.
+    One that does harm undoes another where both together are worth nothing at all.
+    """
+    low, high = interval_at(data, TOGETHER[dim], **{dim: where})
+    around = max(abs(low), abs(high))
+    others = max((nats for part, nats in ranked(data).items() if part not in parts), default=0.0)
+    if low > max(MIN_EFFECT_NATS, MAX_LEFT_SHARE * others):
+        return
     singles = {part: interval_at(data, "effect", component=part, **MEAN_LOSS) for part in parts}
+    least, is_nothing = max(MIN_EFFECT_NATS, around / MAX_LEFT_SHARE), around < MIN_EFFECT_NATS
     undoing = tuple(
-        part for part in parts if singles[part][0] > max(MIN_EFFECT_NATS, around / MAX_LEFT_SHARE)
+        part for part in parts if singles[part][0] > least or (is_nothing and singles[part][1] < -least)
     )
     idle = all(max(map(abs, singles[part])) < MIN_EFFECT_NATS for part in parts if part not in undoing)
     if len(undoing) == len(parts) or (len(parts) == 2 and undoing and idle):
@@ -143,15 +152,17 @@ def swap_followed(data: xr.Dataset) -> Score:
     return Score(followed, "probability", 0.5, interval, null_kind, reason=reason)
 
 
-def _needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str, Names]) -> Claim:
-    """The part whose mean costs the most, with those that tie; open or excluded if none clearly matters.
+def _needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str, Names]) -> Iterator[Claim]:
+    """Yields the part whose mean costs most, with those that tie; open or excluded if none clearly matters.
 
-    Of two that only undo each other neither is asked.
+    Of parts that only undo each other none is asked, and nothing is told where there are no others.
     """
     effects, score = (
         {part: nats for part, nats in ranked(data).items() if part not in undone},
         scores["largest_effect"],
     )
+    if not effects:
+        return
     name, value, interval = largest_effect(data)
     if name in undone:
         name = max(effects, key=effects.__getitem__)
@@ -159,7 +170,8 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str
     clean = Condition("loss", value=float(last_model(data)["clean"].sel(measure="loss")), unit="nats")
     on_scores = (Condition("loss on scores"),) if data.attrs["objective"] != "cross_entropy" else ()
     if (group := _group_needed(data, ranked(data), interval)) is not None:
-        return replace(group, because=(clean, *group.because))
+        yield replace(group, because=(clean, *group.because))
+        return
     ends = {part: interval_at(data, "effect", component=part, **MEAN_LOSS) for part in effects}
     ends[name] = interval  # of the largest of them, one effect has one interval
     clear = [part for part, (low, _) in ends.items() if low > 0 and effects[part] > MIN_EFFECT_NATS]
@@ -168,6 +180,7 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str
         names = tuple(part for part in effects if part in most)  # in the order in which they are computed
         status: Status = "open" if standing(score) == "within" else "shown"
         beside = [clean, *[Condition("within its null")] * (status == "open")]
+        beside += [one for one in _harm(effects, ends) if status == "open" and one.words]
         if len(names) > 1:
             least = min(effects[other] for other in names)
             beside.append(Condition("least of them", value=least, unit="nats"))
@@ -175,10 +188,11 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str
         for other in rest[:1]:
             if matters(effects[other], interval_at(data, "effect", component=other, **MEAN_LOSS)):
                 beside.append(Condition("next part", value=effects[other], unit="nats", words=(other,)))
-        return Claim(
+        yield Claim(
             names, "is_needed_most", (), value, interval, score.null, "nats", status, "intervention",
             because=tuple(beside),
         )  # fmt: skip
+        return
     little = all(high < MIN_EFFECT_NATS for _, high in ends.values())
     if not little and interval[1] < MIN_EFFECT_NATS:  # what is clearly worth nothing; another one may be
         name = max(ends, key=lambda part: ends[part][1])
@@ -186,7 +200,7 @@ def _needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str
     harm = list(_harm(effects, ends))
     if clear:  # the largest effect is not sure, a smaller one is
         harm.append(Condition("clearly needed", words=tuple(clear)))
-    return Claim(
+    yield Claim(
         (name,), "is_needed_most", (), value, interval, score.null, "nats",
         "excluded" if little else "open", "intervention", because=(clean, *on_scores, *harm),
     )  # fmt: skip

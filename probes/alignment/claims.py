@@ -28,8 +28,12 @@ MIN_ALONG = 0.99  # that of one at another scale
 # `IMITATION_NATS`.
 WRONG_ROW_NATS = 0.05
 
+EQUAL_ROWS = "all rows are equal"
+DISTANCES = ("predicts by itself", "the unigram is away")  # premises that say nothing where there is no law
+
 # Of a head with less of its attention at its lag, most of the output is left at its mean.
 MIN_ATTENDED_MASS = 0.5
+ALL_ATTENTION = 0.995  # of the attention, from which on a table counts as a whole
 
 
 def best_path(data: xr.Dataset) -> xr.DataArray:
@@ -74,6 +78,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     least = MIN_GAIN_SHARE * float(data["unigram_kl"])
     names = (str(best["path"].item()),) if bool(best["constant"]) else tuple(alike(data))
     path, lag = str(best["path"].item()), int(best["attended_lag"])
+    mass = float(best["attended_mass"])
     target, _ = target_of(best)
     gain, nats = float(best["gain"]), float(best["kernel_kl"])
     constant = bool(best["constant"])
@@ -82,26 +87,26 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     holds = not constant and (gain >= least or is_law) and bool(_reads(best))
     conditions = [
         _law(data, best),
-        Condition("predicts by itself", value=nats, unit="nats"),
+        _by_itself(best),
         Condition("the unigram is away", value=nats + gain, unit="nats"),
         Condition("by mean output", mlp_index(path) is not None),
         Condition("norm's scale at its mean", bool(data.attrs["has_norm"])),
     ]
     if int(data.attrs["source_lag"]) > 1:
         conditions.append(Condition("lag of the source", value=int(data.attrs["source_lag"])))
-        if nats + gain < MIN_GAP_NATS:
-            distances = ("predicts by itself", "the unigram is away")  # both are of no law
-            conditions = [one for one in conditions if one.name not in distances]
-            conditions.append(Condition("a token that tells nothing"))
+    no_law = None
+    if int(data.attrs["source_lag"]) > 1 and nats + gain < MIN_GAP_NATS:
+        no_law = Condition("a token that tells nothing")
+    elif nats + gain < TIE:
+        no_law = Condition(EQUAL_ROWS)
+    if no_law is not None:
+        conditions = [one for one in conditions if one.name not in DISTANCES] + [no_law]
     if constant:
         conditions.insert(0, Condition("constant"))
-    if nats + gain < TIE and int(data.attrs["source_lag"]) <= 1:
-        conditions.append(Condition("all rows are equal"))
-    if head_index(path) is not None and not constant:
-        mass = float(best["attended_mass"])
+    if head_index(path) is not None and not constant and no_law != Condition(EQUAL_ROWS):
         words = token_names(lag, int(data.attrs["query_shift"]), int(data.attrs["source_lag"]))
         conditions.append(Condition("attends", mass >= MIN_ATTENDED_MASS, mass, "probability", words))
-        if int(best["lags_alike"]) > 1:
+        if int(best["lags_alike"]) > 1 and no_law is None:
             conditions.append(Condition("lags alike"))
     if np.isfinite(best["kernel_slope"]) and not constant:
         conditions.append(Condition("slope", value=float(best["kernel_slope"])))
@@ -128,6 +133,13 @@ def _reads(data: xr.Dataset) -> xr.DataArray:
     return (data["attended_mass"] >= MIN_ATTENDED_MASS) | xr.DataArray(others, dims=data["path"].dims)
 
 
+def _by_itself(path: xr.Dataset) -> Condition:
+    """Returns how far a path's table is from its law, weighed with the attention that its head gives it."""
+    is_weighed = float(path["attended_mass"]) < ALL_ATTENTION
+    words = ("attention",) if is_weighed else ()
+    return Condition("predicts by itself", value=float(path["kernel_kl"]), unit="nats", words=words)
+
+
 def _law(data: xr.Dataset, path: xr.Dataset) -> Condition:
     """Returns which law a path's circuit is compared with: by how many steps, or of which lag."""
     of_lag = ("lag",) if bool(path["of_own_lag"]) else ("lagged",)
@@ -139,18 +151,16 @@ def _law(data: xr.Dataset, path: xr.Dataset) -> Condition:
 def _rows(data: xr.Dataset, path: xr.Dataset) -> tuple[tuple[Condition, ...], Where]:
     """Returns which rows of a path are another law's, and after which states it has the law, if not all.
 
-    A cosine over all entries of log P hardly sees them next to transitions that are hardly possible. A row
-    that a slope or a mean output mends is not another one, though by itself it is far from the law. With two
-    states these mend everything.
+    A cosine over all entries of log P hardly sees them next to transitions that are hardly possible. Where
+    no row is right as it is, those are not another law's that a slope or a mean output mends; with two states
+    these mend everything.
     """
     own, left = path["row_kl"].values, path["row_left"].values
     known = np.isfinite(left)
-    if not known.any() or (known.sum() > 2 and (left[known] <= WRONG_ROW_NATS).all()):
-        return (), Where()
-    labels = np.array([str(label) for label in data.attrs["labels"]])
     wrong, right = known & (own > WRONG_ROW_NATS), known & (own < IMITATION_NATS)
+    labels = np.array([str(label) for label in data.attrs["labels"]])
     if not (wrong.any() and right.any()):
-        if known.sum() == 2:  # a slope tells that both are off
+        if known.sum() <= 2 or (left[known] <= WRONG_ROW_NATS).all():  # of two a slope tells it
             return (), Where()
         return (Condition("no row is right", value=float(left[known].max()), unit="nats"),), Where()
     worst = Condition("other rows", value=float(own[wrong].max()), unit="nats", words=tuple(labels[wrong]))
@@ -172,7 +182,7 @@ def _at_other_lags(data: xr.Dataset, told: int) -> Iterator[Claim]:
                 _law(data, one),
                 *[Condition("slope", value=float(one["kernel_slope"]))]
                 * bool(np.isfinite(one["kernel_slope"])),
-                Condition("predicts by itself", value=float(one["kernel_kl"]), unit="nats"),
+                _by_itself(one),
             )
             rows, where = _rows(data, one)
             yield Claim(

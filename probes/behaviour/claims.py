@@ -254,6 +254,8 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
         # Of a law that holds at some places the number is that of all, as in the bars and in the verdict.
         partly = like is None or (like.where != Where() and (like is not fails or closest.is_shown))
         number = closest if partly else like
+        if tempered is not None:
+            number = ours.everywhere().first("imitates", object=tempered.object[0]) or number
         tiles.append(Tile(LEARNED, (answer,), more, number, bars, "kl"))
     if reaches is not None and reaches.value is not None:
         gap = reaches.condition("unigram is told from the best")

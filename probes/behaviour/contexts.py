@@ -16,11 +16,12 @@ FAR_NATS = 0.05  # after a state or at a position from which a law is not imitat
 MOST = 0.5  # of the predictions: a law that holds in fewer is told as holding at those only
 ROUNDING = 1e-9
 UNCLEAR = 0.1  # of the predictions at most, where few sequences have a pair
+LEAST_PAIRS = 0.05  # of the predictions, at least, that follow pairs after which only a law is told to hold
 MAX_PAIRS = 256
 
 
 def after_pairs(subject: Subject, nats: Float[np.ndarray, "member predictor batch read"]) -> Variables:
-    """KL from each predictor after each pair of last tokens, how often it comes, what its first tells.
+    """KL from each predictor after each pair of last tokens, how often it comes, what each of the two tells.
 
     Nothing of more pairs than `MAX_PAIRS`.
     """
@@ -42,11 +43,15 @@ def after_pairs(subject: Subject, nats: Float[np.ndarray, "member predictor batc
     )  # [member, before, state, next]
     of_each = count.reshape(n, n, 1)
     rows = total.sum(1, keepdims=True) / np.maximum(of_each.sum(0, keepdims=True), 1)
-    told = kl(total / np.maximum(of_each, 1), np.broadcast_to(rows, total.shape)).max(1)
+    means = total / np.maximum(of_each, 1)
+    told = kl(means, np.broadcast_to(rows, total.shape)).max(1)
+    rows = total.sum(2, keepdims=True) / np.maximum(of_each.sum(1, keepdims=True), 1)
+    told_last = kl(means, np.broadcast_to(rows, total.shape)).max(2)
     axes = (subject.axis, "predictor", "state_before", "state_from")
     return (
         variables("nats", axes, kl_pair=mean, kl_pair_error=error)
         | variables("nats", (subject.axis, "state_from"), told_before=told)
+        | variables("nats", (subject.axis, "state_before"), told_last=told_last)
         | variables("share", ("state_before", "state_from"), share_pair=count.reshape(n, n) / count.sum())
     )
 
@@ -81,13 +86,17 @@ def in_pairs(
         fails = known & ~holds  # also where that law is near this one
     if share[known & ~fails & ~holds].sum() > UNCLEAR:
         return
-    # After a state with one row for all tokens before it, a law that reads these is that row only by chance.
+    # After a state with one row for all tokens before it, a law that reads these is that row only by chance;
+    # so is a law that reads the last state in a model that reads it nowhere.
     told = last["told_before"].values[fails.any(0) & holds.any(0)]
     if not told.size or (told < IMITATION_NATS).any():
         return
+    reads_the_last = (last["told_last"].values >= IMITATION_NATS).any()
+    if (fails.any(1) & holds.any(1)).any() and not reads_the_last:
+        return
     few = float(share[holds].sum() / share[known].sum()) < MOST - ROUNDING
     away = float((value * share)[fails].sum() / share[fails].sum())
-    if few and not ((holds & ~by_chance).any() and (there or away >= wrong)):
+    if few and not (share[holds & ~by_chance].sum() >= LEAST_PAIRS and (there or away >= wrong)):
         return
     worst, nearest = (
         np.unravel_index(np.where(which, value, -np.inf).argmax(), value.shape) for which in (fails, holds)

@@ -39,7 +39,8 @@ def measure(subject: Subject) -> xr.Dataset:
         most 2048; NaN where no two sequences have it; `kl_pair` and its standard error `kl_pair_error` [axis,
         predictor, state_before, state_from] (nats): KL after each pair of last tokens, of up to 16 states,
         which the share `share_pair` [state_before, state_from] of the predictions follows; `told_before`
-        [axis, state_from] (nats): the largest KL of mean predictions after a pair from those after its state;
+        [axis, state_from] and `told_last` [axis, state_before] (nats): the largest KL of mean predictions
+        after a pair from those after its later, or after its earlier state;
         `loss`, `best_loss` and the standard error of their difference `excess_loss_error` [axis], and
         `predictor_loss` [predictor] (nats, on the sampled next states);
         `excess` [axis], `gap` and, with a Bayes-optimal predictor, `predictor_excess` [predictor] (nats):

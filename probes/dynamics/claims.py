@@ -3,17 +3,20 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 import xarray as xr
+from jaxtyping import Bool
 
 from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Status, Where
 from mechmarkov.claims.tile import CAME, Tile
-from mechmarkov.probing.dataset import NORMAL_95, is_nearest
+from mechmarkov.probing.dataset import IMITATION_NATS, NORMAL_95, is_nearest
 from mechmarkov.probing.score import Score
 
 from .measure import BEST, NO_ERROR
 from .trajectory import EVENT_PROGRESS, Event, first_time, may_hold
 
 LAWS = ("unigram", "bigram", BEST)  # events of laws; others are of heads
+NEARER = 0.5  # of the KL from the next law: in a phase without a nearer step its law is only the closest
 
 
 def events_of(data: xr.Dataset) -> dict[str, Event]:
@@ -49,7 +52,7 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
         *_before(data, events),
         *(_lost(data, name) for name in in_order if _went_away(data, name, events[name])),
         *_not_seen(data, set(events)),
-        *_phases(data),
+        *_phases(data, never_halfway(data)),
     ]
 
 
@@ -148,7 +151,16 @@ def _not_seen(data: xr.Dataset, came: set[str]) -> Iterator[Claim]:
         yield Claim((MODEL,), "came_by", (name,), status=status, where=steps, because=probed)
 
 
-def _phases(data: xr.Dataset) -> Iterator[Claim]:
+def never_halfway(data: xr.Dataset) -> set[str]:
+    """Returns the laws whose loss was at no step halfway reached, by their names as predictors."""
+    _, unigram, bigram = data.attrs["simple_laws"]
+    of_event = {"unigram": unigram, "bigram": bigram, BEST: data.attrs["better_law"]}
+    came = {*events_of(data), *may_have_come(data)}
+    seen = [name for name in map(str, data["event"].values) if f"no_{name}" not in data.attrs]
+    return {of_event[name] for name in seen if name in of_event and name not in came}
+
+
+def _phases(data: xr.Dataset, never: set[str]) -> Iterator[Claim]:
     """The law that was nearest, with those that coincide with it, from step to step.
 
     Steps of a phase before the first and behind the last at which it clearly was are left out, and those of
@@ -164,10 +176,12 @@ def _phases(data: xr.Dataset) -> Iterator[Claim]:
             # The source's own law, which a law of steps may be.
             names.sort(key=lambda name: name != data.attrs["better_law"])
         slope = float(data["scaled_gradient"].sel(step=plateau))
-        beside = (Condition("gradient of its largest", value=slope, unit="share"),)
+        beside: tuple[Condition, ...] = (Condition("gradient of its largest", value=slope, unit="share"),)
         steps = data["step"].sel(step=slice(start, stop))
         clear = steps[data["clear"].sel(step=steps).values].values.tolist()
         is_clear, (first_step, *_, last_step) = bool(clear), [*clear, *clear] or (start, stop)
+        if never & {*names} or not _is_near(data["kl"].sel(step=clear or steps), first, equal):
+            beside += (Condition("closest only"),)
         from_start = (Condition("from the first probed step", value=float(start)),) * (before is None)
         passed = Claim(
             (MODEL,), "passed", tuple(names), float(first_step),
@@ -183,6 +197,13 @@ def _phases(data: xr.Dataset) -> Iterator[Claim]:
                 passed, value=float(rest), interval=(float(last_step), float(rest)), status="open",
                 where=Where(steps=(rest, stop)), because=beside,
             )  # fmt: skip
+
+
+def _is_near(kl: xr.DataArray, law: int, equal: Bool[np.ndarray, " predictor"]) -> bool:
+    """Returns whether the closest law of a phase is at any step much closer than the next one."""
+    nats = kl.transpose("step", "predictor").values
+    to_next = np.where(equal | (np.arange(len(equal)) == law), np.inf, nats).min(1)
+    return bool((nats[:, law] < np.maximum(IMITATION_NATS, NEARER * to_next)).any())
 
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:

@@ -40,6 +40,9 @@ MIN_ALONG = 0.25  # and one that writes this share of them writes along it
 MIN_FOUND_SHARE, MAX_MISSED_SHARE = 0.5, 0.2
 MIN_IDEAL = 0.05
 
+MIN_LOOKS = 0.01  # of the attention, beyond lag and tokens: with less a head does not look after copies
+
+
 # Heads match k tokens if what k explain beyond k - 1 is over this share of an ideal head's score.
 MIN_MATCHED_SHARE = 0.5
 
@@ -279,7 +282,7 @@ def _lookalikes(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
     """Heads that a score by itself would take for parts of a circuit."""
     score = last["induction"].sel(matched=1)
     best = best_heads(score)
-    if float(score.isel(best)) > 0.1 * float(data["ideal"].sel(matched=1)) > 0:
+    if float(score.isel(best)) > max(MIN_LOOKS, 0.1 * float(data["ideal"].sel(matched=1))):
         clearly_nothing = float(last["effect_high"].isel(best)) <= MIN_MOVED_SHARE
         yield Claim(
             (head_name(best),), "attends_to", ("matches",), float(score.isel(best)), unit="probability",

@@ -128,7 +128,9 @@ def _is_worth(last: xr.Dataset, path: str) -> bool:
 
 def _corrected(last: xr.Dataset, homes: list[str]) -> Iterator[Condition]:
     """Yields paths that take from what the home writes, and bring the model nearer to the bigram by it."""
-    if len(homes) == 1 and (others := tuple(path for path in opposed(last) if _is_worth(last, path))):
+    against = [*opposed(last), *(path for group in cancelling(last) if homes[0] in group for path in group)]
+    others = tuple(path for path in against if path not in homes and _is_worth(last, path))
+    if len(homes) == 1 and others:
         yield Condition("corrected by", words=others)
 
 
@@ -324,7 +326,8 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     # Where it is right at some places by coincidence, behaviour does not tell them.
     by_chance = stores.where != Where() and closest is not None and behaviour.first("fails_at") is None
     told, rank = stores, 1 if stores.is_shown else 4
-    holds_nothing = any(stores.condition(why) for why in ("the paths lead away", "nothing to share"))
+    elsewhere = ("the paths lead away", "nothing to share", "not by the parent")
+    holds_nothing = any(stores.condition(why) for why in elsewhere)
     is_needed = everything.first("is_needed_most", status="shown") is not None
     if is_another or is_part or (holds_nothing and is_needed):  # some part is needed for something else
         rank = 6

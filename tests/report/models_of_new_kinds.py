@@ -6,12 +6,13 @@ from itertools import product
 
 import numpy as np
 import torch
-from further_models import of_cells
+from further_models import after_which, of_cells
 from mixed_models import LONG, N_CTX, P, Table, direct, lag, log_of, reading
 from more_models import L4, P4, only_after, stationary, with_bias
 
 import mechmarkov as mm
 from mechmarkov.models import HookedDecoder
+from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import SHARP, direct_table, embedding_frame, mlp_table
 from mechmarkov.models.constructions.n_grams import n_gram_model
 from mechmarkov.sources import Chain, DirichletChains, LaggedChain, OrderK
@@ -32,6 +33,13 @@ TWO = np.array([[0.8, 0.2], [0.35, 0.65]])
 THIRTY = np.random.default_rng(5).dirichlet(np.full(30, 0.2), size=30).clip(1e-3)
 THIRTY = THIRTY / THIRTY.sum(1, keepdims=True)
 ORDER_2 = np.array([[[0.9, 0.1], [0.1, 0.9]], [[0.2, 0.8], [0.6, 0.4]]])
+
+
+SELDOM = np.array(  # the last state seldom comes, and rows of the others hardly depend on a slope
+    [[0.5, 0.299, 0.2, 0.001], [0.2, 0.5, 0.299, 0.001], [0.3, 0.2, 0.499, 0.001], [0.3, 0.3, 0.3, 0.1]]
+)
+TURNS = np.array([[0.2, 0.6, 0.1, 0.1], [0.1, 0.2, 0.6, 0.1], [0.1, 0.1, 0.2, 0.6], [0.6, 0.1, 0.1, 0.2]])
+APART = np.array([[0.6, 0.398, 0.002], [0.4, 0.598, 0.002], [0.002, 0.002, 0.996]])
 
 
 def with_row(table: Table, state: int, row: np.ndarray | Table) -> Table:
@@ -81,6 +89,19 @@ def two_pairs(gains: Sequence[float], n: int = 3, n_ctx: int = LONG) -> HookedDe
 
 
 @torch.no_grad()
+def fed_by_two(against: float) -> HookedDecoder:
+    """Build an induction head whose keys one head feeds, and another with a factor of the opposite."""
+    model = induction_pair(3, LONG, gain=2.0, readers=2)
+    first, second = (block.attn for block in model.blocks)
+    for name in ("W_Q", "W_K", "W_V", "W_O"):
+        getattr(first, name)[1] = getattr(first, name)[0]
+    first.W_O[1] *= -against
+    second.W_O[0] *= 2.0
+    second.W_O[1] = 0.0
+    return model
+
+
+@torch.no_grad()
 def composed(table: Table, n_ctx: int = N_CTX) -> HookedDecoder:
     """Build two heads that look one token back, the second at what the first writes: two back together."""
     n, at = len(table), torch.arange(n_ctx)
@@ -103,11 +124,15 @@ def of_new_kinds() -> Iterator[tuple[str, Make, mm.sources.Source]]:
     yield from _of_rows()
     yield from _of_pairs()
     yield from _of_circuits()
+    yield from _of_opposites()
     yield "always state 0, a bigram beneath", lambda: with_bias(direct_table(L, N_CTX), 30.0, 0, 0), Chain(P)
     steps = {
         "learned twice and lost twice": [NONE, L, NONE, L, NONE],
         "there at first, and fading": [L, 0.6 * L, 0.3 * L, 0.1 * L],
+        "surer, and less sure again": [NONE, 0.5 * L, L, 0.5 * L, 0.2 * L],
     }
+    turned = [torch.zeros(4, 4), log_of(TURNS).T.contiguous()]
+    yield "comes to the chain backwards", lambda: [direct_table(one, N_CTX) for one in turned], Chain(TURNS)
     for name, tables in steps.items():
         yield name, partial(lambda tables: [direct_table(one, N_CTX) for one in tables], tables), Chain(P)
 
@@ -122,6 +147,18 @@ def _of_rows() -> Iterator[tuple[str, Make, mm.sources.Source]]:
     unigram = with_row(thirty, 7, log_of(stationary(THIRTY)))
     yield "thirty states, the unigram after one", direct(unigram), Chain(THIRTY)
     yield "two states, the unigram after one", direct(with_row(two, 1, log_of(stationary(TWO)))), Chain(TWO)
+
+
+def _of_opposites() -> Iterator[tuple[str, Make, mm.sources.Source]]:
+    wrong, seldom = L.flip(1), log_of(np.array([0.05, 0.05, 0.05, 0.85]))
+    yield "a head and the direct path undo each other", partial(reading, [-L], [OWN], direct=L), Chain(P)
+    yield "three times the direct path less two", partial(reading, [-2 * L], [OWN], direct=3 * L), Chain(P)
+    yield "reversed where no 0 came before", partial(after_which, [L, wrong, wrong]), Chain(P)
+    for factor in (0.4, 1.0):
+        name = f"a previous-token head less {factor} of it"
+        yield name, partial(fed_by_two, factor), DirichletChains(n_states=3)
+    yield "a row swapped that seldom comes", direct(with_row(log_of(SELDOM), 3, seldom)), Chain(SELDOM)
+    yield "only the row of a class apart", direct(only_after(log_of(APART), [2])), Chain(APART)
 
 
 def _of_pairs() -> Iterator[tuple[str, Make, mm.sources.Source]]:

@@ -108,7 +108,7 @@ SILENT: dict[str, tuple[str, ...]] = {
         "one token to attend to", "tokens", "at every prediction", "effective tokens", "within its null",
         "modulo", "of one head", "at position",
     ),
-    "alignment": ("law", "lag of the source", "only its direction", "a token that tells nothing", "all rows are equal", "slope"),
+    "alignment": ("law", "constant", "lag of the source", "only its direction", "a token that tells nothing", "all rows are equal", "slope"),
     "induction": (
         "takes from the law", "no match", "no key to edit", "no strong circuit", "through", "from", "to", "does harm",
         "not the law's", "some of it", "most of what there is", "finds after", "not for their predecessors",
@@ -134,7 +134,7 @@ SILENT: dict[str, tuple[str, ...]] = {
         "the law has zeros",
         "e", "w",
     ),
-    "dynamics": ("the parent", "probed steps", "from the first probed step", "lost again", "with a better law", "gradient of its largest"),
+    "dynamics": ("the parent", "probed steps", "from the first probed step", "lost again", "with a better law", "gradient of its largest", "closest only"),
     "program": ("constant predictions", "numbers", "leaves", "of", "term"),
     "belief": ("hidden states", "hidden states have one law", "clean"),
     "graph": ("edges of the head", "edges to the predicted token", "edges of the graph", "edges of all such heads"),
@@ -167,15 +167,14 @@ CONDITIONS: dict[str, Template] = {
     "reach": "That is in the {share} of predictions that reach so far",
     "most attended after": _most_attended,
     # alignment
-    "predicts by itself": "By itself such a table is {nats} from the law",
+    "predicts by itself": lambda c: f"By itself such a table{', weighed with its attention,' if c.words else ''} is {nats(c.value)} from the law",
     "the unigram is away": "The unigram is {nats} away from it",
     "by mean output": ("An MLP's table is its mean output after each state", ""),
     "norm's scale at its mean": ("The norms' scale is taken at its mean", ""),
     "other rows": lambda c: f"There its rows are up to {nats(c.value)} from the law's" if len(c.words) > 1 else f"There its row is {nats(c.value)} from the law's",
     "no row is right": "Whatever its slope, a row is {nats} from the law's",
-    "constant": "Its circuit is constant over states",
     "attends": "It reads {token} with {tenths} of its attention",
-    "lags alike": "Other lags fit as well",
+    "lags alike": "Tokens at other lags that tell the same are counted with it",
     # induction
     "write against the law": lambda c: f"What {heads(c.words)} {verb(c.words, 'writes', 'write')} makes what followed less likely, against the law",
     "moves the other way": lambda c: f"{heads(c.words)} looks away from keys after a copy, by {number(abs(_value(c)))} of the ideal",
@@ -188,7 +187,7 @@ CONDITIONS: dict[str, Template] = {
     "previous token": "{name} gives the previous token {tenths} of its attention",
     "score before and after": "Intact, its score is {number}",
     "after the cut": "With that path cut it is {number}",
-    "simpler law": lambda c: f"{law(c.words[0]).capitalize()} is {nats(c.value)} away".replace("In-", "in-"),
+    "simpler law": lambda c: f"{law(c.words[0]).capitalize()} is {nats(c.value)} from that law".replace("In-", "in-"),
     # ablation
     "next part": "Next is {part}, {nats}",
     "largest of them": lambda c: f"By itself {part(c.words[0])} is worth most of them, {nats(c.value)}"

@@ -184,12 +184,12 @@ def _point(claim: Claim) -> str:
     if claim.status == "open":
         return f"at a minimum{', a saddle or neither' if 'neither' in claim.object else ' or a saddle'}: open"
     second, solved = map(claim.holds, ("to second order only", "near the best"))
-    if claim.object == ("minimum",) and claim.condition("drift") is not None and not solved:
-        return "outside the symmetric subspace at a minimum"
-    if claim.object == ("minimum",) and second and not solved:
+    if claim.object == ("minimum",) and second and not solved and claim.condition("drift") is None:
         return "at a minimum, or flat, to second order"
     near = claim.condition("near the best")
     is_stuck = claim.object == ("minimum",) and near is not None and near.holds is False
+    if claim.condition("drift") is not None:
+        return f"outside the symmetric subspace at a {claim.object[0]}"
     return f"yes, at a local {claim.object[0]}" if is_stuck else f"at a {claim.object[0]}"
 
 
@@ -270,18 +270,24 @@ def came_in_words(claims: Sequence[Claim]) -> str:
         return "Open" if any(claim.status == "open" for claim in claims) else "It never began"
     if told is seen[0] and len(told) < MAX_CAME and began_with_tokens(laws):
         told = [laws[0], *told]
+    undecided = undecided if seen[0] else []
     words = _each_came(told)
-    if len(told) > MAX_CAME and not has_room(" ".join([*words, *undecided])):
-        words = _each_came([*told[: MAX_CAME - 1], told[-1]])
-        words.insert(-1, f"{len(told) - MAX_CAME} more")
-    words += undecided if seen[0] else []
-    return upper(", ".join(words))
+    for first in range(MAX_CAME - 1, 0, -1):
+        if len(told) > first + 1 and not has_room(" ".join([*words, *undecided])):
+            words = _each_came([*told[:first], told[-1]])
+            words.insert(-1, f"{len(told) - first - 1} more")
+    return upper(", ".join([*words, *undecided]))
 
 
 def _each_came(claims: Sequence[Claim]) -> list[str]:
     """Returns what came, each with its step."""
     first = next((i for i, claim in enumerate(claims) if not was_there(claim)), 0)
-    return [f"{what_came(claim)} {when(claim, i - first)}" for i, claim in enumerate(claims)]
+    return [f"{_nearly(claim)}{what_came(claim)} {when(claim, i - first)}" for i, claim in enumerate(claims)]
+
+
+def _nearly(claim: Claim) -> str:
+    """Returns "closest to" of a law that nothing else says the model had."""
+    return "closest to " if claim.condition("closest only") is not None else ""
 
 
 def _row(claim: Claim) -> str:

@@ -24,6 +24,7 @@ from mechmarkov.utils.text import listed
 MAX_TITLE_WORDS = 12
 NO_PARTS = ("uniform", "unigram", "in_context_unigram")  # laws near which a loss says nothing
 UNDECIDED = "Undecided: too few sequences tell it from the unigram"
+NEARLY_UNIFORM = 0.1  # nats: scores of untrained models, as probabilities, may be far from uniform
 WIDE = 0.2  # of a way, from which on an interval is told and not its middle
 CLOSE = 0.25  # of what the part is worth that is needed most, from which on it is not named without the next
 
@@ -118,7 +119,8 @@ def _another(claims: Claims, best: str, closest: Claim | None) -> str:
         like = claims.first("imitates", object="uniform", probe="behaviour")
         if closest.object[0] == "uniform" and like is not None and isinstance(like.null, tuple):
             least, _, most = like.null
-            named = "Uniform, as untrained models are" if least <= (like.value or 0.0) <= most else named
+            is_fresh = least <= (like.value or 0.0) <= min(most, NEARLY_UNIFORM)
+            named = "Uniform, as untrained models are" if is_fresh else named
     opposes = claims.first("opposes", status="shown", probe="behaviour")
     if opposes is not None:
         named = f"Has the opposite of {law(opposes.object[0])}"

@@ -78,8 +78,8 @@ def of_a_part(tile: Tile, shown: WordedTile, learned: str, claims: Claims) -> Wo
         return shown
     if home.where != Where():  # it says where the model has the bigram
         return shown
+    like = claims.first("imitates", object=learned, status="shown", probe="behaviour")
     if not home.is_shown:
-        like = claims.first("imitates", object=learned, status="shown", probe="behaviour")
         if like is None:  # it has no part of a law that it is only the closest to
             return shown
         table = claims.first("matches", status="shown", probe="alignment")
@@ -88,10 +88,12 @@ def of_a_part(tile: Tile, shown: WordedTile, learned: str, claims: Claims) -> Wo
         ]:
             return replace(shown, answer=upper(short(table)), sentence=sentence(table), bars=())
         return replace(shown, answer=f"Where {law(learned)} lives is not known")
-    rest = f"Where the rest of {law(learned)} lives is not measured."
+    reached = claims.first("reaches", object=learned, status="shown", probe="behaviour")
+    has = like is not None or reached is not None
+    rest = f" Where the rest of {law(learned)} lives is not measured." * has
     told = f"Of {law(home.object[0])}: {short(home)}"
     answer = told if has_room(told) else f"Of {law(home.object[0])}: {len(home.subject)} parts"
-    return replace(shown, answer=answer, sentence=f"{shown.sentence} {rest}")
+    return replace(shown, answer=answer, sentence=f"{shown.sentence}{rest}")
 
 
 def of_harm(tile: Tile, shown: WordedTile, claims: Claims) -> WordedTile:
@@ -103,7 +105,7 @@ def of_harm(tile: Tile, shown: WordedTile, claims: Claims) -> WordedTile:
         claims: The claims of all probes.
     """
     answer = tile.answer[0]
-    if tile.question == LIVES and answer.relation == "is_needed_most" and not answer.is_shown:
+    if tile.question == LIVES and answer.relation in ("is_needed_most", "stores") and not answer.is_shown:
         return _of_no_part(answer, shown, claims)
     if tile.question != LIVES or answer.relation not in ("feeds", "is_induction_head"):
         return shown
@@ -124,8 +126,11 @@ def _of_no_part(answer: Claim, shown: WordedTile, claims: Claims) -> WordedTile:
         by_itself = claims.first("is_needed", subject=harm.words[0], probe="ablation")
         told = [sentence(one) for one in (answer, by_itself) if one is not None]
         return replace(shown, sentence=" ".join(told))
-    somewhere = [one for one in claims.where("imitates", status="shown") if one.where != Where()]
-    if answer.status == "excluded" and harm is not None and somewhere:
+    has = [
+        one for one in claims.where("imitates", status="shown", probe="behaviour") if not one.is_everywhere
+    ]
+    of_it = harm is not None or answer.object in [one.object for one in has]
+    if answer.status == "excluded" and has and of_it:
         return replace(shown, answer=upper(f"on average {short(answer)}"))
     return shown
 

@@ -14,20 +14,23 @@ def _stores(claim: Claim) -> str:
         holds = verb(claim.subject, "holds", "hold")
         return f"{cap(parts(claim.subject))} {holds} the bigram {where(claim)}, where the model has it ({share(claim.value)} of it)"
     if claim.is_shown:
-        is_some = claim.holds("what there is of it") and value_in(claim) <= ALL_OF_IT
+        is_some, is_more = claim.holds("what there is of it"), value_in(claim) > ALL_OF_IT
         name = law(claim.object[0])
         what = f"what there is of {name}" if is_some else name
         if len(claim.subject) > MAX_NAMED or claim.condition("not stable"):
             return f"{cap(what)} is spread over {parts(claim.subject)}, which hold {share(claim.value)} of it"
         together = "together " if len(claim.subject) > 1 else ""
-        much = (
-            f"{share(claim.value)} of it"
-            if value_in(claim) <= ALL_OF_IT
-            else f"more than all of it: {parts(by.words)} {verb(by.words, 'corrects', 'correct')} it"
-            if (by := claim.condition("corrected by")) is not None
-            else "more than all of it: others take away"
-        )
-        return f"{cap(parts(claim.subject))} {together}{verb(claim.subject, 'holds', 'hold')} {what} ({much})"
+        holds = f"{cap(parts(claim.subject))} {together}{verb(claim.subject, 'holds', 'hold')}"
+        by, much = claim.condition("corrected by"), f"{share(claim.value)} of it"
+        if by is None:
+            others = "others take away"
+        else:
+            others = f"{parts(by.words)} {verb(by.words, 'corrects', 'correct')} it"
+        if not is_more:
+            return f"{holds} {what} ({much if by is None else f'{others}, {much} together'})"
+        if is_some:
+            return f"{holds} more of {name} than the model has: {others}"
+        return f"{holds} {name} (more than all of it: {others})"
     start, end = (nats(claim.number(name)) for name in ("from", "to"))
     none = f", {start} with none" if start != end else " and with none"
     moved = f"the model is {end} from it with all parts{none}"

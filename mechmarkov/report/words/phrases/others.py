@@ -20,6 +20,8 @@ def _explains(claim: Claim) -> str:
             return f"Tables read from the weights explain {share(max(0.0, value_in(claim)), 1)}, as in untrained models"
         return f"Tables read from its weights explain {share(max(0.0, value_in(claim)), 1)} of the model"
     fitted = [one for one in claim.because if one.name == "term"]
+    if claim.status == "open":  # by what contradicts it: a program with an induction head
+        fitted.sort(key=lambda one: one.words[0] != "MatchHead")
     terms = [term(one) for one in fitted] or ["its mean prediction"]
     named = cap(_first(terms))
     several = len(terms) > 1 or any(one.words[0] in COUNTS for one in fitted)

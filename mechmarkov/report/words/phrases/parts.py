@@ -165,7 +165,7 @@ def _feeds(claim: Claim) -> str:
     through = premise(claim, "through").words
     inputs = f"the {listed(list(through))} of {heads(claim.object)}"
     if claim.subject:
-        return f"{heads(claim.subject)} {verb(claim.subject, 'feeds', 'feed')} {inputs}: without that path {_left(claim)} of its induction is left"
+        return f"{heads(claim.subject)} {verb(claim.subject, 'feeds', 'feed')} {inputs}: without that path {_left(claim)}"
     if claim.interval is not None:
         low, high = claim.interval
         ends = " to ".join(dict.fromkeys((share(low), share(high))))
@@ -180,9 +180,11 @@ def _feeds(claim: Claim) -> str:
 
 
 def _left(claim: Claim) -> str:
-    """Returns the share that a cut leaves of a score; one that turns round a little is none."""
+    """Returns what a cut leaves of a score; one that turns round a little is none."""
     value = value_in(claim)
-    return "none" if LEAST_LEFT[0] < value < LEAST_LEFT[1] else share(value)
+    if value <= LEAST_LEFT[0]:
+        return f"it turns away from matches, by {share(-value)} of its induction"
+    return f"{'none' if value < LEAST_LEFT[1] else share(value)} of its induction is left"
 
 
 def _carries(claim: Claim) -> str:

@@ -48,11 +48,13 @@ def _is_at(claim: Claim) -> str:
             bent = f"is within the ±{number(limit)} that the gradient left may make"
             return f"{either} is open: the {smallest} {bent}"
         return f"Whether it is at a {kinds} is open{value}{reason_in(claim)}"
+    inside = claim.condition("drift")  # where it may move all the same
+    it_is = "It is" if inside is None else "Outside the symmetric subspace it is"
     if claim.object == ("saddle",):
         growing = claim.condition("growing directions")
         count = int(claim.number("growing directions"))
         many = f"{count}{' or more' if growing is not None and growing.holds is False else ''}"
-        return f"It is at a saddle with {many} growing {'direction' if count == 1 else 'directions'}{value}"
+        return f"{it_is} at a saddle with {many} growing {'direction' if count == 1 else 'directions'}{value}"
     order = (
         ", or flat, to second order"
         if claim.holds("to second order only") and not claim.holds("near the best")
@@ -61,11 +63,8 @@ def _is_at(claim: Claim) -> str:
     if claim.condition("tied embeddings favour repeats"):
         return f"It is at a local minimum{order}, as tied embeddings favour repeats, and this chain tends to switch"
     as_zero = ", counted as zero" if value_in(claim) < 0 and not order else ""  # "or flat" says it
-    inside = claim.condition("drift")  # where it may move all the same
-    if inside is not None and not claim.holds("near the best"):
-        flat = ", or flat" if order else ""
-        return f"Outside the symmetric subspace it is at a local minimum{flat}{value}{as_zero}"
-    return f"It is at a local minimum{order}{value}{as_zero}"
+    order = ", or flat" if order and inside is not None else order
+    return f"{it_is} at a local minimum{order}{value}{as_zero}"
 
 
 def _moves(claim: Claim) -> str:
