@@ -34,7 +34,7 @@ def _explains(claim: Claim) -> str:
 def _first(terms: list[str]) -> str:
     """The first two terms, or the first if two are long, and how many more there are."""
     shown = 2 if len(" ".join(terms[:2]).split()) <= MAX_TERM_WORDS else 1
-    return listed(terms[:shown] + [f"{len(terms) - shown} more"] * (len(terms) > shown))
+    return listed(terms[:shown] + [counted(len(terms) - shown, "other term")] * (len(terms) > shown))
 
 
 def _carries_belief(claim: Claim) -> str:
