@@ -10,17 +10,9 @@ from mechmarkov.probing.score import Score
 from mechmarkov.utils.text import listed
 
 from . import figures, measure
-from .claims import (
-    MIN_EFFECT_NATS,
-    ORDER_LOSS,
-    claims,
-    headline,
-    largest_effect,
-    matters,
-    swap_followed,
-    tied,
-)
+from .claims import ORDER_LOSS, claims, headline, swap_followed
 from .components import ranked_effects
+from .needed import MIN_EFFECT_NATS, largest_effect, matters, tied
 
 
 def applies(subject: Subject) -> str | None:

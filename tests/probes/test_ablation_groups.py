@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from einops import einsum
-from mechmarkov.probes.ablation.claims import _harm
+from mechmarkov.probes.ablation.needed import _harm
 
 import mechmarkov as mm
 from mechmarkov.claims.claim import Claims
