@@ -9,7 +9,8 @@ from window import Browser
 
 import mechmarkov as mm
 from mechmarkov.report.first_screen.headline import at_step, headline
-from mechmarkov.report.words.tiles import MAX_ANSWER_WORDS, MAX_TILE_WORDS
+from mechmarkov.report.words.short_forms import MAX_ANSWER_WORDS
+from mechmarkov.report.words.tiles import MAX_TILE_WORDS
 from mechmarkov.report.words.title import MAX_TITLE_WORDS
 
 # Probing every step of the induction run takes minutes on one core.

@@ -14,7 +14,8 @@ from mechmarkov.probing.score import Score
 from mechmarkov.report.first_screen.curve import learning_curve
 from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.report.first_screen.readings import course, drawn_losses
-from mechmarkov.report.words.tiles import MAX_ANSWER_WORDS, MAX_TILE_WORDS
+from mechmarkov.report.words.short_forms import MAX_ANSWER_WORDS
+from mechmarkov.report.words.tiles import MAX_TILE_WORDS
 from mechmarkov.report.words.title import MAX_TITLE_WORDS
 from mechmarkov.result import Result
 

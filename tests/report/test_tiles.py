@@ -10,9 +10,10 @@ from mechmarkov.claims.claim import MODEL, Claim, Claims, Condition, Where
 from mechmarkov.claims.tile import STUCK, Tile
 from mechmarkov.probes import dynamics
 from mechmarkov.report.first_screen.headline import headline
+from mechmarkov.report.words.came import what_came
 from mechmarkov.report.words.differences import settings
 from mechmarkov.report.words.sentences import sentence
-from mechmarkov.report.words.tiles import what_came, worded
+from mechmarkov.report.words.tiles import worded
 from mechmarkov.report.words.whole_model import of_one_step
 
 STEPS = Where(steps=(0, 100))

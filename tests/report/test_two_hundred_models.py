@@ -8,7 +8,7 @@ from reading_aloud import long_sentences, read
 import mechmarkov as mm
 from mechmarkov.claims.arbiter import contradictions
 from mechmarkov.report.first_screen.headline import headline
-from mechmarkov.report.words.tiles import MAX_ANSWER_WORDS
+from mechmarkov.report.words.short_forms import MAX_ANSWER_WORDS
 from mechmarkov.report.words.title import MAX_TITLE_WORDS
 
 MODELS = model_zoo()

@@ -12,7 +12,7 @@ from mechmarkov.report.first_screen.curve import _joined
 from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.report.first_screen.verdict import MEANS, Badge
 from mechmarkov.report.html import render
-from mechmarkov.report.words.tiles import bars_from_zero
+from mechmarkov.report.words.bars import bars_from_zero
 
 FELL = Condition("the loss fell", True, 0.05, "nats", ("40",))
 

@@ -12,7 +12,7 @@ from mechmarkov.claims.arbiter import contradictions
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import cancelling_tables, direct_table, value_table
 from mechmarkov.report.first_screen.headline import headline
-from mechmarkov.report.words.tiles import MAX_ANSWER_WORDS
+from mechmarkov.report.words.short_forms import MAX_ANSWER_WORDS
 from mechmarkov.report.words.title import MAX_TITLE_WORDS
 
 P = np.array([[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.3, 0.1, 0.6]])

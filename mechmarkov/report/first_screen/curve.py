@@ -14,9 +14,8 @@ from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.figures import DASHES, GREY, PALETTE, annotate, lines
 from mechmarkov.report.first_screen.readings import came, closest_laws, course, drawn_losses, losses_of
 from mechmarkov.report.symlog import symlog, symlog_ticks
-from mechmarkov.report.words.came import was_there
+from mechmarkov.report.words.came import was_there, what_came
 from mechmarkov.report.words.names import bare_law, event
-from mechmarkov.report.words.tiles import what_came
 from mechmarkov.utils.text import format_number, listed
 
 _HEIGHT = 290  # pixels

@@ -5,18 +5,13 @@ from dataclasses import replace
 
 from mechmarkov.claims.claim import Claim, Claims, Where
 from mechmarkov.claims.tile import CAME, LEARNED, LIVES, STUCK, Tile
+from mechmarkov.report.words.bars import bars_from_zero, on_steps
+from mechmarkov.report.words.came import came_in_words
 from mechmarkov.report.words.names import law, nats, share, upper, within
 from mechmarkov.report.words.phrases.laws import where
 from mechmarkov.report.words.sentences import sentence
-from mechmarkov.report.words.tiles import (
-    PICTURES,
-    WordedTile,
-    bars_from_zero,
-    came_in_words,
-    has_room,
-    on_steps,
-    short,
-)
+from mechmarkov.report.words.short_forms import has_room, short
+from mechmarkov.report.words.tiles import PICTURES, WordedTile
 
 SIMPLE = ("uniform", "unigram")  # laws that no part needs to hold
 MOST_OF_IT = 0.95  # of what is left; it is told where it is
