@@ -31,7 +31,9 @@ from .circuit import (
     strongest_feeder,
     tied_heads,
 )
-from .claims import MIN_ATTENTION, MIN_IDEAL_SHARE, claims, headline
+from .circuit_told import headline
+from .claims import claims
+from .claims_of_heads import MIN_ATTENTION, MIN_IDEAL_SHARE
 from .matches import MAX_MATCHED
 from .recorded import INDUCTION
 

@@ -6,7 +6,7 @@ import torch
 import xarray as xr
 from induction_asked import N_CTX, REDRAWN, STICKY, asked, degree_of, feeders_of, heads_of
 from mechmarkov.probes.induction import circuit
-from mechmarkov.probes.induction.claims import circuit_of
+from mechmarkov.probes.induction.circuit_told import circuit_of
 from probing_cases import claims_of, grouped, run_of, subject_of
 
 from mechmarkov.models import HookedDecoder

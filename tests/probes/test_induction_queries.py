@@ -1,7 +1,7 @@
 """Heads that feed an induction head by its queries are named, and no head is where the embedding does."""
 
 import torch
-from mechmarkov.probes.induction.claims import circuit_of
+from mechmarkov.probes.induction.circuit_told import circuit_of
 from probing_cases import claims_of, run_of, subject_of
 
 from mechmarkov.models import HookedDecoder

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from mechmarkov.probes.induction.claims import _carries, _no_head
+from mechmarkov.probes.induction import claims_of_paths
+from mechmarkov.probes.induction.claims_of_heads import no_head
 from probing_cases import claims_of, run_of, subject_of
 
 from mechmarkov.models.constructions.induction_heads import induction_pair
@@ -36,7 +37,7 @@ def carried(
         },
         {"input": ["K"]},
     )
-    (claim,) = _carries(data.assign(kl_simpler=simpler), head, ("L1H0",), ("L0H0",))
+    (claim,) = claims_of_paths.carried(data.assign(kl_simpler=simpler), head, ("L1H0",), ("L0H0",))
     return claim.status, {premise.name: premise.holds for premise in claim.because if premise.name in TOLD}
 
 
@@ -77,7 +78,7 @@ def test_what_few_sequences_leave_open_is_not_denied():
             name: (("layer", "head"), [[value]])
             for name, value in (("effect", 0.01), ("effect_high", high), ("effect_low", 0.02 - high))
         }
-        claim = _no_head(xr.Dataset(effects))
+        claim = no_head(xr.Dataset(effects))
         assert claim.status == status
         assert (claim.condition("no strong circuit") is not None) == weak
         assert claim.interval[1] == high
