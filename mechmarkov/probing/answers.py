@@ -1,6 +1,7 @@
 """Asking: one probe, whose failure is its own, and all of them, in one process or in several."""
 
 from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from traceback import extract_tb
@@ -15,7 +16,7 @@ from mechmarkov.probing.estimated_law import with_law_error
 from mechmarkov.probing.outcome import Outcome, check_data, check_outcome
 from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.score import Score
-from mechmarkov.probing.subject import DoesNotApplyError, Subject, unchanged, why_not
+from mechmarkov.probing.subject import DoesNotApplyError, Subject, why_not
 from mechmarkov.sources import Observed
 from mechmarkov.utils.forked import forked
 from mechmarkov.utils.progress import watched
@@ -65,6 +66,30 @@ def _outcome(probe: Probe, subject: Subject, law_draws: int) -> Outcome:
     return outcome
 
 
+@contextmanager
+def _unchanged(subject: Subject) -> Iterator[None]:
+    """Put the shared models and sequences back where a probe changed them, and say so.
+
+    Null models are looked at if there are any by then.
+
+    Raises:
+        ValueError: Weights, sequences or hooks differ; the message names the first. They are as before, and
+            what was recorded from the changed ones is forgotten.
+    """
+    expected = [(subject, subject.original)]
+    try:
+        yield
+    finally:
+        if (null := vars(subject).get("null")) is not None:
+            expected.append((null, null.original))
+        named = [original.first_changed(one.decoder, one.batch) for one, original in expected]
+        changed = [name for name in named if name is not None]
+        if changed:
+            subject.restore()
+    if changed:
+        raise ValueError(f"the probe changed {changed[0]} of the shared model, expected it as it was")
+
+
 def answer_of(
     find: Callable[[], Probe], subject: Subject, law_draws: int, time_limit: float | None, is_asked: bool
 ) -> Answer:
@@ -79,7 +104,7 @@ def answer_of(
     """
     probe: Probe | None = None
     try:
-        with limited_to(time_limit), unchanged(subject):
+        with limited_to(time_limit), _unchanged(subject):
             probe = find()
             why = why_not(probe, subject)
             if not is_asked and probe.on_request:

@@ -1,8 +1,6 @@
 """A Subject: a run at some steps and an evaluation batch, recorded once and shared by all probes."""
 
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
@@ -13,7 +11,6 @@ import torch
 import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
@@ -21,6 +18,7 @@ from mechmarkov.objectives import Objective
 from mechmarkov.probing.batch import Batch, batch_of, draw
 from mechmarkov.probing.chunking import CHUNK_ELEMENTS, in_chunks_that_fit, substack
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
+from mechmarkov.probing.original import Original, sequences_of
 from mechmarkov.probing.preconditions import predictor_of
 from mechmarkov.probing.recording.activations import SCORES
 from mechmarkov.probing.recording.quantity import Quantity, Value
@@ -87,19 +85,6 @@ def check_run(run: object) -> None:
     if isinstance(run, nn.Module):
         call = "mm.Run.from_model(model, source=…) makes one of a model"
     raise TypeError(f"run is a {type(run).__name__}, expected a Run: {call}")
-
-
-@dataclass(frozen=True, eq=False)
-class Original:
-    """The state of a subject before probes saw it.
-
-    Attributes:
-        checksums: Those of every weight and sequence, and the number of hooks at every hook point.
-        sequences: Copies of them.
-    """
-
-    checksums: dict[str, int]
-    sequences: dict[str, Tensor]
 
 
 @dataclass(eq=False, repr=False)
@@ -216,7 +201,7 @@ class Subject:
         """Undo what was done to a run's models: its weights, no hooks, nothing recorded, no null models."""
         self.decoder.load_state_dict(self.run.model(steps=self.coordinates).state_dict())
         self.decoder.reset_hooks(including_permanent=True)
-        for name, tensor in _sequences(self).items():
+        for name, tensor in sequences_of(self.batch).items():
             tensor.copy_(self.original.sequences[name])
         self._recorded.clear()
         self._results.clear()
@@ -299,8 +284,7 @@ class Subject:
     @cached_property
     def original(self) -> "Original":
         """The weights' checksums and the sequences, as they were when this was first asked."""
-        sequences = {name: tensor.clone() for name, tensor in _sequences(self).items()}
-        return Original(_checksums(self), sequences)
+        return Original.of(self.decoder, self.batch)
 
     def some(self, models: slice) -> "Subject":
         """Some of the models, on the same sequences; nothing is recorded of them yet."""
@@ -349,7 +333,7 @@ class Subject:
 
     def _null_name(self, probe: str) -> str:
         """The name of the file that keeps what a probe measured on these null models."""
-        run, tensors = self.run, {**self.decoder.state_dict(), **_sequences(self)}
+        run, tensors = self.run, {**self.decoder.state_dict(), **sequences_of(self.batch)}
         start = (run.recipe or {}).get("init")
         configs = [part.model_dump(mode="json") for part in (run.config, run.source, run.objective)]
         optimiser = (run.recipe or {}).get("optimiser")  # of which `symmetry` asks what it leaves unchanged
@@ -357,43 +341,3 @@ class Subject:
         decides = [probe, *configs, run.trainable, start, kind, self.coordinates]
         decides += [self.device.type] * (self.device != CPU)  # it rounds otherwise
         return name_of(decides, tensors)
-
-
-@contextmanager
-def unchanged(subject: Subject) -> Iterator[None]:
-    """Put the shared models and sequences back where a probe changed them, and say so.
-
-    Null models are looked at if there are any by then.
-
-    Raises:
-        ValueError: Weights, sequences or hooks differ; the message names the first. They are as before, and
-            what was recorded from the changed ones is forgotten.
-    """
-    expected = [(subject, subject.original)]
-    try:
-        yield
-    finally:
-        if (null := vars(subject).get("null")) is not None:
-            expected.append((null, null.original))
-        changed = [
-            name
-            for one, original in expected
-            for name, value in _checksums(one).items()
-            if original.checksums[name] != value
-        ]
-        if changed:
-            subject.restore()
-    if changed:
-        raise ValueError(f"the probe changed {changed[0]} of the shared model, expected it as it was")
-
-
-def _sequences(subject: Subject) -> dict[str, Tensor]:
-    return {name: getattr(subject.batch, name) for name in ("tokens", "history", "following")}
-
-
-def _checksums(subject: Subject) -> dict[str, int]:
-    """Returns checksums of every weight and sequence, and the number of hooks at every hook point."""
-    tensors = {**subject.decoder.state_dict(), **_sequences(subject)}
-    sums = {name: zlib.crc32(tensor.detach().cpu().numpy().tobytes()) for name, tensor in tensors.items()}
-    points = {name: one for name, one in subject.decoder.named_modules() if isinstance(one, HookPoint)}
-    return sums | {name: len(point.fwd_hooks) + len(point.bwd_hooks) for name, point in points.items()}
