@@ -13,7 +13,7 @@ from mechmarkov.models.constructions.belief import belief_model
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import SHARP, handset_config, value_table
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.sources import HiddenMarkov
+from mechmarkov.sources.base.hidden_chain import HiddenChain
 
 Table = Float[Tensor, "state_from state_to"]
 
@@ -160,7 +160,7 @@ def trap(table: Table, n_ctx: int) -> HookedDecoder:
 
 
 def hidden_belief(
-    source: HiddenMarkov, n_ctx: int, *, carries: bool = True, reads: bool = True
+    source: HiddenChain, n_ctx: int, *, carries: bool = True, reads: bool = True
 ) -> HookedDecoder:
     """The exact belief after the first block, from which the second predicts; see `belief_model`."""
     histories = [np.array(list(product(range(source.n_states), repeat=t + 1))) for t in range(n_ctx)]

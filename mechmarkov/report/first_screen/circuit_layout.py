@@ -37,7 +37,7 @@ class Box:
 
     def meets(self, other: "Box") -> bool:
         """Returns whether two texts overlap."""
-        return (
+        return bool(
             abs(self.x - other.x) < (self.width + other.width) / 2
             and abs(self.y - other.y) < (self.height + other.height) / 2
         )
