@@ -137,7 +137,7 @@ def lag_attention(quick: bool) -> Measured:
 
 
 def selects(run: mm.Run, tokens: Int[Tensor, "batch position"]) -> Bool[np.ndarray, "head lag"]:
-    """Whether each head of the last layer attends most to a lag, of all lags, in sequences that have it."""
+    """Returns which heads of the last layer attend most to a lag, in sequences that have it."""
     mass = at_lags(run, run.model(), tokens)
     truth = run.source.posterior(tokens.numpy())[:, -1].argmax(-1)
     lags = range(len(run.source.lags))

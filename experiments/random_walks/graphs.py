@@ -89,7 +89,7 @@ def graph_information(quick: bool) -> Measured:
                 "first-step information: " + "; ".join(f"{name} {x:.0e}" for name, x in found.items()),
                 holds(not trapped),
                 f"closed form, float64, N - 1 = 24. It is nothing on {', '.join(trapped) or 'none'}: on a "
-                "complete bipartite graph tokens tell the side alone, and an even number of them does not "
+                "complete bipartite graph tokens tell only the side, and an even number of them does not "
                 "even tell that; so it is with the circle of 4, which theorem 3.1 leaves out",
                 "computed exactly",
                 number=f"none on {', '.join(trapped) or 'none'}",

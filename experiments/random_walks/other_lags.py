@@ -232,7 +232,7 @@ def long_walks(quick: bool) -> Measured:
 
 
 def _settles(N: int, walks: int, seed: int) -> tuple[int, float, float]:
-    """Of one sample of walks, after 20 steps: the lag with most attention, how much, and the accuracy."""
+    """The lag with most attention after 20 steps on one sample of walks, how much it has, the accuracy."""
     rng = np.random.default_rng([N, seed])
     moves = np.where(rng.random((walks, N - 1)) < CHANCE, 1, -1)
     ahead = np.cumsum(moves[:, ::-1], axis=1)[:, ::-1] % CIRCLE

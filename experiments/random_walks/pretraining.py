@@ -22,7 +22,7 @@ def pretraining(quick: bool) -> Measured:
     """Task 2 of the fruit questions, from scratch and after the next words of the questions alone."""
     recipe = mm.load_recipe(RECIPES / "fruit-decoder.toml")
     seeds = (0, 4) if quick else range(SEEDS)  # quick: two of which the full run has solved one at least
-    runs = {"answers alone": mm.train(recipe, seeds=seeds)}
+    runs = {"only answers": mm.train(recipe, seeds=seeds)}
     starts = [_pretrained(recipe, seed, 300) for seed in seeds]
     runs["after next tokens"] = [
         mm.train(recipe, seed=seed, start=start) for seed, (start, _) in zip(seeds, starts, strict=True)
@@ -32,11 +32,11 @@ def pretraining(quick: bool) -> Measured:
     knew = np.array([loss < KNOWN for _, loss in starts])
     how = (
         "one-layer decoder, width 32, N(0, 0.01²); 300 steps of AdamW 1e-2 on the next words of the "
-        "question without its answer, then 300 of gradient descent, 0.02, on answers alone; solved: "
+        "question without its answer, then 300 of gradient descent, 0.02, on only answers; solved: "
         f"both sentences right, below 0.35 nats; learned: below {KNOWN} nats at the second fruit"
     )
     overall = (
-        f"solved with answers alone {share(int(before.sum()), len(before))}, after next tokens "
+        f"solved with only answers {share(int(before.sum()), len(before))}, after next tokens "
         f"{share(int(after.sum()), len(after))}"
     )
     findings = []
@@ -58,7 +58,7 @@ def pretraining(quick: bool) -> Measured:
 
 
 def _solved(run: mm.Run) -> bool:
-    """Whether both sentences are right, by more than a draw."""
+    """Returns whether both sentences are right, by more than a draw."""
     accuracy, loss = _task(run)
     return accuracy == 1 and loss < 0.35
 

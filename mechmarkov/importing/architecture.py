@@ -1,4 +1,4 @@
-"""How a model of transformers becomes a decoder, whatever its architecture: by its config and its names."""
+"""Plan how a model of transformers becomes a decoder, by its config and its names of weights."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -74,7 +74,7 @@ class DoesNotApplyError(ValueError):
 
 
 def check_run(run: object) -> None:
-    """Refuse what is not a Run, such as the path of one, or a model.
+    """Raise TypeError unless `run` is a Run: the path of one and a model are not.
 
     Raises:
         TypeError: Naming what it is and the call that makes a run of it.

@@ -1,4 +1,4 @@
-"""What a stream may carry: the exact belief in every context, and what a model has that carries none."""
+"""The exact belief that a stream may carry, and the baseline: what a model has that carries none."""
 
 from dataclasses import dataclass
 from functools import cached_property

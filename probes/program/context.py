@@ -1,4 +1,4 @@
-"""What a fitted program may look at: tokens by lag, counts of n-grams, and the part of the context."""
+"""The context as a fitted program sees it: tokens by lag, counts of n-grams, the part of the context."""
 
 from dataclasses import dataclass, field
 from functools import cached_property

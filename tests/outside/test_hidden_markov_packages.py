@@ -73,7 +73,7 @@ def test_a_machine_of_emic_emits_on_its_edges(process):
 
 
 def test_a_transformer_is_trained_on_a_machine_that_emic_infers(tmp_path):
-    """Of the even process it finds two causal states; 1 always follows an odd run of ones."""
+    """It finds two causal states of the even process; 1 always follows an odd run of ones."""
     sequence = list(TakeN(20000)(EvenProcessSource(p=0.5, _seed=1)))
     machine = CSSR(CSSRConfig(max_history=4)).infer(sequence).machine
     source = HiddenMarkov.from_machine(machine)

@@ -32,7 +32,7 @@ CASES = [
 
 
 def with_each_chain(source):
-    """Of a sequence the probability of it and of each chain."""
+    """The joint probability of a sequence and each chain."""
     weights = weights_of(source.weights, len(source.chains))
     parts = [(w, solve(P), np.array(P)) for w, P in zip(weights, source.chains, strict=True)]
     return lambda x: [w * path_probability(pi, P, x) for w, pi, P in parts]

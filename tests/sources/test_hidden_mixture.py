@@ -21,7 +21,7 @@ CASES = [
 
 
 def with_each_task(source):
-    """Of a sequence the probability of it and of each task."""
+    """The joint probability of a sequence and each task."""
     parts = [*zip(weights_of(source.weights, len(source.tasks)), source.tasks, strict=True)]
     return lambda x: [weight * sum(p for _, p in hidden_paths(task, x)) for weight, task in parts]
 

@@ -25,7 +25,7 @@ def given_lag(source, lag, x):
 
 
 def with_each_lag(source):
-    """Of a sequence the probability of it and of each lag."""
+    """The joint probability of a sequence and each lag."""
     parts = list(zip(weights_of(source.weights, len(source.lags)), source.lags, strict=True))
     return lambda x: [w * given_lag(source, lag, x) for w, lag in parts]
 
