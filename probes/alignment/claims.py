@@ -26,6 +26,7 @@ MIN_ALONG = 0.99  # that of one at another scale
 
 # A row is another one where it is further than this from the law's, and the law's where it is nearer than
 # `IMITATION_NATS`.
+WORSE_ROW_NATS = 1e-3  # by which a right row is off at a slope that mends others
 WRONG_ROW_NATS = 0.05
 
 EQUAL_ROWS = "all rows are equal"
@@ -151,15 +152,17 @@ def _law(data: xr.Dataset, path: xr.Dataset) -> Condition:
 def _rows(data: xr.Dataset, path: xr.Dataset) -> tuple[tuple[Condition, ...], Where]:
     """Returns which rows of a path are another law's, and after which states it has the law, if not all.
 
-    A cosine over all entries of log P hardly sees them next to transitions that are hardly possible. Where
-    no row is right as it is, those are not another law's that a slope or a mean output mends; with two states
-    these mend everything.
+    A cosine over all entries of log P hardly sees them next to transitions that are hardly possible. Rows are
+    not another law's if a slope and a mean output mend them all and make none worse that is right as it is:
+    at another temperature a flat row is right too. With two states these mend everything, and say nothing.
     """
     own, left = path["row_kl"].values, path["row_left"].values
     known = np.isfinite(left)
     wrong, right = known & (own > WRONG_ROW_NATS), known & (own < IMITATION_NATS)
     labels = np.array([str(label) for label in data.attrs["labels"]])
-    if not (wrong.any() and right.any()):
+    mends, spares = left[wrong] < IMITATION_NATS, left[right] < own[right] + WORSE_ROW_NATS
+    mended = known.sum() > 2 and mends.all() and spares.all()
+    if mended or not (wrong.any() and right.any()):
         if known.sum() <= 2 or (left[known] <= WRONG_ROW_NATS).all():  # of two a slope tells it
             return (), Where()
         return (Condition("no row is right", value=float(left[known].max()), unit="nats"),), Where()

@@ -9,7 +9,7 @@ from models_of_new_kinds import APART, SELDOM, TURNS, fed_by_two, with_row
 from more_models import L4, P4, only_after
 from probing_cases import parent_logits, probe_quickly, run_of, walk_run
 
-from mechmarkov.claims.claim import Claim, Condition
+from mechmarkov.claims.claim import Claim, Condition, Where
 from mechmarkov.models.constructions.lookup_tables import direct_table, value_table
 from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.report.words.sentences import sentence, sentences
@@ -56,6 +56,22 @@ def test_next_to_right_rows_a_slope_mends_none(P, table, wrong):
     """At another slope and bias all rows were near to the law's."""
     result, *_ = told(direct_table(table, N_CTX), probes=["alignment"], source=Chain(P))
     assert result.claims.first("matches").condition("other rows").words == wrong
+
+
+@pytest.mark.parametrize(
+    ("P", "slope"),
+    [
+        ([[1 / 3, 1 / 3, 1 / 3], [0.8, 0.15, 0.05], [0.1, 0.2, 0.7]], 0.5),
+        ([[0.98, 0.01, 0.01], [0.48, 0.3, 0.22], [0.2, 0.3, 0.5]], 0.6),
+    ],
+)
+def test_a_flat_row_says_nothing_against_a_temperature(P, slope):
+    """Only the row that is right at any slope was said to be the law's."""
+    model = direct_table(slope * log_of(np.array(P)), N_CTX)
+    result, *_ = told(model, probes=["alignment"], source=Chain(P=P))
+    has = result.claims.first("matches", status="shown")
+    assert has.where == Where()
+    assert has.condition("other rows") is None
 
 
 def test_lags_that_tell_the_same_are_counted():
