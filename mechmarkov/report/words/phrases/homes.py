@@ -22,12 +22,11 @@ def _stores(claim: Claim) -> str:
         together = "together " if len(claim.subject) > 1 else ""
         holds = f"{cap(parts(claim.subject))} {together}{verb(claim.subject, 'holds', 'hold')}"
         by, much = claim.condition("corrected by"), f"{share(claim.value)} of it"
-        if by is None:
-            others = "others take away"
-        else:
-            others = f"{parts(by.words)} {verb(by.words, 'corrects', 'correct')} it"
+        correct = "" if by is None else verb(by.words, "corrects", "correct")
         if not is_more:
-            return f"{holds} {what} ({much if by is None else f'{others}, {much} together'})"
+            with_others = "" if by is None else f" together with {parts(by.words)}, which {correct} it"
+            return f"{holds} {what} ({much}{with_others})"
+        others = "others take away" if by is None else f"{parts(by.words)} {correct} it"
         if is_some:
             return f"{holds} more of {name} than the model has: {others}"
         return f"{holds} {name} (more than all of it: {others})"
