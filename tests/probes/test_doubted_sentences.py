@@ -119,12 +119,14 @@ def test_two_parts_that_undo_each_other_are_all_there_is():
 
 
 def test_two_parts_that_make_the_law_do_not_only_undo():
-    result, screen, tiles = told(
+    result, screen, _ = told(
         reading([-2 * L4], [OWN], direct=3 * L4), probes=["behaviour", "ablation", "storage"]
     )
     assert not result.claims.where("cancels", probe="ablation")
     assert screen.title == "Learned the bigram"
-    assert "L0H0 corrects it" in tiles["Where does it live?"].sentence
+    home = result.claims.first("stores", status="shown")
+    assert home.subject == ("direct",)
+    assert home.condition("corrected by").words == ("L0H0",)
 
 
 def test_a_law_from_far_back_lives_where_it_is_needed():
