@@ -41,6 +41,19 @@ def test_sums_without_the_last_token_lag():
     np.testing.assert_allclose(cd.by_sums(tokens, 1, 2, range(1, 2)), [[0, 1]])
 
 
+def test_scores_as_printed_read_only_the_largest_lag():
+    """What came two after 0, where the last two tokens are 0 and 1, once followed by 0."""
+    tokens = np.array([[0, 0, 1, 0, 1]])
+    np.testing.assert_allclose(cd.by_norms(tokens, 2, 2, printed=True), [[0.5, 0.5]])
+    np.testing.assert_allclose(cd.by_norms(tokens, 2, 2), [[1, 0]], atol=1e-9)
+
+
+def test_theorem_4_needs_other_lags_and_weights_than_printed():
+    measured = cd.constant_depth(True)
+    assert direction(measured, "first_layer_k") == "corrected"
+    assert direction(measured, "three_layers_printed") == "corrected"
+
+
 def test_norms_without_normalising_are_told(monkeypatch):
     monkeypatch.setattr(cd, "by_norms", lambda tokens, k, n, **_: np.full((len(tokens), n), 1 / n))
     assert direction(cd.constant_depth(True), "three_layers") == "against"
