@@ -78,17 +78,27 @@ class _Probe(_Part):
     scores: _Scores = _Scores()
 
 
+class _Condition(_Part):
+    name: str
+    holds: bool | None = True
+
+
 class _Claim(_Part):
     relation: str
     status: str
     object: list[str] = []
     probe: str = ""
-    where: dict[str, list[str | int]] = {}
+    where: dict[str, list[str | int | list[str]]] = {}  # a pair of states is a list
+    because: list[_Condition] = []
 
     @property
     def is_everywhere(self) -> bool:
-        """Returns whether it is said of all states and positions."""
-        return not {*self.where} & {"states", "positions"}
+        """Returns whether it is said of all states, positions and pairs."""
+        return not {*self.where} & {"states", "positions", "pairs"}
+
+    def holds(self, name: str) -> bool:
+        """Returns whether the premise of that name is there and holds."""
+        return any(one.name == name and bool(one.holds) for one in self.because)
 
 
 class _Curve(_Part):

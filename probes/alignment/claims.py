@@ -115,6 +115,8 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     null = None if score is None else score.null
     unit = "" if score is None else score.unit
     is_another = unit == "cosine" and value is not None and value < MIN_COSINE
+    if is_another and not constant and bool(_reads(best)) and np.isfinite(best["row_left"]).any():
+        is_another, holds = False, True  # most rows are right: a few far off decide cosine and gain
     status: Status = "shown" if holds and not is_another else "excluded"
     if not constant and unit == "cosine" and not is_another and not holds and bool(_reads(best)):
         slope = float(best["kernel_slope"])  # at a slope near 1 the scale is right, and the rest is not

@@ -6,10 +6,11 @@ from itertools import islice
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Float
 from scipy.spatial.distance import cdist
 
 from mechmarkov.models.components import head_index
-from mechmarkov.probing.dataset import variables
+from mechmarkov.probing.dataset import IMITATION_NATS, variables
 from mechmarkov.probing.preconditions import has_one_parent, parent_lag
 from mechmarkov.probing.recording import ATTENTION, SCORES
 from mechmarkov.probing.subject import Subject
@@ -29,6 +30,10 @@ TIE = 1e-9
 MIN_COSINE = 0.8
 
 OFTEN = 0.5  # of the attention on the most attended token
+
+# A table has a law, but for some rows, if more than this share of the time its row is the law's; rows that
+# are nearer to the unigram than the second say nothing.
+MOSTLY, TELLING_NATS = 0.5, 0.05
 
 UNITS = {
     "kernel_cosine": "cosine",
@@ -120,6 +125,24 @@ def measure(subject: Subject) -> xr.Dataset:
     return data
 
 
+def mostly_right(
+    law: Float[np.ndarray, "state_from state_to"],
+    row_kl: Float[np.ndarray, " state_from"],
+    pi: Float[np.ndarray, " state_from"],
+) -> bool:
+    """Returns whether a table's rows are the law's most of the time, whatever a cosine over all says.
+
+    One row that is far off, as of a transition that never comes, decides a cosine.
+
+    Args:
+        law: The law.
+        row_kl: How far the table's rows are from it (nats).
+        pi: The stationary law of the states.
+    """
+    right = (k.kl(law, pi) > TELLING_NATS) & (row_kl < IMITATION_NATS)
+    return bool(right.sum() > 1 and pi[right].sum() > MOSTLY * pi.sum())
+
+
 def _compare(
     subject: Subject,
     circuit: np.ndarray,
@@ -158,7 +181,8 @@ def _compare(
         centred = k.double_centred(target)
         cosine = 0.0 if constant[where] else k.cosine(k.double_centred(compared), centred)
         values["kernel_cosine"][where] = cosine
-        if softmax and subject.axis == "step" and (cosine >= MIN_COSINE or len(law) < 3):
+        has_rows = mostly_right(law, rows["row_kl"][where][seen], pi[seen])
+        if softmax and subject.axis == "step" and (cosine >= MIN_COSINE or len(law) < 3 or has_rows):
             rows["row_left"][where][seen] = left_of_rows(table, law, biases[where])
         values["directional_distance"][where] = np.sqrt(2 - 2 * cosine)  # cosines are clipped
         if name == "log P":

@@ -69,7 +69,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     for asked in by_place:
         named = {claim.subject for claim in read}  # what a head reads is told once
         read += [claim for claim in asked if claim.subject not in named]
-    read = read or list(_lag_classes(last, known, beside)) or list(by_token(last, _heads(last)))
+    read = read or list(_lag_classes(last, known, beside)) or list(by_token(last, _not_by_position(last)))
     reads = [*at_extra, *read]
     told = list(reads or _none_stands_out(data, last, known, beside))
     return [*told, evenly, *_spread(last, {claim.subject[0] for claim in told}, beside)]
@@ -79,6 +79,12 @@ def _heads(last: xr.Dataset) -> list[Head]:
     """The heads that have attention weights."""
     has = last["lag_mass"].notnull().any("lag").transpose("layer", "head").values
     return [{"layer": int(layer), "head": int(head)} for layer, head in np.argwhere(has)]
+
+
+def _not_by_position(last: xr.Dataset) -> list[Head]:
+    """Returns the heads of which positions do not tell more than tokens: a query's own token is a key too."""
+    by_position, by_pair = last["position_share"], last["token_pair_share"]
+    return [head for head in _heads(last) if not float(by_position.isel(head)) > float(by_pair.isel(head))]
 
 
 def _names(last: xr.Dataset, lag: int) -> tuple[str, ...]:
@@ -104,6 +110,9 @@ def _at_extra(last: xr.Dataset, beside: tuple[Condition, ...]) -> Iterator[Claim
 def _at_lags(last: xr.Dataset, scores: dict[str, Score], beside: tuple[Condition, ...]) -> Iterator[Claim]:
     """Heads that look at one lag."""
     over_all = (last["lag_mass"] * last["reach"]).sel(lag=slice(1, None))
+    if real_tokens(last).stop - real_tokens(last).start == 2:  # the first reads one token whatever it does
+        mass, uniform = (last[name].sel(lag=slice(1, None)) for name in ("lag_mass", "uniform_mass"))
+        over_all = over_all.where(is_looked_at(mass, uniform), 0.0)
     parent = scores["parent_score"]
     for head in _heads(last):
         lag = int(over_all.isel(head).idxmax("lag"))

@@ -1,5 +1,7 @@
 """What is read from measured attention: the parent's share, the lag that stands out, whether it is flat."""
 
+from typing import Any
+
 import xarray as xr
 
 # Attention counts as flat if the most and the least attended token differ by less than this share of uniform.
@@ -21,12 +23,12 @@ MIN_READ, MAX_UNREAD = 0.75, 0.25
 MIN_PLACES = 3
 
 
-def is_looked_at(mass: float, uniform: float) -> bool:
+def is_looked_at(mass: Any, uniform: Any) -> Any:
     """Returns whether a head looks at something: over half of the way from uniform attention to all of it.
 
     Args:
-        mass: The head's attention on it (probability).
-        uniform: The attention that a uniform head gives it.
+        mass: The head's attention on it (probability), or an array of such.
+        uniform: The attention that a uniform head gives it, likewise.
 
     Example:
         >>> is_looked_at(0.7, uniform=0.1), is_looked_at(0.7, uniform=0.5)

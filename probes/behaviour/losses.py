@@ -32,12 +32,15 @@ def of_losses(seen: Compared) -> Variables:
     left, left_error = ratio(excess, gap) if gap.any() else np.full((2, len(losses)), np.nan)
     if gap.any():
         left_error = np.hypot(left_error, rare_error / gap.mean())
+    above = excess - gap  # the unigram's, of the same sequences
+    above_error = np.hypot(standard_error(above), rare_error)
     after = mean_after_states(seen.subject, losses[..., None])[..., 0]
     return (
         variables("nats", axis, loss=losses.mean((1, 2)))
         | variables("nats", axis, excess=excess.mean(-1))
         | variables("nats", (), gap=gap.mean())
         | variables("share", axis, left=left, left_error=left_error)
+        | variables("nats", axis, above_unigram=above.mean(-1), above_unigram_error=above_error)
         | variables("nats", "predictor", predictor_loss=of_each.mean((1, 2)))
         | variables("nats", (axis, "state_from"), loss_after=after)
         | _beyond_the_best(seen, losses)

@@ -46,7 +46,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `excess` [axis], `gap` and, with a Bayes-optimal predictor, `predictor_excess` [predictor] (nats):
         what the model, the unigram and each exact predictor lose to the best one, expected
         (without a Bayes-optimal one: on the sampled next states, to the predictor with the lowest loss);
-        `left` and its standard error `left_error` [axis]: the first over the second;
+        `left` and its standard error `left_error` [axis]: the first over the second; `above_unigram` and its
+        standard error `above_unigram_error` [axis] (nats): the first less the second;
         `accuracy`, `accuracy_error` and `optimal_accuracy` [axis] (probability: exact expectations where the
         Bayes-optimal predictor has a closed form, frequencies otherwise);
         `implied` [axis, state_from, state_to] (probability): the mean prediction after each parent state;

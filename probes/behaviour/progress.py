@@ -10,6 +10,7 @@ from mechmarkov.probing.dataset import MIN_GAP_NATS, NORMAL_95, is_nearest, norm
 from mechmarkov.probing.score import Score
 
 REACHED = 0.9  # of the way from the unigram's loss to the best: a tenth is left at most
+ROUNDING = 1e-6  # nats, of predictions in float32
 ALIKE = 1e-3  # of that way; a law that is nearly the best may be nearer still
 
 
@@ -46,6 +47,7 @@ def way(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Iterato
     unigram = str(data.attrs["unigram"])
     at_start = bool(data.attrs.get("starts_untrained")) and int(np.ravel(data["step"])[-1]) == 0
     kl_unigram = float(last["kl"].sel(predictor=unigram))
+    above = tuple(_above_unigram(last))
     conditions = (
         Condition("unigram is told from the best", apart, gap, "nats", (data.attrs["unigram"],)),
         Condition("the best is the unigram", best == unigram),
@@ -54,10 +56,12 @@ def way(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Iterato
         Condition("loss on scores", is_on_scores(data)),
         Condition("no step was made", at_start),
         Condition("the uniform law is better than the unigram", _is_uniform_better(data, gap)),
+        *above,
         *_above_uniform(data, last, gap),
         *_fell(data, gap),
     )
     status: Status = "shown" if interval[0] >= REACHED else "excluded" if interval[1] < REACHED else "open"
+    status = "excluded" if above and status == "open" else status  # whatever the way is worth
     if status == "shown" and best not in closest:
         status = "open"
     missed = scores.get("kl_best")
@@ -67,6 +71,15 @@ def way(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Iterato
     yield Claim((MODEL,), "reaches", (best,), nats, around, null, "nats", status, because=conditions)
     if apart:
         yield Claim((MODEL,), "is_on_the_way_to", (best,), value, interval, unit="share", because=conditions)
+
+
+def _above_unigram(last: xr.Dataset) -> Iterator[Condition]:
+    """Yields that the loss is clearly above the unigram's, however little the best law gains over that."""
+    if "above_unigram" not in last:
+        return
+    above, error = float(last["above_unigram"]), float(last["above_unigram_error"])
+    if above > NORMAL_95 * error + ROUNDING:
+        yield Condition("the loss is above the unigram's", value=above, unit="nats")
 
 
 def _above_uniform(data: xr.Dataset, last: xr.Dataset, gap: float) -> Iterator[Condition]:

@@ -59,7 +59,7 @@ def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:
     is_sized = claims.first("tempers", status="shown", probe="behaviour") is not None or (
         closest is not None and _is_or_matches_more(closest.object[0], written)
     )
-    too_sure = is_sized and carries is not None and carries.condition("does harm")
+    too_sure = is_sized and carries is not None and any(map(carries.condition, ("does harm", "too sure")))
     if carries is not None and carries.status == "excluded" and not too_sure:
         return None
     worth = [

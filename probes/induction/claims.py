@@ -33,7 +33,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     circuit = [*feeds, *asked, *carries] if feeders else []
     return [
         *circuit,
-        is_head(data, head, heads, scores, against),
+        is_head(data, head, heads, scores, against, carries),
         *([] if circuit else [*feeds, *asked]),
         *(claim for name in heads for claim in misses_after(data, last, name)),
     ]

@@ -1,6 +1,6 @@
 """Claims of heads: which a predecessor moves, how far, and what only looks like one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import xarray as xr
@@ -20,6 +20,7 @@ from .feeding import ESTIMATE
 # is smaller where matches are few. Where an ideal head scores less than the third there is nothing to find.
 MIN_FOUND_SHARE, MAX_MISSED_SHARE = 0.5, 0.2
 MIN_IDEAL = 0.05
+LEAST_IDEAL = 1e-6  # likewise of all states: what is below is rounding
 
 # A head looks at the previous token, or at copies, if these get more than this much of its attention.
 MIN_ATTENTION = 0.5
@@ -49,6 +50,12 @@ def writing(last: xr.Dataset, heads: tuple[str, ...], sign: int, least: float) -
     return tuple(name for name, where in at.items() if where and float(low[where]) > least)
 
 
+def _is_silent(last: xr.Dataset, heads: tuple[str, ...]) -> bool:
+    """Returns whether heads clearly write nothing of the law's log-odds, for it or against."""
+    most = abs(last["along"]) + NORMAL_95 * last["along_error"]
+    return all(float(most[where]) <= MIN_AGAINST for name in heads if (where := head_index(name)))
+
+
 def _tokens_matched(last: xr.Dataset, heads: tuple[str, ...]) -> int:
     """Returns of how many tokens in a row each of the heads clearly looks for copies."""
     matches = last["induction"] - NORMAL_95 * last["induction_error"] > MIN_MATCHED_SHARE * last["ideal"]
@@ -63,11 +70,22 @@ def is_head(
     heads: tuple[str, ...],
     scores: dict[str, Score],
     against: tuple[str, ...],
+    carries: Sequence[Claim] = (),
 ) -> Claim:
-    """The heads that a predecessor moves, with how much beyond lag and tokens they put on matches."""
+    """The heads that a predecessor moves, with how much beyond lag and tokens they put on matches.
+
+    Args:
+        data: What `measure` returned.
+        head: What was measured of the first of them.
+        heads: Their names.
+        scores: The probe's scores.
+        against: Those of them that write against the law.
+        carries: What the path through them carries.
+    """
     effect, half = float(head["effect"]), float(head["effect_high"] - head["effect"])
-    score = scores["induction_score"]
-    within = standing(score) == "within"
+    # Where each token tells all others, lag and tokens explain an ideal head too: then edits have to tell.
+    tells = float(data["ideal"].sel(matched=1)) > LEAST_IDEAL
+    within = standing(scores["induction_score" if tells else "predecessor_effect"]) == "within"
     beside = [
         Condition("on matches", value=float(head["match_mass"].sel(matched=1)), unit="probability"),
         Condition("beyond lag and tokens", value=float(head["induction"].sel(matched=1)), unit="probability"),
@@ -85,6 +103,8 @@ def is_head(
         beside.append(Condition("moved less", value=most, unit="of the ideal", words=tuple(others)))
     if against:
         beside.insert(0, Condition("write against the law", words=against))
+    if any(one.status == "excluded" for one in carries) and _is_silent(last_model(data), heads):
+        beside.append(Condition("carries nothing"))
     if not data.attrs["is_linear"] and (index := head_index(heads[0])) is not None and index[0] == 0:
         beside.append(Condition("its own convolution"))  # nothing else is before a first layer
     return Claim(

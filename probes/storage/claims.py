@@ -339,4 +339,12 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     shares = [claim for claim in ours.where("holds_share") if claim.object == told.object]
     bars = {claim.subject[0]: claim.value for claim in shares if claim.value is not None}
     picture = "share" if told is stores else "law share"
-    return [Tile(LIVES, (told,), (), told, bars, picture, rank=rank)]
+    together = next(
+        (
+            one
+            for one in ours.where("cancels")
+            if one.object == told.object and {*told.subject} & {*one.subject}
+        ),
+        None,
+    )  # of parts that have no share of their own
+    return [Tile(LIVES, (told,), (), told, bars, picture, together, rank=rank)]

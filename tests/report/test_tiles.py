@@ -105,7 +105,7 @@ def test_a_law_that_comes_back_is_told_twice():
 
 def test_of_many_changes_the_last_is_told():
     phases = [closest("ab"[i % 2], 10 * i, 10 * i, first=i == 0) for i in range(7)]
-    assert how(*phases).answer == "B by step 10, a 20, 3 more, a 60"
+    assert how(*phases).answer == "A from the start, b by step 10, 4 more, a 60"
 
 
 def test_heads_are_told_where_no_law_came():

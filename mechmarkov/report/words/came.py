@@ -48,7 +48,7 @@ def came_in_words(claims: Sequence[Claim]) -> str:
         return "Open which law it is closest to"
     if not (told := told or heads):
         return "Open" if any(claim.status == "open" for claim in claims) else "It never began"
-    if told is seen[0] and len(told) < MAX_CAME and began_with_tokens(laws):
+    if told is seen[0] and began_with_tokens(laws):
         told = [laws[0], *told]
     undecided = undecided if seen[0] else []
     words = _each_came(told)

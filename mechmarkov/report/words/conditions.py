@@ -99,7 +99,8 @@ def term(condition: Condition) -> str:
 # Premises that a claim's own sentence tells, by probe.
 SILENT: dict[str, tuple[str, ...]] = {
     "behaviour": (
-        "the uniform law is better than the unigram", "the loss is above the uniform law's", "less than chance",
+        "the uniform law is better than the unigram", "the loss is above the unigram's",
+        "the loss is above the uniform law's", "less than chance",
         "possible", "chance", "share of places", "the nearest law is the best",
         "the nearest law is the unigram", "surer after", "less sure after", "surer at", "less sure at", "law there",
         "two equal states", "fails with before", "holds with before",
@@ -112,7 +113,7 @@ SILENT: dict[str, tuple[str, ...]] = {
     "induction": (
         "takes from the law", "no match", "no key to edit", "no strong circuit", "through", "from", "to", "does harm",
         "not the law's", "some of it", "most of what there is", "finds after", "not for their predecessors",
-        "more than an ideal head", "tokens matched",
+        "more than an ideal head", "tokens matched", "carries nothing", "too sure",
     ),
     "ablation": (
         "loss", "least of them", "no single parent", "all parents have one law", "a swap contradicts the rest", "all stay as they are", "cut from the logits only",

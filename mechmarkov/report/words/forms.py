@@ -5,18 +5,22 @@ from typing import Any, NamedTuple
 
 
 class Form(NamedTuple):
-    """A claim that shows it: its relation, a name among its objects ("" for any), and its probe."""
+    """A claim that shows it: its relation, a name among its objects ("" for any), and its probe.
+
+    Where the premise `but` holds, it is not what is meant.
+    """
 
     relation: str
     object: str
     probe: str
+    but: str = ""
 
 
 FORMS = {
     "a head that reads the parent": Form("attends_to", "parent", "attention"),
     "a head that reads the previous token": Form("attends_to", "previous token", "attention"),
     "the target's table in a value circuit": Form("matches", "", "alignment"),
-    "an induction head": Form("is_induction_head", "", "induction"),
+    "an induction head": Form("is_induction_head", "", "induction", "carries nothing"),
     "a head that feeds an induction head": Form("feeds", "", "induction"),
     "edges of the graph in a head": Form("recovers", "", "graph"),
     "the belief in the residual stream": Form("carries_belief", "", "belief"),
@@ -27,8 +31,8 @@ def formed(claims: Sequence[Any], probes: Sequence[str]) -> dict[str, bool | Non
     """Returns what a run has of `FORMS`: None where that is open, or was not asked.
 
     Args:
-        claims: Each with `relation`, `object`, `status`, `probe` and `is_everywhere`: what is so at some
-            places only does not count.
+        claims: Each with `relation`, `object`, `status`, `probe`, `holds` and `is_everywhere`: what is so at
+            some places only does not count.
         probes: The probes that were asked and apply.
 
     Example:
@@ -48,6 +52,7 @@ def formed(claims: Sequence[Any], probes: Sequence[str]) -> dict[str, bool | Non
             if (claim.relation, claim.probe) == (form.relation, form.probe)
             and (not form.object or form.object in claim.object)
             and claim.is_everywhere
+            and not (form.but and claim.holds(form.but))
         }
         if "shown" in statuses:
             found[words] = True

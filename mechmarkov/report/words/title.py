@@ -124,9 +124,10 @@ def _another(claims: Claims, best: str, closest: Claim | None) -> str:
     opposes = claims.first("opposes", status="shown", probe="behaviour")
     if opposes is not None:
         named = f"Has the opposite of {law(opposes.object[0])}"
-    where = "near" if value >= -0.1 else "above" if high < 0 else "perhaps above"
-    where = "below" if low > UNIGRAM_PROGRESS else where
     way = claims.first("is_on_the_way_to", probe="behaviour")
+    above = high < 0 or (way is not None and way.holds("the loss is above the unigram's"))
+    where = "near" if value >= -0.1 else "above" if above else "perhaps above"
+    where = "below" if low > UNIGRAM_PROGRESS else where
     worse = where == "above" and way is not None and way.condition("the loss is above the uniform law's")
     than = "the uniform law's" if worse else "the unigram's"
     if (
@@ -193,6 +194,10 @@ def how(claims: Claims, lives: Tile | None) -> list[str]:
     feeds = [claim for claim in shown if claim.relation == "feeds"]
     if not feeds:
         return [listed(told), *told[:1]]
+    circuit = [claim for claim in shown if claim.relation in ("feeds", "is_induction_head")]
+    inside = {name for claim in circuit for name in (*claim.subject, *claim.object)}
+    if any(not inside.issuperset(claim.subject) for claim in shown):  # the circuit is not all that is needed
+        return [listed(told)]
     feeders, fed = (tuple(dict.fromkeys(name for claim in feeds for name in getattr(claim, which)))
                     for which in ("subject", "object"))  # fmt: skip
     verb_of = verb(feeders, "feeds", "feed")

@@ -83,10 +83,10 @@ def _on_the_way(claim: Claim) -> str:
     to, high = law(claim.object[0]), value_in(claim) if claim.interval is None else claim.interval[1]
     if claim.condition("the loss is above the uniform law's"):
         return "Its expected loss is above the uniform law's"
-    if high < -ROUNDING:
+    if high < -ROUNDING or claim.holds("the loss is above the unigram's"):
         return "Its expected loss is above the unigram's"
     if value_in(claim) < -ROUNDING:
-        return f"Its expected loss is perhaps above the unigram's{within(claim)}"
+        return "Its expected loss is perhaps above the unigram's"
     if value_in(claim) < ROUNDING:
         return f"It has come 0% of the way from the unigram to {to}"
     return f"It has come {share(claim.value)} of the way from the unigram to {to}{within(claim)}"

@@ -149,6 +149,8 @@ def _induction_head(claim: Claim) -> str:
         return f"{who} is an induction head by itself: its convolution sees each token's predecessor, which moves how much that token counts"
     weak = "weak " if claim.interval is not None and claim.interval[1] < WEAK else ""
     are = verb(claim.subject, f"is {'a weak' if weak else 'an'} induction head", f"are {weak}induction heads")
+    if claim.holds("carries nothing"):
+        are = verb(claim.subject, "attends like an induction head", "attend like induction heads")
     if (matched := int(claim.number("tokens matched"))) > 1:
         are += f" that {verb(claim.subject, 'matches', 'match')} {COUNTS.get(matched, matched)} tokens"
     moved = (
@@ -194,6 +196,9 @@ def _carries(claim: Claim) -> str:
         return f"The path does harm: without it {kl}"
     if claim.condition("takes from the law"):
         return f"The path writes against {reference}, of which the rest is too sure: without it {kl}"
+    if claim.condition("too sure"):
+        kl = f"KL from it goes from {number(before, 'nats')} to {nats(after)}"
+        return f"The path writes {reference} too surely: without it {kl}"
     if claim.status == "excluded":
         return f"The path carries nothing: without it {kl}"
     if claim.status == "open":
