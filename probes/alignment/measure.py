@@ -128,7 +128,8 @@ def measure(subject: Subject) -> xr.Dataset:
 def mostly_right(
     law: Float[np.ndarray, "state_from state_to"],
     row_kl: Float[np.ndarray, " state_from"],
-    pi: Float[np.ndarray, " state_from"],
+    weight: Float[np.ndarray, " state_from"],
+    unigram: Float[np.ndarray, " state_to"],
 ) -> bool:
     """Returns whether a table's rows are the law's most of the time, whatever a cosine over all says.
 
@@ -137,10 +138,11 @@ def mostly_right(
     Args:
         law: The law.
         row_kl: How far the table's rows are from it (nats).
-        pi: The stationary law of the states.
+        weight: How likely each of its states is.
+        unigram: The stationary law of all states.
     """
-    right = (k.kl(law, pi) > TELLING_NATS) & (row_kl < IMITATION_NATS)
-    return bool(right.sum() > 1 and pi[right].sum() > MOSTLY * pi.sum())
+    right = (k.kl(law, unigram) > TELLING_NATS) & (row_kl < IMITATION_NATS)
+    return bool(right.sum() > 1 and weight[right].sum() > MOSTLY * weight.sum())
 
 
 def _compare(
@@ -181,7 +183,7 @@ def _compare(
         centred = k.double_centred(target)
         cosine = 0.0 if constant[where] else k.cosine(k.double_centred(compared), centred)
         values["kernel_cosine"][where] = cosine
-        has_rows = mostly_right(law, rows["row_kl"][where][seen], pi[seen])
+        has_rows = mostly_right(law, rows["row_kl"][where][seen], pi[seen], pi)
         if softmax and subject.axis == "step" and (cosine >= MIN_COSINE or len(law) < 3 or has_rows):
             rows["row_left"][where][seen] = left_of_rows(table, law, biases[where])
         values["directional_distance"][where] = np.sqrt(2 - 2 * cosine)  # cosines are clipped

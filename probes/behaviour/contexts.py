@@ -8,7 +8,14 @@ from jaxtyping import Bool, Float
 
 from mechmarkov.claims.claim import ARROW, MODEL, Claim, Condition, Where
 from mechmarkov.probing import Subject
-from mechmarkov.probing.dataset import IMITATION_NATS, NORMAL_95, Variables, normal_interval, variables
+from mechmarkov.probing.dataset import (
+    IMITATION_NATS,
+    IMITATION_SHARE,
+    NORMAL_95,
+    Variables,
+    normal_interval,
+    variables,
+)
 from mechmarkov.theory.bootstrap import mean_after
 from mechmarkov.theory.kernel import kl
 
@@ -98,6 +105,8 @@ def in_pairs(
     away = float((value * share)[fails].sum() / share[fails].sum())
     if few and not (share[holds & ~by_chance].sum() >= LEAST_PAIRS and (there or away >= wrong)):
         return
+    if few and not are_apart(value, holds):
+        return
     worst, nearest = (
         np.unravel_index(np.where(which, value, -np.inf).argmax(), value.shape) for which in (fails, holds)
     )
@@ -117,6 +126,19 @@ def in_pairs(
         (MODEL,), "imitates", (name,), float(value[nearest]), ends[1], unit="nats",
         where=Where(pairs=_named(labels, holds)),
     )  # fmt: skip
+
+
+def are_apart(nats: Float[np.ndarray, "..."], holds: Bool[np.ndarray, "..."]) -> bool:
+    """Returns whether places at which a law holds are clearly nearer to it than all others.
+
+    Of many places where a model is off by more and less, one may be near by chance.
+
+    Args:
+        nats: KL from the law at each place, NaN where it is not known.
+        holds: Where it is near.
+    """
+    rest = nats[~holds & np.isfinite(nats)]
+    return not rest.size or bool(nats[holds].max(initial=0.0) <= IMITATION_SHARE * rest.min())
 
 
 def _named(labels: Sequence[str], which: Bool[np.ndarray, "before state"]) -> tuple[tuple[str, str], ...]:

@@ -18,7 +18,7 @@ from mechmarkov.probing.dataset import (
 )
 from mechmarkov.theory.kernel import kl
 
-from .contexts import FAR_NATS, MOST, ROUNDING, in_pairs, law_there
+from .contexts import FAR_NATS, MOST, ROUNDING, are_apart, in_pairs, law_there
 
 FEW = 0.1  # of the positions: a law that fails in so few is named without them
 WRONG = 0.5  # of what the unigram is away: where it holds in few places, it is that far away elsewhere
@@ -79,6 +79,8 @@ def somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
                 away = (value * part)[fails].sum() / part[fails].sum()
                 clear = part[holds | fails].sum() >= (1 - UNCLEAR) * part[known].sum()
                 if not (shows.any() and clear and away >= WRONG * float(data["gap"])):
+                    continue
+                if not are_apart(value, holds):
                     continue
                 holds = shows
             bad, good = (Where(**{axis: chosen(places, which)}) for which in (fails, holds))
