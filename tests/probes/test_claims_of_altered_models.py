@@ -77,6 +77,27 @@ def test_a_loss_perhaps_above_has_no_share():
     assert sentence(way) == "Its expected loss is perhaps above the unigram's."
 
 
+def off_by(nats):
+    """The rows of a chain, each as far off as is said."""
+    rows = []
+    for row, far in zip(P4, nats, strict=True):
+        low, high = 0.0, 1.0
+        for _ in range(50):
+            share = (low + high) / 2
+            mixed = (1 - share) * row + share * np.roll(row, 1)
+            low, high = (share, high) if (row * np.log(row / mixed)).sum() < far else (low, share)
+        rows.append(mixed)
+    return np.array(rows)
+
+
+@pytest.mark.parametrize(("nearest", "is_told"), [(0.007, False), (0.0005, True)])
+def test_a_row_that_is_near_by_chance_is_no_law(nearest, is_told):
+    """Of rows that are off by more and less one is near, and the title said that the model has the law there."""
+    table = log_of(off_by([0.25, nearest, 0.065, 0.4]))
+    _, screen, _ = told(direct_table(table, N_CTX), probes=["behaviour"], source=Chain(P4))
+    assert (screen.title == "Has the bigram only after state 1") is is_told
+
+
 # Parts
 
 
