@@ -116,7 +116,7 @@ def carried(
             beside.append(Condition("most of what there is"))
     else:
         status = "excluded" if high <= MIN_EFFECT_NATS else "open"
-        if status == "excluded" and set(along) == set(heads):  # so surely that KL is as far without it
+        if status == "excluded" and set(along) == set(heads):  # so sure that KL is as large without it
             beside.append(Condition("too sure"))
     yield Claim(
         (*feeders, *heads), "carries", (str(data.attrs["reference"]),), cut - intact, (low, high), 0.0,

@@ -91,8 +91,8 @@ def off_by(nats):
 
 
 @pytest.mark.parametrize(("nearest", "is_told"), [(0.007, False), (0.0005, True)])
-def test_a_row_that_is_near_by_chance_is_no_law(nearest, is_told):
-    """Of rows that are off by more and less one is near, and the title said that the model has the law there."""
+def test_a_row_near_by_chance_is_not_told(nearest, is_told):
+    """Of rows that are off by more and less one is near, and the title named it."""
     table = log_of(off_by([0.25, nearest, 0.065, 0.4]))
     _, screen, _ = told(direct_table(table, N_CTX), probes=["behaviour"], source=Chain(P4))
     assert (screen.title == "Has the bigram only after state 1") is is_told
@@ -102,7 +102,7 @@ def test_a_row_that_is_near_by_chance_is_no_law(nearest, is_told):
 
 
 @pytest.mark.parametrize(("gain", "is_one"), [(0.0, False), (3.0, True)])
-def test_a_head_that_writes_nothing_is_none(gain, is_one):
+def test_a_head_that_writes_nothing_is_not_one(gain, is_one):
     """Its attention is an ideal head's, and its output was zeroed."""
     result, *_ = told(
         induction_pair(4, LONG, gain=gain), probes=["induction"], source=DirichletChains(n_states=4)
@@ -119,7 +119,7 @@ def test_a_path_that_is_too_sure_carries_something():
         probes=["behaviour", "induction", "ablation"],
         source=DirichletChains(n_states=4),
     )
-    assert "writes the in-context bigram too surely" in sentence(result.claims.first("carries"))
+    assert "is too sure of the in-context bigram" in sentence(result.claims.first("carries"))
     assert tiles["Where does it live?"].answer == "L0H0 → L1H0"
 
 

@@ -198,7 +198,7 @@ def _carries(claim: Claim) -> str:
         return f"The path writes against {reference}, of which the rest is too sure: without it {kl}"
     if claim.condition("too sure"):
         kl = f"KL from it goes from {number(before, 'nats')} to {nats(after)}"
-        return f"The path writes {reference} too surely: without it {kl}"
+        return f"The path is too sure of {reference}: without it {kl}"
     if claim.status == "excluded":
         return f"The path carries nothing: without it {kl}"
     if claim.status == "open":
