@@ -111,8 +111,8 @@ def _at_lags(last: xr.Dataset, scores: dict[str, Score], beside: tuple[Condition
     """Heads that look at one lag."""
     over_all = (last["lag_mass"] * last["reach"]).sel(lag=slice(1, None))
     if real_tokens(last).stop - real_tokens(last).start == 2:  # the first reads one token whatever it does
-        mass, uniform = (last[name].sel(lag=slice(1, None)) for name in ("lag_mass", "uniform_mass"))
-        over_all = over_all.where(is_looked_at(mass, uniform), 0.0)
+        masses, even = (last[name].sel(lag=slice(1, None)) for name in ("lag_mass", "uniform_mass"))
+        over_all = over_all.where(is_looked_at(masses, even), 0.0)
     parent = scores["parent_score"]
     for head in _heads(last):
         lag = int(over_all.isel(head).idxmax("lag"))
