@@ -16,6 +16,7 @@ from mechmarkov.sources.base.source import Predictor, by_name, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling.paths import cumulative, draw
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table, uniform
+from mechmarkov.theory import generalised
 from mechmarkov.theory.predictors import NextLaws, Tokens, check_tokens
 
 MAX_WORDS = 1 << 12  # whose probabilities are checked
@@ -107,6 +108,37 @@ class GeneralisedHiddenMarkov(Stationary):
         turned = np.array([[1, 0, 0], [0, cos, -sin], [0, sin, cos]])
         measured = [np.array([[1, 0, s], [0, kept, 0], [s, 0, 1]]) / 2 for s in (strength, -strength)]
         return cls(matrices=[(M @ turned).tolist() for M in measured])
+
+    @classmethod
+    def bloch_walk(cls, alpha: float = 1.0, beta: float = 51**0.5) -> "GeneralisedHiddenMarkov":
+        """A qubit that is measured weakly along z or along x, by a coin; see `theory.generalised.bloch_walk`.
+
+        Example:
+            >>> GeneralisedHiddenMarkov.bloch_walk().title()
+            '4 tokens from a generalised hidden Markov model of 3 dimensions'
+        """
+        return cls(matrices=generalised.bloch_walk(alpha, beta).tolist())
+
+    @classmethod
+    def moon(cls, alpha: float = np.e, beta: float = 0.5) -> "GeneralisedHiddenMarkov":
+        """A process whose memory is a logarithm; see `theory.generalised.moon`.
+
+        Example:
+            >>> source = GeneralisedHiddenMarkov.moon()
+            >>> source.P[0].round(3).tolist()  # no reset comes right after another
+            [0.0, 0.854, 0.146]
+        """
+        return cls(matrices=generalised.moon(alpha, beta).tolist())
+
+    @classmethod
+    def frdn(cls, angle: float = 2.0, decay: float = 0.5) -> "GeneralisedHiddenMarkov":
+        """A process whose memory is an angle; see `theory.generalised.frdn`.
+
+        Example:
+            >>> GeneralisedHiddenMarkov.frdn().pi.round(3).tolist()
+            [0.468, 0.532]
+        """
+        return cls(matrices=generalised.frdn(angle, decay).tolist())
 
     @property
     def n_states(self) -> int:
