@@ -19,7 +19,19 @@ MAX_PATH_CHARACTERS = 5000
 MAX_LINE_CHARACTERS = 1000
 MAX_SEEDS = 10_000
 Command = TypeVar("Command", bound=Callable[..., Any])
-PATH = click.Path(path_type=Path)
+
+
+class _Path(click.Path):
+    """A path; what no system takes for one is told by the option's name."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path that a text is; click's error for a text with a null character."""
+        if "\0" in str(value):
+            self.fail(f"{str(value)!r} has a null character, expected a path", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = _Path(path_type=Path)
 
 
 class Finite(click.FloatRange):
@@ -46,6 +58,10 @@ class Whole(click.IntRange):
             option = param.opts[-1] if param is not None else "it"
             message = f"{option} is {shown(value)}, expected {self._range()}"
             raise click.BadParameter(message, ctx, param) from error
+
+    def _describe_range(self) -> str:
+        """The range that `--help` shows; nothing where there is none, of which click makes `x<=None`."""
+        return "" if self.min is None and self.max is None else super()._describe_range()
 
     def _range(self) -> str:
         return "an integer" if self.min is None else f"an integer with {self._describe_range()}"

@@ -107,3 +107,21 @@ def test_a_line_has_field_and_expectation(name, tmp_path, capsys, monkeypatch):
 def test_a_loss_of_several_numbers_is_left_out(tmp_path):
     metrics = {"loss": {"step": torch.arange(3), "value": torch.zeros(3, 2)}}
     assert mm.runs.training_curve.training_curve(metrics) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["index", "\0"], "'FOLDER'"),
+        (["train", "walk-k6-half", "--out", "a\0b"], "'--out'"),
+        (["mcp", "--root", "\0"], "'--root'"),
+    ],
+)
+def test_a_path_with_a_null_character_is_named(arguments, name, capsys):
+    assert re.search(f"{name}: '.*' has a null character, expected a path", said(arguments, capsys))
+
+
+@pytest.mark.parametrize("command", ["train", "certify", "tokens", "ablate", "import", "quiz", "bench"])
+def test_help_shows_no_range_without_ends(command, capsys):
+    main([command, "--help"])
+    assert "None" not in capsys.readouterr().out

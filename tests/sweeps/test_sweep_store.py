@@ -103,7 +103,9 @@ def test_a_row_that_the_table_cannot_read_is_refused(store):
         store.row(KEY, tabled=True)
 
 
-@pytest.mark.parametrize("wrong", [{"value": []}, {"unit": None}, {"null": [1.0]}, {"interval": [1.0, None]}])
+@pytest.mark.parametrize(
+    "wrong", [{"value": []}, {"unit": None}, {"null": [1.0]}, {"null": [1.0] * 4}, {"interval": [1.0, None]}]
+)
 def test_a_score_of_another_form_is_no_row(store, wrong):
     keep(store, scores={"attention": {"spread": SCORE}})
     assert missing(store) == []
