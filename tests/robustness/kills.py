@@ -66,7 +66,8 @@ def kill_and_repeat(
             assert not started.process.is_alive(), "it goes on"
             code = started.process.exitcode
             check_nobody_is_left(started, folder)
-        told = Path(f"{folder}.said").read_text("utf-8")
+        output = Path(f"{folder}.said")  # of a job that was killed before it began there is none
+        told = output.read_text("utf-8") if output.exists() else ""
         # A process of several may be the one that is killed: the job says so in one line.
         one_of_several = code == 2 and name in TOGETHER and ONE_KILLED in told
         # A loop of somebody's own has no command line around it.
