@@ -25,7 +25,9 @@ class _Path(click.Path):
     """A path; what no system takes for one is told by the option's name."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path that a text is; click's error for a text with a null character."""
+        """The path that a text is; click's error for an empty one, or one with a null character."""
+        if not str(value):
+            self.fail("it is empty, expected a path: the current folder is `.`", param, ctx)
         if "\0" in str(value):
             self.fail(f"{str(value)!r} has a null character, expected a path", param, ctx)
         return super().convert(value, param, ctx)

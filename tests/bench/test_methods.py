@@ -216,6 +216,17 @@ def test_a_tuned_lens_reads_what_the_model_does_not():
     assert "not a softmax" in lenses.tuned_lens(CASES["bundled-walk"](0))
 
 
+def test_a_tuned_lens_fits_what_no_token_tells():
+    """A stream of zeros, and a law that is the output's bias: .7 of one state, .1 of each of the others."""
+    mlp = CASES["mlp"](0)
+    with torch.no_grad():
+        for parameter in mlp.model.parameters():
+            parameter.zero_()
+        mlp.model.unembed.b_U[0] = np.log(7)
+    case = case_of("constant", "", mlp.model, mlp.source, seed=0, pairs="resampled")
+    assert lenses.tuned_lens(case) == {"embed": pytest.approx(0, abs=1e-4)}
+
+
 @pytest.mark.skipif(version("transformer-lens")[0] == "3", reason="DAS came with TransformerLens 4.3")
 def test_das_finds_a_subspace_only_where_one_is():
     found = run(["das", "noise-subspaces"], ["rotated", "plateau"], seeds=1)

@@ -121,6 +121,13 @@ def test_a_path_with_a_null_character_is_named(arguments, name, capsys):
     assert re.search(f"{name}: '.*' has a null character, expected a path", said(arguments, capsys))
 
 
+@pytest.mark.parametrize("arguments", [["quiz", ""], ["train", "walk-k6-half", "--out", ""]])
+def test_an_empty_path_is_not_the_current_folder(arguments, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "it is empty, expected a path: the current folder is `.`" in said(arguments, capsys)
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize("command", ["train", "certify", "tokens", "ablate", "import", "quiz", "bench"])
 def test_help_shows_no_range_without_ends(command, capsys):
     main([command, "--help"])
