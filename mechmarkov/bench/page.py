@@ -19,7 +19,7 @@ from mechmarkov.probing.figure import Figure
 from mechmarkov.report.cards import figure_card
 from mechmarkov.report.figures import heatmap
 from mechmarkov.report.html import fill
-from mechmarkov.report.words.grids import of_bench
+from mechmarkov.report.words.grids import bench_in_short, of_bench
 from mechmarkov.utils.files import replacing
 from mechmarkov.utils.text import clean, counted, markdown, markdown_code, shorten, spreadsheet
 
@@ -131,8 +131,13 @@ def render(benchmark: Benchmark) -> str:
 
 
 def conclusions(benchmark: Benchmark) -> list[str]:
-    """One sentence for each metric and kind of claim: which method is first, or that it is open."""
-    return [
+    """One sentence on all metrics, then one for each metric and kind of claim: what is first, or open."""
+    ranked = [*places(benchmark)]
+    kinds = [each.of for each in ranked]
+    shortly = [each for each in ranked if each.of == ("edges" if "edges" in kinds else kinds[0])]
+    firsts = {each.metric: None if each.is_open else next(iter(each.methods)) for each in shortly}
+    in_short = [bench_in_short(shortly[0].of, shortly[0].score, firsts)] if len(firsts) > 1 else []
+    return in_short + [
         of_bench(
             metric=each.metric,
             of=each.of,
@@ -141,7 +146,7 @@ def conclusions(benchmark: Benchmark) -> list[str]:
             lead=None if each.lead is None else (each.lead.value, each.lead.low, each.lead.high),
             cases=len(each.cases),
         )
-        for each in places(benchmark)
+        for each in ranked
     ]
 
 
@@ -160,7 +165,8 @@ def as_text(benchmark: Benchmark) -> str:
 
 def as_markdown(benchmark: Benchmark) -> str:
     """The same as Markdown; `docs/bench.md` shows it."""
-    parts = ["\n".join(f"- {markdown(sentence)}" for sentence in conclusions(benchmark))]
+    told = [markdown(sentence) for sentence in conclusions(benchmark)]
+    parts = [*told[:1], "\n".join(f"- {sentence}" for sentence in told[1:])]
     for section in sections(benchmark):
         parts.append(f"**{section.title}** {section.words}")
         for _, head, rows in section.tables:

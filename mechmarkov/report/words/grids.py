@@ -62,16 +62,40 @@ def of_bench(
         'KL from the clean output: of 2 methods it is open which is first to order the effects of edges: a has rank 0.9 (0.8 to 1), b 0.8 (0.6 to 1), on 7 cases.'
     """
     (first, best), *others = scores.items()
-    next_to = [f"{clean(name)} {_estimate(value)}" for name, value in others[:1]]
+    name, value = others[0] if others else (first, best)
+    second, its = clean(name), _estimate(value)
     begins = f"{METRICS[metric][:1].upper()}{METRICS[metric][1:]}: of {counted(len(scores), 'method')}"
     done, on = f"{ORDERED[score]} {of}", f"on {counted(cases, 'case')}"
     if lead is not None and lead[1] > 0:
-        second = next_to[0].replace(" ", " has ", 1)
-        return f"{begins} {clean(first)} is first to {done}, {score} {_estimate(best)}; {second}, {on}."
+        return f"{begins} {clean(first)} is first to {done}, {score} {_estimate(best)}; {second} has {its}, {on}."
     if lead is None:
         return f"{begins} only {clean(first)} is ranked to {done}: {score} {_estimate(best)}, {on}."
-    both = ", ".join([f"{clean(first)} has {score} {_estimate(best)}", *next_to])
+    both = f"{clean(first)} has {score} {_estimate(best)}, {second} {its}"
     return f"{begins} it is open which is first to {done}: {both}, {on}."
+
+
+def bench_in_short(of: str, score: str, firsts: Mapping[str, str | None]) -> str:
+    """Returns which method is first under each metric, in one sentence.
+
+    Args:
+        of: What the methods claim.
+        score: What they are ranked by.
+        firsts: For each metric the method that is first, None where that is open.
+
+    Example:
+        >>> bench_in_short("edges", "rank", {"logit-difference": "eap", "kl": "eap", "nats": None})
+        'First to order the effects of edges: eap (logit difference, KL from the clean output); open for loss in nats.'
+        >>> bench_in_short("nodes", "rank", {"kl": None})
+        'First to order the effects of nodes: open for KL from the clean output.'
+    """
+    metrics: dict[str, list[str]] = {}
+    for metric, name in firsts.items():
+        if name is not None:
+            metrics.setdefault(clean(name), []).append(METRICS[metric])
+    told = [f"{name} ({', '.join(under)})" for name, under in metrics.items()]
+    if left := [METRICS[metric] for metric, name in firsts.items() if name is None]:
+        told.append(f"open for {' and '.join(left)}")
+    return f"First to {ORDERED[score]} {of}: {'; '.join(told)}."
 
 
 def _estimate(value: Interval) -> str:
