@@ -8,7 +8,7 @@ import pytest
 import torch
 import xarray as xr
 from mechmarkov.probes.belief.carried import held_out
-from mechmarkov.probes.belief.claims import is_carried, is_used
+from mechmarkov.probes.belief.claims import claims, is_carried, is_used
 from mechmarkov.probes.belief.constrained import carried_on
 from mechmarkov.probes.belief.measure import measure
 from probing_cases import P3, config_of, probe_quickly, randomise, run_of
@@ -216,6 +216,13 @@ def read(r2, *, baseline=0.5, half=0.001):
 )
 def test_a_belief_is_carried_from_an_r2_of_nine_tenths_and_half_of_what_the_next_token_leaves(last, carried):
     assert is_carried(last) is carried
+
+
+@pytest.mark.parametrize(("baseline", "holds"), [(0.95, True), (0.985, True), (0.995, None)])
+def test_what_is_beyond_predictions_is_asked_while_a_hundredth_is_left(baseline, holds):
+    outcome = probed("not read")["belief"]
+    carries, *_ = claims(outcome.data.assign(baseline_r2=baseline), outcome.scores)
+    assert carries.condition("beyond them").holds is holds
 
 
 def test_a_forced_state_is_believed_where_half_of_the_distance_is_gone():
