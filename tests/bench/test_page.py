@@ -121,7 +121,7 @@ def test_the_documents_tables_are_put_between_its_marks():
     page = "before\n<!-- measured by benchmarks/methods.py -->\nold\n<!-- end of what is measured -->\nafter"
     text = as_markdown(found)
     assert text in with_tables(page, found)
-    assert text.startswith("First to order the effects of edges: open for logit difference and ")  # of one seed
+    assert text.startswith("First to order the effects of edges: open for logit difference and ")
     assert "old" not in with_tables(page, found)
 
 

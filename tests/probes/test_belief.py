@@ -219,7 +219,7 @@ def test_a_belief_is_carried_from_an_r2_of_nine_tenths_and_half_of_what_the_next
 
 
 @pytest.mark.parametrize(("baseline", "holds"), [(0.95, True), (0.985, True), (0.995, None)])
-def test_what_is_beyond_predictions_is_asked_while_a_hundredth_is_left(baseline, holds):
+def test_beyond_is_asked_while_a_hundredth_is_left(baseline, holds):
     outcome = probed("not read")["belief"]
     carries, *_ = claims(outcome.data.assign(baseline_r2=baseline), outcome.scores)
     assert carries.condition("beyond them").holds is holds
