@@ -116,7 +116,8 @@ def carried(
             beside.append(Condition("most of what there is"))
     else:
         status = "excluded" if high <= MIN_EFFECT_NATS else "open"
-        if status == "excluded" and set(along) == set(heads):  # so sure that KL is as large without it
+        # Heads write the law, and KL is as large without them. Where it is small the rest has the law too.
+        if status == "excluded" and set(along) == set(heads) and intact > MIN_EFFECT_NATS:
             beside.append(Condition("too sure"))
     yield Claim(
         (*feeders, *heads), "carries", (str(data.attrs["reference"]),), cut - intact, (low, high), 0.0,

@@ -42,7 +42,7 @@ def test_sums_without_the_last_token_lag():
 
 
 def test_scores_as_printed_read_only_the_largest_lag():
-    """What came two after 0, where the last two tokens are 0 and 1, once followed by 0."""
+    """After the last two tokens, 0 and 1, came 0 before; two after a 0 came 1 and 0."""
     tokens = np.array([[0, 0, 1, 0, 1]])
     np.testing.assert_allclose(cd.by_norms(tokens, 2, 2, printed=True), [[0.5, 0.5]])
     np.testing.assert_allclose(cd.by_norms(tokens, 2, 2), [[1, 0]], atol=1e-9)

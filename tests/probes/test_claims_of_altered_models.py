@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
+import xarray as xr
+from mechmarkov.probes.induction.claims_of_paths import carried
 from mixed_models import LONG, N_CTX, P, lag, log_of, reading, with_direct_table
 from models_of_new_kinds import by_pair, equal
 from more_models import P4, mlps
@@ -92,7 +94,7 @@ def off_by(nats):
 
 @pytest.mark.parametrize(("nearest", "is_told"), [(0.007, False), (0.0005, True)])
 def test_a_row_near_by_chance_is_not_told(nearest, is_told):
-    """Of rows that are off by more and less one is near, and the title named it."""
+    """One row was near, of rows that are off by more and less, and the title named it."""
     table = log_of(off_by([0.25, nearest, 0.065, 0.4]))
     _, screen, _ = told(direct_table(table, N_CTX), probes=["behaviour"], source=Chain(P4))
     assert (screen.title == "Has the bigram only after state 1") is is_told
@@ -119,8 +121,22 @@ def test_a_path_that_is_too_sure_carries_something():
         probes=["behaviour", "induction", "ablation"],
         source=DirichletChains(n_states=4),
     )
-    assert "is too sure of the in-context bigram" in sentence(result.claims.first("carries"))
+    carries = result.claims.first("carries")
+    assert (carries.status, carries.object) == ("excluded", ("in_context_bigram",))
+    assert carries.holds("too sure")
     assert tiles["Where does it live?"].answer == "L0H0 → L1H0"
+
+
+@pytest.mark.parametrize(("intact", "is_told"), [(0.002, False), (0.1, True)])
+def test_only_what_is_off_is_too_sure(intact, is_told):
+    """Without the path KL stays: at nearly nothing, as the rest has the law too, or far off."""
+    cut = xr.DataArray([intact + 0.001], [("input", ["K"])])
+    head = xr.Dataset({"kl_intact": intact, "kl_cut": cut, "kl_error": 0 * cut + 1e-4, "simpler_error": 0.01})
+    attrs = {"reference": "in_context_bigram", "simpler": "in_context_unigram"}
+    data = xr.Dataset({"kl_simpler": 0.2}, attrs=attrs)
+    (claim,) = carried(data, head, ("L1H0",), ("L0H0",), along=("L1H0",))
+    assert claim.status == "excluded"
+    assert claim.holds("too sure") is is_told
 
 
 def test_an_induction_head_on_a_cycle_is_told():
