@@ -9,6 +9,8 @@ from mechmarkov.probing.names import LawName
 
 from .claims_of_paths import MIN_EFFECT_NATS
 
+MOST_LEFT = 0.5  # of the way from the unigram to the best law
+
 
 def headline(claims: Sequence[Claim]) -> list[Tile]:
     """Returns the circuit's place, if an induction circuit is shown and needed, with what else is needed."""
@@ -40,6 +42,20 @@ def _is_or_matches_more(law: str, carried: str) -> bool:
     return law == carried or (read.in_context and read.base == "order")
 
 
+def _rest_has_it(claims: Claims, heads: Sequence[str]) -> bool:
+    """Returns whether without one of some heads a model is most of the way to the best law.
+
+    Then what they write is not a law of which they are too sure: they disturb the law of other parts.
+    """
+    reaches = claims.first("reaches", probe="behaviour")
+    gap = None if reaches is None else reaches.condition("unigram is told from the best")
+    if reaches is None or gap is None or gap.value is None or reaches.value is None:
+        return False
+    harm = [one for one in claims.where("is_needed", probe="ablation") if one.condition("does harm")]
+    without = [reaches.value + (one.value or 0.0) for one in harm if one.subject[0] in heads]
+    return min(without, default=gap.value) < MOST_LEFT * gap.value
+
+
 def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:
     """Returns the claims of an induction circuit that predictions need; None where there is none.
 
@@ -61,6 +77,8 @@ def circuit_of(claims: Claims) -> tuple[Claim, ...] | None:
     )
     too_sure = is_sized and carries is not None and any(map(carries.condition, ("does harm", "too sure")))
     if carries is not None and carries.status == "excluded" and not too_sure:
+        return None
+    if too_sure and _rest_has_it(claims, head.subject):
         return None
     worth = [
         abs(claim.value or 0.0) if is_sized else claim.value or 0.0

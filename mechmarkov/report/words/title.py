@@ -196,6 +196,10 @@ def how(claims: Claims, lives: Tile | None) -> list[str]:
         return [listed(told), *told[:1]]
     circuit = [claim for claim in shown if claim.relation in ("feeds", "is_induction_head")]
     inside = {name for claim in circuit for name in (*claim.subject, *claim.object)}
+    if any(
+        one.condition("does harm") and inside.issuperset(one.subject) for one in claims.where("is_needed")
+    ):
+        return [""]  # what has come of the way has not come by it
     if any(not inside.issuperset(claim.subject) for claim in shown):  # the circuit is not all that is needed
         return [listed(told)]
     feeders, fed = (tuple(dict.fromkeys(name for claim in feeds for name in getattr(claim, which)))

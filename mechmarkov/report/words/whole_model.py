@@ -7,13 +7,14 @@ from mechmarkov.claims.claim import Claim, Claims, Where
 from mechmarkov.claims.tile import CAME, LEARNED, LIVES, STUCK, Tile
 from mechmarkov.report.words.bars import bars_from_zero, on_steps
 from mechmarkov.report.words.came import came_in_words
-from mechmarkov.report.words.names import law, nats, share, upper, within
+from mechmarkov.report.words.names import law, nats, parts, share, upper, verb, within
 from mechmarkov.report.words.phrases.laws import where
 from mechmarkov.report.words.sentences import sentence
 from mechmarkov.report.words.short_forms import has_room, short
 from mechmarkov.report.words.tiles import PICTURES, WordedTile
 
 SIMPLE = ("uniform", "unigram")  # laws that no part needs to hold
+CLOSE = 0.25  # of another part's worth: how much harm is told next to it, and how much help before harm
 MOST_OF_IT = 0.95  # of what is left; it is told where it is
 DEFINED = {"in_context_graph": "That law counts which state followed which along the edges so far."}
 
@@ -102,13 +103,42 @@ def of_harm(tile: Tile, shown: WordedTile, claims: Claims) -> WordedTile:
     answer = tile.answer[0]
     if tile.question == LIVES and answer.relation in ("is_needed_most", "stores") and not answer.is_shown:
         return _of_no_part(answer, shown, claims)
-    if tile.question != LIVES or answer.relation not in ("feeds", "is_induction_head"):
+    harm = _largest_harm(claims)
+    if harm is None or tile.question != LIVES:
+        return shown
+    if answer.relation == "is_needed_most":
+        return _of_more_harm(answer, harm, shown)
+    if answer.relation not in ("feeds", "is_induction_head"):
         return shown
     named = {name for claim in tile.answer for name in (*claim.subject, *claim.object)}
-    for claim in claims.where("is_needed", probe="ablation"):
-        if claim.condition("does harm") and claim.subject[0] in named:
-            return replace(shown, sentence=f"{sentence(tile.more[0])} {sentence(claim)}")
-    return shown
+    effects = claims.where("is_needed", probe="ablation")
+    inside = [one for one in effects if one.condition("does harm") and one.subject[0] in named]
+    most = max((one.value or 0.0 for one in effects), default=0.0)
+    if not inside and -(harm.value or 0.0) < CLOSE * most:
+        return shown
+    return replace(shown, sentence=f"{sentence(tile.more[0])} {sentence((*inside, harm)[0])}")
+
+
+def _largest_harm(claims: Claims) -> Claim | None:
+    """Returns the claim of the part without which the loss falls most; None where none clearly does harm."""
+    harm = [one for one in claims.where("is_needed", probe="ablation") if one.condition("does harm")]
+    return min(harm, key=lambda one: one.value or 0.0, default=None)
+
+
+def _of_more_harm(answer: Claim, harm: Claim, shown: WordedTile) -> WordedTile:
+    """Returns the tile of what is needed most, which tells first of a part that does more harm than that helps.
+
+    Of one that does much more harm the answer tells too.
+    """
+    worth, costs = answer.value or 0.0, -(harm.value or 0.0)
+    if costs <= worth:
+        return shown
+    both = replace(shown, sentence=f"{sentence(harm)} {sentence(answer)}")
+    if worth >= CLOSE * costs:
+        return both
+    does = f"{parts(harm.subject)} does harm, more than"
+    told = f"{does} {parts(answer.subject)} {verb(answer.subject, 'helps', 'help')}"
+    return replace(both, answer=upper(told if has_room(told) else f"{does} any part helps"))
 
 
 def _of_no_part(answer: Claim, shown: WordedTile, claims: Claims) -> WordedTile:
