@@ -92,14 +92,24 @@ def measure(subject: Subject) -> xr.Dataset:
         return data
     random = random_composition(subject.config)
     data = data.assign(variables("composition", "pair", random_composition=random))
-    # A cut path is judged by these: the in-context ones where the source redraws its chain.
-    judges = {"reference": predictor_of(subject.source, "bigram")}
-    judges["simpler"] = predictor_of(subject.source, "unigram")
+    judges = _judges(subject)
     readers = [tied_heads(data.isel({axis: i})) for i in range(data.sizes[axis])]
     cuts = trace(subject, readers, *(subject.exact[name] for name in judges.values()))
     data = data.assign_attrs(judges).merge(cuts, combine_attrs="no_conflicts")
     data = data.merge(_example(subject, data), combine_attrs="no_conflicts")
     return data.assign(_along(subject, subject.exact[judges["reference"]]))
+
+
+def _judges(subject: Subject) -> dict[str, str]:
+    """Returns the laws by which a cut path is judged: in context where the source redraws its chain.
+
+    The best law where the bigram of one law for all sequences is not the best: what a circuit adds to that.
+    """
+    bigram, unigram = (predictor_of(subject.source, name) for name in ("bigram", "unigram"))
+    best = str(getattr(subject.source.best(), "name", bigram))
+    if subject.source.redraws or best == bigram or best not in subject.exact:
+        return {"reference": bigram, "simpler": unigram}
+    return {"reference": best, "simpler": bigram}
 
 
 def _along(subject: Subject, law: Float[np.ndarray, "batch read state"]) -> Variables:

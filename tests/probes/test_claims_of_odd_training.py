@@ -3,13 +3,14 @@
 import pytest
 import torch
 from mixed_models import LONG, P, lag, log_of, reading, with_direct_table
+from more_models import P4, only_after
 from probing_cases import probe_quickly, run_of
 
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.report.first_screen.headline import headline
-from mechmarkov.sources import Chain, DirichletChains, LaggedChain
+from mechmarkov.sources import Chain, DirichletChains, LaggedChain, TriggerBigram
 
-L, OWN = log_of(P), lag(1)
+L, L4 = log_of(P), log_of(P4)
 
 
 def told(*models, probes, source=None, sequences=64):
@@ -50,3 +51,24 @@ def test_a_circuit_that_disturbs_is_not_the_home(table, is_circuit):
     _, screen, tiles = told(model, probes=["behaviour", "induction", "ablation"])
     assert ("L1H0" in tiles["Where does it live?"].answer) is is_circuit
     assert ("feeds" in screen.title) is is_circuit
+
+
+# Induction
+
+
+def after_triggers(gain):
+    """Build an induction circuit after two triggers, next to a table of the global bigram elsewhere."""
+    model = induction_pair(4, LONG, gain=gain, only_after=[0, 2])
+    return with_direct_table(model, only_after(L4, [1, 3]))
+
+
+def test_a_circuit_is_judged_by_the_best_law():
+    """Without the path KL from the mean of all sequences' laws falls, and it was said to do harm."""
+    source = TriggerBigram(P4.tolist(), [0, 2])
+    result, *_ = told(after_triggers(6.0), probes=["induction", "ablation"], source=source)
+    carries = result.claims.first("carries")
+    assert carries.object == ("repeat_output",)
+    assert carries.is_shown
+    assert not carries.condition("does harm")
+    backwards, *_ = told(after_triggers(-6.0), probes=["induction"], source=source)
+    assert backwards.claims.first("carries").condition("does harm")
