@@ -1,8 +1,10 @@
 """What a source must be for a question to make sense, each as one line why it is not."""
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
+from jaxtyping import Float
 
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.sources import CausalGraph, DirichletChains, FixedChain, Observed, Source, Stationary
@@ -11,6 +13,8 @@ from mechmarkov.sources.sampling.symmetries import SymmetriesUnknownError
 
 # Beyond, the automorphisms of P take minutes.
 MAX_SYMMETRY_STATES = 256
+
+ROUNDING = 1e-9  # of a probability: laws that differ by less coincide
 
 
 def why_no_table(source: Source) -> str | None:
@@ -140,3 +144,26 @@ def predictor_of(source: Source, name: str) -> str:
         'in_context_bigram'
     """
     return f"in_context_{name}" if source.redraws else name
+
+
+def best_of(source: Source, exact: Mapping[str, Float[np.ndarray, "batch read state"]]) -> str | None:
+    """Returns the name of the best exact predictor, that of the bigram where these coincide; None if unknown.
+
+    Args:
+        source: The source.
+        exact: What its exact predictors say on some sequences, by name.
+
+    Example:
+        >>> from mechmarkov.sources import HiddenMarkov
+        >>> source = HiddenMarkov(transitions=[[0.9, 0.1], [0.2, 0.8]], emissions=[[1, 0], [0, 1]])
+        >>> tokens = np.array([[0, 1, 1, 0]])
+        >>> exact = {name: law.probabilities(tokens) for name, law in source.predictors().items()}
+        >>> source.best().name, best_of(source, exact)
+        ('forward_filter', 'bigram')
+    """
+    if isinstance(best := source.best(), str):
+        return None
+    bigram = predictor_of(source, "bigram")
+    if {best.name, bigram} <= exact.keys() and np.allclose(exact[best.name], exact[bigram], 0, ROUNDING):
+        return bigram
+    return best.name

@@ -29,6 +29,8 @@ MIN_ALONG = 0.99  # that of one at another scale
 WORSE_ROW_NATS = 1e-3  # by which a right row is off at a slope that mends others
 WRONG_ROW_NATS = 0.05
 
+ROUNDING = 1e-12  # of a cosine
+
 EQUAL_ROWS = "all rows are equal"
 DISTANCES = ("predicts by itself", "the unigram is away")  # premises that say nothing where there is no law
 
@@ -110,8 +112,8 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         if int(best["lags_alike"]) > 1 and no_law is None:
             conditions.append(Condition("lags alike"))
     if np.isfinite(best["kernel_slope"]) and not constant:
-        conditions.append(Condition("slope", value=float(best["kernel_slope"])))
-    value = score.value if score is not None and isinstance(score.value, float) else None
+        conditions.append(Condition("slope", value=_unrounded(float(best["kernel_slope"]))))
+    value = _unrounded(score.value) if score is not None and isinstance(score.value, float) else None
     null = None if score is None else score.null
     unit = "" if score is None else score.unit
     is_another = unit == "cosine" and value is not None and value < MIN_COSINE
@@ -127,6 +129,11 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         names, "matches", (target,), value, None, null, unit, status, "weights", where, (*conditions, *rows)
     )
     return [told, *_at_other_lags(data, lag)] if status == "shown" else [told]
+
+
+def _unrounded(value: float) -> float:
+    """Returns a cosine or a slope; 0 for what is rounding."""
+    return 0.0 if abs(value) < ROUNDING else value
 
 
 def _reads(data: xr.Dataset) -> xr.DataArray:
@@ -167,7 +174,8 @@ def _rows(data: xr.Dataset, path: xr.Dataset) -> tuple[tuple[Condition, ...], Wh
     if mended or not (wrong.any() and right.any()):
         if known.sum() <= 2 or (left[known] <= WRONG_ROW_NATS).all():  # of two a slope tells it
             return (), Where()
-        return (Condition("no row is right", value=float(left[known].max()), unit="nats"),), Where()
+        most = bool((left[known] <= WRONG_ROW_NATS).mean() > 0.5)  # of them are the law's at one slope
+        return (Condition("no row is right", most, float(left[known].max()), "nats"),), Where()
     worst = Condition("other rows", value=float(own[wrong].max()), unit="nats", words=tuple(labels[wrong]))
     return (worst,), Where(states=tuple(labels[known & ~wrong]))
 

@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 
 from mechmarkov.probing import Subject
 from mechmarkov.probing.dataset import Variables, variables
-from mechmarkov.probing.preconditions import predictor_of
+from mechmarkov.probing.preconditions import best_of, predictor_of
 from mechmarkov.sources import Stationary
 from mechmarkov.theory.bootstrap import mean_after
 from mechmarkov.theory.kernel import kl
@@ -74,7 +74,7 @@ def in_cells(seen: Compared) -> Variables:
 
 def asked_by_place(subject: Subject) -> set[str]:
     """Returns the laws that are asked place by place: the best one and the bigram."""
-    return {getattr(subject.source.best(), "name", ""), predictor_of(subject.source, "bigram")}
+    return {best_of(subject.source, subject.exact) or "", predictor_of(subject.source, "bigram")}
 
 
 def _shares_after(subject: Subject) -> np.ndarray:

@@ -193,6 +193,8 @@ def _tempered_somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
         limit = min(FAR_NATS, (1 - REACHED) * float(data["gap"]))
         if rest >= limit or float(last["kl"].min()) < rest:
             continue
+        if float(one["kl_tempered"]) <= rest:  # one temperature tells as much, of all places
+            continue
         places = data.attrs["labels"] if which == "after" else data["position"].values
         words = tuple(str(place) for place in places)
         yield Claim(

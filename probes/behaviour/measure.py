@@ -5,7 +5,7 @@ import xarray as xr
 
 from mechmarkov.probing import Subject
 from mechmarkov.probing.dataset import Variables, variables
-from mechmarkov.probing.preconditions import has_one_parent, is_determined, parent_lag, predictor_of
+from mechmarkov.probing.preconditions import best_of, has_one_parent, is_determined, parent_lag, predictor_of
 from mechmarkov.theory.bootstrap import standard_error
 from mechmarkov.theory.kernel import FLOOR
 
@@ -94,7 +94,9 @@ def measure(subject: Subject) -> xr.Dataset:
             # A lone checkpoint from elsewhere has step 0 where its step is not known.
             "starts_untrained": int(subject.run.recipe is not None or subject.run.n_steps > 1),
         }
-        | ({"no_best": seen.best} if isinstance(seen.best, str) else {"best": seen.best.name}),
+        | (
+            {"no_best": seen.best} if isinstance(seen.best, str) else {"best": best_of(source, subject.exact)}
+        ),
     )
 
 

@@ -10,6 +10,7 @@ from mechmarkov.catalogue.probes import registered
 from mechmarkov.probing.dataset import MIN_GAP_NATS, NORMAL_95, is_nearest, variables
 from mechmarkov.probing.names import token_names
 from mechmarkov.probing.preconditions import (
+    best_of,
     has_one_parent,
     parent_lag,
     predictor_of,
@@ -132,10 +133,8 @@ def _is_clear(behaviour: xr.Dataset) -> Bool[np.ndarray, " step"]:
 
 def _better_law(subject: Subject) -> str | None:
     """The exact predictor that is better than unigram and bigram, where there is one."""
-    source, best = subject.source, subject.source.best()
-    if isinstance(best, str) or best.name in {predictor_of(source, name) for name in ("unigram", "bigram")}:
-        return None
-    return best.name
+    source, best = subject.source, best_of(subject.source, subject.exact)
+    return None if best in {predictor_of(source, name) for name in ("unigram", "bigram")} else best
 
 
 def _progress(

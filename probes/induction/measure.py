@@ -6,7 +6,7 @@ from jaxtyping import Float
 
 from mechmarkov.models.components import head_index
 from mechmarkov.probing.dataset import Variables, head_name, variables
-from mechmarkov.probing.preconditions import predictor_of, why_no_value_circuit
+from mechmarkov.probing.preconditions import best_of, predictor_of, why_no_value_circuit
 from mechmarkov.probing.recording import PATHS
 from mechmarkov.probing.subject import Subject
 from mechmarkov.probing.value_circuits import path_tables
@@ -106,7 +106,7 @@ def _judges(subject: Subject) -> dict[str, str]:
     The best law where the bigram of one law for all sequences is not the best: what a circuit adds to that.
     """
     bigram, unigram = (predictor_of(subject.source, name) for name in ("bigram", "unigram"))
-    best = str(getattr(subject.source.best(), "name", bigram))
+    best = best_of(subject.source, subject.exact) or bigram
     if subject.source.redraws or best == bigram or best not in subject.exact:
         return {"reference": bigram, "simpler": unigram}
     return {"reference": best, "simpler": bigram}

@@ -1,5 +1,6 @@
 """Models of odd sources, tables and trainings: what their pages told that was not so."""
 
+import numpy as np
 import pytest
 import torch
 from mixed_models import LONG, P, lag, log_of, reading, with_direct_table
@@ -7,8 +8,17 @@ from more_models import P4, only_after
 from probing_cases import probe_quickly, run_of
 
 from mechmarkov.models.constructions.induction_heads import induction_pair
+from mechmarkov.models.constructions.lookup_tables import direct_table
 from mechmarkov.report.first_screen.headline import headline
-from mechmarkov.sources import Chain, DirichletChains, LaggedChain, TriggerBigram
+from mechmarkov.sources import (
+    Chain,
+    DirichletChains,
+    HiddenMarkov,
+    LaggedChain,
+    Switch,
+    Tokenised,
+    TriggerBigram,
+)
 
 L, L4 = log_of(P), log_of(P4)
 
@@ -72,3 +82,67 @@ def test_a_circuit_is_judged_by_the_best_law():
     assert not carries.condition("does harm")
     backwards, *_ = told(after_triggers(-6.0), probes=["induction"], source=source)
     assert backwards.claims.first("carries").condition("does harm")
+
+
+# Laws
+
+
+PAIRS = Tokenised(source=Switch(p=0.8, q=0.6, lag=1), tokeniser={"kind": "strings", "length": 2})
+
+
+@pytest.mark.parametrize(
+    ("gain", "title"), [(1.0, "Has the bigram, but not after state ab"), (3.0, "bigram")]
+)
+def test_of_equal_laws_the_bigram_is_named(gain, title):
+    """A table of the current token was said to have the forward filter, which coincides with the bigram."""
+    table = gain * log_of(PAIRS.P)
+    if gain == 1:
+        table[1] = table[2]
+    _, screen, tiles = told(direct_table(table, 12), probes=["behaviour"], source=PAIRS)
+    assert title in screen.title
+    assert "filter" not in " ".join([screen.title, *(tile.answer for tile in tiles.values())])
+
+
+def test_a_filter_that_is_better_is_named():
+    source = HiddenMarkov(transitions=[[0.9, 0.1], [0.2, 0.8]], emissions=[[0.85, 0.15], [0.1, 0.9]])
+    _, screen, _ = told(direct_table(log_of(source.P), 12), probes=["behaviour"], source=source)
+    assert screen.title.endswith("from unigram to forward filter: has the bigram")
+
+
+def test_a_bluntness_of_all_rows_is_not_of_one():
+    """Each row is at temperature 0.8, and the one that is farthest by KL was said to be less sure."""
+    result, *_ = told(direct_table(0.8 * L, 12), probes=["behaviour"])
+    assert result.claims.first("tempers") is None
+    after_0, *_ = told(direct_table(torch.tensor([[0.7], [1.0], [1.0]]) * L, 12), probes=["behaviour"])
+    assert after_0.claims.first("tempers").condition("less sure after").words == ("0",)
+
+
+# Weights
+
+
+@pytest.mark.parametrize(("kept", "much"), [([0], "some of"), ([0, 1], "most of")])
+def test_most_rows_are_more_than_one(kept, much):
+    """Of three rows one was kept, twice as sure, and that was most of the matrix."""
+    result, *_ = told(direct_table(2 * only_after(L, kept), 12), probes=["alignment"])
+    assert f"has {much} the transition matrix" in result["alignment"].verdict
+
+
+def test_a_slope_of_rounding_is_zero():
+    result, *_ = told(direct_table(3 * torch.eye(4), 12), probes=["alignment"], source=PAIRS)
+    assert "cosine 0 with log P, slope 0)" in result["alignment"].verdict
+
+
+# Sources
+
+
+@pytest.mark.parametrize(("words", "order"), [(["a", "b", "ab", "ba"], 1), (["a", "b"], None)])
+def test_tokens_that_forget_have_one_parent(words, order):
+    """Hidden states behind one token differ in what follows, and the belief over them is always the same."""
+    merges = {"kind": "merges", "merges": [["a", "b"], ["b", "a"]]}
+    tokeniser = merges if len(words) == 4 else {"kind": "greedy", "words": words}
+    source = Tokenised(source=Switch(p=0.8, q=0.7, lag=2), tokeniser=tokeniser)
+    tokens = source.sample(200, 8, generator=torch.Generator().manual_seed(0)).numpy()
+    laws = source.predictors()
+    away = laws["forward_filter"].probabilities(tokens) - laws["bigram"].probabilities(tokens)
+    assert source.order == order
+    assert bool(np.abs(away).max() < 1e-12) is (order == 1)

@@ -56,9 +56,11 @@ class HiddenChain(WithHidden, Stationary):
 
     @property
     def order(self) -> int | None:
-        """Returns 1 where hidden states that emit the same token have one law of the next, 0 where all have.
+        """Returns 1 where the last token tells all that tokens tell of the next one, 0 where none tells any.
 
-        Otherwise None: the law of the next token may depend on tokens however far back.
+        It does where hidden states that emit the same token have one law of the next, and where the belief
+        over hidden states is the same whatever came before that token. Otherwise None: the law of the next
+        token may depend on tokens however far back.
 
         Example:
             >>> from mechmarkov.sources import HiddenMarkov
@@ -68,7 +70,17 @@ class HiddenChain(WithHidden, Stationary):
         laws, comes = self.T @ self.E, self.hidden_law > 0
         if _is_one(laws[comes]):
             return 0
-        return 1 if all(_is_one(laws[comes & emits]) for emits in self.E.T > 0) else None
+        by_token = all(_is_one(laws[comes & emits]) for emits in self.E.T > 0)
+        return 1 if by_token or self._forgets() else None
+
+    def _forgets(self) -> bool:
+        """Returns whether the belief after a token is the one at the start, whatever came before it."""
+        at_start = self.hidden_law * self.E.T  # [state, hidden], times how likely the token is
+        likely = at_start.sum(-1, keepdims=True)
+        beliefs = np.divide(at_start, likely, out=np.zeros_like(at_start), where=likely > 0)
+        later = (beliefs @ self.T)[:, None] * self.E.T  # [state before, state, hidden]
+        total = later.sum(-1, keepdims=True)
+        return bool((np.abs(later - total * beliefs) <= ROUNDING).all())
 
     @property
     def n_hidden(self) -> int:

@@ -112,7 +112,8 @@ def _matches(claim: Claim) -> str:
         return f"{who} {has} {what}, but not {after_states(other.words)}, in the weights{how}"
     is_all = claim.unit != "cosine" or value_in(claim) >= MOST_COSINE
     much = "" if is_all and not claim.condition("no row is right") else "most of "
-    if (slope := claim.condition("slope")) is not None and (slope.value or 0.0) < MOST_SLOPE:
+    rows, slope = claim.condition("no row is right"), claim.condition("slope")
+    if (rows is not None and not rows.holds) or (slope is not None and (slope.value or 0.0) < MOST_SLOPE):
         much = "some of "
     return f"{who} {has} {much}{what} in the weights{how}"
 
