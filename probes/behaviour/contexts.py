@@ -25,6 +25,9 @@ ROUNDING = 1e-9
 UNCLEAR = 0.1  # of the predictions at most, where few sequences have a pair
 LEAST_PAIRS = 0.05  # of the predictions, at least, that follow pairs after which only a law is told to hold
 MAX_PAIRS = 256
+BY_CHANCE = (
+    0.01  # of models whose rows have nothing to do with a law, that are told to have it at some places
+)
 
 
 def after_pairs(subject: Subject, nats: Float[np.ndarray, "member predictor batch read"]) -> Variables:
@@ -105,7 +108,7 @@ def in_pairs(
     away = float((value * share)[fails].sum() / share[fails].sum())
     if few and not (share[holds & ~by_chance].sum() >= LEAST_PAIRS and (there or away >= wrong)):
         return
-    if few and not are_apart(value, holds):
+    if few and not are_apart(value, holds, len(labels) - 1):
         return
     worst, nearest = (
         np.unravel_index(np.where(which, value, -np.inf).argmax(), value.shape) for which in (fails, holds)
@@ -128,17 +131,26 @@ def in_pairs(
     )  # fmt: skip
 
 
-def are_apart(nats: Float[np.ndarray, "..."], holds: Bool[np.ndarray, "..."]) -> bool:
+def are_apart(
+    nats: Float[np.ndarray, "..."], holds: Bool[np.ndarray, "..."], freedom: float = np.inf
+) -> bool:
     """Returns whether places at which a law holds are clearly nearer to it than all others.
 
-    Of many places where a model is off by more and less, one may be near by chance.
+    Of many places where a model is off by more and less, one may be near by chance. If KL of all is a
+    chi-squared variable up to one factor, the least of n is under a share r of the next with probability about
+    r^(freedom / 2) n / (n - 1), as its law near 0 is a power's. All k of them are with about the k-th
+    power of the first factor.
 
     Args:
         nats: KL from the law at each place, NaN where it is not known.
         holds: Where it is near.
+        freedom: Numbers in which two rows may differ; infinite at places that are means over rows.
     """
-    rest = nats[~holds & np.isfinite(nats)]
-    return not rest.size or bool(nats[holds].max(initial=0.0) <= IMITATION_SHARE * rest.min())
+    known = np.isfinite(nats)
+    rest, n = nats[~holds & known], int(known.sum())
+    by_chance = (BY_CHANCE * (n - 1) / max(n, 1)) ** (2 / (freedom * max(1, int(holds.sum()))))
+    share = min(IMITATION_SHARE, by_chance)
+    return not rest.size or bool(nats[holds].max(initial=0.0) <= share * rest.min())
 
 
 def _named(labels: Sequence[str], which: Bool[np.ndarray, "before state"]) -> tuple[tuple[str, str], ...]:

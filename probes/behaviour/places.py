@@ -80,9 +80,11 @@ def somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
                 clear = part[holds | fails].sum() >= (1 - UNCLEAR) * part[known].sum()
                 if not (shows.any() and clear and away >= WRONG * float(data["gap"])):
                     continue
-                if not are_apart(value, holds):
+                if not are_apart(value, holds, len(labels) - 1 if axis == "states" else np.inf):
                     continue
                 holds = shows
+            elif axis == "states" and name in simple and not are_apart(value, holds, len(labels) - 1):
+                continue  # rows of noise are near these by more and less
             bad, good = (Where(**{axis: chosen(places, which)}) for which in (fails, holds))
             worst, most = (int(np.where(which, value, -np.inf).argmax()) for which in (fails, holds))
             share = float(fails.sum() / known.sum())

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.behaviour.contexts import are_apart
 from mixed_models import LONG, P, lag, log_of, reading, with_direct_table
 from more_models import P4, only_after
 from probing_cases import probe_quickly, run_of
@@ -115,6 +116,34 @@ def test_a_bluntness_of_all_rows_is_not_of_one():
     assert result.claims.first("tempers") is None
     after_0, *_ = told(direct_table(torch.tensor([[0.7], [1.0], [1.0]]) * L, 12), probes=["behaviour"])
     assert after_0.claims.first("tempers").condition("less sure after").words == ("0",)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_noise_is_seldom_apart_by_chance(n):
+    """Of rows that have nothing to do with a law, a tenth of the next one's KL is nothing out of the way."""
+    draws = np.random.default_rng(n).chisquare(n - 1, size=(4000, n))
+    holds = draws == draws.min(1, keepdims=True)
+    told = [are_apart(*one, n - 1) for one in zip(draws, holds, strict=True)]
+    assert np.mean(told) < 0.02
+    assert np.mean([are_apart(*one) for one in zip(draws, holds, strict=True)]) > np.mean(told)
+
+
+def noise(seed):
+    return torch.tensor(np.random.default_rng(seed).normal(scale=0.7, size=(3, 3))).float()
+
+
+@pytest.mark.parametrize("seed", [5, 14, 18])
+def test_a_row_of_noise_is_not_the_laws(seed):
+    """One of three rows was within 0.01 nats, as one of many tables has by chance."""
+    _, screen, _ = told(direct_table(noise(seed), 12), probes=["behaviour"])
+    assert "only" not in screen.title
+
+
+def test_a_row_that_is_kept_among_noise_is():
+    table = noise(18)
+    table[1] = L[1]
+    _, screen, _ = told(direct_table(table, 12), probes=["behaviour"])
+    assert screen.title == "Has the bigram only after state 1"
 
 
 # Weights
