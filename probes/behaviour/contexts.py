@@ -137,8 +137,8 @@ def are_apart(
     """Returns whether places at which a law holds are clearly nearer to it than all others.
 
     Of many places where a model is off by more and less, one may be near by chance. If KL of all is a
-    chi-squared variable up to one factor, the least of n is under a share r of the next with probability about
-    r^(freedom / 2) n / (n - 1), as its law near 0 is a power's. All k of them are with about the k-th
+    chi-squared variable up to one factor, the least of n is under a share r of the next with probability
+    about r^(freedom / 2) n / (n - 1), as its law near 0 is a power's. All k of them are with about the k-th
     power of the first factor.
 
     Args:

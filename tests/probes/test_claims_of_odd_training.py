@@ -1,15 +1,18 @@
 """Models of odd sources, tables and trainings: what their pages told that was not so."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.behaviour.contexts import are_apart
 from mixed_models import LONG, P, lag, log_of, reading, with_direct_table
-from more_models import P4, only_after
+from more_models import P4, mlps, only_after
 from probing_cases import probe_quickly, run_of
+from reading_aloud import sentences as split
 
 from mechmarkov.models.constructions.induction_heads import induction_pair
-from mechmarkov.models.constructions.lookup_tables import direct_table
+from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table
 from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.sources import (
     Chain,
@@ -175,3 +178,31 @@ def test_tokens_that_forget_have_one_parent(words, order):
     away = laws["forward_filter"].probabilities(tokens) - laws["bigram"].probabilities(tokens)
     assert source.order == order
     assert bool(np.abs(away).max() < 1e-12) is (order == 1)
+
+
+# Words
+
+
+def late(start, n_ctx=12, k=1):
+    """Returns the position that each query reads: the first one, and from some position on one at a lag."""
+    return [0 if at < start else at - k + 1 for at in range(n_ctx)]
+
+
+NOISE4 = torch.tensor(np.random.default_rng(1).normal(scale=2.0, size=(4, 4))).float()
+WORDY = {
+    "the opposite": (partial(direct_table, -L4, 12), Chain(P4)),
+    "rows of an MLP": (partial(mlp_table, torch.cat([2 * L4[:2], L4[[3, 2]]]), 12), Chain(P4)),
+    "too sure, MLP": (partial(mlp_table, 3 * L4, 12), Chain(P4)),
+    "a part that corrects": (partial(mlps, NOISE4, L4 - NOISE4), Chain(P4)),
+    "late, lag 3": (partial(reading, [L], [late(6, k=3)]), LaggedChain(P.tolist(), 3)),
+    "what there is": (partial(induction_pair, 3, LONG, gain=0.7), DirichletChains(n_states=3)),
+}
+
+
+@pytest.mark.parametrize("name", WORDY)
+def test_verdicts_have_twenty_words_at_most(name):
+    make, source = WORDY[name]
+    probes = ["behaviour", "alignment", "induction", "ablation", "storage", "program"]
+    result, _, tiles = told(make(), probes=probes, source=source)
+    texts = [one.verdict for one in result.outcomes.values()] + [tile.sentence for tile in tiles.values()]
+    assert [one for text in texts for one in split(text) if len(one.split()) > 20] == []

@@ -10,6 +10,7 @@ from mechmarkov.utils.text import clean, format_number, format_range, format_sha
 MAX_NAMED = 3  # names that a sentence lists; of more it says how many
 TINY = 1e-6  # of a number of nats; below, it is said to be under that
 DIGITS = 3
+MAX_WORDS = 20  # of a sentence
 
 PARTS = {
     "direct": "the direct path",
@@ -152,6 +153,16 @@ def bare_event(name: str, claim: Claim | None = None) -> str:
     """Returns what comes without an article."""
     parent = None if claim is None or name != "selection" else claim.condition("the parent")
     return EVENTS.get(name, ("", clean(name)))[1] if parent is None else f"attention on {token(parent.words)}"
+
+
+def fitting(*ways: str) -> str:
+    """Returns the first of these, the fullest first, that has at most 20 words; otherwise the last.
+
+    Example:
+        >>> fitting("It is closest to the bigram (KL 0.2 nats)", "It is closest to the bigram")
+        'It is closest to the bigram (KL 0.2 nats)'
+    """
+    return next((text for text in ways if len(text.split()) <= MAX_WORDS), ways[-1])
 
 
 def upper(sentence: str) -> str:

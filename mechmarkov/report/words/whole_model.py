@@ -7,7 +7,7 @@ from mechmarkov.claims.claim import Claim, Claims, Where
 from mechmarkov.claims.tile import CAME, LEARNED, LIVES, STUCK, Tile
 from mechmarkov.report.words.bars import bars_from_zero, on_steps
 from mechmarkov.report.words.came import came_in_words
-from mechmarkov.report.words.names import law, nats, parts, share, upper, verb, within
+from mechmarkov.report.words.names import fitting, law, nats, parts, share, upper, verb, within
 from mechmarkov.report.words.phrases.laws import where
 from mechmarkov.report.words.sentences import sentence
 from mechmarkov.report.words.short_forms import has_room, short
@@ -173,13 +173,14 @@ def of_one_step(tile: Tile, shown: WordedTile, claims: Claims) -> WordedTile:
         return shown
     if reaches.is_shown or reaches.holds("no step was made") or reaches.holds("loss on scores"):
         return shown
-    away = f"{nats(reaches.value)} from the best possible{within(reaches)}"
     fails = claims.first("fails_at", object=reaches.object[0], status="shown")
     rest = ""
     if fails is not None and _is_all_there(fails, reaches):
         first = ", where it has seen one token" if fails.where.positions == (0,) else ""
         rest = f", nearly all of it {where(fails)}{first}"
-    return replace(shown, answer="One checkpoint cannot tell", sentence=f"It is {away}{rest}.")
+    away, ends = nats(reaches.value), within(reaches)
+    told = fitting(*(f"It is {away} from {best}{ends}{rest}." for best in ("the best possible", "the best")))
+    return replace(shown, answer="One checkpoint cannot tell", sentence=told)
 
 
 def _is_all_there(fails: Claim, reaches: Claim) -> bool:

@@ -1,7 +1,7 @@
 """Sentences of storage: which paths hold a law, work against it or cancel."""
 
 from mechmarkov.claims.claim import Claim, Where
-from mechmarkov.report.words.names import MAX_NAMED, law, nats, parts, share, verb, within
+from mechmarkov.report.words.names import MAX_NAMED, fitting, law, nats, parts, share, verb, within
 from mechmarkov.report.words.phrases.laws import after_states, at_positions, where
 from mechmarkov.report.words.phrases.premises import Phrase, cap, value_in
 
@@ -28,16 +28,20 @@ def _stores(claim: Claim) -> str:
             return f"{holds} {what} ({much}{with_others})"
         others = "others take away" if by is None else f"{parts(by.words)} {correct} it"
         if is_some:
-            return f"{holds} more of {name} than the model has: {others}"
+            how_many = f"{len(claim.subject)} parts together hold" if together else holds
+            more = f"more of {name} than the model has: {others}"
+            return fitting(f"{holds} {more}", f"{how_many} {more}")
         return f"{holds} {name} (more than all of it: {others})"
     start, end = (nats(claim.number(name)) for name in ("from", "to"))
     none = f", {start} with none" if start != end else " and with none"
-    moved = f"the model is {end} from it with all parts{none}"
+    ways = (f"the model is {end} from it with all parts{none}", f"KL is {end} with all parts{none}")
     after, at = (claim.condition(f"undone {which}") for which in ("after", "at"))
     place = "" if after is None else f" {after_states(after.words)}"
     place = place if at is None else f" {at_positions([*map(int, at.words)])}"
-    return NO_HOME[_no_home(claim)].format(
-        who=parts(claim.subject), share=share(claim.value), ends=within(claim), moved=moved, place=place
+    told = NO_HOME[_no_home(claim)]
+    given = {"who": parts(claim.subject), "share": share(claim.value), "place": place}
+    return fitting(
+        *(told.format(**given, ends=ends, moved=moved) for ends in (within(claim), "") for moved in ways)
     )
 
 
@@ -48,7 +52,7 @@ def _no_home(claim: Claim) -> str:
 NO_HOME = {
     "the mean is it": "No part needs to hold the bigram: the mean prediction is the bigram",
     "too little to share": "Which part holds the bigram is open: {moved}",
-    "others undo it": "No part holds the bigram: {who} would by itself, and with the others nothing is left of that{place}",
+    "others undo it": "No part holds the bigram: {who} would by itself, and the others undo that{place}",
     "the paths lead away": "No part holds the bigram: {moved}",
     "nothing to share": "No part holds the bigram: {moved}",
     "only at another scale": "No part holds the bigram by itself: {who} would at the norm's scale that others set",
@@ -65,7 +69,7 @@ def _works_against(claim: Claim) -> str:
     who = cap(parts(claim.subject))
     what = "what there is of it" if claim.holds("what there is of it") else "it"
     if (worth := claim.condition("corrects")) is not None:
-        return f"{who} by itself leads away from the bigram, and corrects the others: without it {nats(worth.value)} would be left"
+        return f"{who} corrects the others: by itself it leads away, without it {nats(worth.value)} would be left"
     amount = "more than all" if value_in(claim) > 1 else share(claim.value)
     return f"{who} {verb(claim.subject, 'works', 'work')} against the bigram: {amount} of {what}"
 

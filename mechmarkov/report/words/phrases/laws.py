@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from mechmarkov.claims.claim import ARROW, Claim
-from mechmarkov.report.words.names import MAX_NAMED, law, nats, number, share, some, within
+from mechmarkov.report.words.names import MAX_NAMED, fitting, law, nats, number, share, some, within
 from mechmarkov.report.words.phrases.premises import Phrase, cap, reason_in, value_in
 from mechmarkov.utils.text import clean, format_range, listed
 
@@ -27,7 +27,9 @@ def _closest(claim: Claim) -> str:
     near = "Its scores, as probabilities, are" if claim.holds("loss on scores") else "It is"
     if claim.is_shown:
         return f"{near} closest to {names[0]} (KL {nats(claim.value)})"
-    return f"{near} closest to {listed(names[:MAX_NAMED])}, which are not told apart (KL {nats(claim.value)})"
+    told, kl = f"{near} closest to {listed(names[:MAX_NAMED])}", f" (KL {nats(claim.value)})"
+    apart = ", which are not told apart"
+    return fitting(f"{told}{apart}{kl}", f"{told}, not told apart{kl}", f"{told}, not told apart")
 
 
 def _tempers(claim: Claim) -> str:
@@ -112,7 +114,8 @@ def _fails_at(claim: Claim) -> str:
     if (there := claim.condition("law there")) is not None:
         like = law(there.words[0])
         return f"{cap(at)} it predicts like {like}, {most}{nats(claim.value)} from {law(claim.object[0])}"
-    return f"{cap(at)} it is {most}{nats(claim.value)}{within(claim)} from {law(claim.object[0])}"
+    told = f"{cap(at)} it is {most}{nats(claim.value)}"
+    return fitting(*(f"{told}{ends} from {law(claim.object[0])}" for ends in (within(claim), "")))
 
 
 def where(claim: Claim) -> str:

@@ -3,7 +3,7 @@
 from mechmarkov.certify.sentence import program_in_words
 from mechmarkov.claims.claim import TABLES, Claim
 from mechmarkov.report.words.conditions import stream, term
-from mechmarkov.report.words.names import heads, nats, number, parts, share, within
+from mechmarkov.report.words.names import fitting, heads, nats, number, parts, share, within
 from mechmarkov.report.words.phrases.premises import Phrase, cap, reason_in, value_in
 from mechmarkov.utils.text import at_most, clean, counted, format_range, listed
 
@@ -28,7 +28,8 @@ def _explains(claim: Claim) -> str:
     much = f"{share(max(0.0, value_in(claim)), 1)} of the model"
     if claim.status == "open":
         return f"{named} would explain {much}{reason_in(claim)}"
-    return f"{named} {'explain' if several else 'explains'} {much} ({int(claim.number('numbers'))} numbers)"
+    told = f"{named} {'explain' if several else 'explains'} {much}"
+    return fitting(f"{told} ({int(claim.number('numbers'))} numbers)", told)
 
 
 def _first(terms: list[str]) -> str:

@@ -1,7 +1,19 @@
 """Sentences of parts: where heads look, what they match, which are needed, and for what."""
 
 from mechmarkov.claims.claim import ALIKE, COPIES, Claim
-from mechmarkov.report.words.names import heads, law, nats, number, parts, share, some, token, verb, within
+from mechmarkov.report.words.names import (
+    fitting,
+    heads,
+    law,
+    nats,
+    number,
+    parts,
+    share,
+    some,
+    token,
+    verb,
+    within,
+)
 from mechmarkov.report.words.phrases.laws import after_states, where
 from mechmarkov.report.words.phrases.premises import Phrase, cap, negated, premise, reason_in, value_in
 from mechmarkov.utils.text import format_range, listed
@@ -75,14 +87,25 @@ def _matches(claim: Claim) -> str:
         if lagged:
             what = f"the law of lag {int(claim.number('lag of the source'))}"
         return f"No path's own weights hold {what}: the circuit of {parts(claim.subject)} is constant"
-    how = ""
-    if claim.value is not None:
-        names = {"cosine": "cosine {} with", "1 is exact": "slope {} on", "probability": "recall {} of"}
-        how = f"{names.get(claim.unit, '{} of').format(number(claim.value))} {target}"
-        slope = None if claim.condition("only its direction") else claim.condition("slope")
-        if claim.unit == "cosine" and slope is not None and not _is_of_scale(slope.value):
-            how += f", slope {number(slope.value or 0.0)}"
-        how = f" ({how})"
+    return fitting(*(_matches_by(claim, what, how) for how in _how_well(claim, target)))
+
+
+def _how_well(claim: Claim, target: str) -> list[str]:
+    """Returns how well a table matches its target, in brackets, in several ways; the fullest first."""
+    if claim.value is None:
+        return [""]
+    names = {"cosine": "cosine {} with", "1 is exact": "slope {} on", "probability": "recall {} of"}
+    told = f"{names.get(claim.unit, '{} of').format(number(claim.value))} {target}"
+    slope = None if claim.condition("only its direction") else claim.condition("slope")
+    ways = [f" ({told})", ""]
+    if claim.unit == "cosine" and slope is not None and not _is_of_scale(slope.value):
+        ways.insert(0, f" ({told}, slope {number(slope.value or 0.0)})")
+    return ways
+
+
+def _matches_by(claim: Claim, what: str, how: str) -> str:
+    """Returns the sentence of which part has a law in its weights, with how well it matches."""
+    lagged = claim.condition("lag of the source") is not None
     who, has = parts(claim.subject), verb(claim.subject, "has", "have")
     nearest = f"{who} {verb(claim.subject, 'comes', 'come')} nearest{how}"
     if (direction := claim.condition("only its direction")) is not None:
@@ -158,7 +181,8 @@ def _induction_head(claim: Claim) -> str:
         f"{who} {are}: changing a token's predecessor moves {verb(claim.subject, 'its', 'their')} attention"
     )
     if claim.condition("more than an ideal head"):
-        return f"{moved} more than an ideal head's, which is even on all copies"
+        more = f"{moved} more than an ideal head's"
+        return fitting(f"{more}, which is even on all copies", more)
     if value_in(claim) > MORE_THAN_ALL:
         return f"{moved}, on average, as much as an ideal head's"
     return f"{moved} by {share(min(value_in(claim), 1.0))} of an ideal head's"
@@ -193,10 +217,12 @@ def _left(claim: Claim) -> str:
 def _carries(claim: Claim) -> str:
     before, after, reference = claim.number("from"), claim.number("to"), law(claim.object[0])
     kl = f"KL from {reference} goes from {number(before, 'nats')} to {nats(after)}"
+    in_short = f"KL goes from {number(before, 'nats')} to {nats(after)}"
     if claim.condition("does harm"):
         return f"The path does harm: without it {kl}"
     if claim.condition("takes from the law"):
-        return f"The path writes against {reference}, of which the rest is too sure: without it {kl}"
+        against = f"The path writes against {reference}, of which the rest is too sure: without it"
+        return fitting(f"{against} {kl}", f"{against} {in_short}")
     if claim.condition("too sure"):
         kl = f"KL from it goes from {number(before, 'nats')} to {nats(after)}"
         return f"The path is too sure of {reference}: without it {kl}"
@@ -205,7 +231,8 @@ def _carries(claim: Claim) -> str:
     if claim.status == "open":
         return f"The path may carry predictions: without it {kl}"
     if (other := claim.condition("not the law's")) is not None:
-        return f"The path carries predictions, but not {'' if other.holds else 'clearly '}{reference}'s: without it {kl}"
+        of_others = f"The path carries predictions, but not {'' if other.holds else 'clearly '}{reference}'s"
+        return fitting(f"{of_others}: without it {kl}", f"{of_others}: without it {in_short}")
     much = (
         "some of"
         if claim.condition("some of it")
@@ -213,7 +240,9 @@ def _carries(claim: Claim) -> str:
         if claim.condition("most of what there is")
         else ""
     )
-    return f"The path carries {much + ' ' if much else ''}{reference}: without it {kl}"
+    carries = f"The path carries {much + ' ' if much else ''}{reference}"
+    last = f"{carries}: KL is {nats(after)} without it, not {number(before, 'nats')}"
+    return fitting(f"{carries}: without it {kl}", f"{carries}: without it {in_short}", last)
 
 
 def _needed(claim: Claim) -> str:
@@ -248,9 +277,12 @@ def _needed_most(claim: Claim) -> str:
         is_ = verb(clear.words, "is", "are")
         return f"Which part is needed most is open: {parts(clear.words)} clearly {is_}, {who} perhaps more"
     if claim.status == "open":
-        return f"Whether any part is needed is open: without {who} the loss changes by {nats(claim.value)}{within(claim)}"
+        told = f"Whether any part is needed is open: without {who} the loss changes by {nats(claim.value)}"
+        return fitting(f"{told}{within(claim)}", told)
     if (least := claim.condition("least of them")) is not None and least.value is not None:
-        return f"{cap(who)} are needed most: without one the loss rises by {format_range(least.value, value_in(claim), 3)} nats"
+        told = f"{cap(who)} are needed most"
+        worth = f"{format_range(least.value, value_in(claim), 3)} nats"
+        return fitting(f"{told}: without one the loss rises by {worth}", f"{told}: each is worth {worth}")
     if claim.holds("group"):
         singly = claim.condition("one by one")
         told = f"{cap(who)} together are needed most: without them the loss rises by {nats(claim.value)}"
@@ -285,7 +317,9 @@ def _follows(claim: Claim) -> str:
     if claim.condition("all stay as they are"):
         return "Predictions do not follow another parent: it changes none of them"
     does = {"shown": "follow", "open": "may follow", "excluded": "do not follow"}[claim.status]
-    return f"Predictions {does} another parent put in its place: in {share(claim.value)} of cases{within(claim)}, by chance in 50%"
+    cases = f"in {share(claim.value)} of cases{within(claim)}, by chance in 50%"
+    ways = (f"Predictions {does} another parent {put}in its place: {cases}" for put in ("put ", ""))
+    return fitting(*ways)
 
 
 def _order(claim: Claim) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mechmarkov.claims.claim import RISE, Claim
-from mechmarkov.report.words.names import event, law, nats, number, simplest, within
+from mechmarkov.report.words.names import event, fitting, law, nats, number, simplest, within
 from mechmarkov.report.words.phrases.premises import Phrase, cap, reason_in, value_in
 from mechmarkov.utils.text import clean, listed
 
@@ -46,7 +46,8 @@ def _is_at(claim: Claim) -> str:
         if has_sign and abs(value_in(claim)) <= limit:
             either = "Minimum, saddle or neither" if "neither" in claim.object else "Minimum or saddle"
             bent = f"is within the ±{number(limit)} that the gradient left may make"
-            return f"{either} is open: the {smallest} {bent}"
+            about = f"the smallest Hessian eigenvalue {number(value_in(claim))}"
+            return fitting(f"{either} is open: the {smallest} {bent}", f"{either} is open: {about} {bent}")
         return f"Whether it is at a {kinds} is open{value}{reason_in(claim)}"
     inside = claim.condition("drift")  # where it may move all the same
     it_is = "It is" if inside is None else "Outside the symmetric subspace it is"
