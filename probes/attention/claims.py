@@ -15,7 +15,9 @@ from mechmarkov.probing.score import Score, standing
 from .by_token import by_token
 from .reading import (
     CLASS_SHARE,
+    FEW_AWAY,
     MAX_UNREAD,
+    MIN_AWAY,
     MIN_PLACES,
     MIN_REACH,
     MIN_READ,
@@ -60,10 +62,10 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     if flat:
         return [*at_extra, evenly]
     by_place = (
+        _at_some_positions(last, beside),  # of which a mean over all would be what is true nowhere
         _at_lags(last, scores, beside),
         _at_first(last, beside),
         _at_position(last, beside),
-        _at_some_positions(last, beside),
     )
     read: list[Claim] = []
     for asked in by_place:
@@ -181,7 +183,8 @@ def _at_some_positions(last: xr.Dataset, beside: tuple[Condition, ...]) -> Itera
             telling = 1 / uniform > lag + 1  # at earlier positions little else is there to read
             way = np.where(telling, (mass - uniform) / (1 - uniform).clip(1e-9), mass)
             reads = way > MIN_READ
-            few = min((reads & telling).sum(), (~reads & telling).sum()) < MIN_PLACES
+            away = (~reads & telling).sum()
+            few = (reads & telling).sum() < MIN_PLACES or away < max(MIN_AWAY, FEW_AWAY * telling.sum())
             if few or (way[telling & ~reads] > MAX_UNREAD).any():
                 continue
             where = Where(positions=tuple(map(int, last["position"].values[reads])))

@@ -18,9 +18,10 @@ MIN_REACH = 0.25
 MOST_REACH = 0.9  # above, nearly all predictions do
 
 # A head reads a token at some positions if each gives it more than this share of the way from uniform
-# attention to all of it, and each other one less than the second: and each kind is this many positions.
+# attention to all of it, and each other one less than the second: at this many positions, and not at others.
 MIN_READ, MAX_UNREAD = 0.75, 0.25
 MIN_PLACES = 3
+MIN_AWAY, FEW_AWAY = 2, 0.1  # positions, and share of them, at which a head does not look there
 
 
 def is_looked_at(mass: Any, uniform: Any) -> Any:

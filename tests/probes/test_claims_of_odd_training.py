@@ -35,6 +35,11 @@ def told(*models, probes, source=None, sequences=64):
     return result, screen, {tile.question: tile for tile in screen.tiles}
 
 
+def late(start, n_ctx=12, k=1):
+    """Returns the position that each query reads: the first one, and from some position on one at a lag."""
+    return [0 if at < start else at - k + 1 for at in range(n_ctx)]
+
+
 # Harm
 
 
@@ -86,6 +91,24 @@ def test_a_circuit_is_judged_by_the_best_law():
     assert not carries.condition("does harm")
     backwards, *_ = told(after_triggers(-6.0), probes=["induction"], source=source)
     assert backwards.claims.first("carries").condition("does harm")
+
+
+# Attention
+
+
+@pytest.mark.parametrize(
+    ("start", "k", "where"), [(4, 1, "positions 0 and 4 to 11"), (6, 3, "positions 2 and 6 to 11")]
+)
+def test_a_head_that_begins_late_is_told(start, k, where):
+    """A mean over all positions, 75%, was told as what it does, and at none of them it does that."""
+    source = Chain(P) if k == 1 else LaggedChain(P.tolist(), k)
+    result, *_ = told(reading([L], [late(start, k=k)]), probes=["attention"], source=source)
+    assert result["attention"].verdict.endswith(f"100% of its attention at {where} only.")
+
+
+def test_a_head_that_looks_everywhere_has_no_places():
+    result, *_ = told(reading([L], [late(1)]), probes=["attention"])
+    assert result.claims.first("attends_to", status="shown").is_everywhere
 
 
 # Laws
@@ -181,11 +204,6 @@ def test_tokens_that_forget_have_one_parent(words, order):
 
 
 # Words
-
-
-def late(start, n_ctx=12, k=1):
-    """Returns the position that each query reads: the first one, and from some position on one at a lag."""
-    return [0 if at < start else at - k + 1 for at in range(n_ctx)]
 
 
 NOISE4 = torch.tensor(np.random.default_rng(1).normal(scale=2.0, size=(4, 4))).float()

@@ -136,7 +136,9 @@ def _matches_by(claim: Claim, what: str, how: str) -> str:
     is_all = claim.unit != "cosine" or value_in(claim) >= MOST_COSINE
     much = "" if is_all and not claim.condition("no row is right") else "most of "
     rows, slope = claim.condition("no row is right"), claim.condition("slope")
-    if (rows is not None and not rows.holds) or (slope is not None and (slope.value or 0.0) < MOST_SLOPE):
+    if (rows is not None and not (rows.holds or is_all)) or (
+        slope is not None and (slope.value or 0.0) < MOST_SLOPE
+    ):
         much = "some of "
     return f"{who} {has} {much}{what} in the weights{how}"
 
