@@ -14,6 +14,7 @@ from reading_aloud import sentences as split
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table
 from mechmarkov.report.first_screen.headline import headline
+from mechmarkov.report.words.differences import differences
 from mechmarkov.sources import (
     Chain,
     DirichletChains,
@@ -224,3 +225,45 @@ def test_verdicts_have_twenty_words_at_most(name):
     result, _, tiles = told(make(), probes=probes, source=source)
     texts = [one.verdict for one in result.outcomes.values()] + [tile.sentence for tile in tiles.values()]
     assert [one for text in texts for one in split(text) if len(one.split()) > 20] == []
+
+
+# Comparisons
+
+
+def compared(**models):
+    results = {
+        name: probe_quickly(run_of(model, source=Chain(P)), ["behaviour", "storage"], sequences=32)
+        for name, model in models.items()
+    }
+    screens = {name: headline(result) for name, result in results.items()}
+    return differences(
+        {name: screen.badge for name, screen in screens.items()},
+        {name: result.claims for name, result in results.items()},
+        {name: screen.named for name, screen in screens.items()},
+    )
+
+
+def test_of_runs_without_a_law_neither_learned():
+    """It was "both runs did not learn", which one of them may have."""
+    shuffled = direct_table(300 * L.flip(1), 12), direct_table(3 * L.roll(1, 0), 12)
+    assert compared(a=shuffled[0], b=shuffled[1]) == "Neither run learned the bigram."
+    more = compared(a=shuffled[0], b=shuffled[1], c=shuffled[0])
+    assert more == "None of 3 runs learned the bigram."
+
+
+def test_parts_are_the_same_where_all_runs_name_them():
+    """The direct path was called by its key, and stood for a run of which no part was known."""
+    table = direct_table(L, 12)
+    same = "Both runs learned the bigram, through the same parts (the direct path)."
+    assert compared(a=table, b=table) == same
+    result = probe_quickly(run_of(table, source=Chain(P)), ["behaviour"], sequences=32)
+    one = ({"a": "solved", "b": "solved"}, {"a": result.claims, "b": result.claims})
+    assert differences(*one, {"a": ("direct",), "b": ()}) == "Both runs learned the bigram."
+    assert differences(*one, {"a": ("direct",), "b": ("L0H0",)}).endswith("through different parts.")
+
+
+def test_what_fails_is_told_of_solved_runs_too():
+    wrong = L.clone()
+    wrong[2] = log_of(np.array([0.37, 0.2, 0.43]))
+    told_of = compared(a=direct_table(wrong, 12), b=direct_table(L, 12))
+    assert told_of == "a learned the bigram, but not after state 2; b learned the bigram."

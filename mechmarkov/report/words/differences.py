@@ -5,7 +5,7 @@ from typing import Any
 
 from mechmarkov.claims.claim import Claims
 from mechmarkov.report.first_screen.verdict import Badge, progress
-from mechmarkov.report.words.names import bare_law, law, share
+from mechmarkov.report.words.names import law, parts, share
 from mechmarkov.report.words.phrases.laws import but_not, sureness
 from mechmarkov.report.words.title import MAX_TITLE_WORDS, NO_PARTS
 from mechmarkov.utils.text import clean, listed
@@ -28,12 +28,17 @@ def differences(
         groups.setdefault(_did(word, claims[name]), []).append(name)
     total = len(badges)
     if len(groups) > 1:
-        parts = [f"{_runs(names, total)} {did}" for did, names in groups.items()]
-        return f"{'; '.join(parts)}."
+        told = [f"{_runs(names, total)} {did}" for did, names in groups.items()]
+        return f"{'; '.join(told)}."
     (did,) = groups
-    circuits = {parts for parts in named.values() if parts}
-    same = f", through the same parts ({listed(list(next(iter(circuits))))})" if len(circuits) == 1 else ""
-    same = ", through different parts" if len(circuits) > 1 else same
+    if all(_has_no_law(word, claims[name]) for name, word in badges.items()):
+        none = "Neither run" if total == 2 else f"None of {total} runs"
+        return f"{none} learned {_best(next(iter(claims.values())))}."
+    circuits = set(named.values())
+    same = ""
+    if () not in circuits:  # of a run whose first screen names no part nothing can be said
+        (first, *rest) = circuits
+        same = ", through different parts" if rest else f", through the same parts ({parts(first)})"
     return f"{'Both' if total == 2 else f'All {total}'} runs {did}{same}."
 
 
@@ -57,13 +62,34 @@ def _runs(names: list[str], total: int) -> str:
     return listed(names) if len(names) <= MAX_RUNS else f"{len(names)} of {total} runs"
 
 
+def _best(claims: Claims) -> str:
+    reaches = claims.first("reaches", probe="behaviour")
+    return "the best law" if reaches is None else law(reaches.object[0])
+
+
+def _has_no_law(word: Badge | None, claims: Claims) -> bool:
+    return word == "another law" and not _has(claims)
+
+
+def _learned(claims: Claims) -> str:
+    """Returns what a run learned that is as good as the best, as its title says."""
+    reaches, closest, fails = (
+        claims.first(name, probe="behaviour") for name in ("reaches", "is_closest_to", "fails_at")
+    )
+    if reaches is not None and not reaches.is_shown:
+        return f"learned {_best(claims)}'s circuit"
+    learned = f"learned {_best(claims) if closest is None else law(closest.object[0])}"
+    few = None if fails is None else fails.condition("share of places")
+    if fails is None or (few is not None and not few.holds):
+        return learned
+    return but_not(learned, fails, MAX_TITLE_WORDS)
+
+
 def _did(word: Badge | None, claims: Claims) -> str:
     """Returns what a run did, in a few words that fit one run and several."""
-    reaches = claims.first("reaches", probe="behaviour")
-    best = "the best law" if reaches is None else f"the {bare_law(reaches.object[0])}"
+    best = _best(claims)
     if word == "solved":
-        whole = reaches is None or reaches.is_shown
-        return f"learned {best}" if whole else f"learned {best}'s circuit"
+        return _learned(claims)
     if word in ("partly", "another law") and (law_of := _has(claims)):
         return law_of
     if word == "partly":
