@@ -16,6 +16,7 @@ from mechmarkov.probing.dataset import (
     last_model,
     normal_interval,
 )
+from mechmarkov.probing.names import LawName
 from mechmarkov.theory.kernel import kl
 
 from .contexts import FAR_NATS, MOST, ROUNDING, are_apart, in_pairs, law_there
@@ -74,8 +75,8 @@ def somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
                 continue  # where it holds it is the nearest law too: these places do not show it
             if held < MOST - ROUNDING:
                 shows = holds & ~by_chance
-                if axis == "positions" and not shows[1:].any():
-                    continue  # where one token is seen, what reads any token reads the current one
+                if axis == "positions" and not np.delete(shows, _at_first(name, positions)).any():
+                    continue  # where its token is the first one, what reads that reads it too
                 away = (value * part)[fails].sum() / part[fails].sum()
                 clear = part[holds | fails].sum() >= (1 - UNCLEAR) * part[known].sum()
                 if not (shows.any() and clear and away >= WRONG * float(data["gap"])):
@@ -148,6 +149,13 @@ def _in_cells(
             Condition("share of places", share > FEW, share, "share"),
         ),
     )  # fmt: skip
+
+
+def _at_first(name: str, positions: tuple[int, ...]) -> list[int]:
+    """Returns the place of the position at which a law reads the first token of a sequence."""
+    law = LawName.read(name)
+    back = (law.number or 1) if law.base in ("step", "lag") else 1
+    return [i for i, at in enumerate(positions) if at == back - 1]
 
 
 def _has_one_row(varies: Float[np.ndarray, " state_from"]) -> Bool[np.ndarray, " state_from"]:

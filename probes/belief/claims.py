@@ -100,6 +100,7 @@ def _parts(last: xr.Dataset, scores: dict[str, Score]) -> Iterator[Claim]:
         status: Status = (
             "shown" if chance is None or low > chance else "open" if high > chance else "excluded"
         )
+        status = "excluded" if high <= 0 else status  # a mean is as good
         value = float(last["part_r2"].sel(part=part, stream=stream))
         yield Claim((stream,), "reads_part", (part,), value, (low, high), score.null, "R²", status)
 

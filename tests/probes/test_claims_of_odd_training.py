@@ -5,7 +5,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from mechmarkov.probes.behaviour.contexts import are_apart
+from mechmarkov.probes.belief.claims import _parts as of_parts
 from mixed_models import LONG, P, lag, log_of, reading, with_direct_table
 from more_models import P4, mlps, only_after
 from probing_cases import probe_quickly, run_of
@@ -13,8 +15,10 @@ from reading_aloud import sentences as split
 
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table
+from mechmarkov.probing.score import Score
 from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.report.words.differences import differences
+from mechmarkov.report.words.sentences import sentence
 from mechmarkov.sources import (
     Chain,
     DirichletChains,
@@ -173,6 +177,28 @@ def test_a_row_that_is_kept_among_noise_is():
     assert screen.title == "Has the bigram only after state 1"
 
 
+def test_the_first_token_is_not_a_lag():
+    """At position 1 the first token is the previous one, and the tile named the 2-step law there."""
+    sticky = Chain([[0.97, 0.03], [0.03, 0.97]])
+    first = reading([3 * torch.eye(2)], [[0] * 12])
+    result, _, tiles = told(first, probes=["behaviour"], source=sticky)
+    assert result.claims.first("fails_at") is None
+    assert "position" not in tiles["What has it learned?"].answer
+
+
+@pytest.mark.parametrize(("r2", "status"), [(-0.03, "excluded"), (0.3, "shown")])
+def test_what_is_worse_than_a_mean_is_not_read(r2, status):
+    """With R² clearly below 0 it was open whether a belief is read, as untrained models are below too."""
+    shape = (("part", "stream"), [[r2]])
+    data = xr.Dataset(
+        {"part_r2": shape, "part_r2_error": (shape[0], [[0.001]])},
+        coords={"part": ["task"], "stream": ["embed"]},
+    )
+    (claim,) = of_parts(data, {"part_r2_task": Score(r2, "R²", (-0.2, -0.1, -0.01))})
+    assert claim.status == status
+    assert ("is not read from" in sentence(claim)) is (status == "excluded")
+
+
 # Weights
 
 
@@ -208,11 +234,18 @@ def test_tokens_that_forget_have_one_parent(words, order):
 
 
 NOISE4 = torch.tensor(np.random.default_rng(1).normal(scale=2.0, size=(4, 4))).float()
+
+
+def with_direct_mlps():
+    return with_direct_table(mlps(L4, L4), -L4)
+
+
 WORDY = {
     "the opposite": (partial(direct_table, -L4, 12), Chain(P4)),
     "rows of an MLP": (partial(mlp_table, torch.cat([2 * L4[:2], L4[[3, 2]]]), 12), Chain(P4)),
     "too sure, MLP": (partial(mlp_table, 3 * L4, 12), Chain(P4)),
     "a part that corrects": (partial(mlps, NOISE4, L4 - NOISE4), Chain(P4)),
+    "two that stand in": (with_direct_mlps, Chain(P4)),
     "late, lag 3": (partial(reading, [L], [late(6, k=3)]), LaggedChain(P.tolist(), 3)),
     "what there is": (partial(induction_pair, 3, LONG, gain=0.7), DirichletChains(n_states=3)),
 }

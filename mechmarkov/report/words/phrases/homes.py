@@ -24,8 +24,10 @@ def _stores(claim: Claim) -> str:
         by, much = claim.condition("corrected by"), f"{share(claim.value)} of it"
         correct = "" if by is None else verb(by.words, "corrects", "correct")
         if not is_more:
-            with_others = "" if by is None else f" together with {parts(by.words)}, which {correct} it"
-            return f"{holds} {what} ({much}{with_others})"
+            if by is None:
+                return f"{holds} {what} ({much})"
+            others, ways = parts(by.words), (f"together with {{}}, which {correct} it", "with {}")
+            return fitting(*(f"{holds} {what} ({much} {way.format(others)})" for way in ways))
         others = "others take away" if by is None else f"{parts(by.words)} {correct} it"
         if is_some:
             how_many = f"{len(claim.subject)} parts together hold" if together else holds

@@ -75,7 +75,9 @@ def _reaches(claim: Claim) -> str:
     best = "the best possible" if claim.object else "the best"
     away = f"It is {nats(claim.value)} from {best}{within(claim)}"
     if claim.status == "open" and claim.against is None:
-        return f"{away}: whether that is under a tenth of the way is open"
+        ways = (within(claim), "")
+        told = (f"It is {nats(claim.value)} from {best}{ends}" for ends in ways)
+        return fitting(*(f"{one}: whether that is under a tenth of the way is open" for one in told))
     if claim.status == "excluded" and (fell := claim.condition("the loss fell")) is not None:
         return f"{away}, {nats(fell.value)} less than at step {fell.words[0]}"
     return f"{away}{reason_in(claim)}"

@@ -47,6 +47,8 @@ def _carries_belief(claim: Claim) -> str:
 def _reads_part(claim: Claim) -> str:
     part, r2 = clean(claim.object[0]), number(value_in(claim))
     what = f"the belief over {part if part[-1:].isdigit() else f'the {part}'}"
+    if claim.status == "excluded" and value_in(claim) <= 0:
+        return f"{cap(what)} is not read from {stream(claim.subject[0])}: R² {r2}"
     if claim.status == "excluded":
         return (
             f"{cap(what)} is read from {stream(claim.subject[0])} no better than in untrained models: R² {r2}"

@@ -179,15 +179,15 @@ def _induction_head(claim: Claim) -> str:
         are = verb(claim.subject, "attends like an induction head", "attend like induction heads")
     if (matched := int(claim.number("tokens matched"))) > 1:
         are += f" that {verb(claim.subject, 'matches', 'match')} {COUNTS.get(matched, matched)} tokens"
-    moved = (
-        f"{who} {are}: changing a token's predecessor moves {verb(claim.subject, 'its', 'their')} attention"
-    )
+    its = verb(claim.subject, "its", "their")
+    moved = f"{who} {are}: changing a token's predecessor moves {its} attention"
     if claim.condition("more than an ideal head"):
         more = f"{moved} more than an ideal head's"
         return fitting(f"{more}, which is even on all copies", more)
     if value_in(claim) > MORE_THAN_ALL:
         return f"{moved}, on average, as much as an ideal head's"
-    return f"{moved} by {share(min(value_in(claim), 1.0))} of an ideal head's"
+    much = f"by {share(min(value_in(claim), 1.0))} of an ideal head's"
+    return fitting(f"{moved} {much}", f"{who} {are}: a token's predecessor moves {its} attention {much}")
 
 
 def _feeds(claim: Claim) -> str:
@@ -290,7 +290,9 @@ def _needed_most(claim: Claim) -> str:
         told = f"{cap(who)} together are needed most: without them the loss rises by {nats(claim.value)}"
         if singly is None or singly.value is None:
             return f"{told}{within(claim)}"
-        return f"{told}, singly {nats(singly.value)} in all"
+        ways = ("without them the loss rises by", "worth")
+        each = f"{cap(who)} together are needed most: {{}} {nats(claim.value)}, singly {nats(singly.value)} in all"
+        return fitting(*(each.format(way) for way in ways))
     are = verb(claim.subject, "is", "are")
     return f"{cap(who)} {are} needed most: without {'it' if are == 'is' else 'them'} the loss rises by {nats(claim.value)}{within(claim)}"
 
