@@ -7,15 +7,21 @@ from itertools import product
 import numpy as np
 import torch
 from further_models import after_which, of_cells
-from mixed_models import LONG, N_CTX, P, Table, direct, lag, log_of, reading
+from mixed_models import LONG, N_CTX, P, Table, direct, lag, log_of, reading, with_direct_table
 from more_models import L4, P4, only_after, stationary, with_bias
 
 import mechmarkov as mm
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.induction_heads import induction_pair
-from mechmarkov.models.constructions.lookup_tables import SHARP, direct_table, embedding_frame, mlp_table
+from mechmarkov.models.constructions.lookup_tables import (
+    SHARP,
+    direct_table,
+    embedding_frame,
+    mlp_table,
+    value_table,
+)
 from mechmarkov.models.constructions.n_grams import n_gram_model
-from mechmarkov.sources import Chain, DirichletChains, LaggedChain, OrderK
+from mechmarkov.sources import Chain, DirichletChains, LaggedChain, OrderK, Switch, Tokenised, TriggerBigram
 
 Make = Callable[[], torch.nn.Module | list[torch.nn.Module]]
 L, NONE, OWN = log_of(P), torch.zeros(3, 3), lag(1)
@@ -125,6 +131,7 @@ def of_new_kinds() -> Iterator[tuple[str, Make, mm.sources.Source]]:
     yield from _of_pairs()
     yield from _of_circuits()
     yield from _of_opposites()
+    yield from _of_tokens()
     yield "always state 0, a bigram beneath", lambda: with_bias(direct_table(L, N_CTX), 30.0, 0, 0), Chain(P)
     steps = {
         "learned twice and lost twice": [NONE, L, NONE, L, NONE],
@@ -159,6 +166,28 @@ def _of_opposites() -> Iterator[tuple[str, Make, mm.sources.Source]]:
         yield name, partial(fed_by_two, factor), DirichletChains(n_states=3)
     yield "a row swapped that seldom comes", direct(with_row(log_of(SELDOM), 3, seldom)), Chain(SELDOM)
     yield "only the row of a class apart", direct(only_after(log_of(APART), [2])), Chain(APART)
+
+
+def _of_tokens() -> Iterator[tuple[str, Make, mm.sources.Source]]:
+    """Yields models on tokens of symbols, and such as are right from some position on, or disturb others."""
+    pairs = Tokenised(source=Switch(p=0.8, q=0.6, lag=1), tokeniser={"kind": "strings", "length": 2})
+    merged = Tokenised(
+        source=Switch(p=0.8, q=0.7, lag=2),
+        tokeniser={"kind": "merges", "merges": [["a", "b"], ["b", "a"]]},
+    )
+    table = log_of(pairs.P)
+    yield "pairs of symbols, one row wrong", direct(with_row(table, 1, table[2])), pairs
+    yield "merged symbols, the previous token", partial(value_table, log_of(merged.P), N_CTX, lag=2), merged
+    late = [[0, 0, 0, 0, *range(4, N_CTX)]]
+    yield "a head that begins at position 4", partial(reading, [L], late), Chain(P)
+    disturbed = partial(_beside, partial(induction_pair, 3, LONG, gain=2.0), 0.5 * L)
+    yield "half a table, disturbed by induction", disturbed, Chain(P)
+    pair = partial(induction_pair, 4, LONG, gain=6.0, only_after=[0, 2])
+    yield "two triggers", partial(_beside, pair, only_after(L4, [1, 3])), TriggerBigram(P4.tolist(), [0, 2])
+
+
+def _beside(make: Callable[[], HookedDecoder], table: Table) -> HookedDecoder:
+    return with_direct_table(make(), table)
 
 
 def _of_pairs() -> Iterator[tuple[str, Make, mm.sources.Source]]:
