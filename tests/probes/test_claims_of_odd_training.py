@@ -141,7 +141,7 @@ def test_a_filter_that_is_better_is_named():
     assert screen.title.endswith("from unigram to forward filter: has the bigram")
 
 
-def test_a_bluntness_of_all_rows_is_not_of_one():
+def test_bluntness_of_all_rows_is_not_one_rows():
     """Each row is at temperature 0.8, and the one that is farthest by KL was said to be less sure."""
     result, *_ = told(direct_table(0.8 * L, 12), probes=["behaviour"])
     assert result.claims.first("tempers") is None
@@ -187,7 +187,7 @@ def test_the_first_token_is_not_a_lag():
 
 
 @pytest.mark.parametrize(("r2", "status"), [(-0.03, "excluded"), (0.3, "shown")])
-def test_what_is_worse_than_a_mean_is_not_read(r2, status):
+def test_what_a_mean_beats_is_not_read(r2, status):
     """With R² clearly below 0 it was open whether a belief is read, as untrained models are below too."""
     shape = (("part", "stream"), [[r2]])
     data = xr.Dataset(
@@ -284,7 +284,7 @@ def test_of_runs_without_a_law_neither_learned():
     assert more == "None of 3 runs learned the bigram."
 
 
-def test_parts_are_the_same_where_all_runs_name_them():
+def test_parts_that_all_runs_name_are_told():
     """The direct path was called by its key, and stood for a run of which no part was known."""
     table = direct_table(L, 12)
     same = "Both runs learned the bigram, through the same parts (the direct path)."
