@@ -108,6 +108,11 @@ def kernel(run: Run, *, step: int = -1, sequences: int | None = None) -> go.Figu
 
     Raises:
         ValueError: A source without one transition matrix, or a step that was not kept.
+
+    >>> import mechmarkov as mm
+    >>> model, source = mm.show.kernel(mm.example("walk"), sequences=8).data
+    >>> model.z.shape, source.z[0].tolist()
+    ((6, 6), [0.0, 0.5, 0.0, 0.0, 0.0, 0.5])
     """
     data = _behaviour(run, [step], sequences)
     if "kernel" not in data:
@@ -142,6 +147,10 @@ def trajectory(run: Run, *, sequences: int | None = None) -> go.Figure:
 
     Raises:
         ValueError: A run of one step.
+
+    >>> import mechmarkov as mm
+    >>> [line.name for line in mm.show.trajectory(mm.example("walk"), sequences=8).data]
+    ['uniform', 'unigram', 'bigram', '2-step', '3-step', '4-step']
     """
     check_run(run)
     if run.n_steps < 2:

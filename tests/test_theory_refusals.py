@@ -75,6 +75,7 @@ def test_a_wrong_value_is_one_line(call, message):
     ("call", "message"),
     [
         (partial(switching, [[0, 1]]), "tokens is list, expected an array of integers"),
+        (partial(switching, torch.tensor([[0, 1]])), r"tokens is Tensor, .*: tokens.numpy\(\)$"),
         (partial(switching, np.array([[0.0, 1.0]])), "tokens is float64, expected an array of integers"),
         (partial(Change, lags=1), "lags is 1, expected integers"),
         (partial(node_effects, np.eye(2), ["kl"]), "case is a ndarray, expected a Case"),

@@ -194,6 +194,15 @@ def case_of(
 
     Raises:
         ValueError: For unknown pairs, where too few sequences can be changed, or no law is known.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> from mechmarkov.models.constructions.lookup_tables import value_table
+        >>> source = mm.Binary(p=0.2, q=0.3)
+        >>> model = value_table(torch.tensor(source.P).log().float(), n_ctx=6)
+        >>> case = case_of("mine", "Which part holds the bigram?", model, source, seed=0)
+        >>> [*case.nodes], case.clean.shape == case.corrupt.shape
+        (['embed', 'L0H0'], True)
     """
     objective = objective or Objective()
     model = model.double().requires_grad_(False)

@@ -54,7 +54,7 @@ def read_program(run: Run) -> Program | str:
     is drawn and no pass is taken. Where these have no bound it is uniform. Any table is a valid control.
 
     Raises:
-        ValueError: The source is no fixed chain.
+        ValueError: The source is not a fixed chain.
     """
     check_fixed(run.source)
     contexts = Contexts.of(run.source, run.objective, run.config)
@@ -77,7 +77,7 @@ def exact_loss(run: Run) -> float:
     """The expected loss of a model under the law of its source, as a sum over all sequences (nats).
 
     Raises:
-        ValueError: The sum has too many terms, or the source is no fixed chain.
+        ValueError: The sum has too many terms, or the source is not a fixed chain.
     """
     length = evaluated_length(run.source, run.objective, run.config.n_ctx) - 1  # the last state is a target
     states, weights = whole_law(run.source, length)
@@ -98,7 +98,7 @@ def estimate(
         programs: Control variates: of either model, from `read_program`. Without any it is the sample's mean.
 
     Raises:
-        ValueError: Fewer sequences than three more than there are programs, or no fixed chain.
+        ValueError: Fewer sequences than three more than there are programs, or a source that is not a fixed chain.
     """
     if sequences < (least := len(programs) + SPARE):
         raise ValueError(f"sequences is {sequences}, expected at least {least}")

@@ -75,7 +75,7 @@ class Method:
         """The most forward passes that it takes of a case, as it says itself.
 
         Raises:
-            BrokenPromiseError: It says something that is no number.
+            BrokenPromiseError: It says something that is not a number.
         """
         passes = self.passes(case) if callable(self.passes) else self.passes
         if not isinstance(passes, int | float | np.number | None):

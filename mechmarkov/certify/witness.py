@@ -30,7 +30,7 @@ def seen_again(proof: dict[str, Any], run: Run) -> float:
         run: The run that it is about.
 
     Raises:
-        ValueError: The table is not what `program` names, the sequence is none of the contexts, or the model
+        ValueError: The table is not what `program` names, the sequence is not among the contexts, or the model
             gives another number there.
     """
     program, seen, contexts = _program(proof, run), proof["seen"], proof["contexts"]

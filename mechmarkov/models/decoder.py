@@ -54,7 +54,7 @@ class HookedDecoder(Inputs):
         n_models: How many models of that shape run as one; None for a single model.
 
     Raises:
-        TypeError: The config is none.
+        TypeError: `config` is not a `DecoderConfig`.
         ValueError: If `n_models` is below one.
 
     Example:
@@ -223,6 +223,11 @@ class HookedDecoder(Inputs):
 
         Raises:
             ValueError: No models, models of several configs, or a stack among them.
+
+        Example:
+            >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
+            >>> HookedDecoder.stack([HookedDecoder(config)] * 3).n_models
+            3
         """
         if not models:
             raise ValueError("cannot stack no models")

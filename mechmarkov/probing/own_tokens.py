@@ -97,6 +97,12 @@ def own_tokens(run: Run, states: Sequence[int | str], *, step: int) -> xr.Datase
 
     Raises:
         ValueError: A sequence that the model cannot read, or a step that was not kept.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> data = own_tokens(mm.example("induction"), [0, 1, 2, 0, 1], step=-1)
+        >>> data["model"].shape, data["lens"].shape  # [read, state], [depth, read, state]
+        ((5, 3), (3, 5, 3))
     """
     check_run(run)
     tokens = tokens_of(run, states)

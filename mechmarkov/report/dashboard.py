@@ -120,7 +120,13 @@ class _Summary(_Part):
 
 @dataclass(frozen=True)
 class Dashboard:
-    """The probed runs of a folder; `unread` says of each summary that is none why."""
+    """The probed runs of a folder.
+
+    Attributes:
+        folder: The folder that was searched.
+        runs: Its probed runs, one a `summary.json`.
+        unread: Why a `summary.json` could not be read, by its path in the folder.
+    """
 
     folder: Path
     runs: tuple[ProbedRun, ...]

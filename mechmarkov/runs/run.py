@@ -73,6 +73,12 @@ class Run(Stored):
 
         Raises:
             ValueError: For a step the run does not hold, naming those it does.
+
+        Example:
+            >>> import mechmarkov as mm
+            >>> run = mm.example("walk")
+            >>> run.model().n_models, run.model(steps="all").n_models, len(run.steps)
+            (None, 14, 14)
         """
         if isinstance(steps, int) or (isinstance(steps, str) and steps != "all"):
             raise ValueError(f"steps is {steps!r}, expected {STEPS}")

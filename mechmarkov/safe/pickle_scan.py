@@ -208,7 +208,7 @@ class Machine:
         self.need_foreign("BUILD").empty = False
 
     def no_hooks(self, hooks: Any) -> bool:
-        """Returns whether a tensor's hooks are none: an empty ordered dict."""
+        """Returns whether a tensor has no hooks: an empty ordered dict."""
         return isinstance(hooks, Foreign) and hooks.verb == NAMES[ORDERED_DICT] and hooks.empty
 
     def make_foreign(self, verb: str) -> Foreign:

@@ -136,7 +136,7 @@ class Store:
         """Refuse a folder whose table has members of another sweep: it would be replaced by one without them.
 
         Raises:
-            SweepError: For such a table, and for a file in its place that is none.
+            SweepError: For such a table, and for a file in its place that is not a table.
         """
         path = self.folder / "table.parquet"
         if not path.exists():

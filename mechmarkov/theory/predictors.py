@@ -212,7 +212,8 @@ def check_tokens(tokens: Tokens, n_states: int) -> None:
     """
     if not isinstance(tokens, np.ndarray) or tokens.dtype.kind not in "iu":
         kind = tokens.dtype if isinstance(tokens, np.ndarray) else type(tokens).__name__
-        raise TypeError(f"tokens is {kind}, expected an array of integers, [batch, position]")
+        call = "tokens.numpy()" if hasattr(tokens, "numpy") else "np.array(tokens, dtype=int)"
+        raise TypeError(f"tokens is {kind}, expected an array of integers, [batch, position]: {call}")
     if tokens.ndim != 2:
         raise ValueError(f"tokens has shape {tokens.shape}, expected [batch, position]")
     if tokens.size and not (tokens.min() >= 0 and tokens.max() < n_states):

@@ -107,7 +107,7 @@ class Pass:
         sizes: The shape of each.
         small: Small numbers that were added, such as to a variance.
         buffers: The names of what is not trained.
-        strange: What was done with a weight that is none of the above, in words, by its name.
+        strange: What else was done with a weight, in words, by its name.
     """
 
     events: list[Event] = field(default_factory=list)

@@ -111,7 +111,7 @@ Sampler = Callable[[int, int, Streams], Tensor]
 def group_of(source: Source) -> object:
     """Returns what is the same for sources whose sequences are drawn at once.
 
-    A class that draws in its own way does not stack: its `sample` is none of these.
+    A class that draws in its own way does not stack: its `sample` is not one of these.
     """
     how = type(source).sample
     if how is OrderK.sample and len(cast(OrderK, source).rows) <= MAX_MAPPED_HISTORIES:
