@@ -98,10 +98,11 @@ def tokens(run: Run, sequence: Sequence[int | str], *, step: int = -1) -> OwnTok
     Raises:
         ValueError: A sequence that the model cannot read, or a step that was not kept.
 
-    >>> import mechmarkov as mm
-    >>> shown = mm.tokens(mm.example("induction"), [0, 1, 2, 0, 1])
-    >>> shown.data["model"].sizes["state"], shown.data["read_position"].values.tolist()
-    (3, [0, 1, 2, 3, 4])
+    Example:
+        >>> import mechmarkov as mm
+        >>> shown = mm.tokens(mm.example("induction"), [0, 1, 2, 0, 1])
+        >>> shown.data["model"].sizes["state"], shown.data["read_position"].values.tolist()
+        (3, [0, 1, 2, 3, 4])
     """
     return OwnTokens(own_tokens(run, sequence, step=step))
 

@@ -44,10 +44,11 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
     Raises:
         ValueError: A sequence that the model cannot read, or a step that was not kept.
 
-    >>> import mechmarkov as mm
-    >>> figure = mm.show.attention(mm.example("walk"), [0, 1] * 48)
-    >>> figure.data[0].customdata.shape
-    (97, 97)
+    Example:
+        >>> import mechmarkov as mm
+        >>> figure = mm.show.attention(mm.example("walk"), [0, 1] * 48)
+        >>> figure.data[0].customdata.shape
+        (97, 97)
     """
     check_run(run)
     tokens = Subject.of(run, sequences=1).batch.tokens if sequence is None else tokens_of(run, sequence)
@@ -109,10 +110,11 @@ def kernel(run: Run, *, step: int = -1, sequences: int | None = None) -> go.Figu
     Raises:
         ValueError: A source without one transition matrix, or a step that was not kept.
 
-    >>> import mechmarkov as mm
-    >>> model, source = mm.show.kernel(mm.example("walk"), sequences=8).data
-    >>> model.z.shape, source.z[0].tolist()
-    ((6, 6), [0.0, 0.5, 0.0, 0.0, 0.0, 0.5])
+    Example:
+        >>> import mechmarkov as mm
+        >>> model, source = mm.show.kernel(mm.example("walk"), sequences=8).data
+        >>> model.z.shape, source.z[0].tolist()
+        ((6, 6), [0.0, 0.5, 0.0, 0.0, 0.0, 0.5])
     """
     data = _behaviour(run, [step], sequences)
     if "kernel" not in data:
@@ -148,9 +150,10 @@ def trajectory(run: Run, *, sequences: int | None = None) -> go.Figure:
     Raises:
         ValueError: A run of one step.
 
-    >>> import mechmarkov as mm
-    >>> [line.name for line in mm.show.trajectory(mm.example("walk"), sequences=8).data]
-    ['uniform', 'unigram', 'bigram', '2-step', '3-step', '4-step']
+    Example:
+        >>> import mechmarkov as mm
+        >>> [line.name for line in mm.show.trajectory(mm.example("walk"), sequences=8).data]
+        ['uniform', 'unigram', 'bigram', '2-step', '3-step', '4-step']
     """
     check_run(run)
     if run.n_steps < 2:

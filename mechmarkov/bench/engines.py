@@ -36,6 +36,9 @@ def measured(
         jobs: Processes, without a cluster.
         cluster: Where to measure instead.
         progress: Told the name of the case for each of its draws that is done.
+
+    Raises:
+        RuntimeError: A task of the cluster was lost; what the others gave is kept.
     """
     found: Found = {draw: {} for draw in draws}
     if kept is not None:

@@ -98,7 +98,7 @@ def estimate(
         programs: Control variates: of either model, from `read_program`. Without any it is the sample's mean.
 
     Raises:
-        ValueError: Fewer sequences than three more than there are programs, or a source that is not a fixed chain.
+        ValueError: Fewer sequences than programs and three, or a source that is not a fixed chain.
     """
     if sequences < (least := len(programs) + SPARE):
         raise ValueError(f"sequences is {sequences}, expected at least {least}")

@@ -115,7 +115,7 @@ def certify(
         tokens: Budget of the search for the worst sequence, where there are no bounds.
 
     Raises:
-        ValueError: `program` is not a `Program`, a weight is not finite, or the source has no sequence of the model's
+        ValueError: `program` is not one, a weight is not finite, or the source has no sequence of the model's
             length.
         RuntimeError: A prediction was seen that is further off than the bound: a defect of this code.
 

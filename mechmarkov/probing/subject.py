@@ -291,7 +291,7 @@ class Subject:
         return Original.of(self.decoder, self.batch)
 
     def some(self, models: slice) -> "Subject":
-        """Returns some of the models, by their places, on the same sequences; nothing is recorded of them yet."""
+        """Returns the models at some places, on the same sequences; nothing is recorded of them yet."""
         return replace(self, decoder=substack(self.decoder, models), coordinates=self.coordinates[models])
 
     def result(self, name: str) -> xr.Dataset:

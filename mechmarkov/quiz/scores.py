@@ -60,9 +60,10 @@ ALL = "all"
 def score(answers: Answers, truths: Truths) -> dict[str, Score]:
     """The score of the answers about each model, of those about each relation, and of `all`.
 
-    >>> asked = Question("is_needed", ("L0H0",))
-    >>> score({"model-1": {asked: Answer("shown", 0.3)}}, {"model-1": {asked: 0.2}})["is_needed"].right
-    1
+    Example:
+        >>> asked = Question("is_needed", ("L0H0",))
+        >>> score({"model-1": {asked: Answer("shown", 0.3)}}, {"model-1": {asked: 0.2}})["is_needed"].right
+        1
     """
     judged = [
         (model, question, answers.get(model, {}).get(question, Answer("open")), value)

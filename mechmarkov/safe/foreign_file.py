@@ -152,7 +152,11 @@ class ForeignFile:
 
     @cached_property
     def entries(self) -> dict[str, zipfile.ZipInfo]:
-        """Returns the entries of a torch archive by their names in its folder; its directory is read once."""
+        """Returns the entries of a torch archive by their names in its folder; its directory is read once.
+
+        Raises:
+            RunFileError: It was written on a machine of another byte order.
+        """
         with refusing("is damaged"), zipfile.ZipFile(self.path) as archive:
             by_name = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
             if "byteorder" in by_name and archive.read(by_name["byteorder"]) != b"little":

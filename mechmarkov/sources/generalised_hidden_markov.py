@@ -152,7 +152,11 @@ class GeneralisedHiddenMarkov(Stationary):
 
     @cached_property
     def ends(self) -> tuple[Float[np.ndarray, " from"], Float[np.ndarray, " to"]]:
-        """`l` and `r`: `l T = l`, `T r = r` for the sum T over tokens, and `l r = 1`; read-only."""
+        """`l` and `r`: `l T = l`, `T r = r` for the sum T over tokens, and `l r = 1`; read-only.
+
+        Raises:
+            ValueError: T has not the eigenvalue 1 once, with all others smaller.
+        """
         values, right = np.linalg.eig(self.T.sum(0))
         other_values, left = np.linalg.eig(self.T.sum(0).T)
         largest = np.sort(np.abs(values))[::-1]

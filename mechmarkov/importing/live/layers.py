@@ -14,12 +14,19 @@ from mechmarkov.utils.text import listed
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Products that read the same, and the scores that are made after them; or one whole attention layer."""
+    """Products that read the same, and the scores that are made after them; or one whole attention layer.
+
+    Attributes:
+        linears: The products, in the order of the forward pass; none of a whole layer.
+        mixes: The scores that are made after them.
+        whole: The whole layer, of `torch.nn.MultiheadAttention`.
+        norms: Norms of queries and keys.
+    """
 
     linears: list[Linear]
     mixes: list[Mix] = field(default_factory=list)
     whole: Attention | None = None
-    norms: list[Norm] = field(default_factory=list)  # of queries and keys
+    norms: list[Norm] = field(default_factory=list)
 
     def x(self) -> Tensor:
         """Returns what is read."""

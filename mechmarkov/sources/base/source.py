@@ -266,8 +266,8 @@ class WithHidden(Source):
         """Draw sequences and what is hidden behind each; the arguments are those of `Source.sample`.
 
         Returns:
-            States `[batch, position]`, and what is hidden, by number: a state at each position, or one thing a
-            sequence `[batch]`, such as its chain or its lag.
+            States `[batch, position]`, and what is hidden, by number: a state at each position, or one for
+            each sequence `[batch]`, such as its chain or its lag.
         """
 
     def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:

@@ -199,6 +199,9 @@ def choose(blocks: Blocks, train: Bool[np.ndarray, " block"], order: int | None 
         train: Which blocks may be looked at.
         order: Choose only the smoothing of this one.
 
+    Raises:
+        ValueError: No training block is longer than `order`.
+
     Example:
         >>> states = np.arange(400) % 3  # what follows is certain given one state
         >>> blocks = Blocks.of(states, [400], size=20, n_states=3)
