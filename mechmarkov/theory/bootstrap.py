@@ -69,7 +69,7 @@ def standard_error(values: Float[np.ndarray, "*lead sequence"]) -> Float[np.ndar
 
 
 def wilson(share: float, n: float) -> tuple[float, float]:
-    """Wilson's 95 % interval (1927) of a frequency of `n`; of a half hit, from one hit less to one more.
+    """Wilson's 95 % interval (1927) of a share of `n` trials; of a half hit, from one hit less to one more.
 
     Example:
         >>> [round(end, 3) for end in wilson(1.0, 64)], [round(end, 3) for end in wilson(0.5, 100)]
