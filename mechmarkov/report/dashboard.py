@@ -30,25 +30,43 @@ WIDTH, HEIGHT = 120, 28  # pixels of a small curve
 
 @dataclass(frozen=True)
 class ProbedRun:
-    """A row of the dashboard: a run that was probed, as its `summary.json` has it."""
+    """A row of the dashboard: a run that was probed, as its `summary.json` has it.
 
-    folder: str  # of its files, from the folder that is listed
-    report: str  # its report, from there; empty where there is none
-    badge: str  # the word of its first screen; empty where it is undecided
-    headline: str  # the title of its first screen
-    title: str  # the run: source, model and training
-    source: str  # where its data come from
-    model: str  # the model's shape
-    objective: str  # the loss
-    # What it has formed (`mechmarkov.report.words.forms`); None where that is undecided.
+    Attributes:
+        folder: The folder of its files, from the folder that is listed.
+        report: Its report, from there; empty where there is none.
+        badge: The word of its first screen; empty where it is undecided.
+        headline: The title of its first screen.
+        title: The run: source, model and training.
+        source: Where its data come from.
+        model: The model's shape.
+        objective: The loss.
+        has: What it has formed (`mechmarkov.report.words.forms`); None where that is undecided.
+        seed: The seed that it was trained with, if it is known.
+        step: The last step that was probed.
+        excess: The loss above the best possible (nats), if it was measured.
+        interval: The 95 % interval of `excess` (nats).
+        curve: `step` and `loss` of its training, if they were kept.
+        failed: How many probes failed.
+        warnings: What may invalidate all of it.
+    """
+
+    folder: str
+    report: str
+    badge: str
+    headline: str
+    title: str
+    source: str
+    model: str
+    objective: str
     has: dict[str, bool | None]
-    seed: int | None  # the seed that it was trained with, if it is known
-    step: int | None  # the last step that was probed
-    excess: float | None  # the loss above the best possible (nats), if it was measured
-    interval: tuple[float, float] | None  # its 95 % interval
-    curve: dict[str, list[float]] | None  # `step` and `loss` of its training, if they were kept
-    failed: int  # how many probes failed
-    warnings: tuple[str, ...]  # what may invalidate all of it
+    seed: int | None
+    step: int | None
+    excess: float | None
+    interval: tuple[float, float] | None
+    curve: dict[str, list[float]] | None
+    failed: int
+    warnings: tuple[str, ...]
 
 
 class _Part(BaseModel):

@@ -24,24 +24,35 @@ from mechmarkov.utils.text import counted, listed
 class Stored:
     """The content of a run file; `Run` has the model too.
 
+    Attributes:
+        config: The shape of the model.
+        source: The Markov data it was trained on.
+        objective: The loss, and how its output is read as a prediction.
+        steps: Training steps `[n]`, int64, ascending; the last is the end of training.
+        states: Parameters by HookedTransformer's names, float32 `[n, ...]`, or `[1, ...]` where one never
+            changes.
+        trainable: The parameters that were trained, as of `Run`.
+        recipe: The recipe it was trained by, as data.
+        seed: The seed of its initialisation and data.
+        metrics: Curves by name, each a `step` `[m]` and a `value` `[m, ...]`.
+        provenance: Versions, device, wall seconds.
+
     Example:
         >>> from importlib.resources import files
         >>> read(files("mechmarkov.runs") / "examples" / "walk.pt").contents()["parameters"]
         '13,929'
     """
 
-    config: DecoderConfig  # the shape of the model
-    source: Source  # the Markov data it was trained on
-    objective: Objective  # the loss, and how its output is read as a prediction
-    steps: Tensor  # training steps `[n]`, int64, ascending; the last is the end of training
-    # Parameters by HookedTransformer's names, float32 `[n, ...]`, or `[1, ...]` where one never changes.
+    config: DecoderConfig
+    source: Source
+    objective: Objective
+    steps: Tensor
     states: dict[str, Tensor]
-    trainable: Slices | None = None  # the parameters that were trained, as of `Run`
-    recipe: dict[str, Any] | None = None  # the recipe it was trained by, as data
-    seed: int | None = None  # the seed of its initialisation and data
-    # Curves by name, each a `step` `[m]` and a `value` `[m, ...]`.
+    trainable: Slices | None = None
+    recipe: dict[str, Any] | None = None
+    seed: int | None = None
     metrics: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    provenance: dict[str, Any] = field(default_factory=dict)  # versions, device, wall seconds
+    provenance: dict[str, Any] = field(default_factory=dict)
 
     @property
     def n_steps(self) -> int:

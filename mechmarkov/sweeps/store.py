@@ -75,9 +75,13 @@ TABLED = {"message", "step", "metrics", "scores", "skipped", "failed", "stuck", 
 
 @dataclass(frozen=True)
 class Store:
-    """The place where rows and runs are kept."""
+    """The place where rows and runs are kept.
 
-    folder: Path  # the folder of the sweep; `rows/KEY.json` and, where they are kept, `runs/KEY.pt` are in it
+    Attributes:
+        folder: The folder of the sweep, with `rows/KEY.json` and, where they are kept, `runs/KEY.pt`.
+    """
+
+    folder: Path
 
     def row_file(self, key: str) -> Path:
         """The path of a member's row, `rows/KEY.json`."""

@@ -87,11 +87,17 @@ class Mix:
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """A whole attention layer of `torch.nn.MultiheadAttention`: names of its weights by what they are."""
+    """A whole attention layer of `torch.nn.MultiheadAttention`: names of its weights by what they are.
+
+    Attributes:
+        x: What the layer reads.
+        n_heads: The number of heads.
+        names: What each weight is, by its own name, such as `in_proj_weight`.
+    """
 
     x: Tensor
     n_heads: int
-    names: Mapping[str, str]  # by the parameter's own name, such as `in_proj_weight`
+    names: Mapping[str, str]
 
 
 Event = Lookup | Linear | Norm | Mix | Attention

@@ -53,9 +53,14 @@ def groups_of(one: Pass) -> list[Group]:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """An attention layer with what reads it, and its MLP."""
+    """An attention layer with what reads it, and its MLP.
 
-    # What reads the stream, the heads, what reads these; several where each head has products of its own.
+    Attributes:
+        attention: What reads the stream, the heads, what reads these; several where each head has its own
+            products.
+        mlp: What reads the stream, and the product behind the activation; None without an MLP.
+    """
+
     attention: list[tuple[Group, Heads | None, Linear | None]]
     mlp: tuple[Group, Linear] | None = None
 
