@@ -90,7 +90,7 @@ def tokens(run: Run, sequence: Sequence[int | str], *, step: int = -1) -> OwnTok
     To ask all probes on sequences of your own, give them to `mm.probe(run, tokens=…)`.
 
     Args:
-        run: The run.
+        run: A run, from `mm.train`, `mm.load`, `mm.example` or `mm.Run.from_model`.
         sequence: States by number or label, as many as the model reads or fewer; before a query token, or
             where only the last position is read, as many.
         step: A training step the run has kept, -1 for the last.

@@ -37,7 +37,7 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
     under the pointer, and in each trace's `customdata`.
 
     Args:
-        run: The run.
+        run: A run, from `mm.train`, `mm.load`, `mm.example` or `mm.Run.from_model`.
         sequence: States by number, as many as the model reads or fewer; None draws one from the source.
         step: A training step the run has kept, -1 for the last.
 
@@ -103,7 +103,7 @@ def kernel(run: Run, *, step: int = -1, sequences: int | None = None) -> go.Figu
     """The transition matrix that the model implies next to that of its source, on one colour scale.
 
     Args:
-        run: The run.
+        run: A run, from `mm.train`, `mm.load`, `mm.example` or `mm.Run.from_model`.
         step: A training step the run has kept, -1 for the last.
         sequences: How many the model is judged by, as in `mm.probe`.
 
@@ -144,7 +144,7 @@ def trajectory(run: Run, *, sequences: int | None = None) -> go.Figure:
     """KL from each exact predictor to the model (nats) at every step the run has kept.
 
     Args:
-        run: The run.
+        run: A run, from `mm.train`, `mm.load`, `mm.example` or `mm.Run.from_model`.
         sequences: How many the model is judged by, as in `mm.probe`; fewer are drawn sooner.
 
     Raises:

@@ -83,7 +83,7 @@ def own_tokens(run: Run, states: Sequence[int | str], *, step: int) -> xr.Datase
     there. `patched` is the probability of the state that the model held most likely before the change.
 
     Args:
-        run: The run.
+        run: A run whose model is read.
         states: The sequence, by number or label.
         step: A training step the run has kept, -1 for the last.
 

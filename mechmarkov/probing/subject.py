@@ -133,7 +133,7 @@ class Subject:
         """A run at some steps, with a fresh evaluation batch.
 
         Args:
-            run: The run.
+            run: A run, from `mm.train`, `mm.load`, `mm.example` or `mm.Run.from_model`.
             steps: "last", "all", or training steps the run has.
             seed: The seed of the evaluation batch; a run's training data come from other generators.
             sequences: How many; None for a number that gives 65 536 predictions, at least 64 (`draw`).

@@ -47,8 +47,13 @@ def value_table(
 ) -> HookedDecoder:
     """Build a head that applies the table, in its OV circuit, to the token at one lag from the predicted one.
 
-    Lag 1 is the predicted token's parent, the query itself. Queries without a token that far back attend to
-    the first token. Queries at other positions than every `every`th attend to all tokens equally.
+    Queries without a token that far back attend to the first token.
+
+    Args:
+        table: The scores that the head writes; of a chain `log P`.
+        n_ctx: The length of the context (positions).
+        lag: Counted from the predicted token; 1 is its parent, the query itself.
+        every: Queries at other positions than every `every`th attend to all tokens equally.
 
     Example:
         >>> table = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
