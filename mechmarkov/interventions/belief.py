@@ -124,6 +124,7 @@ def force_reading(
     Raises:
         TypeError: The model is not one, such as a run.
     """
+    check_decoder(model)
 
     def moved(x: Tensor) -> Tensor:
         change = reading.moves(x.detach().double().cpu().numpy(), belief)

@@ -22,20 +22,7 @@ from mechmarkov.utils.text import counted, listed
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Stored:
-    """The content of a run file; `Run` has the model too.
-
-    Attributes:
-        config: The shape of the model.
-        source: The Markov data it was trained on.
-        objective: The loss, and how its output is read as a prediction.
-        steps: Training steps `[n]`, int64, ascending; the last is the end of training.
-        states: Parameters by HookedTransformer's names, float32 `[n, ...]`, or `[1, ...]` where one never
-            changes.
-        trainable: The parameters that were trained, as of `Run`.
-        recipe: The recipe it was trained by, as data.
-        seed: The seed of its initialisation and data.
-        metrics: Curves by name, each a `step` `[m]` and a `value` `[m, ...]`.
-        provenance: Versions, device, wall seconds.
+    """The content of a run file, whose fields are described in `Run`; `Run` has the model too.
 
     Example:
         >>> from importlib.resources import files

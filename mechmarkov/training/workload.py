@@ -18,7 +18,12 @@ OWN_SETTINGS = ("lr", "weight_decay", "warmup", "div_factor", "final_div_factor"
 
 @dataclass(frozen=True)
 class Member:
-    """One training: what is trained on and for, and the seed of its start and its data."""
+    """One training.
+
+    Attributes:
+        recipe: What is trained, on what and for what.
+        seed: The seed of its start and its data.
+    """
 
     recipe: Recipe
     seed: int
