@@ -193,7 +193,7 @@ def case_of(
         known: `circuit`, `carries`, `subspace`, `features` and `coefficient` of the case.
 
     Raises:
-        ValueError: For unknown pairs, where too few sequences can be changed, or no law is known.
+        ValueError: For a stack, unknown pairs, where too few sequences can be changed, or no law is known.
 
     Example:
         >>> import mechmarkov as mm
@@ -204,6 +204,8 @@ def case_of(
         >>> [*case.nodes], case.clean.shape == case.corrupt.shape
         (['embed', 'L0H0'], True)
     """
+    if model.n_models is not None:
+        raise ValueError(f"model is a stack of {model.n_models}, expected one: stack[i] is a member")
     objective = objective or Objective()
     model = model.double().requires_grad_(False)
 

@@ -22,6 +22,7 @@ from mechmarkov.certify.contexts import Contexts
 from mechmarkov.certify.programs import middle
 from mechmarkov.objectives import evaluated_length
 from mechmarkov.probing.batch import Batch, batch_of, draw
+from mechmarkov.probing.subject import check_run
 from mechmarkov.runs.run import Run
 from mechmarkov.sources.sampling.whole_law import check_fixed, whole_law
 from mechmarkov.theory.kernel import FLOOR
@@ -54,8 +55,10 @@ def read_program(run: Run) -> Program | str:
     is drawn and no pass is taken. Where these have no bound it is uniform. Any table is a valid control.
 
     Raises:
+        TypeError: It is not a run.
         ValueError: The source is not a fixed chain.
     """
+    check_run(run)
     check_fixed(run.source)
     contexts = Contexts.of(run.source, run.objective, run.config)
     softmax = run.objective.kind == "cross_entropy"
@@ -77,6 +80,7 @@ def exact_loss(run: Run) -> float:
     """The expected loss of a model under the law of its source, as a sum over all sequences (nats).
 
     Raises:
+        TypeError: It is not a run.
         ValueError: The sum has too many terms, or the source is not a fixed chain.
 
     Example:
@@ -88,6 +92,7 @@ def exact_loss(run: Run) -> float:
         >>> round(exact_loss(run), 4) == round(source.entropy_rate, 4)  # it predicts by the chain itself
         True
     """
+    check_run(run)
     length = evaluated_length(run.source, run.objective, run.config.n_ctx) - 1  # the last state is a target
     states, weights = whole_law(run.source, length)
     batch = batch_of(torch.cat([states, states[:, :1]], 1), run.source.n_states, run.objective, run.config)
@@ -107,6 +112,7 @@ def estimate(
         programs: Control variates: of either model, from `read_program`. Without any it is the sample's mean.
 
     Raises:
+        TypeError: It is not a run.
         ValueError: Fewer sequences than programs and three, no best law, or, with programs, a source that is
             not a fixed chain.
 
@@ -117,6 +123,7 @@ def estimate(
         >>> controlled.error < estimate(run, 64, seed=0).error
         True
     """
+    check_run(run)
     if sequences < (least := len(programs) + SPARE):
         raise ValueError(f"sequences is {sequences}, expected at least {least}")
     batch = draw(run.source, run.objective, run.config, seed=seed, sequences=sequences)

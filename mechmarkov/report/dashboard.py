@@ -1,6 +1,7 @@
 """A folder of probed runs as one page and as JSON: a row a run, with badge, loss and a link to its report."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +18,7 @@ from mechmarkov.report.shares import CountedRun, RunShare, setting_of, shares_of
 from mechmarkov.report.words.forms import formed
 from mechmarkov.safe.json_file import read_as
 from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.errors import path_of
 from mechmarkov.utils.files import replacing
 from mechmarkov.utils.text import counted, format_number
 
@@ -164,13 +166,15 @@ class Dashboard:
         return shares_of([CountedRun(setting_of(asdict(run)), run.badge, run.has) for run in self.runs])
 
 
-def read_dashboard(folder: Path) -> Dashboard:
+def read_dashboard(folder: str | os.PathLike[str]) -> Dashboard:
     """Find the probed runs of a folder, by their `summary.json`, up to four folders deep.
 
     Raises:
+        TypeError: What is not a path.
         NotADirectoryError: It is not a folder.
         ValueError: It has no probed run, or more than 5000.
     """
+    folder = path_of("folder", folder)
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is not a folder, expected one with reports of `mechmarkov probe`")
     patterns = ["*/" * depth + SUMMARY for depth in range(MAX_DEPTH + 1)]
