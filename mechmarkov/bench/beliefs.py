@@ -29,7 +29,7 @@ FOLDS = 8  # of sequences; each is read by a probe fitted to the others
 
 @dataclass(frozen=True, eq=False)
 class BeliefClaim:
-    """That the stream after a block holds the belief, and how it is read from there.
+    """The claim that the stream after a block holds the belief, and how it is read from there.
 
     Attributes:
         layer: After which block; -1 is the embedding.

@@ -109,7 +109,7 @@ def node_effects(case: Case, metrics: Sequence[str]) -> dict[str, Effects]:
 
 
 def edge_effects(case: Case, metrics: Sequence[str]) -> dict[str, Effects]:
-    """Each sender's output corrupt in what one receiver reads, and nowhere else (path patching).
+    """Effects of the case's edges by path patching: a sender's output is corrupt in what one receiver reads.
 
     Arguments and errors are those of `node_effects`; `names` are `embed→L0H0.V`, `L0H0→logits`, ….
     """
@@ -117,7 +117,7 @@ def edge_effects(case: Case, metrics: Sequence[str]) -> dict[str, Effects]:
 
 
 def layer_effects(case: Case, metrics: Sequence[str]) -> dict[str, Effects]:
-    """The model stopped there: each later node writes its mean over the sequences to tune on.
+    """Effects of stopping the model: each later node writes its mean over the sequences to tune on.
 
     It is the mean ablation of Belrose et al. (2023, arXiv 2303.08112, section 2.1), for each position.
     Arguments and errors are those of `node_effects`; `names` are `embed`, `L0`, ….

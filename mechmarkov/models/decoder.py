@@ -186,7 +186,7 @@ class HookedDecoder(Inputs):
         return any(map(is_hooked, self.ln_final.modules()))
 
     def folded_unembedding(self, writer: str = "direct") -> Float[Tensor, "*stack d_model d_vocab_out"]:
-        """From what a component writes to the logits: `W_U` with the norms between the two folded in.
+        """The matrix from what a component writes to the logits: `W_U`, the norms between the two folded in.
 
         Where norms stand first that is the final norm, whatever writes; otherwise those behind the sums, too.
         Of norms it holds gain and centring; scales and all biases are left out. Detached.

@@ -285,7 +285,7 @@ class Run(Stored):
 
     @classmethod
     def joined(cls, runs: Sequence["Run"]) -> "Run":
-        """One run of several of the same training, by step; without metrics and recipe, the rest the first's.
+        """Join runs of one training, by step; metrics and recipe are left out, the rest is the first's.
 
         Raises:
             ValueError: No run, another model, source or objective than the first one's, or a step twice.

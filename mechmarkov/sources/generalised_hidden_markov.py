@@ -183,12 +183,12 @@ class GeneralisedHiddenMarkov(Stationary):
         )
 
     def step_law(self, m: int) -> Float[np.ndarray, "state_from state_to"]:
-        """By m steps of the sum of matrices; see `Stationary.step_law`."""
+        """Returns the law by m steps of the sum of matrices; see `Stationary.step_law`."""
         check_steps(m)
         return next(islice(self.step_laws(), m, None))
 
     def step_laws(self) -> Iterator[Float[np.ndarray, "state_from state_to"]]:
-        """Each from one more step; see `Stationary.step_laws`."""
+        """Yields each law from one more step; see `Stationary.step_laws`."""
         yield np.eye(self.n_states)
         known, end = self.ends[0] @ self.T, self.ends[1]  # after the first token
         while True:

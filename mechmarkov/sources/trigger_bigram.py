@@ -232,7 +232,7 @@ class TriggerBigram(ByMatrix, WithHidden, Stationary):
         return next(islice(self.step_laws(), m, None))
 
     def step_laws(self) -> Iterator[Float[np.ndarray, "state_from state_to"]]:
-        """Each from the last, by one step of the chains of all draws; see `Stationary.step_laws`."""
+        """Yields each law from the last, a step of the chains of all draws on; see `Stationary.step_laws`."""
         if self.start == "global":
             yield from super().step_laws()
             return

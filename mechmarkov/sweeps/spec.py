@@ -152,7 +152,7 @@ class Sweep(Written):
 
     @classmethod
     def from_toml(cls, path: str | Path) -> "Sweep":
-        """From a TOML file, to which the path of a recipe is relative."""
+        """Read one from a TOML file, to which the path of a recipe is relative."""
         sweep = super().from_toml(path)
         if not is_file(sweep.recipe):
             return sweep

@@ -44,7 +44,7 @@ class Generators:
         self._generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
 
     def steps_at_once(self, batch: int) -> int:
-        """For how many steps of that many sequences to draw at once."""
+        """Returns for how many steps of that many sequences to draw at once."""
         return max(1, CHUNK_TOKENS // (batch * self._length))
 
     def draw(self, start: int, batch: int) -> Int[Tensor, "stack batch state"]:
