@@ -170,9 +170,9 @@ def at_positions(positions: Sequence[int]) -> str:
 
 
 def but_not(start: str, claim: Claim, most: int) -> str:
-    """Returns the start of a sentence with where it does not hold: `like the bigram, but not after 2`.
+    """Returns the start of a sentence with where it does not hold: `like P, but not after state 2`.
 
-    Where the claim holds at few places, or is open at more than a few, it is where it holds: `only after 2`.
+    Where the claim holds at few places, or is open at more than a few, it is where it holds: `only after state 2`.
 
     Args:
         start: The words that the places are added to.
