@@ -104,11 +104,11 @@ def certify(
     """Certify how far a program is from a model at most, on every sequence.
 
     Args:
-        run: The run.
+        run: A run of a softmax transformer, from `mm.train`, `mm.load` or `mm.Run.from_model`.
         program: `constant`, `parent` or `row`, read off the model, an exact predictor of the source by its
             name, or a table with the law after each state. None for the smallest that is near the model.
-        step: The step of the run.
-        seconds: Budget of the bounds; of what is left of it a search for the worst sequence, where there are
+        step: A training step the run has kept, -1 for the last.
+        seconds: Budget of the bounds (s); of what is left of it a search for the worst sequence, where there are
             none. Each tries something once.
         unit: Which evaluations of the model are covered: those in float32 and those in exact arithmetic
             (`ball.FLOAT32`), or the latter only (`ball.EXACT`).
