@@ -108,7 +108,7 @@ def certify(
         program: `constant`, `parent` or `row`, read off the model, an exact predictor of the source by its
             name, or a table with the law after each state. None for the smallest that is near the model.
         step: A training step the run has kept, -1 for the last.
-        seconds: Budget of the bounds (s); of what is left of it a search for the worst sequence, where there are
+        seconds: Budget of the bounds; of what is left of it a search for the worst sequence, where there are
             none. Each tries something once.
         unit: Which evaluations of the model are covered: those in float32 and those in exact arithmetic
             (`ball.FLOAT32`), or the latter only (`ball.EXACT`).
