@@ -124,6 +124,11 @@ def mean_over(
 def check_length(source: Source, objective: Objective, n_ctx: int) -> None:
     """Refuse a context that does not fit a source whose sequences are all of one length.
 
+    Args:
+        source: The source; one whose sequences may be of any length takes every context.
+        objective: The objective; a query token takes one position of the context.
+        n_ctx: The length of the model's context (positions).
+
     Raises:
         ValueError: naming `model.n_ctx`.
     """
@@ -159,6 +164,9 @@ def inputs_and_targets(
     states: Int[Tensor, "*stack batch state"], objective: Objective, n_states: int
 ) -> tuple[Int[Tensor, "*stack batch position"], Int[Tensor, "*stack batch read"]]:
     """Split sequences into what the model reads and what it must predict at the positions that are read.
+
+    Raises:
+        ValueError: The objective has a beginning-of-sequence token, which no training of ours has.
 
     Example:
         >>> states = torch.tensor([[0, 1, 2, 1]])

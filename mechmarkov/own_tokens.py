@@ -90,7 +90,7 @@ def tokens(run: Run, sequence: Sequence[int | str], *, step: int = -1) -> OwnTok
     To ask all probes on sequences of your own, give them to `mm.probe(run, tokens=…)`.
 
     Args:
-        run: The run.
+        run: A run, from `mm.train`, `mm.load`, `mm.example` or `mm.Run.from_model`.
         sequence: States by number or label, as many as the model reads or fewer; before a query token, or
             where only the last position is read, as many.
         step: A training step the run has kept, -1 for the last.
@@ -98,10 +98,11 @@ def tokens(run: Run, sequence: Sequence[int | str], *, step: int = -1) -> OwnTok
     Raises:
         ValueError: A sequence that the model cannot read, or a step that was not kept.
 
-    >>> import mechmarkov as mm
-    >>> shown = mm.tokens(mm.example("induction"), [0, 1, 2, 0, 1])
-    >>> shown.data["model"].sizes["state"], shown.data["read_position"].values.tolist()
-    (3, [0, 1, 2, 3, 4])
+    Example:
+        >>> import mechmarkov as mm
+        >>> shown = mm.tokens(mm.example("induction"), [0, 1, 2, 0, 1])
+        >>> shown.data["model"].sizes["state"], shown.data["read_position"].values.tolist()
+        (3, [0, 1, 2, 3, 4])
     """
     return OwnTokens(own_tokens(run, sequence, step=step))
 

@@ -78,7 +78,7 @@ def probe(
     are those at the last probed step, with their nulls.
 
     Args:
-        run: The run.
+        run: A run, from `mm.train`, `mm.load`, `mm.example` or `mm.Run.from_model`.
         probes: Names of probes, or probes themselves, of which one may have the name of a registered one and
             then takes its place; None for all that are registered, but
             for those that take long (`Probe.on_request`).

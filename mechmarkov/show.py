@@ -37,17 +37,18 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
     under the pointer, and in each trace's `customdata`.
 
     Args:
-        run: The run.
+        run: A run, from `mm.train`, `mm.load`, `mm.example` or `mm.Run.from_model`.
         sequence: States by number, as many as the model reads or fewer; None draws one from the source.
         step: A training step the run has kept, -1 for the last.
 
     Raises:
         ValueError: A sequence that the model cannot read, or a step that was not kept.
 
-    >>> import mechmarkov as mm
-    >>> figure = mm.show.attention(mm.example("walk"), [0, 1] * 48)
-    >>> figure.data[0].customdata.shape
-    (97, 97)
+    Example:
+        >>> import mechmarkov as mm
+        >>> figure = mm.show.attention(mm.example("walk"), [0, 1] * 48)
+        >>> figure.data[0].customdata.shape
+        (97, 97)
     """
     check_run(run)
     tokens = Subject.of(run, sequences=1).batch.tokens if sequence is None else tokens_of(run, sequence)
@@ -102,12 +103,18 @@ def kernel(run: Run, *, step: int = -1, sequences: int | None = None) -> go.Figu
     """The transition matrix that the model implies next to that of its source, on one colour scale.
 
     Args:
-        run: The run.
+        run: A run, from `mm.train`, `mm.load`, `mm.example` or `mm.Run.from_model`.
         step: A training step the run has kept, -1 for the last.
         sequences: How many the model is judged by, as in `mm.probe`.
 
     Raises:
         ValueError: A source without one transition matrix, or a step that was not kept.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> model, source = mm.show.kernel(mm.example("walk"), sequences=8).data
+        >>> model.z.shape, source.z[0].tolist()
+        ((6, 6), [0.0, 0.5, 0.0, 0.0, 0.0, 0.5])
     """
     data = _behaviour(run, [step], sequences)
     if "kernel" not in data:
@@ -137,11 +144,16 @@ def trajectory(run: Run, *, sequences: int | None = None) -> go.Figure:
     """KL from each exact predictor to the model (nats) at every step the run has kept.
 
     Args:
-        run: The run.
+        run: A run, from `mm.train`, `mm.load`, `mm.example` or `mm.Run.from_model`.
         sequences: How many the model is judged by, as in `mm.probe`; fewer are drawn sooner.
 
     Raises:
         ValueError: A run of one step.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> [line.name for line in mm.show.trajectory(mm.example("walk"), sequences=8).data]
+        ['uniform', 'unigram', 'bigram', '2-step', '3-step', '4-step']
     """
     check_run(run)
     if run.n_steps < 2:

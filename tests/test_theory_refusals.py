@@ -7,11 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from mechmarkov.bench.case import Case
+from mechmarkov.bench.case import Case, case_of
 from mechmarkov.bench.counterfactuals import Change, places
+from mechmarkov.bench.estimators import exact_loss
 from mechmarkov.bench.patching import node_effects
+from mechmarkov.models import HookedDecoder
+from mechmarkov.models.constructions.lookup_tables import value_table
+from mechmarkov.report.dashboard import read_dashboard
 from mechmarkov.sources import Chain
 from mechmarkov.sources.tokens.tokenisers import Merges
+from mechmarkov.theory.bootstrap import wilson
 from mechmarkov.theory.kernel import cosine, directional_distance
 from mechmarkov.theory.predictors import check_tokens, switching
 from mechmarkov.theory.unigram_trap import unigram_point
@@ -30,6 +35,7 @@ PI = np.array([0.6, 0.4])
 TRUE = np.ones((2, 2), dtype=bool)
 ONE_PATH = deterministic_displacements(n_states=3, length=4)
 HISTORY = torch.tensor([[0, 1, 0, 2, 0]])
+STACK = HookedDecoder.stack([value_table(np.log(P), n_ctx=4)] * 2)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +67,8 @@ HISTORY = torch.tensor([[0, 1, 0, 2, 0]])
         (partial(Change, lags=()), "lags is empty"),
         (partial(Change, lags=(0,)), r"lags\[0\] is 0, expected at least 1"),
         (partial(Change, order=0), "order is 0, expected at least 1"),
+        (partial(wilson, 3, 10), "share is 3, expected hits over trials, from 0 to 1"),
+        (partial(case_of, "a", "b", STACK, Chain(P.tolist()), seed=0), "model is a stack of 2, expected one"),
         (partial(places, HISTORY, Change(lags=(9,)), seed=0), "lags reach 9 states back, expected at most 5"),
         (partial(places, HISTORY, Change("match", order=6), seed=0), "order reach 6 states back"),
     ],
@@ -75,8 +83,11 @@ def test_a_wrong_value_is_one_line(call, message):
     ("call", "message"),
     [
         (partial(switching, [[0, 1]]), "tokens is list, expected an array of integers"),
+        (partial(switching, torch.tensor([[0, 1]])), r"tokens is Tensor, .*: tokens.numpy\(\)$"),
         (partial(switching, np.array([[0.0, 1.0]])), "tokens is float64, expected an array of integers"),
         (partial(Change, lags=1), "lags is 1, expected integers"),
+        (partial(exact_loss, np.eye(2)), "run is a ndarray, expected a Run"),
+        (partial(read_dashboard, b"reports"), "folder is b'reports', expected"),
         (partial(node_effects, np.eye(2), ["kl"]), "case is a ndarray, expected a Case"),
         (partial(node_effects, object.__new__(Case), "kl"), "metrics is 'kl', expected a list"),
     ],

@@ -9,7 +9,7 @@ found = mm.bench.run(["eap", "eap-ig"], cases=["induction"], seeds=4)
 found.table("rank", "logit-difference")
 """
 
-from mechmarkov.bench.beliefs import Claim
+from mechmarkov.bench.beliefs import BeliefClaim
 from mechmarkov.bench.case import Case, case_of
 from mechmarkov.bench.cases import CASES
 from mechmarkov.bench.counterfactuals import Change
@@ -26,10 +26,10 @@ __all__ = [
     "CASES",
     "METRICS",
     "SCORES",
+    "BeliefClaim",
     "Benchmark",
     "Case",
     "Change",
-    "Claim",
     "Effects",
     "Method",
     "case_of",

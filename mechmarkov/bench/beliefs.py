@@ -28,8 +28,8 @@ FOLDS = 8  # of sequences; each is read by a probe fitted to the others
 
 
 @dataclass(frozen=True, eq=False)
-class Claim:
-    """That the stream after a block holds the belief, and how it is read from there.
+class BeliefClaim:
+    """The claim that the stream after a block holds the belief, and how it is read from there.
 
     Attributes:
         layer: After which block; -1 is the embedding.
@@ -45,7 +45,7 @@ def beliefs(case: Case, tokens: Int[Tensor, "batch position"]) -> Float[np.ndarr
     return np.asarray(cast(Any, case.source).beliefs(tokens.numpy()))
 
 
-def score_claim(case: Case, claim: Claim | str) -> dict[str, float]:
+def score_claim(case: Case, claim: BeliefClaim | str) -> dict[str, float]:
     """`belief_error`, `kl`, `angle` and `forced`; without a belief, whether one is claimed all the same."""
     if case.carries is None:
         return {}
@@ -67,7 +67,7 @@ def score_claim(case: Case, claim: Claim | str) -> dict[str, float]:
     }
 
 
-def _forced(case: Case, claim: Claim, laws: Float[np.ndarray, "batch read hidden state"]) -> float:
+def _forced(case: Case, claim: BeliefClaim, laws: Float[np.ndarray, "batch read hidden state"]) -> float:
     """KL to the laws under forced states, over the KL without a move; mean over states."""
     states = np.moveaxis(laws, 2, 0)
     clean, moved = kl(states, case.predicted(case.clean).numpy()).mean(), []
@@ -77,7 +77,7 @@ def _forced(case: Case, claim: Claim, laws: Float[np.ndarray, "batch read hidden
     return float(np.mean(moved) / clean)
 
 
-def regression(case: Case) -> Claim | str:
+def regression(case: Case) -> BeliefClaim | str:
     """Our probe `belief`: the least-squares reading, if it tells more than predictions and tokens do."""
     if case.carries is None:
         return NO_BELIEF
@@ -93,7 +93,7 @@ def regression(case: Case) -> Claim | str:
     return _fitted(case, -1 if stream == "embed" else int(stream[1:]), beliefs(case, case.others.clean))
 
 
-def selective_probe(case: Case) -> Claim | str:
+def selective_probe(case: Case) -> BeliefClaim | str:
     """A linear probe for the hidden state, after the first block where it is selective.
 
     Its labels are hidden states drawn from the exact belief, as they stand behind these tokens. A stream is
@@ -142,7 +142,7 @@ def _right(
     return np.asarray(right.mean(1))
 
 
-def noise(case: Case) -> Claim | str:
+def noise(case: Case) -> BeliefClaim | str:
     """A random reading of the stream after a random block."""
     if case.carries is None:
         return NO_BELIEF
@@ -151,11 +151,11 @@ def noise(case: Case) -> Claim | str:
     return _fitted(case, int(draw.integers(case.model.config.n_layers)), draw.permutation(exact))
 
 
-def _fitted(case: Case, layer: int, target: Float[np.ndarray, "batch position hidden"]) -> Claim:
+def _fitted(case: Case, layer: int, target: Float[np.ndarray, "batch position hidden"]) -> BeliefClaim:
     """The least-squares reading of a target from the sequences to tune on."""
     stream = streams(case.model, case.others.clean)[layer]
     rows = stream.reshape(-1, stream.shape[-1]), target.reshape(-1, target.shape[-1])
-    return Claim(layer, fit_reading(*rows))
+    return BeliefClaim(layer, fit_reading(*rows))
 
 
 SHAI, ALAIN = "Shai et al. 2024 (arXiv 2405.15943)", "Alain & Bengio 2016"

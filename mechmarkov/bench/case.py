@@ -193,8 +193,19 @@ def case_of(
         known: `circuit`, `carries`, `subspace`, `features` and `coefficient` of the case.
 
     Raises:
-        ValueError: For unknown pairs, where too few sequences can be changed, or no law is known.
+        ValueError: For a stack, unknown pairs, where too few sequences can be changed, or no law is known.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> from mechmarkov.models.constructions.lookup_tables import value_table
+        >>> source = mm.Binary(p=0.2, q=0.3)
+        >>> model = value_table(torch.tensor(source.P).log().float(), n_ctx=6)
+        >>> case = case_of("mine", "Which part holds the bigram?", model, source, seed=0)
+        >>> [*case.nodes], case.clean.shape == case.corrupt.shape
+        (['embed', 'L0H0'], True)
     """
+    if model.n_models is not None:
+        raise ValueError(f"model is a stack of {model.n_models}, expected one: stack[i] is a member")
     objective = objective or Objective()
     model = model.double().requires_grad_(False)
 

@@ -22,6 +22,7 @@ from mechmarkov.certify.contexts import Contexts
 from mechmarkov.certify.programs import middle
 from mechmarkov.objectives import evaluated_length
 from mechmarkov.probing.batch import Batch, batch_of, draw
+from mechmarkov.probing.subject import check_run
 from mechmarkov.runs.run import Run
 from mechmarkov.sources.sampling.whole_law import check_fixed, whole_law
 from mechmarkov.theory.kernel import FLOOR
@@ -54,8 +55,10 @@ def read_program(run: Run) -> Program | str:
     is drawn and no pass is taken. Where these have no bound it is uniform. Any table is a valid control.
 
     Raises:
-        ValueError: The source is no fixed chain.
+        TypeError: It is not a run.
+        ValueError: The source is not a fixed chain.
     """
+    check_run(run)
     check_fixed(run.source)
     contexts = Contexts.of(run.source, run.objective, run.config)
     softmax = run.objective.kind == "cross_entropy"
@@ -77,8 +80,19 @@ def exact_loss(run: Run) -> float:
     """The expected loss of a model under the law of its source, as a sum over all sequences (nats).
 
     Raises:
-        ValueError: The sum has too many terms, or the source is no fixed chain.
+        TypeError: It is not a run.
+        ValueError: The sum has too many terms, or the source is not a fixed chain.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> from mechmarkov.models.constructions.lookup_tables import value_table
+        >>> source = mm.Binary(p=0.2, q=0.3)
+        >>> model = value_table(torch.tensor(source.P).log().float(), n_ctx=4)
+        >>> run = mm.Run.from_model(model, source=source)
+        >>> round(exact_loss(run), 4) == round(source.entropy_rate, 4)  # it predicts by the chain itself
+        True
     """
+    check_run(run)
     length = evaluated_length(run.source, run.objective, run.config.n_ctx) - 1  # the last state is a target
     states, weights = whole_law(run.source, length)
     batch = batch_of(torch.cat([states, states[:, :1]], 1), run.source.n_states, run.objective, run.config)
@@ -91,15 +105,25 @@ def estimate(
     """Estimate the expected loss of a model, or how much larger it is for another one (nats).
 
     Args:
-        run: The run; its source is a fixed chain.
+        run: A run whose source has a known best law.
         sequences: How many are drawn.
         seed: What they are drawn with.
         ablated: The other model: the same with a part at zero, for the effect of that part.
         programs: Control variates: of either model, from `read_program`. Without any it is the sample's mean.
 
     Raises:
-        ValueError: Fewer sequences than three more than there are programs, or no fixed chain.
+        TypeError: It is not a run.
+        ValueError: Fewer sequences than programs and three, no best law, or, with programs, a source that is
+            not a fixed chain.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> run = mm.example("walk")
+        >>> controlled = estimate(run, 64, seed=0, programs=[read_program(run)])
+        >>> controlled.error < estimate(run, 64, seed=0).error
+        True
     """
+    check_run(run)
     if sequences < (least := len(programs) + SPARE):
         raise ValueError(f"sequences is {sequences}, expected at least {least}")
     batch = draw(run.source, run.objective, run.config, seed=seed, sequences=sequences)

@@ -55,7 +55,7 @@ class KeptCells:
         """The cells of a draw, by the names of their lines.
 
         Raises:
-            RunFileError: What has the name of their file is none.
+            RunFileError: What has the name of their file is not a file of cells.
         """
         if not os.path.lexists(file := self.file(draw)):
             return {}

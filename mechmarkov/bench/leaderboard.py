@@ -28,7 +28,13 @@ RANKED_ON_SHARED = [name for name in SCORES if name not in ("built", "alarms")]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over cases and seeds, with its 95 % bootstrap interval over seeds; NaN for fewer than three."""
+    """A mean over cases and seeds, with its 95 % bootstrap interval over seeds.
+
+    Attributes:
+        value: The mean.
+        low: The lower end of the interval; NaN for fewer than three seeds.
+        high: The upper end.
+    """
 
     value: float
     low: float

@@ -35,7 +35,7 @@ class Method:
         name: The name of the method.
         of: What its claims are about.
         claims: From a case to a number for every node, edge or layer, above 0 where the change leads away
-            from the clean answer, in the case's metric; of beliefs, to a `Claim`; of a subspace, to an
+            from the clean answer, in the case's metric; of beliefs, to a `BeliefClaim`; of a subspace, to an
             orthonormal `[d_model, rank]`; of features, to directions `[feature, d_model]`; of coefficients,
             to one number. Where it can say nothing of a case, one sentence why.
         cites: Where it comes from.
@@ -75,7 +75,7 @@ class Method:
         """The most forward passes that it takes of a case, as it says itself.
 
         Raises:
-            BrokenPromiseError: It says something that is no number.
+            BrokenPromiseError: It says something that is not a number.
         """
         passes = self.passes(case) if callable(self.passes) else self.passes
         if not isinstance(passes, int | float | np.number | None):

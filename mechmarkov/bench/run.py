@@ -98,10 +98,16 @@ def run(
         progress: Told the name of the case for each of its draws that is done.
 
     Raises:
-        TypeError: One name instead of a list, or a cluster that is none.
+        TypeError: One name instead of a list, or a `cluster` that is not an `mm.Cluster`.
         ValueError: An unknown method or case, two methods of one name, no seeds, unknown pairs, or more jobs
             than this system allows.
         RuntimeError: A process was killed, or a task of a cluster was lost for good.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> benchmark = mm.bench.run(["difference-norm"], cases=["direct"], seeds=1)
+        >>> benchmark.table("rank", "logit-difference").shape  # a method, a case
+        (1, 1)
     """
     chosen, names = _methods(methods), _cases(cases)
     integer_of("seeds", seeds, least=1, most=MAX_SEEDS)

@@ -104,10 +104,10 @@ def certify(
     """Certify how far a program is from a model at most, on every sequence.
 
     Args:
-        run: The run.
+        run: A run of a softmax transformer, from `mm.train`, `mm.load` or `mm.Run.from_model`.
         program: `constant`, `parent` or `row`, read off the model, an exact predictor of the source by its
             name, or a table with the law after each state. None for the smallest that is near the model.
-        step: The step of the run.
+        step: A training step the run has kept, -1 for the last.
         seconds: Budget of the bounds; of what is left of it a search for the worst sequence, where there are
             none. Each tries something once.
         unit: Which evaluations of the model are covered: those in float32 and those in exact arithmetic
@@ -115,7 +115,7 @@ def certify(
         tokens: Budget of the search for the worst sequence, where there are no bounds.
 
     Raises:
-        ValueError: The program is none, a weight is not finite, or the source has no sequence of the model's
+        ValueError: `program` is not one, a weight is not finite, or the source has no sequence of the model's
             length.
         RuntimeError: A prediction was seen that is further off than the bound: a defect of this code.
 

@@ -47,7 +47,10 @@ FUNCTIONS: dict[str, tuple[Any, float, Any]] = {
 
 
 class Form:
-    """Numbers `mid + slope · e ± rad`, e in [-1, 1], and their evaluations with unit roundoff u."""
+    """Numbers `mid + slope · e ± rad`, e in [-1, 1], and their evaluations with unit roundoff u.
+
+    `mid` and `rad` are `[*axes]`, and `slope` is `[*axes, symbol]`, None where there are no symbols.
+    """
 
     def __init__(self, u: float, mid: Any, slope: Any = None, rad: Any = 0.0) -> None:
         self.u, self.mid = u, np.asarray(mid, dtype=np.float64)
@@ -62,6 +65,7 @@ class Form:
         return Form(self.u, self.mid[at], self.slope[at], self.rad[at])
 
     def gamma(self, n: float) -> float:
+        """The share of the magnitudes that n operations are off by, `n u / (1 - n u)` (fact 1)."""
         share = n * (self.u + OWN)
         return share / (1 - share) if share < 0.5 else math.inf
 
@@ -72,6 +76,7 @@ class Form:
         return Form(0.0, self.mid, self.slope, self.rad)
 
     def dot(self, matrix: np.ndarray, n: int = 0) -> "Form":
+        """`[..., d]` times `matrix` `[..., d, e]`, with n operations on every term besides its product."""
         slope = np.swapaxes(np.swapaxes(self.slope, -1, -2) @ matrix, -1, -2) if self.slope.size else None
         rad = (self.rad + self.gamma(self.mid.shape[-1] + n) * self.size) @ np.abs(matrix)
         return Form(self.u, self.mid @ matrix, slope, rad)
@@ -99,6 +104,7 @@ class Form:
         return Form(self.u, self.mid + mid, np.concatenate([self.slope, own], -1), self.rad)
 
     def through(self, name: str, least: float = -np.inf) -> "Form":
+        """One of `FUNCTIONS` of every number; no number is below `least` (fact 3)."""
         low, high = np.maximum(self.low, least), np.maximum(self.high, least)
         function, bend, below = FUNCTIONS[name]
         ends, rise = (function(low), function(high)), bend * (high - low) ** 2 / 8 * UP
@@ -112,6 +118,7 @@ class Form:
         return Form(self.u, x.mid, x.slope, x.rad).off(0, self.gamma(ELEMENTARY) * (size + rounding))
 
     def normed(self, weights: Any, name: str, kind: str | None, eps: float) -> "Form":
+        """Each vector over `sqrt(mean(x²) + eps)`, centred first if LN; a ValueError where that may be 0."""
         if kind is None:
             return self
         d = self.mid.shape[-1]
@@ -287,7 +294,7 @@ class Case:
         """Upper bounds of log((q_k / n_k) / (q_l / n_l)), of one head that scores each token as itself."""
         (value, base, eye), (weight, rad) = self.in_scores(), self.weight
         if len(weight) > 1 or base.size.any() or value.size[..., eye == 0].any():
-            raise ValueError("the scores are no counts times a row")
+            raise ValueError("the scores are not counts times a row")
         low, high = (np.diagonal(side, axis1=2, axis2=3)[0] for side in (value.low, value.high))
         low, high = (((weight + sign * rad)[0] * x)[weight[0].any(1)] for sign, x in ((-1, low), (1, high)))
         if not (low > 0).all() or not self.transitions.all():

@@ -20,12 +20,17 @@ NEAR: Final = 1e-3  # nats: of the programs that are so near in the worst case t
 
 @dataclass(frozen=True, eq=False)
 class Worst:
-    """The most that a program can be off, in any context."""
+    """The most that a program can be off, in any context.
 
-    # KL(program ‖ model) by position and parent (nats); 0 where there is no context.
+    Attributes:
+        kl: KL(program ‖ model) by position and parent (nats); 0 where there is no context.
+        log_ratio: The smallest and the largest `log(model / program)` of a possible state.
+        logit_error: The largest error of the log odds of two states.
+    """
+
     kl: Float[np.ndarray, "read parent"]
-    log_ratio: tuple[float, float]  # the smallest and the largest `log(model / program)` of a possible state
-    logit_error: float  # the largest error of the log odds of two states
+    log_ratio: tuple[float, float]
+    logit_error: float
 
 
 def _worst_of(program: Program, bounds: Bounds) -> Worst:

@@ -17,15 +17,24 @@ class Contexts:
     """The contexts of a model, told apart by the position that predicts and by the parent.
 
     The parent is the last state that is known: the query's own token, or the one in front of a query token.
+
+    Attributes:
+        n_states: The number of states of the source.
+        n_tokens: The number of tokens: the states and, where there is one, the query token, the last.
+        reads: The positions whose output is a prediction.
+        start: The states that a sequence may begin with.
+        transitions: Which state may follow which.
+        query: Whether a query token ends the input.
+        is_exact: Whether these are the sequences that the source can give; else they are among these.
     """
 
-    n_states: int  # of the source
-    n_tokens: int  # the number of tokens: the states and, where there is one, the query token, the last
-    reads: tuple[int, ...]  # the positions whose output is a prediction
-    start: Bool[np.ndarray, " state"]  # the states that a sequence may begin with
-    transitions: Bool[np.ndarray, "state_from state_to"]  # which state may follow which
-    query: bool  # whether a query token ends the input
-    is_exact: bool  # whether these are the sequences that the source can give; else they are among these
+    n_states: int
+    n_tokens: int
+    reads: tuple[int, ...]
+    start: Bool[np.ndarray, " state"]
+    transitions: Bool[np.ndarray, "state_from state_to"]
+    query: bool
+    is_exact: bool
 
     @staticmethod
     def of(source: Source, objective: Objective, config: DecoderConfig) -> "Contexts":

@@ -26,13 +26,20 @@ class Mean:
     """E[KL(program ‖ model)] under the source's law, or of the other direction (nats).
 
     It is a mean over the positions that are read.
+
+    Attributes:
+        sample: The mean over the sequences that were drawn; None where none can be.
+        bound: The expectation is at most this with probability 1 - `DELTA`; None without a bound.
+        sequences: How many were drawn.
+        exact: The expectation, where a sum over few sequences gives it.
+        why: Why there is no sample.
     """
 
-    sample: float | None  # over the sequences that were drawn; None where none can be
-    bound: float | None  # with probability 1 - `DELTA` the expectation is at most this; None without a bound
-    sequences: int  # how many were drawn
-    exact: float | None  # the expectation, where a sum over few sequences gives it
-    why: str | None = None  # why there is no sample
+    sample: float | None
+    bound: float | None
+    sequences: int
+    exact: float | None
+    why: str | None = None
 
 
 def empirical_bernstein(values: Float[np.ndarray, " sample"], most: float, delta: float) -> float:

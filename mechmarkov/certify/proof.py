@@ -87,7 +87,7 @@ def save_proof(proof: dict[str, Any], path: str | os.PathLike[str]) -> None:
 
 
 def check_replaces_proof(path: str | os.PathLike[str]) -> None:
-    """Refuse to put a proof in the place of a file that is none, such as the run that it is about.
+    """Refuse to put a proof in the place of a file that is not one, such as the run that it is about.
 
     Raises:
         ValueError: One line that begins with the path.
@@ -107,7 +107,7 @@ def load_proof(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a proof; its fields have the right types then, and what they say is checked by `verify`.
 
     Raises:
-        ValueError: One line, for a file that is none.
+        ValueError: One line, for a file that is not a proof.
     """
     path = path_of("path", path)
     with naming(path):

@@ -29,12 +29,19 @@ Histories = Int[np.ndarray, "batch known_position"]
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """A model, and the program that it is compared with."""
+    """A model, and the program that it is compared with.
+
+    Attributes:
+        decoder: The model.
+        objective: How its outputs are read.
+        contexts: The contexts that it can meet.
+        program: What it is compared with.
+    """
 
     decoder: HookedDecoder
-    objective: Objective  # how its outputs are read
-    contexts: Contexts  # that it can meet
-    program: Program  # what it is compared with
+    objective: Objective
+    contexts: Contexts
+    program: Program
 
     @property
     def length(self) -> int:
@@ -61,12 +68,19 @@ class Judge:
 
 @dataclass(frozen=True, eq=False)
 class WorstSeen:
-    """The worst prediction that was seen."""
+    """The worst prediction that was seen.
 
-    history: Int[np.ndarray, " known_position"]  # the states of the whole sequence
-    read: int  # which position predicts, a place in `Contexts.reads`
-    nats: float  # KL(program ‖ model) there
-    at: Float[np.ndarray, " read"]  # the largest at every position that is read
+    Attributes:
+        history: The states of the whole sequence.
+        read: Which position predicts, as a place in `Contexts.reads`.
+        nats: KL(program ‖ model) there.
+        at: The largest KL at every position that is read (nats).
+    """
+
+    history: Int[np.ndarray, " known_position"]
+    read: int
+    nats: float
+    at: Float[np.ndarray, " read"]
 
 
 def largest(judge: Judge, histories: Histories) -> WorstSeen:

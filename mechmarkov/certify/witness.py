@@ -30,8 +30,8 @@ def seen_again(proof: dict[str, Any], run: Run) -> float:
         run: The run that it is about.
 
     Raises:
-        ValueError: The table is not what `program` names, the sequence is none of the contexts, or the model
-            gives another number there.
+        ValueError: The table is not what `program` names, the sequence is not one of the contexts, or the
+            model gives another number there.
     """
     program, seen, contexts = _program(proof, run), proof["seen"], proof["contexts"]
     states, position, query = seen["sequence"], seen["position"], run.objective.query

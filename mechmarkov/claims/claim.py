@@ -84,7 +84,18 @@ RELATIONS = {
 
 @dataclass(frozen=True)
 class Where:
-    """For which states, positions, pairs of last states (earlier first) and steps; empty means for all."""
+    """For which states, positions, steps and pairs a claim holds; empty means for all.
+
+    Attributes:
+        states: Names of the states that the prediction follows.
+        positions: Positions whose output is the prediction, from 0.
+        steps: Training steps.
+        pairs: Names of the last two states, the earlier first.
+
+    Example:
+        >>> Where(states=("0", "2")).positions  # at all positions
+        ()
+    """
 
     states: tuple[str, ...] = ()
     positions: tuple[int, ...] = ()

@@ -27,16 +27,27 @@ MAX_NAMES = 12  # in a note
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One saved model."""
+    """One saved model.
 
-    path: Path  # the file or folder that it is in
-    layout: str  # whose names its weights have
-    plan: ImportPlan  # how it becomes a HookedDecoder
-    step: int | None  # its training step, None where it says none
-    is_epoch: bool  # whether that counts epochs
-    bytes: int  # what its weights take in float32
-    states: Callable[[], dict[str, Tensor]]  # reads the weights
-    notes: tuple[str, ...]  # what the user should know of how it was read, a line each
+    Attributes:
+        path: The file or folder that it is in.
+        layout: The program or format whose names its weights have.
+        plan: How it becomes a HookedDecoder.
+        step: Its training step, None where it says none.
+        is_epoch: Whether that counts epochs.
+        bytes: What its weights take in float32.
+        states: A function that reads the weights.
+        notes: What the user should know of how it was read, a line each.
+    """
+
+    path: Path
+    layout: str
+    plan: ImportPlan
+    step: int | None
+    is_epoch: bool
+    bytes: int
+    states: Callable[[], dict[str, Tensor]]
+    notes: tuple[str, ...]
 
 
 def read_checkpoints(

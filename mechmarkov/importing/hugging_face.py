@@ -57,19 +57,27 @@ ACTIVATIONS = {"silu": "silu", **gpt2.ACTIVATIONS}
 
 @dataclass(frozen=True)
 class Family:
-    """A type of transformers' decoders: the facts that hold whatever a config of it says."""
+    """A type of transformers' decoders: the facts that hold whatever a config of it says.
 
-    architecture: str  # the class in transformers
-    # A bridge's stems by its own, as of `linear_layers.Table`.
+    Attributes:
+        architecture: The name of the class in transformers.
+        stems: A bridge's stems by its own, as of `linear_layers.Table`.
+        fixed: Fields of our config that no field of theirs tells.
+        eps: The name of the norms' epsilon.
+        rotary: The names of the rotary fields.
+        harmless: Names that only this family has and that change nothing.
+        rotary_share: The share of a head that turns, where the config does not say; None if it is the whole.
+        is_gemma: Whether embeddings are scaled by `sqrt(d_model)` and gains of norms are one more.
+    """
+
+    architecture: str
     stems: Mapping[str, str] = field(default_factory=lambda: LLAMA_STEMS)
-    # Fields of our config that no field of theirs tells.
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    eps: str = "rms_norm_eps"  # the name of the norms' epsilon
-    rotary: Set[str] = frozenset(ROTARY)  # the names of the rotary fields
-    harmless: Set[str] = frozenset()  # names that only this family has and that change nothing
-    # The share of a head that turns, where the config does not say; None if it is the whole.
+    eps: str = "rms_norm_eps"
+    rotary: Set[str] = frozenset(ROTARY)
+    harmless: Set[str] = frozenset()
     rotary_share: float | None = None
-    is_gemma: bool = False  # whether embeddings are scaled by `sqrt(d_model)` and gains of norms are one more
+    is_gemma: bool = False
 
 
 LLAMA = Family(

@@ -57,16 +57,22 @@ class UnknownWeightError(RunFileError):
 
 @dataclass(frozen=True)
 class ImportPlan:
-    """A model as its file describes it, before any weight is read."""
+    """A model as its file describes it, before any weight is read.
 
-    config: DecoderConfig  # the shape of the model; whether it is tied is decided by its weights
-    wanted: tuple[str, ...]  # the names of the weights to read; the rest follows from the config
-    # The weights, by their own names, as HookedTransformer's.
+    Attributes:
+        config: The shape of the model; whether it is tied is decided by its weights.
+        wanted: The names of the weights to read; the rest follows from the config.
+        states: The weights, by their own names, as HookedTransformer's.
+        assumed: What neither the file nor the caller says and no weight shows, with what is taken.
+        may_tie: Whether equal embedding and unembedding mean one parameter.
+        masks: Those of `wanted` that are masks: of any type, and not always finite.
+    """
+
+    config: DecoderConfig
+    wanted: tuple[str, ...]
     states: Callable[[dict[str, Tensor]], dict[str, Tensor]]
-    # What neither the file nor the caller says and no weight shows, with what is taken.
     assumed: dict[str, Any] = field(default_factory=dict)
-    may_tie: bool = False  # whether equal embedding and unembedding mean one parameter
-    # Those of `wanted` that are masks: of any type, and not always finite.
+    may_tie: bool = False
     masks: frozenset[str] = frozenset()
 
     def of_live_model(self, weights: Mapping[str, Tensor]) -> tuple[DecoderConfig, dict[str, Tensor]]:

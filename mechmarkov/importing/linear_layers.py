@@ -59,16 +59,21 @@ LAGS = ".W_rel"  # its last row is for positions that the mask hides
 class Table:
     """Translates the names of some program's weights into those of a TransformerBridge, and back.
 
+    Attributes:
+        stems: A bridge's stems by theirs, with N for the number of a layer; two of theirs may be one of a
+            bridge's.
+        called: A function of one of their names: what a file calls that weight.
+        by_head: Whether queries, keys and values in one weight lie head by head.
+
     Example:
         >>> table = Table({"wte": "embed", "h.N.ln_1": "blocks.N.ln1"})
         >>> table.ours(["wte.weight", "h.3.ln_1.bias"])
         {'wte.weight': 'embed.weight', 'h.3.ln_1.bias': 'blocks.3.ln1.bias'}
     """
 
-    # A bridge's stems by theirs, with N for the number of a layer; two of theirs may be one of a bridge's.
     stems: Mapping[str, str]
-    called: Called = str  # a function of one of their names: what a file calls that weight
-    by_head: bool = False  # whether queries, keys and values in one weight lie head by head
+    called: Called = str
+    by_head: bool = False
 
     def ours(self, weights: Iterable[str]) -> dict[str, str]:
         """Returns a bridge's name of each of their weights.

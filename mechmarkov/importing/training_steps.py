@@ -34,11 +34,17 @@ NUMBER = re.compile(r"([A-Za-z]*)[-_= ]*([0-9]+)")
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints that are meant."""
+    """The checkpoints that are meant.
 
-    paths: list[Path]  # the paths of files and folders, in the order of the arguments
-    notes: tuple[str, ...] = ()  # what the user should know of it, a line each
-    steps: Mapping[Path, int] = field(default_factory=dict)  # the steps of folders that are named by them
+    Attributes:
+        paths: The paths of files and folders, in the order of the arguments.
+        notes: What the user should know of it, a line each.
+        steps: The steps of folders that are named by them.
+    """
+
+    paths: list[Path]
+    notes: tuple[str, ...] = ()
+    steps: Mapping[Path, int] = field(default_factory=dict)
 
     def __add__(self, other: "Checkpoints") -> "Checkpoints":
         """Both, each note once."""

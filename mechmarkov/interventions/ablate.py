@@ -117,13 +117,22 @@ def ablate_path(
         model: A model or a stack.
         sender: `embed`, `pos_embed`, a head or an MLP.
         receiver: `L1H0.Q`, `L1H0.K`, `L1H0.V`, an MLP, or `logits`.
-        kind: The kind, as for `ablate`.
-        reference: The reference, as for `ablate`.
-        seed: The seed, as for `ablate`.
-        positions: What they are for `ablate`; those of the sender's output.
+        kind: What stands in for the output, as for `ablate`.
+        reference: For `"mean"`, the sequences to take it over; by default the batch.
+        seed: Chooses the other sequences.
+        positions: Where the sender's output is replaced, as for `ablate`; by default everywhere.
 
     Raises:
+        TypeError: The model is not one, such as a run.
         ValueError: As `ablate` does, and if the sender does not come before the receiver.
+
+    Example:
+        >>> import torch
+        >>> from mechmarkov.models.constructions.lookup_tables import value_table
+        >>> model = value_table(torch.tensor([[0.0, 1.0], [2.0, 3.0]]), n_ctx=4)
+        >>> with ablate_path(model, "L0H0", "logits"):
+        ...     model(torch.tensor([[0, 1]])).tolist()
+        [[[0.0, 0.0], [0.0, 0.0]]]
     """
     check_decoder(model)
     check_path(model, sender, receiver)

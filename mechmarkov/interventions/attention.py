@@ -36,6 +36,13 @@ def override_attention(
 
     Raises:
         ValueError: For an unknown head or target, and for a head without attention weights.
+
+    Example:
+        >>> from mechmarkov.models.constructions.lookup_tables import value_table
+        >>> model = value_table(torch.tensor([[0.0, 1.0], [2.0, 3.0]]), n_ctx=4)
+        >>> with override_attention(model, "L0H0", to="uniform"):
+        ...     model(torch.tensor([[0, 1]])).tolist()  # the mean of the rows read so far
+        [[[0.0, 1.0], [1.0, 2.0]]]
     """
     check_decoder(model)
     if not isinstance(to, str) or to not in ("uniform", "parent"):

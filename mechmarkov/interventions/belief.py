@@ -118,9 +118,13 @@ def force_reading(
         model: One model.
         layer: After which block; -1 is the embedding.
         reading: A reading of that stream, from `fit_reading`.
-        belief: What it is to read.
+        belief: The law of what is hidden that it is to read (probability).
         control: A seed: every move is replaced by one as long in a random direction of the data.
+
+    Raises:
+        TypeError: The model is not one, such as a run.
     """
+    check_decoder(model)
 
     def moved(x: Tensor) -> Tensor:
         change = reading.moves(x.detach().double().cpu().numpy(), belief)

@@ -99,7 +99,7 @@ def swap_parent(
             same state at its position.
 
     Raises:
-        TypeError: The history or `at` is no plain tensor.
+        TypeError: The history or `at` is not a plain tensor.
         ValueError: If all sequences end in the same state, and `at` is not given.
 
     Example:

@@ -54,7 +54,7 @@ class HookedDecoder(Inputs):
         n_models: How many models of that shape run as one; None for a single model.
 
     Raises:
-        TypeError: The config is none.
+        TypeError: `config` is not a `DecoderConfig`.
         ValueError: If `n_models` is below one.
 
     Example:
@@ -186,7 +186,7 @@ class HookedDecoder(Inputs):
         return any(map(is_hooked, self.ln_final.modules()))
 
     def folded_unembedding(self, writer: str = "direct") -> Float[Tensor, "*stack d_model d_vocab_out"]:
-        """From what a component writes to the logits: `W_U` with the norms between the two folded in.
+        """The matrix from what a component writes to the logits: `W_U`, the norms between the two folded in.
 
         Where norms stand first that is the final norm, whatever writes; otherwise those behind the sums, too.
         Of norms it holds gain and centring; scales and all biases are left out. Detached.
@@ -223,6 +223,11 @@ class HookedDecoder(Inputs):
 
         Raises:
             ValueError: No models, models of several configs, or a stack among them.
+
+        Example:
+            >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
+            >>> HookedDecoder.stack([HookedDecoder(config)] * 3).n_models
+            3
         """
         if not models:
             raise ValueError("cannot stack no models")

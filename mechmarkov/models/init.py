@@ -54,6 +54,15 @@ def initialise(
         TypeError: An argument of the wrong kind.
         ValueError: For another number of seeds than of models, an unknown scheme, a negative or infinite
             `std`, or a name in `zero` that is not a parameter.
+
+    Example:
+        >>> from mechmarkov.models import DecoderConfig, HookedDecoder
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
+        >>> stack, single = HookedDecoder(config, n_models=2), HookedDecoder(config)
+        >>> initialise(stack, [3, 4], std=0.1)
+        >>> initialise(single, [4], std=0.1)
+        >>> torch.equal(stack[1].W_E, single.W_E)
+        True
     """
     check_decoder(decoder)
     seeds = [integer_of("seeds", seed) for seed in list_of("seeds", seeds, "a seed for each model: [0]")]

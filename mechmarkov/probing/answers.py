@@ -25,10 +25,15 @@ from mechmarkov.utils.time_limit import time_limit as limited_to
 
 
 class Answer(NamedTuple):
-    """The answer of a probe, without the probe: it can pass between processes."""
+    """The answer of a probe, without the probe: it can pass between processes.
+
+    Attributes:
+        kind: Whether it was measured, skipped or failed.
+        content: Data, null, scores and claims; or why there are none.
+    """
 
     kind: Literal["measured", "skipped", "failed"]
-    content: Any  # data, null, scores and claims; or why there are none
+    content: Any
 
 
 KINDS = ("measured", "skipped", "failed")

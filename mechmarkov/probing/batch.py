@@ -104,7 +104,7 @@ class Batch:
         return self.read >= 0 if window is None else self.read <= window
 
     def with_history(self, history: Int[Tensor, "batch known_position"]) -> Int[Tensor, "batch position"]:
-        """Returns what the model reads of other histories: a token that is no state stays."""
+        """Returns what the model reads of other histories: a token that is not a state stays."""
         return torch.cat([self.tokens[:, : self.first], history, self.tokens[:, self.keys.stop :]], dim=1)
 
     def head(self, sequences: int) -> "Batch":

@@ -83,7 +83,7 @@ def own_tokens(run: Run, states: Sequence[int | str], *, step: int) -> xr.Datase
     there. `patched` is the probability of the state that the model held most likely before the change.
 
     Args:
-        run: The run.
+        run: A run whose model is read.
         states: The sequence, by number or label.
         step: A training step the run has kept, -1 for the last.
 
@@ -97,6 +97,12 @@ def own_tokens(run: Run, states: Sequence[int | str], *, step: int) -> xr.Datase
 
     Raises:
         ValueError: A sequence that the model cannot read, or a step that was not kept.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> data = own_tokens(mm.example("induction"), [0, 1, 2, 0, 1], step=-1)
+        >>> data["model"].shape, data["lens"].shape  # [read, state], [depth, read, state]
+        ((5, 3), (3, 5, 3))
     """
     check_run(run)
     tokens = tokens_of(run, states)

@@ -122,7 +122,7 @@ def contexts(
 
 
 def _batch(batch: Batch, history: Int[Tensor, "sequence position"]) -> Batch:
-    """A batch of other histories, with the token of the first that is no state where there is one."""
+    """A batch of other histories, with the first's token that is not a state, where it has one."""
     like = replace(
         batch, tokens=batch.tokens[:1].expand(len(history), -1), history=history, following=history
     )

@@ -89,7 +89,12 @@ class Score:
         return f"{type(self).__name__}({self})"
 
     def to_data(self) -> dict[str, Any]:
-        """The score as plain JSON data (the contract of `summary.json`)."""
+        """The score as plain JSON data (the contract of `summary.json`).
+
+        Example:
+            >>> Score(0.5, "nats", null=0.1).to_data()
+            {'value': 0.5, 'unit': 'nats', 'null': 0.1}
+        """
         data: dict[str, Any] = {"value": self.value, "unit": self.unit}
         for name in ("null", "interval", "null_kind", "reason", "law", "of"):
             value = getattr(self, name)

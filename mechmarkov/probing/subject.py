@@ -133,7 +133,7 @@ class Subject:
         """A run at some steps, with a fresh evaluation batch.
 
         Args:
-            run: The run.
+            run: A run, from `mm.train`, `mm.load`, `mm.example` or `mm.Run.from_model`.
             steps: "last", "all", or training steps the run has.
             seed: The seed of the evaluation batch; a run's training data come from other generators.
             sequences: How many; None for a number that gives 65 536 predictions, at least 64 (`draw`).
@@ -255,14 +255,14 @@ class Subject:
 
     @cached_property
     def probabilities(self) -> Float[np.ndarray, "member batch read state"]:
-        """The models' predictions."""
+        """The models' predictions, a law of the next state each (probability)."""
         scores = torch.from_numpy(self.recorded(SCORES)).double()
         predicted: np.ndarray = self.objective.predict(scores).numpy()
         return predicted
 
     @cached_property
     def exact(self) -> dict[str, Float[np.ndarray, "batch read state"]]:
-        """Every exact predictor of the source at the positions that are read."""
+        """Every exact predictor of the source at the positions that are read, by name (probability)."""
         history = self.batch.history.numpy()
         return {
             name: self.batch.in_context(predictor.probabilities(history))
@@ -271,7 +271,11 @@ class Subject:
 
     @cached_property
     def null(self) -> "Subject":
-        """The same for fresh models of the same shape, as one stack with axis `seed`."""
+        """The same for fresh models of the same shape, as one stack with axis `seed`.
+
+        Raises:
+            ValueError: The subject is a null itself.
+        """
         if self.axis == "seed":
             raise ValueError("a null has no null")
         seeds = list(range(NULL_MODELS))
@@ -287,7 +291,7 @@ class Subject:
         return Original.of(self.decoder, self.batch)
 
     def some(self, models: slice) -> "Subject":
-        """Some of the models, on the same sequences; nothing is recorded of them yet."""
+        """Returns the models at some places, on the same sequences; nothing is recorded of them yet."""
         return replace(self, decoder=substack(self.decoder, models), coordinates=self.coordinates[models])
 
     def result(self, name: str) -> xr.Dataset:

@@ -8,10 +8,10 @@ from mechmarkov.quiz.answers import Answer, read_answers
 from mechmarkov.quiz.baselines import answers_by
 from mechmarkov.quiz.models import KEY, Hidden, hidden_models
 from mechmarkov.quiz.questions import RULES, Question
-from mechmarkov.quiz.scores import Score, score
+from mechmarkov.quiz.scores import QuizScore, score
 from mechmarkov.quiz.sheet import make, opened
 
 __all__ = [
-    "KEY", "RULES", "Answer", "Hidden", "Question", "Score", "answers_by", "hidden_models", "make", "opened",
-    "read_answers", "score",
+    "KEY", "RULES", "Answer", "Hidden", "Question", "QuizScore", "answers_by", "hidden_models", "make",
+    "opened", "read_answers", "score",
 ]  # fmt: skip

@@ -69,8 +69,9 @@ def hidden_models(key: str, count: int) -> list[Hidden]:
     Raises:
         ValueError: A key without a character or of more than 200, or a count that is not from 1 to 64.
 
-    >>> [hidden.name for hidden in hidden_models("an example", 2)]
-    ['model-1', 'model-2']
+    Example:
+        >>> [hidden.name for hidden in hidden_models("an example", 2)]
+        ['model-1', 'model-2']
     """
     integer_of("models", count, least=1, most=MAX_MODELS)
     if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY or not is_utf8(key):

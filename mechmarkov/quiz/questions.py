@@ -142,10 +142,11 @@ def truth_of(model: HookedDecoder, source: Source, objective: Objective) -> dict
 def holds(question: Question, value: float) -> bool:
     """Returns whether a relation holds at a value.
 
-    >>> holds(Question("is_needed", ("L0H0",)), 0.2)
-    True
-    >>> holds(Question("imitates", ("model",), ("unigram",)), 0.2)
-    False
+    Example:
+        >>> holds(Question("is_needed", ("L0H0",)), 0.2)
+        True
+        >>> holds(Question("imitates", ("model",), ("unigram",)), 0.2)
+        False
     """
     if question.relation == "imitates":
         return value < NATS

@@ -11,7 +11,7 @@ from mechmarkov.quiz.questions import Question, holds
 
 
 @dataclass(frozen=True)
-class Score:
+class QuizScore:
     """The result of some answers.
 
     Attributes:
@@ -57,12 +57,13 @@ Truths = Mapping[str, Mapping[Question, float]]  # the value of each question ab
 ALL = "all"
 
 
-def score(answers: Answers, truths: Truths) -> dict[str, Score]:
+def score(answers: Answers, truths: Truths) -> dict[str, QuizScore]:
     """The score of the answers about each model, of those about each relation, and of `all`.
 
-    >>> asked = Question("is_needed", ("L0H0",))
-    >>> score({"model-1": {asked: Answer("shown", 0.3)}}, {"model-1": {asked: 0.2}})["is_needed"].right
-    1
+    Example:
+        >>> asked = Question("is_needed", ("L0H0",))
+        >>> score({"model-1": {asked: Answer("shown", 0.3)}}, {"model-1": {asked: 0.2}})["is_needed"].right
+        1
     """
     judged = [
         (model, question, answers.get(model, {}).get(question, Answer("open")), value)
@@ -78,12 +79,12 @@ def score(answers: Answers, truths: Truths) -> dict[str, Score]:
     return {**of_models, **of_relations, ALL: _summed(each[1:] for each in judged)}
 
 
-def _summed(judged: Iterable[tuple[Question, Answer, float]], with_values: bool = False) -> Score:
+def _summed(judged: Iterable[tuple[Question, Answer, float]], with_values: bool = False) -> QuizScore:
     rows = list(judged)
     true = [(answer, value) for question, answer, value in rows if holds(question, value)]
     outcomes = [_outcome(answer, holds(question, value)) for question, answer, value in rows]
     off = [abs(answer.value - value) for _, answer, value in rows if answer.value is not None]
-    return Score(
+    return QuizScore(
         right=outcomes.count("right"),
         wrong=outcomes.count("wrong"),
         overclaimed=outcomes.count("overclaimed"),

@@ -102,7 +102,7 @@ def opened(folder: Path) -> Opened:
     """The sheet of a quiz.
 
     Raises:
-        ValueError: The folder has none, or what it has is none.
+        ValueError: The folder has no sheet, or its file is not one.
     """
     file = folder / SHEET
     if not file.exists():

@@ -160,7 +160,7 @@ class Recorder:
 
         Args:
             step: How many updates the model has had; the last call's may be given again.
-            model: The model.
+            model: The model, after its last step.
 
         Returns:
             What was recorded, also where it is not on the disk. None where nothing was, which a warning says,

@@ -40,7 +40,7 @@ def checked_probes(probes: Sequence[str], log: Log | None) -> list[str]:
         log: What their scores are given to, called as `log(scores, step=8)`.
 
     Raises:
-        TypeError: The probes are no list.
+        TypeError: `probes` is not a list.
         ValueError: One is not known, probes or log stands without the other, or log is not a logger.
 
     Example:

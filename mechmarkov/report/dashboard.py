@@ -1,6 +1,7 @@
 """A folder of probed runs as one page and as JSON: a row a run, with badge, loss and a link to its report."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +18,7 @@ from mechmarkov.report.shares import CountedRun, RunShare, setting_of, shares_of
 from mechmarkov.report.words.forms import formed
 from mechmarkov.safe.json_file import read_as
 from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.errors import path_of
 from mechmarkov.utils.files import replacing
 from mechmarkov.utils.text import counted, format_number
 
@@ -30,25 +32,43 @@ WIDTH, HEIGHT = 120, 28  # pixels of a small curve
 
 @dataclass(frozen=True)
 class ProbedRun:
-    """A row of the dashboard: a run that was probed, as its `summary.json` has it."""
+    """A row of the dashboard: a run that was probed, as its `summary.json` has it.
 
-    folder: str  # of its files, from the folder that is listed
-    report: str  # its report, from there; empty where there is none
-    badge: str  # the word of its first screen; empty where it is undecided
-    headline: str  # the title of its first screen
-    title: str  # the run: source, model and training
-    source: str  # where its data come from
-    model: str  # the model's shape
-    objective: str  # the loss
-    # What it has formed (`mechmarkov.report.words.forms`); None where that is undecided.
+    Attributes:
+        folder: The folder of its files, from the folder that is listed.
+        report: Its report, from there; empty where there is none.
+        badge: The word of its first screen; empty where it is undecided.
+        headline: The title of its first screen.
+        title: The run: source, model and training.
+        source: Where its data come from.
+        model: The model's shape.
+        objective: The loss.
+        has: What it has formed (`mechmarkov.report.words.forms`); None where that is undecided.
+        seed: The seed that it was trained with, if it is known.
+        step: The last step that was probed.
+        excess: The loss above the best possible (nats), if it was measured.
+        interval: The 95 % interval of `excess` (nats).
+        curve: `step` and `loss` of its training, if they were kept.
+        failed: How many probes failed.
+        warnings: What may invalidate all of it.
+    """
+
+    folder: str
+    report: str
+    badge: str
+    headline: str
+    title: str
+    source: str
+    model: str
+    objective: str
     has: dict[str, bool | None]
-    seed: int | None  # the seed that it was trained with, if it is known
-    step: int | None  # the last step that was probed
-    excess: float | None  # the loss above the best possible (nats), if it was measured
-    interval: tuple[float, float] | None  # its 95 % interval
-    curve: dict[str, list[float]] | None  # `step` and `loss` of its training, if they were kept
-    failed: int  # how many probes failed
-    warnings: tuple[str, ...]  # what may invalidate all of it
+    seed: int | None
+    step: int | None
+    excess: float | None
+    interval: tuple[float, float] | None
+    curve: dict[str, list[float]] | None
+    failed: int
+    warnings: tuple[str, ...]
 
 
 class _Part(BaseModel):
@@ -120,7 +140,13 @@ class _Summary(_Part):
 
 @dataclass(frozen=True)
 class Dashboard:
-    """The probed runs of a folder; `unread` says of each summary that is none why."""
+    """The probed runs of a folder.
+
+    Attributes:
+        folder: The folder that was searched.
+        runs: Its probed runs, one a `summary.json`.
+        unread: Why a `summary.json` could not be read, by its path in the folder.
+    """
 
     folder: Path
     runs: tuple[ProbedRun, ...]
@@ -140,13 +166,15 @@ class Dashboard:
         return shares_of([CountedRun(setting_of(asdict(run)), run.badge, run.has) for run in self.runs])
 
 
-def read_dashboard(folder: Path) -> Dashboard:
+def read_dashboard(folder: str | os.PathLike[str]) -> Dashboard:
     """Find the probed runs of a folder, by their `summary.json`, up to four folders deep.
 
     Raises:
+        TypeError: What is not a path.
         NotADirectoryError: It is not a folder.
         ValueError: It has no probed run, or more than 5000.
     """
+    folder = path_of("folder", folder)
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is not a folder, expected one with reports of `mechmarkov probe`")
     patterns = ["*/" * depth + SUMMARY for depth in range(MAX_DEPTH + 1)]

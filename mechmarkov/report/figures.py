@@ -72,9 +72,10 @@ def heatmap(
     Raises:
         ValueError: when the number of labels is not the number of rows or columns.
 
-    >>> import numpy as np
-    >>> heatmap(np.array([[0.2, 0.8], [0.5, 0.5]]), title="P").data[0].type
-    'heatmap'
+    Example:
+        >>> import numpy as np
+        >>> heatmap(np.array([[0.2, 0.8], [0.5, 0.5]]), title="P").data[0].type
+        'heatmap'
     """
     rows = _names("row_labels", row_labels, matrix.shape[0])
     columns = _names("column_labels", column_labels, matrix.shape[1])
@@ -120,8 +121,9 @@ def matched(
 
     Rows and columns are called alike, unless rows have labels of their own: then cells need not be square.
 
-    >>> float(matched(np.eye(2), np.eye(2), ["a", "b"]).data[2].z.max())
-    0.0
+    Example:
+        >>> float(matched(np.eye(2), np.eye(2), ["a", "b"]).data[2].z.max())
+        0.0
     """
     tables = {names[0]: model, names[1]: target, "difference": model - target}
     finite = np.concatenate([table[np.isfinite(table)] for table in tables.values()])

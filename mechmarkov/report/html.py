@@ -128,7 +128,12 @@ def write(result: Findings, path: str | os.PathLike[str]) -> Path:
 
 
 def write_page(render_page: Callable[[], str], path: str | os.PathLike[str]) -> Path:
-    """Write a page to a file, whole or not at all; the folder is looked for before anything is rendered."""
+    """Write a page to a file, whole or not at all; the folder is looked for before anything is rendered.
+
+    Raises:
+        FileNotFoundError: The folder does not exist.
+        IsADirectoryError: The path is a folder.
+    """
     target = Path(path)
     if target.is_dir():
         raise IsADirectoryError(f"path is {target}, a folder, expected a file: {target / 'report.html'}")

@@ -12,14 +12,23 @@ from mechmarkov.theory.bootstrap import wilson
 
 @dataclass(frozen=True)
 class RunShare:
-    """Counts runs that differ in their seed only and have something in common."""
+    """Counts runs that differ in their seed only and have something in common.
 
-    setting: str  # the source, model and objective of these runs
-    what: str  # the badge, or what they have formed
-    hits: int  # the number of runs that have it
-    of: int  # the number of runs of which it is decided
-    undecided: int  # the number of the others
-    interval: tuple[float, float]  # Wilson's 95 % interval of the share
+    Attributes:
+        setting: The source, model and objective of these runs.
+        what: The badge, or what they have formed.
+        hits: The number of runs that have it.
+        of: The number of runs of which it is decided.
+        undecided: The number of the others.
+        interval: Wilson's 95 % interval of the share.
+    """
+
+    setting: str
+    what: str
+    hits: int
+    of: int
+    undecided: int
+    interval: tuple[float, float]
 
     def __str__(self) -> str:
         """Returns it in words."""

@@ -94,7 +94,7 @@ def _check_same_recording(run: Run, first: Run, path: Path) -> None:
 
 
 def check_replaces_run(path: str | os.PathLike[str]) -> None:
-    """Refuse to put a run in the place of a file that is none, such as the checkpoint it is made of.
+    """Refuse to put a run in the place of a file that is not one, such as the checkpoint it is made of.
 
     Raises:
         RunFileError: One line that begins with the path.

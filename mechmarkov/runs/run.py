@@ -73,6 +73,12 @@ class Run(Stored):
 
         Raises:
             ValueError: For a step the run does not hold, naming those it does.
+
+        Example:
+            >>> import mechmarkov as mm
+            >>> run = mm.example("walk")
+            >>> run.model().n_models, run.model(steps="all").n_models, len(run.steps)
+            (None, 14, 14)
         """
         if isinstance(steps, int) or (isinstance(steps, str) and steps != "all"):
             raise ValueError(f"steps is {steps!r}, expected {STEPS}")
@@ -279,7 +285,7 @@ class Run(Stored):
 
     @classmethod
     def joined(cls, runs: Sequence["Run"]) -> "Run":
-        """One run of several of the same training, by step; without metrics and recipe, the rest the first's.
+        """Join runs of one training, by step; metrics and recipe are left out, the rest is the first's.
 
         Raises:
             ValueError: No run, another model, source or objective than the first one's, or a step twice.

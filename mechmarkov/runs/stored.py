@@ -22,7 +22,7 @@ from mechmarkov.utils.text import counted, listed
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Stored:
-    """The content of a run file; `Run` has the model too.
+    """The content of a run file, whose fields are described in `Run`; `Run` has the model too.
 
     Example:
         >>> from importlib.resources import files
@@ -30,18 +30,16 @@ class Stored:
         '13,929'
     """
 
-    config: DecoderConfig  # the shape of the model
-    source: Source  # the Markov data it was trained on
-    objective: Objective  # the loss, and how its output is read as a prediction
-    steps: Tensor  # training steps `[n]`, int64, ascending; the last is the end of training
-    # Parameters by HookedTransformer's names, float32 `[n, ...]`, or `[1, ...]` where one never changes.
+    config: DecoderConfig
+    source: Source
+    objective: Objective
+    steps: Tensor
     states: dict[str, Tensor]
-    trainable: Slices | None = None  # the parameters that were trained, as of `Run`
-    recipe: dict[str, Any] | None = None  # the recipe it was trained by, as data
-    seed: int | None = None  # the seed of its initialisation and data
-    # Curves by name, each a `step` `[m]` and a `value` `[m, ...]`.
+    trainable: Slices | None = None
+    recipe: dict[str, Any] | None = None
+    seed: int | None = None
     metrics: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    provenance: dict[str, Any] = field(default_factory=dict)  # versions, device, wall seconds
+    provenance: dict[str, Any] = field(default_factory=dict)
 
     @property
     def n_steps(self) -> int:

@@ -34,8 +34,7 @@ SCALARS = ("numpy.core.multiarray scalar", "numpy._core.multiarray scalar")
 NUMPY_DTYPE = "numpy dtype"
 NUMPY_NUMBERS = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"}
 MAX_NUMBER_BYTES = 16
-LOCAL_HEADER_BYTES = 30  # of an entry of a zip archive
-MAX_INTEGERS = 100_000  # of a tensor of training steps
+LOCAL_HEADER_BYTES, MAX_INTEGERS = 30, 100_000  # of a zip archive's entry; of a tensor of training steps
 NAMESPACES = {"argparse Namespace", "types SimpleNamespace"}  # read as dicts
 ARRAYS = {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}
 PATHS = {f"pathlib{inner} {kind}" for inner in ("", "._local") for kind in ("PosixPath", "WindowsPath")}
@@ -81,15 +80,23 @@ class _PassedOver:
 
 @dataclass(frozen=True)
 class ForeignFile:
-    """A checkpoint of another program, its structure read: a `TensorPlan` stands for each tensor."""
+    """A checkpoint of another program, its structure read: a `TensorPlan` stands for each tensor.
 
-    path: Path  # where it is
-    content: Any  # the outermost dict, list or tuple
-    sizes: dict[str, int]  # bytes of each storage
-    # What the file calls the type of each, where it has names of its own.
+    Attributes:
+        path: Where it is.
+        content: The outermost dict, list or tuple.
+        sizes: Bytes of each storage.
+        types: What the file calls the type of each, where it has names of its own.
+        notes: Texts that safetensors keep next to the tensors.
+        is_safetensors: Whether it is of safetensors, else of `torch.save`.
+    """
+
+    path: Path
+    content: Any
+    sizes: dict[str, int]
     types: Mapping[str, str] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)  # texts that safetensors keep next to the tensors
-    is_safetensors: bool = False  # whether it is of safetensors, else of `torch.save`
+    notes: Mapping[str, str] = field(default_factory=dict)
+    is_safetensors: bool = False
 
     def tensors(self, plans: Mapping[str, TensorPlan], masks: Container[str] = ()) -> dict[str, Tensor]:
         """Read tensors, float32 on the CPU.
@@ -152,7 +159,7 @@ class ForeignFile:
 
     @cached_property
     def entries(self) -> dict[str, zipfile.ZipInfo]:
-        """Returns the entries of a torch archive by their names in its folder; its directory is read once."""
+        """Returns the entries of a torch archive by name; a RunFileError for one of another byte order."""
         with refusing("is damaged"), zipfile.ZipFile(self.path) as archive:
             by_name = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
             if "byteorder" in by_name and archive.read(by_name["byteorder"]) != b"little":

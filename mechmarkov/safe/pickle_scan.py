@@ -53,14 +53,23 @@ NAMES = {
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """A tensor that a pickle asks for, before anything of it is allocated."""
+    """A tensor that a pickle asks for, before anything of it is allocated.
+
+    Attributes:
+        dtype: The type of its numbers.
+        key: The name of its storage in the archive.
+        shape: The number of entries along each axis.
+        stride: Elements from one entry of an axis to the next.
+        offset: Elements before its first one in the storage.
+        room: How many elements the storage has.
+    """
 
     dtype: torch.dtype
-    key: str  # the name of its storage in the archive
+    key: str
     shape: tuple[int, ...]
-    stride: tuple[int, ...]  # elements from one entry of an axis to the next
-    offset: int  # elements before its first one in the storage
-    room: int  # how many elements the storage has
+    stride: tuple[int, ...]
+    offset: int
+    room: int
 
 
 @dataclass(frozen=True)
@@ -208,7 +217,7 @@ class Machine:
         self.need_foreign("BUILD").empty = False
 
     def no_hooks(self, hooks: Any) -> bool:
-        """Returns whether a tensor's hooks are none: an empty ordered dict."""
+        """Returns whether a tensor has no hooks: an empty ordered dict."""
         return isinstance(hooks, Foreign) and hooks.verb == NAMES[ORDERED_DICT] and hooks.empty
 
     def make_foreign(self, verb: str) -> Foreign:

@@ -27,10 +27,15 @@ class RunFileError(ValueError):
 
 @dataclass(eq=False)
 class Foreign:
-    """Stands in a scanned structure for something in the file that is not plain."""
+    """Stands in a scanned structure for something in the file that is not plain.
 
-    verb: str  # what it is, as the rest of a sentence: "is a set", "refers to posix.system"
-    empty: bool = True  # whether nothing was put into it
+    Attributes:
+        verb: What it is, as the rest of a sentence: "is a set", "refers to posix.system".
+        empty: Whether nothing was put into it.
+    """
+
+    verb: str
+    empty: bool = True
 
 
 def check_plain(

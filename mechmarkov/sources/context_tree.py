@@ -128,11 +128,11 @@ class ContextTree(Stationary):
         return self.chain.entropy_rate
 
     def step_law(self, m: int) -> Float[np.ndarray, "state_from state_to"]:
-        """By the chain; see `Stationary.step_law`."""
+        """Returns the law by the chain; see `Stationary.step_law`."""
         return self.chain.step_law(m)
 
     def step_laws(self) -> Iterator[Float[np.ndarray, "state_from state_to"]]:
-        """By the chain; see `Stationary.step_laws`."""
+        """Yields the laws by the chain; see `Stationary.step_laws`."""
         return self.chain.step_laws()
 
     def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:

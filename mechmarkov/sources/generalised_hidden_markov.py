@@ -152,7 +152,11 @@ class GeneralisedHiddenMarkov(Stationary):
 
     @cached_property
     def ends(self) -> tuple[Float[np.ndarray, " from"], Float[np.ndarray, " to"]]:
-        """`l` and `r`: `l T = l`, `T r = r` for the sum T over tokens, and `l r = 1`; read-only."""
+        """`l` and `r`: `l T = l`, `T r = r` for the sum T over tokens, and `l r = 1`; read-only.
+
+        Raises:
+            ValueError: T has not the eigenvalue 1 once, with all others smaller.
+        """
         values, right = np.linalg.eig(self.T.sum(0))
         other_values, left = np.linalg.eig(self.T.sum(0).T)
         largest = np.sort(np.abs(values))[::-1]
@@ -179,12 +183,12 @@ class GeneralisedHiddenMarkov(Stationary):
         )
 
     def step_law(self, m: int) -> Float[np.ndarray, "state_from state_to"]:
-        """By m steps of the sum of matrices; see `Stationary.step_law`."""
+        """Returns the law by m steps of the sum of matrices; see `Stationary.step_law`."""
         check_steps(m)
         return next(islice(self.step_laws(), m, None))
 
     def step_laws(self) -> Iterator[Float[np.ndarray, "state_from state_to"]]:
-        """Each from one more step; see `Stationary.step_laws`."""
+        """Yields each law from one more step; see `Stationary.step_laws`."""
         yield np.eye(self.n_states)
         known, end = self.ends[0] @ self.T, self.ends[1]  # after the first token
         while True:

@@ -123,7 +123,11 @@ class Graph(FixedChain):
 
     @cached_property
     def weight_matrix(self) -> Float[np.ndarray, "state_from state_to"]:
-        """The weights, however they were given; read-only."""
+        """The weights, however they were given; read-only.
+
+        Raises:
+            ValueError: An edge outside the nodes, of a weight that is not allowed, or given twice.
+        """
         if self.weights is not None:
             return read_only(np.array(self.weights))
         W = np.zeros((self.n_states, self.n_states))

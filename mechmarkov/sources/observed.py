@@ -42,7 +42,7 @@ class Observed(StoredSequences):
         tokens: A text, integers (numpy, torch, pandas, a list) or texts such as words: one sequence, a list
             of sequences, an array `[sequence, position]`, or a column of lists of pandas, polars, pyarrow or
             `datasets`. Integers are states as they are; a text's characters are states in the order of their
-            code points, as nanoGPT numbers them, and the line end that ends it is none.
+            code points, as nanoGPT numbers them, and the line end that ends it is not a state.
         order: How many states back the law looks, 0 to 5; by default the lowest order that no higher one
             beats by more than two standard errors over blocks, and by more nats in all than there are states.
             `choice` has the losses of all.

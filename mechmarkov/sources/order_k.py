@@ -119,12 +119,12 @@ class OrderK(Stationary):
         return read_only(self.history_law.reshape(-1, self.n_states).sum(0))
 
     def step_law(self, m: int) -> Float[np.ndarray, "state_from state_to"]:
-        """By the chain of histories; see `Stationary.step_law`."""
+        """Returns the law by the chain of histories; see `Stationary.step_law`."""
         check_steps(m)
         return next(islice(self.step_laws(), m, None))
 
     def step_laws(self) -> Iterator[Float[np.ndarray, "state_from state_to"]]:
-        """Each from the last, by one step of the chain of histories; see `Stationary.step_laws`."""
+        """Yields each law from the last, a step of the chain of histories on; see `Stationary.step_laws`."""
         K, S = self.n_states, len(self.history_law)
         joint = np.zeros((K, S))  # of the state that is m steps back, and the history now
         joint[np.arange(S) % K, np.arange(S)] = self.history_law

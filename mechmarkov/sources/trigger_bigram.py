@@ -41,12 +41,19 @@ Outputs = Annotated[Literal["uniform"] | tuple[float, ...], BeforeValidator(_out
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """Every draw of the outputs, the last trigger's changing fastest."""
+    """Every draw of the outputs, the last trigger's changing fastest.
 
-    possible: Int[np.ndarray, " possible"]  # the states that can be outputs
-    outputs: Int[np.ndarray, "draw trigger"]  # what follows each trigger
-    weight: Float[np.ndarray, " draw"]  # how likely the draw is
-    law: Float[np.ndarray, "draw state"]  # the stationary law of the chain that it makes
+    Attributes:
+        possible: The states that can be outputs.
+        outputs: What follows each trigger.
+        weight: How likely the draw is.
+        law: The stationary law of the chain that it makes.
+    """
+
+    possible: Int[np.ndarray, " possible"]
+    outputs: Int[np.ndarray, "draw trigger"]
+    weight: Float[np.ndarray, " draw"]
+    law: Float[np.ndarray, "draw state"]
 
 
 class TriggerBigram(ByMatrix, WithHidden, Stationary):
@@ -225,7 +232,7 @@ class TriggerBigram(ByMatrix, WithHidden, Stationary):
         return next(islice(self.step_laws(), m, None))
 
     def step_laws(self) -> Iterator[Float[np.ndarray, "state_from state_to"]]:
-        """Each from the last, by one step of the chains of all draws; see `Stationary.step_laws`."""
+        """Yields each law from the last, a step of the chains of all draws on; see `Stationary.step_laws`."""
         if self.start == "global":
             yield from super().step_laws()
             return

@@ -166,7 +166,7 @@ def sent_to_ray(
     Raises:
         ImportError: Ray is not installed.
         ConnectionError: There is no cluster at that address.
-        ValueError: It is no address.
+        ValueError: It is not an address.
     """
     try:
         import ray

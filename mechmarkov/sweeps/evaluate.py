@@ -25,12 +25,19 @@ MAX_ACTIVATION_ELEMENTS = 1 << 22  # of the largest activation of a pass: 16 MB 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of one run, as plain JSON data."""
+    """Scores of one run, as plain JSON data.
 
-    scores: dict[str, dict[str, dict[str, Any]]]  # probe to score to `Score.to_data()`
-    skipped: dict[str, str]  # probes that do not apply, and why
-    failed: dict[str, str]  # probes that raised, and what
-    stuck: Stuck  # whether it has less than half of the best predictor's gain over the unigram
+    Attributes:
+        scores: Scores as `Score.to_data()` gives them, by probe and name.
+        skipped: Probes that do not apply, and why.
+        failed: Probes that raised, and what.
+        stuck: Whether it has less than half of the best predictor's gain over the unigram.
+    """
+
+    scores: dict[str, dict[str, dict[str, Any]]]
+    skipped: dict[str, str]
+    failed: dict[str, str]
+    stuck: Stuck
 
 
 class Outputs(Subject):

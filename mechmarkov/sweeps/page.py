@@ -27,14 +27,23 @@ Curve = Mapping[str, Sequence[int] | Sequence[float]]
 
 @dataclass(frozen=True)
 class RunLine:
-    """A run of a cell, as the template wants it."""
+    """A run of a cell, as the template wants it.
 
-    name: str  # its seed and, where others of the cell have that seed too, its number
-    key: str  # in the sweep's table
-    event: str  # whether the diagram's event happened: yes, no, or undecided and why
-    loss: str  # the last in training; how the run ended where there is none
-    report: str  # its report's address from the page; empty where there is none
-    kept: bool  # whether its run file is there
+    Attributes:
+        name: Its seed and, where others of the cell have that seed too, its number.
+        key: The key of its row in the sweep's table.
+        event: Whether the diagram's event happened: yes, no, or undecided and why.
+        loss: The last in training; how the run ended where there is none.
+        report: Its report's address from the page; empty where there is none.
+        kept: Whether its run file is there.
+    """
+
+    name: str
+    key: str
+    event: str
+    loss: str
+    report: str
+    kept: bool
 
 
 @dataclass(frozen=True)

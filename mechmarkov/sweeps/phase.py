@@ -30,14 +30,23 @@ LEGEND = "runs where it happens of all decided runs, Wilson's 95 % interval; –
 
 @dataclass(frozen=True)
 class Share:
-    """The share of runs with an event, with the ends of Wilson's 95 % interval, NaN where n is 0."""
+    """The share of runs with an event, with the ends of Wilson's 95 % interval, NaN where n is 0.
+
+    Attributes:
+        hits: The number of runs with the event.
+        n: The number of runs of which it is decided.
+        unknown: The number of the other runs.
+        low: The lower end of the interval.
+        high: The upper end.
+        reasons: Why the others are undecided, each reason once.
+    """
 
     hits: int
-    n: int  # of how many
-    unknown: int  # how many others are undecided
+    n: int
+    unknown: int
     low: float
     high: float
-    reasons: tuple[str, ...] = ()  # why these are, each once
+    reasons: tuple[str, ...] = ()
 
 
 Where = tuple[Any, Any, Any]  # the values of facet, y and x

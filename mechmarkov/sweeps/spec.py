@@ -152,7 +152,7 @@ class Sweep(Written):
 
     @classmethod
     def from_toml(cls, path: str | Path) -> "Sweep":
-        """From a TOML file, to which the path of a recipe is relative."""
+        """Read one from a TOML file, to which the path of a recipe is relative."""
         sweep = super().from_toml(path)
         if not is_file(sweep.recipe):
             return sweep
@@ -170,10 +170,15 @@ class Sweep(Written):
 
 @dataclass(frozen=True)
 class Point:
-    """A recipe of a sweep."""
+    """A recipe of a sweep.
 
-    index: int  # its place, from 1
-    # Dotted field to value, for every field that the sweep varies; None where this recipe has none.
+    Attributes:
+        index: The place of the recipe in the sweep, from 1.
+        values: Dotted field to value, for every field that the sweep varies; None where this recipe has none.
+        recipe: The recipe.
+    """
+
+    index: int
     values: Values
     recipe: Recipe
 

@@ -75,9 +75,13 @@ TABLED = {"message", "step", "metrics", "scores", "skipped", "failed", "stuck", 
 
 @dataclass(frozen=True)
 class Store:
-    """The place where rows and runs are kept."""
+    """The place where rows and runs are kept.
 
-    folder: Path  # the folder of the sweep; `rows/KEY.json` and, where they are kept, `runs/KEY.pt` are in it
+    Attributes:
+        folder: The folder of the sweep, with `rows/KEY.json` and, where they are kept, `runs/KEY.pt`.
+    """
+
+    folder: Path
 
     def row_file(self, key: str) -> Path:
         """The path of a member's row, `rows/KEY.json`."""
@@ -136,7 +140,7 @@ class Store:
         """Refuse a folder whose table has members of another sweep: it would be replaced by one without them.
 
         Raises:
-            SweepError: For such a table, and for a file in its place that is none.
+            SweepError: For such a table, and for a file in its place that is not a table.
         """
         path = self.folder / "table.parquet"
         if not path.exists():

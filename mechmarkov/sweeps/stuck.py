@@ -23,22 +23,36 @@ MIN_GAIN_NATS = 1e-9  # float64 rounding of two equal losses is 1e-15
 
 @dataclass(frozen=True)
 class Line:
-    """Between the unigram and the predictor to be learned."""
+    """Between the unigram and the predictor to be learned.
 
-    predictor: str  # the one to be learned
-    expected: bool  # whether losses are expected ones; else those of the sampled next states
-    loss: float  # the predictor's loss, in nats: 0 for expected losses, which are counted from it
-    half: float  # half of its gain over the unigram, in nats
+    Attributes:
+        predictor: The predictor to be learned.
+        expected: Whether losses are expected ones; else those of the sampled next states.
+        loss: The predictor's loss (nats): 0 for expected losses, which are counted from it.
+        half: Half of its gain over the unigram (nats).
+    """
+
+    predictor: str
+    expected: bool
+    loss: float
+    half: float
 
 
 @dataclass(frozen=True)
 class Stuck:
-    """The verdict whether a model has less than half of the gain over the unigram."""
+    """The verdict whether a model has less than half of the gain over the unigram.
 
-    value: bool | None  # None where it cannot be decided
-    reason: str | None = None  # why not
-    excess: float | None = None  # its loss above that of the predictor to be learned, in nats
-    line: float | None = None  # above which it is stuck, in nats
+    Attributes:
+        value: Whether it is stuck; None where that cannot be decided.
+        reason: Why it cannot be decided.
+        excess: The loss above that of the predictor to be learned (nats).
+        line: The loss above which it is stuck (nats).
+    """
+
+    value: bool | None
+    reason: str | None = None
+    excess: float | None = None
+    line: float | None = None
 
 
 def line_of(subject: Subject) -> Line | str:

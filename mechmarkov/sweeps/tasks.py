@@ -29,13 +29,19 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Item:
-    """A member and the scores that are wanted of it."""
+    """A member and the scores that are wanted of it.
 
-    key: str  # under which its row is kept
-    member: Member  # recipe and seed
-    probes: tuple[str, ...] = ()  # whose scores are wanted; `behaviour` always is
-    # Its `run.pt`, where it was kept by an earlier call and only scores are missing; its bytes on
-    # another machine.
+    Attributes:
+        key: The key that its row is kept under.
+        member: Recipe and seed.
+        probes: The probes whose scores are wanted; `behaviour` always is.
+        run: Its `run.pt`, where an earlier call kept it and only scores are missing; its bytes on another
+            machine.
+    """
+
+    key: str
+    member: Member
+    probes: tuple[str, ...] = ()
     run: Path | bytes | None = None
 
 
@@ -54,16 +60,24 @@ class Task:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings by which tasks are carried out."""
+    """The settings by which tasks are carried out.
 
-    device: str = "auto"  # `auto`, `cpu` or `cuda`
-    steps: Literal["last", "all"] = "last"  # which checkpoints the probes see
-    keep_runs: bool = False  # whether `run.pt` files come back too
-    # Stacks that train at once on a processor; None for as many as this process may use.
+    Attributes:
+        device: `auto`, `cpu` or `cuda`.
+        steps: Which checkpoints the probes see.
+        keep_runs: Whether `run.pt` files come back too.
+        cores: Stacks that train at once on a processor; None for as many as this process may use.
+        memory: Bytes for all of these; None for what `train_members` takes.
+        gpu_share: A share of a GPU, where several tasks share one.
+        scratch: A folder for the snapshots that an interrupted task resumes from, None for none.
+    """
+
+    device: str = "auto"
+    steps: Literal["last", "all"] = "last"
+    keep_runs: bool = False
     cores: int | None = None
-    memory: int | None = None  # bytes for all of these; None for what `train_members` takes
-    gpu_share: float = 1.0  # a share of a GPU, where several tasks share one
-    # A folder for the snapshots that an interrupted task resumes from, None for none.
+    memory: int | None = None
+    gpu_share: float = 1.0
     scratch: Path | None = None
 
 

@@ -69,7 +69,14 @@ def standard_error(values: Float[np.ndarray, "*lead sequence"]) -> Float[np.ndar
 
 
 def wilson(share: float, n: float) -> tuple[float, float]:
-    """Wilson's 95 % interval (1927) of a frequency of `n`; of a half hit, from one hit less to one more.
+    """Wilson's 95 % interval (1927) of a share of `n` trials; of a half hit, from one hit less to one more.
+
+    Args:
+        share: The hits over the trials, from 0 to 1.
+        n: The number of trials.
+
+    Raises:
+        ValueError: A share that is not from 0 to 1, such as a number of hits.
 
     Example:
         >>> [round(end, 3) for end in wilson(1.0, 64)], [round(end, 3) for end in wilson(0.5, 100)]
@@ -78,6 +85,8 @@ def wilson(share: float, n: float) -> tuple[float, float]:
         True
     """
     hits = round(2 * share * n) / 2
+    if not 0 <= hits <= n:
+        raise ValueError(f"share is {share}, expected hits over trials, from 0 to 1")
     low, high = (binomtest(k, int(n)).proportion_ci(method="wilson") for k in (floor(hits), ceil(hits)))
     return float(low.low), float(high.high)
 

@@ -89,6 +89,12 @@ def basin(e: float, w: float, p: float, q: float) -> Literal["bigram", "unigram"
 
     For p + q = 1 tokens are independent and the two are one.
 
+    Args:
+        e: The embedding's coordinate at the start.
+        w: The weights' coordinate at the start.
+        p: `Pr(1 | 0)` of the chain.
+        q: `Pr(0 | 1)`.
+
     Example:
         >>> basin(0.1, 0.1, 0.2, 0.3), basin(0.1, 0.1, 0.5, 0.8), basin(0.1, -1.0, 0.5, 0.8)
         ('bigram', 'unigram', 'bigram')

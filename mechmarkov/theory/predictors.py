@@ -55,6 +55,12 @@ def k_step(tokens: Tokens, step_law: Matrix, pi: Float[np.ndarray, " state_to"],
     Lag counts from the predicted token, so at position t it reads `tokens[:, t - k + 1]`. The first `k - 1`
     positions have no such token and get `pi`. `k = 1` is the bigram.
 
+    Args:
+        tokens: Sequences of states.
+        step_law: The law of the state k steps on, `[state_from, state_to]` (`source.step_law(k)`).
+        pi: The stationary law.
+        k: The lag.
+
     Raises:
         ValueError: `k` is below 1.
 
@@ -132,6 +138,12 @@ def in_context_order(tokens: Tokens, n_states: int, order: int, concentration: f
     The conditional k-gram of Rajaraman et al. 2024 (arXiv 2407.17686), smoothed. The exact posterior mean
     when every row of an order-k kernel is drawn from Dirichlet(a) and the first k tokens are uniform. Holds
     one `[batch, history, state_to]` table of counts, not one per position.
+
+    Args:
+        tokens: Sequences of states.
+        n_states: The number of states, K.
+        order: How many tokens back it looks, k.
+        concentration: What is added to every count, a.
 
     Example:
         >>> in_context_order(np.array([[0, 1, 1, 0, 1]]), n_states=2, order=2)[0, 4].round(3).tolist()
@@ -212,7 +224,8 @@ def check_tokens(tokens: Tokens, n_states: int) -> None:
     """
     if not isinstance(tokens, np.ndarray) or tokens.dtype.kind not in "iu":
         kind = tokens.dtype if isinstance(tokens, np.ndarray) else type(tokens).__name__
-        raise TypeError(f"tokens is {kind}, expected an array of integers, [batch, position]")
+        call = "tokens.numpy()" if hasattr(tokens, "numpy") else "np.array(tokens, dtype=int)"
+        raise TypeError(f"tokens is {kind}, expected an array of integers, [batch, position]: {call}")
     if tokens.ndim != 2:
         raise ValueError(f"tokens has shape {tokens.shape}, expected [batch, position]")
     if tokens.size and not (tokens.min() >= 0 and tokens.max() < n_states):

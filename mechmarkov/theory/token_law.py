@@ -106,6 +106,13 @@ def token_chain(T: Matrices, tokeniser: Transducer, most: int) -> TokenChain:
 
     Raises:
         ValueError: There are more.
+
+    Example:
+        >>> from mechmarkov.theory.transducer import greedy
+        >>> coin = np.full((2, 1, 1), 0.5)  # two symbols, nothing to remember
+        >>> chain = token_chain(coin, greedy([(0,), (1,), (0, 0)], 2), most=9)
+        >>> chain.token.tolist(), chain.law.round(3).tolist()
+        ([1, 2, 0], [0.6, 0.2, 0.2])
     """
     index: dict[tuple[int, tuple[Hashable, Written, int]], int] = {}
     rows: dict[tuple[Hashable, Written, int], dict[int, float]] = {}

@@ -71,6 +71,10 @@ def greedy(words: Sequence[Word], n_symbols: int) -> Transducer:
 
     Raises:
         ValueError: A symbol is not a word.
+
+    Example:
+        >>> greedy([(0,), (1,), (0, 0)], 2).encode([0, 0, 0, 1])
+        [2, 0, 1]
     """
     number = {tuple(word): token for token, word in enumerate(words)}
     missing = [symbol for symbol in range(n_symbols) if (symbol,) not in number]

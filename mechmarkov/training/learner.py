@@ -55,17 +55,28 @@ def with_errors(
 
 @dataclass(frozen=True, eq=False)
 class LearnerJob:
-    """Everything that the learner of a stack is built from: `recipe.model.learner(job)`."""
+    """Everything that the learner of a stack is built from: `recipe.model.learner(job)`.
 
-    config: DecoderConfig  # the decoder that is trained, or exported
-    objective: Objective  # what it is trained for
-    seeds: Sequence[int]  # the seed of each member's start
-    inits: Sequence[Init]  # how each member starts
-    trainable: Slices | None  # the part of the decoder that is trained; None for all
-    precision: str  # the type that matrix products compute in
-    compile: bool  # whether the decoder runs through `torch.compile`
-    device: torch.device  # where the stack lives
-    # Weights that every member starts from instead, without the stack axis.
+    Attributes:
+        config: The decoder that is trained, or exported.
+        objective: What it is trained for.
+        seeds: The seed of each member's start.
+        inits: How each member starts.
+        trainable: The part of the decoder that is trained; None for all.
+        precision: The type that matrix products compute in.
+        compile: Whether the decoder runs through `torch.compile`.
+        device: Where the stack lives.
+        start: Weights that every member starts from instead, without the stack axis.
+    """
+
+    config: DecoderConfig
+    objective: Objective
+    seeds: Sequence[int]
+    inits: Sequence[Init]
+    trainable: Slices | None
+    precision: str
+    compile: bool
+    device: torch.device
     start: Mapping[str, Tensor] | None = None
 
 

@@ -107,7 +107,8 @@ class DecoderSection(DecoderConfig, TrainedModel):
 class DisentangledSection(Fields, TrainedModel):
     """`[model] kind = "disentangled"`: the two-layer model of Nichani et al. (2024); K comes from the source.
 
-    Attributes are those of `DisentangledShape`. What is trained starts by `init`, on top of `key_start`.
+    Fields are those of `DisentangledShape` (`mechmarkov.models.constructions.disentangled`). What is trained
+    starts by `init`, on top of `key_start`.
     """
 
     kind: Literal["disentangled"] = "disentangled"

@@ -33,31 +33,52 @@ MOST_TOKENS = 1 << 17
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """Models of one shape that train as one model, with a leading axis."""
+    """Models of one shape that train as one model, with a leading axis.
 
-    places: tuple[int, ...]  # where they are in the fleet
+    Attributes:
+        places: The places of its members in the fleet.
+        members: Its members.
+        workload: The workload of the first; shape, steps and checkpoints are the same for all.
+        paths: Where each run is saved; empty for nowhere.
+        partial: What an interrupted training resumes from.
+    """
+
+    places: tuple[int, ...]
     members: tuple[Member, ...]
-    workload: Workload  # that of the first; shape, steps and checkpoints are the same for all
-    paths: tuple[Path, ...] = ()  # where each run is saved; empty for nowhere
-    partial: Path | None = None  # what an interrupted training resumes from
+    workload: Workload
+    paths: tuple[Path, ...] = ()
+    partial: Path | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingPlan:
-    """All that decides a training: what is trained, in which stacks, where, and into which files."""
+    """All that decides a training: what is trained, in which stacks, where, and into which files.
 
-    members: tuple[Member, ...]  # what is trained, in the order of the results
-    paths: tuple[Path, ...] = ()  # a file for each, or none
-    # Runs of an earlier call that are in these files, by the member's place.
+    Attributes:
+        members: What is trained, in the order of the results.
+        paths: The file of each, or none.
+        earlier: Runs of an earlier call that are in these files, by the member's place.
+        start: A run that every member starts from.
+        save_every: Seconds between writes of what is needed to resume.
+        device: Where stacks train.
+        bytes: What each member takes, by estimate.
+        memory: Bytes that all stacks that train at once may take together.
+        at_once: How many stacks train at the same time.
+        copied: Whether stacks train in copies of this process; else in threads.
+        stacks: The stacks; none where every run is there already.
+    """
+
+    members: tuple[Member, ...]
+    paths: tuple[Path, ...] = ()
     earlier: Mapping[int, Run] = field(default_factory=dict)
-    start: Run | None = None  # a run that every member starts from
-    save_every: float = 10.0  # seconds between writes of what is needed to resume
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # where stacks train
-    bytes: tuple[int, ...] = ()  # what each member takes, by estimate
-    memory: int = 0  # bytes that all stacks that train at once may take together
-    at_once: int = 1  # how many stacks train at the same time
-    copied: bool = False  # whether these are copies of this process, else threads
-    stacks: tuple[Stack, ...] = ()  # the stacks; none where every run is there already
+    start: Run | None = None
+    save_every: float = 10.0
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    bytes: tuple[int, ...] = ()
+    memory: int = 0
+    at_once: int = 1
+    copied: bool = False
+    stacks: tuple[Stack, ...] = ()
 
     def halved(self) -> "TrainingPlan | None":
         """Returns a plan of the same training for half the memory; None where a single model is larger.

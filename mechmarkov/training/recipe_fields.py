@@ -46,12 +46,19 @@ TYPES = {"number": "number", "integer": "integer", "string": "text", "boolean": 
 
 @dataclass(frozen=True)
 class RecipeField:
-    """One field of a recipe."""
+    """One field of a recipe.
 
-    name: str  # the key as it is written
-    type: str  # the words for what it takes
-    default: Any  # the plain value without it; `...` where it is required and None where it is left out
-    meaning: str  # the entry of the class's docstring; empty where it has none
+    Attributes:
+        name: The key as it is written.
+        type: What it takes, in words.
+        default: The plain value without it; `...` where it is required and None where it is left out.
+        meaning: The entry of the class's docstring; empty where it has none.
+    """
+
+    name: str
+    type: str
+    default: Any
+    meaning: str
 
     @property
     def follows(self) -> bool:

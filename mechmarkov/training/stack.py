@@ -22,17 +22,25 @@ from mechmarkov.training.workload import Member
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """The result of training one stack, on the CPU."""
+    """The result of training one stack, on the CPU.
 
-    members: tuple[Member, ...]  # what was trained, in the order of the stack
-    # Step to tensors `[stack, ...]` under HookedTransformer's names.
+    Attributes:
+        members: What was trained, in the order of the stack.
+        checkpoints: Tensors `[stack, ...]` under HookedTransformer's names, by step.
+        frozen: The decoder's other tensors, the same for all members at all steps, without those axes.
+        metrics: Arrays `[recorded step, stack]` by name; entry i is of the weights after i steps.
+        seconds: Wall time, of only this session where training was resumed (s).
+        device: Where it was trained.
+        computed_by: What its steps were computed by.
+    """
+
+    members: tuple[Member, ...]
     checkpoints: dict[int, dict[str, Tensor]]
-    # The decoder's other tensors, the same for all members at all steps, without those axes.
     frozen: dict[str, Tensor]
-    metrics: dict[str, Tensor]  # name to `[recorded step, stack]`; entry i is of the weights after i steps
-    seconds: float  # wall time, of only this session where training was resumed
-    device: str  # where it was trained
-    computed_by: str  # what its steps were computed by
+    metrics: dict[str, Tensor]
+    seconds: float
+    device: str
+    computed_by: str
 
     def member(self, index: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Returns one member's weights and metrics by name.

@@ -18,7 +18,12 @@ OWN_SETTINGS = ("lr", "weight_decay", "warmup", "div_factor", "final_div_factor"
 
 @dataclass(frozen=True)
 class Member:
-    """One training: what is trained on and for, and the seed of its start and its data."""
+    """One training.
+
+    Attributes:
+        recipe: What is trained, on what and for what.
+        seed: The seed of its start and its data.
+    """
 
     recipe: Recipe
     seed: int
@@ -37,17 +42,29 @@ def members_of(recipe: Recipe, seeds: Sequence[int]) -> list[Member]:
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """The sizes of one training, which follow from its recipe."""
+    """The sizes of one training, which follow from its recipe.
+
+    Attributes:
+        recipe: The recipe.
+        key: A key that is equal for recipes that may share a stack (`fleet_key`).
+        config: The decoder that checkpoints are weights of.
+        trainable: The part of it that is trained; None for all.
+        checkpoints: The steps at which weights are kept, ascending.
+        length: States of a training sequence, the last target among them.
+        sequences: How many sequences a step reads.
+        tokens: How many tokens a step reads.
+        bytes: An upper estimate of what one member adds to a stack.
+    """
 
     recipe: Recipe
-    key: str  # equal for recipes that may share a stack (`fleet_key`)
-    config: DecoderConfig  # the decoder that checkpoints are weights of
-    trainable: Slices | None  # the part of it that is trained; None for all
-    checkpoints: tuple[int, ...]  # the steps at which weights are kept, ascending
-    length: int  # states of a training sequence, the last target among them
-    sequences: int  # how many sequences a step reads
-    tokens: int  # how many tokens that is
-    bytes: int  # an upper estimate of what one member adds to a stack
+    key: str
+    config: DecoderConfig
+    trainable: Slices | None
+    checkpoints: tuple[int, ...]
+    length: int
+    sequences: int
+    tokens: int
+    bytes: int
 
 
 def workload_of(recipe: Recipe) -> Workload:

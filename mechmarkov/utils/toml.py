@@ -76,7 +76,7 @@ class Written(Fields):
 
     @classmethod
     def from_data(cls: type[W], data: Mapping[str, Any]) -> W:
-        """From plain values.
+        """Make one from plain values.
 
         Raises:
             ValueError: The class's `error`, one line that names each fault: key, value and what was expected.
@@ -90,7 +90,7 @@ class Written(Fields):
 
     @classmethod
     def from_toml(cls: type[W], path: str | Path) -> W:
-        """From a TOML file.
+        """Read one from a TOML file.
 
         Raises:
             ValueError: The class's `error`, one line that begins with the path.
@@ -111,7 +111,11 @@ class Written(Fields):
 
     @classmethod
     def load(cls: type[W], given: W | Mapping[str, Any] | str | Path) -> W:
-        """From one already made, plain values, a TOML file, or the name of a shipped one."""
+        """Take one that is made already, plain values, a TOML file, or the name of a shipped one.
+
+        Raises:
+            ValueError: Anything else, and an unknown name, as this class's `error`.
+        """
         if isinstance(given, cls):
             return given
         if isinstance(given, Mapping):

@@ -36,7 +36,7 @@ def measure(subject: Subject) -> xr.Dataset:
         `effect` [axis, component, kind, measure]: a component's output replaced by zero, by its mean at each
         position, by that of another sequence ("resample"), or by that of another sequence with the same
         current token there ("same_token"); a head's attention made uniform or put on the parent. NaN where a
-        kind is none for a component, or cannot change it, and for all kinds but means of the
+        kind does not fit a component, or cannot change it, and for all kinds but means of the
         `kinds_left_out` components of least effect, where there are more than 24;
         `path_effect` [axis, path, path_kind, measure], with `sender` and `receiver`: the same in what one
         later component reads, and nowhere else; of models before the last, means and zeroed positions only;

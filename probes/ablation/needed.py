@@ -60,10 +60,7 @@ def needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str,
         scores: Its scores, of which `largest_effect` has a null.
         undone: Parts that only undo others, and those (`together.cancel`).
     """
-    effects, score = (
-        {part: nats for part, nats in ranked(data).items() if part not in undone},
-        scores["largest_effect"],
-    )
+    effects = {part: nats for part, nats in ranked(data).items() if part not in undone}
     if not effects:
         return
     name, value, interval = largest_effect(data)
@@ -71,19 +68,21 @@ def needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str,
         name = max(effects, key=effects.__getitem__)
         value, interval = effects[name], interval_at(data, "effect", component=name, **MEAN_LOSS)
     clean = Condition("loss", value=float(last_model(data)["clean"].sel(measure="loss")), unit="nats")
-    on_scores = (Condition("loss on scores"),) if data.attrs["objective"] != "cross_entropy" else ()
     if (group := _group_needed(data, ranked(data), interval)) is not None:
         yield replace(group, because=(clean, *group.because))
         return
     ends = {part: interval_at(data, "effect", component=part, **MEAN_LOSS) for part in effects}
     ends[name] = interval  # of the largest of them, one effect has one interval
     clear = [part for part, (low, _) in ends.items() if low > 0 and effects[part] > MIN_EFFECT_NATS]
+    harm, score = list(_harm(effects, ends)), scores["largest_effect"]
+    names: Names = (name,)
     if matters(value, interval):
         most = {name, *set(effects) & set(tied(data, name, value, interval)) & set(clear)}
         names = tuple(part for part in effects if part in most)  # in the order in which they are computed
         status: Status = "open" if standing(score) == "within" else "shown"
-        beside = [clean, *[Condition("within its null")] * (status == "open")]
-        beside += [one for one in _harm(effects, ends) if status == "open" and one.words]
+        beside = []
+        if status == "open":
+            beside += [Condition("within its null"), *(one for one in harm if one.words)]
         if len(names) > 1:
             least = min(effects[other] for other in names)
             beside.append(Condition("least of them", value=least, unit="nats"))
@@ -91,21 +90,17 @@ def needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str,
         for other in rest[:1]:
             if matters(effects[other], interval_at(data, "effect", component=other, **MEAN_LOSS)):
                 beside.append(Condition("next part", value=effects[other], unit="nats", words=(other,)))
-        yield Claim(
-            names, "is_needed_most", (), value, interval, score.null, "nats", status, "intervention",
-            because=tuple(beside),
-        )  # fmt: skip
-        return
-    little = all(high < MIN_EFFECT_NATS for _, high in ends.values())
-    if not little and interval[1] < MIN_EFFECT_NATS:  # what is clearly worth nothing; another one may be
-        name = max(ends, key=lambda part: ends[part][1])
-        value, interval = effects[name], ends[name]
-    harm = list(_harm(effects, ends))
-    if clear:  # the largest effect is not sure, a smaller one is
-        harm.append(Condition("clearly needed", words=tuple(clear)))
+    else:
+        status = "excluded" if all(high < MIN_EFFECT_NATS for _, high in ends.values()) else "open"
+        if status == "open" and interval[1] < MIN_EFFECT_NATS:  # clearly worth nothing; another one may be
+            name = max(ends, key=lambda part: ends[part][1])
+            names, value, interval = (name,), effects[name], ends[name]
+        on_scores = [Condition("loss on scores")] * (data.attrs["objective"] != "cross_entropy")
+        # Where the largest effect is not sure, a smaller one may be.
+        beside = [*on_scores, *harm, *[Condition("clearly needed", words=tuple(clear))] * bool(clear)]
     yield Claim(
-        (name,), "is_needed_most", (), value, interval, score.null, "nats",
-        "excluded" if little else "open", "intervention", because=(clean, *on_scores, *harm),
+        names, "is_needed_most", (), value, interval, score.null, "nats", status, "intervention",
+        because=(clean, *beside),
     )  # fmt: skip
 
 

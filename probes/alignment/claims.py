@@ -78,57 +78,60 @@ def target_of(best: xr.Dataset) -> tuple[str, np.ndarray]:
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     """Returns which paths have the target in their weights, or come nearest to it."""
     score, best = _deciding(data, scores), of_best_path(data)
-    least = MIN_GAIN_SHARE * float(data["unigram_kl"])
-    names = (str(best["path"].item()),) if bool(best["constant"]) else tuple(alike(data))
-    path, lag = str(best["path"].item()), int(best["attended_lag"])
-    mass = float(best["attended_mass"])
+    constant, reads = bool(best["constant"]), bool(_reads(best))
+    names = (str(best["path"].item()),) if constant else tuple(alike(data))
     target, _ = target_of(best)
-    gain, nats = float(best["gain"]), float(best["kernel_kl"])
-    constant = bool(best["constant"])
+    gain, nats, slope = (float(best[name]) for name in ("gain", "kernel_kl", "kernel_slope"))
     # Where the unigram is as near to this law, what is the law is it all the same.
     is_law = 0 < nats + gain < MIN_GAP_NATS and nats <= MAX_LEFT * (nats + gain)
-    holds = not constant and (gain >= least or is_law) and bool(_reads(best))
-    conditions = [
-        _law(data, best),
-        _by_itself(best),
-        Condition("the unigram is away", value=nats + gain, unit="nats"),
-        Condition("by mean output", mlp_index(path) is not None),
-        Condition("norm's scale at its mean", bool(data.attrs["has_norm"])),
-    ]
-    if int(data.attrs["source_lag"]) > 1:
-        conditions.append(Condition("lag of the source", value=int(data.attrs["source_lag"])))
-    no_law = None
-    if int(data.attrs["source_lag"]) > 1 and nats + gain < MIN_GAP_NATS:
-        no_law = Condition("a token that tells nothing")
-    elif nats + gain < TIE:
-        no_law = Condition(EQUAL_ROWS)
-    if no_law is not None:
-        conditions = [one for one in conditions if one.name not in DISTANCES] + [no_law]
-    if constant:
-        conditions.insert(0, Condition("constant"))
-    if head_index(path) is not None and not constant and no_law != Condition(EQUAL_ROWS):
-        words = token_names(lag, int(data.attrs["query_shift"]), int(data.attrs["source_lag"]))
-        conditions.append(Condition("attends", mass >= MIN_ATTENDED_MASS, mass, "probability", words))
-        if int(best["lags_alike"]) > 1 and no_law is None:
-            conditions.append(Condition("lags alike"))
-    if np.isfinite(best["kernel_slope"]) and not constant:
-        conditions.append(Condition("slope", value=_unrounded(float(best["kernel_slope"]))))
+    holds = not constant and (gain >= MIN_GAIN_SHARE * float(data["unigram_kl"]) or is_law) and reads
+    conditions = _conditions(data, best, nats + gain)
     value = _unrounded(score.value) if score is not None and isinstance(score.value, float) else None
-    null = None if score is None else score.null
-    unit = "" if score is None else score.unit
+    null, unit = (None, "") if score is None else (score.null, score.unit)
     is_another = unit == "cosine" and value is not None and value < MIN_COSINE
-    if is_another and not constant and bool(_reads(best)) and np.isfinite(best["row_left"]).any():
+    if is_another and not constant and reads and np.isfinite(best["row_left"]).any():
         is_another, holds = False, True  # most rows are right: a few far off decide cosine and gain
     status: Status = "shown" if holds and not is_another else "excluded"
-    if not constant and unit == "cosine" and not is_another and not holds and bool(_reads(best)):
-        slope = float(best["kernel_slope"])  # at a slope near 1 the scale is right, and the rest is not
-        off = not MIN_SLOPE < slope < 1 / MIN_SLOPE
+    if not constant and unit == "cosine" and not is_another and not holds and reads:
+        off = not MIN_SLOPE < slope < 1 / MIN_SLOPE  # near 1 the scale is right, and the rest is not
         conditions.append(Condition("only its direction", off, gain, "nats"))
     rows, where = _rows(data, best) if status == "shown" else ((), Where())
     told = Claim(
         names, "matches", (target,), value, None, null, unit, status, "weights", where, (*conditions, *rows)
     )
-    return [told, *_at_other_lags(data, lag)] if status == "shown" else [told]
+    return [told, *_at_other_lags(data, int(best["attended_lag"]))] if status == "shown" else [told]
+
+
+def _conditions(data: xr.Dataset, best: xr.Dataset, away: float) -> list[Condition]:
+    """Returns the premises of the best path's claim; the unigram is `away` nats from its law."""
+    path, source_lag = str(best["path"].item()), int(data.attrs["source_lag"])
+    conditions = [
+        _law(data, best),
+        _by_itself(best),
+        Condition("the unigram is away", value=away, unit="nats"),
+        Condition("by mean output", mlp_index(path) is not None),
+        Condition("norm's scale at its mean", bool(data.attrs["has_norm"])),
+    ]
+    if source_lag > 1:
+        conditions.append(Condition("lag of the source", value=source_lag))
+    no_law = ""
+    if source_lag > 1 and away < MIN_GAP_NATS:
+        no_law = "a token that tells nothing"
+    elif away < TIE:
+        no_law = EQUAL_ROWS
+    if no_law:
+        conditions = [one for one in conditions if one.name not in DISTANCES] + [Condition(no_law)]
+    if bool(best["constant"]):
+        return [Condition("constant"), *conditions]
+    if head_index(path) is not None and no_law != EQUAL_ROWS:
+        mass, lag = float(best["attended_mass"]), int(best["attended_lag"])
+        words = token_names(lag, int(data.attrs["query_shift"]), source_lag)
+        conditions.append(Condition("attends", mass >= MIN_ATTENDED_MASS, mass, "probability", words))
+        if int(best["lags_alike"]) > 1 and not no_law:
+            conditions.append(Condition("lags alike"))
+    if np.isfinite(best["kernel_slope"]):
+        conditions.append(Condition("slope", value=_unrounded(float(best["kernel_slope"]))))
+    return conditions
 
 
 def _unrounded(value: float) -> float:

@@ -95,7 +95,7 @@ def _names(last: xr.Dataset, lag: int) -> tuple[str, ...]:
 
 
 def _at_extra(last: xr.Dataset, beside: tuple[Condition, ...]) -> Iterator[Claim]:
-    """Heads that look at a token that is no state, where there is one."""
+    """Heads that look at a token that is not a state, where there is one."""
     if not (last.attrs["parent_lag"] or last.attrs["begins"]):
         return
     extra = "query token" if last.attrs["parent_lag"] else "beginning-of-sequence token"

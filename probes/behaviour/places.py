@@ -41,13 +41,11 @@ def somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
     """Yields where the best or nearest law is imitated and where it clearly is not, by state or position."""
     closest, equals = nearest(data)
     best = str(data.attrs.get("best", closest))
-    parts = {"states": last["share_after"].values, "positions": np.ones(data.sizes["position"])}
     # Of a model that is another law everywhere, the places where that is the best law say nothing.
     is_another = best not in (closest, *equals) and imitates(last["kl"], last["kl_error"]) is True
     names = dict.fromkeys([closest] if is_another else [best, closest])
     labels = tuple(str(label) for label in data.attrs["labels"])
     positions = tuple(int(at) for at in data["position"].values)
-    determined = bool(data.attrs.get("determined"))  # then laws of steps are the same where they know a token
     simple = [name for name in ("uniform", data.attrs["unigram"]) if name in data["predictor"].values]
     axes: dict[str, tuple[Any, ...]] = {"states": labels, "positions": positions}
     if _tells_nothing(last["implied"].values):  # then it has no law after some states: it has one row for all
@@ -56,61 +54,69 @@ def somewhere(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
         if (cells := _in_cells(last, name, labels, positions)) is not None:
             yield cells
             return
-        found: list[tuple[float, list[Claim]]] = []
-        for axis, places in axes.items():
-            variable = {"states": "kl_after", "positions": "kl_at"}[axis]
-            value, error = (last[each].sel(predictor=name).values for each in (variable, f"{variable}_error"))
-            with np.errstate(invalid="ignore"):
-                fails = value - NORMAL_95 * error > FAR_NATS
-                holds = value + NORMAL_95 * error < IMITATION_NATS
-                nearer = last[variable].sel(predictor=closest).values < IMITATION_NATS
-                by_chance = (last[variable].sel(predictor=simple) < IMITATION_NATS).any("predictor").values
-            if axis == "states":
-                holds &= ~_has_one_row(last["varies_after"].sel(predictor=name).values)
-            known, part = np.isfinite(value), parts[axis] / parts[axis].sum()
-            held = float(part[holds].sum() / part[known].sum())
-            if not fails.any() or not holds.any():
-                continue
-            if best not in (closest, *equals) and name == best and nearer[holds].all() and not determined:
-                continue  # where it holds it is the nearest law too: these places do not show it
-            if held < MOST - ROUNDING:
-                shows = holds & ~by_chance
-                if axis == "positions" and not np.delete(shows, _at_first(name, positions)).any():
-                    continue  # where its token is the first one, what reads that reads it too
-                away = (value * part)[fails].sum() / part[fails].sum()
-                clear = part[holds | fails].sum() >= (1 - UNCLEAR) * part[known].sum()
-                if not (shows.any() and clear and away >= WRONG * float(data["gap"])):
-                    continue
-                if not are_apart(value, holds, len(labels) - 1 if axis == "states" else np.inf):
-                    continue
-                holds = shows
-            elif axis == "states" and name in simple and not are_apart(value, holds, len(labels) - 1):
-                continue  # rows of noise are near these by more and less
-            bad, good = (Where(**{axis: chosen(places, which)}) for which in (fails, holds))
-            worst, most = (int(np.where(which, value, -np.inf).argmax()) for which in (fails, holds))
-            share = float(fails.sum() / known.sum())
-            ends = [normal_interval(float(value[i]), float(error[i]), least=0.0) for i in (worst, most)]
-            is_open = part[known & ~fails & ~holds].sum() > UNCLEAR * part[known].sum()
-            few = held < MOST - ROUNDING
-            only = tuple(map(str, chosen(places, holds))) if few or is_open else ()
-            there = law_there(last, variable, fails)
-            fails_at = Claim(
-                _SUBJECT, "fails_at", (name,), float(value[worst]), ends[0], unit="nats", where=bad,
-                because=(
-                    Condition("near elsewhere", few or None, float(value[most]), "nats", only),
-                    Condition("share of places", axis == "states" or share > FEW, share, "share"),
-                    *there,
-                ),
-            )  # fmt: skip
-            like = Claim(_SUBJECT, "imitates", (name,), float(value[most]), ends[1], unit="nats", where=good)
-            found.append((held, [fails_at, like]))
-        if found:  # by what tells more of where it holds
-            yield from max(found, key=lambda one: one[0])[1]
+        along = [_along(axis, data, last, name, places, simple) for axis, places in axes.items()]
+        if clear := [one for one in along if one is not None]:  # by what tells more of where it holds
+            yield from max(clear, key=lambda one: one[0])[1]
             return
     for name in names:
         if in_two := list(in_pairs(last, name, labels, simple, WRONG * float(data["gap"]))):
             yield from in_two
             return
+
+
+def _along(
+    axis: str, data: xr.Dataset, last: xr.Dataset, name: str, places: tuple[Any, ...], simple: list[str]
+) -> tuple[float, list[Claim]] | None:
+    """Returns in which share a law holds along one axis, and where it fails and holds; None if unclear."""
+    closest, equals = nearest(data)
+    variable = {"states": "kl_after", "positions": "kl_at"}[axis]
+    value, error = (last[each].sel(predictor=name).values for each in (variable, f"{variable}_error"))
+    with np.errstate(invalid="ignore"):
+        fails = value - NORMAL_95 * error > FAR_NATS
+        holds = value + NORMAL_95 * error < IMITATION_NATS
+        nearer = last[variable].sel(predictor=closest).values < IMITATION_NATS
+        by_chance = (last[variable].sel(predictor=simple) < IMITATION_NATS).any("predictor").values
+    weight, degrees = np.ones(len(places)), len(data.attrs["labels"]) - 1 if axis == "states" else np.inf
+    if axis == "states":
+        holds &= ~_has_one_row(last["varies_after"].sel(predictor=name).values)
+        weight = last["share_after"].values
+    known, part = np.isfinite(value), weight / weight.sum()
+    held = float(part[holds].sum() / part[known].sum())
+    few = held < MOST - ROUNDING
+    if not fails.any() or not holds.any():
+        return None
+    is_other = name == data.attrs.get("best") and name not in (closest, *equals)
+    if is_other and nearer[holds].all() and not data.attrs.get("determined"):  # else laws of steps are equal
+        return None  # where it holds it is the nearest law too: these places do not show it
+    if few:
+        shows = holds & ~by_chance
+        if axis == "positions" and not np.delete(shows, _at_first(name, places)).any():
+            return None  # where its token is the first one, what reads that reads it too
+        away = (value * part)[fails].sum() / part[fails].sum()
+        clear = part[holds | fails].sum() >= (1 - UNCLEAR) * part[known].sum()
+        if not (shows.any() and clear and away >= WRONG * float(data["gap"])):
+            return None
+        if not are_apart(value, holds, degrees):
+            return None
+        holds = shows
+    elif axis == "states" and name in simple and not are_apart(value, holds, degrees):
+        return None  # rows of noise are near these by more and less
+    bad, good = (Where(**{axis: chosen(places, which)}) for which in (fails, holds))
+    worst, most = (int(np.where(which, value, -np.inf).argmax()) for which in (fails, holds))
+    share = float(fails.sum() / known.sum())
+    ends = [normal_interval(float(value[i]), float(error[i]), least=0.0) for i in (worst, most)]
+    is_open = part[known & ~fails & ~holds].sum() > UNCLEAR * part[known].sum()
+    only = tuple(map(str, chosen(places, holds))) if few or is_open else ()
+    fails_at = Claim(
+        _SUBJECT, "fails_at", (name,), float(value[worst]), ends[0], unit="nats", where=bad,
+        because=(
+            Condition("near elsewhere", few or None, float(value[most]), "nats", only),
+            Condition("share of places", axis == "states" or share > FEW, share, "share"),
+            *law_there(last, variable, fails),
+        ),
+    )  # fmt: skip
+    like = Claim(_SUBJECT, "imitates", (name,), float(value[most]), ends[1], unit="nats", where=good)
+    return held, [fails_at, like]
 
 
 def _in_cells(

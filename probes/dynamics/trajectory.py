@@ -112,17 +112,3 @@ def first_time(
         sure=sure,
         throughout=bool(clear[by - first :].all()),
     )
-
-
-def may_hold(progress: Float[np.ndarray, " step"], half_width: Float[np.ndarray, " step"]) -> bool:
-    """Returns whether progress may be above `EVENT_PROGRESS`, a half, at some step, by its 95 % interval.
-
-    Args:
-        progress: At each kept step, from 0 to 1.
-        half_width: Half of its 95 % interval there.
-
-    Example:
-        >>> may_hold(np.array([0.1, 0.4]), np.array([0.0, 0.2]))
-        True
-    """
-    return bool((progress + half_width > EVENT_PROGRESS).any())

@@ -90,13 +90,13 @@ class Cuts:
 
 
 def reference_tokens(subject: Subject) -> Int[Tensor, "reference position"]:
-    """Other sequences of the subject's source: a head's output is replaced by its mean over these.
+    """Other sequences of the subject's source, as a model reads them: what is cut is at its mean over these.
 
-    Many, as a sharp reader amplifies the noise of a mean. One over the evaluated sequences would hold a part
-    of each.
+    There are 128 to 2048 of them, as a sharp reader amplifies the noise of a mean. A mean over the evaluated
+    sequences would hold a part of each. The seed is fixed, and is not the subject's.
 
     Args:
-        subject: Its source is drawn from, with a seed of its own.
+        subject: Its source and the length of its sequences are taken.
     """
     length = subject.batch.states.shape[1]
     count = max(CUT_SEQUENCES, min(MAX_REFERENCE, REFERENCE_TOKENS // length))

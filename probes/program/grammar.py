@@ -44,7 +44,7 @@ class Term(ABC):
 
     @abstractmethod
     def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
-        """Parameters to start from, given the model's and the program's predictions so far."""
+        """Parameters to start from, given the model's predictions and the program's so far (probability)."""
 
     @abstractmethod
     def scores(self, context: Context, parameters: Parameters) -> Scores:
@@ -68,7 +68,11 @@ def _proportional(
 
 @dataclass(frozen=True)
 class Table(Term):
-    """A table of the tokens at one lag or at several."""
+    """A table of the tokens at one lag or at several.
+
+    Attributes:
+        lags: The lags, ascending; 1 is the parent of the predicted token.
+    """
 
     tensors: ClassVar[int] = 1
     lags: tuple[int, ...]
@@ -147,9 +151,20 @@ class Position(Term):
 
 @dataclass(frozen=True)
 class Counts(Term):
-    """`w(t) log(count + a ((1 - m) / K + m u))`: n-grams in the context, `u` the law of single tokens there.
+    """N-grams in the context, smoothed, with a weight that changes with the position.
 
-    Parameters: log a, logit m, and w at eight known tokens and its slope in the logarithm of the position.
+    `w(t) log(count_j + a ((1 - m) / K + m u_j))`, up to what is the same for every state j. K is the number
+    of states, `u_j = (n_j + 1) / (n + K)` the law of single tokens there; m is 0 for order 1.
+    `w(t) = w_0 + w_1 log(t / 8)` after t known tokens. Parameters: `[log a]`, `[logit m]`, `[w_0, w_1]`.
+
+    Attributes:
+        order: The number of tokens of an n-gram, the predicted one among them.
+
+    Example:
+        >>> context = Context(torch.tensor([[0, 1, 0, 1, 0]]), known=torch.tensor([4]), n_states=2)
+        >>> term = Counts(order=2)
+        >>> term.scores(context, term.start(context, None, None)).exp().round(decimals=2).tolist()
+        [[[0.25, 0.75]]]
     """
 
     tensors: ClassVar[int] = 3
@@ -245,6 +260,9 @@ class MatchHead(Term):
     """An induction head: it reads the tokens that followed the last `order - 1` tokens before, one table.
 
     It gives all tokens together a weight too, as of some matches: where nothing matches it reads them all.
+
+    Attributes:
+        order: One more than the number of tokens that match.
     """
 
     tensors: ClassVar[int] = 2

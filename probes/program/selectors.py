@@ -90,7 +90,7 @@ def _pairs(batch: Batch) -> tuple[Int[np.ndarray, " end"], Pairs, Pairs]:
 def _by_key(
     batch: Batch, weight: Float[Tensor, " lag"]
 ) -> tuple[Float[Tensor, "read key"], Float[Tensor, ""]]:
-    """A selector's weight on each token a prediction knows, and on one that is no state (lag 0)."""
+    """A selector's weight on each token a prediction knows, and on one that is not a state (lag 0)."""
     padded = torch.cat([weight, weight.new_zeros(1)])
     return padded[_known_lags(batch, len(weight))], weight[0] * (batch.parent_lag + batch.first)
 

@@ -6,7 +6,7 @@ import torch
 
 from mechmarkov.bench import CASES, METRICS, SCORES, Effects, Method, exact_effects, methods, run
 from mechmarkov.bench import case as case_file
-from mechmarkov.bench.beliefs import Claim, noise_beliefs
+from mechmarkov.bench.beliefs import BeliefClaim, noise_beliefs
 from mechmarkov.bench.degeneracy import parameters as half_the_parameters
 from mechmarkov.bench.faithfulness import SHARES, area, faithfulness, score_circuits
 from mechmarkov.bench.features import noise_features, score_features
@@ -45,7 +45,7 @@ def exact_belief(case):
     n, hidden, d_model = 2, 8, case.model.config.d_model
     weights = np.zeros((d_model, hidden))
     weights[2 * n + 1 : 2 * n + 1 + hidden] = np.eye(hidden)
-    return Claim(0, Reading(weights, np.zeros(hidden), weights.T, np.eye(d_model)))
+    return BeliefClaim(0, Reading(weights, np.zeros(hidden), weights.T, np.eye(d_model)))
 
 
 def turn(case):

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from intervention_cases import ALL, close, decoder_of, tokens_of
@@ -10,6 +11,7 @@ from probing_cases import config_of
 import mechmarkov as mm
 from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.interventions.attention import limit_window, override_attention
+from mechmarkov.interventions.belief import fit_reading, force_reading
 from mechmarkov.interventions.paths import paths
 from mechmarkov.interventions.replace import replace_component
 from mechmarkov.interventions.tokens import donors
@@ -344,6 +346,7 @@ def test_shortformer_positions_do_not_reach_what_they_are_not_added_to():
         lambda run: mm.ablate_path(run, "embed", "logits"),
         lambda run: mm.override_attention(run, "L0H0", to="uniform"),
         lambda run: mm.limit_window(run, 1),
+        lambda run: force_reading(run, 0, fit_reading(np.eye(3), np.eye(3)), np.eye(3)[0]),
     ],
 )
 def test_a_run_is_not_a_model(edit):

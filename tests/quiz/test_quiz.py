@@ -9,7 +9,16 @@ import torch
 from mechmarkov.bench.cases import CASES
 from mechmarkov.cli import main
 from mechmarkov.probing.batch import draw
-from mechmarkov.quiz import Answer, Hidden, Question, Score, answers_by, hidden_models, read_answers, score
+from mechmarkov.quiz import (
+    Answer,
+    Hidden,
+    Question,
+    QuizScore,
+    answers_by,
+    hidden_models,
+    read_answers,
+    score,
+)
 from mechmarkov.quiz.baselines import BASELINES
 from mechmarkov.quiz.models import KINDS, _shuffled
 from mechmarkov.quiz.questions import SEED, SEQUENCES, holds
@@ -135,10 +144,10 @@ def test_decoys_and_empty_models_need_nothing(hidden):
 def test_answers_are_right_wrong_overclaimed_or_open():
     answers = dict(zip(NEEDED, (Answer("excluded", 0.1), Answer("shown"), Answer("shown", 0.3)), strict=True))
     scores = score({"model-1": answers}, TRUTHS)
-    assert scores["is_needed"] == Score(1, 1, 1, 0, 2, 1, pytest.approx(0.25))
-    assert scores["all"] == scores["model-1"] == Score(1, 1, 1, 0, 2, 1)
+    assert scores["is_needed"] == QuizScore(1, 1, 1, 0, 2, 1, pytest.approx(0.25))
+    assert scores["all"] == scores["model-1"] == QuizScore(1, 1, 1, 0, 2, 1)
     assert scores["all"].balanced == -0.5  # (1 - 1) / 2 of what holds, (0 - 1) / 1 of what does not
-    assert score({}, TRUTHS)["all"] == Score(0, 0, 0, 3, 2, 0)
+    assert score({}, TRUTHS)["all"] == QuizScore(0, 0, 0, 3, 2, 0)
 
 
 @pytest.mark.parametrize("status", ["shown", "excluded", "open"])

@@ -20,12 +20,19 @@ Array = Float[np.ndarray, "..."]
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """Affine forms of one set of symbols."""
+    """Affine forms of one set of symbols.
 
-    mid: Array  # `[*lead, d]`
-    slope: Array  # `[*lead, d, symbol]`
-    rad: Array  # what is left, `[*lead, d]`
-    unit: float  # the unit, as in `Ball`
+    Attributes:
+        mid: The middle of each number, `[*lead, d]`.
+        slope: The share of each symbol, `[*lead, d, symbol]`.
+        rad: What is left, `[*lead, d]`.
+        unit: The unit roundoff, as in `Ball`.
+    """
+
+    mid: Array
+    slope: Array
+    rad: Array
+    unit: float
 
     @property
     def spread(self) -> Array:

@@ -54,6 +54,11 @@ def up(radius: Array) -> Array:
 class Ball:
     """Numbers known up to a radius, and the unit roundoff of the evaluation that they cover.
 
+    Attributes:
+        mid: The middles.
+        rad: The radii, of the same shape.
+        unit: The unit roundoff: `EXACT` or `FLOAT32`.
+
     Example:
         >>> third = Ball.exact(np.ones(1), FLOAT32) / Ball.exact(np.full(1, 3.0), FLOAT32)
         >>> bool(third.lower[0] < np.float32(1) / np.float32(3) < third.upper[0])
@@ -61,8 +66,8 @@ class Ball:
     """
 
     mid: Array
-    rad: Array  # of the same shape
-    unit: float  # `EXACT` or `FLOAT32`
+    rad: Array
+    unit: float
 
     # numpy must leave `array @ ball` and the like to this class
     __array_ufunc__ = None

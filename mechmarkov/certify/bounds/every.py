@@ -46,7 +46,7 @@ class Bounds:
 
     @property
     def reached(self) -> Float[np.ndarray, "read parent state_to state_against"]:
-        """Log odds that contexts reach: the bounds themselves, or what was seen where these are relaxed."""
+        """`log(q_k / q_l)` that contexts reach: the bounds, or what was seen where these are relaxed."""
         if self.kind != "relaxed":
             return self.log_odds
         log_odds = self.log_odds.copy()

@@ -35,11 +35,17 @@ def why_no_layer(config: DecoderConfig) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One attention layer over every token at every position."""
+    """One attention layer over every token at every position.
+
+    Attributes:
+        config: The shape of the model.
+        weights: Its tensors by HookedTransformer's names, float64.
+        unit: The unit roundoff of the evaluations that are covered.
+    """
 
     config: DecoderConfig
-    weights: Weights  # its tensors by HookedTransformer's names, float64
-    unit: float  # unit roundoff of the evaluations that are covered
+    weights: Weights
+    unit: float
 
     def _ball(self, name: str) -> Ball:
         return Ball.exact(self.weights[name], self.unit)

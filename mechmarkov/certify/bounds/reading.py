@@ -28,13 +28,21 @@ Directions = Float[np.ndarray, "direction state"]
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """The reading of one query's heads, over all contexts with one parent."""
+    """The reading of one query's heads, over all contexts with one parent.
 
-    weight: Ball  # attention weights, `[head, key, token]`
-    value: Ball  # what each token adds, to the scores `[head, key, token, state]` or to the residual stream
-    base: Ball  # what is there without the heads, `[state]`
-    allowed: Bool[np.ndarray, "key token"]  # which tokens a key may have
-    transitions: Bool[np.ndarray, "token_from token_to"] | None  # which token may follow which; None for all
+    Attributes:
+        weight: Attention weights, `[head, key, token]`.
+        value: What each token adds, to the scores `[head, key, token, state]` or to the residual stream.
+        base: What is there without the heads, `[state]`.
+        allowed: Which tokens a key may have.
+        transitions: Which token may follow which; None for all.
+    """
+
+    weight: Ball
+    value: Ball
+    base: Ball
+    allowed: Bool[np.ndarray, "key token"]
+    transitions: Bool[np.ndarray, "token_from token_to"] | None
 
     @staticmethod
     def of(layer: Layer, contexts: Contexts, read: int, parent: int, scored: bool = True) -> "Reading":

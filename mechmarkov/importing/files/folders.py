@@ -29,11 +29,17 @@ INFINITY = {"__float__": "Infinity"}  # JSON has none: transformers writes a dic
 
 @dataclass(frozen=True)
 class Parts:
-    """A model in several files, read as one."""
+    """A model in several files, read as one.
 
-    content: dict[str, Any]  # every tensor by its name
-    owners: Mapping[int, ForeignFile]  # the file of each, by the identity of its plan
-    notes: Mapping[str, str]  # texts of safetensors; they are those of the first part
+    Attributes:
+        content: Every tensor by its name.
+        owners: The file of each, by the identity of its plan.
+        notes: Texts of safetensors; they are those of the first part.
+    """
+
+    content: dict[str, Any]
+    owners: Mapping[int, ForeignFile]
+    notes: Mapping[str, str]
 
     def tensors(
         self, plans: Mapping[str, TensorPlan], masks: frozenset[str] = frozenset()

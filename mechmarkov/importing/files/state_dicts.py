@@ -47,14 +47,23 @@ class Layouts:
 
 @dataclass(frozen=True)
 class StateDict:
-    """The weights of a model."""
+    """The weights of a model.
 
-    keys: tuple[str, ...]  # where in the file their dict is
-    prefix: str  # what stands before every name
-    plans: dict[str, TensorPlan]  # by the names without it, and without the parts of wrappers
-    names: Mapping[str, str]  # what the file calls each
-    beside: tuple[str, ...]  # the names of other tensors in their dict
-    around: tuple[Mapping[Any, Any], ...]  # the dicts that they lie in, from inside out, the first their own
+    Attributes:
+        keys: Where in the file their dict is.
+        prefix: What stands before every name.
+        plans: The plan of each tensor, by its name without the prefix and without the parts of wrappers.
+        names: What the file calls each.
+        beside: The names of other tensors in their dict.
+        around: The dicts that they lie in, from inside out, the first their own.
+    """
+
+    keys: tuple[str, ...]
+    prefix: str
+    plans: dict[str, TensorPlan]
+    names: Mapping[str, str]
+    beside: tuple[str, ...]
+    around: tuple[Mapping[Any, Any], ...]
 
     def called(self, name: str) -> str:
         """Returns what the file calls a weight, or would call one that it does not have."""
@@ -74,12 +83,20 @@ class StateDict:
 
 @dataclass(frozen=True)
 class Found:
-    """One model in a file, or a history of it."""
+    """One model in a file, or a history of it.
 
-    members: tuple[StateDict, ...]  # its weights, at several training steps where it is a history
-    steps: tuple[int, ...] | None  # the steps of a history, where keys of its dict say them
-    place: tuple[str, ...]  # the keys on the way, and the parts of the prefix of one model
-    identity: Any  # a name for one thing that the file holds in two places
+    Attributes:
+        members: Its weights, at several training steps where it is a history.
+        steps: The steps of a history, where keys of its dict say them.
+        place: The keys on the way, and the parts of the prefix of one model.
+        identity: A name for one thing that the file holds in two places.
+        is_history: Whether it is a history of one model.
+    """
+
+    members: tuple[StateDict, ...]
+    steps: tuple[int, ...] | None
+    place: tuple[str, ...]
+    identity: Any
     is_history: bool = False
 
 

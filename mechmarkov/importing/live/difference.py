@@ -25,10 +25,15 @@ DTYPES = (torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class Difference:
-    """The distance between the logits of two models."""
+    """The distance between the logits of two models.
 
-    largest: float  # absolute
-    scaled: float  # the largest over the logit's size: its own, or the largest logit's where that is below 1
+    Attributes:
+        largest: The largest absolute difference.
+        scaled: The largest over the logit's size: its own, or the largest logit's where that is below 1.
+    """
+
+    largest: float
+    scaled: float
 
     def is_below(self, bound: float) -> bool:
         """Returns whether it is at most a share of the logits' size; NaN is not."""

@@ -13,7 +13,11 @@ MAX_CELLS = 1 << 20  # tokens times positions, where embeddings are measured
 
 
 def put_embeddings(one: Pass, table: NameTable) -> None:
-    """Put the tables of tokens and positions; where these are not what the first layer reads, say so."""
+    """Put the tables of tokens and positions; where these are not what the first layer reads, say so.
+
+    Raises:
+        UnclearError: Nothing is looked up by its tokens.
+    """
     tokens, positions = ([x for x in one.of(Lookup) if x.of == kind] for kind in ("tokens", "positions"))
     if not tokens:
         raise UnclearError("nothing is looked up by its tokens")
@@ -44,6 +48,9 @@ def measured_embeddings(live: Inside, d_vocab: int, n_ctx: int) -> dict[str, Ten
     """Measure what each token and each position adds to the first stream, whatever code makes it.
 
     A model of another sum disagrees with its conversion.
+
+    Raises:
+        UnclearError: Tokens times positions are too many, or no first stream is seen.
     """
     if d_vocab * n_ctx > MAX_CELLS:
         raise UnclearError(f"its embeddings are computed, of {d_vocab} tokens at {n_ctx} positions")

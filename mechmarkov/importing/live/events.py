@@ -87,11 +87,17 @@ class Mix:
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """A whole attention layer of `torch.nn.MultiheadAttention`: names of its weights by what they are."""
+    """A whole attention layer of `torch.nn.MultiheadAttention`: names of its weights by what they are.
+
+    Attributes:
+        x: What the layer reads.
+        n_heads: The number of heads.
+        names: What each weight is, by its own name, such as `in_proj_weight`.
+    """
 
     x: Tensor
     n_heads: int
-    names: Mapping[str, str]  # by the parameter's own name, such as `in_proj_weight`
+    names: Mapping[str, str]
 
 
 Event = Lookup | Linear | Norm | Mix | Attention
@@ -107,7 +113,7 @@ class Pass:
         sizes: The shape of each.
         small: Small numbers that were added, such as to a variance.
         buffers: The names of what is not trained.
-        strange: What was done with a weight that is none of the above, in words, by its name.
+        strange: What else was done with a weight, in words, by its name.
     """
 
     events: list[Event] = field(default_factory=list)

@@ -66,6 +66,9 @@ def heads_of(
         norms: Norms between these and the scores.
         scores: Scores before the softmax.
         biased: Whether something is known to be added to scores by lag, in this layer or in another.
+
+    Raises:
+        UnclearError: Keys and values have different widths.
     """
     n_heads = scores.shape[1]
     for may_differ in (True,) if biased else (False, True):  # such scores may look like several

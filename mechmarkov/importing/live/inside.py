@@ -21,12 +21,17 @@ SHARDED = "FullyShardedDataParallel"  # importing the class takes longer than al
 
 @dataclass(frozen=True)
 class Inside:
-    """A model whose names are known, and what stands around it."""
+    """A model whose names are known, and what stands around it.
+
+    Attributes:
+        model: The model whose names are known.
+        holder: What was given, without wrappers that compute nothing of their own; often the model itself.
+        path: The attribute of the holder that the model is; "" where it is the holder.
+    """
 
     model: nn.Module
-    # What was given, without wrappers that compute nothing of their own; often the model itself.
     holder: nn.Module
-    path: str  # the attribute of the holder that the model is, "" where it is the holder
+    path: str
 
     def kind(self) -> str:
         """Returns the name of the model's class."""

@@ -14,12 +14,19 @@ from mechmarkov.utils.text import listed
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Products that read the same, and the scores that are made after them; or one whole attention layer."""
+    """Products that read the same, and the scores that are made after them; or one whole attention layer.
+
+    Attributes:
+        linears: The products, in the order of the forward pass; none of a whole layer.
+        mixes: The scores that are made after them.
+        whole: The whole layer, of `torch.nn.MultiheadAttention`.
+        norms: Norms of queries and keys.
+    """
 
     linears: list[Linear]
     mixes: list[Mix] = field(default_factory=list)
     whole: Attention | None = None
-    norms: list[Norm] = field(default_factory=list)  # of queries and keys
+    norms: list[Norm] = field(default_factory=list)
 
     def x(self) -> Tensor:
         """Returns what is read."""
@@ -46,9 +53,14 @@ def groups_of(one: Pass) -> list[Group]:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """An attention layer with what reads it, and its MLP."""
+    """An attention layer with what reads it, and its MLP.
 
-    # What reads the stream, the heads, what reads these; several where each head has products of its own.
+    Attributes:
+        attention: What reads the stream, the heads, what reads these; several where each head has its own
+            products.
+        mlp: What reads the stream, and the product behind the activation; None without an MLP.
+    """
+
     attention: list[tuple[Group, Heads | None, Linear | None]]
     mlp: tuple[Group, Linear] | None = None
 

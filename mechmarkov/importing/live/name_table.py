@@ -27,7 +27,7 @@ class NameTable:
         d_vocab: How many tokens there are, where embeddings are measured.
         n_positions: How many positions a table has there, if there is one.
         biases: What is added to scores in each layer, `[head, lag]`, where anything is.
-        odd: Weights by which something is done that is none of the known, in words, by the weight.
+        odd: What else is done with a weight, in words, by the weight.
         advice: What to say where logits differ.
     """
 

@@ -82,10 +82,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """All lines, and what stands for weights that a model does not have."""
+    """All lines, and what stands for weights that a model does not have.
 
-    lines: tuple[Line, ...]  # in the order in which they were written
-    # By a pattern of HookedTransformer's names: "zeros", "ones" or "identity".
+    Attributes:
+        lines: The lines, in the order in which they were written.
+        missing: "zeros", "ones" or "identity", by a pattern of HookedTransformer's names.
+    """
+
+    lines: tuple[Line, ...]
     missing: tuple[tuple[re.Pattern[str], str], ...] = ()
 
     def of(self, name: str) -> list[tuple[Line, re.Match[str]]]:

@@ -20,7 +20,7 @@ SHARP = 60.0
 
 
 @torch.no_grad()
-def direct_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> HookedDecoder:
+def direct_table(table: Float[Tensor | np.ndarray, "state_from state_to"], n_ctx: int) -> HookedDecoder:
     """Build a model whose logits are a lookup of the current token, in the direct path `W_E W_U`.
 
     The head writes nothing.
@@ -37,18 +37,23 @@ def direct_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> Hoo
     n = len(table)
     decoder = HookedDecoder(handset_config(n, n_ctx, d_model=n, d_head=n))
     decoder.embed.W_E.copy_(torch.eye(n))
-    decoder.get_parameter("unembed.W_U").copy_(table)
+    decoder.get_parameter("unembed.W_U").copy_(torch.as_tensor(table))
     return decoder
 
 
 @torch.no_grad()
 def value_table(
-    table: Float[Tensor, "state_from state_to"], n_ctx: int, lag: int = 1, *, every: int = 1
+    table: Float[Tensor | np.ndarray, "state_from state_to"], n_ctx: int, lag: int = 1, *, every: int = 1
 ) -> HookedDecoder:
     """Build a head that applies the table, in its OV circuit, to the token at one lag from the predicted one.
 
-    Lag 1 is the predicted token's parent, the query itself. Queries without a token that far back attend to
-    the first token. Queries at other positions than every `every`th attend to all tokens equally.
+    Queries without a token that far back attend to the first token.
+
+    Args:
+        table: The scores that the head writes; of a chain `log P`.
+        n_ctx: The length of the context (positions).
+        lag: Counted from the predicted token; 1 is its parent, the query itself.
+        every: Queries at other positions than every `every`th attend to all tokens equally.
 
     Example:
         >>> table = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
@@ -59,12 +64,12 @@ def value_table(
     decoder = _reading_one_token(n, (position - (lag - 1)).clamp_min(0))
     attn: Any = decoder.blocks[0].attn
     attn.W_Q[0, 2 * n + position[position % every > 0]] = 0
-    attn.W_O[0, :n, n : 2 * n] = table
+    attn.W_O[0, :n, n : 2 * n] = torch.as_tensor(table)
     return decoder
 
 
 @torch.no_grad()
-def content_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> HookedDecoder:
+def content_table(table: Float[Tensor | np.ndarray, "state_from state_to"], n_ctx: int) -> HookedDecoder:
     """Build a model whose head attends by content: a skip-trigram over a table of logits.
 
     A query of state i attends to all tokens of state i + 1 (after the last state comes the first), however
@@ -92,7 +97,7 @@ def content_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> Ho
 
 @torch.no_grad()
 def cancelling_tables(
-    table: Float[Tensor, "state_from state_to"], n_ctx: int, *, gain: float = 5.0
+    table: Float[Tensor | np.ndarray, "state_from state_to"], n_ctx: int, *, gain: float = 5.0
 ) -> HookedDecoder:
     """Build a model in which two heads cancel: one writes `gain` times the table, the other takes it back.
 
@@ -108,7 +113,7 @@ def cancelling_tables(
         >>> cancelling_tables(table, n_ctx=4)(torch.tensor([[0, 1]])).tolist()
         [[[0.0, 1.0], [2.0, 3.0]]]
     """
-    n = len(table)
+    n, table = len(table), torch.as_tensor(table)
     decoder = _reading_one_token(n, torch.arange(n_ctx), n_heads=2)
     attn: Any = decoder.blocks[0].attn
     attn.W_O[0, :n, n : 2 * n] = gain * table
@@ -130,7 +135,7 @@ def _reading_one_token(n: int, seen: Int[Tensor, " position"], n_heads: int = 1)
 
 
 @torch.no_grad()
-def mlp_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> HookedDecoder:
+def mlp_table(table: Float[Tensor | np.ndarray, "state_from state_to"], n_ctx: int) -> HookedDecoder:
     """Build a model whose logits are a lookup of the current token, in the MLP: one hidden unit a state.
 
     The head writes nothing.
@@ -148,7 +153,7 @@ def mlp_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> Hooked
     decoder = HookedDecoder(handset_config(n, n_ctx, d_model=2 * n, d_head=n, d_mlp=n))
     decoder.embed.W_E[:, :n] = torch.eye(n)
     decoder.get_parameter("blocks.0.mlp.W_in")[:n] = torch.eye(n)
-    decoder.get_parameter("blocks.0.mlp.W_out")[:, n:] = table
+    decoder.get_parameter("blocks.0.mlp.W_out")[:, n:] = torch.as_tensor(table)
     decoder.get_parameter("unembed.W_U")[n:] = torch.eye(n)
     return decoder
 

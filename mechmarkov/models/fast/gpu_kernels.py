@@ -4,6 +4,11 @@ torch's fused kernels multiply matrices of at least 32 columns, so that of a hea
 of their work is on zeros. Here the numbers of a head are registers. Each of the other side's vectors is read
 once for all queries of a block, and multiplied exactly, in float32.
 
+With `w_ij = 2^(scale q_i . k_j - shift_i)`, where `shift_i` is the logarithm of the sum of query i's weights:
+
+    z_i = sum_j w_ij v_j        g_ij = w_ij (v_j . dz_i - z_i . dz_i)
+    dv_j = sum_i w_ij dz_i      dq_i = scale ln 2 sum_j g_ij k_j      dk_j = scale ln 2 sum_i g_ij q_i
+
 Logarithms are to base 2. Vectors lie `[sequence, position, d_head]` in memory. Those that are read one by one
 are read two numbers at a time, as an integer of 64 bits.
 """
@@ -165,7 +170,7 @@ def attend_backward_queries(
     Q, K, V, DZ, STATS, DQ, length, scale, window,
     D: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr, IS_WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of a block of queries; `STATS` has the shift of each, and its `z . dz`."""
+    """Compute `DQ` of a block of queries; `STATS` `[sequence, position, 2]` has shift and `z . dz`."""
     blocks = tl.cdiv(length, BLOCK)
     start = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK
     sequence = (tl.program_id(0) // blocks).to(tl.int64) * length
@@ -211,7 +216,7 @@ def attend_backward_keys(
     Q, K, V, DZ, STATS, DK, DV, length, scale, window,
     D: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr, IS_WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of a block of keys and of their values."""
+    """Compute `DK` and `DV` of a block of keys; `STATS` as for `attend_backward_queries`."""
     blocks = tl.cdiv(length, BLOCK)
     start = tl.program_id(0) % blocks * BLOCK
     sequence = (tl.program_id(0) // blocks).to(tl.int64) * length

@@ -33,7 +33,11 @@ class NoLastNormCache(ActivationCache):  # type: ignore[misc]
     """A cache of a model without a last norm: nothing is done to a stack that is unembedded."""
 
     def apply_ln_to_stack(self, stack: Any, layer: int | None = None, *args: Any, **rest: Any) -> Any:
-        """TransformerLens' own, but for the unembedding, before which there is no norm."""
+        """TransformerLens' own, but for the unembedding, before which there is no norm.
+
+        Raises:
+            LensError: For the unembedding.
+        """
         if layer in (None, -1, self.model.config.n_layers):
             raise LensError("apply_ln_to_stack: final_norm is False: no norm stands before the unembedding")
         return super().apply_ln_to_stack(stack, layer, *args, **rest)

@@ -85,6 +85,10 @@ class LensSurface(LensWeights):
         Attention is computed step by step, so that `hook_attn_scores` and `hook_pattern` run in every pass.
         Split inputs are at `attn.hook_q_input` too, where TransformerLens 4 has them. Each head has keys and
         values of its own. A model without MLPs gets one of width 1 that writes zeros.
+
+        Raises:
+            LensError: Its norms stand behind the sums.
+            TypeError: It is a stack.
         """
         self._refuse_stack("as_lens")
         if not self.config.norm_first:
@@ -158,7 +162,7 @@ class LensSurface(LensWeights):
         self._switch(use_attn_in, "", "hook_attn_in", excludes="hook_q_input")
 
     def set_use_hook_mlp_in(self, use_hook_mlp_in: bool) -> None:
-        """Hook what the MLP reads, apart from the residual stream: `hook_mlp_in`."""
+        """Hook what the MLP reads, apart from the residual stream: `hook_mlp_in`; a LensError of no MLP."""
         if self.config.attn_only:
             if use_hook_mlp_in:
                 raise LensError("use_hook_mlp_in is true, but attn_only is true: there is no MLP")

@@ -49,7 +49,7 @@ class LensWeights(Labels, HookedRootModule):  # type: ignore[misc]  # Transforme
 
     @property
     def W_pos(self) -> Tensor:
-        """`[n_ctx, d_model]`."""
+        """`[n_ctx, d_model]`; a ValueError where positions are not learned vectors."""
         self._refuse_stack("W_pos")
         if self.pos_embed is None:
             raise ValueError(f"{self.config.positional_embedding_type} positions have no W_pos")
@@ -109,6 +109,9 @@ class LensWeights(Labels, HookedRootModule):  # type: ignore[misc]  # Transforme
 
         Returns:
             `[layer, head, layer, head]`, zero where the second head is not in a later layer.
+
+        Raises:
+            ValueError: Another mode.
         """
         reader = {"Q": lambda: self.QK, "K": lambda: self.QK.T, "V": lambda: self.OV}
         if mode not in reader:

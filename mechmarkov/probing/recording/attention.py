@@ -28,8 +28,8 @@ class AttentionStats:
     the shares.
 
     Attributes:
-        lag_mass: Mean attention at each lag (1 is the parent; 0 a token that is no state: a query's own, or
-            the one that begins the sequence), over the predictions that reach that far back.
+        lag_mass: Mean attention at each lag (1 is the parent; 0 a token that is not a state: a query's own,
+            or the one that begins the sequence), over the predictions that reach that far back.
         previous_token: Mean attention on key t - 1.
         first_token: Mean attention on the first token, over predictions that know more than two tokens; NaN
             where none does.

@@ -52,7 +52,13 @@ def is_resampled(data: xr.Dataset) -> bool:
 
 
 def is_between(path: Path, named: Sequence[str]) -> bool:
-    """Returns whether a path has no other ends than named parts, what is embedded and the logits."""
+    """Returns whether a path has no other ends than named parts, what is embedded and the logits.
+
+    From `embed` to `logits` it is the direct path, which is named `direct`.
+
+    >>> is_between(("L0H1", "L1H0.K"), ["L0H1"]), is_between(("embed", "logits"), ["direct"])
+    (False, True)
+    """
     ends = {split_input(end)[0] for end in path} - ENDS
     return ends <= {*named} if ends else "direct" in named and path[0] == "embed"
 

@@ -24,15 +24,24 @@ CIRCUIT_PROBES = ("alignment", "attention")  # that judge whether a circuit is e
 
 @dataclass(frozen=True)
 class Headline:
-    """The contents of the first screen at one step."""
+    """The contents of the first screen at one step.
 
-    step: int  # which
-    badge: Badge | None  # one word; None where it is undecided or nothing was measured that decides it
-    title: str  # the verdict, or the run's title where there is none
-    tiles: list[WordedTile]  # the answers to the four questions, and to those of other probes
-    note: str = ""  # what the badge was decided without
-    is_judged: bool = True  # whether the title is a verdict
-    # The components that the answers name, in the order in which they are computed.
+    Attributes:
+        step: The training step.
+        badge: One word; None where it is undecided or nothing was measured that decides it.
+        title: The verdict, or the run's title where there is none.
+        tiles: The answers to the four questions, and to those of other probes.
+        note: What the badge was decided without.
+        is_judged: Whether the title is a verdict.
+        named: The components that the answers name, in the order in which they are computed.
+    """
+
+    step: int
+    badge: Badge | None
+    title: str
+    tiles: list[WordedTile]
+    note: str = ""
+    is_judged: bool = True
     named: tuple[str, ...] = ()
 
 

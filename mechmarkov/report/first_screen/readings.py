@@ -49,11 +49,17 @@ def drawn_losses(behaviour: Outcome) -> tuple[Float[np.ndarray, " step"], dict[s
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """Values that the first picture draws over training, and the lines of exact predictors."""
+    """Values that the first picture draws over training, and the lines of exact predictors.
 
-    values: Float[np.ndarray, " step"]  # loss (nats) or share of right predictions at each step
-    levels: dict[str, float]  # that of each exact predictor, by name, and the best among them as `best`
-    of_loss: bool = True  # false where shares are drawn
+    Attributes:
+        values: Loss (nats) or share of right predictions at each step.
+        levels: The level of each exact predictor, by name, and the best among them as `best`.
+        of_loss: False where shares are drawn.
+    """
+
+    values: Float[np.ndarray, " step"]
+    levels: dict[str, float]
+    of_loss: bool = True
 
 
 def course(behaviour: Outcome) -> Course:

@@ -98,12 +98,12 @@ class HiddenChain(WithHidden, Stationary):
         return read_only(self.hidden_law @ self.E)
 
     def step_law(self, m: int) -> Float[np.ndarray, "state_from state_to"]:
-        """By m steps of the hidden chain; see `Stationary.step_law`."""
+        """Returns the law by m steps of the hidden chain; see `Stationary.step_law`."""
         check_steps(m)
         return next(islice(self.step_laws(), m, None))
 
     def step_laws(self) -> Iterator[Float[np.ndarray, "state_from state_to"]]:
-        """Each from one more step of the hidden chain; see `Stationary.step_laws`."""
+        """Yields each law from one more step of the hidden chain; see `Stationary.step_laws`."""
         yield np.eye(self.n_states)
         joint = (self.hidden_law[:, None] * self.E).T  # of a token, and the hidden state now
         known = laws_of(joint, self.hidden_law)

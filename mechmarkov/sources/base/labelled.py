@@ -11,7 +11,11 @@ from mechmarkov.utils.text import shown
 
 
 def matrices_of(machine: Any) -> Matrices:
-    """The matrices of an epsilon-machine of the package `emic`, its symbols and causal states sorted."""
+    """The matrices of an epsilon-machine of the package `emic`, its symbols and causal states sorted.
+
+    Raises:
+        ValueError: It is not such a machine.
+    """
     try:
         edges = [(state.id, edge) for state in machine.states for edge in state.transitions]
     except (AttributeError, TypeError):

@@ -45,7 +45,16 @@ class Predictor:
         name: The rule's key: `uniform`, `unigram`, `bigram`, `step_2`, `in_context_bigram`, ...
         label: What it is, for people; says whether it is exact.
         exact: Whether it gives the true probabilities of what its label names, or an approximation.
-        probabilities: From tokens `[batch, position]` to the law of the token after each position.
+        probabilities: From tokens `[batch, position]`, a numpy array, to the law of the token after each
+            position, `[batch, position, state]`.
+
+    Example:
+        >>> import torch
+        >>> from mechmarkov.sources import Binary
+        >>> source, generator = Binary(p=0.5, q=0.75), torch.Generator().manual_seed(0)
+        >>> tokens = source.sample(2, 5, generator=generator)
+        >>> source.predictors()["bigram"].probabilities(tokens.numpy()).shape
+        (2, 5, 2)
     """
 
     name: str
@@ -186,6 +195,12 @@ class Source(Fields, ABC):
 
         Raises:
             ValueError: `batch` or `length` is below 1, or the generator lives on another device.
+
+        Example:
+            >>> from mechmarkov.sources import Circle
+            >>> generator = torch.Generator().manual_seed(0)
+            >>> Circle(n_states=6, p=1.0).sample(1, 8, generator=generator).diff().remainder(6).tolist()
+            [[1, 1, 1, 1, 1, 1, 1]]
         """
 
     def held_out_length(self, length: int) -> int:
@@ -248,7 +263,12 @@ class WithHidden(Source):
     def sample_with_hidden(
         self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu"
     ) -> tuple[Sequences, torch.Tensor]:
-        """Draw sequences and what is hidden behind each; see `Source.sample`."""
+        """Draw sequences and what is hidden behind each; the arguments are those of `Source.sample`.
+
+        Returns:
+            States `[batch, position]`, and what is hidden, by number: a state at each position, or one for
+            each sequence `[batch]`, such as its chain or its lag.
+        """
 
     def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Draw sequences; see `Source.sample`."""
@@ -292,7 +312,7 @@ def check_request(batch: int, length: int, generator: Numbers, device: Device) -
     """Refuse what `Source.sample` cannot draw: too few sequences or states, a generator elsewhere.
 
     Raises:
-        TypeError: `generator` is none.
+        TypeError: `generator` is not a generator.
         ValueError: One line that names the argument and its value.
     """
     for name, value in (("batch", batch), ("length", length)):

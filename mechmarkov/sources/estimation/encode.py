@@ -31,9 +31,15 @@ Numbered = tuple[Int[np.ndarray, " token"], tuple[str, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Sequences of states, one after the other."""
+    """Sequences of states, one after the other.
 
-    states: Int[np.ndarray, " token"]  # `[token]`, from 0
+    Attributes:
+        states: The states of all sequences, from 0.
+        lengths: The number of states of each sequence.
+        names: The name of each state.
+    """
+
+    states: Int[np.ndarray, " token"]
     lengths: tuple[int, ...]
     names: tuple[str, ...]
 

@@ -24,12 +24,19 @@ Smoothing = tuple[float, ...] | None  # a concentration for each order from 0 up
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """States in blocks, with no transition from one piece of a block to another."""
+    """States in blocks, with no transition from one piece of a block to another.
 
-    states: Int[np.ndarray, " token"]  # all of them, one sequence after the other
-    place: Int[np.ndarray, " token"]  # how many states stand before each in its piece
-    block: Int[np.ndarray, " token"]  # the block that each state is in, ascending
-    n_states: int  # how many states there may be
+    Attributes:
+        states: All states, one sequence after the other.
+        place: How many states stand before each in its piece.
+        block: The block that each state is in, ascending.
+        n_states: How many states there may be.
+    """
+
+    states: Int[np.ndarray, " token"]
+    place: Int[np.ndarray, " token"]
+    block: Int[np.ndarray, " token"]
+    n_states: int
 
     @classmethod
     def of(
@@ -95,11 +102,17 @@ class Grams:
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """The law of the next state given the last ones, from weighted counts."""
+    """The law of the next state given the last ones, from weighted counts.
+
+    Attributes:
+        blocks: The states, in blocks.
+        weights: How often each block counts; 0 for one that is held out.
+        smoothing: The concentrations; None adds one.
+    """
 
     blocks: Blocks
-    weights: Float[np.ndarray, " block"]  # how often each block counts; 0 for one that is held out
-    smoothing: Smoothing  # concentrations; None adds one
+    weights: Float[np.ndarray, " block"]
+    smoothing: Smoothing
 
     def counts(self, order: int) -> csr_array:
         """Returns how often each state follows each history of that many states, `[history, state_to]`."""
@@ -198,6 +211,9 @@ def choose(blocks: Blocks, train: Bool[np.ndarray, " block"], order: int | None 
         blocks: The data.
         train: Which blocks may be looked at.
         order: Choose only the smoothing of this one.
+
+    Raises:
+        ValueError: No training block is longer than `order`.
 
     Example:
         >>> states = np.arange(400) % 3  # what follows is certain given one state

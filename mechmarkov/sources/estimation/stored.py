@@ -72,7 +72,7 @@ class StoredSequences(Stationary):
         return states
 
     def named_only(self: S, names: Collection[str]) -> S:
-        """Without states that never occur and are not named; see `Source.named_only`."""
+        """Returns it without states that never occur and are not named; see `Source.named_only`."""
         occurs = np.bincount(self.tokens, minlength=self.n_states) > 0
         named = np.flatnonzero(occurs | [label in names for label in self.labels])
         if len(named) == self.n_states:

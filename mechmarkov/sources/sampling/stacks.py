@@ -44,7 +44,7 @@ class Generators:
         self._generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
 
     def steps_at_once(self, batch: int) -> int:
-        """For how many steps of that many sequences to draw at once."""
+        """Returns for how many steps of that many sequences to draw at once."""
         return max(1, CHUNK_TOKENS // (batch * self._length))
 
     def draw(self, start: int, batch: int) -> Int[Tensor, "stack batch state"]:
@@ -111,7 +111,7 @@ Sampler = Callable[[int, int, Streams], Tensor]
 def group_of(source: Source) -> object:
     """Returns what is the same for sources whose sequences are drawn at once.
 
-    A class that draws in its own way does not stack: its `sample` is none of these.
+    A class that draws in its own way does not stack: its `sample` is not one of these.
     """
     how = type(source).sample
     if how is OrderK.sample and len(cast(OrderK, source).rows) <= MAX_MAPPED_HISTORIES:

@@ -27,6 +27,9 @@ def first_step_profile(
         `g` [K], where `g_0 = N - 1` and `g_k = lambda_k (1 - lambda_k^(N-1)) / (1 - lambda_k)` with
         `lambda_k = cos(2 pi k / K) + i (2 p - 1) sin(2 pi k / K)`, and `v` [K], its Fourier transform.
 
+    Raises:
+        ValueError: Fewer than 3 states, `p` outside [0, 1], or paths without a token before the label.
+
     Example:
         >>> _, profile = first_step_profile(n_states=6, p=1.0, length=97)
         >>> profile.round(9).tolist()

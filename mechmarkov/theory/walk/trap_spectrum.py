@@ -53,7 +53,10 @@ class TrapSpectrum:
 def trap_spectrum(
     *, n_states: int, length: int, position_norm: float, alpha: float, query_mass: float, slope: float
 ) -> TrapSpectrum:
-    """The closed form of the module's docstring.
+    """Eigenvalues of the Hessian at the walk model's trap, and the rates at which its moves grow.
+
+    `-(h/2 ± sqrt(h²/4 + c²))` for each of two kinds of attention with the part of V that it moves with, as
+    the module's docstring says.
 
     Args:
         n_states: K, dividing `length - 1`.
@@ -61,7 +64,7 @@ def trap_spectrum(
         position_norm: `|p|`.
         alpha: The entries of V.
         query_mass: `S_N`; the tokens share the rest.
-        slope: `l'(z)`, derivative of the loss by the label's score.
+        slope: `l'(z)`, derivative of the loss by the label's score (nats).
 
     Raises:
         ValueError: If K does not divide N - 1: such a trap does not exist.

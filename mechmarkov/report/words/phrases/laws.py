@@ -175,9 +175,14 @@ def at_positions(positions: Sequence[int]) -> str:
 
 
 def but_not(start: str, claim: Claim, most: int) -> str:
-    """Returns a few words, and where they do not hold: by names, or only how many places if that is too long.
+    """Returns the start of a sentence with where it does not hold: `like P, but not after state 2`.
 
-    Where they hold at few places, or more than a few are open, those at which they hold are told.
+    Where the claim holds at few places, or is open at more than a few, it is where it holds: `only after state 2`.
+
+    Args:
+        start: The words that the places are added to.
+        claim: A claim with places (`Claim.where`), or with the condition `near elsewhere`.
+        most: The most words of the result that names the places; beyond it their number is told.
     """
     near = claim.condition("near elsewhere")
     only = () if near is None else near.words
