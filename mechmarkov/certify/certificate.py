@@ -73,10 +73,10 @@ class Certificate:
 
     @property
     def tier(self) -> str:
-        """The certificate's tier: `1` support functions, `1b` relaxed, `2` a final norm, `0` no bound."""
+        """The certificate's tier: `1` support functions, `1b` relaxed, `2` several layers, `norm`, `0` none."""
         if self.bounds is None:
-            return "0" if self.worst_kl is None else "2"
-        return "1b" if self.bounds.kind == "relaxed" else "1"
+            return "0" if self.worst_kl is None else "norm"
+        return {"relaxed": "1b", "layers": "2"}.get(self.bounds.kind, "1")
 
     @property
     def is_vacuous(self) -> bool:
@@ -133,7 +133,7 @@ def certify(
     decoder = run.model(step).double() if unit == EXACT else run.model(step)
     layer = Layer(run.config, _finite_weights(decoder), unit)
     model = _Model(run, decoder, layer, contexts, _drawn(run, contexts))
-    bounded, why = _bounds(layer, contexts, run.objective, program, seconds)
+    bounded, why = _bounds(model, run.objective, program, seconds)
     if given is None:
         name = program if isinstance(program, str) else None
         options = [(made, one) for one in bounded for made in read_off(one, name)]
@@ -159,6 +159,12 @@ class _Model:
     layer: Layer
     contexts: Contexts
     drawn: Histories
+
+    @torch.no_grad()
+    def last_scores(self, tokens: Int[np.ndarray, "context key"]) -> Float[np.ndarray, "context state"]:
+        """The scores behind the last of some tokens, in the precision that the model has."""
+        tokens = torch.from_numpy(tokens.astype(np.int64))
+        return self.decoder(tokens, read=torch.tensor([tokens.shape[1] - 1]))[:, 0].double().numpy()
 
 
 def _with_bounds(model: _Model, options: Sequence[tuple[Program, Bounds]], tokens: int) -> Certificate:
@@ -244,11 +250,11 @@ def _given(run: Run, program: str | Rows | None) -> Program | None:
 
 
 def _bounds(
-    layer: Layer, contexts: Contexts, objective: Objective, program: str | Rows | None, seconds: float
+    model: _Model, objective: Objective, program: str | Rows | None, seconds: float
 ) -> tuple[list[Bounds], str | None]:
     """All bounds of a model that the program may need, and why there are none."""
-    softmax = objective.kind == "cross_entropy"
-    if (why := why_no_bounds(layer.config, contexts.n_states, softmax)) is not None:
+    layer, contexts, softmax = model.layer, model.contexts, objective.kind == "cross_entropy"
+    if (why := why_no_bounds(layer.config, contexts.n_states, softmax, objective.query)) is not None:
         return [], why
     if program is None or program == "row":
         by_counts = "a softmax reads the scores" if softmax else counted(layer, contexts)
@@ -257,7 +263,7 @@ def _bounds(
         if program == "row":
             return [], f"no bound is known of counts times a row: {by_counts}"
     try:
-        return [bounds(layer, contexts, softmax, seconds)], None
+        return [bounds(layer, contexts, softmax, seconds, model.last_scores)], None
     except (TimeoutError, ValueError) as error:
         return [], str(error)
 
