@@ -73,7 +73,7 @@ class Certificate:
 
     @property
     def tier(self) -> str:
-        """The certificate's tier: `1` support functions, `1b` relaxed, `2` several layers, `norm`, `0` none."""
+        """The tier: `1` support functions, `1b` relaxed, `2` several layers, `norm` the last norm, `0` none."""
         if self.bounds is None:
             return "0" if self.worst_kl is None else "norm"
         return {"relaxed": "1b", "layers": "2"}.get(self.bounds.kind, "1")
@@ -139,9 +139,10 @@ def certify(
         options = [(made, one) for one in bounded for made in read_off(one, name)]
     else:
         options = [(given, one) for one in bounded if given.is_table and one.kind != "counts"]
-    if options:
-        certificate = _with_bounds(model, options, tokens)
-    else:
+    certificate = _with_bounds(model, options, tokens) if options else None
+    if certificate is not None and certificate.tier == "2" and certificate.is_vacuous:
+        certificate, why = None, f"what bounds are known of its {run.config.n_layers} layers are vacuous"
+    if certificate is None:
         why = why or _why_no_options(given)
         if program == "row":
             raise ValueError(f"program is 'row', but {why}")
@@ -163,8 +164,9 @@ class _Model:
     @torch.no_grad()
     def last_scores(self, tokens: Int[np.ndarray, "context key"]) -> Float[np.ndarray, "context state"]:
         """The scores behind the last of some tokens, in the precision that the model has."""
-        tokens = torch.from_numpy(tokens.astype(np.int64))
-        return self.decoder(tokens, read=torch.tensor([tokens.shape[1] - 1]))[:, 0].double().numpy()
+        last = torch.tensor([tokens.shape[1] - 1])
+        scores = self.decoder(torch.from_numpy(tokens.astype(np.int64)), read=last)[:, 0]
+        return np.asarray(scores.double().numpy())
 
 
 def _with_bounds(model: _Model, options: Sequence[tuple[Program, Bounds]], tokens: int) -> Certificate:
@@ -176,7 +178,9 @@ def _with_bounds(model: _Model, options: Sequence[tuple[Program, Bounds]], token
         seen = search(judge, model.drawn, tokens // 8)
     else:
         named, at = worst_contexts(program, of_model, contexts, objective, CHECKED)
-        seen = largest(judge, np.concatenate([named, model.drawn]))
+        starts = np.concatenate([named, model.drawn])
+        # Of several layers the contexts that bounds name are not the worst.
+        seen = search(judge, starts, tokens // 8) if of_model.kind == "layers" else largest(judge, starts)
         seen = replace(seen, at=np.maximum(seen.at, at))
     kl_at = worst.kl.max(1)
     if (seen.at > kl_at).any():

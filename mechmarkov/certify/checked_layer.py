@@ -112,10 +112,11 @@ class Form:
         steep = (ends[1] - ends[0]) / np.maximum(high - low, 1e-300)
         # GELU adds what may be near -1 to 1: it is off by a share of its argument, which it never exceeds.
         size = np.maximum(*(ends if name in ("1/sqrt", "square") else (-low, high))) + down + rise
-        rounding = 2 * ELEMENTARY * OWN * (size + np.abs(steep) * np.maximum(-low, high))
+        n = 1 if name == "square" else ELEMENTARY
+        rounding = 2 * n * OWN * (size + np.abs(steep) * np.maximum(-low, high))
         chord = Form(0.0, steep * self.mid, steep[..., None] * self.slope, np.abs(steep) * self.rad).off(1)
         x = chord.bent(ends[0] - steep * low + (rise - down) / 2, (down + rise) / 2 + rounding)
-        return Form(self.u, x.mid, x.slope, x.rad).off(0, self.gamma(ELEMENTARY) * (size + rounding))
+        return Form(self.u, x.mid, x.slope, x.rad).off(0, self.gamma(n) * (size + rounding))
 
     def normed(self, weights: Any, name: str, kind: str | None, eps: float) -> "Form":
         if kind is None:
@@ -271,13 +272,13 @@ class Case:
         return ends
 
     def boxes(self, basis: np.ndarray, multipliers: np.ndarray, pieces: float) -> tuple[Form, Any, Any]:
-        """The pieces of a box around what heads write, `[piece, d]`, and their middle and half in the basis."""
+        """The pieces of a box around what heads write, and their middle and half length in the basis."""
         value, d = self.value, self.base.mid.size
         add = self.heads_add(value, np.concatenate([basis.T, -basis.T]), multipliers)
         low, high = -add[d:], add[:d]
         # What rounding makes is not cut.
         share = (high - low) / max((high - low).max(), 1e-12 * np.abs(add).max(), 1e-300) * (np.arange(d) < 2)
-        cuts = [max(1, round(float(pieces) * one)) for one in share]
+        cuts = [max(1, round(pieces * one)) for one in share]
         edges = [pairwise(np.linspace(a, b, cut + 1)) for a, b, cut in zip(low, high, cuts, strict=True)]
         ends = np.array(list(product(*edges)))
         middle, size = ends.mean(-1), np.abs(ends).max(-1)
@@ -293,7 +294,7 @@ class Case:
     def of_relaxed(self, stored: dict[str, np.ndarray]) -> np.ndarray:
         """The same of logits behind norms or an MLP: over the pieces of a box around what heads write."""
         closed, d = stored["closed"], self.base.mid.size
-        box, _, _ = self.boxes(stored["basis"], stored["multipliers"], stored["pieces"])
+        box, _, _ = self.boxes(stored["basis"], stored["multipliers"], float(stored["pieces"]))
         scores = self.model.scores(self.through(box)).exact()
         margins, eye = np.zeros(2 * scores.mid.shape[-1:]), np.eye(scores.mid.shape[-1])
         for k, against in np.argwhere(eye == 0):

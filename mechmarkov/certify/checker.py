@@ -1,7 +1,7 @@
-"""Check a certificate: what a sceptic reads, with `checked_layer`. They need numpy, and nothing of the search.
+"""Check a certificate: what a sceptic reads, and `checked_layer`. Both need numpy, and no search.
 
 A proof claims bounds of KL(program ‖ model), log ratios and log odds over every sequence of some contexts. It
-stores a table and multipliers; everything else is computed here from the weights, by four facts.
+stores a table and multipliers; everything else is computed here from the weights, by five facts.
 
 1. An evaluation with unit roundoff u of a sum, or a product of sums, of n terms is off by n u / (1 - n u)
    times the magnitudes at most (Higham 2002, lemma 3.1). A `Form` carries such radii; u counts our float64's.
@@ -151,11 +151,11 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
     # The states that a sequence can have after each step.
     parents, stream = [start, *[start := transitions[start].any(0) for _ in range(c.n_ctx)]], None
     inner = [stored.pop(f"inner_{name}", np.zeros(0)) for name in ("basis", "multipliers")]
-    if kind == "layers" and not (len(inner[0]) == len(inner[1]) == c.n_layers - 1):
+    if {len(one) for one in inner} != {c.n_layers - 1 if kind == "layers" else 0}:
         raise ValueError("the proof has not a box for each layer but the last")
     for i, (axes, multipliers) in enumerate(zip(*inner, strict=True)):
         stream = behind(Model(c, weights, u, stream, i), contexts, parents, axes, multipliers)
-    model = Model(c, weights, u, stream, c.n_layers - 1) if reads else None
+    model: Any = Model(c, weights, u, stream, c.n_layers - 1) if kind != "norm" else None
     for i, read in enumerate(reads):
         for parent in np.flatnonzero(parents[read - query]).tolist():
             own = {name: values[i, parent] for name, values in stored.items()} | {"basis": basis}

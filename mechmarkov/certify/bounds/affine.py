@@ -167,6 +167,7 @@ class Affine:
         above: Callable[[Array, Array], Array],
         least: float = -np.inf,
         relative: bool = False,
+        operations: int = ELEMENTARY,
     ) -> "Affine":
         """A function of each number, by its chord.
 
@@ -177,6 +178,7 @@ class Affine:
             least: No number is smaller, for other reasons than its form.
             relative: Whether an evaluation is off by a share of the function; else of its argument, which
                 the function never exceeds. GELU adds what may be near -1 to 1.
+            operations: How many roundings an evaluation has.
         """
         low, high = np.maximum(self.lower, least), np.maximum(self.upper, least)
         ends = function(low), function(high)
@@ -186,10 +188,10 @@ class Affine:
         # What the chord misses at its own ends is rounding, of the function at both.
         largest = np.maximum(np.abs(ends[0]), np.abs(ends[1])) if relative else np.maximum(-low, high)
         size = largest + down + rise
-        rounding = up(2 * ELEMENTARY * OWN * (size + np.abs(slope) * np.maximum(-low, high)))
+        rounding = up(2 * operations * OWN * (size + np.abs(slope) * np.maximum(-low, high)))
         remainder = up(np.abs(rest[1] - rest[0]) / 2 + (down + rise) / 2 + rounding)
         chord = Affine(slope * self.mid, slope[..., None] * self.slope, np.abs(slope) * self.rad, EXACT)
         along = chord._made(chord.mid, chord.slope, chord.rad, 1)
         image = along.with_remainder((rest[0] + rest[1]) / 2 + (rise - down) / 2, remainder)
-        evaluated = up(gamma(ELEMENTARY, self.unit) * (size + remainder))
+        evaluated = up(gamma(operations, self.unit) * (size + remainder))
         return Affine(image.mid, image.slope, image.rad + evaluated, self.unit)

@@ -11,14 +11,15 @@ from jaxtyping import Bool, Float, Int
 from mechmarkov.certify.bounds import envelope
 from mechmarkov.certify.bounds.counted import of_counts, why_no_counts
 from mechmarkov.certify.bounds.envelope import Envelope
-from mechmarkov.certify.bounds.layer import Layer, why_no_layer
 from mechmarkov.certify.bounds.later import last_layer, why_no_layers
+from mechmarkov.certify.bounds.layer import Layer, why_no_layer
 from mechmarkov.certify.bounds.reading import Reading
 from mechmarkov.certify.bounds.relaxed import longest_axes
 from mechmarkov.certify.contexts import Contexts
 from mechmarkov.models.components import norms_between
 from mechmarkov.models.config import DecoderConfig
 
+Forward = Callable[[Int[np.ndarray, "context key"]], Float[np.ndarray, "context state"]]
 Kind = Literal["logits", "raw scores", "relaxed", "layers", "counts"]
 
 # That a box is cut into along its longest axis: every one, and then those that decide the largest odds.
@@ -31,7 +32,8 @@ class Bounds:
 
     Attributes:
         kind: `logits` or `raw scores` of an attention-only layer, `relaxed` where something stands behind it,
-            `layers` where other layers stand in front, `counts` where the odds are those against the counts of the states (`counted`).
+            `layers` where other layers stand in front, `counts` where the odds are those against the counts
+            of the states (`counted`).
         unit: Unit roundoff of the evaluations that are covered.
         exists: Whether any context has that parent there.
         log_odds: Upper bounds of `log(q_k / q_l)`; 0 where there is no context.
@@ -75,9 +77,10 @@ def why_no_bounds(config: DecoderConfig, n_states: int, softmax: bool, query: bo
         return why
     if config.d_vocab_out != n_states:
         return f"it predicts {config.d_vocab_out} tokens of {n_states} states"
+    if not softmax and config.n_layers > 1:
+        return f"it has {config.n_layers} layers, and its scores are not logits: no bounds are known of both"
     if not softmax and not _adds_up(config):
-        behind = "a layer" if config.n_layers > 1 else "a norm or an MLP"
-        return f"its scores are not logits and {behind} stands behind attention: no bounds are known"
+        return "its scores are not logits and a norm or an MLP stands behind attention: no bounds are known"
     return why_no_layers(config, query) if config.n_layers > 1 else None
 
 
@@ -91,7 +94,7 @@ def bounds(
     contexts: Contexts,
     softmax: bool,
     seconds: float = np.inf,
-    forward: Callable[[Int[np.ndarray, "context key"]], Float[np.ndarray, "context state"]] | None = None,
+    forward: Forward | None = None,
 ) -> Bounds:
     """The bounds of a model that `why_no_bounds` has nothing against.
 
@@ -100,8 +103,8 @@ def bounds(
         contexts: Those that it can meet.
         softmax: Whether scores predict by a softmax, else as `max(z, 0) / sum`.
         seconds: Budget.
-        forward: The model's scores behind the last key of some tokens. Of several layers these are those of the
-            contexts that bounds name, of which without it none are kept.
+        forward: The model's scores behind the last key of some tokens. Of several layers it gives those of
+            the contexts that bounds name; without it none are kept.
 
     Raises:
         TimeoutError: It was not enough for every position and parent; the message says for how many it was.
@@ -126,7 +129,7 @@ def bounds(
             return envelope.of_logits(reading) if softmax else envelope.of_raw_scores(reading)
         stream = layer.stream[read, contexts.token(parent)]
         made = envelope.of_relaxed(layer, reading, stream, basis, pieces, close=pieces == FINE)
-        return replace(made, **_in_the_model(made.worst, forward)) if inner else made
+        return _in_the_model(made, forward) if inner else made
 
     envelopes: dict[tuple[int, int], Envelope] = {}
     for i, parent in np.argwhere(exists).tolist():
@@ -147,14 +150,11 @@ def bounds(
     return Bounds(kind, layer.unit, exists, log_odds, stored, envelopes)
 
 
-def _in_the_model(
-    worst: Int[np.ndarray, "context key"],
-    forward: Callable[[Int[np.ndarray, "context key"]], Float[np.ndarray, "context state"]] | None,
-) -> dict[str, np.ndarray]:
-    """Contexts and their scores, which no midpoint of forms gives."""
+def _in_the_model(envelope: Envelope, forward: Forward | None) -> Envelope:
+    """The same with the model's own scores in its contexts, which no midpoint of forms gives."""
     if forward is None:
-        return {"worst": worst[:0], "scores": np.zeros((0, 1))}
-    return {"scores": forward(worst)}
+        return replace(envelope, worst=envelope.worst[:0], scores=envelope.scores[:0])
+    return replace(envelope, scores=forward(envelope.worst))
 
 
 def _stored(

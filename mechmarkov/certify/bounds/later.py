@@ -1,8 +1,8 @@
-"""Layers behind others: what they read at a position is a token and a set, over all contexts in front of it.
+"""Layers behind others: what they read at a position is a set, over all contexts in front of a token.
 
-What stands behind the first layer at a position and a token depends on the context, within an affine form of
-symbols (`affine`): those of a box around what attention writes there, and what norms and an MLP add to it. The
-next layer reads such forms as the first one reads a table: queries, keys and values are forms, scores are
+What stands behind the first layer at a position and a token depends on the context, within an affine form
+(`affine`). Its symbols are those of a box around what attention writes, and what norms and an MLP add. A later
+layer reads such forms as the first one reads a table: queries, keys and values are forms, scores are
 inner products of forms, and so intervals. Where each key's form may be anywhere in its range, whatever the
 others are, the largest mean that a head can write is still one sum (`reading`). That is more than contexts
 allow, so it is a bound, and not the worst case.
@@ -29,7 +29,6 @@ from mechmarkov.models.config import DecoderConfig
 MOST_NUMBERS: Final = 1 << 27  # in the slopes of one table: a gigabyte
 PIECES: Final = 4  # of a box behind which there is another layer, along its longest axis
 MOST_STORED: Final = 1 << 22  # multipliers of a proof: a hundred megabytes
-TOO_WIDE: Final = "its first layers can write so much that nothing bounds what later ones read of it"
 
 Inner = dict[str, Float[np.ndarray, "..."]]
 
@@ -107,7 +106,7 @@ class Later(Layer):
         with np.errstate(over="ignore", invalid="ignore"):
             weight = super().attention(query, token)
         if not np.isfinite(weight.rad).all() or not weight.mid.all():
-            raise ValueError(TOO_WIDE)
+            raise _too_wide(self.config)
         return weight
 
     @cached_property
@@ -237,12 +236,19 @@ def _behind(layer: Layer, contexts: Contexts, end: float) -> tuple[Affine, np.nd
         reading = Reading.of(layer, contexts, at, token, scored=False)
         multipliers[at, token] = reading.multipliers(directions)[0]
         if not np.isfinite(multipliers[at, token]).all():
-            raise ValueError(TOO_WIDE)
+            raise _too_wide(layer.config)
         forms[at, token] = _whole(layer, reading, layer.stream[at, token], basis, multipliers[at, token])
     symbols = next(iter(forms.values())).slope.shape[-1]
     mid, slope = np.zeros((positions, tokens, width)), np.zeros((positions, tokens, width, symbols))
     for place, form in forms.items():
         mid[place], slope[place] = form.mid, form.slope
     if not (np.isfinite(slope).all() and np.isfinite(mid).all()):
-        raise ValueError(TOO_WIDE)
+        raise _too_wide(layer.config)
     return Affine(mid, slope, np.zeros_like(mid), layer.unit), basis, multipliers
+
+
+def _too_wide(config: DecoderConfig) -> ValueError:
+    return ValueError(
+        f"it has {config.n_layers} layers, and the first ones can write so much that nothing bounds what "
+        "later ones read"
+    )

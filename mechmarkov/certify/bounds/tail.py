@@ -98,7 +98,7 @@ def normalised(x: Affine, gain: Array | None, shift: Array | None, eps: float, c
     if centred:
         x = x.dot(np.eye(width) - 1 / width, extra=2)
     # A square is on one side of its tangent, as a product of two equal forms does not know.
-    square = x.through(np.square, _square_below_chord, _never, relative=True)
+    square = x.through(np.square, _square_below_chord, _never, relative=True, operations=1)
     variance = square.dot(np.full((width, 1), 1 / width), extra=1)
     variance = variance.plus(np.array([eps]))
     least = eps * (1 - gamma(4, x.unit))
