@@ -73,7 +73,7 @@ class Certificate:
 
     @property
     def tier(self) -> str:
-        """The tier: `1` support functions, `1b` relaxed, `2` several layers, `norm` the last norm, `0` none."""
+        """The tier: `1` support functions, `1b` relaxed, `2` several layers, `norm` a norm, `0` none."""
         if self.bounds is None:
             return "0" if self.worst_kl is None else "norm"
         return {"relaxed": "1b", "layers": "2"}.get(self.bounds.kind, "1")
@@ -180,7 +180,7 @@ def _with_bounds(model: _Model, options: Sequence[tuple[Program, Bounds]], token
         named, at = worst_contexts(program, of_model, contexts, objective, CHECKED)
         starts = np.concatenate([named, model.drawn])
         # Of several layers the contexts that bounds name are not the worst.
-        seen = search(judge, starts, tokens // 8) if of_model.kind == "layers" else largest(judge, starts)
+        seen = _searched(judge, starts, tokens)[0] if of_model.kind == "layers" else largest(judge, starts)
         seen = replace(seen, at=np.maximum(seen.at, at))
     kl_at = worst.kl.max(1)
     if (seen.at > kl_at).any():
@@ -205,16 +205,11 @@ def _without_bounds(model: _Model, program: Program, why: str, tokens: int, end:
     """The certificate by a final norm, by all contexts of the first positions, and by a search."""
     run, layer, contexts = model.run, model.layer, model.contexts
     judge = Judge(model.decoder, run.objective, contexts, program)
-    seen = search(judge, model.drawn, tokens, end)
-    every = largest_of_all(judge, tokens) if time.monotonic() < end else None
+    seen, every = _searched(judge, model.drawn, tokens, end)
     softmax = run.objective.kind == "cross_entropy"
     by_norm = norm_bound.largest_kl(run.config, layer.weights, layer.unit) if softmax else None
     kl_at = np.full(len(contexts.reads), np.nan if by_norm is None else by_norm)
-    exhausted = 0 if every is None else len(every.at)
-    if every is not None:
-        at = np.maximum(seen.at, np.pad(every.at, (0, len(kl_at) - exhausted)))
-        kl_at[:exhausted] = at[:exhausted]
-        seen = replace(every if every.nats > seen.nats else seen, at=at)
+    kl_at[:every] = seen.at[:every]
     return Certificate(
         program=program,
         contexts=contexts,
@@ -223,8 +218,18 @@ def _without_bounds(model: _Model, program: Program, why: str, tokens: int, end:
         seen=seen,
         unit=layer.unit,
         why=why,
-        exhausted=exhausted,
+        exhausted=every,
     )
+
+
+def _searched(judge: Judge, starts: Histories, tokens: int, end: float = math.inf) -> tuple[WorstSeen, int]:
+    """The worst sequence by a search and by all contexts of the first positions, and how many these are."""
+    seen = search(judge, starts, tokens, end)
+    every = largest_of_all(judge, tokens) if time.monotonic() < end else None
+    if every is None:
+        return seen, 0
+    at = np.maximum(seen.at, np.pad(every.at, (0, len(seen.at) - len(every.at))))
+    return replace(every if every.nats > seen.nats else seen, at=at), len(every.at)
 
 
 def _finite_weights(decoder: HookedDecoder) -> dict[str, Float[np.ndarray, "..."]]:

@@ -164,7 +164,5 @@ def test_a_budget_that_is_too_small_is_a_reason():
 def test_the_sentence_is_that_of_one_layer():
     certificate = certify(deep("plain"), "parent")
     first, second = sentences(certificate)[:2]
-    assert first.startswith(
-        "On each of the 2^5 sequences that the source can give, log-probabilities are within"
-    )
+    assert first.startswith("On each of the 32 sequences that the source can give, log-probabilities are")
     assert second == f"KL(program ‖ model) is at most {at_most(certificate.worst_kl)} nats."

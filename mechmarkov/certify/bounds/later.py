@@ -1,8 +1,8 @@
 """Layers behind others: what they read at a position is a set, over all contexts in front of a token.
 
 What stands behind the first layer at a position and a token depends on the context, within an affine form
-(`affine`). Its symbols are those of a box around what attention writes, and what norms and an MLP add. A later
-layer reads such forms as the first one reads a table: queries, keys and values are forms, scores are
+(`affine`). Its symbols are those of a box around what attention writes, and what norms and an MLP add. A
+later layer reads such forms as the first one reads a table: queries, keys and values are forms, scores are
 inner products of forms, and so intervals. Where each key's form may be anywhere in its range, whatever the
 others are, the largest mean that a head can write is still one sum (`reading`). That is more than contexts
 allow, so it is a bound, and not the worst case.
