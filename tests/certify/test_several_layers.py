@@ -4,13 +4,26 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
-from certify_cases import SOFTMAX, is_within, one_layer, worst_of_all
+import torch
+from certify_cases import (
+    SOFTMAX,
+    contexts_of,
+    every_history,
+    is_within,
+    layer_of,
+    one_layer,
+    proof,
+    worst_of_all,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from probing_cases import MLP
 
 import mechmarkov as mm
-from mechmarkov.certify import EXACT, FLOAT32, certify, proof_of, verify
+from mechmarkov.certify import EXACT, FLOAT32, certify, checker, proof_of, verify
 from mechmarkov.certify.bounds import later
 from mechmarkov.certify.bounds.affine import Affine
+from mechmarkov.certify.bounds.reading import Reading
 from mechmarkov.certify.sentence import sentences
 from mechmarkov.objectives import Objective
 from mechmarkov.sources import Chain
@@ -140,6 +153,50 @@ def test_a_dropped_range_of_a_first_layer_is_refused(monkeypatch, name, fault):
     stored = proof_of(certify(run, "parent", unit=EXACT), 0)
     with pytest.raises(ValueError, match=r"too small|is claimed to be"):
         verify(stored, run)
+
+
+@pytest.mark.parametrize("shape", ["plain", "LN and MLP", "RMS and MLP", "rotary"])
+def test_the_checkers_forms_hold_every_context(shape):
+    """The stream behind the first layer, and how much more the second attends to one key than to another."""
+    run = deep(shape, scale=0.1 if shape == "RMS and MLP" else 0.2)
+    stored = proof_of(certify(run, "parent", unit=EXACT, tokens=1 << 10), 0)
+    weights = {name: value.double().numpy() for name, value in run.model().state_dict().items()}
+    of_first = (np.array(stored["stored"][f"inner_{name}"])[0] for name in ("basis", "multipliers"))
+    reached = np.ones((6, 2), dtype=bool)
+    stream = checker.behind(checker.Model(run.config, weights, 0.0), stored["contexts"], reached, *of_first)
+    second = checker.Model(run.config, weights, 0.0, stream, 1)
+    histories = every_history(run)
+    _, cache = run.model().double().run_with_cache(torch.from_numpy(histories))
+    behind = cache["blocks.0.hook_resid_post"].numpy()
+    pattern = cache["blocks.1.attn.hook_pattern"].numpy()
+    at = np.arange(5), histories
+    assert (stream.low[at] <= behind).all()
+    assert (behind <= stream.high[at]).all()
+    assert (stream.high - stream.low)[4].max() < 20 * (behind.max(0) - behind.min(0))[4].max()
+    for history, attention in zip(histories, pattern, strict=True):
+        weight, rad = second.attention(4, history[4])
+        low, high = ((weight + sign * rad)[:, at[0], history] for sign in (-1, 1))
+        ratio = attention[:, 4, :, None] / attention[:, 4, None]
+        assert (ratio <= high[:, :, None] / low[:, None] * (1 + 1e-9)).all()
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["plain", "LN and MLP", "RMS and MLP", "post-norm"]))
+def test_a_form_is_around_all_points_of_its_box(seed, shape):
+    """What norms and an MLP make of a point of the box is along the form, up to what it leaves open."""
+    rng, run = np.random.default_rng(seed), deep(shape, n_layers=1, seed=seed, scale=0.3)
+    stored = proof(run, "parent", EXACT)
+    weights = {name: value.double().numpy() for name, value in run.model().state_dict().items()}
+    case = checker.Case(checker.Model(run.config, weights, 0.0), stored["contexts"], 4, 1)
+    basis = np.linalg.qr(rng.normal(size=(run.config.d_model,) * 2))[0]
+    reading = Reading.of(layer_of(run, EXACT), contexts_of(run), 4, 1, scored=False)
+    multipliers = reading.multipliers(np.concatenate([basis.T, -basis.T]))[0]
+    form, (_, middle, half) = checker.around(case, basis, multipliers), case.boxes(basis, multipliers, 1)
+    open_, d = np.abs(form.slope[:, len(basis) :]).sum(-1) + form.rad, len(basis)
+    for e in rng.uniform(-1, 1, size=(50, d)):
+        point = checker.Form(0.0, (middle[0] + half[0] * e) @ basis.T)
+        value = case.model.behind(case.own, point + case.base).mid
+        assert (np.abs(value - form.mid - form.slope[:, :d] @ e) <= open_ + 1e-12).all()
 
 
 def test_an_induction_circuit_has_no_bound_and_a_reason():
