@@ -73,10 +73,10 @@ class Certificate:
 
     @property
     def tier(self) -> str:
-        """The certificate's tier: `1` support functions, `1b` relaxed, `2` a final norm, `0` no bound."""
+        """The tier: `1` support functions, `1b` relaxed, `2` several layers, `norm` a norm, `0` none."""
         if self.bounds is None:
-            return "0" if self.worst_kl is None else "2"
-        return "1b" if self.bounds.kind == "relaxed" else "1"
+            return "0" if self.worst_kl is None else "norm"
+        return {"relaxed": "1b", "layers": "2"}.get(self.bounds.kind, "1")
 
     @property
     def is_vacuous(self) -> bool:
@@ -133,15 +133,16 @@ def certify(
     decoder = run.model(step).double() if unit == EXACT else run.model(step)
     layer = Layer(run.config, _finite_weights(decoder), unit)
     model = _Model(run, decoder, layer, contexts, _drawn(run, contexts))
-    bounded, why = _bounds(layer, contexts, run.objective, program, seconds)
+    bounded, why = _bounds(model, run.objective, program, seconds)
     if given is None:
         name = program if isinstance(program, str) else None
         options = [(made, one) for one in bounded for made in read_off(one, name)]
     else:
         options = [(given, one) for one in bounded if given.is_table and one.kind != "counts"]
-    if options:
-        certificate = _with_bounds(model, options, tokens)
-    else:
+    certificate = _with_bounds(model, options, tokens) if options else None
+    if certificate is not None and certificate.tier == "2" and certificate.is_vacuous:
+        certificate, why = None, f"what bounds are known of its {run.config.n_layers} layers are vacuous"
+    if certificate is None:
         why = why or _why_no_options(given)
         if program == "row":
             raise ValueError(f"program is 'row', but {why}")
@@ -160,6 +161,13 @@ class _Model:
     contexts: Contexts
     drawn: Histories
 
+    @torch.no_grad()
+    def last_scores(self, tokens: Int[np.ndarray, "context key"]) -> Float[np.ndarray, "context state"]:
+        """The scores behind the last of some tokens, in the precision that the model has."""
+        last = torch.tensor([tokens.shape[1] - 1])
+        scores = self.decoder(torch.from_numpy(tokens.astype(np.int64)), read=last)[:, 0]
+        return np.asarray(scores.double().numpy())
+
 
 def _with_bounds(model: _Model, options: Sequence[tuple[Program, Bounds]], tokens: int) -> Certificate:
     """The certificate of the smallest program of all that have bounds."""
@@ -170,7 +178,9 @@ def _with_bounds(model: _Model, options: Sequence[tuple[Program, Bounds]], token
         seen = search(judge, model.drawn, tokens // 8)
     else:
         named, at = worst_contexts(program, of_model, contexts, objective, CHECKED)
-        seen = largest(judge, np.concatenate([named, model.drawn]))
+        starts = np.concatenate([named, model.drawn])
+        # Of several layers the contexts that bounds name are not the worst.
+        seen = _searched(judge, starts, tokens)[0] if of_model.kind == "layers" else largest(judge, starts)
         seen = replace(seen, at=np.maximum(seen.at, at))
     kl_at = worst.kl.max(1)
     if (seen.at > kl_at).any():
@@ -195,16 +205,11 @@ def _without_bounds(model: _Model, program: Program, why: str, tokens: int, end:
     """The certificate by a final norm, by all contexts of the first positions, and by a search."""
     run, layer, contexts = model.run, model.layer, model.contexts
     judge = Judge(model.decoder, run.objective, contexts, program)
-    seen = search(judge, model.drawn, tokens, end)
-    every = largest_of_all(judge, tokens) if time.monotonic() < end else None
+    seen, every = _searched(judge, model.drawn, tokens, end)
     softmax = run.objective.kind == "cross_entropy"
     by_norm = norm_bound.largest_kl(run.config, layer.weights, layer.unit) if softmax else None
     kl_at = np.full(len(contexts.reads), np.nan if by_norm is None else by_norm)
-    exhausted = 0 if every is None else len(every.at)
-    if every is not None:
-        at = np.maximum(seen.at, np.pad(every.at, (0, len(kl_at) - exhausted)))
-        kl_at[:exhausted] = at[:exhausted]
-        seen = replace(every if every.nats > seen.nats else seen, at=at)
+    kl_at[:every] = seen.at[:every]
     return Certificate(
         program=program,
         contexts=contexts,
@@ -213,8 +218,18 @@ def _without_bounds(model: _Model, program: Program, why: str, tokens: int, end:
         seen=seen,
         unit=layer.unit,
         why=why,
-        exhausted=exhausted,
+        exhausted=every,
     )
+
+
+def _searched(judge: Judge, starts: Histories, tokens: int, end: float = math.inf) -> tuple[WorstSeen, int]:
+    """The worst sequence by a search and by all contexts of the first positions, and how many these are."""
+    seen = search(judge, starts, tokens, end)
+    every = largest_of_all(judge, tokens) if time.monotonic() < end else None
+    if every is None:
+        return seen, 0
+    at = np.maximum(seen.at, np.pad(every.at, (0, len(seen.at) - len(every.at))))
+    return replace(every if every.nats > seen.nats else seen, at=at), len(every.at)
 
 
 def _finite_weights(decoder: HookedDecoder) -> dict[str, Float[np.ndarray, "..."]]:
@@ -244,11 +259,11 @@ def _given(run: Run, program: str | Rows | None) -> Program | None:
 
 
 def _bounds(
-    layer: Layer, contexts: Contexts, objective: Objective, program: str | Rows | None, seconds: float
+    model: _Model, objective: Objective, program: str | Rows | None, seconds: float
 ) -> tuple[list[Bounds], str | None]:
     """All bounds of a model that the program may need, and why there are none."""
-    softmax = objective.kind == "cross_entropy"
-    if (why := why_no_bounds(layer.config, contexts.n_states, softmax)) is not None:
+    layer, contexts, softmax = model.layer, model.contexts, objective.kind == "cross_entropy"
+    if (why := why_no_bounds(layer.config, contexts.n_states, softmax, objective.query)) is not None:
         return [], why
     if program is None or program == "row":
         by_counts = "a softmax reads the scores" if softmax else counted(layer, contexts)
@@ -257,7 +272,7 @@ def _bounds(
         if program == "row":
             return [], f"no bound is known of counts times a row: {by_counts}"
     try:
-        return [bounds(layer, contexts, softmax, seconds)], None
+        return [bounds(layer, contexts, softmax, seconds, model.last_scores)], None
     except (TimeoutError, ValueError) as error:
         return [], str(error)
 

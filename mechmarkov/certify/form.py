@@ -47,7 +47,7 @@ class Proof(Fields):
     version: Literal[1]
     step: Integer
     arithmetic: Literal["exact", "float32"]
-    kind: Literal["norm", "logits", "raw scores", "counts", "relaxed"]
+    kind: Literal["norm", "logits", "raw scores", "counts", "relaxed", "layers"]
     program: str
     table: list[list[Number]] | None
     contexts: Contexts
@@ -105,8 +105,13 @@ def check_shapes(proof: dict[str, Any], run: Run) -> None:
         },
         "relaxed": {"multipliers": (*case, 2 * d, heads), "pieces": case, "basis": (d, d)},
     }
+    inner = c.n_layers - 1
+    of_kind["layers"] = of_kind["relaxed"] | {
+        "inner_basis": (inner, d, d),
+        "inner_multipliers": (inner, c.n_ctx, c.d_vocab, 2 * d, heads),
+    }
     expected = of_kind.get(proof["kind"], {})
-    if proof["kind"] == "relaxed" and "closed" in stored:
+    if proof["kind"] in ("relaxed", "layers") and "closed" in stored:
         rows = _array("stored.closed", stored["closed"])
         expected |= {"closed": (len(rows) if rows.ndim else 0, 5 + d + heads)}
     if set(stored) != set(expected):

@@ -27,7 +27,7 @@ def scores(data: xr.Dataset, _: xr.Dataset | None) -> dict[str, Score]:
         )
 
     seen, bound = float(last["worst_kl_seen"]), float(last["worst_kl"])
-    infinite = INFINITE if data.attrs["tier"] in ("1", "1b") else why
+    infinite = INFINITE if data.attrs["tier"] in ("1", "1b", "2") else why
     ratio = max(-float(last["log_ratio_low"]), float(last["log_ratio_high"]))
     worst = Score(bound, "nats", interval=(seen, bound), null_kind=CERTAIN)
     states = " ".join(str(data.attrs["labels"][state]) for state in last["witness"].values)
@@ -89,8 +89,8 @@ probe = Probe(
         "mean_kl": "mean KL(program ‖ model) over fresh sequences",
         "mean_reverse_kl_bound": "E[KL(model ‖ program)], bounded likewise with the largest log(model / "
         "program)",
-        "tier": "1: support functions; 1b: what is behind attention relaxed; 2: only a final norm; 0: no "
-        "bound",
+        "tier": "1: support functions; 1b: what is behind attention relaxed; 2: several layers; norm: only "
+        "a final norm; 0: no bound",
         "certified_program": "the smallest program within 0.001 nats in the worst case, else the nearest",
         "seconds": "the time that the search took",
         "witness": "the last states in front of the worst prediction that was seen",

@@ -29,7 +29,7 @@ def measure(subject: Subject) -> xr.Dataset:
         seen; `log_ratio_low`, `log_ratio_high`: of log(model / program); `logit_error`: of the log odds of
         two states; `mean_kl` and `mean_kl_bound`: of E[KL], a sample's and an upper bound; `mean_kl_exact`,
         where a sum over few sequences gives it; `mean_reverse_kl` and its bound: the same of
-        E[KL(model ‖ program)]; `seconds`; `tier`: 1, 1.5 for `1b`, 2, 0 without a bound;
+        E[KL(model ‖ program)]; `seconds`; `tier`: 1, 1.5 for `1b`, 2, 3 for `norm`, 0 without a bound;
         `kl_at`, `seen_at` [.., position]: the bound (`Certificate.kl_at`) and the largest seen at each;
         and of the last step: `table` [state_from, state_to] (probability; NaN unless the program is a table),
         the worst prediction that was seen: `witness` [token] (states), `witness_program` and `witness_model`
@@ -92,7 +92,7 @@ def _row(certificate: Certificate, mean: Mean, reverse: Mean) -> dict[str, Any]:
         "mean_reverse_kl": reverse.sample,
         "mean_reverse_kl_bound": reverse.bound,
         "seconds": certificate.seconds,
-        "tier": {"0": 0.0, "1": 1.0, "1b": 1.5, "2": 2.0}[certificate.tier],
+        "tier": {"0": 0.0, "1": 1.0, "1b": 1.5, "2": 2.0, "norm": 3.0}[certificate.tier],
         "kl_at": certificate.kl_at,
         "seen_at": certificate.seen.at,
     }

@@ -110,7 +110,7 @@ def test_a_state_that_may_get_no_probability_has_no_finite_ratio():
 def test_what_has_no_bound_is_searched():
     run = example("induction")
     found = certify(run, tokens=1 << 15)
-    assert (found.tier, found.bounds, found.worst_log_ratio) == ("2", None, None)
+    assert (found.tier, found.bounds, found.worst_log_ratio) == ("norm", None, None)
     assert "2 layers" in found.why
     assert 0.1 < found.seen.nats < found.worst_kl  # far above the mean of 0.008
     assert found.is_vacuous

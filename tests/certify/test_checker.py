@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechmarkov.certify.checker import FUNCTIONS, OWN, UNITS, Case, Form
+from mechmarkov.certify.checked_layer import FUNCTIONS, OWN, UNITS, Case, Form
 
 SEEDS = st.integers(0, 2**32 - 1)
 WIDTHS = st.sampled_from([0.0, 1e-3, 0.3, 3.0])
@@ -18,6 +18,7 @@ ORACLES = {
     "gelu_new": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
     "silu": torch.nn.functional.silu,
     "1/sqrt": lambda x: x.abs().rsqrt(),
+    "square": torch.square,
 }
 
 

@@ -93,7 +93,7 @@ def test_scores_that_overflow_have_no_bound():
         run.states[f"blocks.0.attn.{name}"] *= 1e-4
     certificate = certify(run, "parent", tokens=1 << 10)
     assert "nothing bounds its scores" in certificate.why
-    assert certificate.tier == "2"  # the last norm bounds them by itself
+    assert certificate.tier == "norm"  # the last norm bounds them by itself
     seen, _ = worst_of_all(run, certificate.program.table)
     assert seen["worst_kl"] <= verify(proof_of(certificate, 0), run)["worst_kl"]
 

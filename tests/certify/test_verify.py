@@ -12,7 +12,17 @@ from certify_cases import contexts_of, every_score, layer_of, one_layer, proof
 from probing_cases import RAW_LOG, SHAPES
 
 import mechmarkov as mm
-from mechmarkov.certify import EXACT, FLOAT32, certify, checker, load_proof, proof_of, save_proof, verify
+from mechmarkov.certify import (
+    EXACT,
+    FLOAT32,
+    certify,
+    checked_layer,
+    checker,
+    load_proof,
+    proof_of,
+    save_proof,
+    verify,
+)
 from mechmarkov.certify.bounds import every
 from mechmarkov.certify.bounds.reading import Reading
 from mechmarkov.certify.witness import seen_again
@@ -348,15 +358,17 @@ def lines_of_code(source):
 
 
 def test_the_checker_is_short_and_shares_no_code_with_the_search():
-    source = Path(checker.__file__).read_text("utf-8")
-    assert len(lines_of_code(source)) < 300
+    layer, whole = (Path(file.__file__).read_text("utf-8") for file in (checked_layer, checker))
+    assert len(lines_of_code(layer)) < 300
+    assert len(lines_of_code(layer)) + len(lines_of_code(whole)) < 400  # with several layers
     names = {
         alias if isinstance(node, ast.Import) else node.module
+        for source in (layer, whole)
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in [node.names[0].name]
     }
-    assert names <= {"math", "itertools", "typing", "numpy"}
+    assert names <= {"math", "itertools", "typing", "numpy", "mechmarkov.certify.checked_layer"}
 
 
 def test_a_file_that_is_no_proof_is_refused_in_one_line(tmp_path):

@@ -7,13 +7,14 @@ later linear maps cancel it where it cancels. Rounding, of the model's arithmeti
 is collected in `rad`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from mechmarkov.certify.bounds.ball import ELEMENTARY, EXACT, OWN, gamma, up
+from mechmarkov.certify.bounds.ball import ELEMENTARY, EXACT, OWN, Ball, gamma, up
 
 Array = Float[np.ndarray, "..."]
 
@@ -54,6 +55,55 @@ class Affine:
         """Numbers that none of these falls below."""
         return self.mid - self.spread - OWN * self.size
 
+    @property
+    def hull(self) -> Ball:
+        """The numbers without what ties them to each other."""
+        return Ball(self.mid, self.spread, self.unit)
+
+    def __getitem__(self, index: Any) -> "Affine":
+        """The forms at an index of the leading axes."""
+        return Affine(self.mid[index], self.slope[index], self.rad[index], self.unit)
+
+    def transposed(self, *axes: int) -> "Affine":
+        """The same with its axes in another order."""
+        return Affine(
+            self.mid.transpose(axes), self.slope.transpose(*axes, -1), self.rad.transpose(axes), self.unit
+        )
+
+    def padded(self, zeros: Sequence[tuple[int, int]]) -> "Affine":
+        """The same with exact zeros around it, as `numpy.pad` takes their numbers."""
+        slope = np.pad(self.slope, [*zeros, (0, 0)])
+        return Affine(np.pad(self.mid, zeros), slope, np.pad(self.rad, zeros), self.unit)
+
+    def larger(self, factor: float) -> "Affine":
+        """The same with radii that many times as large."""
+        return Affine(self.mid, self.slope, self.rad * factor, self.unit)
+
+    def behind(self, symbols: int) -> "Affine":
+        """The same of symbols that come behind others, which these forms do not have."""
+        none = [(0, 0)] * (self.slope.ndim - 1)
+        return Affine(self.mid, np.pad(self.slope, [*none, (symbols, 0)]), self.rad, self.unit)
+
+    def folded(self, symbols: int) -> "Affine":
+        """Forms of the first symbols and one more for each number, which holds all that is left."""
+        rest = self.rad + np.abs(self.slope[..., symbols:]).sum(-1)
+        # Another program that computes the same may differ by its own rounding.
+        rest = up(rest + 16 * OWN * self.size)
+        own = rest[..., None] * np.eye(rest.shape[-1])
+        slope = np.concatenate([self.slope[..., :symbols], own], -1)
+        return Affine(self.mid, slope, np.zeros_like(rest), self.unit)
+
+    def inner(self, other: "Affine | Ball") -> Ball:
+        """The inner product along the last axis with forms of other symbols, or of none."""
+        if isinstance(other, Ball):
+            other = Affine(other.mid, np.zeros((*other.mid.shape, 0)), other.rad, other.unit)
+        error = gamma(self.mid.shape[-1] + 1, self.unit)
+        rad = (error * self.size * other.size + self.spread * other.spread).sum(-1)
+        rad += (np.abs(self.mid) * other.rad + self.rad * np.abs(other.mid)).sum(-1)
+        for one, two in ((self, other), (other, self)):
+            rad = rad + np.abs((one.mid[..., None, :] @ two.slope)[..., 0, :]).sum(-1)
+        return Ball((self.mid * other.mid).sum(-1), up(rad), self.unit)
+
     def _made(self, mid: Array, slope: Array, rad: Array, operations: int) -> "Affine":
         """The result of a number of operations on each number, rounded."""
         size = np.abs(mid) + np.abs(slope).sum(-1) + rad
@@ -90,7 +140,8 @@ class Affine:
         """The product with an exact matrix."""
         size = np.abs(matrix)
         error = gamma(matrix.shape[-2] + extra, self.unit)
-        slope = np.swapaxes(np.swapaxes(self.slope, -1, -2) @ matrix, -1, -2)
+        across = np.swapaxes(matrix, -1, -2)
+        slope = (across if matrix.ndim == 2 else across[..., None, :, :]) @ self.slope
         return Affine(self.mid @ matrix, slope, up((self.rad + error * self.size) @ size), self.unit)
 
     def with_remainder(self, mid: Array, remainder: Array) -> "Affine":
@@ -123,6 +174,7 @@ class Affine:
         above: Callable[[Array, Array], Array],
         least: float = -np.inf,
         relative: bool = False,
+        operations: int = ELEMENTARY,
     ) -> "Affine":
         """A function of each number, by its chord.
 
@@ -133,6 +185,7 @@ class Affine:
             least: No number is smaller, for other reasons than its form.
             relative: Whether an evaluation is off by a share of the function; else of its argument, which
                 the function never exceeds. GELU adds what may be near -1 to 1.
+            operations: How many roundings an evaluation has.
         """
         low, high = np.maximum(self.lower, least), np.maximum(self.upper, least)
         ends = function(low), function(high)
@@ -142,10 +195,10 @@ class Affine:
         # What the chord misses at its own ends is rounding, of the function at both.
         largest = np.maximum(np.abs(ends[0]), np.abs(ends[1])) if relative else np.maximum(-low, high)
         size = largest + down + rise
-        rounding = up(2 * ELEMENTARY * OWN * (size + np.abs(slope) * np.maximum(-low, high)))
+        rounding = up(2 * operations * OWN * (size + np.abs(slope) * np.maximum(-low, high)))
         remainder = up(np.abs(rest[1] - rest[0]) / 2 + (down + rise) / 2 + rounding)
         chord = Affine(slope * self.mid, slope[..., None] * self.slope, np.abs(slope) * self.rad, EXACT)
         along = chord._made(chord.mid, chord.slope, chord.rad, 1)
         image = along.with_remainder((rest[0] + rest[1]) / 2 + (rise - down) / 2, remainder)
-        evaluated = up(gamma(ELEMENTARY, self.unit) * (size + remainder))
+        evaluated = up(gamma(operations, self.unit) * (size + remainder))
         return Affine(image.mid, image.slope, image.rad + evaluated, self.unit)

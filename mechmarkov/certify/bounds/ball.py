@@ -172,7 +172,7 @@ def normalised(x: Ball, gain: Array | None, shift: Array | None, eps: float, cen
     if centred:
         mean = np.full((width, 1), 1 / width)
         x = x - x.dot(mean, extra=1)
-    square = (x * x).dot(np.full((width, 1), 1 / width), extra=1)
+    square = (x * x).widened(gamma(4, x.unit)).dot(np.full((width, 1), 1 / width), extra=1)
     least = eps * (1 - gamma(4, x.unit))
     variance = square + Ball.exact(eps, x.unit).widened(gamma(1, x.unit))  # it is stored as the weights are
     if least <= 0 and (variance.lower <= 0).any():

@@ -1,15 +1,17 @@
 """Bounds of a model's log odds at every position and for every parent, within a budget of seconds."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from mechmarkov.certify.bounds import envelope
 from mechmarkov.certify.bounds.counted import of_counts, why_no_counts
 from mechmarkov.certify.bounds.envelope import Envelope
+from mechmarkov.certify.bounds.later import last_layer, why_no_layers
 from mechmarkov.certify.bounds.layer import Layer, why_no_layer
 from mechmarkov.certify.bounds.reading import Reading
 from mechmarkov.certify.bounds.relaxed import longest_axes
@@ -17,7 +19,8 @@ from mechmarkov.certify.contexts import Contexts
 from mechmarkov.models.components import norms_between
 from mechmarkov.models.config import DecoderConfig
 
-Kind = Literal["logits", "raw scores", "relaxed", "counts"]
+Forward = Callable[[Int[np.ndarray, "context key"]], Float[np.ndarray, "context state"]]
+Kind = Literal["logits", "raw scores", "relaxed", "layers", "counts"]
 
 # That a box is cut into along its longest axis: every one, and then those that decide the largest odds.
 COARSE, FINE = 8, 16
@@ -29,7 +32,8 @@ class Bounds:
 
     Attributes:
         kind: `logits` or `raw scores` of an attention-only layer, `relaxed` where something stands behind it,
-            `counts` where the odds are those against the counts of the states (`counted`).
+            `layers` where other layers stand in front, `counts` where the odds are those against the counts
+            of the states (`counted`).
         unit: Unit roundoff of the evaluations that are covered.
         exists: Whether any context has that parent there.
         log_odds: Upper bounds of `log(q_k / q_l)`; 0 where there is no context.
@@ -47,7 +51,7 @@ class Bounds:
     @property
     def reached(self) -> Float[np.ndarray, "read parent state_to state_against"]:
         """`log(q_k / q_l)` that contexts reach: the bounds, or what was seen where these are relaxed."""
-        if self.kind != "relaxed":
+        if self.kind not in ("relaxed", "layers"):
             return self.log_odds
         log_odds = self.log_odds.copy()
         for where, one in self.envelopes.items():
@@ -55,13 +59,14 @@ class Bounds:
         return log_odds
 
 
-def why_no_bounds(config: DecoderConfig, n_states: int, softmax: bool) -> str | None:
+def why_no_bounds(config: DecoderConfig, n_states: int, softmax: bool, query: bool = False) -> str | None:
     """Returns why there are no bounds for a model, in one line, or None.
 
     Args:
         config: The model.
         n_states: The states of its source.
         softmax: Whether scores predict by a softmax, else as `max(z, 0) / sum`.
+        query: Whether an added query token ends the input.
 
     Example:
         >>> import mechmarkov as mm
@@ -72,17 +77,25 @@ def why_no_bounds(config: DecoderConfig, n_states: int, softmax: bool) -> str | 
         return why
     if config.d_vocab_out != n_states:
         return f"it predicts {config.d_vocab_out} tokens of {n_states} states"
+    if not softmax and config.n_layers > 1:
+        return f"it has {config.n_layers} layers, and its scores are not logits: no bounds are known of both"
     if not softmax and not _adds_up(config):
         return "its scores are not logits and a norm or an MLP stands behind attention: no bounds are known"
-    return None
+    return why_no_layers(config, query) if config.n_layers > 1 else None
 
 
 def _adds_up(config: DecoderConfig) -> bool:
     """Returns whether scores are sums of what the heads write."""
-    return config.attn_only and not norms_between(config, "direct")
+    return config.n_layers == 1 and config.attn_only and not norms_between(config, "direct")
 
 
-def bounds(layer: Layer, contexts: Contexts, softmax: bool, seconds: float = np.inf) -> Bounds:
+def bounds(
+    layer: Layer,
+    contexts: Contexts,
+    softmax: bool,
+    seconds: float = np.inf,
+    forward: Forward | None = None,
+) -> Bounds:
     """The bounds of a model that `why_no_bounds` has nothing against.
 
     Args:
@@ -90,6 +103,8 @@ def bounds(layer: Layer, contexts: Contexts, softmax: bool, seconds: float = np.
         contexts: Those that it can meet.
         softmax: Whether scores predict by a softmax, else as `max(z, 0) / sum`.
         seconds: Budget.
+        forward: The model's scores behind the last key of some tokens. Of several layers it gives those of
+            the contexts that bounds name; without it none are kept.
 
     Raises:
         TimeoutError: It was not enough for every position and parent; the message says for how many it was.
@@ -97,10 +112,13 @@ def bounds(layer: Layer, contexts: Contexts, softmax: bool, seconds: float = np.
     """
     end = time.monotonic() + seconds
     kind: Kind = "relaxed" if not _adds_up(layer.config) else "logits" if softmax else "raw scores"
+    inner: dict[str, np.ndarray] = {}
+    if layer.config.n_layers > 1:
+        kind, (layer, inner) = "layers", last_layer(layer.config, layer.weights, layer.unit, contexts, end)
     shape = len(contexts.reads), contexts.n_states
     exists = np.array([[contexts.exists(read, i) for i in range(shape[1])] for read in contexts.reads])
     basis = None
-    if kind == "relaxed":
+    if kind in ("relaxed", "layers"):
         last, parent = np.argwhere(exists)[-1].tolist()
         basis = longest_axes(Reading.of(layer, contexts, contexts.reads[last], parent, scored=False))
 
@@ -110,7 +128,8 @@ def bounds(layer: Layer, contexts: Contexts, softmax: bool, seconds: float = np.
         if basis is None:
             return envelope.of_logits(reading) if softmax else envelope.of_raw_scores(reading)
         stream = layer.stream[read, contexts.token(parent)]
-        return envelope.of_relaxed(layer, reading, stream, basis, pieces, close=pieces == FINE)
+        made = envelope.of_relaxed(layer, reading, stream, basis, pieces, close=pieces == FINE)
+        return _in_the_model(made, forward) if inner else made
 
     envelopes: dict[tuple[int, int], Envelope] = {}
     for i, parent in np.argwhere(exists).tolist():
@@ -127,8 +146,15 @@ def bounds(layer: Layer, contexts: Contexts, softmax: bool, seconds: float = np.
     log_odds = np.zeros((*shape, contexts.n_states, contexts.n_states))
     for where, one in envelopes.items():
         log_odds[where] = one.log_odds
-    stored = _stored(envelopes, shape) | ({} if basis is None else {"basis": basis})
+    stored = _stored(envelopes, shape) | inner | ({} if basis is None else {"basis": basis})
     return Bounds(kind, layer.unit, exists, log_odds, stored, envelopes)
+
+
+def _in_the_model(envelope: Envelope, forward: Forward | None) -> Envelope:
+    """The same with the model's own scores in its contexts, which no midpoint of forms gives."""
+    if forward is None:
+        return replace(envelope, worst=envelope.worst[:0], scores=envelope.scores[:0])
+    return replace(envelope, scores=forward(envelope.worst))
 
 
 def _stored(

@@ -26,10 +26,6 @@ def why_no_layer(config: DecoderConfig) -> str | None:
     """Returns why a model has no such tables, or None."""
     if config.mixer != "attention":
         return f"its mixer is {config.mixer!r}: bounds are known only for attention"
-    if config.n_layers > 1:
-        return (
-            f"it has {config.n_layers} layers, and the second reads sums over contexts: no table holds them"
-        )
     return None
 
 
@@ -156,9 +152,9 @@ class Layer:
         # The model takes off the largest score of the context, which is between a score and the largest here.
         subtracted = np.abs(shifted) + np.abs(scores.mid) + np.abs(largest) + scores.rad
         exponent = scores.rad + gamma(4, self.unit) * subtracted
-        weight = np.exp(shifted)
-        relative = np.expm1(up(exponent + gamma(ELEMENTARY * blocks, self.unit)))
-        return Ball(weight, up(weight * relative) + TINY, self.unit)
+        weight, reach = np.exp(shifted), up(exponent + gamma(ELEMENTARY * blocks, self.unit))
+        # From weight exp(-reach) to weight exp(reach).
+        return Ball(weight * np.cosh(reach), up(weight * np.sinh(reach)) + TINY, self.unit)
 
     @cached_property
     def written(self) -> Ball:

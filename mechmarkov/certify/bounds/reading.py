@@ -8,11 +8,12 @@ This is one sum, computed with its terms and itself rounded upwards. A proof sto
 computes the sum again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from mechmarkov.certify.bounds.affine import Affine
 from mechmarkov.certify.bounds.ball import EXACT, FLOAT32, OWN, UNDERFLOW, Ball
 from mechmarkov.certify.bounds.layer import Layer
 from mechmarkov.certify.contexts import Contexts
@@ -39,8 +40,8 @@ class Reading:
     """
 
     weight: Ball
-    value: Ball
-    base: Ball
+    value: Ball | Affine
+    base: Ball | Affine
     allowed: Bool[np.ndarray, "key token"]
     transitions: Bool[np.ndarray, "token_from token_to"] | None
 
@@ -53,7 +54,7 @@ class Reading:
         if weight.mid.min() < SMALL:
             # A weight that underflows is off by a share of the largest: the mean by that share of its values.
             lost = 4 * (read + 1) * UNDERFLOW[layer.unit] * value.size.max((1, 2), keepdims=True)
-            value = Ball(value.mid, value.rad + lost, value.unit)
+            value = replace(value, rad=value.rad + lost)
         # Keys in front of the window are states of the path too; nothing reads them.
         unseen = ((0, 0), (first, 0), (0, 0))
         return Reading(
@@ -87,7 +88,8 @@ class Reading:
 
     def _along(self, directions: Directions) -> Ball:
         """Returns what each token adds in some directions, `[direction, head, key, token]`."""
-        return self.value.combined(directions.T).transposed(3, 0, 1, 2)
+        along = self.value.combined(directions.T)
+        return (along.hull if isinstance(along, Affine) else along).transposed(3, 0, 1, 2)
 
     def _worst(self, value: Ball, begin: Int[np.ndarray, "direction head key"] | None) -> Worst:
         weight = np.broadcast_to(self.weight.mid, value.mid.shape)

@@ -57,7 +57,7 @@ class _Closing:
 def differences(
     layer: Layer,
     reading: Reading,
-    stream: Ball,
+    stream: Ball | Affine,
     basis: Basis,
     multipliers: Float[np.ndarray, "side_axis head"],
     pieces: int,
@@ -75,9 +75,8 @@ def differences(
     Raises:
         ValueError: Nothing bounds a difference.
     """
-    written = _written(reading, basis, multipliers, pieces)
-    behind = written + _constant(reading.base, written)
-    logits = tail.scores(layer, _constant(stream, written), behind)
+    written = box(reading, basis, multipliers, pieces)
+    logits = tail.scores(layer, constant(stream, written), written + constant(reading.base, written))
     n = logits.mid.shape[-1]
     pairs = (np.eye(n)[:, :, None] - np.eye(n)[:, None, :]).reshape(n, n * n)
     different = logits.combined(pairs)
@@ -146,38 +145,54 @@ def log_odds_of(
 
 
 def scores_at(
-    layer: Layer, stream: Ball, behind: Float[np.ndarray, "context d_model"]
+    layer: Layer, stream: Ball | Affine, behind: Float[np.ndarray, "context d_model"]
 ) -> Float[np.ndarray, "context state"]:
     """The scores for some residual streams behind attention, computed in float64."""
     at = Affine(behind, np.zeros((*behind.shape, 0)), np.zeros_like(behind), EXACT)
-    return tail.scores(layer, _constant(Ball.exact(stream.mid, EXACT), at), at).mid
+    return tail.scores(layer, constant(Ball.exact(stream.mid, EXACT), at), at).mid
 
 
-def _constant(ball: Ball, like: Affine) -> Affine:
-    """Numbers that depend on no symbol, in the shape of forms that do."""
-    mid, rad = (np.broadcast_to(part, like.mid.shape) for part in (ball.mid, ball.rad))
-    return Affine(mid, np.zeros((*mid.shape, 0)), rad, like.unit)
+def constant(numbers: Ball | Affine, like: Affine) -> Affine:
+    """Numbers that depend on none of the symbols of some forms, in their shape."""
+    shape = like.mid.shape
+    slope = np.zeros((*shape, 0))
+    if isinstance(numbers, Affine) and numbers.slope.shape[-1]:
+        slope = numbers.behind(like.slope.shape[-1]).slope
+        slope = np.broadcast_to(slope, (*shape, slope.shape[-1]))
+    return Affine(np.broadcast_to(numbers.mid, shape), slope, np.broadcast_to(numbers.rad, shape), like.unit)
 
 
-def _written(
+def box(
     reading: Reading, basis: Basis, multipliers: Float[np.ndarray, "side_axis head"], pieces: int
 ) -> Affine:
     """Returns what attention writes, a form for each piece of the box `[piece, d_model]`."""
     width, unit = basis.shape[1], reading.base.unit
-    add = _heads_add(multipliers)
-    low, high = -add[width:], add[:width]
-    cuts = _cuts(low, high, pieces)
-    edges = [np.linspace(a, b, cut + 1) for a, b, cut in zip(low, high, cuts, strict=True)]
-    pairs = np.array(list(product(*map(pairwise, edges))))
-    first, last = pairs[..., 0], pairs[..., 1]
-    middle, largest = (first + last) / 2, np.maximum(np.abs(first), np.abs(last))
-    half = up((last - first) / 2 + 4 * OWN * largest)
+    middle, half = halves(*ends(width, multipliers), pieces)
+    largest = np.abs(middle) + half
     # The basis is orthonormal up to rounding, which counts as a radius.
     across = np.abs(basis) @ np.abs(basis.T)
     missed = np.abs(np.eye(width) - basis @ basis.T) + 2 * width * OWN * across
     rad = up(missed @ reading.value.size.max((1, 2)).sum(0) + 2 * width * OWN * (largest @ np.abs(basis.T)))
     # What stands behind attention has the room that `reading` gives to attention.
     return Affine(middle @ basis.T, basis * half[:, None, :], rad, (unit + OWN) * ROOM[unit] - OWN)
+
+
+def ends(width: int, multipliers: Float[np.ndarray, "side_axis head"]) -> tuple[np.ndarray, np.ndarray]:
+    """The ends of a box along each axis, from the multipliers of both its sides."""
+    add = _heads_add(multipliers)
+    return -add[width:], add[:width]
+
+
+def halves(
+    low: Float[np.ndarray, " axis"], high: Float[np.ndarray, " axis"], pieces: int
+) -> tuple[Float[np.ndarray, "piece axis"], Float[np.ndarray, "piece axis"]]:
+    """The middle of each piece of a box, and half its length."""
+    cuts = _cuts(low, high, pieces)
+    edges = [np.linspace(a, b, cut + 1) for a, b, cut in zip(low, high, cuts, strict=True)]
+    pairs = np.array(list(product(*map(pairwise, edges))))
+    first, last = pairs[..., 0], pairs[..., 1]
+    half = up((last - first) / 2 + 4 * OWN * np.maximum(np.abs(first), np.abs(last)))
+    return (first + last) / 2, half
 
 
 def _heads_add(multipliers: Float[np.ndarray, "*lead head"]) -> Float[np.ndarray, "*lead"]:

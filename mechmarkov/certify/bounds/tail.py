@@ -83,6 +83,11 @@ def _below_chord(low: Array, high: Array) -> Array:
     return np.maximum(chord - 1 / np.sqrt(touching), 0.0) + 1e-14 / root_low
 
 
+def _square_below_chord(low: Array, high: Array) -> Array:
+    """Returns how far `x²` is below its chord, in the middle."""
+    return (high - low) ** 2 / 4
+
+
 def normalised(x: Affine, gain: Array | None, shift: Array | None, eps: float, centred: bool) -> Affine:
     """LayerNorm (`centred`) or RMSNorm over the last axis; as `ball.normalised`, of affine forms.
 
@@ -92,7 +97,9 @@ def normalised(x: Affine, gain: Array | None, shift: Array | None, eps: float, c
     width = x.mid.shape[-1]
     if centred:
         x = x.dot(np.eye(width) - 1 / width, extra=2)
-    variance = (x * x).dot(np.full((width, 1), 1 / width), extra=1)
+    # A square is on one side of its tangent, as a product of two equal forms does not know.
+    square = x.through(np.square, _square_below_chord, _never, relative=True, operations=1)
+    variance = square.dot(np.full((width, 1), 1 / width), extra=1)
     variance = variance.plus(np.array([eps]))
     least = eps * (1 - gamma(4, x.unit))
     if least <= 0 and (variance.lower <= 0).any():
@@ -107,16 +114,24 @@ def scores(layer: Layer, before: Affine, behind: Affine) -> Affine:
     """The scores of the next state.
 
     Args:
-        layer: The model.
+        layer: The last layer.
         before: The residual stream that attention reads, `[*lead, d_model]`.
         behind: The residual stream behind attention, likewise.
     """
+    behind = block(layer, before, behind)
+    behind = norm(layer, "ln_final", behind) if layer.config.final_norm else behind
+    W_U, b_U = layer.unembedding
+    return behind.dot(W_U, extra=1).plus(b_U)
+
+
+def block(layer: Layer, before: Affine, behind: Affine) -> Affine:
+    """The residual stream behind a layer; arguments as for `scores`."""
     config, weights = layer.config, layer.weights
-    behind = _norm(layer, "blocks.0.ln1", behind) if not config.norm_first else behind
+    behind = norm(layer, "blocks.0.ln1", behind) if not config.norm_first else behind
     if not config.attn_only:
         assert config.act_fn is not None  # DecoderConfig checks it
         read = before if config.parallel_attn_mlp else behind
-        read = _norm(layer, "blocks.0.ln2", read) if config.norm_first else read
+        read = norm(layer, "blocks.0.ln2", read) if config.norm_first else read
         act = partial(activated, name=config.act_fn)
         W_in, b_in = weights["blocks.0.mlp.W_in"], weights["blocks.0.mlp.b_in"]
         if config.gated_mlp:
@@ -125,13 +140,12 @@ def scores(layer: Layer, before: Affine, behind: Affine) -> Affine:
             hidden = act(read.dot(W_in, extra=1).plus(b_in))
         written = hidden.dot(weights["blocks.0.mlp.W_out"], extra=1).plus(weights["blocks.0.mlp.b_out"])
         behind = written + behind
-        behind = _norm(layer, "blocks.0.ln2", behind) if not config.norm_first else behind
-    behind = _norm(layer, "ln_final", behind) if config.final_norm else behind
-    W_U, b_U = layer.unembedding
-    return behind.dot(W_U, extra=1).plus(b_U)
+        behind = norm(layer, "blocks.0.ln2", behind) if not config.norm_first else behind
+    return behind
 
 
-def _norm(layer: Layer, name: str, x: Affine) -> Affine:
+def norm(layer: Layer, name: str, x: Affine) -> Affine:
+    """A norm by its name, `blocks.0.ln2`; none changes nothing."""
     kind = layer.config.normalization_type
     if kind is None:
         return x

@@ -1,0 +1,225 @@
+"""Bounds of models of several layers: every sequence of small ones is below them, each proof is checked."""
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from certify_cases import (
+    SOFTMAX,
+    contexts_of,
+    every_history,
+    is_within,
+    layer_of,
+    one_layer,
+    proof,
+    worst_of_all,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from probing_cases import MLP
+
+import mechmarkov as mm
+from mechmarkov.certify import EXACT, FLOAT32, certify, checker, proof_of, verify
+from mechmarkov.certify.bounds import later
+from mechmarkov.certify.bounds.affine import Affine
+from mechmarkov.certify.bounds.reading import Reading
+from mechmarkov.certify.sentence import sentences
+from mechmarkov.objectives import Objective
+from mechmarkov.sources import Chain
+from mechmarkov.utils.text import at_most
+
+UNITS = (EXACT, FLOAT32)
+POSITIONS = ("standard", "relative_bias", "alibi", "relative", "shortformer", "rotary", "none")
+
+
+def deep(shape="LN and MLP", **changes):
+    """A random model of two layers, whose weights are small enough to be bounded."""
+    own = {"n_layers": 2, "n_ctx": 5, "scale": 0.1, "seed": 0, "source": Chain([[0.7, 0.3], [0.2, 0.8]])}
+    return one_layer(shape, SOFTMAX, **(own | changes))
+
+
+def drawn(rng):
+    """A random model of two or three layers, with any norm, positions and activation, and its chain."""
+    n, norm = int(rng.integers(2, 4)), [None, "LN", "LNPre", "RMS", "RMSPre"][rng.integers(5)]
+    P = rng.random((n, n)) * (rng.random((n, n)) < (0.6 if rng.random() < 0.4 else 1.0))
+    np.fill_diagonal(P, P.diagonal() + 0.1)
+    P += 0.1 * np.roll(np.eye(n), 1, axis=1)  # one closed class
+    changes = {
+        "n_ctx": int(rng.integers(1, 6)),
+        "n_heads": int(rng.integers(1, 3)),
+        "n_layers": int(rng.integers(2, 4)),
+        "d_model": int(rng.integers(3, 7)),
+        "positional_embedding_type": str(rng.choice(POSITIONS)),
+        "eps": float(rng.choice([1e-5, 1e-2])),
+        "use_qk_norm": bool(rng.random() < 0.2),
+        "window": 1 if rng.random() < 0.2 else None,
+    }
+    if changes["positional_embedding_type"] == "rotary":
+        pairs = bool(rng.random() < 0.5)
+        changes |= {"d_head": 4, "rotary_dim": int(rng.choice([2, 4])), "rotary_adjacent_pairs": pairs}
+    if norm is not None:
+        places = {"norm_first": bool(rng.random() < 0.7), "final_norm": bool(rng.random() < 0.6)}
+        changes |= {"normalization_type": norm, **places}
+    if rng.random() < 0.6:
+        changes |= MLP | {"act_fn": str(rng.choice(["relu", "gelu", "gelu_new", "silu"])), "d_mlp": 4}
+        changes["gated_mlp"] = bool(rng.random() < 0.2)
+        changes["parallel_attn_mlp"] = bool(changes.get("norm_first") and rng.random() < 0.2)
+    scale = float(rng.choice([0.1, 0.3, 0.6]))
+    source = Chain(P / P.sum(1, keepdims=True))
+    return deep("plain", seed=int(rng.integers(1 << 30)), scale=scale, source=source, **changes)
+
+
+@pytest.mark.parametrize(
+    ("count", "seed"), [(10, 2), pytest.param(120, 0, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_no_sequence_is_above_a_bound(count, seed):
+    rng, tiers, tight = np.random.default_rng(seed), [], 0
+    for index in range(count):
+        run = drawn(rng)
+        for unit in UNITS:
+            certificate = certify(run, "parent", unit=unit, tokens=1 << 10)
+            tiers.append(certificate.tier)
+            if certificate.tier != "2":
+                continue
+            stored = proof_of(certificate, 0)
+            verify(stored, run)
+            seen, at = worst_of_all(run, np.array(stored["table"]), unit)
+            assert is_within(stored["claims"], seen), index
+            assert (at <= certificate.kl_at * (1 + 1e-9) + 1e-13).all(), index
+            tight += stored["claims"]["worst_kl"] < 0.1
+    assert tiers.count("2") > count / 2
+    assert tight > count / 4  # what bounds nothing is easily true
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """Two layers with norms and an MLP, trained on a chain of three states, and what is proved of them."""
+    recipe = mm.load_recipe({
+        "name": "two-layers", "steps": 300,
+        "source": {"kind": "chain", "P": [[0.8, 0.1, 0.1], [0.2, 0.6, 0.2], [0.3, 0.3, 0.4]]},
+        "model": {"kind": "decoder", "n_layers": 2, "d_model": 16, "n_heads": 2, "d_head": 8, "n_ctx": 8},
+    })  # fmt: skip
+    run = mm.train(recipe, seed=0, progress=False)
+    return run, proof_of(certify(run, "parent"), int(run.steps[-1]))
+
+
+def test_a_trained_model_is_near_its_table(trained):
+    run, stored = trained
+    assert stored["kind"] == "layers"
+    seen, _ = worst_of_all(run, np.array(stored["table"]))
+    assert is_within(stored["claims"], seen)
+    assert seen["worst_kl"] < stored["claims"]["worst_kl"] < 0.05
+    assert verify(stored, run)["worst_kl"] <= stored["claims"]["worst_kl"]
+
+
+def test_a_smaller_multiplier_of_a_first_layer_is_refused(trained):
+    run, stored = trained
+    smaller = deepcopy(stored)
+    values = np.array(stored["stored"]["inner_multipliers"])
+    values[0, 5, 1] -= 1e-3
+    smaller["stored"]["inner_multipliers"] = values.tolist()
+    with pytest.raises(ValueError, match="a multiplier at position 5 after state 1 is too small"):
+        verify(smaller, run)
+
+
+@pytest.mark.parametrize("name", ["inner_basis", "inner_multipliers"])
+def test_a_proof_has_boxes_of_all_first_layers(trained, name):
+    run, stored = trained
+    without = deepcopy(stored)
+    del without["stored"][name]
+    with pytest.raises(ValueError, match="stored has"):
+        verify(without, run)
+
+
+def no_rest(self, symbols):
+    """Forms that drop all but their first symbols."""
+    return Affine(self.mid, self.slope[..., :symbols], np.zeros_like(self.mid), self.unit)
+
+
+def of_midpoints(self, other):
+    """Scores that drop how keys and queries vary."""
+    mids = (Affine(form.mid, form.slope[..., :0], form.rad, form.unit) for form in (self, other))
+    return ORIGINAL(*mids)
+
+
+ORIGINAL = Affine.inner
+
+
+@pytest.mark.parametrize(("name", "fault"), [("folded", no_rest), ("inner", of_midpoints)])
+def test_a_dropped_range_of_a_first_layer_is_refused(monkeypatch, name, fault):
+    run = deep(scale=0.3)
+    monkeypatch.setattr(Affine, name, fault)
+    stored = proof_of(certify(run, "parent", unit=EXACT), 0)
+    with pytest.raises(ValueError, match=r"too small|is claimed to be"):
+        verify(stored, run)
+
+
+@pytest.mark.parametrize("shape", ["plain", "LN and MLP", "RMS and MLP", "rotary"])
+def test_the_checkers_forms_hold_every_context(shape):
+    """The stream behind the first layer, and how much more the second attends to one key than to another."""
+    run = deep(shape, scale=0.1 if shape == "RMS and MLP" else 0.2)
+    stored = proof_of(certify(run, "parent", unit=EXACT, tokens=1 << 10), 0)
+    weights = {name: value.double().numpy() for name, value in run.model().state_dict().items()}
+    of_first = (np.array(stored["stored"][f"inner_{name}"])[0] for name in ("basis", "multipliers"))
+    reached = np.ones((6, 2), dtype=bool)
+    stream = checker.behind(checker.Model(run.config, weights, 0.0), stored["contexts"], reached, *of_first)
+    second = checker.Model(run.config, weights, 0.0, stream, 1)
+    histories = every_history(run)
+    _, cache = run.model().double().run_with_cache(torch.from_numpy(histories))
+    behind = cache["blocks.0.hook_resid_post"].numpy()
+    pattern = cache["blocks.1.attn.hook_pattern"].numpy()
+    at = np.arange(5), histories
+    assert (stream.low[at] <= behind).all()
+    assert (behind <= stream.high[at]).all()
+    assert (stream.high - stream.low)[4].max() < 20 * (behind.max(0) - behind.min(0))[4].max()
+    for history, attention in zip(histories, pattern, strict=True):
+        weight, rad = second.attention(4, history[4])
+        low, high = ((weight + sign * rad)[:, at[0], history] for sign in (-1, 1))
+        ratio = attention[:, 4, :, None] / attention[:, 4, None]
+        assert (ratio <= high[:, :, None] / low[:, None] * (1 + 1e-9)).all()
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["plain", "LN and MLP", "RMS and MLP", "post-norm"]))
+def test_a_form_is_around_all_points_of_its_box(seed, shape):
+    """What norms and an MLP make of a point of the box is along the form, up to what it leaves open."""
+    rng, run = np.random.default_rng(seed), deep(shape, n_layers=1, seed=seed, scale=0.3)
+    stored = proof(run, "parent", EXACT)
+    weights = {name: value.double().numpy() for name, value in run.model().state_dict().items()}
+    case = checker.Case(checker.Model(run.config, weights, 0.0), stored["contexts"], 4, 1)
+    basis = np.linalg.qr(rng.normal(size=(run.config.d_model,) * 2))[0]
+    reading = Reading.of(layer_of(run, EXACT), contexts_of(run), 4, 1, scored=False)
+    multipliers = reading.multipliers(np.concatenate([basis.T, -basis.T]))[0]
+    form, (_, middle, half) = checker.around(case, basis, multipliers), case.boxes(basis, multipliers, 1)
+    open_, d = np.abs(form.slope[:, len(basis) :]).sum(-1) + form.rad, len(basis)
+    for e in rng.uniform(-1, 1, size=(50, d)):
+        point = checker.Form(0.0, (middle[0] + half[0] * e) @ basis.T)
+        value = case.model.behind(case.own, point + case.base).mid
+        assert (np.abs(value - form.mid - form.slope[:, :d] @ e) <= open_ + 1e-12).all()
+
+
+def test_an_induction_circuit_has_no_bound_and_a_reason():
+    certificate = certify(mm.example("induction"), tokens=1 << 10)
+    assert (certificate.tier, certificate.is_vacuous) == ("norm", True)
+    assert certificate.why
+
+
+def test_a_query_token_or_too_much_memory_is_a_reason(monkeypatch):
+    query = {"d_vocab": 3, "d_vocab_out": 2}
+    run = one_layer("plain", Objective(query=True, read="last"), n_layers=2,
+                    source=Chain([[0.7, 0.3], [0.2, 0.8]]), **query)  # fmt: skip
+    assert "an added query token" in certify(run, tokens=1 << 8).why
+    monkeypatch.setattr(later, "MOST_NUMBERS", 100)
+    assert "too much memory" in certify(deep(), tokens=1 << 8).why
+
+
+def test_a_budget_that_is_too_small_is_a_reason():
+    assert "the time was not enough" in certify(deep(), seconds=1e-6, tokens=1 << 8).why
+
+
+def test_the_sentence_is_that_of_one_layer():
+    certificate = certify(deep("plain"), "parent")
+    first, second = sentences(certificate)[:2]
+    assert first.startswith("On each of the 32 sequences that the source can give, log-probabilities are")
+    assert second == f"KL(program ‖ model) is at most {at_most(certificate.worst_kl)} nats."
