@@ -17,7 +17,7 @@ from mechmarkov.theory import shapley
 from mechmarkov.theory.bootstrap import ratio, standard_error
 from mechmarkov.theory.kernel import FLOOR, kl
 
-from .game import MIN_GAIN_NATS
+from .game import MIN_GAIN_NATS, groups_of
 from .home import MIN_STORED_SHARE, smallest_set
 
 BIAS = "bias"  # all that is the same for any sequence and position
@@ -60,7 +60,9 @@ def unigram(subject: Subject) -> xr.Dataset:
         `unigram_uniform` (nats): KL from the unigram to the uniform law, which is what there is to hold;
         `unigram_full` [axis] (nats): to the prediction of all mean contributions together, which is another
         than the mean prediction;
-        `unigram_only` [axis, component] (nats): to that of one of them;
+        `unigram_cancels` [axis, component]: the number of the first of the parts whose means a part's mean
+        cancels with, else its own. Such parts are one player;
+        `unigram_only` [axis, component] (nats): to that of one player;
         `unigram_share`, `unigram_share_low`, `unigram_share_high` [axis, component]: its Shapley value as a
         share of what all are worth, with 95 % intervals over sequences, to first order; NaN where all are
         worth less than 0.01 nats;
@@ -78,21 +80,25 @@ def unigram(subject: Subject) -> xr.Dataset:
     names, means, moves = _means(subject)
     _, without, _ = _means(_of_even_tokens(subject))
     shape = (len(means), len(names))
-    full, only = np.empty(len(means)), np.empty(shape)
+    full, only, cancels = np.empty(len(means)), np.empty(shape), np.empty(shape, dtype=int)
     shares, stored = np.full((3, *shape), np.nan), np.full(shape, np.nan)
     for member, (mean, move, even) in enumerate(zip(means, moves, without, strict=True)):
-        game = _Game(mean, move, pi, subject.objective)
-        ends = np.concatenate([np.ones((1, len(names))), np.eye(len(names))]).astype(bool)
-        full[member], *only[member] = -game.worth(ends)[:, 0]
-        if not uniform - full[member] >= MIN_GAIN_NATS:
+        cancels[member] = _cancelling(mean, subject.objective)
+        teams, index = np.unique(cancels[member], return_inverse=True)
+        joined = (cancels[member] == teams[:, None]).astype(float)
+        game = _Game(joined @ mean, np.tensordot(joined, move, 1), pi, subject.objective)
+        ends = np.concatenate([np.ones((1, len(teams))), np.eye(len(teams))]).astype(bool)
+        nats = -game.worth(ends)[:, 0]
+        full[member], only[member] = nats[0], nats[1:][index]
+        gain = uniform - full[member]
+        if not gain >= MIN_GAIN_NATS:
             continue
         worth, moved, error = game.shapley_values()
-        shares[0, member] = worth / (uniform - full[member])
         drawn = ratio(worth[:, None] + moved, (worth[:, None] + moved).sum(0))[1]
-        width = NORMAL_95 * np.hypot(drawn, error / (uniform - full[member]))
-        shares[1:, member] = shares[0, member] - width, shares[0, member] + width
-        then = _Game(even, move[..., :0], pi, subject.objective).shapley_values()[0]
-        stored[member] = np.divide(then, worth, out=np.zeros_like(worth), where=np.abs(worth) > FLOOR)
+        width = NORMAL_95 * np.hypot(drawn, error / gain)
+        shares[:, member] = (worth / gain + np.array([[0], [-1], [1]]) * width)[:, index]
+        then = _Game(joined @ even, game.moves.numpy()[..., :0], pi, subject.objective).shapley_values()[0]
+        stored[member] = np.divide(then, worth, out=np.zeros_like(worth), where=np.abs(worth) > FLOOR)[index]
     per_part = (axis, "component")
     ends_of = dict(zip(("unigram_share", "unigram_share_low", "unigram_share_high"), shares, strict=True))
     return left(subject).merge(
@@ -100,7 +106,8 @@ def unigram(subject: Subject) -> xr.Dataset:
             variables("nats", (), unigram_uniform=uniform)
             | variables("nats", axis, unigram_full=full)
             | variables("nats", per_part, unigram_only=only)
-            | variables("share", per_part, **ends_of, unigram_stored=stored),
+            | variables("share", per_part, **ends_of, unigram_stored=stored)
+            | variables("component", per_part, unigram_cancels=cancels),
             coords={axis: subject.coordinates, "component": names},
         )
     )
@@ -119,7 +126,7 @@ def holders(last: xr.Dataset) -> tuple[list[str], list[str]]:
     if not np.isfinite(share).all():
         return [], []
     nearer = last["unigram_only"].values < float(last["unigram_uniform"])
-    chosen = [i for i in smallest_set(share, nearer, np.arange(len(share))) if share[i] > 0]
+    chosen = [i for i in smallest_set(share, nearer, last["unigram_cancels"].values) if share[i] > 0]
     names, kept = last["component"].values, last["unigram_stored"].values >= MIN_STORED_SHARE
     own, copied = ([str(names[i]) for i in chosen if kept[i] == which] for which in (True, False))
     return own, copied
@@ -128,6 +135,13 @@ def holders(last: xr.Dataset) -> tuple[list[str], list[str]]:
 def is_told_from_uniform(data: xr.Dataset) -> bool:
     """Returns whether the unigram is 0.01 nats or more from the uniform law: otherwise nothing holds it."""
     return float(data["unigram_uniform"]) >= MIN_GAIN_NATS
+
+
+def _cancelling(mean: Float[np.ndarray, "component state"], objective: Objective) -> np.ndarray:
+    """The number of the first of the parts that each cancels with, `[component]`."""
+    if objective.kind == "cross_entropy":  # a softmax does not see what all states share
+        mean = mean - mean.mean(-1, keepdims=True)
+    return groups_of(mean @ mean.T)
 
 
 class _Game:

@@ -48,8 +48,9 @@ def unigram_claims(data: xr.Dataset) -> Iterator[Claim]:
             tuple(copied), "stores", UNIGRAM, status="excluded", evidence=evidence, because=premises
         )
     else:
-        share = sum(float(last["unigram_share"].sel(component=part)) for part in own)
-        around = interval_at(data, "unigram_share", component=own[0]) if len(own) == 1 else None
+        players = {int(last["unigram_cancels"].sel(component=part)): part for part in own}
+        share = sum(float(last["unigram_share"].sel(component=part)) for part in players.values())
+        around = interval_at(data, "unigram_share", component=own[0]) if len(players) == 1 else None
         some = Condition("what there is of it", full > MIN_GAIN_SHARE * empty)
         rest = (Condition("copied from the tokens", words=tuple(copied)),) * bool(copied)
         yield Claim(
@@ -63,7 +64,11 @@ def unigram_claims(data: xr.Dataset) -> Iterator[Claim]:
 def _shares(data: xr.Dataset) -> Iterator[Claim]:
     """Yields what each part holds of the unigram, or takes away from the others."""
     last, even = last_model(data), 1 / data.sizes["component"]
+    group = last["unigram_cancels"].values
     for part in map(str, data["component"].values):
+        together = data["component"].values[group == int(last["unigram_cancels"].sel(component=part))]
+        if len(together) > 1:  # what one writes the others take back: none has a share of its own
+            continue
         value = float(last["unigram_share"].sel(component=part))
         low, high = interval_at(data, "unigram_share", component=part)
         if high < -MIN_NAMED_SHARE:
