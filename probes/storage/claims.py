@@ -338,7 +338,7 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
         most = everything.first("is_needed_most", status="shown", probe="ablation")
         told, rank = other, 1 if most is None or set(most.subject) <= set(other.subject) else 6
     unigram = ours.first("stores", object="unigram", status="shown")
-    if unigram is not None and UNIGRAM == tuple(names) and not stores.is_shown:
+    if unigram is not None and tuple(names) == UNIGRAM and not stores.is_shown:
         told, rank = unigram, 1
     shares = [claim for claim in ours.where("holds_share") if claim.object == told.object]
     bars = {claim.subject[0]: claim.value for claim in shares if claim.value is not None}

@@ -35,15 +35,13 @@ def left(subject: Subject) -> xr.Dataset:
         >>> left(mm.Subject.of(mm.example("walk"), sequences=64)).unigram_left.round(1).values.tolist()
         [0.0]
     """
-    pi, axis = np.array(subject.source.pi), subject.axis
+    pi, axis = _law_of(subject), subject.axis
     by_sequence = subject.probabilities.mean(2)
     mean = np.maximum(by_sequence.mean(1, keepdims=True), FLOOR)
     nats = kl(pi, mean[:, 0])
     error = NORMAL_95 * standard_error(-(by_sequence / mean) @ pi)
     ends = {"unigram_left_low": np.maximum(nats - error, 0), "unigram_left_high": nats + error}
-    return xr.Dataset(
-        variables("nats", axis, unigram_left=nats, **ends), coords={axis: subject.coordinates}
-    )
+    return xr.Dataset(variables("nats", axis, unigram_left=nats, **ends), coords={axis: subject.coordinates})
 
 
 def unigram(subject: Subject) -> xr.Dataset:
@@ -73,9 +71,9 @@ def unigram(subject: Subject) -> xr.Dataset:
         >>> import mechmarkov as mm
         >>> data = unigram(mm.Subject.of(mm.example("walk"), sequences=8))
         >>> data.component.values.tolist(), abs(float(data.unigram_uniform)) < 1e-9
-        (['direct', 'pos_embed', 'L0H0', 'bias'], True)
+        (['direct', 'L0H0', 'pos_embed', 'bias'], True)
     """
-    pi, axis = np.array(subject.source.pi), subject.axis
+    pi, axis = _law_of(subject), subject.axis
     uniform = float(kl(pi, np.full(len(pi), 1 / len(pi))))
     names, means, moves = _means(subject)
     _, without, _ = _means(_of_even_tokens(subject))
@@ -135,6 +133,11 @@ def holders(last: xr.Dataset) -> tuple[list[str], list[str]]:
 def is_told_from_uniform(data: xr.Dataset) -> bool:
     """Returns whether the unigram is 0.01 nats or more from the uniform law: otherwise nothing holds it."""
     return float(data["unigram_uniform"]) >= MIN_GAIN_NATS
+
+
+def _law_of(subject: Subject) -> Float[np.ndarray, " state"]:
+    """The law of one token, of a source that has one chain."""
+    return np.array(getattr(subject.source, "pi"))  # noqa: B009
 
 
 def _cancelling(mean: Float[np.ndarray, "component state"], objective: Objective) -> np.ndarray:
@@ -209,8 +212,8 @@ def _means(
 
 def _of_even_tokens(subject: Subject) -> Subject:
     """The same models on independent tokens, all that there are equally often."""
-    batch = sequences_for(subject)
-    seen = torch.from_numpy(np.flatnonzero(np.array(subject.source.pi) > 0))
+    batch, pi = sequences_for(subject), _law_of(subject)
+    seen = torch.from_numpy(np.flatnonzero(pi > 0))
     generator = torch.Generator().manual_seed(0)
     states = seen[torch.randint(len(seen), batch.states.shape, generator=generator)]
     history = states[:, :-1]

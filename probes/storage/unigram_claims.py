@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import xarray as xr
 
-from mechmarkov.claims.claim import Claim, Condition, Status
+from mechmarkov.claims.claim import Claim, Condition, Evidence, Status
 from mechmarkov.probing.dataset import interval_at, last_model, score_with_null
 from mechmarkov.probing.score import Score
 
@@ -13,6 +13,7 @@ from .home import MIN_GAIN_SHARE, MIN_NAMED_SHARE
 from .unigram import holders, is_told_from_uniform
 
 UNIGRAM = ("unigram",)
+EVIDENCE: Evidence = "recording"  # means of what parts write are read off, and nothing is put in their place
 
 
 def unigram_scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
@@ -30,7 +31,7 @@ def unigram_scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score
 
 def unigram_claims(data: xr.Dataset) -> Iterator[Claim]:
     """Yields which parts write the unigram on average, what works against it, and what each holds."""
-    last, evidence = last_model(data), "recording"
+    last = last_model(data)
     empty, full = float(data["unigram_uniform"]), float(last["unigram_full"])
     ends = (
         Condition("from", value=empty, unit="nats"),
@@ -38,15 +39,13 @@ def unigram_claims(data: xr.Dataset) -> Iterator[Claim]:
     )
     if not is_told_from_uniform(data):
         premise = Condition("the unigram is uniform", value=empty, unit="nats")
-        yield Claim((), "stores", UNIGRAM, status="does not apply", evidence=evidence, because=(premise,))
+        yield Claim((), "stores", UNIGRAM, status="does not apply", evidence=EVIDENCE, because=(premise,))
         return
     own, copied = holders(last)
     if not own:
         why = "copied from the tokens" if copied else "the means lead away"
         premises = (Condition(why), *ends)
-        yield Claim(
-            tuple(copied), "stores", UNIGRAM, status="excluded", evidence=evidence, because=premises
-        )
+        yield Claim(tuple(copied), "stores", UNIGRAM, status="excluded", evidence=EVIDENCE, because=premises)
     else:
         players = {int(last["unigram_cancels"].sel(component=part)): part for part in own}
         share = sum(float(last["unigram_share"].sel(component=part)) for part in players.values())
@@ -54,7 +53,7 @@ def unigram_claims(data: xr.Dataset) -> Iterator[Claim]:
         some = Condition("what there is of it", full > MIN_GAIN_SHARE * empty)
         rest = (Condition("copied from the tokens", words=tuple(copied)),) * bool(copied)
         yield Claim(
-            tuple(own), "stores", UNIGRAM, share, around, None, "share", "shown", evidence,
+            tuple(own), "stores", UNIGRAM, share, around, None, "share", "shown", EVIDENCE,
             because=(some, *rest, *ends),
         )  # fmt: skip
     if np.isfinite(last["unigram_share"].values).all():
@@ -73,10 +72,8 @@ def _shares(data: xr.Dataset) -> Iterator[Claim]:
         low, high = interval_at(data, "unigram_share", component=part)
         if high < -MIN_NAMED_SHARE:
             around = (-high, -low)
-            yield Claim(
-                (part,), "works_against", UNIGRAM, -value, around, None, "share", "shown", "recording"
-            )
+            yield Claim((part,), "works_against", UNIGRAM, -value, around, None, "share", "shown", EVIDENCE)
         status: Status = (
             "shown" if low > MIN_NAMED_SHARE else "excluded" if high < MIN_NAMED_SHARE else "open"
         )
-        yield Claim((part,), "holds_share", UNIGRAM, value, (low, high), even, "share", status, "recording")
+        yield Claim((part,), "holds_share", UNIGRAM, value, (low, high), even, "share", status, EVIDENCE)

@@ -19,12 +19,13 @@ TOKENS = mm.sources.Tokenised(
 )
 LOG = torch.tensor(np.log(TOKENS.pi)).float()
 N, N_CTX = 5, 12
+FLAT = LOG.expand(N, N)  # the same row after every token
 UNIFORM = float(TOKENS.pi @ np.log(TOKENS.pi * N))  # nats from the unigram to the uniform law
 
 answers = partial(ask, storage.probe)
 
 
-def model(*, direct=0.0, head=0.0, bias=0.0, positions=0.0, table=LOG.expand(N, N)):
+def model(*, direct=0.0, head=0.0, bias=0.0, positions=0.0, table=FLAT):
     """A head that reads the parent, and shares of the unigram's logarithm in each place."""
     decoder = value_table(head * table, N_CTX)
     with torch.no_grad():
@@ -45,7 +46,12 @@ def why(claims):
 
 @pytest.mark.parametrize(
     ("given", "part"),
-    [({"bias": 1}, "bias"), ({"direct": 1}, "direct"), ({"head": 1}, "L0H0"), ({"positions": 1}, "pos_embed")],
+    [
+        ({"bias": 1}, "bias"),
+        ({"direct": 1}, "direct"),
+        ({"head": 1}, "L0H0"),
+        ({"positions": 1}, "pos_embed"),
+    ],
 )
 def test_the_unigram_is_in_the_part_that_writes_it(given, part):
     data, scores, claims = answers(model(**given))
@@ -59,7 +65,7 @@ def test_the_unigram_is_in_the_part_that_writes_it(given, part):
 
 
 def test_an_mlp_that_writes_the_unigram_is_named():
-    run = run_of(mlp_table(LOG.expand(N, N), N_CTX), source=TOKENS)
+    run = run_of(mlp_table(FLAT, N_CTX), source=TOKENS)
     assert answers(run)[1]["unigram_home"].value == "L0.mlp"
 
 
@@ -113,7 +119,8 @@ def test_what_cancels_is_one_part():
     data, scores, claims = answers(model(direct=1, head=5, bias=-5))
     assert scores["unigram_home"].value == "direct"
     assert np.abs(data["unigram_share"].sel(component=["L0H0", "bias"])).max() < 1e-4
-    assert {one.subject[0] for one in claims.where("holds_share", object="unigram")} == {"direct", "pos_embed"}
+    shares = claims.where("holds_share", object="unigram")
+    assert {one.subject[0] for one in shares} == {"direct", "pos_embed"}
 
 
 def test_what_takes_from_the_others_works_against_it():

@@ -54,7 +54,7 @@ def _path_names(config: DecoderConfig, batch: Batch) -> tuple[str, ...]:
 
 
 def _fixed_names(config: DecoderConfig, batch: Batch) -> tuple[str, ...]:
-    """What adds to the logits without a state: the query token, and positions in the residual stream."""
+    """Returns what adds to the logits without a state: the query token, and positions in the stream."""
     positions = config.positional_embedding_type == "standard"
     return (*["direct"] * (batch.parent_lag != 0), *["pos_embed"] * positions)
 
