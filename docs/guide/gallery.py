@@ -84,7 +84,7 @@ def lags() -> mm.Run:
 
 def selective_lag() -> mm.Run:
     """One of three lags a sequence, by three layers."""
-    return of_source("selective_lag", source={"P": TURNS.tolist(), "lags": [1, 2, 3]}, layers=3)
+    return of_source("selective_lag", source={"P": TURNS.tolist(), "lags": [1, 2, 3]}, layers=3, context=16)
 
 
 def context_tree() -> mm.Run:
@@ -138,15 +138,15 @@ RUNS: dict[str, tuple[str, Callable[[], mm.Run]]] = {
     ),
     "bloch-walk": (
         "A qubit that is measured along one of two axes, by a coin. Four tokens, and three dimensions.",
-        trained("bloch-walk", "steps=600"),
+        trained("bloch-walk"),
     ),
     "frdn": (
         "Stretches between resets whose memory is an angle. No finite hidden chain makes them.",
-        trained("frdn", "steps=600"),
+        trained("frdn"),
     ),
     "moon": (
         "Stretches between resets whose memory is a logarithm. What is known has three dimensions.",
-        trained("moon", "steps=600"),
+        trained("moon"),
     ),
     "hidden-mixture": (
         "One of three hidden chains a sequence. Which chain it is, and its state, are both hidden.",
@@ -173,19 +173,19 @@ RUNS: dict[str, tuple[str, Callable[[], mm.Run]]] = {
         context_tree,
     ),
     "lags": (
-        "The next state follows the token two back, or the one three back. Heads share the lags out.",
+        "The next state follows the token two back, or at times the one three back. One layer learns both.",
         lags,
     ),
     "selective-lag": (
-        "The lag is drawn once a sequence. A model has to find out which before it can use it.",
+        "The lag is drawn once a sequence. A model has to find it before it can use it.",
         selective_lag,
     ),
     "triggers": (
-        "A global bigram with a trigger, behind which each sequence repeats a token of its own. Both are learned.",
+        "A bigram, and a trigger after which each sequence repeats a token of its own. Two layers learn it.",
         lambda: of_source("trigger_bigram", layers=2),
     ),
     "context-conditioned": (
-        "A chain whose steps are conditioned on what the context holds. One attention layer is that law.",
+        "A chain whose steps are conditioned on what the context holds. One layer of attention learns it.",
         trained("context-conditioned-k3"),
     ),
     "graph-in-context": (

@@ -78,7 +78,8 @@ probe = Probe(
         "stored_gain": "parent_gain in contexts of independent states",
         "share_*": "Shapley value of the path in v / v(all paths)",
         "unigram_home": "the largest Shapley shares of KL(unigram ‖ uniform) − KL(unigram ‖ mean "
-        "contributions of parts), until they hold nine tenths; without those that copy tokens",
+        "contributions of parts), until they hold nine tenths; without those that write it only if tokens "
+        "come that often",
         "unigram_left": "KL(unigram ‖ mean prediction)",
         "rank_90": "least rank of the home's weight that keeps 90 % of the loss's bigram part",
     },

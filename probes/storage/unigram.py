@@ -118,7 +118,7 @@ def holders(last: xr.Dataset) -> tuple[list[str], list[str]]:
         last: What `measure` returned, of one model: `data.isel(step=-1)`.
 
     Returns:
-        Those that do whatever the tokens are, and those that copy how frequent tokens are.
+        Those that do whatever the tokens are, and those that do only if tokens come as often as they do.
     """
     share = last["unigram_share"].values
     if not np.isfinite(share).all():

@@ -43,7 +43,7 @@ def unigram_claims(data: xr.Dataset) -> Iterator[Claim]:
         return
     own, copied = holders(last)
     if not own:
-        why = "copied from the tokens" if copied else "the means lead away"
+        why = "with such tokens only" if copied else "the means lead away"
         premises = (Condition(why), *ends)
         yield Claim(tuple(copied), "stores", UNIGRAM, status="excluded", evidence=EVIDENCE, because=premises)
     else:
@@ -51,7 +51,7 @@ def unigram_claims(data: xr.Dataset) -> Iterator[Claim]:
         share = sum(float(last["unigram_share"].sel(component=part)) for part in players.values())
         around = interval_at(data, "unigram_share", component=own[0]) if len(players) == 1 else None
         some = Condition("what there is of it", full > MIN_GAIN_SHARE * empty)
-        rest = (Condition("copied from the tokens", words=tuple(copied)),) * bool(copied)
+        rest = (Condition("with such tokens only", words=tuple(copied)),) * bool(copied)
         yield Claim(
             tuple(own), "stores", UNIGRAM, share, around, None, "share", "shown", EVIDENCE,
             because=(some, *rest, *ends),

@@ -111,8 +111,8 @@ def test_copying_tokens_is_not_storing_the_unigram(where):
     _, scores, claims = answers(model(**{where: 1}, table=4 * torch.eye(N)))
     assert scores["unigram_home"].value == "none"
     assert held(claims) is None
-    assert why(claims) == "copied from the tokens"
-    assert "copies how frequent tokens are" in sentence(claims.first("stores", object="unigram"))
+    assert why(claims) == "with such tokens only"
+    assert "writes it only if tokens come that often" in sentence(claims.first("stores", object="unigram"))
 
 
 def test_what_cancels_is_one_part():

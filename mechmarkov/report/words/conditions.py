@@ -205,7 +205,7 @@ CONDITIONS: dict[str, Template] = {
     "positions that follow the parent": "Averaged over states, predictions follow the last state at {positions} only",
     "positions that change with the parent": "Setting the last state moves predictions by 0.01 nats or more at {positions}",
     "rank that keeps 90 %": "Rank {whole} of {name} keeps 90% of the bigram part",
-    "copied from the tokens": lambda c: f"{parts(c.words)} {verb(c.words, 'copies', 'copy')} how frequent tokens are" if c.words else "",
+    "with such tokens only": lambda c: f"{parts(c.words)} {verb(c.words, 'writes', 'write')} it only if tokens come that often" if c.words else "",
     "half is stored": "Whether half of it is stored, not read from the context, is open ({share})",
     # symmetry
     "first gradient is flat": ("The first gradient is flat (information {tiny})", "The first gradient has information {tiny}"),

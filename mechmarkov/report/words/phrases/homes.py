@@ -51,8 +51,8 @@ def _stores_unigram(claim: Claim) -> str:
         what = f"{'what there is of ' if claim.holds('what there is of it') else ''}the unigram"
         together = "together " if len(claim.subject) > 1 else ""
         return f"On average {who} {together}{verb(claim.subject, 'writes', 'write')} {what} ({share(claim.value)} of it)"
-    if claim.condition("copied from the tokens"):
-        return f"No part holds the unigram: {who} {verb(claim.subject, 'copies', 'copy')} how frequent tokens are"
+    if claim.condition("with such tokens only"):
+        return f"No part holds the unigram: {who} {verb(claim.subject, 'writes', 'write')} it only if tokens come that often"
     return f"No part holds the unigram: what all write on average is {end} from it, the uniform law {start}"
 
 
