@@ -11,7 +11,7 @@ from mechmarkov.probes.storage.unigram import holders, unigram
 import mechmarkov as mm
 
 SEEDS = range(16)
-STEPS = (0, 60, 400, 1500)
+STEPS = (60, 400, 1500)
 SEQUENCES = 256
 
 if __name__ == "__main__":
