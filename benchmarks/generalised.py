@@ -39,7 +39,7 @@ def row(recipe: str) -> str:
     asked = asked.with_set([f"checkpoints=[0, {asked.steps}]"])
     found = []
     for run in mm.train(asked, seeds=SEEDS, progress=False):
-        subject = mm.Subject.of(run, steps=[0, run.steps[-1].item()], sequences=SEQUENCES)
+        subject = mm.Subject.of(run, steps=[0, asked.steps], sequences=SEQUENCES)
         data, carried = measure(subject), Carried.of(subject)
         last = list(streams(subject.decoder[-1], carried.batch.tokens).values())[-1]
         r2 = directions(carried.belief, last[:, carried.batch.read.numpy()])

@@ -27,7 +27,7 @@ def any_chain() -> go.Figure:
     """What 16 models of `mechmarkov recipe new --source chain` predict after each state, against P."""
     recipe = mm.Recipe.from_data(tomllib.loads(new_recipe("chain", width=16, context=16, steps=400)))
     runs = mm.train(recipe.replace(checkpoints={"at": [0, 400]}), seeds=SEEDS, progress=False)
-    P, found, nats = recipe.source.P, [], []
+    P, found, nats = mm.Chain(**recipe.source.model_dump(exclude={"kind"})).P, [], []
     for run in runs:
         subject = mm.Subject.of(run, steps=[0, 400], sequences=SEQUENCES)
         parents = subject.batch.parents.numpy()

@@ -11,11 +11,11 @@ from mechmarkov.probes.storage.unigram import holders, unigram
 import mechmarkov as mm
 
 SEEDS = range(16)
-STEPS = (60, 400, 1500)
+STEPS = [60, 400, 1500]
 SEQUENCES = 256
 
 if __name__ == "__main__":
-    recipe = mm.load_recipe("tokens-lzw").with_set([f"checkpoints={list(STEPS)}"])
+    recipe = mm.load_recipe("tokens-lzw").with_set([f"checkpoints={STEPS}"])
     runs = mm.train(recipe, seeds=SEEDS, progress=False)
     found = [unigram(mm.Subject.of(run, steps=STEPS, sequences=SEQUENCES)) for run in runs]
     print(f"unigram to the uniform law: {float(found[0].unigram_uniform):.3g} nats")
