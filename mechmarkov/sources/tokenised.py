@@ -123,7 +123,7 @@ class Tokenised(HiddenChain):
 
     @property
     def parts(self) -> Parts:
-        """What the source remembers, and what the tokeniser has read and not yet written; those that vary.
+        """Returns what the source remembers, and what is read and not yet written; those that vary.
 
         The source's memory is as `symbols` has it: the state of a chain, the last states of a longer one.
         """
