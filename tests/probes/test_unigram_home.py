@@ -53,7 +53,7 @@ def why(claims):
         ({"positions": 1}, "pos_embed"),
     ],
 )
-def test_the_unigram_is_in_the_part_that_writes_it(given, part):
+def test_the_part_that_writes_the_unigram_is_named(given, part):
     data, scores, claims = answers(model(**given))
     assert scores["unigram_home"].value == part
     assert held(claims) == ((part,), pytest.approx(1, abs=1e-5))
@@ -151,7 +151,7 @@ def test_intervals_are_those_of_resampled_sequences():
     assert width == pytest.approx(1.96 * spread, rel=0.15)
 
 
-def test_the_interval_of_a_share_is_that_of_resampling():
+def test_intervals_of_shares_are_those_of_resampling():
     table = torch.tensor(np.log(np.maximum(TOKENS.P, 1e-2))).float()
     run = model(head=1, bias=0.5, table=table)
     data, _, _ = answers(run, sequences=256)
@@ -174,7 +174,7 @@ def test_the_interval_of_a_share_is_that_of_resampling():
     assert width == pytest.approx(1.96 * np.std(drawn), rel=0.15)
 
 
-def test_a_model_of_the_unigram_says_where_it_is():
+def test_a_unigram_model_says_where_it_is():
     result = probe_quickly(model(bias=1), ["behaviour", "ablation", "storage"])
     assert result["behaviour"].scores["nearest_predictor"].value == "unigram"
     tile = next(tile for tile in storage.probe.headline(result.claims))
