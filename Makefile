@@ -177,7 +177,7 @@ $(VENV)-marimo/installed: $(VENV)/installed
 $(EXECUTED): $(wildcard docs/tutorials/*.py)
 	$(MAKE) notebooks
 
-# Twenty reports that open in a browser, and the glossary of their scores.
+# Twenty-eight reports that open in a browser, and the glossary of their scores.
 GALLERY := build/gallery/glossary.md
 gallery: $(GALLERY)
 $(GALLERY): docs/guide/gallery.py $(wildcard mechmarkov/report/*.py mechmarkov/report/*/* probes/*.py probes/*/*.py)

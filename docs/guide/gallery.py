@@ -1,9 +1,10 @@
-"""Twenty reports, their certificates and the glossary: `python docs/guide/gallery.py build/gallery`."""
+"""Twenty-eight reports, their certificates and the glossary: `python docs/guide/gallery.py build/gallery`."""
 
 import html
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,15 @@ from mechmarkov.models.constructions.n_grams import n_gram_model
 from mechmarkov.probing.probe import Probe, load_probe
 from mechmarkov.probing.score import Score
 from mechmarkov.report.glossary import explanation
+from mechmarkov.training.new_recipe import new_recipe
 from mechmarkov.utils.text import words
 
 # Intervals are wider than in a report of yours, and the pages are made sooner.
 SEQUENCES = 256
 STEPS = 6
 SECONDS = 20.0  # of a certificate
+SMALL = {"width": 32, "context": 24, "steps": 600, "layers": 1}
+TURNS = np.array([[0.05, 0.85, 0.1], [0.1, 0.05, 0.85], [0.85, 0.1, 0.05]])
 
 
 def imported() -> mm.Run:
@@ -61,6 +65,33 @@ def untrained() -> mm.Run:
 def trained(recipe: str, *changes: str) -> Callable[[], mm.Run]:
     """A shipped recipe, trained from seed 0."""
     return lambda: mm.train(mm.load_recipe(recipe).with_set(list(changes)), seed=0)
+
+
+def of_source(kind: str, *changes: str, source: dict[str, Any] | None = None, **size: int) -> mm.Run:
+    """A recipe as `mechmarkov recipe new` writes it, with another law of that kind, trained from seed 0."""
+    recipe = mm.Recipe.from_data(tomllib.loads(new_recipe(kind, **SMALL | size))).with_set(list(changes))
+    return mm.train(recipe if source is None else recipe.replace(source={"kind": kind, **source}), seed=0)
+
+
+def lags() -> mm.Run:
+    """A chain whose next state follows the token two back, or more rarely the one three back."""
+    kernel = np.zeros((3, 3, 3, 3))
+    for history in np.ndindex(3, 3, 3):
+        kernel[history] = 0.65 * TURNS[history[1]] + 0.35 * TURNS[history[0]]
+    with_positions = "model.positional_embedding_type='relative'"
+    return of_source("order_k", with_positions, source={"kernel": kernel.tolist()}, heads=2)
+
+
+def selective_lag() -> mm.Run:
+    """One of three lags a sequence, by three layers."""
+    return of_source("selective_lag", source={"P": TURNS.tolist(), "lags": [1, 2, 3]}, layers=3, context=16)
+
+
+def context_tree() -> mm.Run:
+    """One tree of depth 3, by one layer with an MLP."""
+    laws = {(1,): (0.7, 0.3), (1, 0): (0.2, 0.8), (1, 0, 0): (0.6, 0.4), (0, 0, 0): (0.9, 0.1)}
+    leaves = [{"context": [*context], "law": [*law]} for context, law in laws.items()]
+    return of_source("context_tree", "model.attn_only=false", source={"leaves": leaves}, context=16)
 
 
 # Each run: two sentences, and how it is had.
@@ -105,6 +136,18 @@ RUNS: dict[str, tuple[str, Callable[[], mm.Run]]] = {
         "Tokens of a qubit that is measured weakly and turned. What is known has three dimensions.",
         trained("measured-qubit", "steps=600", "data.batch=64"),
     ),
+    "bloch-walk": (
+        "A qubit that is measured along one of two axes, by a coin. Four tokens, and three dimensions.",
+        trained("bloch-walk"),
+    ),
+    "frdn": (
+        "Stretches between resets whose memory is an angle. No finite hidden chain makes them.",
+        trained("frdn"),
+    ),
+    "moon": (
+        "Stretches between resets whose memory is a logarithm. What is known has three dimensions.",
+        trained("moon"),
+    ),
     "hidden-mixture": (
         "One of three hidden chains a sequence. Which chain it is, and its state, are both hidden.",
         trained("hidden-mixture", "steps=400", "data.batch=32"),
@@ -124,6 +167,26 @@ RUNS: dict[str, tuple[str, Callable[[], mm.Run]]] = {
     "context-trees": (
         "A context tree a sequence. How far back the next state depends on varies with the past.",
         trained("context-trees", "steps=600", "data.batch=32"),
+    ),
+    "context-tree": (
+        "One context tree for all sequences. How many tokens tell the next one depends on the last ones.",
+        context_tree,
+    ),
+    "lags": (
+        "The next state follows the token two back, or at times the one three back. One layer learns both.",
+        lags,
+    ),
+    "selective-lag": (
+        "The lag is drawn once a sequence. A model has to find it before it can use it.",
+        selective_lag,
+    ),
+    "triggers": (
+        "A bigram, and a trigger after which each sequence repeats a token of its own. Two layers learn it.",
+        lambda: of_source("trigger_bigram", layers=2),
+    ),
+    "context-conditioned": (
+        "A chain whose steps are conditioned on what the context holds. One layer of attention learns it.",
+        trained("context-conditioned-k3"),
     ),
     "graph-in-context": (
         "A walk on a graph whose nodes are named anew each sequence. The context tells the graph.",
@@ -187,7 +250,7 @@ def certificate(run: mm.Run, folder: Path, name: str) -> dict[str, Any]:
     return data
 
 
-HEAD = "Twenty runs, each with its report and its certificate. A report is one file that opens anywhere."
+HEAD = "Twenty-eight runs, each with a report and a certificate. A report is one file that opens anywhere."
 
 
 def listed(rows: list[dict[str, Any]]) -> str:

@@ -1,6 +1,6 @@
 """A source's symbols as a tokeniser writes them: tokens, with their exact law."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import model_validator
 
-from mechmarkov.sources.base.hidden_chain import HiddenChain
+from mechmarkov.sources.base.hidden_chain import HiddenChain, Parts
 from mechmarkov.sources.base.registry import AnySource
 from mechmarkov.sources.base.source import Predictor, by_name
 from mechmarkov.sources.base.stationary import read_only
@@ -120,6 +120,24 @@ class Tokenised(HiddenChain):
     def hidden_law(self) -> Float[np.ndarray, " hidden"]:
         """The stationary law of the hidden chain; read-only."""
         return read_only(self.chain.law)
+
+    @property
+    def parts(self) -> Parts:
+        """Returns what the source remembers, and what is read and not yet written; those that vary.
+
+        The source's memory is as `symbols` has it: the state of a chain, the last states of a longer one.
+        """
+        held, queued, memory = zip(*self.chain.pending, strict=True)
+        each: dict[str, Sequence[Hashable]] = {
+            "memory": memory,
+            "pending": list(zip(held, queued, strict=True)),
+        }
+        found: Parts = {}
+        for name, values in each.items():
+            number = {value: i for i, value in enumerate(dict.fromkeys(values))}
+            if len(number) > 1:
+                found[name] = np.eye(len(number))[[number[value] for value in values]]
+        return found
 
     @property
     def symbol_entropy_rate(self) -> float:

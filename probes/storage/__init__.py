@@ -11,6 +11,7 @@ from mechmarkov.utils.text import listed
 from . import figures, measure
 from .claims import claims, headline, somewhere, why_no_home
 from .home import cancelling, homes_of, rank_90, weight_of
+from .unigram_claims import unigram_scores
 
 
 def applies(subject: Subject) -> str | None:
@@ -19,7 +20,11 @@ def applies(subject: Subject) -> str | None:
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
-    """The home, the shares, and the rank that the home's weight needs, by name."""
+    """The homes of bigram and unigram, the shares, and the rank that the home's weight needs, by name."""
+    return _of_the_bigram(data, null) | unigram_scores(data, null)
+
+
+def _of_the_bigram(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     last, homes = last_model(data), homes_of(data)
     nats = float(last["gain"])
     gain = score_with_null(lambda d: d["gain"], data, null, "nats", interval=interval_at(data, "gain"))
@@ -72,6 +77,10 @@ probe = Probe(
         "parent_gain": "KL(new parent's row ‖ prediction) before − after the parent is set, over positions",
         "stored_gain": "parent_gain in contexts of independent states",
         "share_*": "Shapley value of the path in v / v(all paths)",
+        "unigram_home": "the largest Shapley shares of KL(unigram ‖ uniform) − KL(unigram ‖ mean "
+        "contributions of parts), until they hold nine tenths; without those that write it only if tokens "
+        "come that often",
+        "unigram_left": "KL(unigram ‖ mean prediction)",
         "rank_90": "least rank of the home's weight that keeps 90 % of the loss's bigram part",
     },
     with_bos=True,

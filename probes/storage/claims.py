@@ -34,8 +34,9 @@ from .home import (
     weight_of,
 )
 from .places import held_somewhere, lacking_somewhere
+from .unigram_claims import unigram_claims
 
-BIGRAM = ("bigram",)
+BIGRAM, UNIGRAM = ("bigram",), ("unigram",)
 SIMPLE = ("uniform", "unigram", "bigram")  # laws of which storage tells all there is
 
 
@@ -51,7 +52,7 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
         Condition("from", value=empty, unit="nats"),
         Condition("to", value=full, unit="nats"),
     )
-    other = list(_of_another_law(data, last))
+    other = [*_of_another_law(data, last), *unigram_claims(data)]
     if not homes:
         return [*(somewhere(last) or [_no_home(data, last, worth)]), *other]
     share = sum(float(last["net_share"].sel(path=path)) for path in _one_of_each(last, homes))
@@ -336,6 +337,9 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
         # Of a law of several tokens the parts that bring them are needed as much as the one that writes it.
         most = everything.first("is_needed_most", status="shown", probe="ablation")
         told, rank = other, 1 if most is None or set(most.subject) <= set(other.subject) else 6
+    unigram = ours.first("stores", object="unigram", status="shown")
+    if unigram is not None and tuple(names) == UNIGRAM and not stores.is_shown:
+        told, rank = unigram, 1
     shares = [claim for claim in ours.where("holds_share") if claim.object == told.object]
     bars = {claim.subject[0]: claim.value for claim in shares if claim.value is not None}
     picture = "share" if told is stores else "law share"

@@ -205,11 +205,19 @@ class Coalitions:
         if self.objective.kind == "cross_entropy":  # a softmax does not see what all states share
             moves = moves - moves.mean(-1, keepdim=True)
         flat = moves.flatten(1)
-        return _groups((flat @ flat.T).numpy())
+        return groups_of((flat @ flat.T).numpy())
 
 
-def _groups(gram: Float[np.ndarray, "path path"]) -> np.ndarray:
-    """Join the two groups of which least is left together, until no two cancel, or three that leave less."""
+def groups_of(gram: Float[np.ndarray, "path path"]) -> np.ndarray:
+    """Returns the number of the first part of those that each part cancels with, by their inner products.
+
+    Join the two groups of which least is left together, until no two cancel, or three that leave less.
+
+    Example:
+        >>> added = np.array([[1.0, 0.0], [2.0, 1.0], [-2.0, -1.0]])
+        >>> groups_of(added @ added.T)
+        array([0, 1, 1])
+    """
     group = np.arange(len(gram))
     while True:
         names = np.unique(group)

@@ -27,6 +27,7 @@ from .norm_scale import by_own_scale
 from .other_law import laws_of, of_another_law
 from .places import by_place
 from .truncation import truncations
+from .unigram import left, unigram
 
 MIN_SEQUENCES = 4
 HOME_DRAWS = 200  # resampled sequences, by which a home is seen to be stable
@@ -42,8 +43,8 @@ def measure(subject: Subject) -> xr.Dataset:
     the exact bigram, means over predictions, in nats.
 
     Returns:
-        What `shares`, `by_parent`, `by_place`, `of_another_law`, `tables`, `truncations` and `by_own_scale`
-        return; of null models what `gains` does.
+        What `shares`, `by_parent`, `by_place`, `of_another_law`, `unigram`, `tables`, `truncations` and
+        `by_own_scale` return; of null models what `gains` and `left` do.
 
     Example:
         >>> import mechmarkov as mm
@@ -60,7 +61,7 @@ def measure(subject: Subject) -> xr.Dataset:
         "determined": int(is_determined(subject.source)),
     }
     if subject.axis == "seed":
-        return gains(subject).assign_attrs(attrs)
+        return gains(subject).merge(left(subject)).assign_attrs(attrs)
     if (n := len(subject.batch.tokens)) < MIN_SEQUENCES:
         raise ValueError(
             f"sequences is {n}, expected at least {MIN_SEQUENCES}: a mean would be a sequence's own"
@@ -70,7 +71,8 @@ def measure(subject: Subject) -> xr.Dataset:
     cuts = truncations(subject, batch.head(len(batch.tokens) // (1 + (len(batch.read) > 1))))
     shared = shares(subject)
     parent = by_parent(subject, shared["temperature"].values)
-    data = xr.merge([shared, parent, by_place(subject), of_another_law(subject), tables(subject), cuts])
+    held = [by_place(subject), of_another_law(subject), unigram(subject)]
+    data = xr.merge([shared, parent, *held, tables(subject), cuts])
     return data.merge(by_own_scale(subject, data)).assign_attrs(attrs)
 
 

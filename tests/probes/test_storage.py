@@ -346,7 +346,7 @@ def test_heads_that_cancel_hold_nothing_and_are_named(gain):
         assert scores[f"share_{head}"].value is None
         reason = scores[f"share_{head}"].reason
         assert all(part in reason for part in ("L0H0 (+", "L0H1 (-", "cancel"))
-    assert names_in(result["storage"], "stores") == [(("direct",), ("bigram",))]
+    assert names_in(result["storage"], "stores", object="bigram") == [(("direct",), ("bigram",))]
     assert said.first("stores").value == pytest.approx(1, abs=1e-6)
     assert said.first("cancels").subject == ("L0H0", "L0H1")
     assert said.first("cancels").value == pytest.approx(0, abs=1e-6)

@@ -61,3 +61,18 @@ def test_a_belief_over_many_tokens_is_not_asked_for():
     source = mm.sources.Tokenised(source=mm.Binary(p=0.2, q=0.3), tokeniser={"kind": "strings", "length": 6})
     run = run_of(direct_table(torch.zeros(64, 64), n_ctx=6), source=source)
     assert "64 tokens" in probe_quickly(run, ["belief"]).skipped["belief"]
+
+
+def test_the_belief_is_read_by_its_parts():
+    source = mm.sources.Tokenised(
+        source=mm.Binary(p=0.5, q=0.3), tokeniser={"kind": "greedy", "words": ["a", "b", "aab"]}
+    )
+    run = run_of(direct_table(torch.tensor(np.log(source.P)).float(), n_ctx=12), source=source)
+    scores = probe_quickly(run, ["belief"])["belief"].scores
+    belief, parents = source.beliefs, mm.Subject.of(run, sequences=64).batch.history.numpy()
+    for name, values in source.parts.items():
+        exact = belief(parents) @ values
+        mean = np.stack([exact[parents == token].mean(0) for token in range(3)])[parents]
+        within = ((exact - mean) ** 2).sum() / ((exact - exact.mean((0, 1))) ** 2).sum()
+        assert scores[f"part_r2_{name}"].value == pytest.approx(1 - within, abs=0.02)  # of the token only
+    assert "part_overlap_memory_pending" in scores

@@ -80,6 +80,25 @@ def test_paths_and_biases_add_up_to_the_scores(shape):
     assert np.allclose(total, subject.recorded(SCORES)[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("objective", [Objective(), RAW_LOG], ids=["next token", "query"])
+@pytest.mark.parametrize("shape", ["plain", "LN and MLP", "shortformer"])
+def test_the_means_of_all_parts_add_up(shape, objective):
+    subject = subject_of(random_run(shape, objective=objective), sequences=6)
+    decoder, found = subject.decoder[0], subject.recorded(PATHS)
+    norm = getattr(decoder.ln_final, "b", None)
+    bias = decoder.b_U if norm is None else decoder.b_U + norm @ decoder.W_U
+    _, cache = decoder.run_with_cache(subject.batch.tokens)
+    written = sum(block.attn.b_O for block in decoder.blocks)
+    scale = 1.0
+    if norm is not None:
+        written = (written - written.mean()) * decoder.ln_final.w
+        scale = cache["ln_final.hook_scale"][:, subject.batch.read]
+    bias = (bias + (written / scale @ decoder.W_U).reshape(-1, 3).mean(0)).detach().numpy()
+    assert found.fixed_names == (*["direct"] * objective.query, *["pos_embed"] * (shape != "shortformer"))
+    total = found.mean[0].sum(0) + found.fixed[0].sum(0) + bias
+    assert np.allclose(total, subject.recorded(SCORES)[0].mean((0, 1)), rtol=1e-4, atol=1e-5)
+
+
 def test_behind_norms_each_path_is_what_goes_without_it():
     """With scales and all outputs kept, the logits are affine in what a part writes."""
     subject = subject_of(random_run("post-norm"), sequences=6)

@@ -8,6 +8,7 @@ from enumeration import EXACT, assert_exact, generator
 from scipy.optimize import brentq
 
 from mechmarkov.sources import GeneralisedHiddenMarkov, Hidden, HiddenMarkov
+from mechmarkov.training import load_recipe
 
 QUBIT = GeneralisedHiddenMarkov.qubit(turn=0.7, strength=0.6)
 PLAIN = HiddenMarkov(transitions=[[0.9, 0.1], [0.3, 0.7]], emissions=[[0.8, 0.15, 0.05], [0.1, 0.2, 0.7]])
@@ -173,3 +174,16 @@ def test_processes_of_the_paper_are_exact(source, law, length):
 def test_numbers_that_give_no_process_are_refused(call, words):
     with pytest.raises(ValueError, match=rf"^{words}[^\n]*$"):
         call()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "source"),
+    [
+        ("measured-qubit", GeneralisedHiddenMarkov.qubit(turn=1.0, strength=0.8)),
+        ("bloch-walk", GeneralisedHiddenMarkov.bloch_walk(1.0, 3.0)),
+        ("frdn", GeneralisedHiddenMarkov.frdn()),
+        ("moon", GeneralisedHiddenMarkov.moon()),
+    ],
+)
+def test_a_recipe_has_the_process_it_names(recipe, source):
+    assert np.allclose(load_recipe(recipe).source.T, source.T, atol=1e-14)

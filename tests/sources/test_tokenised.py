@@ -242,3 +242,33 @@ def test_thousands_of_words_have_their_exact_loss():
 def test_no_closed_form_of_the_source_is_none_of_its_tokens():
     assert hasattr(CASES[1], "entropy_rate")
     assert not hasattr(CASES[3], "entropy_rate")
+
+
+def test_parts_are_the_memory_and_what_is_pending():
+    source = Tokenised(source=Binary(p=0.5, q=0.5), tokeniser=Greedy(words=["a", "b", "aab"]))
+    # Behind b nothing is pending. To write a then takes ab, so that b is next, or aaa, so that aa is held.
+    belief = source.beliefs(np.array([[1, 0]]))[0, -1]
+    assert list(source.parts) == ["memory", "pending"]
+    for values in source.parts.values():
+        np.testing.assert_allclose(sorted(belief @ values)[-2:], [1 / 3, 2 / 3], **EXACT)
+    places = source.chain.pending
+    held = sum(share for share, place in zip(belief, places, strict=True) if place[0])
+    assert held == pytest.approx(1 / 3)
+
+
+def test_a_part_that_never_varies_is_none():
+    source = Tokenised(
+        source={"kind": "binary", "p": 0.3, "q": 0.6}, tokeniser={"kind": "strings", "length": 2}
+    )
+    assert list(source.parts) == ["memory"]
+    belief = source.beliefs(np.arange(4)[:, None])[:, 0] @ source.parts["memory"]
+    assert source.labels == ("aa", "ab", "ba", "bb")  # the memory is the last symbol
+    np.testing.assert_allclose(belief[0], belief[2], **EXACT)
+    assert np.abs(belief[0] - belief[1]).max() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("source", CASES, ids=lambda source: source.title())
+def test_what_is_pending_tells_the_symbols_that_wait(source):
+    texts = [pending_text(source, *place[:2]) for place in source.chain.pending]
+    values = source.parts.get("pending", np.ones((source.n_hidden, 1))).argmax(1).tolist()
+    assert len(set(zip(values, texts, strict=True))) == len(set(values))

@@ -34,6 +34,9 @@ class PathOutputs:
         logits: What each path adds at each prediction that is kept.
         mean: Its mean over all predictions.
         table: Its mean given the parent state; NaN for a parent never seen.
+        fixed_names: What no state of a sequence is on: "direct" behind a query token, "pos_embed" where
+            positions are added to the residual stream.
+        fixed: The mean of what these add.
     """
 
     names: tuple[str, ...]
@@ -41,11 +44,19 @@ class PathOutputs:
     logits: Float[np.ndarray, "member path batch kept d_vocab_out"]
     mean: Float[np.ndarray, "member path d_vocab_out"]
     table: Float[np.ndarray, "member path state d_vocab_out"]
+    fixed_names: tuple[str, ...]
+    fixed: Float[np.ndarray, "member fixed d_vocab_out"]
 
 
 def _path_names(config: DecoderConfig, batch: Batch) -> tuple[str, ...]:
     """The paths to the logits; behind a query token no state is on the direct one."""
     return (*["direct"] * (batch.parent_lag == 0), *layer_components(config))
+
+
+def _fixed_names(config: DecoderConfig, batch: Batch) -> tuple[str, ...]:
+    """Returns what adds to the logits without a state: the query token, and positions in the stream."""
+    positions = config.positional_embedding_type == "standard"
+    return (*["direct"] * (batch.parent_lag != 0), *["pos_embed"] * positions)
 
 
 class _PathSums(Recording[PathOutputs]):
@@ -55,10 +66,11 @@ class _PathSums(Recording[PathOutputs]):
         batch, config = scope.batch, scope.model.config
         self.decoder, self.read, self.n_states = scope.model, batch.rows, scope.n_states
         self.names, n_read = _path_names(config, batch), len(batch.read)
+        self.fixed = _fixed_names(config, batch)
         each = scope.n_models * len(self.names) * len(batch.tokens) * config.d_vocab_out
         n_kept = max(1, min(n_read, KEPT_ELEMENTS // each))
         self.kept = ((torch.arange(n_kept, device=batch.read.device) + 0.5) * n_read / n_kept).long()
-        self.norms = {name: norms_between(config, name) for name in self.names}
+        self.norms = {name: norms_between(config, name) for name in (*self.names, *self.fixed)}
         folds = {passed: scope.model.folded_unembedding(name) for name, passed in self.norms.items()}
         self.fold = {name: folds[passed] for name, passed in self.norms.items()}
         blocks: list[Any] = list(scope.model.blocks)
@@ -78,8 +90,9 @@ class _PathSums(Recording[PathOutputs]):
     def hooks(self, _: Batch, __: slice, /) -> list[Hook]:
         """Hooks that note what every path adds in a forward pass; `update` then adds it up."""
         hooks: list[Hook] = []
-        if "direct" in self.names:
-            hooks.append(("hook_embed", lambda x, hook: self._note("direct", x)))
+        hooks.append(("hook_embed", lambda x, hook: self._note("direct", x)))
+        if "pos_embed" in self.fixed:
+            hooks.append(("hook_pos_embed", lambda x, hook: self._note("pos_embed", x)))
         for layer, block in enumerate(self.decoder.blocks):
             hooks.append((f"blocks.{layer}.attn.hook_z", lambda x, hook, i=layer: self._note_heads(i, x)))
             if block.mlp is not None:
@@ -108,6 +121,8 @@ class _PathSums(Recording[PathOutputs]):
     def update(self, part: Batch, _: Float[Tensor, "model batch read d_vocab_out"], /) -> None:
         """Add up what the forward pass on these sequences has shown."""
         logits = torch.stack([*map(self._scaled, self.names)], dim=1)
+        for name in self.fixed:
+            self.totals.add(name, self._scaled(name).double().sum((1, 2)))
         self.now, self.scales = {}, {}
         self.logits.add(logits[..., self.kept, :])
         parent = torch.nn.functional.one_hot(part.parents, self.n_states).to(logits.dtype)
@@ -126,6 +141,10 @@ class _PathSums(Recording[PathOutputs]):
             logits=self.logits.values.cpu().numpy(),
             mean=(self.totals["all"] / count.sum()).cpu().numpy(),
             table=(self.totals["by_parent"] / seen).cpu().numpy(),
+            fixed_names=self.fixed,
+            fixed=np.stack([(self.totals[name] / count.sum()).cpu().numpy() for name in self.fixed], axis=1)
+            if self.fixed
+            else np.zeros((len(self.decoder), 0, self.totals["all"].shape[-1])),
         )
 
 

@@ -110,7 +110,8 @@ def notes(claims: Claims, name: str, named: Sequence[str] = ()) -> list[str]:
         named: The components that the first screen names: what these do is not called without effect.
     """
     told = []
-    held, needed = (claims.first(name_, subject=name) for name_ in ("holds_share", "is_needed"))
+    held = claims.first("holds_share", subject=name, object="bigram")
+    needed = claims.first("is_needed", subject=name)
     if held is not None and held.is_shown and (held.value or 0.0) >= MIN_SHARE and _is_bigram_learned(claims):
         told.append(f"{share(held.value)} of the bigram")
     head = claims.first("is_induction_head", subject=name, status="shown")

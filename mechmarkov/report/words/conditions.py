@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from mechmarkov.claims.claim import Condition
 from mechmarkov.models.components import head_index
-from mechmarkov.report.words.names import heads, law, nats, number, part, share, some, token, verb
+from mechmarkov.report.words.names import heads, law, nats, number, part, parts, share, some, token, verb
 from mechmarkov.utils.text import clean, counted, listed
 
 Phrase = Callable[[Condition], str]
@@ -123,7 +123,7 @@ SILENT: dict[str, tuple[str, ...]] = {
         "worth of all paths", "what there is of it", "corrected by", "corrects", "positions", "full rank", "too little to share", "the mean is it",
         "others undo it", "undone after", "undone at", "the paths lead away", "nothing to share", "only at another scale",
         "stored or from the context", "some from the context", "from the context", "the parent leads away",
-        "the parent hardly leads there", "not by the parent",
+        "the parent hardly leads there", "not by the parent", "the unigram is uniform", "the means lead away",
     ),
     "symmetry": (
         "cases",        "near the best", "not the walk model", "states", "states that a label counts",
@@ -205,6 +205,7 @@ CONDITIONS: dict[str, Template] = {
     "positions that follow the parent": "Averaged over states, predictions follow the last state at {positions} only",
     "positions that change with the parent": "Setting the last state moves predictions by 0.01 nats or more at {positions}",
     "rank that keeps 90 %": "Rank {whole} of {name} keeps 90% of the bigram part",
+    "with such tokens only": lambda c: f"{parts(c.words)} {verb(c.words, 'writes', 'write')} it only if tokens come that often" if c.words else "",
     "half is stored": "Whether half of it is stored, not read from the context, is open ({share})",
     # symmetry
     "first gradient is flat": ("The first gradient is flat (information {tiny})", "The first gradient has information {tiny}"),

@@ -48,6 +48,8 @@ def rest(claims: Sequence[Claim]) -> list[str]:
 def _is_pictured(claim: Claim) -> bool:
     if claim.condition("of one head"):  # the circuit's box says it
         return True
+    if claim.condition("the unigram is uniform"):  # the score says it
+        return True
     if claim.condition("with a better law"):  # of which another sentence says it
         return True
     return claim.relation in IN_PICTURES or (

@@ -10,6 +10,8 @@ ALL_OF_IT = 1.05  # from which share on others are said to take away
 
 
 def _stores(claim: Claim) -> str:
+    if claim.object == ("unigram",):
+        return _stores_unigram(claim)
     if claim.is_shown and claim.where != Where():
         holds = verb(claim.subject, "holds", "hold")
         return f"{cap(parts(claim.subject))} {holds} the bigram {where(claim)}, where the model has it ({share(claim.value)} of it)"
@@ -47,6 +49,19 @@ def _stores(claim: Claim) -> str:
     )
 
 
+def _stores_unigram(claim: Claim) -> str:
+    who, (start, end) = parts(claim.subject), (nats(claim.number(name)) for name in ("from", "to"))
+    if claim.status == "does not apply":
+        return "No part needs to hold the unigram: it is uniform"
+    if claim.is_shown:
+        what = f"{'what there is of ' if claim.holds('what there is of it') else ''}the unigram"
+        together = "together " if len(claim.subject) > 1 else ""
+        return f"On average {who} {together}{verb(claim.subject, 'writes', 'write')} {what} ({share(claim.value)} of it)"
+    if claim.condition("with such tokens only"):
+        return f"No part holds the unigram: {who} {verb(claim.subject, 'writes', 'write')} it only if tokens come that often"
+    return f"No part holds the unigram: what all write on average is {end} from it, the uniform law {start}"
+
+
 def _no_home(claim: Claim) -> str:
     return next((one.name for one in claim.because if one.name in NO_HOME), "not by the parent")
 
@@ -68,12 +83,12 @@ NO_HOME = {
 
 
 def _works_against(claim: Claim) -> str:
-    who = cap(parts(claim.subject))
+    who, name = cap(parts(claim.subject)), law(claim.object[0])
     what = "what there is of it" if claim.holds("what there is of it") else "it"
     if (worth := claim.condition("corrects")) is not None:
         return f"{who} corrects the others: by itself it leads away, without it {nats(worth.value)} would be left"
     amount = "more than all" if value_in(claim) > 1 else share(claim.value)
-    return f"{who} {verb(claim.subject, 'works', 'work')} against the bigram: {amount} of {what}"
+    return f"{who} {verb(claim.subject, 'works', 'work')} against {name}: {amount} of {what}"
 
 
 def _cancels(claim: Claim) -> str:
