@@ -272,7 +272,9 @@ def _bounds(
         if program == "row":
             return [], f"no bound is known of counts times a row: {by_counts}"
     try:
-        return [bounds(layer, contexts, softmax, seconds, model.last_scores)], None
+        # Several layers take long, and may end with nothing: half is left for a search.
+        budget = seconds / 2 if layer.config.n_layers > 1 else seconds
+        return [bounds(layer, contexts, softmax, budget, model.last_scores)], None
     except (TimeoutError, ValueError) as error:
         return [], str(error)
 
