@@ -142,7 +142,9 @@ def test_logits_beyond_float32_are_refused():
     model = HookedDecoder(CONFIG)
     model.embed.W_E.data.fill_(1e30)
     model.unembed.W_U.data.fill_(1e30)
-    with pytest.raises(ValueError, match=r"^the logits of HookedDecoder are finite in float64 only, expected"):
+    with pytest.raises(
+        ValueError, match=r"^the logits of HookedDecoder are finite in float64 only, expected"
+    ):
         Run.from_model(model, source=SOURCE)
 
 

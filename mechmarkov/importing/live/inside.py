@@ -159,9 +159,13 @@ def _check_data(model: nn.Module) -> None:
     """Refuse weights without numbers: to read one whose memory was freed would end the process."""
     for name, value in [*model.named_parameters(), *model.named_buffers()]:
         if value.is_meta or isinstance(value, UninitializedTensorMixin):
-            raise ValueError(f"{name} has a shape and no numbers, expected weights: load or initialise them first")
+            raise ValueError(
+                f"{name} has a shape and no numbers, expected weights: load or initialise them first"
+            )
         if value.layout is not torch.strided:
-            raise ValueError(f"{name} is of layout {value.layout}, expected a dense tensor, {name}.to_dense()")
+            raise ValueError(
+                f"{name} is of layout {value.layout}, expected a dense tensor, {name}.to_dense()"
+            )
         if type(value) in (Tensor, nn.Parameter, nn.Buffer) and value.numel():
             last = value.storage_offset() + sum(
                 (size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True)
