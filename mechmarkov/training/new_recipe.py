@@ -155,7 +155,8 @@ def _drawn(states: int, order: int) -> dict[str, Any]:
     # A power of thousands of digits would be computed for minutes.
     if order >= MAX_WRITTEN_OUT.bit_length() or states ** (order + 1) > MAX_WRITTEN_OUT:
         raise RecipeError(
-            f"order is {shown(order)} on {shown(states)} states, expected a law of at most {MAX_WRITTEN_OUT:,} numbers"
+            f"order is {shown(order)} on {shown(states)} states, expected a law of at most "
+            f"{MAX_WRITTEN_OUT:,} numbers"
         )
     random = np.random.default_rng(0)
     rows = random.multinomial(1000 - states, random.dirichlet(np.ones(states), states**order)) + 1
