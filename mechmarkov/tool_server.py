@@ -248,6 +248,8 @@ class _Server(MCPServer):
         except ToolError as error:
             if isinstance(error.__cause__, ValidationError):
                 raise ToolError(one_line(error.__cause__)) from None
+            if isinstance(error.__cause__, OSError):  # a name that is too long, a folder that went away
+                raise ToolError(f"{name} cannot read or write: {reason(error.__cause__)}") from None
             raise
 
 

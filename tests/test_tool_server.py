@@ -83,6 +83,11 @@ def test_a_program_trains_probes_and_certifies(tmp_path):
 
 
 REFUSED = {
+    "a name that is too long": (
+        "certify",
+        {"run": "x" * 300},
+        "certify cannot read or write: File name too long",
+    ),
     "a path outside": ("ablate", {"run": "../walk.pt", "parts": ["L0H0"]}, "not below"),
     "an absolute path": ("certify", {"run": "/etc/hostname"}, "not below"),
     "the network": ("probe", {"run": "hf://owner/name"}, "not below"),
