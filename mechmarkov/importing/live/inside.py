@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from mechmarkov.importing.files.recognise import MARKS
 from mechmarkov.importing.layout import in_float32, plain_name, recognises
@@ -158,7 +158,7 @@ def _check_whole(model: nn.Module) -> None:
 def _check_data(model: nn.Module) -> None:
     """Refuse weights without numbers: to read one whose memory was freed would end the process."""
     for name, value in [*model.named_parameters(), *model.named_buffers()]:
-        if value.is_meta or isinstance(value, UninitializedTensorMixin):
+        if value.is_meta or is_lazy(value):
             raise ValueError(
                 f"{name} has a shape and no numbers, expected weights: load or initialise them first"
             )
