@@ -172,7 +172,7 @@ def _checked_arguments(
     run: Run, law_draws: int, device: str, jobs: int, sequences: int | None, time_limit: float | None
 ) -> torch.device:
     """Refuse arguments that cannot be; the device that models run on."""
-    if law_draws == 1 or isinstance(law_draws, bool) or not isinstance(law_draws, int) or law_draws < 0:
+    if not isinstance(law_draws, int) or isinstance(law_draws, bool) or law_draws == 1 or law_draws < 0:
         raise ValueError(f"law_draws is {shown(law_draws)}, expected 0 or at least 2")
     if law_draws > MAX_LAW_DRAWS:
         raise ValueError(f"law_draws is {shown(law_draws)}, expected at most {MAX_LAW_DRAWS}")
@@ -202,7 +202,7 @@ def _chosen(
 ) -> tuple[list[str], Callable[[str], Probe], dict[str, Probe]]:
     """The names of the probes to ask, how one is found by its name, and those that were given."""
     if isinstance(probes, str):
-        raise TypeError(f"probes is {probes!r}, expected a list of names: [{probes!r}]")
+        raise TypeError(f"probes is {shown(probes)}, expected a list of names: [{shown(probes)}]")
     if probes is not None:
         # `registered()` has them by name.
         probes = list_of("probes", [*probes] if isinstance(probes, Mapping) else probes, "a list of names")

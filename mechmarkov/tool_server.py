@@ -1,8 +1,8 @@
 """`mechmarkov mcp`: the commands as tools of the Model Context Protocol, for programs that reason about runs.
 
-A tool is a command of ours in a process of its own, with a limit of seconds and of output. Files are read and
-written only below one folder; nothing is fetched from a network. What a command refuses is the tool's error,
-and the server goes on.
+A tool is a command of ours in a process of its own, with a limit of seconds and of output; it ends with the
+server, however that ends (`mechmarkov.called`). Files are read and written only below one folder; nothing is
+fetched from a network. What a command refuses is the tool's error, and the server goes on.
 """
 
 import json
@@ -162,10 +162,10 @@ class Commands:
         """Run a command and return what it prints as JSON; its error line is the tool's error."""
         if not 0 < seconds <= MAX_SECONDS:
             raise ToolError(f"seconds is {seconds}, expected above 0 and at most {MAX_SECONDS}")
-        command = [sys.executable, "-m", "mechmarkov", *words, "--json"]
+        command = [sys.executable, "-m", "mechmarkov.called", *words, "--json"]
         offline = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONIOENCODING": "utf-8"}
         process = await anyio.open_process(
-            command, cwd=self.root, env=offline, stdin=subprocess.DEVNULL, start_new_session=True
+            command, cwd=self.root, env=offline, stdin=subprocess.PIPE, start_new_session=True
         )
         printed: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
 
@@ -248,6 +248,8 @@ class _Server(MCPServer):
         except ToolError as error:
             if isinstance(error.__cause__, ValidationError):
                 raise ToolError(one_line(error.__cause__)) from None
+            if isinstance(error.__cause__, OSError):  # a name that is too long, a folder that went away
+                raise ToolError(f"{name} cannot read or write: {reason(error.__cause__)}") from None
             raise
 
 

@@ -43,6 +43,7 @@ FLOORS = (
     "tool_server",
     "cli",
     "__main__",
+    "called",
 )
 IMPORT = (ast.Import, ast.ImportFrom)
 COMMANDS = "mechmarkov.cli"  # imports what a command needs when it is called: `--help` loads no torch

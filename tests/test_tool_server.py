@@ -2,7 +2,11 @@
 
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import anyio
 import pytest
@@ -83,6 +87,11 @@ def test_a_program_trains_probes_and_certifies(tmp_path):
 
 
 REFUSED = {
+    "a name that is too long": (
+        "certify",
+        {"run": "x" * 300},
+        "certify cannot read or write: File name too long",
+    ),
     "a path outside": ("ablate", {"run": "../walk.pt", "parts": ["L0H0"]}, "not below"),
     "an absolute path": ("certify", {"run": "/etc/hostname"}, "not below"),
     "the network": ("probe", {"run": "hf://owner/name"}, "not below"),
@@ -137,6 +146,49 @@ def test_a_refusal_is_an_error_and_the_server_lives(tmp_path):
         assert len(text.splitlines()) == 1, (case, text)
     assert not answers[-1][0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["outside.pt", "root"]
+
+
+def line(method, number=None, **parameters):
+    """A message of the protocol, as a client writes it."""
+    message = {"jsonrpc": "2.0", "method": method, "params": parameters}
+    return json.dumps(message | ({} if number is None else {"id": number})).encode() + b"\n"
+
+
+def is_there(process):
+    """Whether a process runs: one that has ended and that nobody waited for does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_server_leaves_no_command(end, tmp_path):
+    words = [sys.executable, "-m", "mechmarkov", "mcp", "--root", str(tmp_path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        who = {"name": "test", "version": "1"}
+        server.stdin.write(
+            line("initialize", 1, protocolVersion="2024-11-05", capabilities={}, clientInfo=who)
+            + line("notifications/initialized")
+            + line("tools/call", 2, name="train", arguments={"recipe": "mess3", "changes": ["steps=90000"]})
+        )
+        server.stdin.flush()
+        lock = tmp_path / "runs" / "mess3" / ".lock.tmp"
+        wait_until(lambda: lock.is_file() and b"}" in lock.read_bytes())
+        command = json.loads(lock.read_bytes())["process"]
+        assert is_there(command)
+        server.send_signal(end)
+    wait_until(lambda: not is_there(command))
+
+
+def wait_until(is_so):
+    """Wait for a minute at most."""
+    for _ in range(600):
+        if is_so():
+            return
+        time.sleep(0.1)
+    pytest.fail("it did not come about")
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):

@@ -18,6 +18,7 @@ from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Source
+from mechmarkov.utils.text import shown
 
 SEQUENCES = 64  # of each kind; twice as many to tune on
 TUNING = 1 << 20  # added to the seed of the sequences that methods may tune on
@@ -113,7 +114,7 @@ class Case:
             return kl_from(self.output, self.objective, scores).mean(-1)
         if metric == "nats":
             return self.objective.expected_loss(scores, self.law).mean(-1)
-        raise ValueError(f"metric is {metric!r}, expected one of {', '.join(METRICS)}")
+        raise ValueError(f"metric is {shown(metric)}, expected one of {', '.join(METRICS)}")
 
     def predicted(self, tokens: Int[Tensor, "batch position"]) -> Float[Tensor, "batch read state"]:
         """Returns what the model, as it is now, predicts (probability)."""

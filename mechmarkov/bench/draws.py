@@ -1,7 +1,7 @@
 """One draw of a case: what each method claims of it, what that costs, and how it scores."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from mechmarkov.bench.metrics import METRICS
 from mechmarkov.bench.patching import Effects, exact_effects
 from mechmarkov.bench.scores import score_built, score_claims
 from mechmarkov.bench.subspaces import score_subspace
+from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.utils.text import error_line
 
@@ -102,8 +103,8 @@ def _answers(method: Method, case: Case) -> Iterator[_Answer]:
     for metric in (method.metrics if method.of in EFFECTS else ()) or ("",):
         asked = case.under(metric) if metric else replace(case)  # each pays for what a case keeps
         began, broken, reason, claims, declared = time.process_time(), False, "", None, None
-        weights = {key: value.clone() for key, value in case.model.state_dict().items()}
-        with counted_passes() as passes:
+        before = [(value, value.clone()) for value in _tensors(case)]
+        with counted_passes() as passes, our_own_numbers():
             try:
                 declared = method.declared(asked)
                 claims = checked_claims(method, asked)
@@ -116,8 +117,8 @@ def _answers(method: Method, case: Case) -> Iterator[_Answer]:
             reason = claims
         if declared is not None and len(passes) > declared:
             broken, reason = True, f"takes {len(passes)} forward passes, and declares at most {declared}"
-        if _restored(case.model, weights):
-            broken, reason = True, "leaves weights or hooks of the model changed"
+        if _restored(case.model, before):
+            broken, reason = True, "leaves weights or hooks of the model changed, or sequences or laws"
         scores: dict[str, float] = {}
         if method.of in SCORERS and not broken:
             try:
@@ -127,15 +128,24 @@ def _answers(method: Method, case: Case) -> Iterator[_Answer]:
         yield _Answer(metric, claims, cost, scores, reason, broken)
 
 
-def _restored(model: HookedDecoder, weights: Mapping[str, Tensor]) -> bool:
-    """Returns whether a model had other weights or any hooks, and takes them away."""
-    changed = any(not torch.equal(value, weights[key]) for key, value in model.state_dict().items())
+def _tensors(case: Case) -> Iterator[Tensor]:
+    """The model's weights, and the sequences and laws that all methods are given."""
+    yield from case.model.state_dict().values()
+    for one in (case, case.tuning):
+        held = {} if one is None else vars(one)
+        yield from (value for value in held.values() if isinstance(value, Tensor))
+
+
+def _restored(model: HookedDecoder, before: Sequence[tuple[Tensor, Tensor]]) -> bool:
+    """Returns whether tensors are other than before or the model has hooks, and puts both back."""
+    changed = [(value, was) for value, was in before if not torch.equal(value, was)]
     hooked = any(point.fwd_hooks or point.bwd_hooks for point in model.hook_dict.values())
-    if changed:
-        model.load_state_dict(weights)
+    with torch.no_grad():
+        for value, was in changed:
+            value.copy_(was)
     if hooked:
         model.reset_hooks()
-    return changed or hooked
+    return bool(changed) or hooked
 
 
 def _scored(

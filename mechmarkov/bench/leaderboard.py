@@ -84,14 +84,14 @@ def places(benchmark: Benchmark) -> Iterator[Placed]:
         for of, (score, more) in RANKED_BY.items():
             some = rows[(rows["metric"] == metric) & (rows["of"] == of)]
             table = some.pivot_table(score, ["case", "seed"], "method", dropna=False, observed=False)
-            answered = table.notna().groupby("case").all()  # case, method
+            answered = table.notna().groupby(level="case").all()  # case, method
             counts = answered.sum()
             enough = (counts > 0) & (2 * counts >= answered.any(axis=1).sum())
             ranked = [name for name in benchmark.methods if enough.get(name, False)]
             shared = answered.index[answered[ranked].all(axis=1)]
             if not ranked or not len(shared):
                 continue
-            seeds = table.loc[list(shared), ranked].groupby("seed").mean()
+            seeds = table.loc[list(shared), ranked].groupby(level="seed").mean()
             order = seeds.mean().sort_values(ascending=not more, kind="stable").index
             lead = None
             if len(order) > 1:

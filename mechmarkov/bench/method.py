@@ -14,7 +14,7 @@ from mechmarkov.bench.metrics import METRICS
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.utils import plugins
 from mechmarkov.utils.errors import choice_of
-from mechmarkov.utils.text import is_utf8, shown
+from mechmarkov.utils.text import is_utf8, printable, shown
 
 GROUP = "mechmarkov.methods"
 ORTHONORMAL = 1e-4  # how far from it a basis may be: methods work in float32
@@ -123,7 +123,11 @@ def checked_claims(method: Method, case: Case) -> Any:
     """
     claims = method.claims(case)
     if isinstance(claims, str):
-        return claims
+        if not claims.strip():
+            raise BrokenPromiseError(
+                "gives an empty text, expected claims or one sentence why there are none"
+            )
+        return printable(" ".join(claims.split()))
     if method.of == "subspaces" and case.subspace is not None:
         basis, (width, rank) = np.asarray(claims), case.subspace[1].shape
         if basis.shape != (width, rank) or not np.allclose(basis.T @ basis, np.eye(rank), atol=ORTHONORMAL):

@@ -16,6 +16,7 @@ from mechmarkov.interventions.paths import replace_path
 from mechmarkov.interventions.replace import replace_component
 from mechmarkov.theory.bootstrap import interval
 from mechmarkov.utils.kept_data import kept, name_of
+from mechmarkov.utils.text import shown
 
 Change = AbstractContextManager[Any]  # of a model, as long as it is entered
 
@@ -179,7 +180,7 @@ def _effects(
         raise TypeError(f"case is a {type(case).__name__}, expected a Case, as case_of returns")
     if isinstance(metrics, str) or not metrics:
         wrong = TypeError if metrics else ValueError
-        raise wrong(f"metrics is {metrics!r}, expected a list with some of {', '.join(METRICS)}")
+        raise wrong(f"metrics is {shown(metrics)}, expected a list with some of {', '.join(METRICS)}")
     names = list(getattr(case, of))
     values = rises(case, metrics, map(changed, names))
     return {

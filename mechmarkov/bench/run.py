@@ -61,7 +61,7 @@ class Benchmark:
             ("metric", metric, ("", *METRICS)),
         ):
             if given not in known:
-                raise ValueError(f"{name} is {given!r}, expected one of {', '.join(map(repr, known))}")
+                raise ValueError(f"{name} is {shown(given)}, expected one of {', '.join(map(repr, known))}")
         rows = self.scores[self.scores["metric"].isin([metric, ""])]
         table = rows.pivot_table(score, "method", "case", sort=False, dropna=False, observed=False)
         return table.reindex([name for name in self.methods if name in table.index])
@@ -152,7 +152,7 @@ def _check_engine(jobs: int, cluster: Cluster | None) -> None:
 def _methods(given: Sequence[str | Method] | None) -> dict[str, Method]:
     """Methods by their names, each once."""
     if isinstance(given, str):
-        raise TypeError(f"methods is {given!r}, expected a list of names: [{given!r}]")
+        raise TypeError(f"methods is {shown(given)}, expected a list of names: [{shown(given)}]")
     asked = registered() if given is None else list_of("methods", given, "a list of names")
     for each in asked:
         if not isinstance(each, str | Method):
@@ -161,13 +161,13 @@ def _methods(given: Sequence[str | Method] | None) -> dict[str, Method]:
     names = [method.name for method in loaded]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"two methods are named {name!r}, expected different names")
+            raise ValueError(f"two methods are named {shown(name)}, expected different names")
     return {method.name: method for method in loaded}
 
 
 def _cases(given: Sequence[str] | None) -> list[str]:
     if isinstance(given, str):
-        raise TypeError(f"cases is {given!r}, expected a list of names: [{given!r}]")
+        raise TypeError(f"cases is {shown(given)}, expected a list of names: [{shown(given)}]")
     names = list(CASES) if given is None else list_of("cases", given, "a list of names")
     for name in names:
         if not isinstance(name, str) or name not in CASES:

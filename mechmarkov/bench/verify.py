@@ -9,7 +9,7 @@ from mechmarkov.bench.cases import CASES
 from mechmarkov.bench.counterfactuals import Pairs, check_pairs
 from mechmarkov.bench.metrics import METRICS
 from mechmarkov.bench.patching import exact_effects
-from mechmarkov.safe.file import check_regular, naming
+from mechmarkov.safe.file import check_regular, naming, refusing
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import shown
 
@@ -60,10 +60,13 @@ def _read(path: Path) -> pd.DataFrame:
     with naming(path):
         if (size := check_regular(path)) > MAX_BYTES:
             raise RunFileError(f"has {size} bytes, expected at most {MAX_BYTES}")
-    try:
-        rows = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except (ValueError, UnicodeDecodeError):  # pandas' own are ValueErrors
-        raise ValueError(f"{path.name} is not a table, expected effects.csv of mechmarkov bench") from None
+    with naming(path), refusing("cannot be read", OSError):
+        try:
+            rows = pd.read_csv(path, dtype=str, keep_default_na=False)
+        except ValueError:  # pandas' own are of that kind
+            raise ValueError(
+                f"{path.name} is not a table, expected effects.csv of mechmarkov bench"
+            ) from None
     if lacking := [name for name in COLUMNS if name not in rows]:
         raise ValueError(f"{path.name} has no column {lacking[0]!r}, expected those of mechmarkov bench")
     if rows.empty:

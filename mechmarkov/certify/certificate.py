@@ -129,6 +129,8 @@ def certify(
         raise TypeError(f"run is {shown(run)}, expected a Run: mm.load(path) reads one from a file")
     number_of("seconds", seconds, "seconds from 1e-12 to 1e8", least=1e-12, most=1e8)
     began = time.monotonic()
+    if program is not None and not isinstance(program, str):  # a table may be an array
+        program = list_of("program", program, "a name, or a table with a row for each state")
     contexts, given = Contexts.of(run.source, run.objective, run.config), _given(run, program)
     decoder = run.model(step).double() if unit == EXACT else run.model(step)
     layer = Layer(run.config, _finite_weights(decoder), unit)
@@ -251,8 +253,6 @@ def _given(run: Run, program: str | Rows | None) -> Program | None:
     """A program that is not read off the model."""
     if program is None or (isinstance(program, str) and program in READ_OFF):
         return None
-    if not isinstance(program, str):
-        program = list_of("program", program, "a name, or a table with a row for each state")
     if isinstance(program, str):
         return from_source(program, run.source)
     return from_rows(program, run.source.n_states)

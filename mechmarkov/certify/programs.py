@@ -18,6 +18,7 @@ from mechmarkov.theory import context_conditioned
 from mechmarkov.theory.kernel import FLOOR
 from mechmarkov.theory.predictors import NextLaws, Tokens
 from mechmarkov.utils.errors import list_of
+from mechmarkov.utils.text import shown
 
 READ_OFF: Final = ("constant", "parent", "row")  # in the order of their size
 BY_SOURCE: Final = ("uniform", "unigram", "bigram")  # tables of the parent, where the source does not redraw
@@ -126,7 +127,7 @@ def from_source(name: str, source: Source) -> Program:
     if name not in rules:
         known = ", ".join([*READ_OFF, *rules])
         raise ValueError(
-            f"program is {name!r}, expected one of {known}, or a table with a row for each state"
+            f"program is {shown(name)}, expected one of {known}, or a table with a row for each state"
         )
     if name in BY_SOURCE and not source.redraws:
         return of_table(name, rules[name].probabilities(np.arange(n)[:, None])[:, 0])

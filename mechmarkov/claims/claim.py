@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
+from mechmarkov.utils.errors import choice_of
 from mechmarkov.utils.text import first_of, format_number, shown
 
 MOST_ENDS = 3  # of an interval, or a null
@@ -279,10 +280,15 @@ class Claims(Sequence[Claim]):
         """Returns the claims that have this relation, name this subject and object, this status and probe.
 
         Raises:
-            ValueError: No relation has that name.
+            ValueError: No relation or status has that name, or what is given is no name.
         """
         if relation is not None and (not isinstance(relation, str) or relation not in RELATIONS):
             raise ValueError(f"relation is {shown(relation)}, expected one of {', '.join(RELATIONS)}")
+        if status is not None:
+            choice_of("status", status, get_args(Status))
+        for called, name in (("subject", subject), ("object", object), ("probe", probe)):
+            if name is not None and not isinstance(name, str):
+                raise ValueError(f"{called} is {shown(name)}, expected a name")
         return Claims(
             tuple(
                 claim

@@ -29,7 +29,7 @@ from mechmarkov.cli._train import train
 from mechmarkov.cli._usage import usage_line
 from mechmarkov.utils.memory import ProcessKilledError, is_out_of_memory
 from mechmarkov.utils.shadowed import explaining
-from mechmarkov.utils.text import printable, reason
+from mechmarkov.utils.text import printable
 
 MAX_WORD = 200  # characters of a word in a long line
 MAX_FAULTS_CHARACTERS = 2000  # of a recipe or a sweep, which may have several
@@ -130,8 +130,10 @@ def _message(error: Exception) -> str:
         from mechmarkov.utils.errors import one_line
 
         return one_line(error)  # type: ignore[arg-type]  # told by its name above
-    named = isinstance(error, OSError) and error.strerror and error.filename
-    return f"{error.filename}: {error.strerror}" if named else reason(error)  # type: ignore[attr-defined]
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    lines = str(error).strip().splitlines()  # several, where the name of a file holds the end of one
+    return "\\n".join(lines) or type(error).__name__
 
 
 def _fail(message: str, limit: int = MAX_LINE_CHARACTERS) -> None:

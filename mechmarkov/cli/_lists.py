@@ -1,5 +1,7 @@
 """`mechmarkov probes` and `list`: what has a name; nothing of it is loaded."""
 
+from collections.abc import Mapping
+
 import click
 
 from mechmarkov.cli._options import JSON, print_json
@@ -28,6 +30,11 @@ def list_(as_json: bool) -> None:
     if as_json:
         return print_json({title.partition(":")[0]: entries for title, entries in names().items()})
     for title, entries in names().items():
-        width = max(map(len, entries))
-        lines = [f"  {name:<{width}}  {text}".rstrip() for name, text in entries.items()]
-        click.echo("\n".join([title, *lines, ""]))
+        print_names(title, entries)
+
+
+def print_names(title: str, entries: Mapping[str, str]) -> None:
+    """Print names with what each is, below a title."""
+    width = max(map(len, entries))
+    lines = [f"  {name:<{width}}  {text}".rstrip() for name, text in entries.items()]
+    click.echo("\n".join([title, *lines, ""]))

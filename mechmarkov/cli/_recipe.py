@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from mechmarkov import catalogue
+from mechmarkov.cli._lists import print_names
 from mechmarkov.cli._options import JSON, Whole, completing, print_json
 from mechmarkov.utils.text import shown
 
@@ -46,12 +47,16 @@ def _print(toml: str, as_json: bool) -> None:
         click.echo(toml, nl=False)
 
 
-@click.group(cls=Recipes, subcommand_metavar="NAME | COMMAND [ARGS]…")
-def recipe() -> None:
-    """Print the shipped recipe NAME, in TOML (`mechmarkov list` has the names), or write one of your own.
+@click.group(cls=Recipes, subcommand_metavar="[NAME | COMMAND [ARGS]…]", invoke_without_command=True)
+@click.pass_context
+def recipe(context: click.Context) -> None:
+    """Print the shipped recipe NAME, in TOML, or write one of your own; without NAME, list the shipped ones.
 
     `mechmarkov recipe new --source chain > mine.toml`, then `mechmarkov train mine.toml`.
     """
+    if context.invoked_subcommand is None:
+        print_names("recipes: mechmarkov recipe NAME", catalogue.recipes())
+        click.echo("one of your own: mechmarkov recipe new --source chain > mine.toml")
 
 
 @recipe.command(options_metavar="--source KIND [OPTIONS]", short_help="Print a commented recipe of your own.")

@@ -115,6 +115,7 @@ def _off(value: Any, neutral: Any) -> bool:
 # Constants of rotary scalings, which matter where their switch is on (and that is refused).
 SCALINGS = {"NTK_": "use_NTK_by_parts_rope", "yarn_": "use_yarn_rope"}
 MARKS = (("embed.W_E",),)
+MASK = ".attn.mask"  # how the names of causal masks end
 
 
 def plan_import(
@@ -151,7 +152,8 @@ def plan_import(
         return {name: weights[name] for name in expected}
 
     assumed = config_fields.assumptions(config, told(fields, has_config=cfg is not None))
-    return ImportPlan(config, (*expected, *buffers), states, assumed)
+    masks = frozenset(name for name in buffers if name.endswith(MASK))
+    return ImportPlan(config, (*expected, *buffers), states, assumed, masks=masks)
 
 
 def told(fields: Mapping[str, Any], has_config: bool) -> set[str]:
@@ -240,7 +242,7 @@ def lacks_last_norm(shapes: Container[str]) -> bool:
 
 def _checkable(shapes: Shapes, config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     """The shapes of buffers that must agree with the config; version 3 saves its masks empty."""
-    derived: dict[str, tuple[int, ...]] = {".attn.mask": (config.n_ctx, config.n_ctx)}
+    derived: dict[str, tuple[int, ...]] = {MASK: (config.n_ctx, config.n_ctx)}
     if config.positional_embedding_type == "rotary":
         assert config.rotary_dim is not None  # DecoderConfig sees to it
         derived |= {f".{name}": (config.n_ctx, config.rotary_dim) for name in ROTARY_BUFFERS}
@@ -250,7 +252,7 @@ def _checkable(shapes: Shapes, config: DecoderConfig) -> dict[str, tuple[int, ..
 
 def _check_buffer(name: str, value: Tensor, config: DecoderConfig) -> None:
     """Refuse a file whose masks or rotary tables say something else than its config, or than was assumed."""
-    if name.endswith("attn.mask"):
+    if name.endswith(MASK):
         ours = causal_mask(config.n_ctx, config.n_ctx, config.window, value.device).float()
     else:
         ours = rotation(config, config.n_ctx, value)[name.endswith("rotary_cos")]

@@ -37,7 +37,7 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder, is_derived, parameter_shapes
 from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.utils.text import listed, quoted
+from mechmarkov.utils.text import listed, quoted, shown
 
 TRANSFORMERS = "transformers.models."
 
@@ -210,7 +210,7 @@ def _check(kind: str, weights: Mapping[str, Tensor], expected: Mapping[str, Tens
 def _shortened(decoder: HookedDecoder, n_ctx: int) -> HookedDecoder:
     """The same model for shorter sequences: what it computes on them stays."""
     if type(n_ctx) is not int or not 1 <= n_ctx <= decoder.config.n_ctx:
-        raise ValueError(f"n_ctx is {n_ctx!r}, expected at most the model's {decoder.config.n_ctx}")
+        raise ValueError(f"n_ctx is {shown(n_ctx)}, expected at most the model's {decoder.config.n_ctx}")
     short = HookedDecoder(decoder.config.model_copy(update={"n_ctx": n_ctx}))
     weights = decoder.state_dict()
     short.load_state_dict(

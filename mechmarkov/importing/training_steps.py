@@ -72,7 +72,7 @@ def checkpoints(arguments: Sequence[str | os.PathLike[str]]) -> Checkpoints:
     """
     chosen = Checkpoints([])
     for argument in map(str, arguments):
-        path = Path(argument).expanduser()
+        path = Path(os.path.expanduser(argument))
         if path.is_dir():
             chosen += _inside(path)
         elif not path.exists() and glob.has_magic(argument):

@@ -164,6 +164,8 @@ def _by_layer(model: HookedDecoder, heads: str | Sequence[str]) -> dict[int, lis
             raise ValueError(f"heads holds {shown(name)}, expected heads, such as 'L0H0'")
         mixer: Any = model.blocks[index[0]].attn
         if not mixer.has_attention_weights:
-            raise ValueError(f"heads holds {name!r}, but a {type(mixer).__name__} has no attention weights")
+            raise ValueError(
+                f"heads holds {shown(name)}, but a {type(mixer).__name__} has no attention weights"
+            )
         by_layer.setdefault(index[0], []).append(index[1])
     return by_layer

@@ -15,6 +15,7 @@ from mechmarkov.interventions.replace import Replacement
 from mechmarkov.models.components import head_index, head_name, mlp_name
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.layers import member_matmul
+from mechmarkov.utils.text import shown
 
 # Singular values this close, relative to the largest, count as equal: weights are float32. A basis of their
 # common space is arbitrary, so they are kept or dropped together.
@@ -40,7 +41,7 @@ def edit_weights(model: HookedDecoder, weights: Mapping[str, Tensor]) -> Iterato
     parameters = dict(model.named_parameters())
     for name, value in weights.items():
         if name not in parameters:
-            raise ValueError(f"weights has {name!r}, expected one of {', '.join(parameters)}")
+            raise ValueError(f"weights has {shown(name)}, expected one of {', '.join(parameters)}")
         if value.shape != parameters[name].shape:
             raise ValueError(f"{name} has shape {list(value.shape)}, expected {list(parameters[name].shape)}")
     before = {name: parameters[name].data for name in weights}
@@ -120,7 +121,7 @@ def spectrum(model: HookedDecoder, weight: str) -> Spectrum:
     """
     known = weights_of(model)
     if weight not in known:
-        raise ValueError(f"weight is {weight!r}, expected one of {', '.join(known)}")
+        raise ValueError(f"weight is {shown(weight)}, expected one of {', '.join(known)}")
     factors = [model.weight(name).detach().double() for name in known[weight]]
     if weight == "direct":
         matrix = factors[0] @ model.folded_unembedding().double()

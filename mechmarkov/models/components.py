@@ -205,5 +205,5 @@ def output_of(config: DecoderConfig, name: str) -> Output:
     if (layer := mlp_index(name)) is not None:
         return Output(f"blocks.{layer}.hook_mlp_out")
     if name in ("direct", "bias"):
-        raise ValueError(f"component is {name!r}, which has no hook point of its own: use ablate")
+        raise ValueError(f"component is {shown(name)}, which has no hook point of its own: use ablate")
     return Output(f"hook_{name}")

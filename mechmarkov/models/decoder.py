@@ -178,7 +178,9 @@ class HookedDecoder(Inputs):
         if return_type == "logits":
             return logits
         if return_type not in ("loss", "both"):
-            raise ValueError(f"return_type is {return_type!r}, expected 'logits', 'loss', 'both' or None")
+            raise ValueError(
+                f"return_type is {shown(return_type)}, expected 'logits', 'loss', 'both' or None"
+            )
         loss = next_token_loss(logits, tokens, attention_mask, loss_per_token)
         return loss if return_type == "loss" else Output(logits, loss)
 

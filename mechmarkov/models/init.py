@@ -11,6 +11,7 @@ from mechmarkov.models.config import STATE_SPACES
 from mechmarkov.models.decoder import HookedDecoder, check_decoder
 from mechmarkov.models.mamba import STATE_SPACE_STARTS
 from mechmarkov.utils.errors import integer_of, list_of, number_of
+from mechmarkov.utils.text import shown
 
 Scheme = Literal["normal", "gpt2", "zero", "guideline", "rank_one"]
 
@@ -75,7 +76,9 @@ def initialise(
         raise ValueError(f"{len(seeds)} seeds for {n_models} models")
     for name in schemes:
         if name not in get_args(Scheme):
-            raise ValueError(f"scheme is {name!r}, expected one of {', '.join(map(repr, get_args(Scheme)))}")
+            raise ValueError(
+                f"scheme is {shown(name)}, expected one of {', '.join(map(repr, get_args(Scheme)))}"
+            )
         if name == "guideline" and decoder.config.attn_only:
             raise ValueError("scheme is 'guideline', which sets the MLP, but the model has none")
     for value in stds:

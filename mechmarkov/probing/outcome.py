@@ -17,7 +17,7 @@ from mechmarkov.probing.notebook import fragment
 from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.score import Score
 from mechmarkov.utils.errors import integer_of
-from mechmarkov.utils.text import is_utf8, is_writable, shown
+from mechmarkov.utils.text import is_utf8, is_writable, printable, shown
 
 SCHEMA_VERSION = 1  # of `summary.json`, whose schema is `mechmarkov/report/summary.schema.json`
 
@@ -100,10 +100,12 @@ class Findings(Mapping[str, Outcome]):
 
     def __getitem__(self, name: str) -> Outcome:
         """The outcome of a probe; an error says why where there is none."""
+        unknown = f"no such probe here; there are {[*self.outcomes]}"
+        if not isinstance(name, str):
+            raise KeyError(f"{shown(name)}: {unknown}")
         if name in self.outcomes:
             return self.outcomes[name]
-        unknown = f"no such probe here; there are {[*self.outcomes]}"
-        raise KeyError(f"{name}: {self.skipped.get(name) or self.failed.get(name) or unknown}")
+        raise KeyError(f"{printable(name)}: {self.skipped.get(name) or self.failed.get(name) or unknown}")
 
     @property
     def claims(self) -> Claims:

@@ -29,7 +29,7 @@ from mechmarkov.sources import Source
 from mechmarkov.utils.errors import integer_of, list_of
 from mechmarkov.utils.kept_data import kept, name_of
 from mechmarkov.utils.memory import give_freed_memory_back
-from mechmarkov.utils.text import counted
+from mechmarkov.utils.text import counted, shown
 
 EVALUATION_SEED = 0x9E3779B9
 CPU = torch.device("cpu")
@@ -154,7 +154,7 @@ class Subject:
         check_recipe(run.recipe)
         known = [int(step) for step in run.steps]
         if isinstance(steps, int) or (isinstance(steps, str) and steps not in ("last", "all")):
-            raise ValueError(f"steps is {steps!r}, expected {STEPS}")
+            raise ValueError(f"steps is {shown(steps)}, expected {STEPS}")
         if isinstance(steps, str):
             chosen = known if steps == "all" else known[-1:]
         else:

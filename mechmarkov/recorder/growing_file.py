@@ -56,7 +56,7 @@ class GrowingFile:
         growth.folder_of(self.path).mkdir(parents=True, exist_ok=True)
         written = growth.waiting(self.path)
         for one, checkpoint in {**self._memory, step: run}.items():
-            if one not in written:
+            if one not in written or not written[one].is_file():  # a folder of that name is none of ours
                 checkpoint.save(growth.checkpoint_path(self.path, one))
         if len(growth.waiting(self.path)) > self._held:
             self.merge()
@@ -99,8 +99,13 @@ class GrowingFile:
 
     def rest(self) -> Run | None:
         """Returns a run of all checkpoints that can be had, whatever the disk gives back, or None."""
-        in_memory = list(self._memory.values())
-        for read in (self.whole, lambda: load(self.path), lambda: join_recording(in_memory)):
+        rest = list(self._memory.values())
+        for read in (
+            self.whole,
+            lambda: load(self.path),
+            lambda: join_recording([load_file(self.path), *rest]),  # where one that waits cannot be read
+            lambda: join_recording(rest),
+        ):
             try:
                 return read()
             except Exception:  # whatever a disk gives back

@@ -61,9 +61,9 @@ def checked_probes(probes: Sequence[str], log: Log | None) -> list[str]:
         has = f"probes is {list(probes)}, but log is None" if probes else "log is given, but probes is empty"
         raise ValueError(f"{has}: expected both, or none")
     if log is not None and not callable(log):
-        raise ValueError(f"log is {log!r}, expected a function such as wandb.log")
+        raise ValueError(f"log is {shown(log)}, expected a function such as wandb.log")
     if log is not None and not _takes_a_step(log):
-        raise ValueError(f"log is {log!r}, expected a function that is called as log(scores, step=8)")
+        raise ValueError(f"log is {shown(log)}, expected a function that is called as log(scores, step=8)")
     return list(probes)
 
 

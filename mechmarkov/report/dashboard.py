@@ -20,7 +20,7 @@ from mechmarkov.safe.json_file import read_as
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.errors import path_of
 from mechmarkov.utils.files import replacing
-from mechmarkov.utils.text import counted, format_number
+from mechmarkov.utils.text import counted, format_number, is_utf8, printable
 
 PAGE, DATA = "index.html", "index.json"
 SUMMARY, REPORT = "summary.json", "report.html"
@@ -188,6 +188,9 @@ def read_dashboard(folder: str | os.PathLike[str]) -> Dashboard:
     runs, unread = [], {}
     for file in files:
         name = file.parent.relative_to(folder).as_posix()
+        if not is_utf8(name):  # neither a page nor JSON could hold it
+            unread[printable(name)] = "its name is no text in UTF-8, expected one that is: rename the folder"
+            continue
         try:
             runs.append(_read(file, name))
         except RunFileError as error:

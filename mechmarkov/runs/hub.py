@@ -110,6 +110,12 @@ def fetch(address: str) -> Path:
 
 
 @needed()
+def check_name(name: str) -> None:
+    """Refuse what is no name of a repository, `owner/name`."""
+    if not isinstance(name, str) or not re.fullmatch(NAME, name):
+        raise RunFileError(f"name is {shown(name)}, expected owner/name")
+
+
 def push(name: str, data: dict[str, Any], files: Mapping[str, str], private: bool) -> str:
     """Upload a run's folder to the Hugging Face Hub; `Run.push_to_hub` calls it.
 
@@ -128,8 +134,7 @@ def push(name: str, data: dict[str, Any], files: Mapping[str, str], private: boo
     from huggingface_hub import HfApi
 
     address = f"{PREFIX}{name}"
-    if not re.fullmatch(NAME, name):
-        raise RunFileError(f"name is {shown(name)}, expected owner/name")
+    check_name(name)
     with tempfile.TemporaryDirectory() as temporary:
         named = {file: text.replace("OWNER/NAME", name) for file, text in files.items()}
         made = folder.write(Path(temporary) / "run", data, named)

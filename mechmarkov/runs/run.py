@@ -81,7 +81,7 @@ class Run(Stored):
             (None, 14, 14)
         """
         if isinstance(steps, int) or (isinstance(steps, str) and steps != "all"):
-            raise ValueError(f"steps is {steps!r}, expected {STEPS}")
+            raise ValueError(f"steps is {shown(steps)}, expected {STEPS}")
         if isinstance(steps, str):
             indices = list(range(self.n_steps))
         else:
@@ -157,6 +157,7 @@ class Run(Stored):
             RunFileError: One line, as for `save`, for another name, and for what the Hub refuses.
             ImportError: huggingface_hub is not installed; the line says how.
         """
+        hub.check_name(name)
         pages = hub.pages(self.title(), self.contents(), result)
         return hub.push(name, self._checked(Path(name)), pages, private)
 

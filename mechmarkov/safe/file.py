@@ -47,7 +47,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         {'a': tensor([1., 1.]), 'b': ['text', 1.5]}
     """
     path = Path(path)
-    with naming(path):
+    with naming(path), refusing("cannot be read", OSError):
         size = check_regular(path)
         check_pickle(*read_archive(path, size))
         return check_loaded(load_weights_only(path), size)

@@ -106,11 +106,11 @@ class ForeignFile:
             masks: Names of those that may be of integers and may hold infinite values.
 
         Raises:
-            RunFileError: Naming a tensor that is neither floating point nor bool, that disagrees with the
+            RunFileError: Naming a tensor that is not of floating point numbers, that disagrees with the
                 archive, or that holds NaN or infinite values; and for more than 256 MB of them.
         """
         for name, plan in plans.items():
-            if not plan.dtype.is_floating_point and plan.dtype != torch.bool and name not in masks:
+            if not plan.dtype.is_floating_point and name not in masks:
                 kind = self.types.get(plan.key, plan.dtype)
                 raise RunFileError(f"{quoted(name)} is a tensor of {kind}, expected floating point")
             check_plan(plan, quoted(name), self.sizes)

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from mechmarkov.utils.errors import one_line
 from mechmarkov.utils.text import shown
 
 MAX_BYTES = 8 << 20
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # as JSON writes one, often of a pair
 Form = TypeVar("Form", bound=BaseModel)
 
 
@@ -41,7 +43,7 @@ def parse_json(text: str) -> Any:
     """The content of a JSON text.
 
     Raises:
-        RunFileError: Numbers that are not finite, and a key that is given twice.
+        RunFileError: Numbers that are not finite, a key that is given twice, half of a pair of surrogates.
         ValueError: It is not JSON, as Python's reader says it.
         RecursionError: Brackets without end.
 
@@ -50,7 +52,14 @@ def parse_json(text: str) -> Any:
         Traceback (most recent call last):
         mechmarkov.safe.plain_data.RunFileError: holds 'NaN', expected finite numbers
     """
-    return json.loads(text, object_pairs_hook=without_repeats, parse_constant=_finite, parse_float=_finite)
+    data = json.loads(text, object_pairs_hook=without_repeats, parse_constant=_finite, parse_float=_finite)
+    if SURROGATE.search(text):
+        try:
+            json.dumps(data, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = shown(error.object[error.start])
+            raise RunFileError(f"holds {half}, half of a pair of surrogates, expected text") from None
+    return data
 
 
 def read_as(

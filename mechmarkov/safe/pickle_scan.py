@@ -8,7 +8,7 @@ for plain dicts of tensors and puts a `TensorPlan` where torch would make a tens
 import pickletools
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -41,6 +41,7 @@ NAMES = {
     "torch._utils _rebuild_parameter": "is a Parameter",
     "torch._utils _rebuild_sparse_tensor": "is a sparse tensor",
     "torch._utils _rebuild_qtensor": "is a quantised tensor",
+    "torch._utils _rebuild_tensor_v3": "is a tensor of float8 or of unsigned integers",
     "torch ComplexFloatStorage": "is a complex tensor",
     "torch ComplexDoubleStorage": "is a complex tensor",
     "_codecs encode": "is bytes",
@@ -64,6 +65,7 @@ class TensorPlan:
         room: How many elements the storage has.
     """
 
+    called: ClassVar[str] = "a tensor"  # in messages
     dtype: torch.dtype
     key: str
     shape: tuple[int, ...]

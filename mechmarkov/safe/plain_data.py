@@ -138,6 +138,8 @@ def describe(value: Any) -> str:
         return "None"
     if type(value) is Tensor and not value.is_nested:
         return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(called := getattr(type(value), "called", None), str):
+        return called
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 

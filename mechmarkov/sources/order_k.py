@@ -16,7 +16,7 @@ from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.histories import sample_histories
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table
 from mechmarkov.theory import predictors
-from mechmarkov.utils.text import first_of
+from mechmarkov.utils.text import first_of, shown
 
 # The chain of histories is a matrix of this many rows, whose stationary law takes a second.
 MAX_HISTORIES = 1 << 10
@@ -43,7 +43,7 @@ def _nested(value: Any) -> Any:
 def _entry(value: Any, name: str, n_states: int, depth: int) -> Any:
     value = as_lists(value)
     if not isinstance(value, list | tuple) or len(value) != n_states:
-        has = f"has {len(value)} entries" if isinstance(value, list | tuple) else f"is {value!r}"
+        has = f"has {len(value)} entries" if isinstance(value, list | tuple) else f"is {shown(value)}"
         raise ValueError(f"{name} {has}, expected a list of {n_states}")
     if depth == 1:
         return as_law(value, name)

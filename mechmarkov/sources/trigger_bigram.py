@@ -21,6 +21,7 @@ from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table, uniform
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
+from mechmarkov.utils.text import shown
 
 # Of the chains of all draws of outputs together: a step of all of them takes a tenth of a second.
 MAX_ENTRIES = 1 << 22
@@ -30,8 +31,8 @@ def _outputs(value: Any) -> Any:
     value = as_lists(value)
     if isinstance(value, list | tuple):
         return as_law(value, "outputs")
-    if value != "uniform":
-        raise ValueError(f"outputs is {value!r}, expected 'uniform' or a law")
+    if not isinstance(value, str) or value != "uniform":
+        raise ValueError(f"outputs is {shown(value)}, expected 'uniform' or a law")
     return value
 
 

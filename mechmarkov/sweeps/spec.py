@@ -94,7 +94,7 @@ class Sweep(Written):
     def _name(cls, name: str) -> str:
         if not re.fullmatch(r"[\w.-]*\w", name):  # it names a folder
             raise ValueError(
-                f"name is {name!r}, expected letters, digits, '_', '.' and '-', not '.' or '-' last"
+                f"name is {shown(name)}, expected letters, digits, '_', '.' and '-', not '.' or '-' last"
             )
         return name
 
@@ -118,7 +118,7 @@ class Sweep(Written):
         fields = dict(_dotted(grid, merge_all=True))
         for key, values in fields.items():
             if not isinstance(values, list | tuple) or not values:
-                raise ValueError(f"{key} is {values!r}, expected a list of values, such as [0.2, 0.4]")
+                raise ValueError(f"{key} is {shown(values)}, expected a list of values, such as [0.2, 0.4]")
         return fields
 
     @field_validator("list", mode="before")
@@ -162,10 +162,11 @@ class Sweep(Written):
         probe = phase.event.partition(".")[0]
         if phase.event not in ("stuck", "diverged") and probe not in (*self.probes, "behaviour"):
             raise ValueError(
-                f"phase.event is {phase.event!r}, expected stuck, diverged or PROBE.SCORE of one of probes"
+                f"phase.event is {shown(phase.event)}, expected "
+                "stuck, diverged or PROBE.SCORE of one of probes"
             )
         if phase.score is not None and phase.y is not None:
-            raise ValueError(f"phase.score is {phase.score!r}, expected none with y: the event is drawn")
+            raise ValueError(f"phase.score is {shown(phase.score)}, expected none with y: the event is drawn")
 
 
 @dataclass(frozen=True)
@@ -260,7 +261,7 @@ def _check_axes(phase: Phase, fields: tuple[str, ...]) -> None:
     for axis, field in used.items():
         if field not in fields:
             misses = f", expected one of: {', '.join(fields)}" if fields else ", and no field is varied"
-            raise SweepError(f"phase.{axis} is {field!r}, which is not varied{misses}")
+            raise SweepError(f"phase.{axis} is {shown(field)}, which is not varied{misses}")
     if len({*used.values()}) < len(used):
         raise SweepError(f"phase has {', '.join(used.values())}, expected different fields")
 

@@ -18,6 +18,7 @@ from mechmarkov.training.model_sections import DecoderSection
 from mechmarkov.training.recipe import Recipe, RecipeError
 from mechmarkov.training.recipe_fields import RecipeField, fields_of, first_sentence
 from mechmarkov.training.sections import AdamW, Checkpoints, Data, Init
+from mechmarkov.utils.text import shown
 
 WIDTH = 100  # of a comment
 WRITTEN_OUT = ("chain", "order_k")  # sources whose whole law stands in a recipe
@@ -151,9 +152,11 @@ def _sized(example: Source, states: int | None, order: int | None) -> dict[str, 
 
 def _drawn(states: int, order: int) -> dict[str, Any]:
     """A law of thousandths, none of them 0, drawn from seed 0."""
-    if states ** (order + 1) > MAX_WRITTEN_OUT:
+    # A power of thousands of digits would be computed for minutes.
+    if order >= MAX_WRITTEN_OUT.bit_length() or states ** (order + 1) > MAX_WRITTEN_OUT:
         raise RecipeError(
-            f"order is {order} on {states} states, expected a law of at most {MAX_WRITTEN_OUT:,} numbers"
+            f"order is {shown(order)} on {shown(states)} states, expected a law of at most "
+            f"{MAX_WRITTEN_OUT:,} numbers"
         )
     random = np.random.default_rng(0)
     rows = random.multinomial(1000 - states, random.dirichlet(np.ones(states), states**order)) + 1

@@ -218,14 +218,16 @@ class Recipe(Written):
             'normal'
         """
         if isinstance(changes, str):
-            raise TypeError(f"changes is {changes!r}, expected a list of changes: [{changes!r}]")
+            raise TypeError(f"changes is {shown(changes)}, expected a list of changes: [{shown(changes)}]")
         values = {}
         for change in list_of("changes", changes, "a list of texts: ['steps=100']"):
             if not isinstance(change, str):
                 raise TypeError(f"changes has {shown(change)}, expected texts such as 'steps=100'")
             key, equals, text = change.partition("=")
             if not equals or not all(key.strip().split(".")):
-                raise RecipeError(f"{change!r} is not a change, expected key=value, as in optimiser.lr=0.1")
+                raise RecipeError(
+                    f"{shown(change)} is not a change, expected key=value, as in optimiser.lr=0.1"
+                )
             values[key.strip()] = _toml_value(change, text.strip())
         return self.replace(**values)
 
@@ -263,7 +265,7 @@ def _toml_value(change: str, text: str) -> Any:
     except (ValueError, RecursionError):  # TOML, an integer without end, brackets without end
         table = {}
     if set(table) != {"value"}:
-        raise RecipeError(f"{change!r}: {text!r} is not a TOML value (quote strings)")
+        raise RecipeError(f"{shown(change)}: {shown(text)} is not a TOML value (quote strings)")
     return table["value"]
 
 

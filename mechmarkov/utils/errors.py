@@ -204,8 +204,8 @@ def path_of(name: str, value: Any) -> Path:
 
     Raises:
         TypeError: Anything else, bytes too.
-        ValueError: A text with a null character, at which the system would end it, or one that the locale's
-            encoding has no bytes for.
+        ValueError: An empty text, one with a null character, at which the system would end it, or one that
+            the locale's encoding has no bytes for.
 
     Example:
         >>> path_of("out", b"runs")
@@ -215,6 +215,8 @@ def path_of(name: str, value: Any) -> Path:
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str):
         raise TypeError(f"{name} is {shown(value)}, expected a text or a pathlib.Path")
+    if not text:
+        raise ValueError(f"{name} is empty, expected a path: the current folder is '.'")
     if "\0" in text:
         raise ValueError(f"{name} is {shown(text)}, expected a path without a null character")
     try:

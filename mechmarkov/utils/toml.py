@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import ValidationError
 
 from mechmarkov.utils.config import Fields
-from mechmarkov.utils.errors import all_faults, generator_in
+from mechmarkov.utils.errors import all_faults, generator_in, path_of
 from mechmarkov.utils.text import near_misses, printable, shown
 
 MAX_BYTES = 1 << 18  # a chain of 150 states, written out; read in a third of a second
@@ -81,6 +81,8 @@ class Written(Fields):
         Raises:
             ValueError: The class's `error`, one line that names each fault: key, value and what was expected.
         """
+        if not isinstance(data, Mapping):
+            raise cls.error(f"data is {shown(data)}, expected a dict of fields")
         if (where := generator_in(data)) is not None:
             raise cls.error(f"{where.lstrip('.')} is a generator, expected a list")
         try:
@@ -96,6 +98,7 @@ class Written(Fields):
             ValueError: The class's `error`, one line that begins with the path.
         """
         key, kind, command = cls.other
+        path = path_of("path", path)
         try:
             data = read_toml(path)
             if key in data and key not in cls.model_fields:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from distributions import install
 
 import mechmarkov as mm
-from mechmarkov.bench import Method, check, leaderboard, methods, places, run
+from mechmarkov.bench import Method, check, leaderboard, methods, places, run, save
 from mechmarkov.bench.leaderboard import leaderboard_schema
 from mechmarkov.bench.method import GROUP
 from mechmarkov.bench.patching import edge_effects
@@ -43,6 +43,22 @@ def rewritten(case):
     return zeros(case)
 
 
+def other_sequences(case):
+    case.clean.zero_()
+    return zeros(case)
+
+
+def other_tuning(case):
+    case.tuning.law.zero_()
+    return zeros(case)
+
+
+def of_all_torch(case):
+    torch.set_grad_enabled(False)
+    torch.set_default_dtype(torch.float64)
+    return zeros(case)
+
+
 def only(method):
     return run([method, "difference-norm"], ["direct", "head"], seeds=1)
 
@@ -66,6 +82,9 @@ def only(method):
         (Method("bad", "features", lambda case: "a" if case.features is None else 3), "cannot be scored: "),
         (Method("bad", "nodes", lambda case: hooked(case)), "leaves weights or hooks of the model changed"),
         (Method("bad", "nodes", lambda case: rewritten(case)), "leaves weights or hooks"),
+        (Method("bad", "nodes", other_sequences), "changed, or sequences or laws"),
+        (Method("bad", "nodes", other_tuning), "changed, or sequences or laws"),
+        (Method("bad", "nodes", lambda case: ""), "gives an empty text, expected claims or one sentence"),
         (Method("bad", "nodes", zeros, passes="x"), "declares 'x' passes, expected a number or None"),
         (Method("bad", "nodes", zeros, passes=lambda case: case.nothing), "AttributeError: "),
     ],
@@ -83,11 +102,14 @@ def test_a_broken_promise_is_said_and_the_run_goes_on(method, said):
         check(method, ["direct"])
 
 
-@pytest.mark.parametrize("change", [hooked, rewritten])
+@pytest.mark.parametrize("change", [hooked, rewritten, other_sequences, other_tuning, of_all_torch])
 def test_the_next_method_sees_the_model_unchanged(change):
     def first_logit(case):
+        assert torch.is_grad_enabled()
+        assert torch.zeros(1).dtype is torch.float32
         with torch.no_grad():
-            return dict.fromkeys(case.nodes, float(case.model(case.clean)[0, -1, 0]))
+            logit = float(case.model(case.clean)[0, -1, 0])
+        return dict.fromkeys(case.nodes, logit + float(case.tuning.law.sum()))
 
     reads = Method("reads", "nodes", first_logit, passes=1)
     before, after = (
@@ -96,6 +118,20 @@ def test_the_next_method_sees_the_model_unchanged(change):
     claimed = [found.effects.query("method == 'reads'")["claimed"].tolist() for found in (before, after)]
     assert claimed[0] == claimed[1] != []
     assert claimed[0][0] != 0
+
+
+def test_a_reason_that_no_file_could_hold_is_escaped(tmp_path):
+    says = Method("says", "nodes", lambda case: "not\n\ud800 here")
+    found = run([says, "difference-norm"], ["direct"], seeds=1)
+    assert set(found.reasons.query("method == 'says'")["reason"]) == {r"not \ud800 here"}
+    save(found, tmp_path / "bench")
+
+
+@pytest.mark.parametrize("name", ["seed", "case", "metric", "method"])
+def test_a_method_may_be_called_as_a_column(name, tmp_path):
+    found = run([Method(name, "nodes", zeros), "difference-norm"], ["direct"], seeds=1)
+    save(found, tmp_path / "bench")
+    assert name in (tmp_path / "bench" / "leaderboard.json").read_text("utf-8")
 
 
 def test_a_method_that_keeps_its_promises_passes_the_check():

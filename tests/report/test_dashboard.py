@@ -1,6 +1,8 @@
 """A folder of probed runs on one page: what is read, what is refused, and the page in a browser."""
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,23 @@ def test_each_run_has_a_row_as_probed(folder):
     assert (rows["hostile"].report, rows["hostile"].excess) == ("", None)
     assert set(board.unread) == {"broken", "endless"}
     assert "expected finite numbers" in board.unread["endless"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names that are no text are those of Linux")
+def test_what_no_page_can_hold_is_told(folder, tmp_path, capsys):
+    told = json.loads((folder / "walk" / "summary.json").read_text("utf-8"))
+    for name, data in {
+        "good": told,
+        "half": told | {"headline": "\ud800"},
+        os.fsdecode(b"b\xff"): told,
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "summary.json").write_text(json.dumps(data), "utf-8")
+    main(["index", str(tmp_path)])
+    printed = capsys.readouterr()
+    assert [line.split(":")[0] for line in printed.out.splitlines()[:1]] == ["good"]
+    assert r"warning: b\udcff: its name is no text in UTF-8, expected one that is: rename" in printed.err
+    assert "half of a pair of surrogates, expected text" in printed.err
 
 
 def test_the_first_screen_is_in_the_summary(folder):

@@ -99,6 +99,55 @@ def test_a_model_without_weights_is_refused():
         Run.from_model(HookedDecoder(CONFIG).to("meta"), source=SOURCE)
 
 
+def freed(model):
+    model.embed.W_E.untyped_storage().resize_(0)
+
+
+def on_meta(model):
+    model.unembed.to("meta")
+
+
+def uninitialised(model):
+    model.more = torch.nn.LazyLinear(3)
+
+
+def sparse(model):
+    model.embed.W_E = torch.nn.Parameter(model.embed.W_E.detach().to_sparse())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (freed, r"^the memory of embed\.W_E is freed, expected its numbers"),
+        (on_meta, r"^unembed\.W_U has a shape and no numbers, expected weights"),
+        (uninitialised, r"^more\.weight has a shape and no numbers, expected weights"),
+        (sparse, r"^embed\.W_E is of layout torch\.sparse_coo, expected a dense tensor"),
+    ],
+)
+def test_weights_without_numbers_are_named(change, message):
+    model = HookedDecoder(CONFIG)
+    change(model)
+    with pytest.raises(ValueError, match=message):
+        Run.from_model(model, source=SOURCE)
+
+
+def test_a_view_into_larger_memory_is_read():
+    model = HookedDecoder(CONFIG)
+    whole = torch.randn(5, *model.embed.W_E.shape)
+    model.embed.W_E = torch.nn.Parameter(whole[4])
+    assert torch.equal(Run.from_model(model, source=SOURCE).states["embed.W_E"][0], whole[4])
+
+
+def test_logits_beyond_float32_are_refused():
+    model = HookedDecoder(CONFIG)
+    model.embed.W_E.data.fill_(1e30)
+    model.unembed.W_U.data.fill_(1e30)
+    with pytest.raises(
+        ValueError, match=r"^the logits of HookedDecoder are finite in float64 only, expected"
+    ):
+        Run.from_model(model, source=SOURCE)
+
+
 def test_a_step_that_nobody_gave_is_unknown_until_runs_are_joined():
     unknown, known = (Run.from_model(HookedDecoder(CONFIG), source=SOURCE, step=step) for step in (None, 3))
     assert unknown.steps.tolist() == [0]

@@ -173,3 +173,17 @@ def test_a_config_of_what_we_lack_is_named(tmp_path, capsys, field, value, words
     if field == "attn_types":
         content["cfg"] |= {"use_local_attn": True, "window_size": 4}
     assert words in refused(capsys, tmp_path, saved(tmp_path / "model.pt", content))
+
+
+def test_truth_values_are_no_weights(capsys, tmp_path):
+    file = torch.load(FOREIGN / "nanogpt_bias.pt", weights_only=True)
+    file["model"] = {name: value > 0 for name, value in file["model"].items()}
+    line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", file), *GELU)
+    assert line.endswith('.weight" is a tensor of torch.bool, expected floating point')
+
+
+def test_a_tensor_in_a_config_is_called_one(capsys, tmp_path):
+    file = torch.load(FOREIGN / "nanogpt_bias.pt", weights_only=True)
+    file["model_args"]["n_head"] = torch.tensor(2)
+    line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", file), *GELU)
+    assert line.endswith("model_args.n_head is a tensor, expected a plain value")

@@ -1,6 +1,7 @@
 """Nothing of a recorder stops a training: what goes wrong is told once, and what was recorded is there."""
 
 import random
+import re
 import resource
 import signal
 import sys
@@ -165,6 +166,18 @@ def test_an_output_folder_that_is_cleared_meanwhile_costs_what_was_in_it(tmp_pat
     run, _ = told_in(lambda: loop.finish(4, model))
     assert run.steps.tolist() == [1, 2, 3, 4]
     assert mm.load(path).steps.tolist() == [1, 2, 3, 4]
+
+
+def test_a_folder_in_a_checkpoints_place_loses_none(tmp_path):
+    path, model = tmp_path / "run.pt", NanoGPT(Config())
+    loop = mm.Recorder(path, source=SOURCE, every=1)
+    loop(0, model)
+    growth.checkpoint_path(path, 1).mkdir(parents=True)
+    _, told = told_in(lambda: [loop(step, model) for step in (1, 2)])
+    assert len(told) == 1
+    assert re.match("step 1 is not on the disk: .*step-1.pt: .*it is a directory", told[0])
+    run, _ = told_in(lambda: loop.finish(3, model))
+    assert run.steps.tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("where", ["probe", "log"])

@@ -100,7 +100,7 @@ FOREIGN = {
     "meta tensor": (torch.zeros(3, device="meta"), "_rebuild_meta_tensor_no_storage"),
     "expanded": (torch.zeros(1).expand(5), "elements overlap"),
     "overlapping": (torch.arange(9.0).as_strided((3, 3), (2, 1)), "elements overlap"),
-    "float8": (torch.zeros(3, dtype=torch.float8_e4m3fn), "_rebuild_tensor"),
+    "float8": (torch.zeros(3, dtype=torch.float8_e4m3fn), "is a tensor of float8"),
     "dtype": (torch.float32, "refers to torch.float32"),
     "size": (torch.Size([1]), "refers to torch.Size"),
     "device": (torch.device("cpu"), "refers to torch.device"),

@@ -148,3 +148,10 @@ def test_a_first_recipe_takes_two_commands(tmp_path, capsys, monkeypatch):
     Path("mine.toml").write_text(capsys.readouterr().out, "utf-8")
     main(["train", "mine.toml", "--device", "cpu"])
     assert Path("runs", "mine", "run.pt").is_file()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("order", [2**63, 10**400])
+def test_an_order_without_end_is_refused_at_once(order):
+    with pytest.raises(ValueError, match=r"^order is .* on 3 states, expected a law of at most 10,000"):
+        new_recipe("chain", order=order)

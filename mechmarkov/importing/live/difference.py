@@ -1,5 +1,6 @@
 """How far the logits of a model and of its conversion are apart."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ MAX_LOGIT_DIFFERENCE = 1e-4  # of the logits' size: what rounding to float32 may
 SURELY_ROUNDING = 1e-5  # what is above this in float32 is compared in float64, where that can be computed
 LOG_OF_ONE = 1e-4  # probabilities of a forward pass that ends in a softmax add up to one as closely
 DTYPES = (torch.float32, torch.float64)
+DIVERGED = "have its weights grown without bound? a smaller learning rate keeps them small"
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,10 @@ def compare(
     if not (way := ways[-1]).agrees():
         raise _disagreement(live, asked, decoder, tokens, ways, advice, modules or {}, as_laws)
     dtype, answer, least = way.tried[-1].dtype, way.tried[-1].answer, way.tried[-1].apart
+    if not math.isfinite(way.tried[0].apart.largest):
+        raise RunFileError(
+            f"the logits of {live.kind()} are finite in float64 only, expected so in float32: {DIVERGED}"
+        )
     provenance: dict[str, Any] = {"logit_difference": least.largest}
     if dtype is torch.float64:
         provenance["compared_in"] = "float64"

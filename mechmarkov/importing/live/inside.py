@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from mechmarkov.importing.files.recognise import MARKS
 from mechmarkov.importing.layout import in_float32, plain_name, recognises
@@ -66,6 +67,7 @@ def inside(model: nn.Module, whole: bool = False) -> Inside:
     if next(model.parameters()).is_meta:
         raise ValueError("model is on the device meta, expected one with weights")
     _check_whole(model)
+    _check_data(model)
     holder = _without_wrappers(model)
     if whole or _is_known(holder):
         return Inside(holder, holder, "")
@@ -156,6 +158,27 @@ def _check_whole(model: nn.Module) -> None:
             "torch.distributed.checkpoint.state_dict.get_model_state_dict(model, "
             "options=StateDictOptions(full_state_dict=True)) into a model without FSDP and pass that"
         )
+
+
+def _check_data(model: nn.Module) -> None:
+    """Refuse weights without numbers: to read one whose memory was freed would end the process."""
+    for name, value in [*model.named_parameters(), *model.named_buffers()]:
+        if value.is_meta or is_lazy(value):
+            raise ValueError(
+                f"{name} has a shape and no numbers, expected weights: load or initialise them first"
+            )
+        if value.layout is not torch.strided:
+            raise ValueError(
+                f"{name} is of layout {value.layout}, expected a dense tensor, {name}.to_dense()"
+            )
+        if type(value) in (Tensor, nn.Parameter, nn.Buffer) and value.numel():
+            last = value.storage_offset() + sum(
+                (size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True)
+            )
+            if (last + 1) * value.element_size() > value.untyped_storage().nbytes():
+                raise ValueError(
+                    f"the memory of {name} is freed, expected its numbers: gather or load them first"
+                )
 
 
 def attribute(path: str) -> str:

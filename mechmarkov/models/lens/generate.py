@@ -12,6 +12,7 @@ from tqdm import tqdm
 from transformer_lens.utilities import sample_logits
 
 from mechmarkov.models.lens.errors import LensError, NoTokenizerError
+from mechmarkov.utils.text import shown
 
 KINDS = ("input", "str", "tokens", "embeds")
 
@@ -84,7 +85,7 @@ def generate(
     if self.not_logits is not None:
         raise LensError(f"generate: {self.not_logits}")
     if return_type not in KINDS:
-        raise LensError(f"return_type is {return_type!r}, expected one of {', '.join(map(repr, KINDS))}")
+        raise LensError(f"return_type is {shown(return_type)}, expected one of {', '.join(map(repr, KINDS))}")
     if stop_at_eos and eos_token_id is None:
         raise LensError("stop_at_eos is true, but there is no tokenizer to say where: give eos_token_id")
     is_tokens = not input.is_floating_point()

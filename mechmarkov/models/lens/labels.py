@@ -108,7 +108,7 @@ class Labels:
         if tokens.ndim != 1:
             raise LensError(f"tokens have shape {list(tokens.shape)}, expected [pos] or [1, pos]")
         if mode not in ("first", "last"):
-            raise LensError(f"mode is {mode!r}, expected 'first' or 'last'")
+            raise LensError(f"mode is {shown(mode)}, expected 'first' or 'last'")
         token = self.to_single_token(single_token) if isinstance(single_token, str) else int(single_token)
         places = (tokens == token).nonzero().flatten().tolist()
         if not places:

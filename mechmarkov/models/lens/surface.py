@@ -23,6 +23,7 @@ from mechmarkov.models.lens.left_out import LEFT_OUT
 from mechmarkov.models.lens.loss import next_token_loss
 from mechmarkov.models.lens.processed import process_weights_
 from mechmarkov.models.lens.weights import LensWeights
+from mechmarkov.utils.text import shown
 
 # Optional hook points and their switches: they add computation.
 OPTIONAL_POINTS = {
@@ -179,7 +180,7 @@ class LensSurface(LensWeights):
             point = name.rsplit(".", 1)[-1]
             optional = point in OPTIONAL_POINTS and not self._has(point)
             advice = f"; call {OPTIONAL_POINTS[point]}(True) first" if optional else ""
-            raise LensError(f"this model has no hook point {name!r}{advice}")
+            raise LensError(f"this model has no hook point {shown(name)}{advice}")
         while isinstance(hook, partial):
             hook = hook.func
         home = getattr(hook, "__module__", None) or ""

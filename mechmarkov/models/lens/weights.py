@@ -12,6 +12,7 @@ from transformer_lens.utilities import composition_scores
 from mechmarkov.models.components import head_names
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.lens.labels import Labels
+from mechmarkov.utils.text import shown
 
 
 def _weight(place: str, shape: str) -> property:
@@ -115,7 +116,7 @@ class LensWeights(Labels, HookedRootModule):  # type: ignore[misc]  # Transforme
         """
         reader = {"Q": lambda: self.QK, "K": lambda: self.QK.T, "V": lambda: self.OV}
         if mode not in reader:
-            raise ValueError(f"mode is {mode!r}, expected 'Q', 'K' or 'V'")
+            raise ValueError(f"mode is {shown(mode)}, expected 'Q', 'K' or 'V'")
         scores: Tensor = composition_scores(self.OV, reader[mode](), broadcast_dims=True)
         layer = torch.arange(self.config.n_layers, device=scores.device)
         later = layer[:, None, None, None] < layer[None, None, :, None]

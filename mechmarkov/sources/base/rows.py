@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from mechmarkov.sources.base.source import Real
 from mechmarkov.utils.errors import nested_lists
+from mechmarkov.utils.text import shown
 
 # A row in float32, or written with seven digits, is meant as a law; one that is off by more is a mistake.
 ROW_TOLERANCE = 1e-6
@@ -19,14 +20,16 @@ MAX_STATES = 1 << 12
 
 
 def as_lists(value: Any) -> Any:
-    """Arrays and tensors as nested lists; anything else as it is.
+    """Arrays, tensors and other packages' tables as nested lists; anything else as it is.
 
     Example:
         >>> as_lists(np.eye(2)), as_lists("uniform")
         ([[1.0, 0.0], [0.0, 1.0]], 'uniform')
     """
     if not isinstance(value, np.ndarray | torch.Tensor):
-        return value
+        if not hasattr(value, "__array__") or isinstance(value, type):
+            return value
+        value = np.asarray(value)  # to go through a table of pandas would give the names of its columns
     try:
         return nested_lists("it", value, "numbers")
     except TypeError as error:  # pydantic names the field of a ValueError
@@ -84,7 +87,7 @@ def as_law(values: Sequence[Any], name: str) -> tuple[float, ...]:
     """
     for j, entry in enumerate(values):
         if isinstance(entry, bool) or not isinstance(entry, numbers.Real):  # "1" is not a number
-            raise ValueError(f"{name}[{j}] is {entry!r}, expected a probability in [0, 1]")
+            raise ValueError(f"{name}[{j}] is {shown(entry)}, expected a probability in [0, 1]")
     law = tuple(map(float, values))
     check_law(law, name)
     return law

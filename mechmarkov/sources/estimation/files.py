@@ -82,7 +82,7 @@ def _checked(path: Any) -> tuple[Path, str]:
     """A path, once it is seen to be that of a regular file, and its name for messages."""
     if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
         raise TypeError(f"path is {shown(path)}, expected a str or a Path")
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     if "\0" in str(path):
         raise ValueError(f"path is {shown(str(path))}, expected no NUL byte in it")
     name = printable(path.name or str(path), 60)
