@@ -64,6 +64,8 @@ def read_program(run: Run) -> Program | str:
     softmax = run.objective.kind == "cross_entropy"
     if (why := why_no_bounds(run.config, contexts.n_states, softmax)) is not None:
         return why
+    if run.config.n_layers > 1:
+        return f"it has {run.config.n_layers} layers, and what bounds say of these is no closed form"
     weights = {name: value.double().numpy() for name, value in run.model(-1).state_dict().items()}
     try:
         found = bounds(Layer(run.config, weights, EXACT), contexts, softmax, SECONDS)

@@ -62,10 +62,10 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     if flat:
         return [*at_extra, evenly]
     by_place = (
+        _at_position(last, beside),
         _at_some_positions(last, beside),  # of which a mean over all would be what is true nowhere
         _at_lags(last, scores, beside),
         _at_first(last, beside),
-        _at_position(last, beside),
     )
     read: list[Claim] = []
     for asked in by_place:

@@ -142,7 +142,7 @@ def why_no_layers(config: DecoderConfig, query: bool) -> str | None:
     if table > MOST_NUMBERS or stored > MOST_STORED:
         return (
             f"it has {config.n_layers} layers of width {config.d_model} over {config.n_ctx} positions: "
-            "bounds of so many sets take too much memory"
+            "bounds of that many sets take too much memory"
         )
     return None
 
@@ -195,7 +195,7 @@ def of_layer(weights: Weights, index: int) -> Weights:
 def _whole(
     layer: Layer, reading: Reading, stream: Ball | Affine, basis: Basis, multipliers: np.ndarray
 ) -> Affine:
-    """What stands behind a layer, as one form of the symbols of the box and of the streams, `[d_model]`.
+    """Returns what stands behind a layer as one form, of the symbols of the box and of the streams.
 
     The box is cut: in a piece a symbol e of the whole is `centre + share · e'`, e' the symbol of the piece.
     What norms and an MLP bend is small there, and the pieces' forms lie along one.
