@@ -28,6 +28,7 @@ from mechmarkov.models.config import DecoderConfig
 
 MOST_NUMBERS: Final = 1 << 27  # in the slopes of one table: a gigabyte
 PIECES: Final = 4  # of a box behind which there is another layer, along its longest axis
+MOST_SPREAD: Final = 1e30  # of what attention reads, and of its weights: no float holds products of more
 MOST_STORED: Final = 1 << 22  # multipliers of a proof: a hundred megabytes
 
 Inner = dict[str, Float[np.ndarray, "..."]]
@@ -49,7 +50,11 @@ class Later(Layer):
         """Returns what attention reads, `[position, token, d_model]`."""
         if not self.config.norm_first:
             return self.read
-        return tail.norm(self, "blocks.0.ln1", self.read).folded(self.read.slope.shape[-1])
+        with np.errstate(over="ignore", invalid="ignore"):
+            read = tail.norm(self, "blocks.0.ln1", self.read).folded(self.read.slope.shape[-1])
+        if not (read.spread < MOST_SPREAD).all():  # NaN is not, either
+            raise _too_wide(self.config)
+        return read
 
     def _read(self, side: str, x: Affine) -> Affine:  # type: ignore[override]
         """Queries, keys or values, `[position, token, head, d_head]`."""
@@ -105,7 +110,7 @@ class Later(Layer):
         """
         with np.errstate(over="ignore", invalid="ignore"):
             weight = super().attention(query, token)
-        if not np.isfinite(weight.rad).all() or not weight.mid.all():
+        if not (weight.rad < MOST_SPREAD).all() or not weight.mid.all():
             raise _too_wide(self.config)
         return weight
 
