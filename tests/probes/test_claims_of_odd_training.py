@@ -300,3 +300,15 @@ def test_what_fails_is_told_of_solved_runs_too():
     wrong[2] = log_of(np.array([0.37, 0.2, 0.43]))
     told_of = compared(a=direct_table(wrong, 12), b=direct_table(L, 12))
     assert told_of == "a learned the bigram, but not after state 2; b learned the bigram."
+
+
+def test_a_title_names_the_best_law_once():
+    """Rows so near the best law that it is imitated, and a loss that is not there yet."""
+    rows = np.array([[0.45, 0.3, 0.25], [0.25, 0.45, 0.3], [0.3, 0.25, 0.45]])
+    near = rows + 0.6 * np.array([[-0.04, 0.07, -0.03], [0.0, -0.08, 0.08], [0.08, -0.01, -0.07]])
+    result, screen, _ = told(
+        direct_table(log_of(near), 16), probes=["behaviour"], source=Chain(rows.tolist())
+    )
+    assert result.claims.first("imitates", object="bigram", status="shown") is not None
+    assert "of the way" in screen.title
+    assert screen.title.count("bigram") == 1

@@ -155,7 +155,7 @@ def _on_the_way(claims: Claims, best: str, ways: Sequence[str]) -> str:
     told = _longest(f"{way} from {bare_law(from_where)} to {best}", f"{way} to the {best}")
     like = claims.where("imitates", probe="behaviour", status="shown")
     if closest is not None and closest.object in [
-        claim.object for claim in like if claim.object[0] not in (from_where, *NO_PARTS)
+        claim.object for claim in like if claim.object[0] not in (from_where, *NO_PARTS, *reaches.object)
     ]:
         has = f"has {law(closest.object[0])}"
         return _longest(
