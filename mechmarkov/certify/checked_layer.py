@@ -1,4 +1,4 @@
-"""What a checker knows of one layer: forms, and what its attention adds at most in every context.
+"""A checker's view of one layer: forms, and the most that its attention adds in any context.
 
 It needs numpy and shares no code with the search. `checker` says what is checked and by which facts.
 """

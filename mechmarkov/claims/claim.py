@@ -280,7 +280,7 @@ class Claims(Sequence[Claim]):
         """Returns the claims that have this relation, name this subject and object, this status and probe.
 
         Raises:
-            ValueError: No relation or status has that name, or what is given is no name.
+            ValueError: No relation or status has that name, or what is given is not a name.
         """
         if relation is not None and (not isinstance(relation, str) or relation not in RELATIONS):
             raise ValueError(f"relation is {shown(relation)}, expected one of {', '.join(RELATIONS)}")

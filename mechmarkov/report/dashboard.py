@@ -189,7 +189,7 @@ def read_dashboard(folder: str | os.PathLike[str]) -> Dashboard:
     for file in files:
         name = file.parent.relative_to(folder).as_posix()
         if not is_utf8(name):  # neither a page nor JSON could hold it
-            unread[printable(name)] = "its name is no text in UTF-8, expected one that is: rename the folder"
+            unread[printable(name)] = "its name is not UTF-8 text: rename the folder"
             continue
         try:
             runs.append(_read(file, name))

@@ -111,7 +111,7 @@ def fetch(address: str) -> Path:
 
 @needed()
 def check_name(name: str) -> None:
-    """Refuse what is no name of a repository, `owner/name`."""
+    """Raise RunFileError unless it names a repository, `owner/name`."""
     if not isinstance(name, str) or not re.fullmatch(NAME, name):
         raise RunFileError(f"name is {shown(name)}, expected owner/name")
 

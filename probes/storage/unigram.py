@@ -13,6 +13,7 @@ from mechmarkov.probing.dataset import NORMAL_95, variables
 from mechmarkov.probing.effects import sequences_for
 from mechmarkov.probing.recording import PATHS, SCORES
 from mechmarkov.probing.subject import Subject
+from mechmarkov.sources import Stationary
 from mechmarkov.theory import shapley
 from mechmarkov.theory.bootstrap import ratio, standard_error
 from mechmarkov.theory.kernel import FLOOR, kl
@@ -125,8 +126,8 @@ def holders(last: xr.Dataset) -> tuple[list[str], list[str]]:
         return [], []
     nearer = last["unigram_only"].values < float(last["unigram_uniform"])
     chosen = [i for i in smallest_set(share, nearer, last["unigram_cancels"].values) if share[i] > 0]
-    names, kept = last["component"].values, last["unigram_stored"].values >= MIN_STORED_SHARE
-    own, copied = ([str(names[i]) for i in chosen if kept[i] == which] for which in (True, False))
+    names, is_stored = last["component"].values, last["unigram_stored"].values >= MIN_STORED_SHARE
+    own, copied = ([str(names[i]) for i in chosen if is_stored[i] == which] for which in (True, False))
     return own, copied
 
 
@@ -137,7 +138,8 @@ def is_told_from_uniform(data: xr.Dataset) -> bool:
 
 def _law_of(subject: Subject) -> Float[np.ndarray, " state"]:
     """The law of one token, of a source that has one chain."""
-    return np.array(getattr(subject.source, "pi"))  # noqa: B009
+    assert isinstance(subject.source, Stationary)  # what has no `P` is refused before
+    return np.array(subject.source.pi)
 
 
 def _cancelling(mean: Float[np.ndarray, "component state"], objective: Objective) -> np.ndarray:

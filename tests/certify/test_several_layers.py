@@ -183,7 +183,7 @@ def test_the_checkers_forms_hold_every_context(shape):
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["plain", "LN and MLP", "RMS and MLP", "post-norm"]))
 def test_a_form_is_around_all_points_of_its_box(seed, shape):
-    """What norms and an MLP make of a point of the box is along the form, up to what it leaves open."""
+    """Norms and an MLP take each point of the box near the form, within what it leaves open."""
     rng, run = np.random.default_rng(seed), deep(shape, n_layers=1, seed=seed, scale=0.3)
     stored = proof(run, "parent", EXACT)
     weights = {name: value.double().numpy() for name, value in run.model().state_dict().items()}

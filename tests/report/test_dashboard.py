@@ -65,7 +65,7 @@ def test_what_no_page_can_hold_is_told(folder, tmp_path, capsys):
     main(["index", str(tmp_path)])
     printed = capsys.readouterr()
     assert [line.split(":")[0] for line in printed.out.splitlines()[:1]] == ["good"]
-    assert r"warning: b\udcff: its name is no text in UTF-8, expected one that is: rename" in printed.err
+    assert r"warning: b\udcff: its name is not UTF-8 text: rename" in printed.err
     assert "half of a pair of surrogates, expected text" in printed.err
 
 

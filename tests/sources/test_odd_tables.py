@@ -1,4 +1,4 @@
-"""Tables of probabilities in containers of other packages, and what is no table."""
+"""Tables of probabilities in containers of other packages, and what is not a table."""
 
 import pandas as pd
 import pytest
