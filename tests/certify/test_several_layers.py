@@ -18,6 +18,7 @@ from certify_cases import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from probing_cases import MLP
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import mechmarkov as mm
 from mechmarkov.certify import EXACT, FLOAT32, certify, checker, proof_of, verify
@@ -111,6 +112,30 @@ def test_a_trained_model_is_near_its_table(trained):
     assert is_within(stored["claims"], seen)
     assert seen["worst_kl"] < stored["claims"]["worst_kl"] < 0.05
     assert verify(stored, run)["worst_kl"] <= stored["claims"]["worst_kl"]
+
+
+def test_a_gpt2_of_transformers_is_near_its_table():
+    """Another library's model, with its own loss and loop: LayerNorm, an MLP and biases everywhere."""
+    torch.manual_seed(0)
+    chain, generator = (
+        Chain([[0.7, 0.2, 0.1], [0.2, 0.6, 0.2], [0.1, 0.3, 0.6]]),
+        torch.Generator().manual_seed(0),
+    )
+    sizes = {"vocab_size": 3, "n_positions": 7, "n_embd": 16, "n_layer": 2, "n_head": 2}
+    rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    model = GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0, **sizes, **rates))
+    optimiser = torch.optim.AdamW(model.parameters(), 3e-3, weight_decay=0.1)
+    for _ in range(150):
+        tokens = chain.sample(32, 7, generator=generator)
+        optimiser.zero_grad()
+        model(tokens, labels=tokens).loss.backward()
+        optimiser.step()
+    run = mm.Run.from_model(model.eval(), source=chain)
+    stored = proof_of(certify(run, "parent", tokens=1 << 12), int(run.steps[-1]))
+    assert stored["kind"] == "layers"
+    seen, _ = worst_of_all(run, np.array(stored["table"]))
+    assert is_within(stored["claims"], seen)
+    assert verify(stored, run)["worst_kl"] < 0.1
 
 
 def test_a_smaller_multiplier_of_a_first_layer_is_refused(trained):
