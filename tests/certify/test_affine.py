@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mechmarkov.certify.bounds import tail
 from mechmarkov.certify.bounds.affine import Affine
 from mechmarkov.certify.bounds.ball import EXACT
+from mechmarkov.certify.bounds.norms import normalised
 
 SEEDS = st.integers(0, 2**32 - 1)
 ACTIVATIONS = {
@@ -51,7 +52,7 @@ def test_products_and_norms_hold_their_values(seed, width, centred):
     rng = np.random.default_rng(seed)
     a, b = drawn(rng, 5, 3, width), drawn(rng, 5, 3, width)
     gain, shift = rng.normal(size=(2, 5))
-    product, norm = a * b, tail.normalised(a, gain, shift, 1e-5, centred)
+    product, norm = a * b, normalised(a, gain, shift, 1e-5, centred)
     for e in rng.uniform(-1, 1, (20, 3)):
         x, y = point(a, e), point(b, e)
         assert holds(product, e, x * y)
@@ -75,6 +76,6 @@ def test_a_narrow_form_is_hardly_wider_than_its_values():
     base = drawn(rng, 8, 1, 1.0)
     for width in (1e-1, 1e-2):
         form = Affine(base.mid, width * base.slope, base.rad, EXACT)
-        norm = tail.activated(tail.normalised(form, None, None, 1e-5, True), "gelu")
+        norm = tail.activated(normalised(form, None, None, 1e-5, True), "gelu")
         lost.append((np.abs(norm.slope[..., 1:]).sum(-1) + norm.rad).max())
     assert lost[1] < 0.02 * lost[0]

@@ -8,7 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechmarkov.certify.bounds.ball import EXACT, FLOAT32, OWN, Ball, gamma, normalised
+from mechmarkov.certify.bounds.affine import Affine
+from mechmarkov.certify.bounds.ball import EXACT, FLOAT32, OWN, Ball, gamma
+from mechmarkov.certify.bounds.norms import normalised
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -32,10 +34,10 @@ def test_a_product_holds_the_exact_one_and_every_order_of_float32(seed, scale):
     x, W = x.astype(np.float32).astype(np.float64), W.astype(np.float32).astype(np.float64)
     exact = exact_dot(x, W)
     for unit in (EXACT, FLOAT32):
-        ball = Ball.exact(x, unit).dot(W)
+        ball = Affine.exact(x, unit).dot(W)
         for i, j in np.ndindex(2, 3):
             assert abs(exact[i][j] - Fraction(ball.mid[i, j])) <= Fraction(ball.rad[i, j])
-    single = Ball.exact(x, FLOAT32).dot(W)
+    single = Affine.exact(x, FLOAT32).dot(W)
     for _ in range(5):
         order = rng.permutation(9)
         found = np.zeros((2, 3), dtype=np.float32)
@@ -49,15 +51,12 @@ def test_a_product_holds_the_exact_one_and_every_order_of_float32(seed, scale):
 def test_operations_hold_their_results_from_any_point_of_their_inputs(seed):
     rng = np.random.default_rng(seed)
     a, b = (Ball(rng.normal(size=20), 0.1 * rng.random(20), FLOAT32) for _ in range(2))
-    b = Ball(b.mid + np.sign(b.mid), b.rad, FLOAT32)  # away from zero
+    form = Affine(a.mid, np.zeros((20, 0)), a.rad, FLOAT32)
     for _ in range(20):
         x, y = (np.float32(ball.mid + (1 - 1e-6) * ball.rad * rng.uniform(-1, 1, 20)) for ball in (a, b))
         assert holds(a + b, x + y)
-        assert holds(a - b, x - y)
         assert holds(a * b, x * y)
-        assert holds(a / b, x / y)
-        assert holds(a.inner(b), np.dot(x, y))
-        assert holds((b * b).sqrt(1e-3), np.sqrt(np.maximum(y * y, np.float32(1e-3))))
+        assert holds(form.inner(b), np.dot(x, y))
 
 
 @pytest.mark.parametrize("centred", [True, False])
@@ -70,7 +69,7 @@ def test_norms_hold_what_torch_computes(centred, seed):
         np.float32(array).astype(np.float64) for array in (x * 10.0 ** rng.integers(-3, 3), gain, shift)
     )
     for unit, dtype in ((EXACT, torch.float64), (FLOAT32, torch.float32)):
-        ball = normalised(Ball.exact(x, unit), gain, shift, 1e-5, centred)
+        ball = normalised(Affine.exact(x, unit), gain, shift, 1e-5, centred)
         at = torch.tensor(x, dtype=dtype)
         at = at - at.mean(-1, keepdim=True) if centred else at
         found = at / (at.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
@@ -87,22 +86,17 @@ def test_norms_hold_what_torch_computes(centred, seed):
 
 
 def test_a_norm_without_eps_is_refused_where_the_variance_may_be_zero():
-    x = Ball.exact(np.ones((1, 4)), FLOAT32)
+    x = Affine.exact(np.ones((1, 4)), FLOAT32)
     with pytest.raises(ValueError, match=r"^eps is 0 and the variance of a token may be 0"):
         normalised(x, None, None, 0.0, centred=True)
 
 
 def test_zeros_stay_exact_and_long_sums_are_refused():
     """A model of zeros predicts uniformly, which nothing else would show."""
-    zero = Ball.exact(np.zeros((1, 3)), FLOAT32).dot(np.ones((3, 2))) * Ball.exact(2.0, FLOAT32)
+    zero = Affine.exact(np.zeros((1, 3)), FLOAT32).dot(np.ones((3, 2))).hull * Ball.exact(2.0, FLOAT32)
     assert not zero.mid.any()
     assert not zero.rad.any()
     assert zero.upper.max() == zero.lower.min() == 0
     assert gamma(1, FLOAT32) > FLOAT32 + OWN
     with pytest.raises(ValueError, match=r"^a sum of 16777216 terms is too long"):
         gamma(1 << 24, FLOAT32)
-
-
-def test_a_divisor_that_may_be_zero_is_refused():
-    with pytest.raises(ValueError, match=r"^a divisor may be zero"):
-        Ball.exact(1.0, EXACT) / Ball(np.array(1.0), np.array(1.0), EXACT)

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from mechmarkov.certify import EXACT, FLOAT32, certify, proof_of, verify
 from mechmarkov.certify.bounds.affine import Affine
-from mechmarkov.certify.bounds.ball import Ball
 from mechmarkov.certify.bounds.reading import Reading
 from mechmarkov.certify.contexts import Contexts
 from mechmarkov.theory import worst_case
@@ -41,7 +40,7 @@ def to_the_nearest(self, value, bound):
 def without_base(layer, contexts, read, parent, scored=True):
     """A reading that drops what is there without the heads."""
     found = ORIGINAL(layer, contexts, read, parent, scored)
-    none = Ball.exact(np.zeros_like(found.base.mid), found.base.unit)
+    none = Affine.exact(np.zeros_like(found.base.mid), found.base.unit)
     return Reading(found.weight, found.value, none, found.allowed, found.transitions)
 
 

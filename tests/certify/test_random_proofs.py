@@ -12,6 +12,7 @@ from probing_cases import MLP, SHAPES
 from mechmarkov.certify import EXACT, FLOAT32, certify, checker, proof_of, verify
 from mechmarkov.certify.bounds import tail
 from mechmarkov.certify.bounds.affine import Affine
+from mechmarkov.certify.bounds.norms import normalised
 from mechmarkov.sources import Chain
 
 UNITS = (EXACT, FLOAT32)
@@ -122,7 +123,7 @@ def test_norms_and_activations_count_the_checkers_roundings():
     ours, theirs = Affine(x, np.zeros((*x.shape, 0)), np.zeros_like(x), FLOAT32), checker.Form(FLOAT32, x)
     pairs = {name: (tail.activated(ours, name), theirs.through(name)) for name in (*tail.SMOOTH, "relu")}
     for kind in ("LN", "RMS"):
-        normed = tail.normalised(ours, None, None, 1e-5, kind == "LN")
+        normed = normalised(ours, None, None, 1e-5, kind == "LN")
         pairs[kind] = normed, theirs.normed({}, "", kind, 1e-5)
     for name, (one, other) in pairs.items():
         np.testing.assert_allclose(one.mid, other.mid, atol=1e-12, err_msg=name)

@@ -55,6 +55,17 @@ class Affine:
         """Numbers that none of these falls below."""
         return self.mid - self.spread - OWN * self.size
 
+    @staticmethod
+    def exact(values: Array, unit: float) -> "Affine":
+        """Numbers that are stored as they are, of no symbols."""
+        mid = np.asarray(values, dtype=np.float64)
+        return Affine(mid, np.zeros((*mid.shape, 0)), np.zeros_like(mid), unit)
+
+    @property
+    def rows(self) -> "Affine":
+        """The same as rows, `[*lead, 1, d]`, for matrices that differ along the leading axes."""
+        return Affine(self.mid[..., None, :], self.slope[..., None, :, :], self.rad[..., None, :], self.unit)
+
     @property
     def hull(self) -> Ball:
         """The numbers without what ties them to each other."""

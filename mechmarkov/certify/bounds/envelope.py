@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 
 from mechmarkov.certify.bounds import relaxed
 from mechmarkov.certify.bounds.affine import Affine
-from mechmarkov.certify.bounds.ball import OWN, RADIUS_ROUNDING, Ball
+from mechmarkov.certify.bounds.ball import OWN, RADIUS_ROUNDING
 from mechmarkov.certify.bounds.layer import Layer
 from mechmarkov.certify.bounds.reading import Reading
 from mechmarkov.certify.bounds.relaxed import Basis
@@ -94,7 +94,7 @@ def of_raw_scores(reading: Reading) -> Envelope:
 
 
 def of_relaxed(
-    layer: Layer, reading: Reading, stream: Ball | Affine, basis: Basis, pieces: int, close: bool
+    layer: Layer, reading: Reading, stream: Affine, basis: Basis, pieces: int, close: bool
 ) -> Envelope:
     """The envelope of logits behind norms or an MLP, which a softmax reads.
 

@@ -9,18 +9,15 @@ allow, so it is a bound, and not the worst case.
 """
 
 import time
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 import numpy as np
-from einops import rearrange
 from jaxtyping import Float
 
 from mechmarkov.certify.bounds import relaxed, tail
 from mechmarkov.certify.bounds.affine import Affine
-from mechmarkov.certify.bounds.ball import ELEMENTARY, OWN, Ball, gamma, up
-from mechmarkov.certify.bounds.layer import BLOCK, Layer, Weights
+from mechmarkov.certify.bounds.ball import OWN, up
+from mechmarkov.certify.bounds.layer import Layer, Weights, too_wide
 from mechmarkov.certify.bounds.reading import Reading
 from mechmarkov.certify.bounds.relaxed import Basis
 from mechmarkov.certify.contexts import Contexts
@@ -28,108 +25,9 @@ from mechmarkov.models.config import DecoderConfig
 
 MOST_NUMBERS: Final = 1 << 27  # in the slopes of one table: a gigabyte
 PIECES: Final = 4  # of a box behind which there is another layer, along its longest axis
-MOST_SPREAD: Final = 1e30  # of what attention reads, and of its weights: no float holds products of more
 MOST_STORED: Final = 1 << 22  # multipliers of a proof: a hundred megabytes
 
 Inner = dict[str, Float[np.ndarray, "..."]]
-
-
-@dataclass(frozen=True, eq=False)
-class Later(Layer):
-    """An attention layer that reads a form for every token at every position."""
-
-    read: Affine  # the residual stream in front of it, `[position, token, d_model]`
-
-    @cached_property
-    def stream(self) -> Affine:  # type: ignore[override]
-        """The residual stream in front of the layer, `[position, token, d_model]`."""
-        return self.read
-
-    @cached_property
-    def inputs(self) -> Affine:  # type: ignore[override]
-        """Returns what attention reads, `[position, token, d_model]`."""
-        if not self.config.norm_first:
-            return self.read
-        with np.errstate(over="ignore", invalid="ignore"):
-            read = tail.norm(self, "blocks.0.ln1", self.read).folded(self.read.slope.shape[-1])
-        if not (read.spread < MOST_SPREAD).all():  # NaN is not, either
-            raise _too_wide(self.config)
-        return read
-
-    def _read(self, side: str, x: Affine) -> Affine:  # type: ignore[override]
-        """Queries, keys or values, `[position, token, head, d_head]`."""
-        heads = self.config.n_heads
-        shared = self.config.n_key_value_heads is not None and side in "KV"
-        weight, bias = (self.weights[f"blocks.0.attn.{'_' * shared}{kind}_{side}"] for kind in "Wb")
-        matrix = rearrange(weight, "head d_in d_head -> d_in (head d_head)")
-        flat = x.dot(matrix, extra=1).plus(bias.ravel())
-        shape = *x.mid.shape[:2], len(weight), self.config.d_head
-        read = Affine(
-            flat.mid.reshape(shape), flat.slope.reshape(*shape, -1), flat.rad.reshape(shape), flat.unit
-        )
-        if self.config.use_qk_norm and side in "QK":
-            gain = self.weights[f"blocks.0.attn.{side.lower()}_norm.w"]
-            read = tail.normalised(read, gain, None, self.config.eps, centred=False)
-        return read[:, :, np.arange(heads) * len(weight) // heads]
-
-    @cached_property
-    def _queries_and_keys(self) -> tuple[Affine, Affine]:  # type: ignore[override]
-        kind, x = self.config.positional_embedding_type, self.inputs
-        if kind == "shortformer":
-            x = x + relaxed.constant(self._ball("pos_embed.W_pos")[:, None], x)
-        queries, keys = self._read("Q", x), self._read("K", x)
-        return (self._turned(queries), self._turned(keys)) if kind == "rotary" else (queries, keys)
-
-    def _turned(self, x: Affine) -> Affine:
-        """Rotary positions, as `Layer._rotated`: a matrix for each position, and its rounding."""
-        half = (size := self.config.rotary_dim or 0) // 2
-        order = np.arange(size)
-        if self.config.rotary_adjacent_pairs:
-            partner, turn = order ^ 1, order // 2
-        else:
-            partner, turn = (order + half) % size, order % half
-        angle = np.arange(self.config.n_ctx)[:, None] / self.config.rotary_base ** (turn / half)
-        rotation = np.broadcast_to(np.eye(self.config.d_head), (len(angle), *[self.config.d_head] * 2)).copy()
-        rotation[:, order, order] = np.cos(angle)
-        rotation[:, partner, order] = np.sin(angle) * np.where(partner > order, -1, 1)
-        rows = Affine(x.mid[..., None, :], x.slope[..., None, :, :], x.rad[..., None, :], x.unit)
-        turned = rows.dot(rotation[:, None, None], extra=2)[:, :, :, 0]
-        error = np.zeros_like(turned.rad)
-        error[..., order] = (
-            gamma(ELEMENTARY, x.unit)
-            * (1 + angle[:, None, None])
-            * (x.size[..., order] + x.size[..., partner])
-        )
-        return Affine(turned.mid, turned.slope, up(turned.rad + error), x.unit)
-
-    def attention(self, query: int, token: int) -> Ball:
-        """Attention weights up to a factor, `[head, key, token]`.
-
-        Raises:
-            ValueError: Their sets are too wide.
-        """
-        with np.errstate(over="ignore", invalid="ignore"):
-            weight = super().attention(query, token)
-        if not (weight.rad < MOST_SPREAD).all() or not weight.mid.all():
-            raise _too_wide(self.config)
-        return weight
-
-    @cached_property
-    def written(self) -> Affine:  # type: ignore[override]
-        """Returns what a head would write if it read only a token at a key, `[head, key, token, d_model]`."""
-        n_heads, d_head = self.config.n_heads, self.config.d_head
-        keys, values = self.config.n_ctx, self._read("V", self.inputs)
-        values = values.widened(2 * keys + 4 * (2 + keys // BLOCK)).transposed(2, 0, 1, 3)
-        rows = Affine(
-            values.mid[..., None, :], values.slope[..., None, :, :], values.rad[..., None, :], values.unit
-        )
-        output = self.weights["blocks.0.attn.W_O"][:, None, None]
-        return rows.dot(output, extra=(n_heads - 1) * d_head + 1)[:, :, :, 0]
-
-    @cached_property
-    def without_heads(self) -> Affine:  # type: ignore[override]
-        """The residual stream behind attention, its heads left out, `[position, token, d_model]`."""
-        return self.stream.plus(self.weights["blocks.0.attn.b_O"])
 
 
 def why_no_layers(config: DecoderConfig, query: bool) -> str | None:
@@ -177,7 +75,7 @@ def last_layer(
         read, basis, multipliers = _behind(layer, contexts, end)
         bases.append(basis)
         kept.append(multipliers)
-        layer = Later(config, of_layer(weights, index), unit, read)
+        layer = Layer(config, of_layer(weights, index), unit, read)
     if not bases:
         return layer, {}
     return layer, {"inner_basis": np.stack(bases), "inner_multipliers": np.stack(kept)}
@@ -197,9 +95,7 @@ def of_layer(weights: Weights, index: int) -> Weights:
     }
 
 
-def _whole(
-    layer: Layer, reading: Reading, stream: Ball | Affine, basis: Basis, multipliers: np.ndarray
-) -> Affine:
+def _whole(layer: Layer, reading: Reading, stream: Affine, basis: Basis, multipliers: np.ndarray) -> Affine:
     """Returns what stands behind a layer as one form, of the symbols of the box and of the streams.
 
     The box is cut: in a piece a symbol e of the whole is `centre + share · e'`, e' the symbol of the piece.
@@ -241,19 +137,12 @@ def _behind(layer: Layer, contexts: Contexts, end: float) -> tuple[Affine, np.nd
         reading = Reading.of(layer, contexts, at, token, scored=False)
         multipliers[at, token] = reading.multipliers(directions)[0]
         if not np.isfinite(multipliers[at, token]).all():
-            raise _too_wide(layer.config)
+            raise too_wide(layer.config)
         forms[at, token] = _whole(layer, reading, layer.stream[at, token], basis, multipliers[at, token])
     symbols = next(iter(forms.values())).slope.shape[-1]
     mid, slope = np.zeros((positions, tokens, width)), np.zeros((positions, tokens, width, symbols))
     for place, form in forms.items():
         mid[place], slope[place] = form.mid, form.slope
     if not (np.isfinite(slope).all() and np.isfinite(mid).all()):
-        raise _too_wide(layer.config)
+        raise too_wide(layer.config)
     return Affine(mid, slope, np.zeros_like(mid), layer.unit), basis, multipliers
-
-
-def _too_wide(config: DecoderConfig) -> ValueError:
-    return ValueError(
-        f"it has {config.n_layers} layers, and the first ones can write so much that nothing bounds what "
-        "later ones read"
-    )

@@ -40,8 +40,8 @@ class Reading:
     """
 
     weight: Ball
-    value: Ball | Affine
-    base: Ball | Affine
+    value: Affine
+    base: Affine
     allowed: Bool[np.ndarray, "key token"]
     transitions: Bool[np.ndarray, "token_from token_to"] | None
 
@@ -88,8 +88,7 @@ class Reading:
 
     def _along(self, directions: Directions) -> Ball:
         """Returns what each token adds in some directions, `[direction, head, key, token]`."""
-        along = self.value.combined(directions.T)
-        return (along.hull if isinstance(along, Affine) else along).transposed(3, 0, 1, 2)
+        return self.value.combined(directions.T).hull.transposed(3, 0, 1, 2)
 
     def _worst(self, value: Ball, begin: Int[np.ndarray, "direction head key"] | None) -> Worst:
         weight = np.broadcast_to(self.weight.mid, value.mid.shape)

@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from mechmarkov.certify.bounds import tail
 from mechmarkov.certify.bounds.affine import Affine
-from mechmarkov.certify.bounds.ball import EXACT, OWN, Ball, up
+from mechmarkov.certify.bounds.ball import EXACT, OWN, up
 from mechmarkov.certify.bounds.layer import Layer
 from mechmarkov.certify.bounds.reading import ROOM, Reading
 
@@ -57,7 +57,7 @@ class _Closing:
 def differences(
     layer: Layer,
     reading: Reading,
-    stream: Ball | Affine,
+    stream: Affine,
     basis: Basis,
     multipliers: Float[np.ndarray, "side_axis head"],
     pieces: int,
@@ -145,20 +145,18 @@ def log_odds_of(
 
 
 def scores_at(
-    layer: Layer, stream: Ball | Affine, behind: Float[np.ndarray, "context d_model"]
+    layer: Layer, stream: Affine, behind: Float[np.ndarray, "context d_model"]
 ) -> Float[np.ndarray, "context state"]:
     """The scores for some residual streams behind attention, computed in float64."""
     at = Affine(behind, np.zeros((*behind.shape, 0)), np.zeros_like(behind), EXACT)
-    return tail.scores(layer, constant(Ball.exact(stream.mid, EXACT), at), at).mid
+    return tail.scores(layer, constant(Affine.exact(stream.mid, EXACT), at), at).mid
 
 
-def constant(numbers: Ball | Affine, like: Affine) -> Affine:
+def constant(numbers: Affine, like: Affine) -> Affine:
     """Numbers that depend on none of the symbols of some forms, in their shape."""
     shape = like.mid.shape
-    slope = np.zeros((*shape, 0))
-    if isinstance(numbers, Affine) and numbers.slope.shape[-1]:
-        slope = numbers.behind(like.slope.shape[-1]).slope
-        slope = np.broadcast_to(slope, (*shape, slope.shape[-1]))
+    slope = numbers.behind(like.slope.shape[-1]).slope
+    slope = np.broadcast_to(slope, (*shape, slope.shape[-1]))
     return Affine(np.broadcast_to(numbers.mid, shape), slope, np.broadcast_to(numbers.rad, shape), like.unit)
 
 

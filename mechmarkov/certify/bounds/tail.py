@@ -8,8 +8,8 @@ from jaxtyping import Float
 from scipy.special import erf, expit
 
 from mechmarkov.certify.bounds.affine import Affine
-from mechmarkov.certify.bounds.ball import gamma
 from mechmarkov.certify.bounds.layer import Layer
+from mechmarkov.certify.bounds.norms import never
 
 Array = Float[np.ndarray, "..."]
 
@@ -55,7 +55,7 @@ SMOOTH: dict[str, tuple[Callable[[Array], Array], float]] = {
 def activated(x: Affine, name: str) -> Affine:
     """An activation of affine forms, by its name in a config: "gelu", "gelu_new", "silu" or "relu"."""
     if name == "relu":
-        return x.through(relu, _kink_below_chord, _never)
+        return x.through(relu, _kink_below_chord, never)
     function, bend = SMOOTH[name]
 
     def bent(low: Array, high: Array) -> Array:
@@ -64,50 +64,9 @@ def activated(x: Affine, name: str) -> Affine:
     return x.through(function, bent, bent)
 
 
-def _never(low: Array, high: Array) -> Array:
-    """Returns how far a convex function is above its chord."""
-    return np.zeros_like(high - low)
-
-
 def _kink_below_chord(low: Array, high: Array) -> Array:
     """Returns how far `max(x, 0)` is below its chord, at zero."""
     return np.maximum(-low, 0) * np.maximum(high, 0) / np.maximum(high - low, 1e-300)
-
-
-def _below_chord(low: Array, high: Array) -> Array:
-    """Returns how far `1 / sqrt(x)` is below its chord, where its slope is the chord's."""
-    root_low, root_high = np.sqrt(low), np.sqrt(high)
-    steepness = 1 / (root_low * root_high * (root_low + root_high))  # minus the chord's slope
-    touching = (2 * steepness) ** (-2 / 3)
-    chord = 1 / root_low - steepness * (touching - low)
-    return np.maximum(chord - 1 / np.sqrt(touching), 0.0) + 1e-14 / root_low
-
-
-def _square_below_chord(low: Array, high: Array) -> Array:
-    """Returns how far `x²` is below its chord, in the middle."""
-    return (high - low) ** 2 / 4
-
-
-def normalised(x: Affine, gain: Array | None, shift: Array | None, eps: float, centred: bool) -> Affine:
-    """LayerNorm (`centred`) or RMSNorm over the last axis; as `ball.normalised`, of affine forms.
-
-    Raises:
-        ValueError: The variance may be zero and `eps` is.
-    """
-    width = x.mid.shape[-1]
-    if centred:
-        x = x.dot(np.eye(width) - 1 / width, extra=2)
-    # A square is on one side of its tangent, as a product of two equal forms does not know.
-    square = x.through(np.square, _square_below_chord, _never, relative=True, operations=1)
-    variance = square.dot(np.full((width, 1), 1 / width), extra=1)
-    variance = variance.plus(np.array([eps]))
-    least = eps * (1 - gamma(4, x.unit))
-    if least <= 0 and (variance.lower <= 0).any():
-        raise ValueError("eps is 0 and the variance of a token may be 0: the norm has no bound")
-    scale = variance.through(lambda v: 1 / np.sqrt(v), _below_chord, _never, least, relative=True)
-    x = (x * scale).widened(1)  # a division by the root is one function more than a product
-    x = x if gain is None else x.times(gain)
-    return x if shift is None else x.plus(shift)
 
 
 def scores(layer: Layer, before: Affine, behind: Affine) -> Affine:
@@ -119,7 +78,7 @@ def scores(layer: Layer, before: Affine, behind: Affine) -> Affine:
         behind: The residual stream behind attention, likewise.
     """
     behind = block(layer, before, behind)
-    behind = norm(layer, "ln_final", behind) if layer.config.final_norm else behind
+    behind = layer.norm("ln_final", behind) if layer.config.final_norm else behind
     W_U, b_U = layer.unembedding
     return behind.dot(W_U, extra=1).plus(b_U)
 
@@ -127,11 +86,11 @@ def scores(layer: Layer, before: Affine, behind: Affine) -> Affine:
 def block(layer: Layer, before: Affine, behind: Affine) -> Affine:
     """The residual stream behind a layer; arguments as for `scores`."""
     config, weights = layer.config, layer.weights
-    behind = norm(layer, "blocks.0.ln1", behind) if not config.norm_first else behind
+    behind = layer.norm("blocks.0.ln1", behind) if not config.norm_first else behind
     if not config.attn_only:
         assert config.act_fn is not None  # DecoderConfig checks it
         read = before if config.parallel_attn_mlp else behind
-        read = norm(layer, "blocks.0.ln2", read) if config.norm_first else read
+        read = layer.norm("blocks.0.ln2", read) if config.norm_first else read
         act = partial(activated, name=config.act_fn)
         W_in, b_in = weights["blocks.0.mlp.W_in"], weights["blocks.0.mlp.b_in"]
         if config.gated_mlp:
@@ -140,14 +99,5 @@ def block(layer: Layer, before: Affine, behind: Affine) -> Affine:
             hidden = act(read.dot(W_in, extra=1).plus(b_in))
         written = hidden.dot(weights["blocks.0.mlp.W_out"], extra=1).plus(weights["blocks.0.mlp.b_out"])
         behind = written + behind
-        behind = norm(layer, "blocks.0.ln2", behind) if not config.norm_first else behind
+        behind = layer.norm("blocks.0.ln2", behind) if not config.norm_first else behind
     return behind
-
-
-def norm(layer: Layer, name: str, x: Affine) -> Affine:
-    """A norm by its name, `blocks.0.ln2`; none changes nothing."""
-    kind = layer.config.normalization_type
-    if kind is None:
-        return x
-    gain, shift = (layer.weights.get(f"{name}.{part}") for part in "wb")
-    return normalised(x, gain, shift, layer.config.eps, centred=kind in ("LN", "LNPre"))
